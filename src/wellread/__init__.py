@@ -1,0 +1,37 @@
+"""wellread links text to a knowledge base and lends that knowledge to any pretrained encoder.
+
+>>> from wellread import Linker
+>>> Linker.load(kb="wordnet").link("The bank of the river.").links[0].title
+'bank'
+
+Names are loaded when first used, so that `import wellread` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wellread.kb.store import KnowledgeBase
+    from wellread.linker import Linker
+    from wellread.text import Candidate, Document, Link, Mention
+
+__version__ = "0.1.0"
+
+__all__ = ["Candidate", "Document", "KnowledgeBase", "Link", "Linker", "Mention", "__version__"]
+
+_HOMES = {
+    "Candidate": "wellread.text",
+    "Document": "wellread.text",
+    "KnowledgeBase": "wellread.kb.store",
+    "Link": "wellread.text",
+    "Linker": "wellread.linker",
+    "Mention": "wellread.text",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'wellread' has no attribute {name!r}")

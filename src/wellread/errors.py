@@ -1,0 +1,55 @@
+"""Everything wellread raises on purpose: one tree, each with a message that names the fix.
+
+The command line prints the message and leaves with `exit_code`; a traceback means a bug of ours.
+"""
+
+from __future__ import annotations
+
+
+class WellreadError(Exception):
+    """Something the user can mend; the message says what was given, what was expected and what to do."""
+
+    exit_code = 1
+
+
+class UsageError(WellreadError):
+    """An option or argument that does not fit the others."""
+
+    exit_code = 2
+
+
+class InputError(WellreadError):
+    """A file or text that cannot be read: missing, broken, wrong encoding, wrong format."""
+
+    exit_code = 3
+
+
+class AssetError(WellreadError):
+    """A default asset that is not in the cache, did not arrive, or is not what was pinned."""
+
+    exit_code = 4
+
+
+class KnowledgeBaseError(WellreadError):
+    """A knowledge base that cannot be opened, is not one, is busy, or would be broken by a change."""
+
+    exit_code = 5
+
+
+class UnknownEntityError(KnowledgeBaseError, KeyError):
+    """An entity id that the knowledge base does not hold."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class StorageError(WellreadError):
+    """The disk is full, or the folder cannot be written."""
+
+    exit_code = 6
+
+
+class MissingExtraError(WellreadError, ImportError):
+    """A feature whose optional package is not installed."""
+
+    exit_code = 7

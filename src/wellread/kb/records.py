@@ -1,0 +1,88 @@
+"""What a source yields, and the tally of what it read and skipped.
+
+A source is a generator of records. It streams: nothing but the current record is held in memory. An entity's
+aliases and facts may come with it (`Entity`) or apart from it, before or after (`Alias`, `Fact`), so that a dump whose
+anchor texts are spread over all its pages needs one pass. A `Redirect` says that one id stands for another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """One thing that is known; `aliases` maps a name to how often it was seen for this entity."""
+
+    id: str
+    title: str
+    description: str = ""
+    kind: str = ""
+    popularity: float = 0.0
+    aliases: Mapping[str, float] = field(default_factory=dict)
+    facts: tuple[tuple[str, str], ...] = ()
+    """(relation, object id) pairs with this entity as their subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A name seen `count` more times for an entity that comes elsewhere in the source."""
+
+    name: str
+    entity: str
+    count: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Subject and object are entity ids."""
+
+    subject: str
+    relation: str
+    object: str
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Aliases and facts of `id` belong to `target`."""
+
+    id: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An irregular form of a word ("geese" of "goose"), for entities of one kind ("n") or of any ("")."""
+
+    form: str
+    word: str
+    kind: str = ""
+
+
+Record = Entity | Alias | Fact | Redirect | Form
+Source = Iterator[Record]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a source has read so far, what it left out and why; also how far it is, for the progress bar."""
+
+    read: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    first_place: dict[str, str] = field(default_factory=dict)
+    done_bytes: int = 0
+    total_bytes: int = 0
+
+    def skip(self, reason: str, place: str = "") -> None:
+        """Count one record left out; `place` ("line 12") is kept for the first of each reason."""
+        self.skipped[reason] += 1
+        self.first_place.setdefault(reason, place)
+
+    def report(self) -> list[str]:
+        """One line a reason, the most frequent first: "3 × broken line (first: line 12)"."""
+        return [
+            f"{count:,} × {reason}" + (f" (first: {self.first_place[reason]})" if self.first_place[reason] else "")
+            for reason, count in self.skipped.most_common()
+        ]

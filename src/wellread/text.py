@@ -1,0 +1,93 @@
+"""What the rooms hand to each other: a text and what was found in it.
+
+Offsets are character offsets into the original text (Python's `str` indices), `end` exclusive, everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from wellread.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An entity that a mention may mean; `prior` is what the name alone says, `score` what the linker says."""
+
+    entity: str
+    title: str
+    prior: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A span that may name something, with its candidates best first; `label` is a tagger's word for it."""
+
+    start: int
+    end: int
+    text: str
+    candidates: tuple[Candidate, ...] = ()
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A mention and the entity it was linked to; `entity` is None for NIL (named, but not in the KB)."""
+
+    start: int
+    end: int
+    text: str
+    entity: str | None
+    title: str | None = None
+    score: float = 1.0
+    candidates: tuple[Candidate, ...] = ()
+    kb: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text with its links, in order of their start."""
+
+    text: str
+    links: tuple[Link, ...] = ()
+    id: str | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and dicts, the same that `from_dict` takes."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """One line of JSON; `Document.from_json(document.to_json()) == document`."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Document:
+        """The document that `to_dict` wrote; spans are checked against the text."""
+        try:
+            links = tuple(
+                Link(**{**link, "candidates": tuple(Candidate(**c) for c in link.get("candidates", ()))})
+                for link in data.get("links", ())
+            )
+            document = cls(data["text"], links, data.get("id"), dict(data.get("meta") or {}))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"not a document written by wellread: {error}; expected an object with 'text' and 'links'") from error
+        for link in links:
+            if document.text[link.start : link.end] != link.text:
+                raise InputError(
+                    f"the link at {link.start}:{link.end} says {link.text!r} but the text there is "
+                    f"{document.text[link.start : link.end]!r}; offsets are characters of the original text, end exclusive"
+                )
+        return document
+
+    @classmethod
+    def from_json(cls, line: str) -> Document:
+        """The document that `to_json` wrote."""
+        try:
+            data = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"not JSON: {error}") from error
+        return cls.from_dict(data)

@@ -1,0 +1,77 @@
+"""The command line: one verb a file, each a thin shell around a plain function.
+
+Verbs are loaded when they are called, results are written to stdout (a table for people, `--json` for machines), and an
+error that a user can mend is one line on stderr with an exit code of its own (`errors.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from wellread import __version__
+from wellread.errors import WellreadError
+
+VERBS = {
+    "fetch": "Bring the default assets into the cache.",
+    "kb": "Build, change, search and check knowledge bases.",
+    "link": "Link a text to a knowledge base.",
+    "evaluate": "Score a linker on linked text.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose verbs live in `wellread.cli.<verb>` as `command` and are imported when used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs in the order of the work."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the verb's file."""
+        if cmd_name not in VERBS:
+            return None
+        command = import_module(f"wellread.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="wellread")
+def wellread() -> None:
+    """Link text to a knowledge base, and lend that knowledge to any pretrained encoder.
+
+    Example: wellread link --kb wordnet "The bank of the river."
+    """
+
+
+def main() -> None:
+    """Run the command line; every expected failure is one line and an exit code."""
+    try:
+        wellread(standalone_mode=False)
+    except WellreadError as error:
+        _leave(f"error: {error}", error.exit_code)
+    except click.UsageError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        _leave(f"error: {error.format_message()}", error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _leave("interrupted; nothing half-written is kept, run the same command again", 130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`wellread … | head`): not an error, but stdout must not be flushed again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _leave(message: str, exit_code: int) -> None:
+    click.echo(message, err=True)
+    sys.exit(exit_code)

@@ -1,0 +1,5 @@
+"""`python -m wellread.cli` is `wellread`."""
+
+from wellread.cli import main
+
+main()

@@ -1,0 +1,78 @@
+"""What a person sees on the terminal: progress, tables, notes. Results go to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wellread.files import Progress
+
+_LINE_EVERY = 10.0
+"""Seconds between two progress lines where there is no terminal."""
+
+
+def note(message: str) -> None:
+    """One line for the person, not part of the result."""
+    print(message, file=sys.stderr, flush=True)  # noqa: T201  # this is the one place that prints notes
+
+
+@contextmanager
+def progress_bar(title: str, progress: Progress) -> Iterator[None]:
+    """Show how far `progress` is while the block runs: a bar on a terminal, a quiet line every ten seconds in a log."""
+    stop = threading.Event()
+    show = _show_bar if sys.stderr.isatty() else _show_lines
+    watcher = threading.Thread(target=show, args=(title, progress, stop), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watcher.join()
+
+
+def _show_bar(title: str, progress: Progress, stop: threading.Event) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        while not stop.wait(0.1):
+            bar.update(task, completed=progress.done_bytes, total=progress.total_bytes or None)
+
+
+def _show_lines(title: str, progress: Progress, stop: threading.Event) -> None:
+    begin = time.monotonic()
+    while not stop.wait(_LINE_EVERY):
+        share = f"{100 * progress.done_bytes / progress.total_bytes:.0f} %" if progress.total_bytes else "…"
+        note(f"{title}: {share} after {time.monotonic() - begin:.0f} s")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
+    """A table on stdout; numbers stand right. Nothing in it is read as markup."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for place, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[place], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_shown(cell)) for cell in row))
+    wide = None if sys.stdout.isatty() else 160
+    Console(width=wide).print(table)
+
+
+def _shown(cell: object) -> str:
+    if isinstance(cell, float):
+        return f"{cell:.3f}"
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return f"{cell:,}"
+    return str(cell)

@@ -151,8 +151,9 @@ def as_signed(key: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of a text: where each begins and ends (characters) and its hash."""
+    """The words of a text: where each begins and ends (characters) and its hash; `codes` are the text's code points."""
 
+    codes: NDArray[np.unsignedinteger]
     starts: Offsets
     ends: Offsets
     hashes: Keys
@@ -230,7 +231,7 @@ def split(text: str, case: Case = "folded") -> Words:
     hashes = sums[ends]
     hashes -= sums[starts]
     hashes *= _tables.inverses[starts if places is None else places[starts]]
-    return Words(starts, ends, mix(hashes))
+    return Words(codes, starts, ends, mix(hashes))
 
 
 def _borders(codes: NDArray[np.unsignedinteger], classes: NDArray[np.uint8]) -> tuple[Offsets, Offsets]:

@@ -1,0 +1,350 @@
+"""Building a knowledge base in bulk from any source, in bounded memory, all or nothing, resumable.
+
+Records stream into a file beside the target (`NAME.building`). When the source is exhausted, what came apart from its
+entity (aliases, facts, redirects) is joined by SQLite, the indexes are made, and the file takes the target's place in
+one step. A target that exists is overwritten inside one transaction, so that its readers keep the old state until the
+new one is whole. A build that was killed goes on where its last batch was committed, when it is started again with the
+same source.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+
+from wellread.errors import KnowledgeBaseError
+from wellread.files import storage
+from wellread.kb import names, schema
+from wellread.kb.records import Alias, Entity, Fact, Form, Record, Redirect, Tally
+from wellread.kb.store import KnowledgeBase
+
+OnRepeat = Literal["skip", "merge"]
+
+_BATCH = 20_000
+"""Records a transaction; also what a killed build loses at most."""
+
+_STAGING = """
+CREATE TABLE staged_aliases (id TEXT, name TEXT, count REAL);
+CREATE TABLE staged_facts (subject TEXT, relation TEXT, object TEXT);
+CREATE TABLE staged_redirects (id TEXT PRIMARY KEY, target TEXT) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a build comes from: what the KB will say of itself, and what tells a resumed build that it is the same."""
+
+    source: str
+    licence: str = ""
+    language: str = "en"
+    settings: str = ""
+    extra: dict[str, str] = field(default_factory=dict)
+
+    def fingerprint(self) -> str:
+        """The same for the same source and settings, e.g. "wordnet WNDB/ 12345"."""
+        return f"{self.source}\n{self.settings}"
+
+
+def build(
+    records: Callable[[Tally], Iterable[Record]],
+    to: str | Path,
+    *,
+    origin: Origin,
+    on_repeat: OnRepeat = "skip",
+    tally: Tally | None = None,
+) -> Tally:
+    """Write all records to the knowledge base at `to` and return the tally of what was read and skipped.
+
+    `records` is called with the tally that it should keep; a resumed build passes over what it already has.
+    """
+    to = Path(to)
+    tally = tally if tally is not None else Tally()
+    with storage(to):
+        to.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{to}.building.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise KnowledgeBaseError(f"another process is building {to}; wait for it, or build to another file") from None
+    try:
+        _build(records, to, origin, on_repeat, tally)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(lock.lock_file)
+        lock.release()
+    return tally
+
+
+def merge(sources: Iterable[str | Path], to: str | Path) -> Tally:
+    """One KB of several: entities with the same id become one, the first file's title and description first."""
+    paths = [Path(path) for path in sources]
+
+    def records(tally: Tally) -> Iterator[Record]:
+        for path in paths:
+            yield from read_kb(path, tally)
+
+    described = [KnowledgeBase.open(path).metadata for path in paths]
+    origin = Origin(
+        source="merge of " + ", ".join(path.name for path in paths),
+        licence="; ".join(dict.fromkeys(data.get("licence", "") for data in described if data.get("licence"))),
+        language=described[0].get("language", "en"),
+        settings=" ".join(f"{data['uid']}@{data['revision']}" for data in described),
+        extra={"inflection": data["inflection"] for data in described if data.get("inflection")},
+    )
+    return build(records, to, origin=origin, on_repeat="merge")
+
+
+def read_kb(path: Path, tally: Tally) -> Iterator[Record]:
+    """Everything a KB holds, as records."""
+    with KnowledgeBase.open(path) as kb:
+        tally.total_bytes += path.stat().st_size
+        share = path.stat().st_size / max(len(kb), 1)
+        for count, entity in enumerate(kb.entities(), 1):
+            tally.read += 1
+            tally.done_bytes = int(share * count)
+            yield entity
+        yield from kb.forms()
+
+
+def _build(
+    records: Callable[[Tally], Iterable[Record]], to: Path, origin: Origin, on_repeat: OnRepeat, tally: Tally
+) -> None:
+    staging = Path(f"{to}.building")
+    with schema.sqlite_errors(staging):
+        connection = _resume(staging, origin) or _start(staging, origin)
+        try:
+            # Reading is measured by the source; the tally of a resumed build must not count twice.
+            done = int(_state(connection, "done") or 0)
+            batches = _Loader(connection, on_repeat, tally)
+            stream = iter(records(tally))
+            for _ in islice(stream, done):
+                pass
+            while batch := list(islice(stream, _BATCH)):
+                done += len(batch)
+                batches.load(batch, done)
+            _finish(connection, tally)
+        finally:
+            connection.close()
+        _put_in_place(staging, to)
+
+
+def _start(staging: Path, origin: Origin) -> sqlite3.Connection:
+    for leftover in (staging, Path(f"{staging}-journal")):
+        leftover.unlink(missing_ok=True)
+    connection = schema.create(staging)
+    _tune(connection)
+    connection.execute("BEGIN")
+    for statement in _STAGING.split(";"):
+        connection.execute(statement)
+    described = {
+        "source": origin.source,
+        "licence": origin.licence,
+        "language": origin.language,
+        **origin.extra,
+        "building": origin.fingerprint(),
+    }
+    connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?)", described.items())
+    connection.execute("COMMIT")
+    return connection
+
+
+def _resume(staging: Path, origin: Origin) -> sqlite3.Connection | None:
+    """The unfinished build of the same source, if there is one that can be gone on with."""
+    if not staging.exists():
+        return None
+    connection = sqlite3.connect(staging, isolation_level=None, check_same_thread=False)
+    try:
+        if connection.execute("PRAGMA user_version").fetchone()[0] == schema.SCHEMA:
+            _tune(connection)
+            if _state(connection, "building") == origin.fingerprint():
+                return connection
+    except sqlite3.DatabaseError:
+        pass  # killed before its tables were there: start anew
+    connection.close()
+    return None
+
+
+def _tune(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = DELETE")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA cache_size = -200000")
+    connection.execute("PRAGMA temp_store = FILE")
+
+
+def _state(connection: sqlite3.Connection, key: str) -> str | None:
+    row = connection.execute("SELECT value FROM metadata WHERE key = ?", (key,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+class _Loader:
+    """Writes batches of records; one transaction each."""
+
+    def __init__(self, connection: sqlite3.Connection, on_repeat: OnRepeat, tally: Tally) -> None:
+        self._connection = connection
+        self._on_repeat = on_repeat
+        self._tally = tally
+
+    def load(self, batch: list[Record], done: int) -> None:
+        insert = self._connection.executemany
+        self._connection.execute("BEGIN")
+        self._load_entities([record for record in batch if isinstance(record, Entity)])
+        insert(
+            "INSERT INTO staged_aliases VALUES (?, ?, ?)",
+            ((record.entity, record.name, record.count) for record in batch if isinstance(record, Alias)),
+        )
+        insert(
+            "INSERT INTO staged_facts VALUES (?, ?, ?)",
+            ((record.subject, record.relation, record.object) for record in batch if isinstance(record, Fact)),
+        )
+        insert(
+            "INSERT OR IGNORE INTO staged_redirects VALUES (?, ?)",
+            ((record.id, record.target) for record in batch if isinstance(record, Redirect)),
+        )
+        insert(
+            "INSERT OR IGNORE INTO forms VALUES (?, ?, ?)",
+            ((record.form, record.word, record.kind) for record in batch if isinstance(record, Form)),
+        )
+        self._connection.execute("INSERT OR REPLACE INTO metadata VALUES ('done', ?)", (str(done),))
+        self._connection.execute("COMMIT")
+
+    def _load_entities(self, entities: list[Entity]) -> None:
+        execute = self._connection.execute
+        named: list[tuple[int, str, float]] = []
+        for entity in entities:
+            row = (entity.id, entity.title, entity.description, entity.kind, entity.popularity)
+            if not entity.id:
+                self._tally.skip("entity without an id", repr(entity.title))
+                continue
+            cursor = execute(
+                "INSERT OR IGNORE INTO entities (id, title, description, kind, popularity) VALUES (?, ?, ?, ?, ?)", row
+            )
+            num = cursor.lastrowid
+            if not cursor.rowcount:
+                if self._on_repeat == "skip":
+                    self._tally.skip("repeated id", entity.id)
+                    continue
+                num = self._join(entity)
+            assert num is not None
+            named += ((num, name, count) for name, count in sorted({entity.title: 1.0, **entity.aliases}.items()))
+            self._connection.executemany(
+                "INSERT INTO staged_facts VALUES (?, ?, ?)", ((entity.id, *fact) for fact in entity.facts)
+            )
+        keys = names.keys([name for _, name, _ in named]).view("int64").tolist()
+        self._connection.executemany(
+            "INSERT INTO aliases VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (entity, name) DO UPDATE SET count = count + excluded.count",
+            ((num, name, key, count) for (num, name, count), key in zip(named, keys, strict=True) if self._named(key)),
+        )
+
+    def _named(self, key: int) -> bool:
+        if not key:
+            self._tally.skip("alias without a letter or sign")
+        return key != 0
+
+    def _join(self, entity: Entity) -> int:
+        """Keep the first entity of an id, filled up with what the later one knows."""
+        self._connection.execute(
+            "UPDATE entities SET description = CASE description WHEN '' THEN ? ELSE description END, "
+            "kind = CASE kind WHEN '' THEN ? ELSE kind END, popularity = max(popularity, ?) WHERE id = ?",
+            (entity.description, entity.kind, entity.popularity, entity.id),
+        )
+        return int(self._connection.execute("SELECT num FROM entities WHERE id = ?", (entity.id,)).fetchone()[0])
+
+
+def _finish(connection: sqlite3.Connection, tally: Tally) -> None:
+    """Join what came apart, make the indexes, and leave a file that is ready to be opened."""
+    execute = connection.execute
+    execute("BEGIN")
+    execute("CREATE INDEX IF NOT EXISTS staged_by_id ON staged_aliases (id)")
+    for _ in range(2):  # a redirect may point to a redirect
+        execute(
+            "UPDATE staged_redirects SET target = r.target FROM staged_redirects r WHERE r.id = staged_redirects.target"
+        )
+    for table, column in (("staged_aliases", "id"), ("staged_facts", "subject"), ("staged_facts", "object")):
+        execute(
+            f"UPDATE {table} SET {column} = r.target FROM staged_redirects r WHERE r.id = {table}.{column}"  # noqa: S608
+        )
+    _place_aliases(connection, tally)
+    _place_facts(connection, tally)
+    execute("COMMIT")
+    connection.execute("BEGIN")
+    for statement in schema.INDEXES.split(";"):
+        execute(statement)
+    _place_text(connection)
+    for table in ("staged_aliases", "staged_facts", "staged_redirects"):
+        execute(f"DROP TABLE {table}")
+    execute("DELETE FROM metadata WHERE key IN ('building', 'done')")
+    execute("UPDATE metadata SET value = '1' WHERE key = 'revision'")
+    execute("COMMIT")
+    execute("ANALYZE")
+    execute("PRAGMA journal_mode = WAL")
+
+
+def _place_aliases(connection: sqlite3.Connection, tally: Tally) -> None:
+    late = connection.execute(
+        "SELECT e.num, s.name, sum(s.count) FROM staged_aliases s JOIN entities e ON e.id = s.id "
+        "GROUP BY e.num, s.name ORDER BY e.num, s.name"
+    )
+    any_late = False
+    while rows := late.fetchmany(_BATCH):
+        any_late = True
+        keys = names.keys([name for _, name, _ in rows]).view("int64").tolist()
+        connection.executemany(
+            "INSERT INTO aliases VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (entity, name) DO UPDATE SET count = count + excluded.count",
+            ((num, name, key, count) for (num, name, count), key in zip(rows, keys, strict=True) if key),
+        )
+    lost = connection.execute("SELECT count(*) FROM staged_aliases WHERE id NOT IN (SELECT id FROM entities)").fetchone()[0]
+    if lost:
+        tally.skipped["alias of an entity that is not there"] += lost
+    if any_late:
+        connection.execute(
+            "UPDATE entities SET popularity = (SELECT coalesce(sum(count), 0) FROM aliases WHERE entity = num) "
+            "WHERE popularity = 0"
+        )
+
+
+def _place_facts(connection: sqlite3.Connection, tally: Tally) -> None:
+    connection.execute("INSERT OR IGNORE INTO relations (name) SELECT DISTINCT relation FROM staged_facts ORDER BY relation")
+    connection.execute(
+        "INSERT OR IGNORE INTO facts SELECT a.num, r.num, b.num FROM staged_facts s JOIN entities a ON a.id = s.subject "
+        "JOIN relations r ON r.name = s.relation JOIN entities b ON b.id = s.object ORDER BY 1, 2, 3"
+    )
+    total = connection.execute("SELECT count(*) FROM (SELECT DISTINCT subject, relation, object FROM staged_facts)")
+    kept = connection.execute("SELECT count(*) FROM facts").fetchone()[0]
+    if lost := total.fetchone()[0] - kept:
+        tally.skipped["fact with an end that is not there"] += lost
+
+
+def _place_text(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "INSERT INTO entity_text (rowid, names, description) SELECT num, "
+        "(SELECT group_concat(name, char(10)) FROM (SELECT name FROM aliases WHERE entity = num ORDER BY name)), "
+        "description FROM entities ORDER BY num"
+    )
+    connection.execute("INSERT INTO entity_text (entity_text) VALUES ('optimize')")
+
+
+def _put_in_place(staging: Path, to: Path) -> None:
+    """Let the finished file be the knowledge base; an older one under that name keeps its readers and its uid's history."""
+    with storage(to):
+        if not to.exists():
+            with open(staging, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(staging, to)
+            return
+        with KnowledgeBase.open(to, writable=True) as old:
+            revision = old.revision + 1
+            with contextlib.closing(sqlite3.connect(staging, isolation_level=None)) as new:
+                new.execute("UPDATE metadata SET value = ? WHERE key = 'revision'", (str(revision),))
+                new.backup(old.connection)
+        for leftover in (staging, Path(f"{staging}-wal"), Path(f"{staging}-shm")):
+            leftover.unlink(missing_ok=True)

@@ -1,0 +1,124 @@
+"""A transaction on a knowledge base: add, update and remove entities, aliases and facts.
+
+Made by `KnowledgeBase.change()`, which commits it or rolls it back. What was touched is noted under the new revision, so
+that matcher and index can be brought up to date by just that.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from wellread.errors import KnowledgeBaseError, UnknownEntityError
+from wellread.kb import names
+from wellread.kb.records import Entity
+
+
+class Change:
+    """What is being done to a KB; nothing of it is seen by others before the block ends."""
+
+    def __init__(self, connection: sqlite3.Connection, revision: int) -> None:
+        self._connection = connection
+        self._revision = revision
+        self._waiting: list[tuple[int, str, str]] = []
+
+    def add(self, *entities: Entity) -> None:
+        """New entities; an id that is there already is an error."""
+        for entity in entities:
+            if not entity.id:
+                raise KnowledgeBaseError("an entity needs an id that is not empty")
+            row = (entity.id, entity.title, entity.description, entity.kind, entity.popularity)
+            try:
+                cursor = self._connection.execute(
+                    "INSERT INTO entities (id, title, description, kind, popularity) VALUES (?, ?, ?, ?, ?)", row
+                )
+            except sqlite3.IntegrityError as error:
+                if "UNIQUE" not in str(error):
+                    raise
+                raise KnowledgeBaseError(
+                    f"there is an entity {entity.id!r} already; use update to replace it, or another id"
+                ) from None
+            assert cursor.lastrowid is not None
+            self._fill(cursor.lastrowid, entity)
+
+    def update(self, *entities: Entity) -> None:
+        """Replace title, description, kind, popularity, aliases and outgoing facts of entities that are there."""
+        for entity in entities:
+            num = self._num(entity.id)
+            self._empty(num)
+            self._connection.execute("DELETE FROM facts WHERE subject = ?", (num,))
+            self._connection.execute(
+                "UPDATE entities SET title = ?, description = ?, kind = ?, popularity = ? WHERE num = ?",
+                (entity.title, entity.description, entity.kind, entity.popularity, num),
+            )
+            self._fill(num, entity)
+
+    def remove(self, *ids: str) -> None:
+        """Remove entities and everything that speaks of them."""
+        for id in ids:
+            num = self._num(id)
+            self._empty(num)
+            self._connection.execute("DELETE FROM facts WHERE subject = ? OR object = ?", (num, num))
+            self._connection.execute("DELETE FROM entities WHERE num = ?", (num,))
+            self._note_entity(id)
+
+    def set_metadata(self, **values: str) -> None:
+        """Say something of the KB as a whole (`source`, `licence`, …)."""
+        for name, value in values.items():
+            if name in ("revision", "uid"):
+                raise KnowledgeBaseError(f"metadata {name!r} is kept by wellread and cannot be set")
+            self._connection.execute("INSERT OR REPLACE INTO metadata VALUES (?, ?)", (name, value))
+
+    def finish(self) -> None:
+        """Write the facts that waited for their objects, and raise the revision."""
+        for subject, relation, id in self._waiting:
+            object = self._num(id)
+            self._connection.execute("INSERT OR IGNORE INTO relations (name) VALUES (?)", (relation,))
+            self._connection.execute(
+                "INSERT OR IGNORE INTO facts SELECT ?, num, ? FROM relations WHERE name = ?", (subject, object, relation)
+            )
+        self._connection.execute("UPDATE metadata SET value = ? WHERE key = 'revision'", (str(self._revision),))
+
+    def _num(self, id: str) -> int:
+        row = self._connection.execute("SELECT num FROM entities WHERE id = ?", (id,)).fetchone()
+        if row is None:
+            raise UnknownEntityError(f"there is no entity {id!r}; add it first, or in the same change")
+        return int(row[0])
+
+    def _fill(self, num: int, entity: Entity) -> None:
+        aliases = {entity.title: 1.0, **entity.aliases}
+        rows = [(num, name, names.as_signed(names.key(name)), count) for name, count in sorted(aliases.items())]
+        rows = [row for row in rows if row[2]]
+        if not rows:
+            raise KnowledgeBaseError(f"entity {entity.id!r} has no name with a letter or sign in it; give it a title")
+        self._connection.executemany("INSERT INTO aliases VALUES (?, ?, ?, ?)", rows)
+        text = joined_names(row[1] for row in rows)
+        self._connection.execute(
+            "INSERT INTO entity_text (rowid, names, description) VALUES (?, ?, ?)", (num, text, entity.description)
+        )
+        self._note_names([row[2] for row in rows])
+        self._note_entity(entity.id)
+        self._waiting += [(num, relation, object) for relation, object in entity.facts]
+
+    def _empty(self, num: int) -> None:
+        rows = self._connection.execute("SELECT name, key FROM aliases WHERE entity = ? ORDER BY name", (num,)).fetchall()
+        (description,) = self._connection.execute("SELECT description FROM entities WHERE num = ?", (num,)).fetchone()
+        # A contentless index has to be told what it forgets.
+        self._connection.execute(
+            "INSERT INTO entity_text (entity_text, rowid, names, description) VALUES ('delete', ?, ?, ?)",
+            (num, joined_names(row[0] for row in rows), description),
+        )
+        self._connection.execute("DELETE FROM aliases WHERE entity = ?", (num,))
+        self._note_names([row[1] for row in rows])
+
+    def _note_names(self, keys: list[int]) -> None:
+        rows = [(key, self._revision) for key in keys]
+        self._connection.executemany("INSERT OR REPLACE INTO changed_names VALUES (?, ?)", rows)
+
+    def _note_entity(self, id: str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO changed_entities VALUES (?, ?)", (id, self._revision))
+
+
+def joined_names(aliases: Iterable[str]) -> str:
+    """How the names of an entity stand in the full-text index."""
+    return "\n".join(aliases)

@@ -1,0 +1,127 @@
+"""The tables of a knowledge base file, and how such a file is opened.
+
+One SQLite file in WAL mode, so that any process may read while another writes. `PRAGMA application_id` says that a file
+is ours and `PRAGMA user_version` which schema it has. Aliases and facts are clustered by their entity, and the index on
+`aliases.key` covers a name look-up.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from wellread.errors import KnowledgeBaseError, StorageError
+
+APPLICATION = int.from_bytes(b"WELL", "big")
+SCHEMA = 1
+
+TABLES = """
+CREATE TABLE metadata (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE entities (
+  num INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL, description TEXT NOT NULL, kind TEXT NOT NULL,
+  popularity REAL NOT NULL);
+CREATE TABLE aliases (
+  entity INTEGER NOT NULL REFERENCES entities, name TEXT NOT NULL, key INTEGER NOT NULL, count REAL NOT NULL,
+  PRIMARY KEY (entity, name)) WITHOUT ROWID;
+CREATE TABLE relations (num INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE facts (
+  subject INTEGER NOT NULL REFERENCES entities, relation INTEGER NOT NULL REFERENCES relations,
+  object INTEGER NOT NULL REFERENCES entities, PRIMARY KEY (subject, relation, object)) WITHOUT ROWID;
+CREATE TABLE forms (
+  form TEXT NOT NULL, word TEXT NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (form, word, kind)) WITHOUT ROWID;
+CREATE TABLE changed_entities (id TEXT PRIMARY KEY, revision INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE changed_names (key INTEGER PRIMARY KEY, revision INTEGER NOT NULL);
+CREATE VIRTUAL TABLE entity_text USING fts5(
+  names, description, content='', tokenize='unicode61 remove_diacritics 2', prefix='2 3');
+CREATE VIRTUAL TABLE vocabulary USING fts5vocab(entity_text, 'row');
+"""
+
+INDEXES = """
+CREATE INDEX IF NOT EXISTS aliases_by_key ON aliases (key, count);
+CREATE INDEX IF NOT EXISTS facts_by_object ON facts (object);
+CREATE INDEX IF NOT EXISTS changed_entities_by_revision ON changed_entities (revision);
+CREATE INDEX IF NOT EXISTS changed_names_by_revision ON changed_names (revision);
+"""
+"""Made after a bulk build, when the rows can be sorted once instead of placed one by one."""
+
+
+def create(path: Path) -> sqlite3.Connection:
+    """A new file with empty tables, without the indexes."""
+    with sqlite_errors(path):
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        connection.execute("BEGIN")
+        for statement in TABLES.split(";"):
+            connection.execute(statement)
+        connection.executemany(
+            "INSERT INTO metadata VALUES (?, ?)", [("uid", uuid.uuid4().hex), ("revision", "0"), ("language", "en")]
+        )
+        connection.execute("COMMIT")
+    return connection
+
+
+def connect(path: Path, *, writable: bool) -> sqlite3.Connection:
+    """Open an existing file of ours; anything else is refused with what to do about it."""
+    if not path.exists():
+        raise KnowledgeBaseError(f"there is no knowledge base at {path}; build one with: wellread kb build SOURCE --to {path}")
+    if path.is_dir():
+        raise KnowledgeBaseError(f"{path} is a folder; a knowledge base is one file, see: wellread kb build --help")
+    with sqlite_errors(path):
+        connection = _open(path, "rw" if writable else "ro")
+        try:
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+        except sqlite3.OperationalError:
+            # WAL needs a place for its index; in a folder that cannot be written the file is taken as it stands.
+            if writable or os.access(path.parent, os.W_OK) or Path(f"{path}-wal").exists():
+                raise
+            connection = _open(path, "ro&immutable=1")
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+        schema = connection.execute("PRAGMA user_version").fetchone()[0]
+        if application != APPLICATION:
+            raise KnowledgeBaseError(f"{path} is an SQLite file but not a knowledge base; build one with: wellread kb build")
+        if schema > SCHEMA:
+            raise KnowledgeBaseError(
+                f"{path} was written by a newer wellread (schema {schema}, this one reads up to {SCHEMA}); "
+                "upgrade with: pip install --upgrade wellread"
+            )
+        if writable and not os.access(path, os.W_OK):
+            raise StorageError(f"{path} cannot be written; change its permissions or copy it elsewhere")
+        connection.execute("PRAGMA busy_timeout = 10000")
+        connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def _open(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+
+
+@contextmanager
+def sqlite_errors(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into ours, each with its fix."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        text = str(error)
+        if "disk is full" in text or "disk I/O error" in text:
+            raise StorageError(
+                f"the disk is full (or fails): {path} keeps its last state; free some space and run it again"
+            ) from error
+        if "readonly" in text or "unable to open" in text:
+            raise StorageError(f"cannot write {path}: {text}; change the permissions of it and its folder") from error
+        if "locked" in text or "busy" in text:
+            raise KnowledgeBaseError(f"{path} is being changed by another process; try again when it is done") from error
+        if "not a database" in text or "malformed" in text:
+            raise KnowledgeBaseError(
+                f"{path} is not a knowledge base or is damaged ({text}); check the path, or build it again with: "
+                "wellread kb build"
+            ) from error
+        if "no such table" in text:
+            raise KnowledgeBaseError(f"{path} is an unfinished knowledge base ({text}); build it again") from error
+        raise

@@ -1,0 +1,76 @@
+"""Finding entities by what a person types: the beginning of a name, words, or a name with typing errors.
+
+All three stand on one full-text index over names and descriptions. A fuzzy search first mends each word against the
+index's own vocabulary, so that it needs no index of its own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+from wellread.errors import UsageError
+from wellread.kb.names import fold, words
+
+if TYPE_CHECKING:
+    from wellread.kb.store import How
+
+Row = tuple[int, str, str, str, str, float]
+
+_NEAR = 70.0
+"""How alike (of 100) a word must be to stand in for another."""
+
+
+def find(connection: sqlite3.Connection, query: str, how: How, limit: int) -> list[Row]:
+    """Rows of `entities`, best first; nothing for a query without words."""
+    terms = [word for word in words(query) if any(letter.isalnum() for letter in word)]
+    if not terms:
+        return []
+    if how == "prefix":
+        return _matching(connection, f"{{names}}: {_quoted(' '.join(terms))}*", limit)
+    if how == "text":
+        return _matching(connection, " AND ".join(map(_quoted, terms)), limit, by_rank=True)
+    if how == "fuzzy":
+        alike = [_alike(connection, "".join(map(fold, term))) for term in terms]
+        if not all(alike):
+            return []
+        either = ["(" + " OR ".join(map(_quoted, options)) + ")" for options in alike]
+        rows = _matching(connection, "{names}: (" + " AND ".join(either) + ")", max(200, limit))
+        return _nearest(query, rows)[:limit]
+    raise UsageError(f"how={how!r} is not a way to search; choose prefix, text or fuzzy")
+
+
+def _quoted(term: str) -> str:
+    return '"' + term.replace('"', '""') + '"'
+
+
+def _matching(connection: sqlite3.Connection, match: str, limit: int, *, by_rank: bool = False) -> list[Row]:
+    # Titles count ten times the description's words; the better known entity goes first where names decide.
+    order = "bm25(entity_text, 10.0, 1.0), e.popularity DESC" if by_rank else "e.popularity DESC, length(e.title)"
+    return connection.execute(
+        "SELECT e.num, e.id, e.title, e.description, e.kind, e.popularity FROM entity_text t JOIN entities e "
+        f"ON e.num = t.rowid WHERE entity_text MATCH ? ORDER BY {order}, e.num LIMIT ?",  # noqa: S608  # two fixed orders
+        (match, limit),
+    ).fetchall()
+
+
+def _alike(connection: sqlite3.Connection, term: str) -> list[str]:
+    """Words of the index that the typed word may stand for: with its first letter first, else any."""
+    from rapidfuzz import fuzz, process
+
+    for low, high in ((term[0], chr(ord(term[0]) + 1)), ("", chr(0x10FFFF))):
+        rows = connection.execute("SELECT term FROM vocabulary WHERE term >= ? AND term < ?", (low, high))
+        near = [word for (word,) in rows if abs(len(word) - len(term)) <= 2]
+        best = process.extract(term, near, scorer=fuzz.ratio, score_cutoff=_NEAR, limit=12)
+        if best:
+            return [word for word, _, _ in best]
+    return []
+
+
+def _nearest(query: str, rows: list[Row]) -> list[Row]:
+    from rapidfuzz import fuzz
+
+    def likeness(row: Row) -> float:
+        return fuzz.ratio("".join(map(fold, query)), "".join(map(fold, row[2])))
+
+    return sorted(rows, key=likeness, reverse=True)

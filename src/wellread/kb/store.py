@@ -1,0 +1,230 @@
+"""The knowledge base: what is known of entities, by id, by name, by neighbour.
+
+>>> with KnowledgeBase.open("vital.kb") as kb:
+...     kb.candidates("mercury")[0].title
+'Mercury (planet)'
+
+Every change raises `revision`; what is compiled from a KB (matcher, vector index) keeps the revision it belongs to and
+asks `changed_names` / `changed_entities` what to bring up to date.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from wellread.errors import KnowledgeBaseError, UnknownEntityError
+from wellread.kb import names
+from wellread.kb.records import Entity, Form
+from wellread.kb.schema import connect, sqlite_errors
+from wellread.text import Candidate
+
+if TYPE_CHECKING:
+    from wellread.kb.change import Change
+
+How = Literal["prefix", "text", "fuzzy"]
+
+MOST_CANDIDATES = 30
+"""KnowBERT's limit on the candidates of a mention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """An entity joined to another by a fact; `outgoing` when the other is the subject."""
+
+    relation: str
+    entity: str
+    title: str
+    outgoing: bool
+
+
+class KnowledgeBase:
+    """One open knowledge base file; read-only unless opened `writable`."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, *, writable: bool) -> None:
+        self.path = path
+        self.writable = writable
+        self.connection = connection
+
+    @classmethod
+    def open(cls, path: str | Path, *, writable: bool = False) -> KnowledgeBase:
+        """Open the file at `path`; many may read while one writes."""
+        path = Path(path)
+        return cls(path, connect(path, writable=writable), writable=writable)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.connection.close()
+
+    def __enter__(self) -> KnowledgeBase:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return int(self._one("SELECT count(*) FROM entities"))
+
+    def __contains__(self, id: object) -> bool:
+        return self.connection.execute("SELECT 1 FROM entities WHERE id = ?", (id,)).fetchone() is not None
+
+    @property
+    def revision(self) -> int:
+        """How many changes this KB has seen."""
+        return int(self._one("SELECT value FROM metadata WHERE key = 'revision'"))
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the KB says of itself: source, licence, language, revision, …"""
+        with sqlite_errors(self.path):
+            return dict(self.connection.execute("SELECT key, value FROM metadata"))
+
+    def get(self, id: str) -> Entity:
+        """The entity with its aliases and facts; an unknown id is an `UnknownEntityError`."""
+        with sqlite_errors(self.path):
+            row = self.connection.execute(
+                "SELECT num, id, title, description, kind, popularity FROM entities WHERE id = ?", (id,)
+            ).fetchone()
+        if row is None:
+            raise UnknownEntityError(f"{self.path.name} has no entity {id!r}; look for it with: wellread kb search")
+        return self._entity(row)
+
+    def entities(self) -> Iterator[Entity]:
+        """Every entity in the order it was added, streamed."""
+        cursor = self.connection.execute(
+            "SELECT num, id, title, description, kind, popularity FROM entities ORDER BY num"
+        )
+        return map(self._entity, cursor)
+
+    def forms(self) -> Iterator[Form]:
+        """The irregular forms of words that names of this KB are made of."""
+        return (Form(*row) for row in self.connection.execute("SELECT form, word, kind FROM forms"))
+
+    def candidates(
+        self, name: str, *, case: names.Case = "folded", kinds: Collection[str] | None = None, limit: int = MOST_CANDIDATES
+    ) -> list[Candidate]:
+        """The entities a name may mean, likeliest first; their priors sum to 1.
+
+        >>> [(c.title, round(c.prior, 2)) for c in kb.candidates("Jaguar")]
+        [('Jaguar', 0.9), ('Jaguar Cars', 0.1)]
+        """
+        rows = self.named(names.as_signed(names.key(name)))
+        if case != "folded":
+            same = names.key(name, case)
+            rows = [row for row in rows if names.key(row[0], case) == same]
+        return rank((row for row in rows if kinds is None or row[5] in kinds), limit)
+
+    def named(self, key: int) -> list[tuple[str, float, str, str, float, str]]:
+        """(name, count, id, title, popularity, kind) of every alias with a (signed) key."""
+        return self.connection.execute(
+            "SELECT a.name, a.count, e.id, e.title, e.popularity, e.kind FROM aliases a JOIN entities e ON e.num = a.entity "
+            "WHERE a.key = ?",
+            (key,),
+        ).fetchall()
+
+    def neighbours(self, id: str, *, relation: str | None = None) -> list[Neighbour]:
+        """The entities joined to one by a fact in either direction; its own facts first."""
+        query = (
+            "SELECT r.name, e.id, e.title FROM facts f JOIN relations r ON r.num = f.relation "
+            "JOIN entities e ON e.num = f.{there} WHERE f.{here} = (SELECT num FROM entities WHERE id = ?) "
+            "AND (? IS NULL OR r.name = ?) ORDER BY f.relation, e.num"
+        )
+        if id not in self:
+            raise UnknownEntityError(f"{self.path.name} has no entity {id!r}; look for it with: wellread kb search")
+        found = []
+        for here, there in (("subject", "object"), ("object", "subject")):
+            rows = self.connection.execute(query.format(here=here, there=there), (id, relation, relation))
+            found += [Neighbour(*row, outgoing=here == "subject") for row in rows]
+        return found
+
+    def search(self, query: str, *, how: How = "prefix", limit: int = 10) -> list[Entity]:
+        """Entities by the beginning of a name, by the words of name and description, or by a name with typing errors."""
+        from wellread.kb.search import find
+
+        with sqlite_errors(self.path):
+            return [self._entity(row) for row in find(self.connection, query, how, limit)]
+
+    @contextmanager
+    def change(self) -> Iterator[Change]:
+        """A transaction: all that is done to the `Change` happens at once, or, on an error, nothing.
+
+        >>> with kb.change() as change:
+        ...     change.add(Entity("Q1", "Universe"))
+        ...     change.remove("Q2")
+        """
+        from wellread.kb.change import Change
+
+        if not self.writable:
+            raise KnowledgeBaseError(f"{self.path} is open for reading; use KnowledgeBase.open(path, writable=True)")
+        with sqlite_errors(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                change = Change(self.connection, self.revision + 1)
+                yield change
+                change.finish()
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    def add(self, entities: Iterable[Entity]) -> None:
+        """Add new entities in one transaction; facts may point to each other in any order."""
+        with self.change() as change:
+            change.add(*entities)
+
+    def update(self, entities: Iterable[Entity]) -> None:
+        """Replace entities that are there, with their aliases and outgoing facts, in one transaction."""
+        with self.change() as change:
+            change.update(*entities)
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Remove entities with their aliases and every fact they stand in, in one transaction."""
+        with self.change() as change:
+            change.remove(*ids)
+
+    def changed_names(self, since: int) -> list[int]:
+        """Keys (signed) of the names that a later revision than `since` added or removed."""
+        return [row[0] for row in self.connection.execute("SELECT key FROM changed_names WHERE revision > ?", (since,))]
+
+    def changed_entities(self, since: int) -> list[str]:
+        """Ids of the entities that a later revision than `since` added, updated or removed."""
+        return [row[0] for row in self.connection.execute("SELECT id FROM changed_entities WHERE revision > ?", (since,))]
+
+    def _entity(self, row: tuple[int, str, str, str, str, float]) -> Entity:
+        num, id, title, description, kind, popularity = row
+        aliases = dict(self.connection.execute("SELECT name, count FROM aliases WHERE entity = ?", (num,)))
+        facts = self.connection.execute(
+            "SELECT r.name, e.id FROM facts f JOIN relations r ON r.num = f.relation JOIN entities e ON e.num = f.object "
+            "WHERE f.subject = ?",
+            (num,),
+        )
+        return Entity(id, title, description, kind, popularity, aliases, tuple(facts))
+
+    def _one(self, query: str) -> str | int:
+        with sqlite_errors(self.path):
+            value: str | int = self.connection.execute(query).fetchone()[0]
+        return value
+
+
+def rank(rows: Iterable[tuple[str, float, str, str, float, str]], limit: int = MOST_CANDIDATES) -> list[Candidate]:
+    """Candidates from `KnowledgeBase.named` rows: prior = share of the counts, ties by popularity, then by id.
+
+    >>> rank([("Jaguar", 9, "Q35694", "Jaguar", 50, ""), ("jaguar", 1, "Q30055", "Jaguar Cars", 20, "")])
+    [Candidate("Q35694", "Jaguar", 0.9, 0.9), Candidate("Q30055", "Jaguar Cars", 0.1, 0.1)]
+    """
+    counts: dict[str, float] = {}
+    entities: dict[str, tuple[str, float]] = {}
+    for _, count, id, title, popularity, _ in rows:
+        counts[id] = counts.get(id, 0.0) + count
+        entities[id] = (title, popularity)
+    best = sorted(counts, key=lambda id: (-counts[id], -entities[id][1], id))[:limit]
+    total = sum(counts[id] for id in best)
+    share = 1 / len(best) if best and not total else 0.0
+    priors = {id: counts[id] / total if total else share for id in best}
+    return [Candidate(id, entities[id][0], priors[id], priors[id]) for id in best]

@@ -1,0 +1,232 @@
+"""The names of a knowledge base as tables of keys, and the file they are mapped from.
+
+The file is in the safetensors layout (a JSON header, then plain arrays), written whole or not at all, and says which KB
+and which revision it belongs to. It is derived: delete it and it is made again.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wellread.errors import StorageError
+from wellread.files import write_atomically
+from wellread.kb.names import CASES, Keys, keys, prefix_keys, word_hash, words
+from wellread.kb.store import KnowledgeBase
+from wellread.mentions.inflect import word_forms
+from wellread.mentions.table import KeyTable
+
+NAME, INNER = 1, 2
+"""A node of the trie is the end of a name, goes on to a longer one, or both."""
+
+ALL_KINDS = 255
+KIND_BITS = {"n": 1, "v": 2, "a": 4, "r": 8}
+"""Parts of speech that a form can stand for; other kinds of entities have no forms."""
+
+_FORMAT = "wellread names 1"
+_CHUNK = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class FormTable:
+    """Word forms: `table` leads from a form's hash to a row, rows of one form follow each other up to `last`."""
+
+    table: KeyTable
+    words: Keys
+    kinds: NDArray[np.uint8]
+    last: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @classmethod
+    def build(cls, forms: Keys, words: Keys, kinds: NDArray[np.uint8]) -> FormTable:
+        """From parallel columns; pairs that differ only in kind become one row with both kinds."""
+        order = np.lexsort((words, forms))
+        forms, words, kinds = forms[order], words[order], kinds[order]
+        heads = np.flatnonzero(np.append(True, (forms[1:] != forms[:-1]) | (words[1:] != words[:-1]))) if len(forms) else []
+        joined = np.bitwise_or.reduceat(kinds, heads) if len(forms) else kinds
+        forms, words = forms[heads], words[heads]  # type: ignore[index]
+        first = np.flatnonzero(np.append(True, forms[1:] != forms[:-1])) if len(forms) else np.zeros(0, np.int64)
+        last = np.append(forms[1:] != forms[:-1], True).astype(np.uint8) if len(forms) else np.zeros(0, np.uint8)
+        return cls(KeyTable.build(forms[first], (first + 1).astype(np.uint32)), words, joined, last)
+
+    def find(self, hashes: Keys) -> tuple[NDArray[np.int64], Keys, NDArray[np.uint8]]:
+        """(place in `hashes`, word, kinds) of every word that a hash is a form of."""
+        rows = self.table.find(hashes).astype(np.int64) - 1
+        places = np.flatnonzero(rows >= 0)
+        rows = rows[places]
+        found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        while len(rows):
+            found.append((places, rows))
+            more = np.flatnonzero(self.last[rows] == 0)
+            places, rows = places[more], rows[more] + 1
+        if not found:
+            return np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint8)
+        at = np.concatenate([place for place, _ in found])
+        row = np.concatenate([row for _, row in found])
+        return at, self.words[row], self.kinds[row]
+
+    def columns(self) -> tuple[Keys, Keys, NDArray[np.uint8]]:
+        """What `build` was made from."""
+        slots = np.flatnonzero(self.table.slots)
+        heads = self.table.values[slots].astype(np.int64) - 1
+        order = np.argsort(heads)
+        counts = np.diff(np.append(heads[order], len(self.words)))
+        return np.repeat(self.table.slots[slots[order]], counts), self.words[:], self.kinds[:]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledNames:
+    """Names as nodes of a trie over words, the spellings they are written in, and the forms of their words."""
+
+    uid: str
+    revision: int
+    max_words: int
+    nodes: KeyTable
+    spelled: dict[str, KeyTable]
+    forms: FormTable
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self.nodes.values & NAME))
+
+    def joined_with(self, added: CompiledNames, removed: Keys) -> CompiledNames:
+        """One table of both, less the names removed; inner nodes that lead nowhere any more stay, unharmfully."""
+        flags = _union(
+            (self.nodes.keys, self.nodes.values[self.nodes.slots != 0]),
+            (added.nodes.keys, added.nodes.values[added.nodes.slots != 0]),
+            removed,
+        )
+        spelled = {case: _key_set(self.spelled[case].keys, added.spelled[case].keys) for case in self.spelled}
+        columns = zip(self.forms.columns(), added.forms.columns(), strict=True)
+        forms = FormTable.build(*(np.concatenate(pair) for pair in columns))
+        max_words = max(self.max_words, added.max_words)
+        return CompiledNames(self.uid, added.revision, max_words, flags, spelled, forms)
+
+
+def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None = None) -> CompiledNames:
+    """The (name, kind) pairs of a KB, or of the given ones, as tables."""
+    data = kb.metadata
+    whole = aliases is None
+    pairs = iter(_all_aliases(kb) if aliases is None else aliases)
+    ends: list[Keys] = []
+    inner: list[Keys] = []
+    spelled: dict[str, list[Keys]] = {case: [] for case in CASES if case != "folded"}
+    inflected: set[tuple[str, str]] = set()
+    longest = 0
+    while chunk := list(islice(pairs, _CHUNK)):
+        texts = list(dict.fromkeys(name for name, _ in chunk))
+        found, going_on = prefix_keys(texts)
+        ends.append(found)
+        inner += going_on
+        longest = max(longest, len(going_on))
+        for case, parts in spelled.items():
+            parts.append(keys(texts, case))  # type: ignore[arg-type]
+        if data.get("inflection") == "wordnet":
+            inflected.update((word.lower(), kind) for name, kind in chunk for word in words(name))
+    flags = _union((_unique(ends), NAME), (_unique(inner), INNER), np.zeros(0, np.uint64))
+    forms = _form_table(kb, inflected)
+    revision = int(data["revision"]) if whole else -1
+    return CompiledNames(data["uid"], revision, longest, flags, {c: _key_set(*p) for c, p in spelled.items()}, forms)
+
+
+def _all_aliases(kb: KnowledgeBase) -> Iterator[tuple[str, str]]:
+    return kb.connection.execute("SELECT a.name, e.kind FROM aliases a JOIN entities e ON e.num = a.entity")
+
+
+def _form_table(kb: KnowledgeBase, inflected: set[tuple[str, str]]) -> FormTable:
+    pairs = [form for form in word_forms(inflected, kb.forms())] if inflected else []
+    return FormTable.build(
+        np.array([word_hash(form.form) for form in pairs], np.uint64),
+        np.array([word_hash(form.word) for form in pairs], np.uint64),
+        np.array([KIND_BITS.get(form.kind, ALL_KINDS) for form in pairs], np.uint8),
+    )
+
+
+def _unique(parts: list[Keys]) -> Keys:
+    return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.uint64)
+
+
+def _key_set(*parts: Keys) -> KeyTable:
+    distinct = _unique(list(parts))
+    return KeyTable.build(distinct, np.ones(len(distinct), np.uint8))
+
+
+def _union(
+    one: tuple[Keys, NDArray[np.unsignedinteger] | int], other: tuple[Keys, NDArray[np.unsignedinteger] | int], gone: Keys
+) -> KeyTable:
+    """Nodes of two tries with the flags of both; `gone` are names of the first that are none any more."""
+    nodes = np.union1d(one[0], other[0])
+    flags = np.zeros(len(nodes), np.uint8)
+    flags[np.searchsorted(nodes, one[0])] = one[1]
+    flags[np.isin(nodes, gone)] &= ~np.uint8(NAME)
+    flags[np.searchsorted(nodes, other[0])] |= np.asarray(other[1], np.uint8)
+    there = flags != 0
+    return KeyTable.build(nodes[there], flags[there])
+
+
+def save(names: CompiledNames, path: Path) -> None:
+    """Write the tables whole; where the folder cannot be written they are simply kept in memory."""
+    from safetensors.numpy import save as to_bytes
+
+    arrays = {
+        "nodes": names.nodes.slots,
+        "flags": names.nodes.values,
+        "form_slots": names.forms.table.slots,
+        "form_rows": names.forms.table.values,
+        "form_words": names.forms.words,
+        "form_kinds": names.forms.kinds,
+        "form_last": names.forms.last,
+        **{f"{case}_slots": table.slots for case, table in names.spelled.items()},
+        **{f"{case}_flags": table.values for case, table in names.spelled.items()},
+    }
+    header = {"format": _FORMAT, "uid": names.uid, "revision": str(names.revision), "max_words": str(names.max_words)}
+    try:
+        with write_atomically(path) as file:
+            file.write(to_bytes({name: np.ascontiguousarray(array) for name, array in arrays.items()}, header))
+    except StorageError:
+        return  # a shared, read-only KB: the next process compiles for itself
+
+
+def load(path: Path, *, uid: str) -> CompiledNames | None:
+    """Map the tables of the KB `uid`; None where there is no such file, or it is another KB's or another format's."""
+    try:
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        size = int.from_bytes(mapped[:8], "little")
+        header = json.loads(mapped[8 : 8 + size])
+        about = header.pop("__metadata__")
+        if (about["format"], about["uid"]) != (_FORMAT, uid):
+            return None
+        arrays = {name: _mapped(mapped, 8 + size, entry) for name, entry in header.items()}
+    except (OSError, ValueError, KeyError):
+        return None
+    return CompiledNames(
+        uid,
+        int(about["revision"]),
+        int(about["max_words"]),
+        KeyTable(arrays["nodes"], arrays["flags"]),
+        {case: KeyTable(arrays[f"{case}_slots"], arrays[f"{case}_flags"]) for case in CASES if case != "folded"},
+        FormTable(
+            KeyTable(arrays["form_slots"], arrays["form_rows"]),
+            arrays["form_words"],
+            arrays["form_kinds"],
+            arrays["form_last"],
+        ),
+    )
+
+
+_DTYPES = {"U64": np.uint64, "U32": np.uint32, "U8": np.uint8}
+
+
+def _mapped(mapped: mmap.mmap, begin: int, entry: dict[str, list[int] | str]) -> NDArray[np.unsignedinteger]:
+    start, end = entry["data_offsets"]
+    dtype = np.dtype(_DTYPES[str(entry["dtype"])])
+    return np.frombuffer(mapped, dtype, (int(end) - int(start)) // dtype.itemsize, begin + int(start))

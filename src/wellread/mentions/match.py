@@ -1,0 +1,304 @@
+"""Finding every name of a knowledge base in a text.
+
+The names form a trie over words whose nodes are known by their keys alone (`kb/names.py`), so that it is a table of
+64-bit numbers: mapped from a file beside the KB, shared between processes, opened without being read. A text is walked
+at all its words at once: step n asks the table which of the spans of n words are names and which go on.
+
+What has changed since the table was compiled is laid over it (names added, names gone), so that a KB with a million
+entities takes a new one in milliseconds; when that grows, the two are joined without reading the old names again.
+
+Unlike spaCy's EntityRuler and flashtext: no objects per name or token, so opening and memory do not grow with the KB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wellread.kb.names import Case, Keys, Offsets, Words, follow, split, word_hash
+from wellread.kb.store import KnowledgeBase
+from wellread.mentions.compiled import ALL_KINDS, INNER, NAME, CompiledNames, compile_names, load, save
+from wellread.mentions.table import KeyTable
+
+Overlaps = Literal["all", "longest"]
+
+_BLOCK = 1 << 17
+"""Characters walked at a time: what fits the processor's cache is twice as fast."""
+
+_JOIN_AFTER = 20_000
+"""Changed names after which they are joined with the compiled file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Spans of a text that are names: column-wise, sorted by start, then the longer first.
+
+    A span may stand here several times with different keys: "axes" is a form of "axis", "axe" and "ax".
+    """
+
+    starts: Offsets
+    ends: Offsets
+    keys: Keys
+    kinds: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """The distinct (start, end) pairs."""
+        return list(dict.fromkeys(zip(self.starts.tolist(), self.ends.tolist(), strict=True)))
+
+    def keep(self, which: NDArray[np.bool_] | Offsets) -> Matches:
+        """Only the matches where a mask is True, or those at the given places in their order."""
+        return Matches(self.starts[which], self.ends[which], self.keys[which], self.kinds[which])
+
+
+class Matcher:
+    """All names of a KB, ready to be found; `Matcher.of(kb)` compiles, maps or brings up to date as needed."""
+
+    def __init__(self, names: CompiledNames, added: CompiledNames | None = None, removed: Keys | None = None) -> None:
+        self.names = names
+        self.added = added
+        self.removed = removed if removed is not None else np.zeros(0, np.uint64)
+
+    @classmethod
+    def of(cls, kb: KnowledgeBase) -> Matcher:
+        """The matcher of a KB at its present revision, from the file beside it where there is one."""
+        path = names_path(kb)
+        compiled = load(path, uid=kb.metadata["uid"])
+        if compiled is None:
+            compiled = compile_names(kb)
+            save(compiled, path)
+        matcher = cls(compiled).refresh(kb)
+        if len(matcher.removed) + (len(matcher.added) if matcher.added else 0) > _JOIN_AFTER:
+            matcher = cls(matcher.joined())
+            save(matcher.names, path)
+        return matcher
+
+    @property
+    def revision(self) -> int:
+        """The revision of the KB that this matcher knows."""
+        return self.added.revision if self.added else self.names.revision
+
+    def refresh(self, kb: KnowledgeBase) -> Matcher:
+        """This matcher at the KB's present revision; costs what has changed."""
+        revision = kb.revision
+        if revision == self.revision:
+            return self
+        changed = kb.changed_names(self.names.revision)
+        aliases = [(row[0], row[5]) for key in changed for row in kb.named(key)]
+        added = replace(compile_names(kb, aliases), revision=revision)
+        gone = np.array(changed, np.int64).view(np.uint64)
+        return Matcher(self.names, added, gone[added.nodes.find(gone) & NAME == 0])
+
+    def joined(self) -> CompiledNames:
+        """Compiled names and later changes as one table."""
+        if self.added is None:
+            return self.names
+        return self.names.joined_with(self.added, self.removed)
+
+    def find(
+        self,
+        text: str,
+        *,
+        overlaps: Overlaps = "longest",
+        case: Case = "folded",
+        stop_words: Collection[str] = (),
+        min_chars: int = 1,
+        max_words: int | None = None,
+    ) -> Matches:
+        """Every span of the text that is a name.
+
+        `longest` keeps, from left to right, the longest name at each place; `all` keeps every one. A name made of
+        `stop_words` only is passed over ("IT" is not the word "it": a second capital letter makes it a name), as is
+        one shorter than `min_chars`. Inflected forms are found under the `folded` policy.
+        """
+        stops = _hash_set(stop_words)
+        longest_name = max_words or max(self.names.max_words, self.added.max_words if self.added else 0)
+        parts = []
+        for offset, block, whole in _blocks(text, longest_name):
+            found = self._walk(block, case, longest_name, stops)
+            found = found.keep((found.starts < whole) & (found.ends - found.starts >= min_chars))
+            parts.append(replace(found, starts=found.starts + offset, ends=found.ends + offset))
+        matches = _concatenated(parts)
+        # Each step of the walk left its matches in order: a merge sort has little to do.
+        longest = int((matches.ends - matches.starts).max(initial=0)) + 1
+        matches = matches.keep(np.argsort(matches.starts * longest + (matches.starts - matches.ends), kind="stable"))
+        return matches.keep(_leftmost_longest(matches)) if overlaps == "longest" else matches
+
+    def _walk(self, text: str, case: Case, max_words: int, stops: KeyTable | None) -> Matches:
+        words = split(text)
+        count = len(words.starts)
+        options = self._options(words.hashes) if case == "folded" else None
+        begins = np.arange(count)
+        nodes = np.zeros(count, np.uint64)
+        kinds = np.full(count, ALL_KINDS, np.uint8)
+        found: list[tuple[Offsets, Offsets, Keys, NDArray[np.uint8]]] = []
+        for length in range(1, max_words + 1):
+            last = begins + (length - 1)
+            if options is None:
+                hashes = words.hashes[last]
+            else:
+                begins, nodes, kinds, hashes = options.spread(last, begins, nodes, kinds)
+            nodes = follow(nodes, hashes)
+            flags = self._flags(nodes)
+            named = np.flatnonzero((flags & NAME != 0) & (kinds != 0))
+            found.append((begins[named], begins[named] + (length - 1), nodes[named], kinds[named]))
+            alive = np.flatnonzero((flags & INNER != 0) & (begins + length < count) & (kinds != 0))
+            begins, nodes, kinds = begins[alive], nodes[alive], kinds[alive]
+            if not len(alive):
+                break
+        first, final, keys, masks = (np.concatenate(column) for column in zip(*found, strict=True)) if found else _NOTHING
+        there = self._not_all_stops(words, first, final, stops)
+        if case != "folded":
+            there &= self._known_as(text, case, first, final)
+        matches = Matches(words.starts[first], words.ends[final], keys, masks)
+        return matches.keep(there)
+
+    def _options(self, hashes: Keys) -> _Options | None:
+        tables = [names.forms for names in (self.names, self.added) if names and len(names.forms)]
+        return _Options.of(hashes, tables) if tables else None
+
+    def _flags(self, nodes: Keys) -> NDArray[np.uint8]:
+        flags = self.names.nodes.find(nodes).astype(np.uint8, copy=False)
+        if len(self.removed):
+            flags[np.isin(nodes, self.removed)] &= ~np.uint8(NAME)
+        if self.added:
+            flags |= self.added.nodes.find(nodes).astype(np.uint8, copy=False)
+        return flags
+
+    @staticmethod
+    def _not_all_stops(words: Words, first: Offsets, final: Offsets, stops: KeyTable | None) -> NDArray[np.bool_]:
+        if stops is None or not len(first):
+            return np.ones(len(first), np.bool_)
+        is_stop = stops.find(words.hashes) != 0
+        longer = np.flatnonzero(is_stop & (words.ends - words.starts > 1))
+        second = words.codes[words.starts[longer] + 1]
+        is_stop[longer[(second >= ord("A")) & (second <= ord("Z"))]] = False
+        before = np.zeros(len(is_stop) + 1, np.int64)
+        np.cumsum(is_stop, out=before[1:])
+        there: NDArray[np.bool_] = before[final + 1] - before[first] < final + 1 - first
+        return there
+
+    def _known_as(self, text: str, case: Case, first: Offsets, final: Offsets) -> NDArray[np.bool_]:
+        """Which spans are names letter for letter (`exact`) or but for the case of first letters (`title`)."""
+        hashes = split(text, case).hashes
+        nodes = np.zeros(len(first), np.uint64)
+        longest = int((final - first).max()) + 1 if len(first) else 0
+        for place in range(longest):
+            going = np.flatnonzero(first + place <= final)
+            nodes[going] = follow(nodes[going], hashes[first[going] + place])
+        known: NDArray[np.bool_] = self.names.spelled[case].find(nodes) != 0
+        if self.added:
+            known |= self.added.spelled[case].find(nodes) != 0
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """For each word of a text the words it may stand for: itself, and what it is a form of."""
+
+    begins: Offsets
+    counts: Offsets
+    hashes: Keys
+    kinds: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, hashes: Keys, tables: list[object]) -> _Options:
+        places = [np.arange(len(hashes))]
+        words = [hashes]
+        kinds = [np.full(len(hashes), ALL_KINDS, np.uint8)]
+        for table in tables:
+            place, word, kind = table.find(hashes)  # type: ignore[attr-defined]
+            places.append(place)
+            words.append(word)
+            kinds.append(kind)
+        order = np.argsort(np.concatenate(places), kind="stable")
+        counts = np.bincount(np.concatenate(places), minlength=len(hashes))
+        return cls(np.cumsum(counts) - counts, counts, np.concatenate(words)[order], np.concatenate(kinds)[order])
+
+    def spread(
+        self, at: Offsets, begins: Offsets, nodes: Keys, kinds: NDArray[np.uint8]
+    ) -> tuple[Offsets, Keys, NDArray[np.uint8], Keys]:
+        """Every state once for each option of the word it has come to; kinds that do not go together leave none."""
+        counts = self.counts[at]
+        total = int(counts.sum())
+        if total == len(at):
+            places = self.begins[at]
+            return begins, nodes, kinds & self.kinds[places], self.hashes[places]
+        within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+        places = np.repeat(self.begins[at], counts) + within
+        return (
+            np.repeat(begins, counts),
+            np.repeat(nodes, counts),
+            np.repeat(kinds, counts) & self.kinds[places],
+            self.hashes[places],
+        )
+
+
+_NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint8))
+
+
+def names_path(kb: KnowledgeBase) -> Path:
+    """Where the compiled names of a KB lie: beside it."""
+    return kb.path.with_name(kb.path.name + ".names")
+
+
+def _blocks(text: str, max_words: int) -> Iterator[tuple[int, str, int]]:
+    """(offset, block, characters whose names begin here): cut at blanks, each reaching into the next far enough."""
+    if len(text) <= _BLOCK + (_BLOCK >> 2):
+        yield 0, text, len(text)
+        return
+    begin = 0
+    while begin < len(text):
+        end = _cut(text, begin + _BLOCK)
+        reach = end
+        for _ in range(max_words):
+            if reach >= len(text):
+                break
+            reach = _cut(text, reach + 1)
+        yield begin, text[begin:reach], end - begin
+        begin = end
+
+
+def _cut(text: str, near: int) -> int:
+    """The first blank at or after a place; a text without one is cut where it ends."""
+    while near < len(text) and not text[near].isspace():
+        near += 1
+    return near
+
+
+def _hash_set(words: Collection[str]) -> KeyTable | None:
+    if not words:
+        return None
+    hashes = np.unique(np.array([word_hash(word) for word in words], np.uint64))
+    return KeyTable.build(hashes, np.ones(len(hashes), np.uint8))
+
+
+def _concatenated(parts: list[Matches]) -> Matches:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return Matches(*_NOTHING)
+    columns = ("starts", "ends", "keys", "kinds")
+    return Matches(*(np.concatenate([getattr(part, column) for part in parts]) for column in columns))
+
+
+def _leftmost_longest(matches: Matches) -> NDArray[np.bool_]:
+    """From left to right the longest at each place; only the names that others begin in have anything to decide."""
+    heads = np.flatnonzero(np.diff(matches.starts, prepend=-1))  # the longest of each start comes first
+    ends = matches.ends[heads]
+    following = np.searchsorted(matches.starts[heads], ends)
+    covering = np.flatnonzero(following > np.arange(1, len(heads) + 1))
+    free = 0
+    for place, after in zip(covering.tolist(), following[covering].tolist(), strict=True):
+        if place >= free:
+            ends[place + 1 : after] = -1
+            free = after
+    kept: NDArray[np.bool_] = matches.ends == np.repeat(ends, np.diff(np.append(heads, len(matches))))
+    return kept

@@ -1,0 +1,313 @@
+"""Scores of linking: is the right span found, and is it linked to the right entity?
+
+Every score is told for two ways to match, two scopes and two averages.
+
+Match. `exact`: the spans are the same. `overlap`: they share a character (ELQ's weak match). A gold link is matched by
+one prediction at most and a prediction matches one gold link at most. Pairs are taken greedily, the best overlap
+(characters shared / characters covered) first, so that an exact pair always comes before a looser one.
+
+Scope. `in_kb`: NIL is no answer. Gold links that are NIL, or whose entity the knowledge base does not hold, are not
+asked for, and a predicted NIL is not a prediction; but any other prediction counts, so one on a span whose gold is out
+of the knowledge base is a false positive. This is the strict rule: others forgive such predictions. `with_nil`: NIL is
+an answer. A gold entity that the knowledge base does not hold becomes NIL, and is right if NIL is predicted at its
+span. Predictions are never rewritten.
+
+Average. `micro`: over all links. `macro`: the mean over documents; so macro F1 is the mean of the documents' F1, not
+the F1 of the mean precision and recall.
+
+What has nothing to find and finds nothing is perfect: precision, recall and F1 are 1 (as in GERBIL). When only one side
+is empty all three are 0. Accuracy is told over what was found: documents where nothing was found have no say in its
+macro average, and it is 0 where nothing was found at all.
+
+Intervals are the 2.5th and 97.5th percentile of a bootstrap over documents.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wellread.errors import InputError
+from wellread.text import Document
+
+Match = Literal["exact", "overlap"]
+Scope = Literal["in_kb", "with_nil"]
+Average = Literal["micro", "macro"]
+Floats = NDArray[np.float64]
+
+_LINKED, _FOUND, _RIGHT, _PREDICTED, _GOLD = range(5)
+"""What is counted in a document: links right, spans found, of these the right ones, links predicted, gold links."""
+_CHUNK = 1 << 22
+"""How many bootstrap weights are held at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A score and its 95 % interval (None without a bootstrap)."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f}" if self.low is None else f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Precision, recall and their harmonic mean."""
+
+    precision: Estimate
+    recall: Estimate
+    f1: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """All about one match, scope and average; the counts are over all documents."""
+
+    match: Match
+    scope: Scope
+    average: Average
+    linking: Measures
+    """Spans with their entities."""
+    detection: Measures
+    """Spans alone."""
+    accuracy: Estimate
+    """Of the spans found, how many have the right entity."""
+    linked: int
+    """Predictions with the right span and entity."""
+    found: int
+    """Predictions with the right span."""
+    predicted: int
+    gold: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkingScores:
+    """The scores of one dataset: one `Score` for every match, scope and average."""
+
+    documents: int
+    scores: tuple[Score, ...]
+
+    columns = (
+        "scope",
+        "match",
+        "average",
+        "precision",
+        "recall",
+        "F1",
+        "detection F1",
+        "accuracy",
+        "gold",
+        "predicted",
+    )
+
+    def get(self, *, match: Match = "overlap", scope: Scope = "in_kb", average: Average = "micro") -> Score:
+        """Find one score; the defaults are what ELQ reports."""
+        return next(one for one in self.scores if (one.match, one.scope, one.average) == (match, scope, average))
+
+    def rows(self, average: Average | None = None) -> list[tuple[object, ...]]:
+        """Rows under `columns`, for a table; of one average or of both."""
+        return [
+            (
+                one.scope.replace("in_kb", "in KB").replace("with_nil", "with NIL"),
+                *(one.match, one.average, str(one.linking.precision), str(one.linking.recall), str(one.linking.f1)),
+                *(one.detection.f1.value, one.accuracy.value, one.gold, one.predicted),
+            )
+            for one in self.scores
+            if average in (None, one.average)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and dicts, for JSON."""
+        return {"documents": self.documents, "scores": [asdict(one) for one in self.scores]}
+
+
+def score_linking(
+    gold: Sequence[Document],
+    predicted: Sequence[Document],
+    *,
+    known: Callable[[str], bool] | None = None,
+    bootstrap: int = 1000,
+    seed: int = 0,
+) -> LinkingScores:
+    """Score predicted documents against the gold ones, pair by pair.
+
+    `known` says if the knowledge base holds an entity; without it, it holds all. No intervals when `bootstrap` is 0.
+    """
+    if len(gold) != len(predicted):
+        raise InputError(
+            f"{len(predicted)} predicted documents for {len(gold)} gold ones; give one for each (see align)"
+        )
+    if not gold:
+        raise InputError("there are no documents to score; is the file empty, or were all documents skipped?")
+    pairs = zip(gold, predicted, strict=True)
+    counts = np.array([_count(*pair, number, known or _everything) for number, pair in enumerate(pairs, 1)])
+    # Documents with the same counts are one row drawn more often: the same bootstrap, but its cost is that of the
+    # distinct rows, and the order of the documents does not matter.
+    rows, times = np.unique(counts, axis=0, return_counts=True)
+    values = _statistics(times[None].astype(np.float64), rows)[0]
+    low = high = None
+    if bootstrap:
+        low, high = np.percentile(_resample(rows, times, bootstrap, seed), [2.5, 97.5], axis=0)
+    scores = []
+    names = product(enumerate(get_args(Scope)), enumerate(get_args(Match)), enumerate(get_args(Average)))
+    for (i, scope), (j, match), (k, average) in names:
+        p, r, f1, span_p, span_r, span_f1, accuracy = (
+            _estimate(values, low, high, (i, j, k, place)) for place in range(7)
+        )
+        linked, found, _, guesses, asked = counts[:, i, j].sum(axis=0).tolist()
+        linking, detection = Measures(p, r, f1), Measures(span_p, span_r, span_f1)
+        scores.append(Score(match, scope, average, linking, detection, accuracy, linked, found, guesses, asked))
+    return LinkingScores(len(gold), tuple(scores))
+
+
+def align(gold: Sequence[Document], predicted: Iterable[Document]) -> list[Document]:
+    """Predictions in the order of the gold documents: by id where ids tell them apart, else by their place.
+
+    By id there may be more predictions than gold documents; by place there must be as many.
+    """
+    predicted = list(predicted)
+    by_id = {document.id: document for document in predicted}
+    ids = [document.id for document in gold]
+    if None not in ids and len(set(ids)) == len(ids) and len(by_id) == len(predicted) and set(ids) <= by_id.keys():
+        return [by_id[name] for name in ids]
+    if len(gold) != len(predicted):
+        missing = [name for name in ids if name is not None and name not in by_id]
+        hint = f"no prediction for id {missing[0]!r}" if missing else "their ids do not tell them apart"
+        raise InputError(
+            f"{len(predicted)} predicted documents for {len(gold)} gold ones, and {hint}; "
+            "give a prediction for each gold document, in the same order or with the same ids"
+        )
+    return predicted
+
+
+# counting
+
+
+def _everything(entity: str) -> bool:
+    return True
+
+
+def _count(gold: Document, predicted: Document, number: int, known: Callable[[str], bool]) -> list[list[list[int]]]:
+    """Count in one document, by scope and match."""
+    if gold.text != predicted.text:
+        raise InputError(
+            f"document {number} ({gold.id or 'no id'}): the predicted text {predicted.text[:40]!r} is not the gold "
+            f"text {gold.text[:40]!r}; predict on the same texts, in the same order"
+        )
+    asked = [
+        (link.start, link.end, link.entity if link.entity is not None and known(link.entity) else None)
+        for link in gold.links
+    ]
+    guesses = [(link.start, link.end, link.entity) for link in predicted.links]
+    counts = []
+    for scope in get_args(Scope):
+        if scope == "in_kb":
+            ours, theirs = [one for one in guesses if one[2] is not None], [one for one in asked if one[2] is not None]
+        else:
+            ours, theirs = guesses, asked
+        counts.append([_count_pairs(theirs, ours, match) for match in get_args(Match)])
+    return counts
+
+
+_Place = tuple[int, int, str | None]
+
+
+def _count_pairs(gold: list[_Place], predicted: list[_Place], match: Match) -> list[int]:
+    candidates = _candidates(gold, predicted, match)
+    linked = _take_greedily([pair for pair in candidates if gold[pair[0]][2] == predicted[pair[1]][2]])
+    found = _take_greedily(candidates)
+    right = sum(gold[g][2] == predicted[p][2] for g, p in found)
+    return [len(linked), len(found), right, len(predicted), len(gold)]
+
+
+def _candidates(gold: list[_Place], predicted: list[_Place], match: Match) -> list[tuple[int, int]]:
+    """Pairs of gold and predicted links that may match, best overlap first.
+
+    Between equally good pairs the earlier spans go first; the entity decides only between pairs of the same spans, so
+    that how many spans are found does not depend on entities.
+    """
+    order = sorted(range(len(predicted)), key=lambda place: predicted[place][0])
+    starts = [predicted[place][0] for place in order]
+    longest = max((end - start for start, end, _ in predicted), default=0)
+    ranked = []
+    for g, (start, end, entity) in enumerate(gold):
+        for p in order[bisect_left(starts, start - longest) : bisect_left(starts, end)]:
+            other_start, other_end, other = predicted[p]
+            shared = min(end, other_end) - max(start, other_start)
+            if shared <= 0 or (match == "exact" and (start, end) != (other_start, other_end)):
+                continue
+            covered = max(end, other_end) - min(start, other_start)
+            ranked.append((-shared / covered, start, end, other_start, other_end, entity != other, g, p))
+    return [pair[-2:] for pair in sorted(ranked)]
+
+
+def _take_greedily(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Each gold link and each prediction once."""
+    matched: dict[int, int] = {}
+    used: set[int] = set()
+    for g, p in pairs:
+        if g not in matched and p not in used:
+            matched[g] = p
+            used.add(p)
+    return list(matched.items())
+
+
+# averaging
+
+
+def _estimate(values: Floats, low: Floats | None, high: Floats | None, place: tuple[int, ...]) -> Estimate:
+    if low is None or high is None:
+        return Estimate(float(values[place]))
+    return Estimate(float(values[place]), float(low[place]), float(high[place]))
+
+
+def _resample(rows: NDArray[np.int64], times: NDArray[np.int64], bootstrap: int, seed: int) -> Floats:
+    """Statistics of `bootstrap` draws of as many documents as there are, with replacement."""
+    draw = np.random.default_rng(seed)
+    size = max(1, _CHUNK // len(rows))
+    sizes = [min(size, bootstrap - done) for done in range(0, bootstrap, size)]
+    total = int(times.sum())
+    return np.concatenate(
+        [_statistics(draw.multinomial(total, times / total, size).astype(float), rows) for size in sizes]
+    )
+
+
+def _statistics(weights: Floats, rows: NDArray[np.int64]) -> Floats:
+    """Scores for every draw, scope, match and average: linking P, R, F1, detection P, R, F1, accuracy.
+
+    `weights` (draw, row) says how often each row of counts (row, scope, match, count) is drawn.
+    """
+    total = np.tensordot(weights, rows.astype(np.float64), axes=1)
+    micro = np.concatenate([_measures(total), _ratio(total[..., _RIGHT], total[..., _FOUND])[..., None]], axis=-1)
+    documents = weights.sum(axis=1)[:, None, None, None]
+    macro = np.tensordot(weights, _measures(rows), axes=1) / documents
+    accuracy = np.tensordot(weights, _ratio(rows[..., _RIGHT], rows[..., _FOUND]), axes=1)
+    answered = np.tensordot(weights, (rows[..., _FOUND] > 0).astype(np.float64), axes=1)
+    macro = np.concatenate([macro, _ratio(accuracy, answered)[..., None]], axis=-1)
+    return np.stack([micro, macro], axis=-2)
+
+
+def _measures(counts: NDArray[Any]) -> Floats:
+    """Precision, recall and F1 of linking, then of detection."""
+    predicted, gold = counts[..., _PREDICTED], counts[..., _GOLD]
+    nothing = (predicted == 0) & (gold == 0)
+    columns = []
+    for correct in (counts[..., _LINKED], counts[..., _FOUND]):
+        for possible, factor in ((predicted, 1), (gold, 1), (predicted + gold, 2)):
+            columns.append(np.where(nothing, 1.0, _ratio(factor * correct, possible)))
+    return np.stack(columns, axis=-1)
+
+
+def _ratio(part: NDArray[Any], whole: NDArray[Any]) -> Floats:
+    """Divide, 0 where there is nothing to divide by."""
+    quotient: Floats = np.divide(part, whole, out=np.zeros(np.shape(part)), where=whole != 0)
+    return quotient

@@ -242,6 +242,12 @@ def test_the_seed_fixes_the_interval_and_the_chunks_do_not_change_it(monkeypatch
     assert score_linking(*half_right(50), seed=1) != score_linking(*half_right(50), seed=2)
 
 
+def test_an_interval_is_written_behind_its_score():
+    assert str(linking.Estimate(0.4, 0.1, 0.96)) == "0.400 (.100–.960)"
+    assert str(linking.Estimate(1.0, 1.0, 1.0)) == "1.000 (1.000–1.000)"
+    assert str(linking.Estimate(10 / 3)) == "3.333"
+
+
 def test_no_bootstrap_no_interval():
     f1 = score_linking(GOLD, PREDICTED, bootstrap=0).get().linking.f1
     assert (f1.low, f1.high) == (None, None)
@@ -254,11 +260,12 @@ def test_no_bootstrap_no_interval():
 def test_rows_fit_their_columns_and_the_dict_is_json():
     scores = score_linking(GOLD, PREDICTED, known=KNOWN, bootstrap=10)
     rows = scores.rows()
-    assert len(rows) == 8
+    assert len(rows) == 4
     assert {len(row) for row in rows} == {len(scores.columns)}
-    assert rows[0][:3] == ("in KB", "exact", "micro")
-    assert rows[0][3].startswith("0.200 [")
-    assert [row[2] for row in scores.rows("macro")] == ["macro"] * 4
+    assert [row[:2] for row in rows[1:3]] == [("in KB", "overlap"), ("with NIL", "exact")]
+    assert rows[0][2] == 3
+    assert rows[0][3].startswith("0.200 (.")
+    assert rows[0][6:] == (pytest.approx(7 / 15), 0.5, 0.5)
     data = json.loads(json.dumps(scores.to_dict()))
     assert data["documents"] == 3
     assert data["scores"][2]["linking"]["f1"]["value"] == 0.5

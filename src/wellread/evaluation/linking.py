@@ -56,7 +56,8 @@ class Estimate:
     high: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.value:.3f}" if self.low is None else f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        interval = "" if self.low is None else f" ({self.low:.3f}–{self.high:.3f})".replace("0.", ".")
+        return f"{self.value:.3f}{interval}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,33 +97,24 @@ class LinkingScores:
     documents: int
     scores: tuple[Score, ...]
 
-    columns = (
-        "scope",
-        "match",
-        "average",
-        "precision",
-        "recall",
-        "F1",
-        "detection F1",
-        "accuracy",
-        "gold",
-        "predicted",
-    )
+    columns = ("scope", "match", "gold", "precision", "recall", "F1", "macro F1", "span F1", "accuracy")
 
     def get(self, *, match: Match = "overlap", scope: Scope = "in_kb", average: Average = "micro") -> Score:
         """Find one score; the defaults are what ELQ reports."""
         return next(one for one in self.scores if (one.match, one.scope, one.average) == (match, scope, average))
 
-    def rows(self, average: Average | None = None) -> list[tuple[object, ...]]:
-        """Rows under `columns`, for a table; of one average or of both."""
+    def rows(self) -> list[tuple[object, ...]]:
+        """Rows under `columns`, for a table: micro averages, and the macro F1 beside them."""
         return [
             (
-                one.scope.replace("in_kb", "in KB").replace("with_nil", "with NIL"),
-                *(one.match, one.average, str(one.linking.precision), str(one.linking.recall), str(one.linking.f1)),
-                *(one.detection.f1.value, one.accuracy.value, one.gold, one.predicted),
+                {"in_kb": "in KB", "with_nil": "with NIL"}[one.scope],
+                *(one.match, one.gold),
+                *(str(one.linking.precision), str(one.linking.recall), str(one.linking.f1)),
+                self.get(match=one.match, scope=one.scope, average="macro").linking.f1.value,
+                *(one.detection.f1.value, one.accuracy.value),
             )
             for one in self.scores
-            if average in (None, one.average)
+            if one.average == "micro"
         ]
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,0 +1,181 @@
+"""`wellread evaluate`: score a linker, or predictions already made, on linked text."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import click
+
+from wellread import console
+from wellread.errors import InputError, UsageError
+from wellread.files import write_atomically
+from wellread.formats import Format, Ids, read_linked
+from wellread.text import Document
+
+if TYPE_CHECKING:
+    from wellread.linker import Linker
+
+
+@click.group("evaluate")
+def command() -> None:
+    """Score a linker on linked text.
+
+    Example: wellread evaluate linking --kb vital questions.jsonl
+    """
+
+
+@command.command("linking")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--kb", help="The knowledge base to link to, by name or path; gold entities it does not hold count as NIL."
+)
+@click.option("--model", help="The model that links.  [default: prior]")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["auto", *get_args(Format)]),
+    default="auto",
+    show_default=True,
+    help="The format of the files; auto tells by their first line.",
+)
+@click.option("--ids", type=click.Choice(get_args(Ids)), help="What names an entity in an AIDA or NIF file.")
+@click.option("--threshold", type=float, help="Leave out links with a lower score (NIL stays).")
+@click.option("--limit", type=click.IntRange(min=1), help="Take only the first N documents of each file.")
+@click.option("--skip-broken", is_flag=True, help="Leave out broken documents, and say how many, instead of stopping.")
+@click.option("--predictions", metavar="FILE", help="Score the documents in this JSONL file; nothing is linked.")
+@click.option("--save", metavar="FILE", help="Write the predictions, before --threshold, as JSONL.")
+@click.option(
+    "--bootstrap",
+    type=click.IntRange(min=0),
+    default=1000,
+    show_default=True,
+    help="Draws for the 95 % intervals; 0 for none.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of these draws.")
+@click.option("--json", "as_json", is_flag=True, help="Write all scores as JSON.")
+def linking(
+    files: tuple[str, ...],
+    kb: str | None,
+    model: str | None,
+    kind: Format | Literal["auto"],
+    ids: Ids | None,
+    threshold: float | None,
+    limit: int | None,
+    skip_broken: bool,
+    predictions: str | None,
+    save: str | None,
+    bootstrap: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Link the texts of FILE... and score the links against those in the files.
+
+    The files are JSONL ({"text", "mentions": [[start, end, id or null], ...]}), AIDA-CoNLL-YAGO or NIF, plain or
+    compressed. The table has a row for each file, scope (in KB: NIL is no answer; with NIL: it is one) and match (exact
+    span, or any overlap), with 95 % intervals from a bootstrap over documents; --json has more.
+
+    \b
+    Examples:
+      wellread evaluate linking --kb vital questions.jsonl
+      wellread evaluate linking --kb my.db --save predicted.jsonl --json a.jsonl b.jsonl.xz
+      wellread evaluate linking --predictions predicted.jsonl --threshold 0.5 a.jsonl b.jsonl.xz
+      wellread evaluate linking --kb my.db --format aida --ids title AIDA-YAGO2-dataset.tsv
+    """  # noqa: D301  # \b is click's mark for a paragraph that keeps its lines
+    if kb is None and predictions is None:
+        raise UsageError(
+            "there is nothing to score; give --kb to link the texts, or --predictions with links made before"
+        )
+    if predictions is not None and (save is not None or model is not None):
+        raise UsageError("--predictions are not made anew; leave out --save and --model, or --predictions")
+
+    gold = [_read(file, None if kind == "auto" else kind, ids, limit, skip_broken) for file in files]
+    texts = [document for documents in gold for document in documents]
+    linker = _load(kb, model)
+    if predictions is not None:
+        from wellread.evaluation.linking import align
+
+        predicted = align(texts, read_linked(predictions, "jsonl"))
+    else:
+        assert linker is not None
+        predicted = _link(linker, texts)
+    if save is not None:
+        _save(save, predicted)
+    if threshold is not None:
+        predicted = [_keep_above(threshold, document) for document in predicted]
+    known = None if linker is None else cache(linker.kb.__contains__)
+    _tell(files, gold, predicted, known, bootstrap=bootstrap, seed=seed, as_json=as_json)
+
+
+def _read(file: str, format: Format | None, ids: Ids | None, limit: int | None, skip_broken: bool) -> list[Document]:
+    skipped: list[str] | None = [] if skip_broken else None
+    documents = list(islice(read_linked(file, format, ids=ids, skipped=skipped), limit))
+    if skipped:
+        console.note(f"left out {len(skipped):,} broken documents; the first: {skipped[0]}")
+    return documents
+
+
+def _load(kb: str | None, model: str | None) -> Linker | None:
+    if kb is None:
+        return None
+    from wellread.linker import Linker
+
+    return Linker.load(kb=kb, model=model or "prior")  # type: ignore[arg-type]  # load refuses a model it does not know
+
+
+def _link(linker: Linker, texts: list[Document]) -> list[Document]:
+    """Links for the gold texts, under the gold ids."""
+    begin = time.monotonic()
+    linked = linker.link_many(document.text for document in texts)
+    predicted = [replace(made, id=document.id) for document, made in zip(texts, linked, strict=True)]
+    console.note(f"linked {len(predicted):,} documents in {time.monotonic() - begin:.1f} s")
+    return predicted
+
+
+def _save(path: str, predicted: Sequence[Document]) -> None:
+    with write_atomically(path) as file:
+        file.writelines(document.to_json().encode() + b"\n" for document in predicted)
+
+
+def _keep_above(threshold: float, document: Document) -> Document:
+    kept = tuple(link for link in document.links if link.entity is None or link.score >= threshold)
+    return replace(document, links=kept)
+
+
+def _tell(
+    files: Sequence[str],
+    gold: Sequence[list[Document]],
+    predicted: list[Document],
+    known: Callable[[str], bool] | None,
+    *,
+    bootstrap: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Score file by file, then write the table or the JSON."""
+    from wellread.evaluation.linking import LinkingScores, score_linking
+
+    scores = []
+    rest = iter(predicted)
+    for file, documents in zip(files, gold, strict=True):
+        guesses = list(islice(rest, len(documents)))
+        try:
+            scores.append(score_linking(documents, guesses, known=known, bootstrap=bootstrap, seed=seed))
+        except InputError as error:
+            raise InputError(f"{file}: {error}") from error
+    if as_json:
+        results = [{"file": file, **score.to_dict()} for file, score in zip(files, scores, strict=True)]
+        click.echo(
+            json.dumps({"bootstrap": bootstrap, "seed": seed, "datasets": results}, indent=2, ensure_ascii=False)
+        )
+        return
+    console.print_table(
+        ("file", *LinkingScores.columns),
+        [(Path(file).name, *row) for file, score in zip(files, scores, strict=True) for row in score.rows()],
+    )

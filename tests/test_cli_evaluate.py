@@ -1,0 +1,190 @@
+"""`wellread evaluate linking`, from the files to the table, with a linker that stands in for the real one."""
+
+import json
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from wellread import cli
+from wellread.text import Document, Link
+
+LINES = [
+    {"id": "a", "text": "Rome and Oz", "mentions": [[0, 4, "Q220"], [9, 11, None]]},
+    {"id": "b", "text": "Bonn", "mentions": [[0, 4, "Q586"]]},
+]
+
+
+@pytest.fixture
+def gold(tmp_path):
+    path = tmp_path / "gold.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return path
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the command line; gives the exit code, stdout and stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["wellread", "evaluate", "linking", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as leave:
+            code = leave.code
+        captured = capsys.readouterr()
+        return SimpleNamespace(code=code, out=captured.out, err=captured.err)
+
+    return run
+
+
+@pytest.fixture
+def linker(monkeypatch):
+    """A linker that links every first word to Q220, in a KB that holds nothing else; gives how it was loaded."""
+    loads = []
+
+    class Linker:
+        kb = frozenset(["Q220"])
+
+        @classmethod
+        def load(cls, kb, model):
+            loads.append((kb, model))
+            return cls()
+
+        def link_many(self, texts):
+            for text in texts:
+                word = text.split()[0]
+                yield Document(text, (Link(0, len(word), word, "Q220", score=0.5),))
+
+    module = ModuleType("wellread.linker")
+    module.Linker = Linker
+    monkeypatch.setitem(sys.modules, "wellread.linker", module)
+    return loads
+
+
+def score(result, dataset=0, **wanted):
+    wanted = {"match": "exact", "scope": "in_kb", "average": "micro"} | wanted
+    scores = json.loads(result.out)["datasets"][dataset]["scores"]
+    (found,) = [one for one in scores if all(one[key] == value for key, value in wanted.items())]
+    return found
+
+
+def test_the_linker_is_loaded_and_its_links_are_scored_against_its_kb(run, gold, linker):
+    result = run("--kb", "mine", "--json", gold)
+    assert result.code == 0
+    assert linker == [("mine", "prior")]
+    found = score(result)
+    # Q586 is not in the KB: it is not asked for, and the link on it is a false alarm.
+    assert (found["linked"], found["predicted"], found["gold"]) == (1, 2, 1)
+    assert found["linking"]["precision"]["value"] == 0.5
+    assert score(result, scope="with_nil")["gold"] == 3
+    assert "linked 2 documents" in result.err
+
+
+def test_saved_predictions_score_the_same_again(run, gold, linker, tmp_path):
+    saved = tmp_path / "new" / "predicted.jsonl"
+    first = run("--kb", "mine", "--model", "prior", "--save", saved, "--json", gold, gold)
+    assert [json.loads(line)["id"] for line in saved.read_text().splitlines()] == ["a", "b", "a", "b"]
+    again = run("--kb", "mine", "--predictions", saved, "--json", gold, gold)
+    assert json.loads(again.out) == json.loads(first.out)
+    assert len(json.loads(again.out)["datasets"]) == 2
+
+
+def test_perfect_predictions_need_no_kb_and_make_a_table(run, gold):
+    result = run("--predictions", gold, gold)
+    assert result.code == 0
+    rows = [line for line in result.out.splitlines() if "gold.jsonl" in line]
+    assert len(rows) == 4
+    assert all("1.000 (1.000–1.000)" in row for row in rows)
+    assert ["overlap" in row for row in rows] == [False, True, False, True]
+
+
+def test_the_threshold_leaves_links_out_of_the_score_but_not_of_the_file(run, gold, linker, tmp_path):
+    saved = tmp_path / "p.jsonl"
+    assert score(run("--kb", "mine", "--threshold", "0.5", "--json", gold))["predicted"] == 2
+    assert score(run("--kb", "mine", "--threshold", "0.51", "--save", saved, "--json", gold))["predicted"] == 0
+    assert len(json.loads(saved.read_text().splitlines()[0])["links"]) == 1
+
+
+def test_limit_takes_the_first_documents_and_predictions_are_found_by_id(run, gold, tmp_path):
+    predictions = tmp_path / "p.jsonl"
+    predictions.write_text("".join(json.dumps(line) + "\n" for line in reversed(LINES)))
+    result = run("--predictions", predictions, "--limit", "1", "--json", gold)
+    assert json.loads(result.out)["datasets"][0]["documents"] == 1
+    assert score(result, scope="with_nil")["linking"]["f1"]["value"] == 1
+
+
+def test_seed_and_bootstrap_are_passed_on(run, tmp_path):
+    gold, predicted = tmp_path / "g.jsonl", tmp_path / "p.jsonl"
+    gold.write_text('{"text": "Rome", "mentions": [[0, 4, "Q220"]]}\n' * 30)
+    predicted.write_text(
+        ('{"text": "Rome", "mentions": []}\n' + '{"text": "Rome", "mentions": [[0, 4, "Q220"]]}\n') * 15
+    )
+    one, two, none = (
+        score(run("--predictions", predicted, "--json", *options, gold))["linking"]["recall"]
+        for options in (
+            ["--seed", "1", "--bootstrap", "50"],
+            ["--seed", "2", "--bootstrap", "50"],
+            ["--bootstrap", "0"],
+        )
+    )
+    assert one["value"] == two["value"] == none["value"] == 0.5
+    assert one != two
+    assert none["low"] is None
+
+
+def test_format_and_ids_reach_the_reader(run, gold, tmp_path):
+    aida = tmp_path / "aida.txt"
+    aida.write_text("-DOCSTART- (1)\nRome\tB\tRome\tRome\thttp://en.wikipedia.org/wiki/Rome\t25458\t/m/06c62\n")
+    predicted = tmp_path / "p.jsonl"
+    predicted.write_text('{"id": "1", "text": "Rome", "mentions": [[0, 4, "25458"]]}\n')
+    result = run("--predictions", predicted, "--format", "aida", "--ids", "number", "--json", aida)
+    assert score(result)["linked"] == 1
+    assert run("--predictions", predicted, "--format", "jsonl", aida).code == 3
+    assert run("--predictions", predicted, "--ids", "number", gold).code == 2
+
+
+def test_broken_documents_stop_it_or_are_left_out_on_demand(run, gold):
+    with gold.open("a") as file:
+        file.write('{"id": "c", "text": "x", "mentions": [[-1, 1, "Q1"]]}\n')
+    predictions = gold.with_name("p.jsonl")
+    predictions.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    stopped = run("--predictions", predictions, gold)
+    assert (stopped.code, stopped.out) == (3, "")
+    assert "gold.jsonl, line 3" in stopped.err
+    left_out = run("--predictions", predictions, "--skip-broken", "--json", gold)
+    assert json.loads(left_out.out)["datasets"][0]["documents"] == 2
+    assert "left out 1 broken" in left_out.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["{gold}"], 2, "give --kb"),
+        (["--predictions", "{gold}", "--save", "x", "{gold}"], 2, "leave out --save"),
+        (["--predictions", "{gold}", "--model", "prior", "{gold}"], 2, "leave out --save and --model"),
+        (["--predictions", "{gold}"], 2, "FILE"),
+        (["--predictions", "{gold}", "--limit", "0", "{gold}"], 2, "--limit"),
+        (["--predictions", "{gold}", "{gold}x"], 3, "cannot read"),
+        (["--predictions", "{empty}", "{gold}"], 3, "no prediction for id 'a'"),
+        (["--predictions", "{empty}", "{empty}"], 3, "empty.jsonl: there are no documents"),
+        (["--predictions", "{other}", "{gold}"], 3, "gold.jsonl: document 1 (a): the predicted text 'Roma'"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line_and_an_exit_code(run, gold, tmp_path, arguments, code, message):
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "other.jsonl").write_text('{"text": "Roma", "mentions": []}\n' * 2)
+    names = {name: tmp_path / f"{name}.jsonl" for name in ("gold", "empty", "other")}
+    result = run(*(argument.format(**names) for argument in arguments))
+    assert result.code == code
+    assert message in result.err
+    assert "Traceback" not in result.err
+    assert result.out == ""
+
+
+def test_the_help_pages_show_an_example(run, monkeypatch, capsys):
+    assert "wellread evaluate linking --kb" in run("--help").out
+    monkeypatch.setattr(sys, "argv", ["wellread", "evaluate", "--help"])
+    cli.main()
+    assert "Example: wellread evaluate linking" in capsys.readouterr().out

@@ -28,7 +28,8 @@ from typing import Any
 
 import pytest
 
-from wellread import assets, downloads, sources
+from wellread import assets
+from wellread.assets import downloads, sources
 from wellread.errors import AssetError, StorageError, UsageError
 
 WORDS = b"".join(b"word %d\n" % number for number in range(30_000))
@@ -633,7 +634,8 @@ def test_a_home_that_is_a_file_is_one_clear_message(tiny: assets.Asset, home: Pa
 FETCH_TINY = """
 import json, os, signal, sys
 import pypi_simple, requests
-from wellread import assets, sources
+from wellread import assets
+from wellread.assets import sources
 told = json.loads(sys.stdin.readline())
 sources._pip_files = dict
 assets.ASSETS = {"tiny": assets.Asset(**{**told, "sources": (sources.Package(**told["sources"]),)})}

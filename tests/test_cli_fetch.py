@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from wellread import assets, sources
+from wellread import assets
+from wellread.assets import sources
 from wellread.cli import main, wellread
 from wellread.errors import AssetError, UsageError
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from wellread.kb import names
 
 TRICKY = st.text(
-    st.sampled_from("aAbß éÉe\u0301ﬁ-–_'’\t\r\n.3½東京กำ\u200d\u200c\u00ad👩🚀🏽\ufe0f☺한\u1112\u1161ा\u0915İı"), max_size=12
+    st.sampled_from("aAbß éÉe\u0301ﬁ-–_'’\t\r\n.3½東京กำ\u200d\u200c\u00ad👩🚀🏽\ufe0f☺한\u1112\u1161ा\u0915İı"),
+    max_size=12,
 )
 ANY = st.one_of(TRICKY, st.text(max_size=30))
 

@@ -87,7 +87,7 @@ def linking(
       wellread evaluate linking --kb my.db --save predicted.jsonl --json a.jsonl b.jsonl.xz
       wellread evaluate linking --predictions predicted.jsonl --threshold 0.5 a.jsonl b.jsonl.xz
       wellread evaluate linking --kb my.db --format aida --ids title AIDA-YAGO2-dataset.tsv
-    """  # noqa: D301  # \b is click's mark for a paragraph that keeps its lines
+    """
     if kb is None and predictions is None:
         raise UsageError(
             "there is nothing to score; give --kb to link the texts, or --predictions with links made before"

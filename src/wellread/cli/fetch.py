@@ -28,7 +28,7 @@ def command(names: tuple[str, ...], show_list: bool, check: bool, as_json: bool)
       wellread fetch wordnet vital
       wellread fetch --list
       wellread fetch --check --json
-    """  # noqa: D301  # \b is click's mark for a paragraph that keeps its lines
+    """
     if show_list and check:
         raise UsageError("--list and --check do not go together; give one of them")
     chosen = [assets.named(name) for name in names or assets.ASSETS]

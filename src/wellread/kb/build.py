@@ -73,7 +73,9 @@ def build(
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            raise KnowledgeBaseError(f"another process is building {to}; wait for it, or build to another file") from None
+            raise KnowledgeBaseError(
+                f"another process is building {to}; wait for it, or build to another file"
+            ) from None
     try:
         _build(records, to, origin, on_repeat, tally)
     finally:
@@ -83,7 +85,7 @@ def build(
     return tally
 
 
-def merge(sources: Iterable[str | Path], to: str | Path) -> Tally:
+def merge(sources: Iterable[str | Path], to: str | Path, *, tally: Tally | None = None) -> Tally:
     """One KB of several: entities with the same id become one, the first file's title and description first."""
     paths = [Path(path) for path in sources]
 
@@ -91,7 +93,10 @@ def merge(sources: Iterable[str | Path], to: str | Path) -> Tally:
         for path in paths:
             yield from read_kb(path, tally)
 
-    described = [KnowledgeBase.open(path).metadata for path in paths]
+    described = []
+    for path in paths:
+        with KnowledgeBase.open(path) as kb:
+            described.append(kb.metadata)
     origin = Origin(
         source="merge of " + ", ".join(path.name for path in paths),
         licence="; ".join(dict.fromkeys(data.get("licence", "") for data in described if data.get("licence"))),
@@ -99,7 +104,7 @@ def merge(sources: Iterable[str | Path], to: str | Path) -> Tally:
         settings=" ".join(f"{data['uid']}@{data['revision']}" for data in described),
         extra={"inflection": data["inflection"] for data in described if data.get("inflection")},
     )
-    return build(records, to, origin=origin, on_repeat="merge")
+    return build(records, to, origin=origin, on_repeat="merge", tally=tally)
 
 
 def read_kb(path: Path, tally: Tally) -> Iterator[Record]:
@@ -302,7 +307,9 @@ def _place_aliases(connection: sqlite3.Connection, tally: Tally) -> None:
             "ON CONFLICT (entity, name) DO UPDATE SET count = count + excluded.count",
             ((num, name, key, count) for (num, name, count), key in zip(rows, keys, strict=True) if key),
         )
-    lost = connection.execute("SELECT count(*) FROM staged_aliases WHERE id NOT IN (SELECT id FROM entities)").fetchone()[0]
+    lost = connection.execute(
+        "SELECT count(*) FROM staged_aliases WHERE id NOT IN (SELECT id FROM entities)"
+    ).fetchone()[0]
     if lost:
         tally.skipped["alias of an entity that is not there"] += lost
     if any_late:
@@ -313,7 +320,9 @@ def _place_aliases(connection: sqlite3.Connection, tally: Tally) -> None:
 
 
 def _place_facts(connection: sqlite3.Connection, tally: Tally) -> None:
-    connection.execute("INSERT OR IGNORE INTO relations (name) SELECT DISTINCT relation FROM staged_facts ORDER BY relation")
+    connection.execute(
+        "INSERT OR IGNORE INTO relations (name) SELECT DISTINCT relation FROM staged_facts ORDER BY relation"
+    )
     connection.execute(
         "INSERT OR IGNORE INTO facts SELECT a.num, r.num, b.num FROM staged_facts s JOIN entities a ON a.id = s.subject "
         "JOIN relations r ON r.name = s.relation JOIN entities b ON b.id = s.object ORDER BY 1, 2, 3"

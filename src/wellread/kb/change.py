@@ -75,7 +75,8 @@ class Change:
             object = self._num(id)
             self._connection.execute("INSERT OR IGNORE INTO relations (name) VALUES (?)", (relation,))
             self._connection.execute(
-                "INSERT OR IGNORE INTO facts SELECT ?, num, ? FROM relations WHERE name = ?", (subject, object, relation)
+                "INSERT OR IGNORE INTO facts SELECT ?, num, ? FROM relations WHERE name = ?",
+                (subject, object, relation),
             )
         self._connection.execute("UPDATE metadata SET value = ? WHERE key = 'revision'", (str(self._revision),))
 
@@ -101,7 +102,9 @@ class Change:
         self._waiting += [(num, relation, object) for relation, object in entity.facts]
 
     def _empty(self, num: int) -> None:
-        rows = self._connection.execute("SELECT name, key FROM aliases WHERE entity = ? ORDER BY name", (num,)).fetchall()
+        rows = self._connection.execute(
+            "SELECT name, key FROM aliases WHERE entity = ? ORDER BY name", (num,)
+        ).fetchall()
         (description,) = self._connection.execute("SELECT description FROM entities WHERE num = ?", (num,)).fetchone()
         # A contentless index has to be told what it forgets.
         self._connection.execute(

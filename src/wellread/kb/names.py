@@ -42,9 +42,18 @@ _UNSPACED = (
     *((0x2E80, 0x2FDF), (0x3005, 0x3007), (0x3021, 0x30FF), (0x31F0, 0x31FF)),  # Han radicals, kana
     *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0xFF66, 0xFF9D), (0x1B000, 0x1B16F), (0x20000, 0x3FFFF)),
 )
-_DIACRITICS = ((0x0300, 0x036F), (0x1AB0, 0x1AFF), (0x1DC0, 0x1DFF), (0x20D0, 0x20FF), (0xFE00, 0xFE0F), (0xFE20, 0xFE2F))
+_DIACRITICS = (
+    (0x0300, 0x036F),
+    (0x1AB0, 0x1AFF),
+    (0x1DC0, 0x1DFF),
+    (0x20D0, 0x20FF),
+    (0xFE00, 0xFE0F),
+    (0xFE20, 0xFE2F),
+)
 _JOINER = 0x200D
-_SAME = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "`": "'", "“": '"', "”": '"', "„": '"', "–": "-", "—": "-", "−": "-"})
+_SAME = str.maketrans(
+    {"’": "'", "‘": "'", "ʼ": "'", "`": "'", "“": '"', "”": '"', "„": '"', "–": "-", "—": "-", "−": "-"}
+)
 # The same rules for plain ASCII, where they fit a pattern: words, hyphens that are not inner, other signs.
 _ASCII_WORD = re.compile(r"[A-Za-z0-9]+|(?<![A-Za-z0-9])-|-(?![A-Za-z0-9])|[^A-Za-z0-9_\-\x00-\x20\x7f]")
 

@@ -69,7 +69,9 @@ def create(path: Path) -> sqlite3.Connection:
 def connect(path: Path, *, writable: bool) -> sqlite3.Connection:
     """Open an existing file of ours; anything else is refused with what to do about it."""
     if not path.exists():
-        raise KnowledgeBaseError(f"there is no knowledge base at {path}; build one with: wellread kb build SOURCE --to {path}")
+        raise KnowledgeBaseError(
+            f"there is no knowledge base at {path}; build one with: wellread kb build SOURCE --to {path}"
+        )
     if path.is_dir():
         raise KnowledgeBaseError(f"{path} is a folder; a knowledge base is one file, see: wellread kb build --help")
     with sqlite_errors(path):
@@ -84,7 +86,9 @@ def connect(path: Path, *, writable: bool) -> sqlite3.Connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]
         schema = connection.execute("PRAGMA user_version").fetchone()[0]
         if application != APPLICATION:
-            raise KnowledgeBaseError(f"{path} is an SQLite file but not a knowledge base; build one with: wellread kb build")
+            raise KnowledgeBaseError(
+                f"{path} is an SQLite file but not a knowledge base; build one with: wellread kb build"
+            )
         if schema > SCHEMA:
             raise KnowledgeBaseError(
                 f"{path} was written by a newer wellread (schema {schema}, this one reads up to {SCHEMA}); "
@@ -116,7 +120,9 @@ def sqlite_errors(path: Path) -> Iterator[None]:
         if "readonly" in text or "unable to open" in text:
             raise StorageError(f"cannot write {path}: {text}; change the permissions of it and its folder") from error
         if "locked" in text or "busy" in text:
-            raise KnowledgeBaseError(f"{path} is being changed by another process; try again when it is done") from error
+            raise KnowledgeBaseError(
+                f"{path} is being changed by another process; try again when it is done"
+            ) from error
         if "not a database" in text or "malformed" in text:
             raise KnowledgeBaseError(
                 f"{path} is not a knowledge base or is damaged ({text}); check the path, or build it again with: "

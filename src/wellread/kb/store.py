@@ -64,7 +64,9 @@ class KnowledgeBase:
     def __enter__(self) -> KnowledgeBase:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -106,7 +108,12 @@ class KnowledgeBase:
         return (Form(*row) for row in self.connection.execute("SELECT form, word, kind FROM forms"))
 
     def candidates(
-        self, name: str, *, case: names.Case = "folded", kinds: Collection[str] | None = None, limit: int = MOST_CANDIDATES
+        self,
+        name: str,
+        *,
+        case: names.Case = "folded",
+        kinds: Collection[str] | None = None,
+        limit: int = MOST_CANDIDATES,
     ) -> list[Candidate]:
         """The entities a name may mean, likeliest first; their priors sum to 1.
 
@@ -194,7 +201,9 @@ class KnowledgeBase:
 
     def changed_entities(self, since: int) -> list[str]:
         """Ids of the entities that a later revision than `since` added, updated or removed."""
-        return [row[0] for row in self.connection.execute("SELECT id FROM changed_entities WHERE revision > ?", (since,))]
+        return [
+            row[0] for row in self.connection.execute("SELECT id FROM changed_entities WHERE revision > ?", (since,))
+        ]
 
     def _entity(self, row: tuple[int, str, str, str, str, float]) -> Entity:
         num, id, title, description, kind, popularity = row

@@ -93,7 +93,9 @@ def _read_counts(folder: Path, tally: Tally) -> dict[tuple[str, str], float]:
             kind = "nvara"[int(code[0]) - 1]
             counts[word, f"{offset}-{kind}"] = int(count) + 1 - _ORDER * (int(order) - 1)
         except (ValueError, IndexError) as error:
-            raise InputError(f"{folder / 'index.sense'}, line {number}, is not a sense ({error}); fetch it again") from error
+            raise InputError(
+                f"{folder / 'index.sense'}, line {number}, is not a sense ({error}); fetch it again"
+            ) from error
     return counts
 
 

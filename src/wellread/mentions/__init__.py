@@ -1,1 +1,1 @@
-"""Where a text speaks of what is known: pieces and words, the matcher of names, candidates, named entities and phrases."""
+"""Where a text speaks of what is known: pieces and words, names, candidates, named entities and phrases."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,12 +52,11 @@ class FormTable:
         """From parallel columns; pairs that differ only in kind become one row with both kinds."""
         order = np.lexsort((words, forms))
         forms, words, kinds = forms[order], words[order], kinds[order]
-        heads = np.flatnonzero(np.append(True, (forms[1:] != forms[:-1]) | (words[1:] != words[:-1]))) if len(forms) else []
-        joined = np.bitwise_or.reduceat(kinds, heads) if len(forms) else kinds
-        forms, words = forms[heads], words[heads]  # type: ignore[index]
-        first = np.flatnonzero(np.append(True, forms[1:] != forms[:-1])) if len(forms) else np.zeros(0, np.int64)
-        last = np.append(forms[1:] != forms[:-1], True).astype(np.uint8) if len(forms) else np.zeros(0, np.uint8)
-        return cls(KeyTable.build(forms[first], (first + 1).astype(np.uint32)), words, joined, last)
+        pairs = np.flatnonzero(_differ(forms) | _differ(words))
+        forms, words, kinds = forms[pairs], words[pairs], np.bitwise_or.reduceat(kinds, pairs) if len(pairs) else kinds
+        first = np.flatnonzero(_differ(forms))
+        last = np.append(_differ(forms)[1:], len(forms) > 0)[: len(forms)].astype(np.uint8)
+        return cls(KeyTable.build(forms[first], (first + 1).astype(np.uint32)), words, kinds, last)
 
     def find(self, hashes: Keys) -> tuple[NDArray[np.int64], Keys, NDArray[np.uint8]]:
         """(place in `hashes`, word, kinds) of every word that a hash is a form of."""
@@ -105,10 +105,10 @@ class CompiledNames:
             removed,
         )
         spelled = {case: _key_set(self.spelled[case].keys, added.spelled[case].keys) for case in self.spelled}
-        columns = zip(self.forms.columns(), added.forms.columns(), strict=True)
-        forms = FormTable.build(*(np.concatenate(pair) for pair in columns))
+        (forms, words, kinds), (more, of, their) = self.forms.columns(), added.forms.columns()
+        joined = FormTable.build(np.append(forms, more), np.append(words, of), np.append(kinds, their))
         max_words = max(self.max_words, added.max_words)
-        return CompiledNames(self.uid, added.revision, max_words, flags, spelled, forms)
+        return CompiledNames(self.uid, added.revision, max_words, flags, spelled, joined)
 
 
 def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None = None) -> CompiledNames:
@@ -142,12 +142,19 @@ def _all_aliases(kb: KnowledgeBase) -> Iterator[tuple[str, str]]:
 
 
 def _form_table(kb: KnowledgeBase, inflected: set[tuple[str, str]]) -> FormTable:
-    pairs = [form for form in word_forms(inflected, kb.forms())] if inflected else []
+    pairs = list(word_forms(inflected, kb.forms())) if inflected else []
     return FormTable.build(
         np.array([word_hash(form.form) for form in pairs], np.uint64),
         np.array([word_hash(form.word) for form in pairs], np.uint64),
         np.array([KIND_BITS.get(form.kind, ALL_KINDS) for form in pairs], np.uint8),
     )
+
+
+def _differ(column: Keys) -> NDArray[np.bool_]:
+    """True at the first row and wherever a row differs from the one before it."""
+    differs = np.ones(len(column), np.bool_)
+    differs[1:] = column[1:] != column[:-1]
+    return differs
 
 
 def _unique(parts: list[Keys]) -> Keys:
@@ -160,7 +167,9 @@ def _key_set(*parts: Keys) -> KeyTable:
 
 
 def _union(
-    one: tuple[Keys, NDArray[np.unsignedinteger] | int], other: tuple[Keys, NDArray[np.unsignedinteger] | int], gone: Keys
+    one: tuple[Keys, NDArray[np.unsignedinteger] | int],
+    other: tuple[Keys, NDArray[np.unsignedinteger] | int],
+    gone: Keys,
 ) -> KeyTable:
     """Nodes of two tries with the flags of both; `gone` are names of the first that are none any more."""
     nodes = np.union1d(one[0], other[0])
@@ -226,7 +235,7 @@ def load(path: Path, *, uid: str) -> CompiledNames | None:
 _DTYPES = {"U64": np.uint64, "U32": np.uint32, "U8": np.uint8}
 
 
-def _mapped(mapped: mmap.mmap, begin: int, entry: dict[str, list[int] | str]) -> NDArray[np.unsignedinteger]:
+def _mapped(mapped: mmap.mmap, begin: int, entry: dict[str, Any]) -> Any:
     start, end = entry["data_offsets"]
-    dtype = np.dtype(_DTYPES[str(entry["dtype"])])
-    return np.frombuffer(mapped, dtype, (int(end) - int(start)) // dtype.itemsize, begin + int(start))
+    dtype = np.dtype(_DTYPES[entry["dtype"]])
+    return np.frombuffer(mapped, dtype, (end - start) // dtype.itemsize, begin + start)

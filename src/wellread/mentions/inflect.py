@@ -1,8 +1,8 @@
 """English word forms as WordNet's morphy reads them: "geese" -> "goose", "ran" -> "run", "happiest" -> "happy".
 
 morphy takes a form apart (exception list first, else detach an ending) and asks whether the rest is a word. Here the
-same pairs are made the other way round, once, from the words that a knowledge base has: whatever morphy would accept, and
-nothing else. So a text needs no analysis when it is read.
+same pairs are made the other way round, once, from the words that a knowledge base has: whatever morphy would accept,
+and nothing else. So a text needs no analysis when it is read.
 
 Unlike morphy, function words take only their exceptions ("was" is a form of "be", not of "WA").
 """
@@ -45,9 +45,9 @@ def word_forms(words: Iterable[tuple[str, str]], exceptions: Iterable[Form]) -> 
             form = word[: len(word) - len(rest)] + ending
             if (form, kind) not in excepted and not _left_alone(form, kind):
                 yield Form(form, word, kind)
-    for form in irregular:
-        if (form.word, form.kind) in there and form.form != form.word and " " not in form.form:
-            yield form
+    for exception in irregular:
+        if (exception.word, exception.kind) in there and exception.form != exception.word and " " not in exception.form:
+            yield exception
 
 
 def _left_alone(form: str, kind: str) -> bool:

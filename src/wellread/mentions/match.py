@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from wellread.kb.names import Case, Keys, Offsets, Words, follow, split, word_hash
 from wellread.kb.store import KnowledgeBase
-from wellread.mentions.compiled import ALL_KINDS, INNER, NAME, CompiledNames, compile_names, load, save
+from wellread.mentions.compiled import ALL_KINDS, INNER, NAME, CompiledNames, FormTable, compile_names, load, save
 from wellread.mentions.table import KeyTable
 
 Overlaps = Literal["all", "longest"]
@@ -86,7 +86,7 @@ class Matcher:
         return self.added.revision if self.added else self.names.revision
 
     def refresh(self, kb: KnowledgeBase) -> Matcher:
-        """This matcher at the KB's present revision; costs what has changed."""
+        """The matcher at the KB's present revision; costs what has changed."""
         revision = kb.revision
         if revision == self.revision:
             return self
@@ -153,7 +153,9 @@ class Matcher:
             begins, nodes, kinds = begins[alive], nodes[alive], kinds[alive]
             if not len(alive):
                 break
-        first, final, keys, masks = (np.concatenate(column) for column in zip(*found, strict=True)) if found else _NOTHING
+        first, final, keys, masks = (
+            (np.concatenate(column) for column in zip(*found, strict=True)) if found else _NOTHING
+        )
         there = self._not_all_stops(words, first, final, stops)
         if case != "folded":
             there &= self._known_as(text, case, first, final)
@@ -209,12 +211,12 @@ class _Options:
     kinds: NDArray[np.uint8]
 
     @classmethod
-    def of(cls, hashes: Keys, tables: list[object]) -> _Options:
+    def of(cls, hashes: Keys, tables: list[FormTable]) -> _Options:
         places = [np.arange(len(hashes))]
         words = [hashes]
         kinds = [np.full(len(hashes), ALL_KINDS, np.uint8)]
         for table in tables:
-            place, word, kind = table.find(hashes)  # type: ignore[attr-defined]
+            place, word, kind = table.find(hashes)
             places.append(place)
             words.append(word)
             kinds.append(kind)

@@ -42,7 +42,8 @@ class KeyTable:
     @property
     def keys(self) -> Keys:
         """The keys that are there, sorted."""
-        return self.slots[self.slots != 0]
+        there: Keys = self.slots[self.slots != 0]
+        return there
 
     def find(self, keys: Keys) -> NDArray[np.unsignedinteger]:
         """The values of keys; 0 for those that are not there."""

@@ -23,7 +23,7 @@ from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import url2pathname
 
-from wellread.downloads import (
+from wellread.assets.downloads import (
     TIMEOUT,
     NoAnswerError,
     WrongDigestError,

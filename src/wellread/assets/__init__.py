@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from wellread import console, files
-from wellread.downloads import NoAnswerError, WrongDigestError, differing
+from wellread.assets.downloads import NoAnswerError, WrongDigestError, differing
+from wellread.assets.sources import Delivery, Folder, Hub, Origin, Package, Source, first_answer
 from wellread.errors import AssetError, StorageError, UsageError
-from wellread.sources import Delivery, Folder, Hub, Origin, Package, Source, first_answer
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def _is_passing(error: Exception, reached: bool) -> bool:
     import requests
     from urllib3.exceptions import HTTPError
 
-    if isinstance(error, requests.HTTPError):
+    if isinstance(error, requests.HTTPError) and error.response is not None:
         return error.response.status_code in _BUSY
     if isinstance(error, requests.exceptions.SSLError):
         return False
@@ -171,7 +171,7 @@ def _is_out_of_reach(error: Exception) -> bool:
 def _reason(error: Exception) -> str:
     import requests
 
-    if isinstance(error, requests.HTTPError):
+    if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"answered {error.response.status_code} {error.response.reason}"
     if isinstance(error, requests.exceptions.SSLError):
         return "has a certificate that is not trusted (name a file with the right one in REQUESTS_CA_BUNDLE)"

@@ -1,0 +1,196 @@
+"""`wellread kb`: look into a knowledge base. Building and changing one are `kb_build.py` and `kb_change.py`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wellread.cli.kb_build import build, merge
+from wellread.cli.kb_change import add, remove
+
+if TYPE_CHECKING:
+    from wellread.kb.records import Entity
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
+kb_argument = click.argument("kb")
+
+
+@click.group("kb")
+def command() -> None:
+    """Build, change, search and check knowledge bases.
+
+    A knowledge base is one file. KB is its path, or the name of one in wellread's home: wordnet, vital, or your own.
+
+    \b
+    Example:
+      wellread kb build wordnet
+      wellread kb search wordnet "river bank"
+    """
+
+
+for _verb in (build, merge, add, remove):
+    command.add_command(_verb)
+
+
+@command.command()
+@kb_argument
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@as_json_option
+def show(kb: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Show entities with their names, facts and neighbours.
+
+    \b
+    Example:
+      wellread kb show wordnet 02084071-n
+    """
+    from wellread import console
+    from wellread.kb.packaged import open_kb
+
+    with open_kb(kb) as opened:
+        entities = [opened.get(id) for id in ids]
+        if as_json:
+            click.echo(_dumps([_entity_dict(entity) for entity in entities]))
+            return
+        for entity in entities:
+            total = sum(entity.aliases.values()) or 1
+            click.echo(f"{entity.title}  [{entity.id}]  {entity.kind}\n{entity.description}\n")
+            names = sorted(entity.aliases.items(), key=lambda alias: -alias[1])
+            console.print_table(("name", "count", "share"), [(name, count, count / total) for name, count in names])
+            joined = opened.neighbours(entity.id)
+            rows = [("→" if n.outgoing else "←", n.relation, n.entity, n.title) for n in joined[:20]]
+            console.print_table(("", "relation", "entity", "title"), rows, f"{len(joined):,} neighbours")
+
+
+@command.command()
+@kb_argument
+@click.argument("query")
+@click.option(
+    "--how",
+    type=click.Choice(["prefix", "text", "fuzzy"]),
+    default="prefix",
+    show_default=True,
+    help="By the beginning of a name, by words of name and description, or by a name with typing errors.",
+)
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1), help="How many at most.")
+@as_json_option
+def search(kb: str, query: str, how: Any, limit: int, as_json: bool) -> None:
+    """Find entities by what you type.
+
+    \b
+    Examples:
+      wellread kb search vital einst
+      wellread kb search vital "einstien" --how fuzzy
+      wellread kb search wordnet "sloping land" --how text --json
+    """
+    from wellread import console
+    from wellread.kb.packaged import open_kb
+
+    with open_kb(kb) as opened:
+        found = opened.search(query, how=how, limit=limit)
+    if as_json:
+        click.echo(_dumps([_entity_dict(entity) for entity in found]))
+        return
+    rows = [(e.id, e.title, e.kind, e.popularity, _short(e.description)) for e in found]
+    console.print_table(("id", "title", "kind", "popularity", "description"), rows)
+    if not found:
+        console.note(f"nothing found for {query!r}; try --how fuzzy")
+
+
+@command.command()
+@kb_argument
+@as_json_option
+def stats(kb: str, as_json: bool) -> None:
+    """Say what is in a knowledge base: numbers, kinds, source, licence, revision.
+
+    \b
+    Example:
+      wellread kb stats wordnet
+    """
+    from wellread import console
+    from wellread.kb.packaged import open_kb
+    from wellread.kb.schema import sqlite_errors
+
+    with open_kb(kb) as opened, sqlite_errors(opened.path):
+        execute = opened.connection.execute
+        numbers = {
+            table: execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608  # fixed names
+            for table in ("entities", "aliases", "relations", "facts", "forms")
+        }
+        numbers["names"] = execute("SELECT count(DISTINCT key) FROM aliases").fetchone()[0]
+        kinds = dict(execute("SELECT kind, count(*) FROM entities GROUP BY kind ORDER BY 2 DESC LIMIT 20"))
+        about = {**opened.metadata, "file": str(opened.path), "bytes": opened.path.stat().st_size}
+    if as_json:
+        click.echo(_dumps({"about": about, "numbers": numbers, "kinds": kinds}))
+        return
+    console.print_table(("", ""), list(about.items()), "about")
+    console.print_table(("what", "number"), list(numbers.items()))
+    console.print_table(("kind", "entities"), [(kind or "(none)", count) for kind, count in kinds.items()])
+
+
+@command.command()
+@kb_argument
+@as_json_option
+def check(kb: str, as_json: bool) -> None:
+    """Check that a knowledge base is whole; exit code 5 when it is not.
+
+    \b
+    Example:
+      wellread kb check my.kb
+    """
+    from wellread.errors import KnowledgeBaseError
+    from wellread.kb.check import check as check_kb
+    from wellread.kb.packaged import open_kb
+
+    with open_kb(kb) as opened:
+        problems = check_kb(opened)
+        count = len(opened)
+    if as_json:
+        click.echo(_dumps({"sound": not problems, "problems": problems}))
+    elif not problems:
+        click.echo(f"{kb} is sound: {count:,} entities, no problem found")
+    if problems:
+        raise KnowledgeBaseError(f"{kb} has problems: {'; '.join(problems)}; build it again from its source")
+
+
+@command.command()
+@kb_argument
+@click.option("--to", default="-", show_default=True, help="The JSONL file to write; - is standard output.")
+def export(kb: str, to: str) -> None:
+    """Write a knowledge base as JSONL, which `wellread kb build jsonl` reads again.
+
+    \b
+    Examples:
+      wellread kb export vital --to vital.jsonl
+      wellread kb export vital | head -3
+    """
+    from wellread import console
+    from wellread.files import write_atomically
+    from wellread.kb.packaged import open_kb
+    from wellread.kb.tables import write_jsonl
+
+    with open_kb(kb) as opened:
+        if to == "-":
+            write_jsonl(opened, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            return
+        with write_atomically(Path(to)) as file:
+            count = write_jsonl(opened, file)
+    console.note(f"{count:,} entities written to {to}")
+
+
+def _entity_dict(entity: Entity) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(entity)
+
+
+def _dumps(data: object) -> str:
+    return json.dumps(data, ensure_ascii=False, indent=2)
+
+
+def _short(text: str, most: int = 90) -> str:
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"

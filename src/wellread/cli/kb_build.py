@@ -1,0 +1,176 @@
+"""`wellread kb build` and `wellread kb merge`: a knowledge base from a source, or from others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wellread.errors import KnowledgeBaseError, UsageError
+
+if TYPE_CHECKING:
+    from wellread.kb.records import Record, Tally
+
+SOURCES = ("wordnet", "vital", "jsonl", "csv", "wikidata", "wikipedia")
+
+
+@click.command()
+@click.argument("source", type=click.Choice(SOURCES))
+@click.argument("path", required=False)
+@click.option(
+    "--to", help="The knowledge base to write: a path, or a plain name in wellread's home.  [default: SOURCE]"
+)
+@click.option("--replace", is_flag=True, help="Overwrite a knowledge base that is there; its readers see old or new.")
+@click.option("--if-missing", is_flag=True, help="Do nothing when the knowledge base is there already.")
+@click.option("--map", "maps", multiple=True, metavar="FIELD=COLUMN", help="jsonl, csv: where a field comes from.")
+@click.option("--facts", multiple=True, metavar="FILE", help="jsonl, csv: a table of subject, relation, object.")
+@click.option(
+    "--broken", type=click.Choice(["refuse", "skip"]), default="refuse", show_default=True, help="Broken lines."
+)
+@click.option("--language", default="en", show_default=True, help="wikidata: the language of labels.")
+@click.option("--class", "classes", multiple=True, metavar="QID", help="wikidata: only instances of these classes.")
+@click.option("--with-page", is_flag=True, help="wikidata: only items with a Wikipedia page in the language.")
+@click.option("--paragraphs", metavar="FILE", help="wikipedia: also write paragraphs with their links as JSONL.")
+@click.option("--licence", default="", help="What the knowledge base says of its licence.")
+@click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
+def build(
+    source: str, path: str | None, to: str | None, replace: bool, if_missing: bool, as_json: bool, **options: Any
+) -> None:
+    """Build a knowledge base from a source: wordnet, vital, jsonl, csv, wikidata or wikipedia.
+
+    wordnet and vital need no PATH: their data is fetched. An interrupted build goes on when it is started again.
+
+    \b
+    Examples:
+      wellread kb build wordnet
+      wellread kb build csv products.csv --to products --map id=sku --map title=name --map aliases=synonyms
+      wellread kb build jsonl kb.jsonl.xz --to my.kb --map description=short,text --facts triples.tsv.xz
+      wellread kb build wikidata latest-all.json.bz2 --to people.kb --class Q5 --with-page
+      wellread kb build wikipedia enwiki-pages-articles.xml.bz2 --to en.kb --paragraphs en.jsonl
+    """
+    from wellread import console
+    from wellread.kb.packaged import PACKAGED, build_packaged, kb_path
+    from wellread.kb.records import Tally
+
+    if path is None and source not in PACKAGED:
+        raise UsageError(f"the source {source} needs the PATH of a file; see: wellread kb build --help")
+    target = kb_path(to if to is not None else source)
+    if target.exists() and if_missing:
+        console.note(f"{target} is there already")
+        return
+    if target.exists() and not replace:
+        raise KnowledgeBaseError(f"{target} is there already; overwrite it with --replace, or choose another with --to")
+    tally = Tally()
+    with console.progress_bar(f"building {target.name}", tally):
+        if source in PACKAGED:
+            build_packaged(source, target, folder=path, tally=tally)
+        else:
+            assert path is not None
+            _build_from(source, path, target, options, tally)
+        _compile(target)
+    _report(target, tally, as_json)
+
+
+@click.command()
+@click.argument("kbs", nargs=-1, required=True, metavar="KB...")
+@click.option("--to", required=True, help="The knowledge base to write.")
+@click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
+def merge(kbs: tuple[str, ...], to: str, as_json: bool) -> None:
+    """Join several knowledge bases; entities with the same id become one.
+
+    \b
+    Example:
+      wellread kb merge wordnet vital --to both.kb
+    """
+    from wellread import console
+    from wellread.kb.build import merge as merge_kbs
+    from wellread.kb.packaged import kb_path
+    from wellread.kb.records import Tally
+
+    target = kb_path(to)
+    if target.exists():
+        raise KnowledgeBaseError(f"{target} is there already; choose another with --to")
+    tally = Tally()
+    with console.progress_bar(f"merging {target.name}", tally):
+        merge_kbs([kb_path(kb) for kb in kbs], target, tally=tally)
+        _compile(target)
+    _report(target, tally, as_json)
+
+
+def _build_from(source: str, path: str, target: Path, options: dict[str, Any], tally: Tally) -> None:
+    from wellread.kb.build import Origin
+    from wellread.kb.build import build as build_kb
+    from wellread.kb.tables import read_header
+
+    about = read_header(path) if source == "jsonl" and path != "-" else {}
+    origin = Origin(
+        about.pop("source", f"{source}: {Path(path).name}"),
+        options["licence"] or about.pop("licence", ""),
+        about.pop("language", options["language"]),
+        settings=_fingerprint(path, options),
+        extra=about,
+    )
+    build_kb(_reader(source, path, options), target, origin=origin, tally=tally)
+
+
+def _reader(source: str, path: str, options: dict[str, Any]) -> Callable[[Tally], Iterable[Record]]:
+    if source == "wikidata":
+        from wellread.kb.wikidata import read_wikidata
+
+        return lambda tally: read_wikidata(
+            path,
+            tally,
+            language=options["language"],
+            classes=frozenset(options["classes"]) or None,
+            with_page=options["with_page"],
+        )
+    if source == "wikipedia":
+        from wellread.kb.wikipedia import read_wikipedia
+
+        return lambda tally: read_wikipedia(path, tally, paragraphs_to=options["paragraphs"])
+
+    from wellread.kb.tables import parse_columns, read_csv, read_facts, read_jsonl
+
+    columns = parse_columns(options["maps"])
+    read = read_jsonl if source == "jsonl" else read_csv
+
+    def records(tally: Tally) -> Iterator[Record]:
+        yield from read(path, tally, columns=columns, on_broken=options["broken"])
+        for facts in options["facts"]:
+            yield from read_facts(facts, tally, on_broken=options["broken"])
+
+    return records
+
+
+def _fingerprint(path: str, options: dict[str, Any]) -> str:
+    """What must be the same for a killed build to be gone on with."""
+    files = [Path(name) for name in (path, *options["facts"]) if name != "-"]
+    sizes = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
+    return json.dumps([sizes, options], sort_keys=True)
+
+
+def _compile(target: Path) -> None:
+    """Compile the names now, so that the first link need not wait for it."""
+    from wellread.kb.store import KnowledgeBase
+    from wellread.mentions.match import Matcher
+
+    with KnowledgeBase.open(target) as kb:
+        Matcher.of(kb)
+
+
+def _report(target: Path, tally: Tally, as_json: bool) -> None:
+    from wellread import console
+    from wellread.kb.store import KnowledgeBase
+
+    with KnowledgeBase.open(target) as kb:
+        count = len(kb)
+    if as_json:
+        result = {"kb": str(target), "entities": count, "read": tally.read, "skipped": dict(tally.skipped)}
+        click.echo(json.dumps(result, ensure_ascii=False, indent=2))
+    else:
+        click.echo(f"{target}: {count:,} entities")
+    for line in tally.report():
+        console.note(f"skipped: {line}")

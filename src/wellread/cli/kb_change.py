@@ -1,0 +1,94 @@
+"""`wellread kb add` and `wellread kb remove`: change a knowledge base while others read it."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from wellread.errors import UsageError
+
+
+@click.command()
+@click.argument("kb")
+@click.argument("file", required=False)
+@click.option("--id", "id_", help="The id of one new entity, instead of FILE.")
+@click.option("--title", help="Its title.")
+@click.option("--description", default="", help="Its description.")
+@click.option("--kind", default="", help="Its kind.")
+@click.option("--alias", "aliases", multiple=True, help="A name of it; may be given several times.")
+@click.option("--update", is_flag=True, help="Replace entities that are there already.")
+@click.option(
+    "--broken", type=click.Choice(["refuse", "skip"]), default="refuse", show_default=True, help="Broken lines."
+)
+@click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
+def add(
+    kb: str,
+    file: str | None,
+    id_: str | None,
+    title: str | None,
+    description: str,
+    kind: str,
+    aliases: tuple[str, ...],
+    update: bool,
+    broken: str,
+    as_json: bool,
+) -> None:
+    """Add entities: from a JSONL FILE (- is standard input), or one by its --id and --title. All or none is added.
+
+    \b
+    Examples:
+      wellread kb add my.kb new.jsonl
+      wellread kb add my.kb --id P7 --title "Aspirin Forte" --alias "ASA forte"
+    """
+    from wellread import console
+    from wellread.kb.packaged import open_kb
+    from wellread.kb.records import Entity, Tally
+    from wellread.kb.tables import read_jsonl
+
+    if (file is None) == (id_ is None):
+        raise UsageError("give either a FILE of entities or one entity by --id and --title")
+    tally = Tally()
+    if file is not None:
+        records = read_jsonl(file, tally, on_broken="skip" if broken == "skip" else "refuse")
+        entities = [record for record in records if isinstance(record, Entity)]
+    else:
+        assert id_ is not None
+        if not title:
+            raise UsageError("an entity needs a --title")
+        entities = [Entity(id_, title, description, kind, aliases=dict.fromkeys(aliases, 1.0))]
+    with open_kb(kb, writable=True) as opened:
+        there = {entity.id for entity in entities if entity.id in opened} if update else set()
+        with opened.change() as change:
+            change.add(*(entity for entity in entities if entity.id not in there))
+            change.update(*(entity for entity in entities if entity.id in there))
+        revision = opened.revision
+    _report(kb, {"added": len(entities) - len(there), "updated": len(there), "revision": revision}, as_json)
+    for line in tally.report():
+        console.note(f"skipped: {line}")
+
+
+@click.command()
+@click.argument("kb")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
+def remove(kb: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Remove entities with their names and every fact they stand in. All or none is removed.
+
+    \b
+    Example:
+      wellread kb remove my.kb P7
+    """
+    from wellread.kb.packaged import open_kb
+
+    with open_kb(kb, writable=True) as opened:
+        opened.remove(ids)
+        revision = opened.revision
+    _report(kb, {"removed": len(ids), "revision": revision}, as_json)
+
+
+def _report(kb: str, result: dict[str, int], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"kb": kb, **result}))
+    else:
+        click.echo(f"{kb}: " + ", ".join(f"{what} {number:,}" for what, number in result.items()))

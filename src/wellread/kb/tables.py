@@ -1,0 +1,226 @@
+"""Knowledge of your own: entities from JSONL or CSV, facts from a table of triples; and a KB written as JSONL.
+
+One entity a line or row. The fields are those of `records.Entity`; only `id` and `title` are needed:
+
+    {"id": "Q90", "title": "Paris", "description": "capital of France", "kind": "city", "popularity": 412,
+     "aliases": {"Paris": 310, "City of Light": 4}, "facts": [["capital of", "Q142"]]}
+
+`aliases` may also be a list of names, or in a CSV cell names with "|" between them. Columns with other names are mapped:
+`{"title": ("name",), "description": ("short", "text")}` takes the title from `name` and joins two columns to the
+description. Facts of a table are (subject, relation, object), tabs or commas between them; what follows is ignored.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal, get_args
+
+import orjson
+
+from wellread.errors import InputError, UsageError
+from wellread.files import decode, open_bytes, read_lines
+from wellread.kb.records import Entity, Fact, Form, Record, Tally
+from wellread.kb.store import KnowledgeBase
+
+Field = Literal["id", "title", "description", "kind", "popularity", "aliases", "facts"]
+Columns = Mapping[str, Sequence[str]]
+OnBroken = Literal["refuse", "skip"]
+
+FIELDS: tuple[Field, ...] = get_args(Field)
+
+
+def parse_columns(pairs: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """`["title=name", "description=short,text"]` -> {"title": ("name",), "description": ("short", "text")}."""
+    columns: dict[str, tuple[str, ...]] = {}
+    for pair in pairs:
+        field, given, names = pair.partition("=")
+        if field not in FIELDS or not given or not names:
+            raise UsageError(f"cannot map {pair!r}; write FIELD=COLUMN with a field of {', '.join(FIELDS)}")
+        columns[field] = tuple(names.split(","))
+    return columns
+
+
+def read_jsonl(
+    path: str | Path, tally: Tally, *, columns: Columns | None = None, on_broken: OnBroken = "refuse"
+) -> Iterator[Record]:
+    """Entities (and, in a file that wellread exported, forms) of a JSONL file, plain or compressed."""
+    for number, line in read_lines(path, tally):
+        if not line.strip():
+            continue
+        try:
+            yield from _records(_object(line), columns or {})
+            tally.read += 1
+        except (ValueError, InputError) as error:
+            _broken(f"{path}, line {number}", error, on_broken, tally)
+
+
+def read_csv(
+    path: str | Path, tally: Tally, *, columns: Columns | None = None, on_broken: OnBroken = "refuse"
+) -> Iterator[Record]:
+    """Entities of a CSV or TSV file with a header row."""
+    with open_bytes(path, tally) as file:
+        rows = _rows(file, str(path))
+        header = next(rows, None)
+        if header is None:
+            raise InputError(f"{path} is empty; expected a header row such as id,title,description,aliases")
+        wanted = [name for names in (columns or {}).values() for name in names]
+        absent = [
+            name for name in (*wanted, *(f for f in ("id", "title") if f not in (columns or {}))) if name not in header
+        ]
+        if absent:
+            raise InputError(
+                f"{path} has no column {', '.join(absent)} (it has {', '.join(header)}); map yours with --map id=COLUMN"
+            )
+        for number, row in enumerate(rows, 2):
+            try:
+                if len(row) != len(header):
+                    raise InputError(f"{len(row)} cells, the header has {len(header)}")
+                yield from _records({k: v for k, v in zip(header, row, strict=True) if v != ""}, columns or {})
+                tally.read += 1
+            except (ValueError, InputError) as error:
+                _broken(f"{path}, row {number}", error, on_broken, tally)
+
+
+def read_facts(path: str | Path, tally: Tally, *, on_broken: OnBroken = "refuse") -> Iterator[Fact]:
+    """Facts of a TSV or CSV file without a header: subject, relation, object."""
+    with open_bytes(path, tally) as file:
+        for number, row in enumerate(_rows(file, str(path)), 1):
+            if len(row) >= 3 and all(row[:3]):
+                yield Fact(*row[:3])
+                tally.read += 1
+            elif row:
+                error = InputError("expected subject, relation and object")
+                _broken(f"{path}, row {number}", error, on_broken, tally)
+
+
+def write_jsonl(kb: KnowledgeBase, file: IO[bytes]) -> int:
+    """Write a KB as `read_jsonl` reads it: what it says of itself, its forms, its entities; returns their number."""
+    about = {key: value for key, value in kb.metadata.items() if key not in ("uid", "revision")}
+    file.write(orjson.dumps({"kb": about}) + b"\n")
+    for form in kb.forms():
+        file.write(orjson.dumps({"form": form.form, "word": form.word, "kind": form.kind}) + b"\n")
+    count = 0
+    for count, entity in enumerate(kb.entities(), 1):  # noqa: B007  # counted, not used
+        file.write(orjson.dumps(entity) + b"\n")
+    return count
+
+
+def read_header(path: str | Path) -> dict[str, str]:
+    """What an exported KB says of itself; empty for any other JSONL."""
+    for _, line in read_lines(path):
+        try:
+            about = _object(line).get("kb")
+        except InputError:
+            return {}
+        return {str(key): str(value) for key, value in about.items()} if isinstance(about, dict) else {}
+    return {}
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        data = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        if not _is_utf8(line):
+            raise InputError("not UTF-8; convert it, e.g. iconv -f LATIN1 -t UTF-8") from None
+        raise InputError(f"not JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise InputError("expected a JSON object with 'id' and 'title'")
+    return data
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _rows(file: IO[bytes], where: str) -> Iterator[list[str]]:
+    """Rows of a table with tabs, semicolons or commas, whichever its first line has."""
+    first = file.readline()
+    delimiter = max("\t;,", key=decode(first, where).count) if first else ","
+
+    def lines() -> Iterator[str]:
+        if first:
+            yield decode(first, where)
+        try:
+            yield from io.TextIOWrapper(file, "utf-8", newline="")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{where} is not UTF-8 ({error}); convert it, e.g. iconv -f LATIN1 -t UTF-8") from None
+        except (EOFError, OSError) as error:
+            raise InputError(f"{where} is truncated or damaged: {error}; fetch or copy it again") from error
+
+    return csv.reader(lines(), delimiter=delimiter)
+
+
+def _broken(place: str, error: Exception, on_broken: OnBroken, tally: Tally) -> None:
+    if on_broken == "refuse":
+        raise InputError(f"{place}: {error}; mend it, or pass over broken lines with --broken skip") from None
+    tally.skip("broken line", f"{place}: {error}")
+
+
+def _records(data: dict[str, Any], columns: Columns) -> Iterator[Record]:
+    if "kb" in data and "id" not in data:
+        return
+    if "form" in data and "word" in data and "id" not in data:
+        yield Form(str(data["form"]), str(data["word"]), str(data.get("kind", "")))
+        return
+    taken = {field: _taken(data, columns.get(field, (field,))) for field in FIELDS}
+    id, title = taken["id"], taken["title"]
+    if id in (None, "") or title in (None, "") or isinstance(id, dict | list) or isinstance(title, dict | list):
+        raise InputError("an entity needs 'id' and 'title'")
+    yield Entity(
+        str(id),
+        str(title),
+        str(taken["description"] or ""),
+        _kind(taken["kind"]),
+        _number(taken["popularity"] or 0, "popularity"),
+        _aliases(taken["aliases"]),
+        tuple(_facts(taken["facts"])),
+    )
+
+
+def _taken(data: dict[str, Any], names: Sequence[str]) -> Any:
+    values = [data[name] for name in names if data.get(name) not in (None, "")]
+    if len(values) > 1:
+        return ". ".join(str(value).rstrip(". ") for value in values[:-1]) + f". {values[-1]}"
+    return values[0] if values else None
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list):
+        value = value[0] if value else ""
+    return str(value or "")
+
+
+def _number(value: Any, what: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{what} is {value!r}, expected a number") from None
+
+
+def _aliases(value: Any) -> dict[str, float]:
+    if not value:
+        return {}
+    if isinstance(value, str):
+        value = [name.strip() for name in value.split("|")]
+    if isinstance(value, list):
+        pairs = [(name, 1.0) if isinstance(name, str) else tuple(name) for name in value]
+        if any(len(pair) != 2 for pair in pairs):
+            raise InputError("aliases in a list are names or [name, count] pairs")
+        value = dict(pairs)
+    if not isinstance(value, dict):
+        raise InputError("aliases are an object {name: count}, a list of names, or names with | between them")
+    return {str(name): _number(count, f"the count of alias {name!r}") for name, count in value.items() if name}
+
+
+def _facts(value: Any) -> Iterator[tuple[str, str]]:
+    for fact in value or ():
+        if not isinstance(fact, list) or len(fact) != 2:
+            raise InputError("facts are [relation, object id] pairs")
+        yield str(fact[0]), str(fact[1])

@@ -134,6 +134,16 @@ def words(text: str) -> list[str]:
     return found
 
 
+def next_break(text: str, place: int) -> int:
+    """The first place at or after one where a text can be cut without changing its words."""
+    while 0 < place < len(text):
+        kind = _class_of(text[place])
+        if kind == _BLANK or (kind == _ALONE and ord(text[place - 1]) != _JOINER):
+            break
+        place += 1
+    return place
+
+
 @lru_cache(1 << 15)
 def word_hash(word: str, case: Case = "folded") -> int:
     """The hash of one word under a policy; equal words, equal hashes."""

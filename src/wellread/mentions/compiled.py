@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from wellread.errors import StorageError
 from wellread.files import write_atomically
-from wellread.kb.names import CASES, Keys, keys, prefix_keys, word_hash, words
+from wellread.kb.names import CASES, Case, Keys, keys, prefix_keys, word_hash, words
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.inflect import word_forms
 from wellread.mentions.table import KeyTable
@@ -85,7 +85,10 @@ class FormTable:
 
 @dataclass(frozen=True, slots=True)
 class CompiledNames:
-    """Names as nodes of a trie over words, the spellings they are written in, and the forms of their words."""
+    """Names as nodes of a trie over words, the spellings they are written in, and the forms of their words.
+
+    `spelled` leads from the key of a name under a stricter policy to its folded key.
+    """
 
     uid: str
     revision: int
@@ -97,14 +100,14 @@ class CompiledNames:
     def __len__(self) -> int:
         return int(np.count_nonzero(self.nodes.values & NAME))
 
-    def joined_with(self, added: CompiledNames, removed: Keys) -> CompiledNames:
-        """One table of both, less the names removed; inner nodes that lead nowhere any more stay, unharmfully."""
+    def joined_with(self, added: CompiledNames, changed: Keys) -> CompiledNames:
+        """One table of both; of `changed` only `added` knows. Inner nodes that lead nowhere any more do no harm."""
         flags = _union(
             (self.nodes.keys, self.nodes.values[self.nodes.slots != 0]),
             (added.nodes.keys, added.nodes.values[added.nodes.slots != 0]),
-            removed,
+            changed,
         )
-        spelled = {case: _key_set(self.spelled[case].keys, added.spelled[case].keys) for case in self.spelled}
+        spelled = {case: _joined_spellings(self.spelled[case], added.spelled[case], changed) for case in self.spelled}
         (forms, words, kinds), (more, of, their) = self.forms.columns(), added.forms.columns()
         joined = FormTable.build(np.append(forms, more), np.append(words, of), np.append(kinds, their))
         max_words = max(self.max_words, added.max_words)
@@ -118,7 +121,7 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
     pairs = iter(_all_aliases(kb) if aliases is None else aliases)
     ends: list[Keys] = []
     inner: list[Keys] = []
-    spelled: dict[str, list[Keys]] = {case: [] for case in CASES if case != "folded"}
+    spelled: dict[Case, list[Keys]] = {case: [] for case in CASES if case != "folded"}
     inflected: set[tuple[str, str]] = set()
     longest = 0
     while chunk := list(islice(pairs, _CHUNK)):
@@ -128,13 +131,15 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
         inner += going_on
         longest = max(longest, len(going_on))
         for case, parts in spelled.items():
-            parts.append(keys(texts, case))  # type: ignore[arg-type]
+            parts.append(keys(texts, case))
         if data.get("inflection") == "wordnet":
             inflected.update((word.lower(), kind) for name, kind in chunk for word in words(name))
     flags = _union((_unique(ends), NAME), (_unique(inner), INNER), np.zeros(0, np.uint64))
+    folded = np.concatenate(ends) if ends else np.zeros(0, np.uint64)
+    tables: dict[str, KeyTable] = {case: _spellings(parts, folded) for case, parts in spelled.items()}
     forms = _form_table(kb, inflected)
     revision = int(data["revision"]) if whole else -1
-    return CompiledNames(data["uid"], revision, longest, flags, {c: _key_set(*p) for c, p in spelled.items()}, forms)
+    return CompiledNames(data["uid"], revision, longest, flags, tables, forms)
 
 
 def _all_aliases(kb: KnowledgeBase) -> Iterator[tuple[str, str]]:
@@ -161,9 +166,16 @@ def _unique(parts: list[Keys]) -> Keys:
     return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.uint64)
 
 
-def _key_set(*parts: Keys) -> KeyTable:
-    distinct = _unique(list(parts))
-    return KeyTable.build(distinct, np.ones(len(distinct), np.uint8))
+def _spellings(parts: list[Keys], folded: Keys) -> KeyTable:
+    distinct, first = np.unique(np.concatenate(parts) if parts else folded, return_index=True)
+    return KeyTable.build(distinct, folded[first])
+
+
+def _joined_spellings(old: KeyTable, new: KeyTable, changed: Keys) -> KeyTable:
+    there = (old.slots != 0) & ~np.isin(old.values, changed)
+    return _spellings(
+        [old.slots[there], new.keys], np.append(old.values[there], new.values[new.slots != 0]).astype(np.uint64)
+    )
 
 
 def _union(

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from wellread.kb.names import Case, Keys, Offsets, Words, follow, split, word_hash
+from wellread.kb.names import Case, Keys, Offsets, Words, follow, next_break, split, word_hash
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.compiled import ALL_KINDS, INNER, NAME, CompiledNames, FormTable, compile_names, load, save
 from wellread.mentions.table import KeyTable
@@ -61,10 +61,11 @@ class Matches:
 class Matcher:
     """All names of a KB, ready to be found; `Matcher.of(kb)` compiles, maps or brings up to date as needed."""
 
-    def __init__(self, names: CompiledNames, added: CompiledNames | None = None, removed: Keys | None = None) -> None:
+    def __init__(self, names: CompiledNames, added: CompiledNames | None = None, changed: Keys | None = None) -> None:
         self.names = names
         self.added = added
-        self.removed = removed if removed is not None else np.zeros(0, np.uint64)
+        self.changed = changed if changed is not None else np.zeros(0, np.uint64)
+        """Keys that only `added` can speak of: what the compiled names say of them is out of date."""
 
     @classmethod
     def of(cls, kb: KnowledgeBase) -> Matcher:
@@ -75,7 +76,7 @@ class Matcher:
             compiled = compile_names(kb)
             save(compiled, path)
         matcher = cls(compiled).refresh(kb)
-        if len(matcher.removed) + (len(matcher.added) if matcher.added else 0) > _JOIN_AFTER:
+        if len(matcher.changed) > _JOIN_AFTER:
             matcher = cls(matcher.joined())
             save(matcher.names, path)
         return matcher
@@ -93,14 +94,13 @@ class Matcher:
         changed = kb.changed_names(self.names.revision)
         aliases = [(row[0], row[5]) for key in changed for row in kb.named(key)]
         added = replace(compile_names(kb, aliases), revision=revision)
-        gone = np.array(changed, np.int64).view(np.uint64)
-        return Matcher(self.names, added, gone[added.nodes.find(gone) & NAME == 0])
+        return Matcher(self.names, added, np.array(changed, np.int64).view(np.uint64))
 
     def joined(self) -> CompiledNames:
         """Compiled names and later changes as one table."""
         if self.added is None:
             return self.names
-        return self.names.joined_with(self.added, self.removed)
+        return self.names.joined_with(self.added, self.changed)
 
     def find(
         self,
@@ -158,7 +158,7 @@ class Matcher:
         )
         there = self._not_all_stops(words, first, final, stops)
         if case != "folded":
-            there &= self._known_as(text, case, first, final)
+            there &= self._known_as(text, case, first, final, keys)
         matches = Matches(words.starts[first], words.ends[final], keys, masks)
         return matches.keep(there)
 
@@ -168,9 +168,8 @@ class Matcher:
 
     def _flags(self, nodes: Keys) -> NDArray[np.uint8]:
         flags = self.names.nodes.find(nodes).astype(np.uint8, copy=False)
-        if len(self.removed):
-            flags[np.isin(nodes, self.removed)] &= ~np.uint8(NAME)
         if self.added:
+            flags[np.isin(nodes, self.changed)] &= ~np.uint8(NAME)
             flags |= self.added.nodes.find(nodes).astype(np.uint8, copy=False)
         return flags
 
@@ -187,7 +186,7 @@ class Matcher:
         there: NDArray[np.bool_] = before[final + 1] - before[first] < final + 1 - first
         return there
 
-    def _known_as(self, text: str, case: Case, first: Offsets, final: Offsets) -> NDArray[np.bool_]:
+    def _known_as(self, text: str, case: Case, first: Offsets, final: Offsets, keys: Keys) -> NDArray[np.bool_]:
         """Which spans are names letter for letter (`exact`) or but for the case of first letters (`title`)."""
         hashes = split(text, case).hashes
         nodes = np.zeros(len(first), np.uint64)
@@ -195,9 +194,10 @@ class Matcher:
         for place in range(longest):
             going = np.flatnonzero(first + place <= final)
             nodes[going] = follow(nodes[going], hashes[first[going] + place])
-        known: NDArray[np.bool_] = self.names.spelled[case].find(nodes) != 0
+        known: NDArray[np.bool_] = self.names.spelled[case].find(nodes) == keys
         if self.added:
-            known |= self.added.spelled[case].find(nodes) != 0
+            known &= ~np.isin(keys, self.changed)
+            known |= self.added.spelled[case].find(nodes) == keys
         return known
 
 
@@ -252,27 +252,17 @@ def names_path(kb: KnowledgeBase) -> Path:
 
 
 def _blocks(text: str, max_words: int) -> Iterator[tuple[int, str, int]]:
-    """(offset, block, characters whose names begin here): cut at blanks, each reaching into the next far enough."""
-    if len(text) <= _BLOCK + (_BLOCK >> 2):
-        yield 0, text, len(text)
-        return
+    """(offset, block, characters whose names begin here): cut between words, each reaching into the next far enough."""
     begin = 0
     while begin < len(text):
-        end = _cut(text, begin + _BLOCK)
+        end = next_break(text, begin + _BLOCK)
         reach = end
         for _ in range(max_words):
-            if reach >= len(text):
-                break
-            reach = _cut(text, reach + 1)
+            while reach < len(text) and text[reach].isspace():
+                reach += 1
+            reach = next_break(text, reach + 1)
         yield begin, text[begin:reach], end - begin
         begin = end
-
-
-def _cut(text: str, near: int) -> int:
-    """The first blank at or after a place; a text without one is cut where it ends."""
-    while near < len(text) and not text[near].isspace():
-        near += 1
-    return near
 
 
 def _hash_set(words: Collection[str]) -> KeyTable | None:

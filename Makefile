@@ -1,0 +1,50 @@
+# wellread: each target does all its own set-up on a machine with Python 3.11 and a package registry.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench format assets clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+demo: assets ## Install, fetch, build two knowledge bases and link a sample text
+	$(BIN)/wellread link --kb vital --kb wordnet --file docs/sample.txt
+	@mkdir -p demo
+	$(BIN)/wellread link --kb vital --kb wordnet --file docs/sample.txt --format html --to demo/linked.html
+	@echo "Open demo/linked.html in a browser: hover or tab through the links to see their candidates."
+
+test: $(VENV)/.dev assets ## Run all tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev ## Run the linters and type checks, cheapest first
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev assets ## Run the benchmarks (figures of record: docs/log.md)
+	$(BIN)/pip install --quiet -c constraints.txt flashtext ahocorasick-rs
+	$(BIN)/python -m benchmarks
+
+format: $(VENV)/.dev ## Format the code and mend what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+assets: $(VENV)/.installed ## Fetch the default assets and build the packaged knowledge bases
+	$(BIN)/wellread fetch
+	$(BIN)/wellread kb build wordnet --if-missing
+	$(BIN)/wellread kb build vital --if-missing
+
+clean: ## Remove what the targets above made in this folder
+	rm -rf $(VENV) demo .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[spacy]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[spacy,dev]"
+	@touch $@

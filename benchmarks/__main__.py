@@ -1,0 +1,17 @@
+"""All benchmarks, one after the other: `python -m benchmarks [--quick] [--folder FOLDER]`."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import building, faults, linking, matching, opening
+
+
+def main() -> int:
+    """The first exit code that is not 0, else 0."""
+    codes = [benchmark.main(sys.argv[1:]) for benchmark in (matching, opening, building, linking, faults)]
+    return next((code for code in codes if code), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

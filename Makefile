@@ -25,7 +25,7 @@ check: $(VENV)/.dev ## Run the linters and type checks, cheapest first
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev assets ## Run the benchmarks (figures of record: docs/log.md)
-	$(BIN)/pip install --quiet -c constraints.txt flashtext ahocorasick-rs
+	$(BIN)/pip install -qq -c constraints.txt flashtext ahocorasick-rs
 	$(BIN)/python -m benchmarks
 
 format: $(VENV)/.dev ## Format the code and mend what the linter can
@@ -42,9 +42,9 @@ clean: ## Remove what the targets above made in this folder
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[spacy]"
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[spacy]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[spacy,dev]"
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[spacy,dev]"
 	@touch $@

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby
 
@@ -30,13 +30,22 @@ _ESCAPES = str.maketrans(
 """HTML's own signs, and those it does not allow: control characters are shown by their pictures (␀)."""
 
 
+Describe = Callable[[str | None, str], str]
+"""(kb of a link, entity id) -> a few words on the entity."""
+
+
 def linked_page(
-    documents: Iterable[Document], title: str = "Linked text", *, note: str = "", shown_candidates: int = 5
+    documents: Iterable[Document],
+    title: str = "Linked text",
+    *,
+    note: str = "",
+    shown_candidates: int = 5,
+    describe: Describe | None = None,
 ) -> str:
     """One self-contained HTML page of documents and their links.
 
     Documents that follow each other with the same id and text, say one for each knowledge base, are drawn as layers of
-    one. `note` is a line below the title.
+    one. `note` is a line below the title; `describe` says what an entity is, on its card.
     """
     layered = [
         Document(text, tuple(link for layer in layers for link in layer.links), name)
@@ -44,7 +53,7 @@ def linked_page(
     ]
     links = [link for document in layered for link in document.links]
     kbs = Counter(link.kb or "" for link in links if link.entity is not None)
-    page = _Page({kb: number % len(_LIGHT) for number, kb in enumerate(kbs)}, shown_candidates)
+    page = _Page({kb: number % len(_LIGHT) for number, kb in enumerate(kbs)}, shown_candidates, describe)
     bodies = "\n".join(page.section(document, number) for number, document in enumerate(layered, 1))
     counts = f"{_number(len(layered), 'text')} · {_number(len(links), 'link')}"
     return f"""<!doctype html>
@@ -118,6 +127,7 @@ class _Page:
 
     colours: dict[str, int]
     shown_candidates: int
+    describe: Describe | None
     numbers: count[int] = field(default_factory=lambda: count(1))
 
     def section(self, document: Document, number: int) -> str:
@@ -190,7 +200,12 @@ class _Page:
             name, known = _escape(link.title or link.entity), f"<code><bdi>{_escape(link.entity)}</bdi></code>"
         kb = f" · <bdi>{_escape(link.kb)}</bdi>" if link.kb else ""
         head = f'<span class="head"{id}><b><bdi>{name}</bdi></b> <span class="soft">{known}{kb}</span> {score}</span>'
-        return f'<span class="entity {self._colour(link)}">{head}{self._candidates(link)}</span>'
+        gist = self._gist(link, link.entity, 160) if link.entity is not None else ""
+        return f'<span class="entity {self._colour(link)}">{head}{gist}{self._candidates(link)}</span>'
+
+    def _gist(self, link: Link, entity: str, most: int) -> str:
+        said = self.describe(link.kb, entity) if self.describe else ""
+        return f'<span class="gist"><bdi>{_escape(_short(said, most))}</bdi></span>' if said else ""
 
     def _candidates(self, link: Link) -> str:
         shown = link.candidates[: self.shown_candidates]
@@ -201,7 +216,8 @@ class _Page:
             f'<span class="who"><bdi>{_escape(candidate.title or candidate.entity)}</bdi> '
             f"<code><bdi>{_escape(candidate.entity)}</bdi></code></span> "
             f'<span class="bar" style="--v:{share:.3f}"></span> '
-            f'<span class="value">{_shown(candidate.score)}</span></span>'
+            f'<span class="value">{_shown(candidate.score)}</span>'
+            f"{self._gist(link, candidate.entity, 90) if candidate.entity != link.entity else ''}</span>"
             for candidate, share in zip(shown, _shares(shown), strict=True)
         )
         more = len(link.candidates) - len(shown)
@@ -287,7 +303,9 @@ mark:hover:not(:has(mark:hover)) > .card, body:not(:has(mark:hover)) mark:focus 
   .card { inset: auto; width: 23rem; margin: .35rem 0; position-anchor: --here; position-area: bottom span-right;
     position-try-fallbacks: flip-block, flip-inline, flip-block flip-inline }
 } }
-.entity, .head, .row, .within, .candidates { display: block }
+.entity, .head, .row, .within, .candidates, .gist { display: block }
+.gist { margin-top: .4rem; overflow-wrap: anywhere }
+.row .gist { grid-column: 1 / -1; margin: 0; font-size: .75rem; opacity: .85 }
 .entity + .entity { margin-top: .8rem; padding-top: .8rem; border-top: 1px solid var(--rule) }
 .head { display: grid; grid-template-columns: 1fr auto; gap: 0 .8rem; padding-left: .7rem;
   border-left: 3px solid var(--c) }

@@ -12,6 +12,8 @@ import click
 from wellread.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from wellread.linker import Linker
+    from wellread.pictures import Describe
     from wellread.text import Document
 
 
@@ -72,8 +74,13 @@ def command(
     reading = Reading(overlaps=overlaps, case=case)
     linkers = [Linker.load(kb, model, mentions=mentions, reading=reading, threshold=threshold) for kb in kbs]
     documents = _linked(linkers, _texts(text, file, lines))
+    describe = _describer(linkers)
     if to == "-":
-        _write(documents, format_, lines)
+        if format_ == "table":
+            _print_tables(documents, describe)
+        else:
+            for part in _rendered(documents, format_, describe):
+                click.echo(part, nl=False)
         return
     from wellread import console
     from wellread.files import write_atomically
@@ -81,7 +88,7 @@ def command(
     if format_ == "table":
         raise UsageError("a table is for the screen; choose --format json, html, brat or conll with --to")
     with write_atomically(Path(to)) as out:
-        for part in _rendered(documents, format_):
+        for part in _rendered(documents, format_, describe):
             out.write(part.encode())
     console.note(f"written to {to}")
 
@@ -108,7 +115,7 @@ def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
         raise InputError("the text is empty; give some words to link")
 
 
-def _linked(linkers: list[Any], texts: Iterable[str]) -> Iterator[Document]:
+def _linked(linkers: list[Linker], texts: Iterable[str]) -> Iterator[Document]:
     """Each text once, with the links of all linkers in the order of their places."""
     from dataclasses import replace
 
@@ -123,15 +130,17 @@ def _linked(linkers: list[Any], texts: Iterable[str]) -> Iterator[Document]:
         )
 
 
-def _write(documents: Iterator[Document], format_: str, lines: bool) -> None:
-    if format_ == "table":
-        _print_tables(documents)
-        return
-    for part in _rendered(documents, format_):
-        click.echo(part, nl=False)
+def _describer(linkers: list[Linker]) -> Describe:
+    """What an entity is, in the words of its knowledge base."""
+    kbs = {linker.kb.path.stem: linker.kb for linker in linkers}
+
+    def describe(kb: str | None, entity: str) -> str:
+        return kbs[kb or ""].get(entity).description
+
+    return describe
 
 
-def _rendered(documents: Iterator[Document], format_: str) -> Iterator[str]:
+def _rendered(documents: Iterator[Document], format_: str, describe: Describe) -> Iterator[str]:
     from wellread.formats import to_brat, to_conll
     from wellread.pictures import linked_page
 
@@ -139,26 +148,27 @@ def _rendered(documents: Iterator[Document], format_: str) -> Iterator[str]:
         for document in documents:
             yield document.to_json() + "\n"
     elif format_ == "html":
-        yield linked_page(list(documents), "Linked text")
+        yield linked_page(documents, describe=describe)
     else:
         write = to_brat if format_ == "brat" else to_conll
         for document in documents:
             yield write(document)
 
 
-def _print_tables(documents: Iterator[Document]) -> None:
+def _print_tables(documents: Iterator[Document], describe: Describe) -> None:
     from wellread import console
 
     for document in documents:
         several = len({link.kb for link in document.links}) > 1
-        columns = ("text", "entity", "title", "score", "other candidates", *(("kb",) if several else ()))
+        columns = ("text", "title", "what it is", "score", "others", "entity", *(("kb",) if several else ()))
         rows = [
             (
                 link.text,
-                link.entity or "NIL",
-                link.title or "",
+                link.title or "NIL",
+                _short(describe(link.kb, link.entity)) if link.entity else "not in the knowledge base",
                 link.score,
-                ", ".join(f"{c.title} {c.score:.2f}" for c in link.candidates[1:4]),
+                max(0, len(link.candidates) - 1),
+                link.entity or "",
                 *((link.kb,) if several else ()),
             )
             for link in document.links
@@ -167,3 +177,7 @@ def _print_tables(documents: Iterator[Document]) -> None:
             console.print_table(columns, rows)
         else:
             console.note("no link found")
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"

@@ -107,19 +107,18 @@ class CandidateFinder:
             readings = tuple(
                 (key, kinds if tag is None else kinds & KIND_BITS.get(tag, 0)) for _, _, key, kinds in rows
             )
-            found = self._look_up(readings, tag, None if self.reading.case == "folded" else name)
+            found = self._look_up(readings, tag, name)
             if found:
                 yield Mention(start, end, name, found, tag)
 
-    def _candidates(
-        self, readings: tuple[tuple[int, int], ...], tag: str | None, name: str | None
-    ) -> tuple[Candidate, ...]:
-        """What any of the readings (key, kinds) of a span may mean; `name` where its spelling counts."""
+    def _candidates(self, readings: tuple[tuple[int, int], ...], tag: str | None, name: str) -> tuple[Candidate, ...]:
+        """What any of the readings (key, kinds) of a span may mean."""
+        case = self.reading.case
         rows = []
         for node, kinds in readings:
             for row in self.kb.named(as_signed(node)):
                 fits = kinds == ALL_KINDS or KIND_BITS.get(row[5], 0) & kinds
-                spelled = name is None or key(row[0], self.reading.case) == key(name, self.reading.case)
+                spelled = case == "folded" or key(row[0], case) == key(name, case)
                 if fits and spelled and (tag is None or row[5] == tag):
                     rows.append(row)
-        return tuple(rank(rows, self.reading.limit))
+        return tuple(rank(rows, self.reading.limit, spelled=name))

@@ -40,7 +40,7 @@ def word_forms(words: Iterable[tuple[str, str]], exceptions: Iterable[Form]) -> 
     there = set(words)
     for word, kind in sorted(there):
         for ending, rest in DETACH.get(kind, ()):
-            if not word.endswith(rest) or len(word) <= len(rest):
+            if not word.endswith(rest):
                 continue
             form = word[: len(word) - len(rest)] + ending
             if (form, kind) not in excepted and not _left_alone(form, kind):

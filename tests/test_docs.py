@@ -1,0 +1,91 @@
+"""README and docs are run: every Python block as a doctest, every console block with the lines it promises.
+
+Blocks of "python" are doctests and share names within a page. In blocks of "console" the lines after "$ " are run in a
+shell, and the lines below a command must be found in its output. Blocks of "shell" are for a fresh machine and may only
+call make and pip.
+"""
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page, language):
+    return [match[2] for match in BLOCK.finditer(page.read_text("utf-8")) if match[1] == language]
+
+
+def with_blocks(language):
+    return [pytest.param(page, id=page.name) for page in PAGES if blocks(page, language)]
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    from wellread.assets import is_cached
+    from wellread.kb.packaged import kb_path
+
+    if not all(kb_path(name).exists() for name in ("wordnet", "vital")) or not is_cached("minilm"):
+        pytest.skip("the packaged knowledge bases are not built; run: make assets")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", with_blocks("python"))
+def test_python_on_the_page_gives_what_it_shows(page, workplace):
+    text = "\n".join(blocks(page, "python"))
+    tests = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    report = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(tests, out=report.append)
+    assert not report, "".join(report)
+    assert tests.examples
+
+
+@pytest.mark.parametrize("page", with_blocks("console"))
+def test_commands_on_the_page_print_what_it_shows(page, workplace):
+    count = 0
+    for block in blocks(page, "console"):
+        for command, *promised in map(str.splitlines, re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]):
+            result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, timeout=250)
+            assert result.returncode == 0, f"{command}\n{result.stderr}"
+            for line in promised:
+                assert line in result.stdout, f"{command}\nprinted\n{result.stdout}\nnot\n{line}"
+            count += 1
+    assert count
+
+
+def test_pages_and_blocks_are_found():
+    assert len(PAGES) >= 8
+    assert len(with_blocks("python")) >= 4
+    assert len(with_blocks("console")) >= 5
+
+
+def test_what_is_not_run_calls_only_make_and_pip():
+    lines = [line for page in PAGES for block in blocks(page, "shell") for line in block.splitlines()]
+    assert lines
+    assert {line.split()[0] for line in lines} <= {"make", "pip"}
+
+
+def test_every_link_between_pages_leads_somewhere():
+    links = [
+        (page, target)
+        for page in [*PAGES, *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8"))
+        if "://" not in target
+    ]
+    assert len(links) >= 8
+    assert [(page.name, target) for page, target in links if not (page.parent / target).exists()] == []
+
+
+def test_decisions_are_short():
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert len(decisions) >= 4
+    assert [page.name for page in decisions if len(page.read_text("utf-8").splitlines()) > 30] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import contextlib
 import errno
 import gzip
@@ -10,16 +11,26 @@ import io
 import lzma
 import os
 import sys
-import tempfile
+import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, BinaryIO, Protocol
+from typing import IO, Protocol, cast
 
 from wellread.errors import InputError, StorageError
 
-_MAGIC = ((b"\x1f\x8b", "gz"), (b"BZh", "bz2"), (b"\xfd7zXZ\x00", "xz"))
-_BROKEN = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+_ARCHIVES: tuple[tuple[bytes, Callable[[IO[bytes]], io.BufferedIOBase]], ...] = (
+    (b"\x1f\x8b", lambda below: gzip.GzipFile(fileobj=below)),
+    (b"BZh", bz2.BZ2File),
+    (b"\xfd7zXZ\x00", lzma.LZMAFile),
+)
+"""The first bytes of an archive, and what reads it."""
+
+_BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
+_CHUNK = 1 << 20
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
 
 
 class Progress(Protocol):
@@ -29,65 +40,65 @@ class Progress(Protocol):
     total_bytes: int
 
 
-class _Counted(io.RawIOBase):
-    """A file that notes how many of its bytes were read."""
+class _Stream(io.RawIOBase):
+    """A stream over another: notes how many bytes went through, and closes what was opened for it."""
 
-    def __init__(self, file: BinaryIO, progress: Progress) -> None:
+    def __init__(self, file: io.BufferedIOBase, opened: Sequence[io.IOBase], progress: Progress | None = None) -> None:
         self._file = file
+        self._opened = opened
         self._progress = progress
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # narrower than RawIOBase's Buffer
-        data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        self._progress.done_bytes += len(data)
-        return len(data)
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # narrower than Buffer
+        count = self._file.readinto1(buffer)  # what is there now: a pipe may be slow
+        if self._progress is not None:
+            self._progress.done_bytes += count
+        return count
 
     def close(self) -> None:
-        self._file.close()
+        for file in self._opened:
+            file.close()
         super().close()
 
 
-def open_bytes(path: str | Path, progress: Progress | None = None) -> IO[bytes]:
+def open_bytes(path: str | Path, progress: Progress | None = None) -> io.BufferedReader:
     """The decompressed bytes of a plain, gz, bz2 or xz file (told by its first bytes); "-" is standard input."""
     if str(path) == "-":
-        raw: BinaryIO = sys.stdin.buffer
+        # Standard input is not ours to close.
+        below: io.BufferedReader = io.BufferedReader(
+            _Stream(cast(io.BufferedIOBase, sys.stdin.buffer), (), progress), _CHUNK
+        )
     else:
         try:
-            raw = open(path, "rb")
+            raw = open(path, "rb")  # noqa: SIM115  # closed with the stream over it
         except IsADirectoryError:
             raise InputError(f"{path} is a folder; give a file in it") from None
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}; check the path and its permissions") from error
         if progress is not None:
             progress.total_bytes += os.fstat(raw.fileno()).st_size
-    counted: IO[bytes] = io.BufferedReader(_Counted(raw, progress), 1 << 20) if progress is not None else raw  # type: ignore[assignment]
-    if not hasattr(counted, "peek"):
-        counted = io.BufferedReader(counted, 1 << 20)  # type: ignore[arg-type]
-    head = counted.peek(6)[:6]  # type: ignore[attr-defined]
-    kind = next((kind for magic, kind in _MAGIC if head.startswith(magic)), "plain")
-    if kind == "gz":
-        return gzip.open(counted)  # type: ignore[return-value]
-    if kind == "bz2":
-        return bz2.open(counted)
-    if kind == "xz":
-        return lzma.open(counted)
-    return counted
+        below = io.BufferedReader(_Stream(raw, (raw,), progress), _CHUNK)
+    head = below.peek(6)[:6]
+    for magic, unpack in _ARCHIVES:
+        if head.startswith(magic):
+            archive = unpack(below)
+            return io.BufferedReader(_Stream(archive, (archive, below)), _CHUNK)
+    return below
 
 
 def read_lines(path: str | Path, progress: Progress | None = None) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines (from 1) as bytes without their end; a truncated archive is an `InputError`."""
+    """Numbered lines (from 1) as bytes without their end or byte-order mark; a truncated archive is an `InputError`."""
     with open_bytes(path, progress) as file:
         number = 0
         try:
             for number, line in enumerate(file, 1):
-                yield number, line.rstrip(b"\r\n")
+                yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r\n")
         except _BROKEN as error:
-            raise InputError(f"{path} is truncated or damaged after line {number}: {error}; fetch or copy it again") from error
-        except OSError as error:
-            raise InputError(f"{path} cannot be decompressed after line {number}: {error}; fetch or copy it again") from error
+            raise InputError(
+                f"{path} is truncated or damaged after line {number}: {error}; fetch or copy it again"
+            ) from error
 
 
 def read_text(path: str | Path) -> str:
@@ -95,7 +106,7 @@ def read_text(path: str | Path) -> str:
     with open_bytes(path) as file:
         try:
             data = file.read()
-        except (*_BROKEN, OSError) as error:
+        except _BROKEN as error:
             raise InputError(f"{path} is truncated or damaged: {error}; fetch or copy it again") from error
     return decode(data, str(path))
 
@@ -106,37 +117,43 @@ def decode(data: bytes, where: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{where} is not UTF-8 (byte {error.start}: 0x{data[error.start]:02x}); convert it, e.g. iconv -f LATIN1 -t UTF-8"
+            f"{where} is not UTF-8 (byte {error.start}: 0x{data[error.start]:02x}); convert it, e.g. "
+            "iconv -f LATIN1 -t UTF-8"
         ) from None
 
 
 @contextlib.contextmanager
 def storage(path: str | Path) -> Iterator[None]:
-    """Turn a full disk or a read-only folder into one clear message that names the file."""
+    """Turn a full or failing disk, or a place that cannot be written, into one clear message that names the file."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(f"the disk is full: {path} was not written; free some space and run the same command again") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise StorageError(f"cannot write {path}: {error.strerror}; choose another folder or change its permissions") from error
+        if error.errno in _FULL:
+            raise StorageError(
+                f"the disk is full: {path} was not written; free some space and run the same command again"
+            ) from error
+        if error.errno in _CLOSED:
+            raise StorageError(
+                f"cannot write {path}: {error.strerror}; choose another folder or change its permissions"
+            ) from error
+        if error.errno == errno.EIO:
+            raise StorageError(f"the disk fails: {path} was not written; check the disk, or use another") from error
         raise
 
 
 @contextlib.contextmanager
-def write_atomically(path: str | Path, mode: str = "wb") -> Iterator[IO[bytes]]:
+def write_atomically(path: str | Path) -> Iterator[IO[bytes]]:
     """A file that appears under its name whole, or not at all: written beside it, synced, then renamed."""
     path = Path(path)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")  # not mkstemp: its files are for the owner only
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
         try:
-            with os.fdopen(handle, mode) as file:
+            with open(part, "xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(name, path)
+            os.replace(part, path)
         except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
+            part.unlink(missing_ok=True)
             raise

@@ -73,14 +73,14 @@ class Document:
                 for link in data.get("links", ())
             )
             document = cls(data["text"], links, data.get("id"), dict(data.get("meta") or {}))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"not a document written by wellread: {error}; expected an object with 'text' and 'links'") from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"not a document written by wellread: {error}; expected an object with 'text' and 'links'"
+            ) from error
+        if not isinstance(document.text, str):
+            raise InputError(f"the text of a document is {document.text!r}; expected a string")
         for link in links:
-            if document.text[link.start : link.end] != link.text:
-                raise InputError(
-                    f"the link at {link.start}:{link.end} says {link.text!r} but the text there is "
-                    f"{document.text[link.start : link.end]!r}; offsets are characters of the original text, end exclusive"
-                )
+            _check_span(document.text, link)
         return document
 
     @classmethod
@@ -91,3 +91,14 @@ class Document:
         except json.JSONDecodeError as error:
             raise InputError(f"not JSON: {error}") from error
         return cls.from_dict(data)
+
+
+def _check_span(text: str, link: Link) -> None:
+    if not all(type(offset) is int for offset in (link.start, link.end)):
+        raise InputError(f"the link {link.text!r} has the offsets {link.start!r}:{link.end!r}; expected whole numbers")
+    if not 0 <= link.start <= link.end <= len(text) or text[link.start : link.end] != link.text:
+        raise InputError(
+            f"the link at {link.start}:{link.end} says {link.text!r} but the text of {len(text):,} characters there is "
+            f"{text[max(link.start, 0) : max(link.end, 0)]!r}; offsets are characters of the original text, "
+            "end exclusive"
+        )

@@ -44,14 +44,22 @@ def _show_bar(title: str, progress: Progress, stop: threading.Event) -> None:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
         while not stop.wait(0.1):
-            bar.update(task, completed=progress.done_bytes, total=progress.total_bytes or None)
+            step = _step(progress)
+            total = None if step else progress.total_bytes or None  # a bar without a total moves, but promises nothing
+            bar.update(task, description=f"{title}{step}", completed=progress.done_bytes, total=total)
 
 
 def _show_lines(title: str, progress: Progress, stop: threading.Event) -> None:
     begin = time.monotonic()
     while not stop.wait(_LINE_EVERY):
-        share = f"{100 * progress.done_bytes / progress.total_bytes:.0f} %" if progress.total_bytes else "…"
-        note(f"{title}: {share} after {time.monotonic() - begin:.0f} s")
+        share = f": {100 * progress.done_bytes / progress.total_bytes:.0f} %" if progress.total_bytes else ": …"
+        note(f"{title}{_step(progress) or share} after {time.monotonic() - begin:.0f} s")
+
+
+def _step(progress: Progress) -> str:
+    """What is being done besides reading, where the work says so (`kb.records.Tally` does)."""
+    step = getattr(progress, "step", "")
+    return f": {step}" if step else ""
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:

@@ -74,10 +74,12 @@ class Tally:
     first_place: dict[str, str] = field(default_factory=dict)
     done_bytes: int = 0
     total_bytes: int = 0
+    step: str = ""
+    """What is being done when all is read: "indexing"."""
 
-    def skip(self, reason: str, place: str = "") -> None:
-        """Count one record left out; `place` ("line 12") is kept for the first of each reason."""
-        self.skipped[reason] += 1
+    def skip(self, reason: str, place: str = "", *, count: int = 1) -> None:
+        """Count records left out; `place` ("line 12") is kept for the first of each reason."""
+        self.skipped[reason] += count
         self.first_place.setdefault(reason, place)
 
     def report(self) -> list[str]:

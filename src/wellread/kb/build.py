@@ -3,8 +3,8 @@
 Records stream into a file beside the target (`NAME.building`). When the source is exhausted, what came apart from its
 entity (aliases, facts, redirects) is joined by SQLite, the indexes are made, and the file takes the target's place in
 one step. A target that exists is overwritten inside one transaction, so that its readers keep the old state until the
-new one is whole. A build that was killed goes on where its last batch was committed, when it is started again with the
-same source.
+new one is whole; the revision goes on from the old one's, under a new uid. A build that was killed goes on where its
+last batch was committed, when it is started again with the same source.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,9 +21,10 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
-from wellread.errors import KnowledgeBaseError
+from wellread.errors import KnowledgeBaseError, UsageError
 from wellread.files import storage
 from wellread.kb import names, schema
+from wellread.kb.change import fault
 from wellread.kb.records import Alias, Entity, Fact, Form, Record, Redirect, Tally
 from wellread.kb.store import KnowledgeBase
 
@@ -36,6 +38,7 @@ CREATE TABLE staged_aliases (id TEXT, name TEXT, count REAL);
 CREATE TABLE staged_facts (subject TEXT, relation TEXT, object TEXT);
 CREATE TABLE staged_redirects (id TEXT PRIMARY KEY, target TEXT) WITHOUT ROWID;
 """
+_STAGED = ("staged_aliases", "staged_facts", "staged_redirects")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,16 @@ class Origin:
     def fingerprint(self) -> str:
         """The same for the same source and settings, e.g. "wordnet WNDB/ 12345"."""
         return f"{self.source}\n{self.settings}"
+
+
+def state_of(*paths: Path) -> str:
+    """What tells files from later ones in their place (path, size, time); a pipe is never the same as another."""
+    states = []
+    for path in paths:
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            known = file.stat() if file.is_file() else None
+            states.append(f"{file.absolute()} {known.st_size} {known.st_mtime_ns}" if known else uuid.uuid4().hex)
+    return "\n".join(states)
 
 
 def build(
@@ -88,6 +101,8 @@ def build(
 def merge(sources: Iterable[str | Path], to: str | Path, *, tally: Tally | None = None) -> Tally:
     """One KB of several: entities with the same id become one, the first file's title and description first."""
     paths = [Path(path) for path in sources]
+    if not paths:
+        raise UsageError("there is nothing to merge; give at least one knowledge base")
 
     def records(tally: Tally) -> Iterator[Record]:
         for path in paths:
@@ -102,7 +117,7 @@ def merge(sources: Iterable[str | Path], to: str | Path, *, tally: Tally | None 
         licence="; ".join(dict.fromkeys(data.get("licence", "") for data in described if data.get("licence"))),
         language=described[0].get("language", "en"),
         settings=" ".join(f"{data['uid']}@{data['revision']}" for data in described),
-        extra={"inflection": data["inflection"] for data in described if data.get("inflection")},
+        extra=next(({"inflection": data["inflection"]} for data in described if data.get("inflection")), {}),
     )
     return build(records, to, origin=origin, on_repeat="merge", tally=tally)
 
@@ -111,10 +126,10 @@ def read_kb(path: Path, tally: Tally) -> Iterator[Record]:
     """Everything a KB holds, as records."""
     with KnowledgeBase.open(path) as kb:
         tally.total_bytes += path.stat().st_size
-        share = path.stat().st_size / max(len(kb), 1)
+        before, share = tally.done_bytes, path.stat().st_size / max(len(kb), 1)
         for count, entity in enumerate(kb.entities(), 1):
             tally.read += 1
-            tally.done_bytes = int(share * count)
+            tally.done_bytes = before + int(share * count)
             yield entity
         yield from kb.forms()
 
@@ -122,6 +137,8 @@ def read_kb(path: Path, tally: Tally) -> Iterator[Record]:
 def _build(
     records: Callable[[Tally], Iterable[Record]], to: Path, origin: Origin, on_repeat: OnRepeat, tally: Tally
 ) -> None:
+    if to.exists():
+        KnowledgeBase.open(to, writable=True).close()  # what is not a KB is refused before the work, not after
     staging = Path(f"{to}.building")
     with schema.sqlite_errors(staging):
         connection = _resume(staging, origin) or _start(staging, origin)
@@ -138,12 +155,14 @@ def _build(
             _finish(connection, tally)
         finally:
             connection.close()
+    tally.step = "putting in place"
+    with schema.sqlite_errors(to), storage(to):
         _put_in_place(staging, to)
+    tally.step = ""
 
 
 def _start(staging: Path, origin: Origin) -> sqlite3.Connection:
-    for leftover in (staging, Path(f"{staging}-journal")):
-        leftover.unlink(missing_ok=True)
+    _delete(staging)
     connection = schema.create(staging)
     _tune(connection)
     connection.execute("BEGIN")
@@ -175,6 +194,12 @@ def _resume(staging: Path, origin: Origin) -> sqlite3.Connection | None:
         pass  # killed before its tables were there: start anew
     connection.close()
     return None
+
+
+def _delete(path: Path) -> None:
+    """Remove an SQLite file with all that may lie beside it."""
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 def _tune(connection: sqlite3.Connection) -> None:
@@ -225,8 +250,8 @@ class _Loader:
         named: list[tuple[int, str, float]] = []
         for entity in entities:
             row = (entity.id, entity.title, entity.description, entity.kind, entity.popularity)
-            if not entity.id:
-                self._tally.skip("entity without an id", repr(entity.title))
+            if reason := fault(entity):
+                self._tally.skip(f"entity that {reason}", entity.id or repr(entity.title))
                 continue
             cursor = execute(
                 "INSERT OR IGNORE INTO entities (id, title, description, kind, popularity) VALUES (?, ?, ?, ?, ?)", row
@@ -265,8 +290,12 @@ class _Loader:
 
 
 def _finish(connection: sqlite3.Connection, tally: Tally) -> None:
-    """Join what came apart, make the indexes, and leave a file that is ready to be opened."""
+    """Join what came apart, make the indexes, and leave a file that is ready to be opened.
+
+    Two transactions; the first empties what it has joined, so that a build killed between them does not join it twice.
+    """
     execute = connection.execute
+    tally.step = "joining names and facts"
     execute("BEGIN")
     execute("CREATE INDEX IF NOT EXISTS staged_by_id ON staged_aliases (id)")
     for _ in range(2):  # a redirect may point to a redirect
@@ -279,12 +308,15 @@ def _finish(connection: sqlite3.Connection, tally: Tally) -> None:
         )
     _place_aliases(connection, tally)
     _place_facts(connection, tally)
+    for table in _STAGED:
+        execute(f"DELETE FROM {table}")  # noqa: S608
     execute("COMMIT")
-    connection.execute("BEGIN")
+    tally.step = "indexing"
+    execute("BEGIN")
     for statement in schema.INDEXES.split(";"):
         execute(statement)
     _place_text(connection)
-    for table in ("staged_aliases", "staged_facts", "staged_redirects"):
+    for table in _STAGED:
         execute(f"DROP TABLE {table}")
     execute("DELETE FROM metadata WHERE key IN ('building', 'done')")
     execute("UPDATE metadata SET value = '1' WHERE key = 'revision'")
@@ -311,7 +343,7 @@ def _place_aliases(connection: sqlite3.Connection, tally: Tally) -> None:
         "SELECT count(*) FROM staged_aliases WHERE id NOT IN (SELECT id FROM entities)"
     ).fetchone()[0]
     if lost:
-        tally.skipped["alias of an entity that is not there"] += lost
+        tally.skip("alias of an entity that is not there", count=lost)
     if any_late:
         connection.execute(
             "UPDATE entities SET popularity = (SELECT coalesce(sum(count), 0) FROM aliases WHERE entity = num) "
@@ -323,14 +355,14 @@ def _place_facts(connection: sqlite3.Connection, tally: Tally) -> None:
     connection.execute(
         "INSERT OR IGNORE INTO relations (name) SELECT DISTINCT relation FROM staged_facts ORDER BY relation"
     )
-    connection.execute(
-        "INSERT OR IGNORE INTO facts SELECT a.num, r.num, b.num FROM staged_facts s JOIN entities a ON a.id = s.subject "
-        "JOIN relations r ON r.name = s.relation JOIN entities b ON b.id = s.object ORDER BY 1, 2, 3"
-    )
+    kept = connection.execute(
+        "INSERT OR IGNORE INTO facts SELECT a.num, r.num, b.num FROM staged_facts s "
+        "JOIN entities a ON a.id = s.subject JOIN relations r ON r.name = s.relation "
+        "JOIN entities b ON b.id = s.object ORDER BY 1, 2, 3"
+    ).rowcount
     total = connection.execute("SELECT count(*) FROM (SELECT DISTINCT subject, relation, object FROM staged_facts)")
-    kept = connection.execute("SELECT count(*) FROM facts").fetchone()[0]
     if lost := total.fetchone()[0] - kept:
-        tally.skipped["fact with an end that is not there"] += lost
+        tally.skip("fact with an end that is not there", count=lost)
 
 
 def _place_text(connection: sqlite3.Connection) -> None:
@@ -343,17 +375,16 @@ def _place_text(connection: sqlite3.Connection) -> None:
 
 
 def _put_in_place(staging: Path, to: Path) -> None:
-    """Let the finished file be the knowledge base; an older one under that name keeps its readers and its uid's history."""
-    with storage(to):
-        if not to.exists():
-            with open(staging, "rb+") as file:
-                os.fsync(file.fileno())
-            os.replace(staging, to)
-            return
-        with KnowledgeBase.open(to, writable=True) as old:
-            revision = old.revision + 1
-            with contextlib.closing(sqlite3.connect(staging, isolation_level=None)) as new:
-                new.execute("UPDATE metadata SET value = ? WHERE key = 'revision'", (str(revision),))
-                new.backup(old.connection)
-        for leftover in (staging, Path(f"{staging}-wal"), Path(f"{staging}-shm")):
-            leftover.unlink(missing_ok=True)
+    """Let the finished file be the knowledge base; an older one under that name keeps its readers."""
+    if not to.exists():
+        with open(staging, "rb+") as file:
+            os.fsync(file.fileno())
+        _delete(to)  # what an older file left beside its name would be read as changes to the new one
+        os.replace(staging, to)
+        return
+    with KnowledgeBase.open(to, writable=True) as old:
+        revision = old.revision + 1
+        with contextlib.closing(sqlite3.connect(staging, isolation_level=None)) as new:
+            new.execute("UPDATE metadata SET value = ? WHERE key = 'revision'", (str(revision),))
+            new.backup(old.connection)
+    _delete(staging)

@@ -1,13 +1,15 @@
 """A transaction on a knowledge base: add, update and remove entities, aliases and facts.
 
-Made by `KnowledgeBase.change()`, which commits it or rolls it back. What was touched is noted under the new revision, so
-that matcher and index can be brought up to date by just that.
+Made by `KnowledgeBase.change()`, which commits it or rolls it back. What was touched is noted under the new revision,
+so that matcher and index can be brought up to date by just that.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from itertools import chain
+from math import isfinite
 
 from wellread.errors import KnowledgeBaseError, UnknownEntityError
 from wellread.kb import names
@@ -20,13 +22,13 @@ class Change:
     def __init__(self, connection: sqlite3.Connection, revision: int) -> None:
         self._connection = connection
         self._revision = revision
-        self._waiting: list[tuple[int, str, str]] = []
+        self._waiting: dict[int, tuple[tuple[str, str], ...]] = {}
+        """Facts by the number of their subject: their objects may come later in the change."""
 
     def add(self, *entities: Entity) -> None:
         """New entities; an id that is there already is an error."""
         for entity in entities:
-            if not entity.id:
-                raise KnowledgeBaseError("an entity needs an id that is not empty")
+            _refuse_faulty(entity)
             row = (entity.id, entity.title, entity.description, entity.kind, entity.popularity)
             try:
                 cursor = self._connection.execute(
@@ -44,6 +46,7 @@ class Change:
     def update(self, *entities: Entity) -> None:
         """Replace title, description, kind, popularity, aliases and outgoing facts of entities that are there."""
         for entity in entities:
+            _refuse_faulty(entity)
             num = self._num(entity.id)
             self._empty(num)
             self._connection.execute("DELETE FROM facts WHERE subject = ?", (num,))
@@ -71,27 +74,26 @@ class Change:
 
     def finish(self) -> None:
         """Write the facts that waited for their objects, and raise the revision."""
-        for subject, relation, id in self._waiting:
-            object = self._num(id)
-            self._connection.execute("INSERT OR IGNORE INTO relations (name) VALUES (?)", (relation,))
-            self._connection.execute(
-                "INSERT OR IGNORE INTO facts SELECT ?, num, ? FROM relations WHERE name = ?",
-                (subject, object, relation),
-            )
+        for subject, facts in self._waiting.items():
+            for relation, id in facts:
+                object = self._num(id)
+                self._connection.execute("INSERT OR IGNORE INTO relations (name) VALUES (?)", (relation,))
+                self._connection.execute(
+                    "INSERT OR IGNORE INTO facts SELECT ?, num, ? FROM relations WHERE name = ?",
+                    (subject, object, relation),
+                )
         self._connection.execute("UPDATE metadata SET value = ? WHERE key = 'revision'", (str(self._revision),))
 
     def _num(self, id: str) -> int:
         row = self._connection.execute("SELECT num FROM entities WHERE id = ?", (id,)).fetchone()
         if row is None:
-            raise UnknownEntityError(f"there is no entity {id!r}; add it first, or in the same change")
+            raise UnknownEntityError(f"there is no entity {id!r}; check the id, or add it first or in the same change")
         return int(row[0])
 
     def _fill(self, num: int, entity: Entity) -> None:
         aliases = {entity.title: 1.0, **entity.aliases}
         rows = [(num, name, names.as_signed(names.key(name)), count) for name, count in sorted(aliases.items())]
         rows = [row for row in rows if row[2]]
-        if not rows:
-            raise KnowledgeBaseError(f"entity {entity.id!r} has no name with a letter or sign in it; give it a title")
         self._connection.executemany("INSERT INTO aliases VALUES (?, ?, ?, ?)", rows)
         text = joined_names(row[1] for row in rows)
         self._connection.execute(
@@ -99,7 +101,7 @@ class Change:
         )
         self._note_names([row[2] for row in rows])
         self._note_entity(entity.id)
-        self._waiting += [(num, relation, object) for relation, object in entity.facts]
+        self._waiting[num] = tuple(entity.facts)
 
     def _empty(self, num: int) -> None:
         rows = self._connection.execute(
@@ -112,6 +114,7 @@ class Change:
             (num, joined_names(row[0] for row in rows), description),
         )
         self._connection.execute("DELETE FROM aliases WHERE entity = ?", (num,))
+        self._waiting.pop(num, None)
         self._note_names([row[1] for row in rows])
 
     def _note_names(self, keys: list[int]) -> None:
@@ -120,6 +123,27 @@ class Change:
 
     def _note_entity(self, id: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO changed_entities VALUES (?, ?)", (id, self._revision))
+
+
+def fault(entity: Entity) -> str | None:
+    """Why a KB cannot hold an entity ("has no id"), or None where it can."""
+    if not entity.id:
+        return "has no id"
+    if not any(names.words(name) for name in (entity.title, *entity.aliases)):
+        return "has no name with a letter or sign in it"
+    if not all(isfinite(number) and number >= 0 for number in (entity.popularity, *entity.aliases.values())):
+        return "has a count or popularity that is negative or not a number"
+    texts = (entity.id, entity.title, entity.description, entity.kind, *entity.aliases, *chain(*entity.facts))
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return "has half a surrogate pair in its text"
+    return None
+
+
+def _refuse_faulty(entity: Entity) -> None:
+    if reason := fault(entity):
+        raise KnowledgeBaseError(f"the entity {entity.id!r} ({entity.title!r}) {reason}; mend it and try again")
 
 
 def joined_names(aliases: Iterable[str]) -> str:

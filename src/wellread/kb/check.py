@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from collections.abc import Iterator
 from itertools import islice
 
 from wellread.kb import names
-from wellread.kb.schema import sqlite_errors
+from wellread.kb.schema import INDEXES, sqlite_errors
 from wellread.kb.store import KnowledgeBase
 
 _CHUNK = 100_000
@@ -14,14 +16,24 @@ _CHUNK = 100_000
 _RULES = (
     ("entities without a name", "SELECT id FROM entities WHERE num NOT IN (SELECT entity FROM aliases)"),
     ("aliases of no entity", "SELECT name FROM aliases WHERE entity NOT IN (SELECT num FROM entities)"),
-    ("negative counts", "SELECT name FROM aliases WHERE count < 0"),
+    ("counts that are no numbers from 0 on", "SELECT name FROM aliases WHERE NOT (count BETWEEN 0 AND 1e308)"),
+    (
+        "popularities that are no numbers from 0 on",
+        "SELECT id FROM entities WHERE NOT (popularity BETWEEN 0 AND 1e308)",
+    ),
+    ("aliases without a letter or sign", "SELECT entity FROM aliases WHERE key = 0"),
     ("facts of no subject", "SELECT subject FROM facts WHERE subject NOT IN (SELECT num FROM entities)"),
     ("facts of no object", "SELECT object FROM facts WHERE object NOT IN (SELECT num FROM entities)"),
     ("facts of no relation", "SELECT relation FROM facts WHERE relation NOT IN (SELECT num FROM relations)"),
     ("unfinished build", "SELECT key FROM metadata WHERE key = 'building'"),
     (
+        "metadata missing",
+        "SELECT column1 FROM (VALUES ('uid'), ('revision')) WHERE column1 NOT IN (SELECT key FROM metadata)",
+    ),
+    (
         "changes after the last revision",
-        "SELECT revision FROM changed_names WHERE revision > (SELECT 0 + value FROM metadata WHERE key = 'revision')",
+        "SELECT max(revision) FROM (SELECT revision FROM changed_names UNION SELECT revision FROM changed_entities) "
+        "HAVING max(revision) > (SELECT 0 + value FROM metadata WHERE key = 'revision')",
     ),
     (
         "entities missing from the text index",
@@ -37,10 +49,26 @@ _RULES = (
 def check(kb: KnowledgeBase) -> list[str]:
     """What is wrong, a line each; an empty list means that the file is sound."""
     with sqlite_errors(kb.path):
-        damage = [row[0] for row in kb.connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
-        if damage:
+        if damage := list(_damage(kb)):
             return [f"the file is damaged: {line}" for line in damage]
-        return [*_broken_rules(kb), *_wrong_keys(kb)]
+        return [*_missing_indexes(kb), *_broken_rules(kb), *_wrong_keys(kb), *_wrong_text(kb)]
+
+
+def _damage(kb: KnowledgeBase) -> Iterator[str]:
+    try:
+        yield from (row[0] for row in kb.connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok")
+        kb.connection.execute("SELECT count(*) FROM vocabulary").fetchone()  # reads the whole text index
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):
+            raise
+        yield str(error)
+
+
+def _missing_indexes(kb: KnowledgeBase) -> Iterator[str]:
+    there = {name for (name,) in kb.connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    missing = sorted(set(re.findall(r"INDEX IF NOT EXISTS (\w+)", INDEXES)) - there)
+    if missing:
+        yield f"missing indexes: {', '.join(missing)}"
 
 
 def _broken_rules(kb: KnowledgeBase) -> Iterator[str]:
@@ -60,3 +88,21 @@ def _wrong_keys(kb: KnowledgeBase) -> Iterator[str]:
             if key != right:
                 yield f"the alias {name!r} has a wrong key; it was not written by wellread"
                 return
+
+
+def _wrong_text(kb: KnowledgeBase) -> Iterator[str]:
+    """The text index keeps the number of words of each entity (as varints) and of each word; they must agree."""
+    indexed = kb.connection.execute("SELECT coalesce(sum(cnt), 0) FROM vocabulary").fetchone()[0]
+    sizes = kb.connection.execute("SELECT sz FROM entity_text_docsize")
+    written = sum(sum(_varints(size)) for (size,) in sizes)
+    if indexed != written:
+        yield f"the text index holds {indexed:,} words of {written:,}; entities will not be found"
+
+
+def _varints(data: bytes) -> Iterator[int]:
+    value = 0
+    for byte in data:
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            yield value
+            value = 0

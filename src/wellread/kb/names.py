@@ -156,7 +156,7 @@ def word_hash(word: str, case: Case = "folded") -> int:
 
 
 def key(name: str, case: Case = "folded") -> int:
-    """The key of a name, 0 for a name without words: key("New York") == key("new  york")."""
+    """A name's key, 0 for a name without words; the same for "New York" and "new  york"."""
     node = 0
     for word in words(name):
         node = _mix((node * _STEP + word_hash(word, case)) & _MASK)
@@ -192,7 +192,7 @@ class _Tables:
         self.inverses = np.ones(1, np.uint64)
 
     def classify(self, codes: NDArray[np.unsignedinteger]) -> NDArray[np.uint8]:
-        found = self.classes[codes]
+        found: NDArray[np.uint8] = self.classes[codes]
         if not found.all():
             for code in np.unique(codes[found == 0]).tolist():
                 self._learn(code)

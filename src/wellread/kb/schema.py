@@ -20,6 +20,9 @@ from wellread.errors import KnowledgeBaseError, StorageError
 APPLICATION = int.from_bytes(b"WELL", "big")
 SCHEMA = 1
 
+_PATIENCE = 10.0
+"""Seconds to wait for another process's change to end."""
+
 TABLES = """
 CREATE TABLE metadata (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE entities (
@@ -54,15 +57,19 @@ def create(path: Path) -> sqlite3.Connection:
     """A new file with empty tables, without the indexes."""
     with sqlite_errors(path):
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA}")
-        connection.execute("BEGIN")
-        for statement in TABLES.split(";"):
-            connection.execute(statement)
-        connection.executemany(
-            "INSERT INTO metadata VALUES (?, ?)", [("uid", uuid.uuid4().hex), ("revision", "0"), ("language", "en")]
-        )
-        connection.execute("COMMIT")
+        try:
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
+            connection.execute("BEGIN")
+            for statement in TABLES.split(";"):
+                connection.execute(statement)
+            connection.executemany(
+                "INSERT INTO metadata VALUES (?, ?)", [("uid", uuid.uuid4().hex), ("revision", "0"), ("language", "en")]
+            )
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.close()
+            raise
     return connection
 
 
@@ -74,36 +81,42 @@ def connect(path: Path, *, writable: bool) -> sqlite3.Connection:
         )
     if path.is_dir():
         raise KnowledgeBaseError(f"{path} is a folder; a knowledge base is one file, see: wellread kb build --help")
+    if writable and not os.access(path, os.W_OK):
+        raise StorageError(f"{path} cannot be written; change its permissions or copy it elsewhere")
     with sqlite_errors(path):
-        connection = _open(path, "rw" if writable else "ro")
         try:
-            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            return _open(path, "rw" if writable else "ro")
         except sqlite3.OperationalError:
             # WAL needs a place for its index; in a folder that cannot be written the file is taken as it stands.
             if writable or os.access(path.parent, os.W_OK) or Path(f"{path}-wal").exists():
                 raise
-            connection = _open(path, "ro&immutable=1")
-            application = connection.execute("PRAGMA application_id").fetchone()[0]
-        schema = connection.execute("PRAGMA user_version").fetchone()[0]
-        if application != APPLICATION:
-            raise KnowledgeBaseError(
-                f"{path} is an SQLite file but not a knowledge base; build one with: wellread kb build"
-            )
-        if schema > SCHEMA:
-            raise KnowledgeBaseError(
-                f"{path} was written by a newer wellread (schema {schema}, this one reads up to {SCHEMA}); "
-                "upgrade with: pip install --upgrade wellread"
-            )
-        if writable and not os.access(path, os.W_OK):
-            raise StorageError(f"{path} cannot be written; change its permissions or copy it elsewhere")
-        connection.execute("PRAGMA busy_timeout = 10000")
-        connection.execute("PRAGMA foreign_keys = ON")
-    return connection
+            return _open(path, "ro&immutable=1")
 
 
 def _open(path: Path, mode: str) -> sqlite3.Connection:
     uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(uri, timeout=_PATIENCE, uri=True, isolation_level=None, check_same_thread=False)
+    try:
+        _check_ours(path, connection)
+        connection.execute("PRAGMA foreign_keys = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_ours(path: Path, connection: sqlite3.Connection) -> None:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    schema = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application != APPLICATION:
+        raise KnowledgeBaseError(
+            f"{path} is an SQLite file but not a knowledge base; build one with: wellread kb build"
+        )
+    if schema > SCHEMA:
+        raise KnowledgeBaseError(
+            f"{path} was written by a newer wellread (schema {schema}, this one reads up to {SCHEMA}); "
+            "upgrade with: pip install --upgrade wellread"
+        )
 
 
 @contextmanager
@@ -118,15 +131,17 @@ def sqlite_errors(path: Path) -> Iterator[None]:
                 f"the disk is full (or fails): {path} keeps its last state; free some space and run it again"
             ) from error
         if "readonly" in text or "unable to open" in text:
-            raise StorageError(f"cannot write {path}: {text}; change the permissions of it and its folder") from error
+            raise StorageError(
+                f"cannot open or write {path} ({text}); change the permissions of it and its folder"
+            ) from error
         if "locked" in text or "busy" in text:
             raise KnowledgeBaseError(
                 f"{path} is being changed by another process; try again when it is done"
             ) from error
         if "not a database" in text or "malformed" in text:
             raise KnowledgeBaseError(
-                f"{path} is not a knowledge base or is damaged ({text}); check the path, or build it again with: "
-                "wellread kb build"
+                f"{path} is not a knowledge base or is damaged ({text}); check the path, or delete it and build it "
+                "again with: wellread kb build"
             ) from error
         if "no such table" in text:
             raise KnowledgeBaseError(f"{path} is an unfinished knowledge base ({text}); build it again") from error

@@ -1,29 +1,37 @@
 """Finding entities by what a person types: the beginning of a name, words, or a name with typing errors.
 
 All three stand on one full-text index over names and descriptions. A fuzzy search first mends each word against the
-index's own vocabulary, so that it needs no index of its own.
+index's own vocabulary, so that it needs no index of its own. Words are here what the index takes for words, not those
+of `names.py`: it does not split what is written without spaces.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import unicodedata
 from typing import TYPE_CHECKING
 
 from wellread.errors import UsageError
-from wellread.kb.names import fold, words
+from wellread.kb.names import fold
 
 if TYPE_CHECKING:
     from wellread.kb.store import How
 
 Row = tuple[int, str, str, str, str, float]
 
+_WORD = re.compile(r"[^\W_]+")
+
 _NEAR = 70.0
 """How alike (of 100) a word must be to stand in for another."""
+
+_CONSIDERED = 200
+"""Entities, the best known ones, that a fuzzy search chooses among."""
 
 
 def find(connection: sqlite3.Connection, query: str, how: How, limit: int) -> list[Row]:
     """Rows of `entities`, best first; nothing for a query without words."""
-    terms = [word for word in words(query) if any(letter.isalnum() for letter in word)]
+    terms = _terms(query)
     if not terms:
         return []
     if how == "prefix":
@@ -31,13 +39,22 @@ def find(connection: sqlite3.Connection, query: str, how: How, limit: int) -> li
     if how == "text":
         return _matching(connection, " AND ".join(map(_quoted, terms)), limit, by_rank=True)
     if how == "fuzzy":
-        alike = [_alike(connection, "".join(map(fold, term))) for term in terms]
+        folded = [_folded(term) for term in terms]
+        alike = [_alike(connection, term) for term in folded]
         if not all(alike):
             return []
         either = ["(" + " OR ".join(map(_quoted, options)) + ")" for options in alike]
-        rows = _matching(connection, "{names}: (" + " AND ".join(either) + ")", max(200, limit))
-        return _nearest(query, rows)[:limit]
+        rows = _matching(connection, "{names}: (" + " AND ".join(either) + ")", max(_CONSIDERED, limit))
+        return _nearest(connection, folded, rows)[:limit]
     raise UsageError(f"how={how!r} is not a way to search; choose prefix, text or fuzzy")
+
+
+def _terms(text: str) -> list[str]:
+    return _WORD.findall(unicodedata.normalize("NFC", text))
+
+
+def _folded(term: str) -> str:
+    return "".join(map(fold, term))
 
 
 def _quoted(term: str) -> str:
@@ -48,8 +65,8 @@ def _matching(connection: sqlite3.Connection, match: str, limit: int, *, by_rank
     # Titles count ten times the description's words; the better known entity goes first where names decide.
     order = "bm25(entity_text, 10.0, 1.0), e.popularity DESC" if by_rank else "e.popularity DESC, length(e.title)"
     return connection.execute(
-        "SELECT e.num, e.id, e.title, e.description, e.kind, e.popularity FROM entity_text t JOIN entities e "
-        f"ON e.num = t.rowid WHERE entity_text MATCH ? ORDER BY {order}, e.num LIMIT ?",  # noqa: S608  # two fixed orders
+        "SELECT e.num, e.id, e.title, e.description, e.kind, e.popularity FROM entity_text t "  # noqa: S608  # fixed orders
+        f"JOIN entities e ON e.num = t.rowid WHERE entity_text MATCH ? ORDER BY {order}, e.num LIMIT ?",
         (match, limit),
     ).fetchall()
 
@@ -67,10 +84,18 @@ def _alike(connection: sqlite3.Connection, term: str) -> list[str]:
     return []
 
 
-def _nearest(query: str, rows: list[Row]) -> list[Row]:
+def _nearest(connection: sqlite3.Connection, terms: list[str], rows: list[Row]) -> list[Row]:
+    """By the name whose words come nearest to the typed ones; equally near: the better known, then the shorter name."""
     from rapidfuzz import fuzz
 
-    def likeness(row: Row) -> float:
-        return fuzz.ratio("".join(map(fold, query)), "".join(map(fold, row[2])))
+    def likeness(name: str) -> tuple[float, float]:
+        words = [_folded(word) for word in _terms(name)]
+        nearest = sum(max((fuzz.ratio(term, word) for word in words), default=0.0) for term in terms)
+        return nearest, fuzz.ratio(" ".join(terms), " ".join(words))
 
-    return sorted(rows, key=likeness, reverse=True)
+    def order(row: Row) -> tuple[float, float, float]:
+        aliases = connection.execute("SELECT name FROM aliases WHERE entity = ?", (row[0],))
+        words, whole = max(likeness(name) for (name,) in aliases)
+        return -words, -row[5], -whole
+
+    return sorted(rows, key=order)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 How = Literal["prefix", "text", "fuzzy"]
 
+Named = tuple[str, float, str, str, float, str]
+"""An alias and its entity: name, count, id, title, popularity, kind."""
+
 MOST_CANDIDATES = 30
 """KnowBERT's limit on the candidates of a mention."""
 
@@ -73,7 +76,8 @@ class KnowledgeBase:
         return int(self._one("SELECT count(*) FROM entities"))
 
     def __contains__(self, id: object) -> bool:
-        return self.connection.execute("SELECT 1 FROM entities WHERE id = ?", (id,)).fetchone() is not None
+        with sqlite_errors(self.path):
+            return self.connection.execute("SELECT 1 FROM entities WHERE id = ?", (id,)).fetchone() is not None
 
     @property
     def revision(self) -> int:
@@ -92,20 +96,24 @@ class KnowledgeBase:
             row = self.connection.execute(
                 "SELECT num, id, title, description, kind, popularity FROM entities WHERE id = ?", (id,)
             ).fetchone()
-        if row is None:
-            raise UnknownEntityError(f"{self.path.name} has no entity {id!r}; look for it with: wellread kb search")
-        return self._entity(row)
+            if row is None:
+                raise self._unknown(id)
+            return self._entity(row)
 
     def entities(self) -> Iterator[Entity]:
         """Every entity in the order it was added, streamed."""
-        cursor = self.connection.execute(
-            "SELECT num, id, title, description, kind, popularity FROM entities ORDER BY num"
-        )
-        return map(self._entity, cursor)
+        with sqlite_errors(self.path):
+            yield from map(
+                self._entity,
+                self.connection.execute(
+                    "SELECT num, id, title, description, kind, popularity FROM entities ORDER BY num"
+                ),
+            )
 
     def forms(self) -> Iterator[Form]:
         """The irregular forms of words that names of this KB are made of."""
-        return (Form(*row) for row in self.connection.execute("SELECT form, word, kind FROM forms"))
+        with sqlite_errors(self.path):
+            yield from (Form(*row) for row in self.connection.execute("SELECT form, word, kind FROM forms"))
 
     def candidates(
         self,
@@ -124,15 +132,21 @@ class KnowledgeBase:
         if case != "folded":
             same = names.key(name, case)
             rows = [row for row in rows if names.key(row[0], case) == same]
-        return rank((row for row in rows if kinds is None or row[5] in kinds), limit)
+        if kinds is not None:
+            rows = [row for row in rows if row[5] in kinds]
+        return rank(rows, limit, spelled=name)
 
-    def named(self, key: int) -> list[tuple[str, float, str, str, float, str]]:
-        """(name, count, id, title, popularity, kind) of every alias with a (signed) key."""
-        return self.connection.execute(
-            "SELECT a.name, a.count, e.id, e.title, e.popularity, e.kind FROM aliases a JOIN entities e ON e.num = a.entity "
-            "WHERE a.key = ?",
-            (key,),
-        ).fetchall()
+    def named(self, key: int) -> list[Named]:
+        """Every alias with a (signed) key."""
+        try:
+            return self.connection.execute(
+                "SELECT a.name, a.count, e.id, e.title, e.popularity, e.kind "
+                "FROM aliases a JOIN entities e ON e.num = a.entity WHERE a.key = ?",
+                (key,),
+            ).fetchall()
+        except sqlite3.Error:
+            with sqlite_errors(self.path):  # entered only now: every microsecond counts here
+                raise
 
     def neighbours(self, id: str, *, relation: str | None = None) -> list[Neighbour]:
         """The entities joined to one by a fact in either direction; its own facts first."""
@@ -142,15 +156,16 @@ class KnowledgeBase:
             "AND (? IS NULL OR r.name = ?) ORDER BY f.relation, e.num"
         )
         if id not in self:
-            raise UnknownEntityError(f"{self.path.name} has no entity {id!r}; look for it with: wellread kb search")
+            raise self._unknown(id)
         found = []
-        for here, there in (("subject", "object"), ("object", "subject")):
-            rows = self.connection.execute(query.format(here=here, there=there), (id, relation, relation))
-            found += [Neighbour(*row, outgoing=here == "subject") for row in rows]
+        with sqlite_errors(self.path):
+            for here, there in (("subject", "object"), ("object", "subject")):
+                rows = self.connection.execute(query.format(here=here, there=there), (id, relation, relation))
+                found += [Neighbour(name, other, title, here == "subject") for name, other, title in rows]
         return found
 
     def search(self, query: str, *, how: How = "prefix", limit: int = 10) -> list[Entity]:
-        """Entities by the beginning of a name, by the words of name and description, or by a name with typing errors."""
+        """Entities by the beginning of a name, by words of name and description, or by a name with typing errors."""
         from wellread.kb.search import find
 
         with sqlite_errors(self.path):
@@ -168,6 +183,8 @@ class KnowledgeBase:
 
         if not self.writable:
             raise KnowledgeBaseError(f"{self.path} is open for reading; use KnowledgeBase.open(path, writable=True)")
+        if self.connection.in_transaction:
+            raise KnowledgeBaseError(f"a change of {self.path} is open already; do both in one, or one after the other")
         with sqlite_errors(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
@@ -197,23 +214,28 @@ class KnowledgeBase:
 
     def changed_names(self, since: int) -> list[int]:
         """Keys (signed) of the names that a later revision than `since` added or removed."""
-        return [row[0] for row in self.connection.execute("SELECT key FROM changed_names WHERE revision > ?", (since,))]
+        with sqlite_errors(self.path):
+            rows = self.connection.execute("SELECT key FROM changed_names WHERE revision > ?", (since,))
+            return [key for (key,) in rows]
 
     def changed_entities(self, since: int) -> list[str]:
         """Ids of the entities that a later revision than `since` added, updated or removed."""
-        return [
-            row[0] for row in self.connection.execute("SELECT id FROM changed_entities WHERE revision > ?", (since,))
-        ]
+        with sqlite_errors(self.path):
+            rows = self.connection.execute("SELECT id FROM changed_entities WHERE revision > ?", (since,))
+            return [id for (id,) in rows]
 
     def _entity(self, row: tuple[int, str, str, str, str, float]) -> Entity:
         num, id, title, description, kind, popularity = row
         aliases = dict(self.connection.execute("SELECT name, count FROM aliases WHERE entity = ?", (num,)))
         facts = self.connection.execute(
-            "SELECT r.name, e.id FROM facts f JOIN relations r ON r.num = f.relation JOIN entities e ON e.num = f.object "
-            "WHERE f.subject = ?",
+            "SELECT r.name, e.id FROM facts f JOIN relations r ON r.num = f.relation "
+            "JOIN entities e ON e.num = f.object WHERE f.subject = ?",
             (num,),
         )
         return Entity(id, title, description, kind, popularity, aliases, tuple(facts))
+
+    def _unknown(self, id: str) -> UnknownEntityError:
+        return UnknownEntityError(f"{self.path.name} has no entity {id!r}; look for it with: wellread kb search")
 
     def _one(self, query: str) -> str | int:
         with sqlite_errors(self.path):
@@ -221,19 +243,22 @@ class KnowledgeBase:
         return value
 
 
-def rank(rows: Iterable[tuple[str, float, str, str, float, str]], limit: int = MOST_CANDIDATES) -> list[Candidate]:
-    """Candidates from `KnowledgeBase.named` rows: prior = share of the counts, ties by popularity, then by id.
+def rank(rows: Iterable[Named], limit: int = MOST_CANDIDATES, *, spelled: str = "") -> list[Candidate]:
+    """Candidates from `KnowledgeBase.named` rows: prior = share of the counts.
+
+    Between equal counts those with an alias spelled just as in the text come first, then the better known, then by id.
 
     >>> rank([("Jaguar", 9, "Q35694", "Jaguar", 50, ""), ("jaguar", 1, "Q30055", "Jaguar Cars", 20, "")])
     [Candidate("Q35694", "Jaguar", 0.9, 0.9), Candidate("Q30055", "Jaguar Cars", 0.1, 0.1)]
     """
-    counts: dict[str, float] = {}
-    entities: dict[str, tuple[str, float]] = {}
-    for _, count, id, title, popularity, _ in rows:
-        counts[id] = counts.get(id, 0.0) + count
-        entities[id] = (title, popularity)
-    best = sorted(counts, key=lambda id: (-counts[id], -entities[id][1], id))[:limit]
-    total = sum(counts[id] for id in best)
-    share = 1 / len(best) if best and not total else 0.0
-    priors = {id: counts[id] / total if total else share for id in best}
-    return [Candidate(id, entities[id][0], priors[id], priors[id]) for id in best]
+    found: dict[str, tuple[float, bool, float, str, str]] = {}
+    for name, count, id, title, popularity, _ in rows:
+        less, other, *_ = found.get(id, (0.0, True))
+        found[id] = (less - count, other and name != spelled, -popularity, id, title)
+    best = sorted(found.values())[:limit]
+    total = -sum(entry[0] for entry in best)
+    candidates = []
+    for less, _, _, id, title in best:
+        prior = -less / total if total else 1 / len(best)
+        candidates.append(Candidate(id, title, prior, prior))
+    return candidates

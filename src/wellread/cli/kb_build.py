@@ -70,7 +70,7 @@ def build(
         else:
             assert path is not None
             _build_from(source, path, target, options, tally)
-        _compile(target)
+        _compile(target, tally)
     _report(target, tally, as_json)
 
 
@@ -96,23 +96,20 @@ def merge(kbs: tuple[str, ...], to: str, as_json: bool) -> None:
     tally = Tally()
     with console.progress_bar(f"merging {target.name}", tally):
         merge_kbs([kb_path(kb) for kb in kbs], target, tally=tally)
-        _compile(target)
+        _compile(target, tally)
     _report(target, tally, as_json)
 
 
 def _build_from(source: str, path: str, target: Path, options: dict[str, Any], tally: Tally) -> None:
-    from wellread.kb.build import Origin
+    from wellread.kb.build import Origin, state_of
     from wellread.kb.build import build as build_kb
     from wellread.kb.tables import read_header
 
-    about = read_header(path) if source == "jsonl" and path != "-" else {}
-    origin = Origin(
-        about.pop("source", f"{source}: {Path(path).name}"),
-        options["licence"] or about.pop("licence", ""),
-        about.pop("language", options["language"]),
-        settings=_fingerprint(path, options),
-        extra=about,
-    )
+    about = {"source": f"{source}: {Path(path).name}", "licence": "", "language": options["language"]}
+    about |= read_header(path) if source == "jsonl" else {}
+    about |= {"licence": options["licence"]} if options["licence"] else {}
+    settings = state_of(Path(path), *map(Path, options["facts"])) + json.dumps(options, sort_keys=True)
+    origin = Origin(about.pop("source"), about.pop("licence"), about.pop("language"), settings=settings, extra=about)
     build_kb(_reader(source, path, options), target, origin=origin, tally=tally)
 
 
@@ -145,18 +142,12 @@ def _reader(source: str, path: str, options: dict[str, Any]) -> Callable[[Tally]
     return records
 
 
-def _fingerprint(path: str, options: dict[str, Any]) -> str:
-    """What must be the same for a killed build to be gone on with."""
-    files = [Path(name) for name in (path, *options["facts"]) if name != "-"]
-    sizes = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
-    return json.dumps([sizes, options], sort_keys=True)
-
-
-def _compile(target: Path) -> None:
+def _compile(target: Path, tally: Tally) -> None:
     """Compile the names now, so that the first link need not wait for it."""
     from wellread.kb.store import KnowledgeBase
     from wellread.mentions.match import Matcher
 
+    tally.step = "compiling names"
     with KnowledgeBase.open(target) as kb:
         Matcher.of(kb)
 

@@ -58,8 +58,8 @@ def add(
             raise UsageError("an entity needs a --title")
         entities = [Entity(id_, title, description, kind, aliases=dict.fromkeys(aliases, 1.0))]
     with open_kb(kb, writable=True) as opened:
-        there = {entity.id for entity in entities if entity.id in opened} if update else set()
         with opened.change() as change:
+            there = {entity.id for entity in entities if entity.id in opened} if update else set()
             change.add(*(entity for entity in entities if entity.id not in there))
             change.update(*(entity for entity in entities if entity.id in there))
         revision = opened.revision

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from wellread import assets
 from wellread.errors import InputError, KnowledgeBaseError
 from wellread.files import read_text
 from wellread.kb import wordnet
-from wellread.kb.build import Origin, build
+from wellread.kb.build import Origin, build, state_of
 from wellread.kb.names import follow, key, split, words
 from wellread.kb.records import Entity, Record, Tally
 from wellread.kb.store import KnowledgeBase
@@ -39,7 +40,7 @@ class Packaged:
 def kb_path(name: str | Path) -> Path:
     """Where a KB is: a path as it stands; a plain name ("wordnet", "drugs") in the `kb` folder of wellread's home."""
     path = Path(name)
-    if path.exists() or path.suffix or len(path.parts) > 1:
+    if path.is_file() or path.suffix or len(path.parts) > 1:
         return path
     return assets.home() / "kb" / f"{name}.kb"
 
@@ -57,34 +58,27 @@ def build_packaged(name: str, to: str | Path | None = None, *, folder: str | Pat
     recipe = PACKAGED[name]
     where = Path(folder) if folder is not None else assets.fetch(recipe.asset)
     path = kb_path(to if to is not None else name)
-    origin = Origin(name, recipe.licence, settings=where.name, extra=recipe.extra)
+    origin = Origin(name, recipe.licence, settings=state_of(where), extra=recipe.extra)
     build(lambda counting: recipe.read(where, counting), path, origin=origin, tally=tally)
     return path
 
 
 def read_vital(folder: Path, tally: Tally) -> Iterator[Record]:
     """The vital articles as entities `wp:Title`."""
-    path = folder / "summaries_en-us.json"
-    try:
-        articles = json.loads(read_text(path))
-        leads = {title: str(article["extract"]) for title, article in articles.items()}
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise InputError(
-            f"{path} is not the vital articles' file ({error!r}); fetch it again: wellread fetch vital"
-        ) from error
+    articles = _read_articles(folder / "summaries_en-us.json")
     tally.total_bytes = len(articles)
-    named = {title: _aliases(title, articles[title]["description"] or "", lead) for title, lead in leads.items()}
+    leads = {title: article.lead for title, article in articles.items()}
+    named = {title: _aliases(title, article.short, article.lead) for title, article in articles.items()}
     _drop_common_words(named, leads)
     speaks_of = _mentions(leads, named)
     inlinks = Counter(other for others in speaks_of.values() for other in others)
-    for title, lead in leads.items():
-        article = articles[title]
-        short = str(article["description"] or "").rstrip(".")
+    for title, article in articles.items():
+        short = article.short.rstrip(".")
         yield Entity(
             f"wp:{title}",
             title,
-            f"{short}. {lead}" if short else lead,
-            str(article["topic"] or ""),
+            f"{short}. {article.lead}" if short else article.lead,
+            article.topic,
             float(inlinks[title]),
             named[title],
             tuple(("mentions", f"wp:{other}") for other in speaks_of[title]),
@@ -93,11 +87,33 @@ def read_vital(folder: Path, tally: Tally) -> Iterator[Record]:
         tally.done_bytes += 1
 
 
+class _Article(NamedTuple):
+    lead: str
+    short: str
+    topic: str
+
+
+def _read_articles(path: Path) -> dict[str, _Article]:
+    try:
+        articles = {
+            title: _Article(*(str(article[field] or "") for field in ("extract", "description", "topic")))
+            for title, article in json.loads(read_text(path)).items()
+        }
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"{path} is not the vital articles' file ({error!r}); fetch it again: wellread fetch vital"
+        ) from error
+    if not articles:
+        raise InputError(f"{path} has no articles; fetch it again: wellread fetch vital")
+    return articles
+
+
 _TITLE, _BASE, _SEEN = 10.0, 5.0, 1.0
 """What a title, a title without its parenthesis, and a name read off the lead count for."""
 
 _KNOWN_AS = re.compile(
-    r"(?:known|called|abbreviated|nicknamed|referred to)(?: \w+)? (?:as |the |\")*((?:[A-Z][\w.’'-]*)(?: [A-Z][\w.’'-]*){0,4})"
+    r"(?:known|called|abbreviated|nicknamed|referred to)(?: \w+)? (?:as |the |\")*"
+    r"((?:[A-Z][\w.’'-]*)(?: [A-Z][\w.’'-]*){0,4})"
 )
 _ACRONYM = re.compile(r"\(([A-Z](?:\.?[A-Z]){1,5}\.?)\)")
 _YEARS = re.compile(r"\((?:born |died |c\. ?|fl\. ?|r\. ?)*\d+[^)]*\)$|\(\d+.*BC\)")
@@ -107,7 +123,7 @@ _SUBJECT = re.compile(r"^(?:The (?=[A-Z]))?((?!The )[A-Z][^,(;:.]{1,60}?)(?:,? \
 def _aliases(title: str, description: str, lead: str) -> dict[str, float]:
     """Names of an article: its title, and what title and lead give away with certainty."""
     base = re.sub(r" \([^)]*\)$", "", title)
-    found = Counter({title: _TITLE})
+    found = defaultdict(float, {title: _TITLE})
     if base != title:
         found[base] += _BASE
     if ", " in base:

@@ -5,23 +5,24 @@ One entity a line or row. The fields are those of `records.Entity`; only `id` an
     {"id": "Q90", "title": "Paris", "description": "capital of France", "kind": "city", "popularity": 412,
      "aliases": {"Paris": 310, "City of Light": 4}, "facts": [["capital of", "Q142"]]}
 
-`aliases` may also be a list of names, or in a CSV cell names with "|" between them. Columns with other names are mapped:
-`{"title": ("name",), "description": ("short", "text")}` takes the title from `name` and joins two columns to the
-description. Facts of a table are (subject, relation, object), tabs or commas between them; what follows is ignored.
+`aliases` may also be a list of names, or in a CSV cell names with "|" between them. Columns with other names are
+mapped: `{"title": ("name",), "description": ("short", "text")}` takes the title from `name` and joins two columns to
+the description. Facts of a table are (subject, relation, object), tabs or commas between them; what follows is ignored.
 """
 
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from math import isfinite
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 import orjson
 
 from wellread.errors import InputError, UsageError
-from wellread.files import decode, open_bytes, read_lines
+from wellread.files import decode, read_lines
 from wellread.kb.records import Entity, Fact, Form, Record, Tally
 from wellread.kb.store import KnowledgeBase
 
@@ -30,6 +31,9 @@ Columns = Mapping[str, Sequence[str]]
 OnBroken = Literal["refuse", "skip"]
 
 FIELDS: tuple[Field, ...] = get_args(Field)
+
+_OWN = ("uid", "revision", "building", "done")
+"""Metadata that belongs to one file and does not travel."""
 
 
 def parse_columns(pairs: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -51,9 +55,10 @@ def read_jsonl(
         if not line.strip():
             continue
         try:
-            yield from _records(_object(line), columns or {})
+            if record := _record(_object(line), columns or {}):
+                yield record
             tally.read += 1
-        except (ValueError, InputError) as error:
+        except InputError as error:
             _broken(f"{path}, line {number}", error, on_broken, tally)
 
 
@@ -61,44 +66,41 @@ def read_csv(
     path: str | Path, tally: Tally, *, columns: Columns | None = None, on_broken: OnBroken = "refuse"
 ) -> Iterator[Record]:
     """Entities of a CSV or TSV file with a header row."""
-    with open_bytes(path, tally) as file:
-        rows = _rows(file, str(path))
-        header = next(rows, None)
-        if header is None:
-            raise InputError(f"{path} is empty; expected a header row such as id,title,description,aliases")
-        wanted = [name for names in (columns or {}).values() for name in names]
-        absent = [
-            name for name in (*wanted, *(f for f in ("id", "title") if f not in (columns or {}))) if name not in header
-        ]
-        if absent:
-            raise InputError(
-                f"{path} has no column {', '.join(absent)} (it has {', '.join(header)}); map yours with --map id=COLUMN"
-            )
-        for number, row in enumerate(rows, 2):
-            try:
-                if len(row) != len(header):
-                    raise InputError(f"{len(row)} cells, the header has {len(header)}")
-                yield from _records({k: v for k, v in zip(header, row, strict=True) if v != ""}, columns or {})
-                tally.read += 1
-            except (ValueError, InputError) as error:
-                _broken(f"{path}, row {number}", error, on_broken, tally)
+    columns = columns or {}
+    rows = _rows(path, tally)
+    _, header = next(rows, (0, None))
+    if header is None:
+        raise InputError(f"{path} is empty; expected a header row such as id,title,description,aliases")
+    wanted = {field: columns.get(field, (field,)) for field in ("id", "title", *columns)}
+    absent = [name for names in wanted.values() for name in names if name not in header]
+    if absent:
+        raise InputError(
+            f"{path} has no column {', '.join(absent)} (it has {', '.join(header)}); map yours with --map id=COLUMN"
+        )
+    for number, row in rows:
+        try:
+            if len(row) != len(header):
+                raise InputError(f"{len(row)} cells, the header has {len(header)}")
+            yield _entity(dict(zip(header, row, strict=True)), columns)
+            tally.read += 1
+        except InputError as error:
+            _broken(f"{path}, line {number}", error, on_broken, tally)
 
 
 def read_facts(path: str | Path, tally: Tally, *, on_broken: OnBroken = "refuse") -> Iterator[Fact]:
     """Facts of a TSV or CSV file without a header: subject, relation, object."""
-    with open_bytes(path, tally) as file:
-        for number, row in enumerate(_rows(file, str(path)), 1):
-            if len(row) >= 3 and all(row[:3]):
-                yield Fact(*row[:3])
-                tally.read += 1
-            elif row:
-                error = InputError("expected subject, relation and object")
-                _broken(f"{path}, row {number}", error, on_broken, tally)
+    for number, row in _rows(path, tally):
+        if len(row) >= 3 and all(row[:3]):
+            yield Fact(*row[:3])
+            tally.read += 1
+        else:
+            error = InputError("expected subject, relation and object")
+            _broken(f"{path}, line {number}", error, on_broken, tally)
 
 
 def write_jsonl(kb: KnowledgeBase, file: IO[bytes]) -> int:
     """Write a KB as `read_jsonl` reads it: what it says of itself, its forms, its entities; returns their number."""
-    about = {key: value for key, value in kb.metadata.items() if key not in ("uid", "revision")}
+    about = {key: value for key, value in kb.metadata.items() if key not in _OWN}
     file.write(orjson.dumps({"kb": about}) + b"\n")
     for form in kb.forms():
         file.write(orjson.dumps({"form": form.form, "word": form.word, "kind": form.kind}) + b"\n")
@@ -109,13 +111,15 @@ def write_jsonl(kb: KnowledgeBase, file: IO[bytes]) -> int:
 
 
 def read_header(path: str | Path) -> dict[str, str]:
-    """What an exported KB says of itself; empty for any other JSONL."""
+    """What an exported KB says of itself; empty for any other JSONL, and for what can be read only once (a pipe)."""
+    if not Path(path).is_file():
+        return {}
     for _, line in read_lines(path):
         try:
             about = _object(line).get("kb")
         except InputError:
             return {}
-        return {str(key): str(value) for key, value in about.items()} if isinstance(about, dict) else {}
+        return {key: str(about[key]) for key in about if key not in _OWN} if isinstance(about, dict) else {}
     return {}
 
 
@@ -139,22 +143,16 @@ def _is_utf8(line: bytes) -> bool:
     return True
 
 
-def _rows(file: IO[bytes], where: str) -> Iterator[list[str]]:
-    """Rows of a table with tabs, semicolons or commas, whichever its first line has."""
-    first = file.readline()
-    delimiter = max("\t;,", key=decode(first, where).count) if first else ","
-
-    def lines() -> Iterator[str]:
-        if first:
-            yield decode(first, where)
-        try:
-            yield from io.TextIOWrapper(file, "utf-8", newline="")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{where} is not UTF-8 ({error}); convert it, e.g. iconv -f LATIN1 -t UTF-8") from None
-        except (EOFError, OSError) as error:
-            raise InputError(f"{where} is truncated or damaged: {error}; fetch or copy it again") from error
-
-    return csv.reader(lines(), delimiter=delimiter)
+def _rows(path: str | Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a table with the number of their (last) line; between cells tabs, semicolons or commas."""
+    lines = ((decode(line, f"{path}, line {number}") + "\n") for number, line in read_lines(path, tally))
+    first = next(lines, "")
+    delimiter = "\t" if "\t" in first else max(";,", key=first.count)
+    reader = csv.reader(chain([first], lines), delimiter=delimiter)
+    try:
+        yield from ((reader.line_num, row) for row in reader if row)
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}: {error}; mend the table") from None
 
 
 def _broken(place: str, error: Exception, on_broken: OnBroken, tally: Tally) -> None:
@@ -163,23 +161,31 @@ def _broken(place: str, error: Exception, on_broken: OnBroken, tally: Tally) -> 
     tally.skip("broken line", f"{place}: {error}")
 
 
-def _records(data: dict[str, Any], columns: Columns) -> Iterator[Record]:
-    if "kb" in data and "id" not in data:
-        return
-    if "form" in data and "word" in data and "id" not in data:
-        yield Form(str(data["form"]), str(data["word"]), str(data.get("kind", "")))
-        return
-    taken = {field: _taken(data, columns.get(field, (field,))) for field in FIELDS}
+def _record(data: dict[str, Any], columns: Columns) -> Record | None:
+    """One line of a JSONL; nothing for the head of an exported KB."""
+    if all(data.get(name) is None for name in columns.get("id", ("id",))):
+        if isinstance(data.get("kb"), dict):
+            return None
+        if "form" in data and "word" in data:
+            return Form(str(data["form"]), str(data["word"]), str(data.get("kind", "")))
+    return _entity(data, columns)
+
+
+def _entity(data: dict[str, Any], columns: Columns) -> Entity:
+    taken = {field: _taken(data, columns.get(field, (field,))) for field in FIELDS if field != "aliases"}
     id, title = taken["id"], taken["title"]
-    if id in (None, "") or title in (None, "") or isinstance(id, dict | list) or isinstance(title, dict | list):
+    if id is None or title is None or isinstance(id, dict | list) or isinstance(title, dict | list):
         raise InputError("an entity needs 'id' and 'title'")
-    yield Entity(
+    aliases: dict[str, float] = {}
+    for name in columns.get("aliases", ("aliases",)):
+        aliases.update(_aliases(data.get(name)))
+    return Entity(
         str(id),
         str(title),
         str(taken["description"] or ""),
         _kind(taken["kind"]),
         _number(taken["popularity"] or 0, "popularity"),
-        _aliases(taken["aliases"]),
+        aliases,
         tuple(_facts(taken["facts"])),
     )
 
@@ -199,9 +205,12 @@ def _kind(value: Any) -> str:
 
 def _number(value: Any, what: str) -> float:
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
         raise InputError(f"{what} is {value!r}, expected a number") from None
+    if not isfinite(number) or number < 0:
+        raise InputError(f"{what} is {value!r}, expected a number from 0 on")
+    return number
 
 
 def _aliases(value: Any) -> dict[str, float]:
@@ -210,17 +219,17 @@ def _aliases(value: Any) -> dict[str, float]:
     if isinstance(value, str):
         value = [name.strip() for name in value.split("|")]
     if isinstance(value, list):
-        pairs = [(name, 1.0) if isinstance(name, str) else tuple(name) for name in value]
-        if any(len(pair) != 2 for pair in pairs):
+        pairs = [[name, 1.0] if isinstance(name, str) else name for name in value]
+        if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
             raise InputError("aliases in a list are names or [name, count] pairs")
-        value = dict(pairs)
+        value = {name: count for name, count in pairs}  # noqa: C416  # lists, which dict() takes but mypy does not
     if not isinstance(value, dict):
         raise InputError("aliases are an object {name: count}, a list of names, or names with | between them")
     return {str(name): _number(count, f"the count of alias {name!r}") for name, count in value.items() if name}
 
 
 def _facts(value: Any) -> Iterator[tuple[str, str]]:
-    for fact in value or ():
+    for fact in value if isinstance(value, list) else [value] if value else []:
         if not isinstance(fact, list) or len(fact) != 2:
             raise InputError("facts are [relation, object id] pairs")
         yield str(fact[0]), str(fact[1])

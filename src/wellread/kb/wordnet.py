@@ -122,6 +122,6 @@ def _synset(line: str, kind: str, counts: dict[tuple[str, str], float], tally: T
 
 def _read_forms(path: Path, kind: str, tally: Tally) -> Iterator[Form]:
     for number, line in read_lines(path, tally):
-        form, *bases = (word.replace("_", " ") for word in decode(line, f"{path.name}, line {number}").split())
-        for base in bases:
-            yield Form(form, base, kind)
+        words = [word.replace("_", " ") for word in decode(line, f"{path.name}, line {number}").split()]
+        for base in words[1:]:
+            yield Form(words[0], base, kind)

@@ -138,7 +138,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
             raise KnowledgeBaseError(
                 f"{path} is being changed by another process; try again when it is done"
             ) from error
-        if "not a database" in text or "malformed" in text:
+        if type(error) is sqlite3.DatabaseError or "malformed" in text:  # not one of its kinds: corrupt, or no database
             raise KnowledgeBaseError(
                 f"{path} is not a knowledge base or is damaged ({text}); check the path, or delete it and build it "
                 "again with: wellread kb build"

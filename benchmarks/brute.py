@@ -38,10 +38,12 @@ def assert_same_spans(kb: KnowledgeBase, with_forms: Matcher, without: Matcher, 
 class _Brute:
     def __init__(self, kb: KnowledgeBase) -> None:
         self.names: dict[tuple[str, ...], int] = {}
+        self.kinds: dict[tuple[str, ...], int] = defaultdict(int)
         self.words: set[tuple[str, str]] = set()
         for name, kind in kb.connection.execute("SELECT name, kind FROM aliases JOIN entities ON num = entity"):
             folded = _folded(name)
             self.names[folded] = names.key(name)
+            self.kinds[folded] |= KIND_BITS.get(kind, 0)
             self.words.update((word, kind) for word in folded)
         self.exceptions: dict[tuple[str, str], list[str]] = defaultdict(list)
         for form in kb.forms():
@@ -57,11 +59,12 @@ class _Brute:
         for first in range(len(spans)):
             for last in range(first, min(first + _MOST_WORDS, len(spans))):
                 for reading in product(*(one.items() for one in readings[first : last + 1])):
-                    key = self.names.get(tuple(word for word, _ in reading))
+                    name = tuple(word for word, _ in reading)
+                    key = self.names.get(name)
                     kinds = ALL_KINDS
                     for _, allowed in reading:
                         kinds &= allowed
-                    if key is not None and kinds:
+                    if key is not None and (kinds == ALL_KINDS or kinds & self.kinds[name]):
                         found.append((spans[first][0], spans[last][1], key, kinds))
         return found
 

@@ -95,12 +95,20 @@ def fold(letter: str) -> str:
     return "".join(part for part in plain if not (part.isspace() or _within(ord(part), _DIACRITICS)))
 
 
-@cache
-def _weight(letter: str, case: Case) -> tuple[int, int]:
-    """What a letter adds to its word's hash, and by what it moves the letters behind it."""
-    letters = _letters(letter, case)
-    weight = sum(_mix(ord(part) + _STEP) * pow(_RADIX, place, 1 << 64) for place, part in enumerate(letters))
-    return weight & _MASK, pow(_RADIX, len(letters), 1 << 64)
+class _Weights(dict[str, tuple[int, int]]):
+    """What each letter adds to its word's hash under a policy, and by what it moves the letters behind it."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def __missing__(self, letter: str) -> tuple[int, int]:
+        letters = _letters(letter, self.case)
+        weight = sum(_mix(ord(part) + _STEP) * pow(_RADIX, place, 1 << 64) for place, part in enumerate(letters))
+        self[letter] = (weight & _MASK, pow(_RADIX, len(letters), 1 << 64))
+        return self[letter]
+
+
+_weights: dict[Case, _Weights] = {case: _Weights(case) for case in CASES}
 
 
 def _letters(letter: str, case: Case) -> str:
@@ -148,10 +156,11 @@ def next_break(text: str, place: int) -> int:
 def word_hash(word: str, case: Case = "folded") -> int:
     """The hash of one word under a policy; equal words, equal hashes."""
     total = 0
-    for letter in reversed(word[1:]):
-        weight, factor = _weight(letter, "exact" if case == "title" else case)
+    weights = _weights["exact" if case == "title" else case]
+    for letter in word[:0:-1]:
+        weight, factor = weights[letter]
         total = (total * factor + weight) & _MASK
-    weight, factor = _weight(word[0], case)
+    weight, factor = _weights[case][word[0]]
     return _mix((total * factor + weight) & _MASK)
 
 
@@ -194,7 +203,7 @@ class _Tables:
     def classify(self, codes: NDArray[np.unsignedinteger]) -> NDArray[np.uint8]:
         found: NDArray[np.uint8] = self.classes[codes]
         if not found.all():
-            for code in np.unique(codes[found == 0]).tolist():
+            for code in set(codes[found == 0].tolist()):
                 self._learn(code)
             found = self.classes[codes]
         return found
@@ -202,7 +211,7 @@ class _Tables:
     def _learn(self, code: int) -> None:
         letter = chr(code)
         for case in CASES:
-            self.weights[case][code] = _weight(letter, case)[0]
+            self.weights[case][code] = _weights[case][letter][0]
             if code >= len(self.lengths[case]):
                 longer = np.zeros(0x110000, np.uint8)
                 longer[:128] = 1

@@ -24,15 +24,16 @@ from wellread.kb.store import KnowledgeBase
 from wellread.mentions.inflect import word_forms
 from wellread.mentions.table import KeyTable
 
-NAME, INNER = 1, 2
-"""A node of the trie is the end of a name, goes on to a longer one, or both."""
+NAME, INNER, KINDS_AT = 1, 2, 2
+"""A node of the trie is the end of a name, goes on to a longer one, or both; above that, the kinds the name has."""
 
 ALL_KINDS = 255
 KIND_BITS = {"n": 1, "v": 2, "a": 4, "r": 8}
 """Parts of speech that a form can stand for; other kinds of entities have no forms."""
 
-_FORMAT = "wellread names 1"
+_FORMAT = "wellread names 2"
 _CHUNK = 100_000
+_CODES: dict[np.dtype[Any], str] = {np.dtype(np.uint64): "U64", np.dtype(np.uint32): "U32", np.dtype(np.uint8): "U8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +98,17 @@ class CompiledNames:
     spelled: dict[str, KeyTable]
     forms: FormTable
 
-    def __len__(self) -> int:
-        return int(np.count_nonzero(self.nodes.values & NAME))
-
     def joined_with(self, added: CompiledNames, changed: Keys) -> CompiledNames:
         """One table of both; of `changed` only `added` knows. Inner nodes that lead nowhere any more do no harm."""
-        flags = _union(
-            (self.nodes.keys, self.nodes.values[self.nodes.slots != 0]),
-            (added.nodes.keys, added.nodes.values[added.nodes.slots != 0]),
-            changed,
-        )
+        there, new = self.nodes.slots != 0, added.nodes.slots != 0
+        old, flags = self.nodes.slots[there], self.nodes.values[there].astype(np.uint8)
+        flags[np.isin(old, changed)] &= np.uint8(INNER)
+        nodes = _node_table(np.append(old, added.nodes.slots[new]), np.append(flags, added.nodes.values[new]))
         spelled = {case: _joined_spellings(self.spelled[case], added.spelled[case], changed) for case in self.spelled}
         (forms, words, kinds), (more, of, their) = self.forms.columns(), added.forms.columns()
         joined = FormTable.build(np.append(forms, more), np.append(words, of), np.append(kinds, their))
         max_words = max(self.max_words, added.max_words)
-        return CompiledNames(self.uid, added.revision, max_words, flags, spelled, joined)
+        return CompiledNames(self.uid, added.revision, max_words, nodes, spelled, joined)
 
 
 def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None = None) -> CompiledNames:
@@ -120,26 +117,34 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
     whole = aliases is None
     pairs = iter(_all_aliases(kb) if aliases is None else aliases)
     ends: list[Keys] = []
+    kinds: list[NDArray[np.uint8]] = []
     inner: list[Keys] = []
     spelled: dict[Case, list[Keys]] = {case: [] for case in CASES if case != "folded"}
     inflected: set[tuple[str, str]] = set()
     longest = 0
     while chunk := list(islice(pairs, _CHUNK)):
-        texts = list(dict.fromkeys(name for name, _ in chunk))
+        bits: dict[str, int] = {}
+        for name, kind in chunk:
+            bits[name] = bits.get(name, 0) | KIND_BITS.get(kind, 0)
+        texts = list(bits)
         found, going_on = prefix_keys(texts)
         ends.append(found)
+        kinds.append(np.fromiter(bits.values(), np.uint8, len(bits)))
         inner += going_on
         longest = max(longest, len(going_on))
         for case, parts in spelled.items():
             parts.append(keys(texts, case))
         if data.get("inflection") == "wordnet":
             inflected.update((word.lower(), kind) for name, kind in chunk for word in words(name))
-    flags = _union((_unique(ends), NAME), (_unique(inner), INNER), np.zeros(0, np.uint64))
     folded = np.concatenate(ends) if ends else np.zeros(0, np.uint64)
+    named = (np.concatenate(kinds) << KINDS_AT | NAME) if kinds else np.zeros(0, np.uint8)
+    prefixes = np.unique(np.concatenate(inner)) if inner else np.zeros(0, np.uint64)
+    flags = np.append(named, np.full(len(prefixes), INNER, np.uint8))
+    nodes = _node_table(np.append(folded, prefixes), flags)
     tables: dict[str, KeyTable] = {case: _spellings(parts, folded) for case, parts in spelled.items()}
     forms = _form_table(kb, inflected)
     revision = int(data["revision"]) if whole else -1
-    return CompiledNames(data["uid"], revision, longest, flags, tables, forms)
+    return CompiledNames(data["uid"], revision, longest, nodes, tables, forms)
 
 
 def _all_aliases(kb: KnowledgeBase) -> Iterator[tuple[str, str]]:
@@ -162,10 +167,6 @@ def _differ(column: Keys) -> NDArray[np.bool_]:
     return differs
 
 
-def _unique(parts: list[Keys]) -> Keys:
-    return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.uint64)
-
-
 def _spellings(parts: list[Keys], folded: Keys) -> KeyTable:
     distinct, first = np.unique(np.concatenate(parts) if parts else folded, return_index=True)
     return KeyTable.build(distinct, folded[first])
@@ -178,25 +179,16 @@ def _joined_spellings(old: KeyTable, new: KeyTable, changed: Keys) -> KeyTable:
     )
 
 
-def _union(
-    one: tuple[Keys, NDArray[np.unsignedinteger] | int],
-    other: tuple[Keys, NDArray[np.unsignedinteger] | int],
-    gone: Keys,
-) -> KeyTable:
-    """Nodes of two tries with the flags of both; `gone` are names of the first that are none any more."""
-    nodes = np.union1d(one[0], other[0])
-    flags = np.zeros(len(nodes), np.uint8)
-    flags[np.searchsorted(nodes, one[0])] = one[1]
-    flags[np.isin(nodes, gone)] &= ~np.uint8(NAME)
-    flags[np.searchsorted(nodes, other[0])] |= np.asarray(other[1], np.uint8)
-    there = flags != 0
-    return KeyTable.build(nodes[there], flags[there])
+def _node_table(nodes: Keys, flags: NDArray[np.uint8]) -> KeyTable:
+    """Nodes that stand several times become one with the flags of all."""
+    order = np.argsort(nodes, kind="stable")
+    nodes = nodes[order]
+    heads = np.flatnonzero(_differ(nodes))
+    return KeyTable.build(nodes[heads], np.bitwise_or.reduceat(flags[order], heads) if len(heads) else flags)
 
 
 def save(names: CompiledNames, path: Path) -> None:
     """Write the tables whole; where the folder cannot be written they are simply kept in memory."""
-    from safetensors.numpy import save as to_bytes
-
     arrays = {
         "nodes": names.nodes.slots,
         "flags": names.nodes.values,
@@ -206,12 +198,23 @@ def save(names: CompiledNames, path: Path) -> None:
         "form_kinds": names.forms.kinds,
         "form_last": names.forms.last,
         **{f"{case}_slots": table.slots for case, table in names.spelled.items()},
-        **{f"{case}_flags": table.values for case, table in names.spelled.items()},
+        **{f"{case}_folded": table.values for case, table in names.spelled.items()},
     }
-    header = {"format": _FORMAT, "uid": names.uid, "revision": str(names.revision), "max_words": str(names.max_words)}
+    # The widest numbers first, so that all are aligned; written one by one, so that no copy of them is made.
+    arrays = dict(sorted(arrays.items(), key=lambda entry: -entry[1].itemsize))
+    about = {"format": _FORMAT, "uid": names.uid, "revision": str(names.revision), "max_words": str(names.max_words)}
+    header: dict[str, Any] = {"__metadata__": about}
+    end = 0
+    for name, array in arrays.items():
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": _CODES[array.dtype], "shape": [len(array)], "data_offsets": [begin, end]}
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
     try:
         with write_atomically(path) as file:
-            file.write(to_bytes({name: np.ascontiguousarray(array) for name, array in arrays.items()}, header))
+            file.write(len(head).to_bytes(8, "little") + head)
+            for array in arrays.values():
+                file.write(np.ascontiguousarray(array).data)
     except StorageError:
         return  # a shared, read-only KB: the next process compiles for itself
 
@@ -234,7 +237,7 @@ def load(path: Path, *, uid: str) -> CompiledNames | None:
         int(about["revision"]),
         int(about["max_words"]),
         KeyTable(arrays["nodes"], arrays["flags"]),
-        {case: KeyTable(arrays[f"{case}_slots"], arrays[f"{case}_flags"]) for case in CASES if case != "folded"},
+        {case: KeyTable(arrays[f"{case}_slots"], arrays[f"{case}_folded"]) for case in CASES if case != "folded"},
         FormTable(
             KeyTable(arrays["form_slots"], arrays["form_rows"]),
             arrays["form_words"],
@@ -244,10 +247,7 @@ def load(path: Path, *, uid: str) -> CompiledNames | None:
     )
 
 
-_DTYPES = {"U64": np.uint64, "U32": np.uint32, "U8": np.uint8}
-
-
 def _mapped(mapped: mmap.mmap, begin: int, entry: dict[str, Any]) -> Any:
     start, end = entry["data_offsets"]
-    dtype = np.dtype(_DTYPES[entry["dtype"]])
+    dtype: np.dtype[Any] = next(dtype for dtype, code in _CODES.items() if code == entry["dtype"])
     return np.frombuffer(mapped, dtype, (end - start) // dtype.itemsize, begin + start)

@@ -22,7 +22,17 @@ from numpy.typing import NDArray
 
 from wellread.kb.names import Case, Keys, Offsets, Words, follow, next_break, split, word_hash
 from wellread.kb.store import KnowledgeBase
-from wellread.mentions.compiled import ALL_KINDS, INNER, NAME, CompiledNames, FormTable, compile_names, load, save
+from wellread.mentions.compiled import (
+    ALL_KINDS,
+    INNER,
+    KINDS_AT,
+    NAME,
+    CompiledNames,
+    FormTable,
+    compile_names,
+    load,
+    save,
+)
 from wellread.mentions.table import KeyTable
 
 Overlaps = Literal["all", "longest"]
@@ -51,7 +61,8 @@ class Matches:
 
     def spans(self) -> list[tuple[int, int]]:
         """The distinct (start, end) pairs."""
-        return list(dict.fromkeys(zip(self.starts.tolist(), self.ends.tolist(), strict=True)))
+        fresh = np.flatnonzero((np.diff(self.starts, prepend=-1) != 0) | (np.diff(self.ends, prepend=-1) != 0))
+        return list(zip(self.starts[fresh].tolist(), self.ends[fresh].tolist(), strict=True))
 
     def keep(self, which: NDArray[np.bool_] | Offsets) -> Matches:
         """Only the matches where a mask is True, or those at the given places in their order."""
@@ -84,7 +95,7 @@ class Matcher:
     @property
     def revision(self) -> int:
         """The revision of the KB that this matcher knows."""
-        return self.added.revision if self.added else self.names.revision
+        return (self.added or self.names).revision
 
     def refresh(self, kb: KnowledgeBase) -> Matcher:
         """The matcher at the KB's present revision; costs what has changed."""
@@ -119,7 +130,7 @@ class Matcher:
         one shorter than `min_chars`. Inflected forms are found under the `folded` policy.
         """
         stops = _hash_set(stop_words)
-        longest_name = max_words or max(self.names.max_words, self.added.max_words if self.added else 0)
+        longest_name = max_words or max(names.max_words for names in self._both())
         parts = []
         for offset, block, whole in _blocks(text, longest_name):
             found = self._walk(block, case, longest_name, stops)
@@ -147,7 +158,9 @@ class Matcher:
                 begins, nodes, kinds, hashes = options.spread(last, begins, nodes, kinds)
             nodes = follow(nodes, hashes)
             flags = self._flags(nodes)
-            named = np.flatnonzero((flags & NAME != 0) & (kinds != 0))
+            # A form must lead to a name of an entity of its kind: "has" is not a plural of the verb "ha".
+            fits = (kinds == ALL_KINDS) | (flags >> KINDS_AT & kinds != 0)
+            named = np.flatnonzero((flags & NAME != 0) & fits)
             found.append((begins[named], begins[named] + (length - 1), nodes[named], kinds[named]))
             alive = np.flatnonzero((flags & INNER != 0) & (begins + length < count) & (kinds != 0))
             begins, nodes, kinds = begins[alive], nodes[alive], kinds[alive]
@@ -162,14 +175,19 @@ class Matcher:
         matches = Matches(words.starts[first], words.ends[final], keys, masks)
         return matches.keep(there)
 
+    def _both(self) -> Iterator[CompiledNames]:
+        yield self.names
+        if self.added is not None:
+            yield self.added
+
     def _options(self, hashes: Keys) -> _Options | None:
-        tables = [names.forms for names in (self.names, self.added) if names and len(names.forms)]
+        tables = [names.forms for names in self._both() if len(names.forms)]
         return _Options.of(hashes, tables) if tables else None
 
     def _flags(self, nodes: Keys) -> NDArray[np.uint8]:
         flags = self.names.nodes.find(nodes).astype(np.uint8, copy=False)
-        if self.added:
-            flags[np.isin(nodes, self.changed)] &= ~np.uint8(NAME)
+        if self.added is not None:
+            flags[np.isin(nodes, self.changed)] &= np.uint8(INNER)
             flags |= self.added.nodes.find(nodes).astype(np.uint8, copy=False)
         return flags
 
@@ -195,7 +213,7 @@ class Matcher:
             going = np.flatnonzero(first + place <= final)
             nodes[going] = follow(nodes[going], hashes[first[going] + place])
         known: NDArray[np.bool_] = self.names.spelled[case].find(nodes) == keys
-        if self.added:
+        if self.added is not None:
             known &= ~np.isin(keys, self.changed)
             known |= self.added.spelled[case].find(nodes) == keys
         return known

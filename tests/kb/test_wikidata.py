@@ -174,7 +174,13 @@ def test_only_items_with_a_page_of_the_language_are_kept(tmp_path, spaced):
     with_page = item("Q1", labels={"en": "Ann"}, sitelinks={"enwiki": "Ann", "dewiki": "Anna"})
     without = item("Q2", labels={"en": "Bob"}, sitelinks={"dewiki": "Bob", "enwikiquote": "Bob"})
     named_so = item("Q3", labels={"en": "enwiki"})
-    given = [with_page, without, named_so, item("P1", labels={"en": "x"}, type="property"), "{broken"]
+    given = [
+        with_page,
+        without,
+        named_so,
+        item("P1", labels={"en": "x"}, type="property"),
+        '{"type":"item","id":"Q4","la',
+    ]
     lines = [json.dumps(entity) if spaced and isinstance(entity, dict) else entity for entity in given]
     entities, tally = read(tmp_path, dump(*lines), with_page=True)
     assert [entity.id for entity in entities] == ["Q1"]

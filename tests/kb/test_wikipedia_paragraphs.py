@@ -13,10 +13,7 @@ from tests.kb.test_wikipedia import PARIS, dump, page, read
 from wellread.errors import InputError
 
 PARAGRAPHS = [
-    page(
-        "Paris",
-        f"{PARIS}\nA paragraph of fifty characters, but not one link in it.\n\nBroken {{{{ [[link]] " + "x" * 50,
-    ),
+    page("Paris", f"{PARIS}\nA paragraph of fifty characters, but not one link in it."),
     page("東京", "東京都（{{読み}}）は日本の[[首都]]であり、😀 [[関東地方|関東]]に位置する。" + "あ" * 30),
     page("Mercury (disambiguation)", "* [[Mercury (planet)]] " + "x" * 80 + "\n\nProse [[link]] " + "x" * 80),
 ]

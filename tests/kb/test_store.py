@@ -251,7 +251,7 @@ def frozen(tmp_path):
 
     def freeze(folder):
         there = tmp_path / "frozen"
-        there.mkdir()
+        there.mkdir(exist_ok=True)
         commands = (["mount", "--bind", folder, there], ["mount", "-o", "remount,bind,ro", there])
         for command in commands:
             done = subprocess.run(command, capture_output=True, check=False) if shutil.which("mount") else None
@@ -265,7 +265,13 @@ def frozen(tmp_path):
         subprocess.run(["umount", there], check=True)
 
 
-def test_a_kb_in_a_folder_that_cannot_be_written_opens_for_reading_only(path, frozen):
+@pytest.mark.parametrize("left", [[], ["-wal", "-shm"], ["-wal"]])
+def test_a_kb_in_a_folder_that_cannot_be_written_opens_for_reading_only(path, frozen, left):
+    KnowledgeBase.open(path).close()  # a reader leaves both behind, empty
+    for suffix in ("-wal", "-shm"):
+        if suffix not in left:
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+    assert len(os.listdir(path.parent)) == 1 + len(left)
     there = frozen(path.parent) / path.name
     with KnowledgeBase.open(there) as kb:
         assert [c.entity for c in kb.candidates("Paris")] == ["Q90", "Q830149"]

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,8 +16,8 @@ import pytest
 from tests.kb.conftest import CITIES, FORMS, build_kb, content
 from tests.kb.test_packaged import ARTICLES
 from tests.kb.test_wordnet import FILES
-from wellread import cli
-from wellread.kb.records import Entity
+from wellread import cli, console
+from wellread.kb.records import Entity, Tally
 from wellread.kb.store import KnowledgeBase
 
 
@@ -225,6 +226,25 @@ def test_a_kb_that_is_there_is_kept_unless_it_shall_be_replaced(run, path, tmp_p
         assert len(kb) == 7
         assert run("build", "jsonl", tmp_path / "x.jsonl", "--to", path, "--replace").code == 0
         assert (len(kb), kb.revision) == (1, 2)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_progress_shows_how_much_is_read_and_then_the_step(monkeypatch, stream):
+    monkeypatch.setattr(sys, "stderr", stream())
+    monkeypatch.setattr(console, "_LINE_EVERY", 0.05)
+    monkeypatch.setenv("COLUMNS", "120")
+    tally = Tally(done_bytes=50, total_bytes=200)
+    with console.progress_bar("building x.kb", tally):
+        time.sleep(0.3)
+        tally.step = "indexing"
+        time.sleep(0.3)
+    shown = sys.stderr.getvalue()
+    assert shown.index("50/200 bytes" if stream is Terminal else "building x.kb: 25 %") < shown.index("x.kb: indexing")
 
 
 # Every failure is one line with an exit code.

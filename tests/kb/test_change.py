@@ -122,7 +122,8 @@ def test_the_last_word_on_an_entity_counts_within_one_change(kb):
         change.update(Entity("a", "A", facts=(("in", "Q142"),)))
         change.add(Entity("b", "B", facts=(("in", "Q90"),)))
         change.remove("b")
-        change.add(Entity("c", "C"))
+        change.add(Entity("c", "C"), Entity("d", "D", facts=(("in", "Q90"),)))
+        change.remove("d")
     assert kb.get("a").facts == (("in", "Q142"),)
     assert kb.get("c").facts == ()
     assert check(kb) == []

@@ -26,7 +26,10 @@ DAMAGE = {
     "INSERT INTO changed_entities VALUES ('Q90', 8)": "changes after the last revision: 1 (first: 8)",
     "UPDATE aliases SET key = key + 1 WHERE name = 'Paris'": "the alias 'Paris' has a wrong key",
     "UPDATE aliases SET name = 'Pariss' WHERE name = 'Paris'": "the alias 'Pariss' has a wrong key",
-    "DROP INDEX aliases_by_key": "missing indexes: aliases_by_key",
+    "UPDATE names SET aliases = '[]'": "the look-up of the name",
+    "DELETE FROM names": "the look-up of the name",
+    "UPDATE entities SET title = 'Other'": "the look-up of the name",
+    "DROP INDEX facts_by_object": "missing indexes: facts_by_object",
     "DELETE FROM entity_text_docsize WHERE id = 1": "entities missing from the text index: 1 (first: Q90)",
     "INSERT INTO entity_text (rowid, names) VALUES (99, 'x')": "text of entities that are gone: 1 (first: 99)",
     "DELETE FROM entities WHERE id = 'Q937'": "text of entities that are gone: 1",
@@ -65,7 +68,7 @@ def test_a_damaged_page_is_found(tmp_path):
     build_kb(tmp_path / "x.kb", CITIES)
     data = bytearray((tmp_path / "x.kb").read_bytes())
     connection = sqlite3.connect(tmp_path / "x.kb")
-    (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'aliases_by_key'").fetchone()
+    (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'facts_by_object'").fetchone()
     connection.close()
     data[(page - 1) * 4096 + 8 : (page - 1) * 4096 + 200] = b"\xff" * 192
     (tmp_path / "x.kb").write_bytes(data)

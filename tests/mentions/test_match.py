@@ -215,6 +215,14 @@ def test_changes_are_laid_over_the_compiled_names(names_kb):
     assert fresh.refresh(names_kb) is fresh
 
 
+def test_a_kb_built_anew_under_the_same_path_is_followed(tmp_path):
+    path = tmp_path / "x.kb"
+    matcher = matcher_of(path, ["Alpha"])
+    with KnowledgeBase.open(path) as kb:
+        build(lambda tally: iter([Entity("b", "Beta")]), path, origin=Origin("other"))
+        assert found_texts(matcher.refresh(kb), "Alpha and Beta") == ["Beta"]
+
+
 def test_many_changes_are_joined_into_the_compiled_file(names_kb, senses_kb, monkeypatch):
     monkeypatch.setattr(match, "_JOIN_AFTER", 2)
     for kb in (names_kb, senses_kb):
@@ -268,7 +276,7 @@ def test_several_processes_share_one_compiled_file(names_kb):
 
 
 def test_a_form_that_no_entity_of_its_kind_has_hides_nothing(tmp_path):
-    """"two years" is a form of the noun phrase only if there is such a noun; here "two year" is an adjective."""
+    """ "two years" is a form of the noun phrase only if there is such a noun; here "two year" is an adjective."""
     records = [Entity("a", "two year", kind="a"), Entity("v", "two", kind="v"), Entity("n", "year", kind="n")]
     build(lambda tally: iter(records), tmp_path / "x.kb", origin=Origin("test", extra={"inflection": "wordnet"}))
     with KnowledgeBase.open(tmp_path / "x.kb") as kb:

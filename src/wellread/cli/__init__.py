@@ -6,7 +6,6 @@ error that a user can mend is one line on stderr with an exit code of its own (`
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 
@@ -66,10 +65,6 @@ def main() -> None:
         _leave(f"error: {error.format_message()}", error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         _leave("interrupted; nothing half-written is kept, run the same command again", 130)
-    except BrokenPipeError:
-        # The reader of our output has gone (`wellread … | head`): not an error, but stdout must not be flushed again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 def _leave(message: str, exit_code: int) -> None:

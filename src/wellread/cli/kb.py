@@ -118,9 +118,8 @@ def stats(kb: str, as_json: bool) -> None:
         execute = opened.connection.execute
         numbers = {
             table: execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608  # fixed names
-            for table in ("entities", "aliases", "relations", "facts", "forms")
+            for table in ("entities", "aliases", "names", "relations", "facts", "forms")
         }
-        numbers["names"] = execute("SELECT count(DISTINCT key) FROM aliases").fetchone()[0]
         kinds = dict(execute("SELECT kind, count(*) FROM entities GROUP BY kind ORDER BY 2 DESC LIMIT 20"))
         about = {**opened.metadata, "file": str(opened.path), "bytes": opened.path.stat().st_size}
     if as_json:

@@ -25,6 +25,7 @@ from wellread.errors import KnowledgeBaseError, UsageError
 from wellread.files import storage
 from wellread.kb import names, schema
 from wellread.kb.change import fault
+from wellread.kb.lookup import fill_names
 from wellread.kb.records import Alias, Entity, Fact, Form, Record, Redirect, Tally
 from wellread.kb.store import KnowledgeBase
 
@@ -315,6 +316,7 @@ def _finish(connection: sqlite3.Connection, tally: Tally) -> None:
     execute("BEGIN")
     for statement in schema.INDEXES.split(";"):
         execute(statement)
+    fill_names(connection)
     _place_text(connection)
     for table in _STAGED:
         execute(f"DROP TABLE {table}")

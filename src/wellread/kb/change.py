@@ -13,6 +13,7 @@ from math import isfinite
 
 from wellread.errors import KnowledgeBaseError, UnknownEntityError
 from wellread.kb import names
+from wellread.kb.lookup import add_names, drop_names
 from wellread.kb.records import Entity
 
 
@@ -95,6 +96,8 @@ class Change:
         rows = [(num, name, names.as_signed(names.key(name)), count) for name, count in sorted(aliases.items())]
         rows = [row for row in rows if row[2]]
         self._connection.executemany("INSERT INTO aliases VALUES (?, ?, ?, ?)", rows)
+        known = (entity.id, entity.title, float(entity.popularity), entity.kind)
+        add_names(self._connection, [(key, (name, float(count), *known)) for _, name, key, count in rows])
         text = joined_names(row[1] for row in rows)
         self._connection.execute(
             "INSERT INTO entity_text (rowid, names, description) VALUES (?, ?, ?)", (num, text, entity.description)
@@ -107,13 +110,16 @@ class Change:
         rows = self._connection.execute(
             "SELECT name, key FROM aliases WHERE entity = ? ORDER BY name", (num,)
         ).fetchall()
-        (description,) = self._connection.execute("SELECT description FROM entities WHERE num = ?", (num,)).fetchone()
+        id, description = self._connection.execute(
+            "SELECT id, description FROM entities WHERE num = ?", (num,)
+        ).fetchone()
         # A contentless index has to be told what it forgets.
         self._connection.execute(
             "INSERT INTO entity_text (entity_text, rowid, names, description) VALUES ('delete', ?, ?, ?)",
             (num, joined_names(row[0] for row in rows), description),
         )
         self._connection.execute("DELETE FROM aliases WHERE entity = ?", (num,))
+        drop_names(self._connection, id, (row[1] for row in rows))
         self._waiting.pop(num, None)
         self._note_names([row[1] for row in rows])
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, zip_longest
+
+import orjson
 
 from wellread.kb import names
+from wellread.kb.lookup import grouped_names
 from wellread.kb.schema import INDEXES, sqlite_errors
 from wellread.kb.store import KnowledgeBase
 
@@ -51,7 +54,7 @@ def check(kb: KnowledgeBase) -> list[str]:
     with sqlite_errors(kb.path):
         if damage := list(_damage(kb)):
             return [f"the file is damaged: {line}" for line in damage]
-        return [*_missing_indexes(kb), *_broken_rules(kb), *_wrong_keys(kb), *_wrong_text(kb)]
+        return [*_missing_indexes(kb), *_broken_rules(kb), *_wrong_keys(kb), *_wrong_names(kb), *_wrong_text(kb)]
 
 
 def _damage(kb: KnowledgeBase) -> Iterator[str]:
@@ -88,6 +91,20 @@ def _wrong_keys(kb: KnowledgeBase) -> Iterator[str]:
             if key != right:
                 yield f"the alias {name!r} has a wrong key; it was not written by wellread"
                 return
+
+
+def _wrong_names(kb: KnowledgeBase) -> Iterator[str]:
+    """The table of names repeats others; each row must say what they say."""
+    there = kb.connection.execute("SELECT key, aliases FROM names ORDER BY key")
+    for row, right in zip_longest(there, grouped_names(kb.connection)):
+        if (
+            row is None
+            or right is None
+            or (row[0], sorted(map(tuple, orjson.loads(row[1])))) != (right[0], sorted(right[1]))
+        ):
+            name = right[1][0][0] if right else row[1]
+            yield f"the look-up of the name {name!r} does not say what its aliases and entities say"
+            return
 
 
 def _wrong_text(kb: KnowledgeBase) -> Iterator[str]:

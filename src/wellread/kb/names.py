@@ -23,6 +23,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from operator import mul
 from typing import Literal, get_args
 
 import numpy as np
@@ -109,12 +110,18 @@ class _Weights(dict[str, tuple[int, int]]):
 
 
 _weights: dict[Case, _Weights] = {case: _Weights(case) for case in CASES}
+_POWERS = tuple(pow(_RADIX, place, 1 << 64) for place in range(32))
 
 
 def _letters(letter: str, case: Case) -> str:
     if case == "folded":
         return fold(letter)
     return unicodedata.normalize("NFD", letter.casefold() if case == "title" else letter)
+
+
+_ascii: dict[Case, dict[str, int]] = {
+    case: {letter: weights[letter][0] for letter in map(chr, range(128))} for case, weights in _weights.items()
+}
 
 
 def words(text: str) -> list[str]:
@@ -155,10 +162,14 @@ def next_break(text: str, place: int) -> int:
 @lru_cache(1 << 15)
 def word_hash(word: str, case: Case = "folded") -> int:
     """The hash of one word under a policy; equal words, equal hashes."""
+    inner: Case = "exact" if case == "title" else case
+    if word.isascii() and len(word) <= len(_POWERS):  # every letter counts for one: no loop in Python
+        total = sum(map(mul, map(_ascii[inner].__getitem__, word), _POWERS))
+        total += _ascii[case][word[0]] - _ascii[inner][word[0]]
+        return _mix(total & _MASK)
     total = 0
-    weights = _weights["exact" if case == "title" else case]
     for letter in word[:0:-1]:
-        weight, factor = weights[letter]
+        weight, factor = _weights[inner][letter]
         total = (total * factor + weight) & _MASK
     weight, factor = _weights[case][word[0]]
     return _mix((total * factor + weight) & _MASK)

@@ -1,8 +1,8 @@
 """The tables of a knowledge base file, and how such a file is opened.
 
 One SQLite file in WAL mode, so that any process may read while another writes. `PRAGMA application_id` says that a file
-is ours and `PRAGMA user_version` which schema it has. Aliases and facts are clustered by their entity, and the index on
-`aliases.key` covers a name look-up.
+is ours and `PRAGMA user_version` which schema it has. Aliases and facts are clustered by their entity; `names` has a
+row for each name (`lookup.py`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ CREATE TABLE entities (
 CREATE TABLE aliases (
   entity INTEGER NOT NULL REFERENCES entities, name TEXT NOT NULL, key INTEGER NOT NULL, count REAL NOT NULL,
   PRIMARY KEY (entity, name)) WITHOUT ROWID;
+CREATE TABLE names (key INTEGER PRIMARY KEY, aliases TEXT NOT NULL);
 CREATE TABLE relations (num INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE facts (
   subject INTEGER NOT NULL REFERENCES entities, relation INTEGER NOT NULL REFERENCES relations,
@@ -48,7 +49,6 @@ CREATE VIRTUAL TABLE vocabulary USING fts5vocab(entity_text, 'row');
 """
 
 INDEXES = """
-CREATE INDEX IF NOT EXISTS aliases_by_key ON aliases (key, count);
 CREATE INDEX IF NOT EXISTS facts_by_object ON facts (object);
 CREATE INDEX IF NOT EXISTS changed_entities_by_revision ON changed_entities (revision);
 CREATE INDEX IF NOT EXISTS changed_names_by_revision ON changed_names (revision);

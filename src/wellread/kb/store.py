@@ -11,7 +11,7 @@ asks `changed_names` / `changed_entities` what to bring up to date.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from wellread.errors import KnowledgeBaseError, UnknownEntityError
 from wellread.kb import names
+from wellread.kb.lookup import Named, read_names
 from wellread.kb.records import Entity, Form
 from wellread.kb.schema import connect, sqlite_errors
 from wellread.text import Candidate
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from wellread.kb.change import Change
 
 How = Literal["prefix", "text", "fuzzy"]
-
-Named = tuple[str, float, str, str, float, str]
-"""An alias and its entity: name, count, id, title, popularity, kind."""
 
 MOST_CANDIDATES = 30
 """KnowBERT's limit on the candidates of a mention."""
@@ -139,11 +137,7 @@ class KnowledgeBase:
     def named(self, key: int) -> list[Named]:
         """Every alias with a (signed) key."""
         try:
-            return self.connection.execute(
-                "SELECT a.name, a.count, e.id, e.title, e.popularity, e.kind "
-                "FROM aliases a JOIN entities e ON e.num = a.entity WHERE a.key = ?",
-                (key,),
-            ).fetchall()
+            return read_names(self.connection, key)
         except sqlite3.Error:
             with sqlite_errors(self.path):  # entered only now: every microsecond counts here
                 raise
@@ -243,7 +237,7 @@ class KnowledgeBase:
         return value
 
 
-def rank(rows: Iterable[Named], limit: int = MOST_CANDIDATES, *, spelled: str = "") -> list[Candidate]:
+def rank(rows: Sequence[Named], limit: int = MOST_CANDIDATES, *, spelled: str = "") -> list[Candidate]:
     """Candidates from `KnowledgeBase.named` rows: prior = share of the counts.
 
     Between equal counts those with an alias spelled just as in the text come first, then the better known, then by id.
@@ -251,6 +245,8 @@ def rank(rows: Iterable[Named], limit: int = MOST_CANDIDATES, *, spelled: str = 
     >>> rank([("Jaguar", 9, "Q35694", "Jaguar", 50, ""), ("jaguar", 1, "Q30055", "Jaguar Cars", 20, "")])
     [Candidate("Q35694", "Jaguar", 0.9, 0.9), Candidate("Q30055", "Jaguar Cars", 0.1, 0.1)]
     """
+    if len(rows) == 1:
+        return [Candidate(rows[0][2], rows[0][3], 1.0, 1.0)][:limit]
     found: dict[str, tuple[float, bool, float, str, str]] = {}
     for name, count, id, title, popularity, _ in rows:
         less, other, *_ = found.get(id, (0.0, True))

@@ -102,6 +102,8 @@ class Matcher:
         revision = kb.revision
         if revision == self.revision:
             return self
+        if kb.metadata["uid"] != self.names.uid:  # built anew under the same path
+            return Matcher.of(kb)
         changed = kb.changed_names(self.names.revision)
         aliases = [(row[0], row[5]) for key in changed for row in kb.named(key)]
         added = replace(compile_names(kb, aliases), revision=revision)

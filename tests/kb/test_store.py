@@ -332,3 +332,23 @@ def test_two_writers_wait_for_each_other(path):
                 other.remove(["Q142"])
         other.remove(["Q142"])
         assert other.revision == one.revision == 3
+
+
+def test_a_snapshot_stays_as_it_is_while_others_write(path):
+    with KnowledgeBase.open(path) as reader, KnowledgeBase.open(path, writable=True) as writer:
+        with reader.snapshot():
+            before = (len(reader), reader.revision)
+            writer.add([Entity("new", "Newcomer")])
+            assert (len(reader), reader.revision) == before
+            assert reader.candidates("Newcomer") == []
+            with reader.snapshot():  # one within another is the same
+                assert "new" not in reader
+        assert reader.candidates("Newcomer")[0].entity == "new"
+
+
+def test_a_snapshot_that_fails_is_over(path):
+    with KnowledgeBase.open(path, writable=True) as kb:
+        with pytest.raises(ZeroDivisionError), kb.snapshot():
+            1 / 0  # noqa: B018
+        kb.add([Entity("new", "Newcomer")])
+        assert "new" in kb

@@ -22,7 +22,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from operator import mul
 from typing import Literal, get_args
 
@@ -159,20 +159,20 @@ def next_break(text: str, place: int) -> int:
     return place
 
 
-@lru_cache(1 << 15)
 def word_hash(word: str, case: Case = "folded") -> int:
     """The hash of one word under a policy; equal words, equal hashes."""
     inner: Case = "exact" if case == "title" else case
     if word.isascii() and len(word) <= len(_POWERS):  # every letter counts for one: no loop in Python
-        total = sum(map(mul, map(_ascii[inner].__getitem__, word), _POWERS))
-        total += _ascii[case][word[0]] - _ascii[inner][word[0]]
-        return _mix(total & _MASK)
+        total: int = sum(map(mul, map(_ascii[inner].__getitem__, word), _POWERS))
+        if case != inner:
+            total += _ascii[case][word[0]] - _ascii[inner][word[0]]
+        return total & _MASK
     total = 0
     for letter in word[:0:-1]:
         weight, factor = _weights[inner][letter]
         total = (total * factor + weight) & _MASK
     weight, factor = _weights[case][word[0]]
-    return _mix((total * factor + weight) & _MASK)
+    return (total * factor + weight) & _MASK
 
 
 def key(name: str, case: Case = "folded") -> int:
@@ -267,10 +267,10 @@ def split(text: str, case: Case = "folded") -> Words:
         weights *= _tables.powers[places[:-1]]
     sums = np.zeros(len(codes) + 1, np.uint64)
     np.cumsum(weights, out=sums[1:])
-    hashes = sums[ends]
+    hashes: Keys = sums[ends]
     hashes -= sums[starts]
     hashes *= _tables.inverses[starts if places is None else places[starts]]
-    return Words(codes, starts, ends, mix(hashes))
+    return Words(codes, starts, ends, hashes)
 
 
 def _borders(codes: NDArray[np.unsignedinteger], classes: NDArray[np.uint8]) -> tuple[Offsets, Offsets]:

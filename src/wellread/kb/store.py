@@ -166,6 +166,23 @@ class KnowledgeBase:
             return [self._entity(row) for row in find(self.connection, query, how, limit)]
 
     @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """One state of the KB for the whole block, whatever others write meanwhile; look-ups in it cost half.
+
+        SQLite locks and unlocks the file for every question asked outside of one. Keep the block short: while it lasts,
+        the log of changes cannot be folded into the file.
+        """
+        if self.connection.in_transaction:
+            yield
+            return
+        with sqlite_errors(self.path):
+            self.connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self.connection.execute("ROLLBACK")
+
+    @contextmanager
     def change(self) -> Iterator[Change]:
         """A transaction: all that is done to the `Change` happens at once, or, on an error, nothing.
 

@@ -66,7 +66,9 @@ class CandidateFinder:
             while end < len(texts) and (end == place or size + len(texts[end]) <= _TOGETHER):
                 size += len(texts[end])
                 end += 1
-            yield from self._together(texts[place:end], tags[place:end] if tags else None)
+            with self.kb.snapshot():
+                found = list(self._together(texts[place:end], tags[place:end] if tags else None))
+            yield from found
             place = end
 
     def candidates(self, name: str) -> list[Candidate]:

@@ -76,8 +76,11 @@ def create(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def connect(path: Path, *, writable: bool) -> sqlite3.Connection:
-    """Open an existing file of ours; anything else is refused with what to do about it."""
+def connect(path: Path, *, writable: bool, mapped: bool = True) -> sqlite3.Connection:
+    """Open an existing file of ours; anything else is refused with what to do about it.
+
+    Not `mapped`, a file can be read from end to end without its pages counting to the memory of the process.
+    """
     if not path.exists():
         raise KnowledgeBaseError(
             f"there is no knowledge base at {path}; build one with: wellread kb build SOURCE --to {path}"
@@ -88,22 +91,22 @@ def connect(path: Path, *, writable: bool) -> sqlite3.Connection:
         raise StorageError(f"{path} cannot be written; change its permissions or copy it elsewhere")
     with sqlite_errors(path):
         try:
-            return _open(path, "rw" if writable else "ro")
+            return _open(path, "rw" if writable else "ro", mapped)
         except sqlite3.OperationalError:
             # WAL needs a place for its index; in a folder that cannot be written the file is taken as it stands.
             log = Path(f"{path}-wal")
             if writable or os.access(path.parent, os.W_OK) or (log.exists() and log.stat().st_size):
                 raise
-            return _open(path, "ro&immutable=1")
+            return _open(path, "ro&immutable=1", mapped)
 
 
-def _open(path: Path, mode: str) -> sqlite3.Connection:
+def _open(path: Path, mode: str, mapped: bool) -> sqlite3.Connection:
     uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
     connection = sqlite3.connect(uri, timeout=_PATIENCE, uri=True, isolation_level=None, check_same_thread=False)
     try:
         _check_ours(path, connection)
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute(f"PRAGMA mmap_size = {_MAPPED}")
+        connection.execute(f"PRAGMA mmap_size = {_MAPPED if mapped else 0}")
     except BaseException:
         connection.close()
         raise

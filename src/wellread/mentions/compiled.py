@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from wellread.errors import StorageError
 from wellread.files import write_atomically
 from wellread.kb.names import CASES, Case, Keys, keys, prefix_keys, word_hash, words
+from wellread.kb.schema import connect
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.inflect import word_forms
 from wellread.mentions.table import KeyTable
@@ -148,7 +150,8 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
 
 
 def _all_aliases(kb: KnowledgeBase) -> Iterator[tuple[str, str]]:
-    return kb.connection.execute("SELECT a.name, e.kind FROM aliases a JOIN entities e ON e.num = a.entity")
+    with closing(connect(kb.path, writable=False, mapped=False)) as connection:
+        yield from connection.execute("SELECT a.name, e.kind FROM aliases a JOIN entities e ON e.num = a.entity")
 
 
 def _form_table(kb: KnowledgeBase, inflected: set[tuple[str, str]]) -> FormTable:

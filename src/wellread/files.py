@@ -26,7 +26,8 @@ _ARCHIVES: tuple[tuple[bytes, Callable[[IO[bytes]], io.BufferedIOBase]], ...] = 
 )
 """The first bytes of an archive, and what reads it."""
 
-_BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
+BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
+"""What reading a truncated or damaged file raises, whatever its compression."""
 _CHUNK = 1 << 20
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -95,7 +96,7 @@ def read_lines(path: str | Path, progress: Progress | None = None) -> Iterator[t
         try:
             for number, line in enumerate(file, 1):
                 yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r\n")
-        except _BROKEN as error:
+        except BROKEN as error:
             raise InputError(
                 f"{path} is truncated or damaged after line {number}: {error}; fetch or copy it again"
             ) from error
@@ -106,7 +107,7 @@ def read_text(path: str | Path) -> str:
     with open_bytes(path) as file:
         try:
             data = file.read()
-        except _BROKEN as error:
+        except BROKEN as error:
             raise InputError(f"{path} is truncated or damaged: {error}; fetch or copy it again") from error
     return decode(data, str(path))
 

@@ -21,9 +21,7 @@ out. A mention leads where its link leads, which may be a redirect:
 
 from __future__ import annotations
 
-import lzma
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,14 +33,14 @@ import orjson
 from lxml import etree
 
 from wellread.errors import InputError
-from wellread.files import open_bytes, write_atomically
+from wellread.files import BROKEN, open_bytes, write_atomically
 from wellread.kb.records import Alias, Entity, Record, Redirect, Tally
 from wellread.kb.wikitext import Block, Site, bare_title, read_blocks
 
 _CHUNK = 1 << 18
 # Nothing may stand before the root: this keeps document types out, and with them every trick with XML entities.
 _ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*)*<mediawiki[\s>]", re.DOTALL)
-_BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError, etree.XMLSyntaxError)
+_BROKEN = (*BROKEN, etree.XMLSyntaxError)
 
 _HIDDEN_KEYS = ("6", "14")
 """The numbers of the namespaces for files and categories, the same in all wikis."""

@@ -7,7 +7,9 @@ import gzip
 import io
 import lzma
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -170,3 +172,54 @@ def test_each_way_a_disk_says_no_has_its_message(number, message):
 def test_other_errors_are_not_the_disks():
     with pytest.raises(ConnectionRefusedError), storage("x"):
         raise ConnectionRefusedError(errno.ECONNREFUSED, "no")
+
+
+def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "x").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "x")
+    (tmp_path / "dangling").symlink_to("there/y")
+    for link in ("link", "dangling"):
+        with write_atomically(tmp_path / link) as file:
+            file.write(b"new")
+        assert (tmp_path / link).is_symlink()
+    assert [(tmp_path / "there" / name).read_bytes() for name in ("x", "y")] == [b"new", b"new"]
+
+
+def test_a_pipe_or_a_device_is_written_into_and_stays(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with write_atomically(tmp_path / "pipe") as file:
+        file.write(b"data")
+    assert os.read(reader, 99) == b"data"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+    with write_atomically("/dev/null") as file:
+        file.write(b"data")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_what_stdout_was_redirected_to_keeps_what_it_has(tmp_path):
+    (tmp_path / "log").write_text("before\n")
+    code = "from wellread.files import write_atomically\nwith write_atomically('/dev/stdout') as f: f.write(b'after')"
+    subprocess.run(f'"{sys.executable}" -c "{code}" >> log', shell=True, cwd=tmp_path, check=True, timeout=60)
+    assert (tmp_path / "log").read_text() == "before\nafter"
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there is no /proc")
+def test_a_folder_that_cannot_be_made_is_a_storage_error():
+    with pytest.raises(StorageError, match="cannot write /proc/x/z"), write_atomically("/proc/x/z"):
+        pass
+
+
+def test_standard_input_is_called_so(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9")))
+    with pytest.raises(InputError, match=r"^standard input is not UTF-8"):
+        read_text("-")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_byte_order_mark_tells_what_to_convert_from(tmp_path, encoding):
+    (tmp_path / "x").write_bytes("\ufeffhello".encode(encoding))
+    with pytest.raises(InputError, match="iconv -f UTF-16 -t UTF-8"):
+        read_text(tmp_path / "x")

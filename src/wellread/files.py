@@ -31,7 +31,12 @@ BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
 _CHUNK = 1 << 20
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
+_CLOSED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
+    *(errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL),
+)
+_OPEN = ("/dev/std", "/dev/fd/", "/proc/")
+"""How the names begin of what somebody else has opened already."""
 
 
 class Progress(Protocol):
@@ -62,6 +67,11 @@ class _Stream(io.RawIOBase):
         for file in self._opened:
             file.close()
         super().close()
+
+
+def told(path: str | Path) -> str:
+    """How a message calls a file: by its path, and "-" by what it means."""
+    return "standard input" if str(path) == "-" else str(path)
 
 
 def open_bytes(path: str | Path, progress: Progress | None = None) -> io.BufferedReader:
@@ -98,7 +108,7 @@ def read_lines(path: str | Path, progress: Progress | None = None) -> Iterator[t
                 yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r\n")
         except BROKEN as error:
             raise InputError(
-                f"{path} is truncated or damaged after line {number}: {error}; fetch or copy it again"
+                f"{told(path)} is truncated or damaged after line {number}: {error}; fetch or copy it again"
             ) from error
 
 
@@ -108,8 +118,8 @@ def read_text(path: str | Path) -> str:
         try:
             data = file.read()
         except BROKEN as error:
-            raise InputError(f"{path} is truncated or damaged: {error}; fetch or copy it again") from error
-    return decode(data, str(path))
+            raise InputError(f"{told(path)} is truncated or damaged: {error}; fetch or copy it again") from error
+    return decode(data, told(path))
 
 
 def decode(data: bytes, where: str) -> str:
@@ -118,9 +128,14 @@ def decode(data: bytes, where: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{where} is not UTF-8 (byte {error.start}: 0x{data[error.start]:02x}); convert it, e.g. "
-            "iconv -f LATIN1 -t UTF-8"
+            f"{where} is not UTF-8 (byte {error.start}: 0x{data[error.start]:02x}); {conversion(data)}"
         ) from None
+
+
+def conversion(data: bytes) -> str:
+    """How to make UTF-8 of what is not: by its byte-order mark UTF-16, else some encoding of one byte a letter."""
+    encoding = "UTF-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "LATIN1"
+    return f"convert it, e.g. iconv -f {encoding} -t UTF-8"
 
 
 @contextlib.contextmanager
@@ -144,17 +159,26 @@ def storage(path: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def write_atomically(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name whole, or not at all: written beside it, synced, then renamed."""
+    """A file that appears under its name whole, or not at all: written beside it, synced, then renamed.
+
+    A symbolic link stays and its target is written; a pipe or a device, which cannot be renamed over, is written as it
+    comes.
+    """
     path = Path(path)
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")  # not mkstemp: its files are for the owner only
     with storage(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and (not path.is_file() or str(path).startswith(_OPEN)):
+            with open(path, "ab") as file:  # /dev/stdout may be a file with something in it
+                yield file
+            return
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")  # mkstemp's are for the owner only
         try:
             with open(part, "xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(part, path)
+            os.replace(part, target)
         except BaseException:
             part.unlink(missing_ok=True)
             raise

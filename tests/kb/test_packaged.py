@@ -5,7 +5,7 @@ import json
 import pytest
 
 from wellread import assets
-from wellread.errors import InputError, KnowledgeBaseError
+from wellread.errors import InputError, KnowledgeBaseError, UsageError
 from wellread.kb.build import Origin, build
 from wellread.kb.check import check
 from wellread.kb.packaged import build_packaged, kb_path, open_kb, read_vital
@@ -154,3 +154,9 @@ def test_without_a_folder_the_asset_is_fetched(home, folder, monkeypatch):
     monkeypatch.setattr(assets, "fetch", lambda name: fetched.append(name) or folder)
     build_packaged("vital", tally=Tally())
     assert fetched == ["vital"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "drugs/", "folder/.kb", "./"])
+def test_what_cannot_be_the_name_of_a_kb_is_refused(home, name):
+    with pytest.raises(UsageError, match="give a plain name"):
+        kb_path(name)

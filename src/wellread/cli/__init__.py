@@ -6,13 +6,16 @@ error that a user can mend is one line on stderr with an exit code of its own (`
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from importlib import import_module
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from wellread import __version__
-from wellread.errors import WellreadError
+from wellread.errors import StorageError, WellreadError
 
 VERBS = {
     "fetch": "Bring the default assets into the cache.",
@@ -54,17 +57,35 @@ def wellread() -> None:
 
 def main() -> None:
     """Run the command line; every expected failure is one line and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may not know every letter
     try:
-        wellread(standalone_mode=False)
+        wellread(prog_name="wellread", standalone_mode=False)
     except WellreadError as error:
         _leave(f"error: {error}", error.exit_code)
-    except click.UsageError as error:
+    except NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
+    except click.UsageError as error:
+        message = " ".join(error.format_message().split()).rstrip(".")
+        verb = error.ctx.command_path if error.ctx is not None else "wellread"
+        _leave(f"error: {message}; see: {verb} --help", error.exit_code)
     except click.ClickException as error:
         _leave(f"error: {error.format_message()}", error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _leave("interrupted; nothing half-written is kept, run the same command again", 130)
+        _leave("interrupted; run the same command again, it goes on where it stopped where it can", 130)
+    except OSError as error:
+        _drop_output()
+        _leave(f"error: {error}; check the disk and where the output goes", StorageError.exit_code)
+
+
+def _drop_output() -> None:
+    """Forget what stdout does not take, or Python would try again at its end and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave(message: str, exit_code: int) -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellread import assets
-from wellread.errors import InputError, KnowledgeBaseError
+from wellread.errors import InputError, KnowledgeBaseError, UsageError
 from wellread.files import read_text
 from wellread.kb import wordnet
 from wellread.kb.build import Origin, build, state_of
@@ -40,6 +40,8 @@ class Packaged:
 def kb_path(name: str | Path) -> Path:
     """Where a KB is: a path as it stands; a plain name ("wordnet", "drugs") in the `kb` folder of wellread's home."""
     path = Path(name)
+    if str(name).endswith("/") or not path.name or (path.name.startswith(".") and not path.is_file()):
+        raise UsageError(f"{str(name)!r} cannot be a knowledge base; give a plain name (drugs) or a path (./drugs.kb)")
     if path.is_file() or path.suffix or len(path.parts) > 1:
         return path
     return assets.home() / "kb" / f"{name}.kb"

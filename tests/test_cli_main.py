@@ -1,0 +1,73 @@
+"""The command line as a whole: whatever goes wrong is one line on stderr, whatever the terminal can show."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.kb.conftest import CITIES, build_kb
+
+
+@pytest.fixture
+def path(tmp_path):
+    build_kb(tmp_path / "cities.kb", CITIES)
+    return tmp_path / "cities.kb"
+
+
+def run(*arguments, **options):
+    command = [sys.executable, "-m", "wellread.cli", *map(str, arguments)]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=60, **options)
+
+
+def fails(result, code, message):
+    assert (result.returncode, result.stderr.count("\n")) == (code, 1), result.stderr
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["link", "text"], "error: Missing option '--kb'; see: wellread link --help"),
+        (["kb", "search", "x"], "error: Missing argument 'QUERY'; see: wellread kb search --help"),
+        (["kb", "build"], "see: wellread kb build --help"),
+        (["sing"], "error: No such command 'sing'; see: wellread --help"),
+        (["link", "--kb", "x", "--format", "xml", "text"], "; see: wellread link --help"),
+        (["kb", "remove", "--colour"], "see: wellread kb remove --help"),
+    ],
+)
+def test_a_slip_of_the_pen_is_one_line_that_names_the_help(arguments, message):
+    fails(run(*arguments), 2, message)
+
+
+def test_without_a_verb_the_help_is_shown():
+    for arguments in ([], ["kb"]):
+        assert "Commands:" in run(*arguments).stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device")
+@pytest.mark.parametrize("verb", [["search", "paris"], ["export"], ["show", "Q90", "--json"]])
+def test_an_output_that_takes_nothing_is_one_line(path, verb):
+    with open("/dev/full", "w") as full:
+        fails(run("kb", verb[0], path, *verb[1:], stdout=full), 6, "error: [Errno 28] No space left on device")
+
+
+def test_a_terminal_that_knows_only_ascii_gets_all_it_can_show(path):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    shown = run("kb", "show", path, "Q1490", stdout=subprocess.PIPE, env=environment)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "\\u6771\\u4eac" in shown.stdout
+    fails(run("kb", "show", path, "東", env=environment), 5, "has no entity")
+
+
+def test_a_person_who_breaks_off_is_told_what_to_do(path):
+    command = [sys.executable, "-m", "wellread.cli", "link", "--kb", str(path), "--lines", "--format", "json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as linking:
+        time.sleep(2)
+        linking.send_signal(signal.SIGINT)
+        _, said = linking.communicate(timeout=60)
+    assert said == "interrupted; run the same command again, it goes on where it stopped where it can\n"
+    assert linking.returncode == 130

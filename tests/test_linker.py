@@ -1,7 +1,12 @@
 """The front door: links with exact spans, scores and candidates; NIL; streams; JSON and back."""
 
 import itertools
+import multiprocessing
+import os
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -41,7 +46,7 @@ def test_a_text_is_linked_by_its_names(kb_path):
         (20, 33, "New York City", "Q60", "New York City"),
     ]
     assert {link.kb for link in document.links} == {"names"}
-    assert document.meta == {"kb": "names.kb", "model": "prior"}
+    assert document.meta == {"kb": "names", "model": "prior"}
 
 
 def test_the_likelier_candidate_wins_and_the_others_are_kept(tmp_path):
@@ -125,9 +130,81 @@ def test_what_cannot_be_loaded_names_the_fix(kb_path, tmp_path, monkeypatch, opt
         Linker.load(**{"kb": kb_path, **options})
 
 
-def test_linking_by_name_needs_no_torch(kb_path):
-    Linker.load(kb_path).link("Tokyo")
-    assert "torch" not in sys.modules
+def test_linking_by_name_needs_no_torch(kb_path, tmp_path):
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub" / "torch.py").write_text("raise RuntimeError('torch was imported')")
+    code = f"from wellread import Linker; print(len(Linker.load({str(kb_path)!r}).link('Tokyo').links))"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "stub")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == "1\n"
+
+
+def test_threads_share_a_linker(kb_path):
+    linker = Linker.load(kb_path)
+    texts = [
+        f"{place} é{chr(0x4E00 + number)} 東京 and New York City {number}"
+        for number in range(60)
+        for place in ("a", "b")
+    ]
+    alone = [linker.link(text) for text in texts]
+    fresh = Linker.load(kb_path)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(fresh.link, texts)) == alone
+
+
+def test_forked_processes_share_a_linker(kb_path):
+    linker = Linker.load(kb_path)
+    linker.link("Tokyo")
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    workers = [
+        context.Process(target=lambda: results.put([len(linker.link("Tokyo").links) for _ in range(20)]))
+        for _ in range(2)
+    ]
+    for worker in workers:
+        worker.start()
+    assert [results.get(timeout=60) for _ in workers] == [[1] * 20] * 2
+    for worker in workers:
+        worker.join()
+    assert len(linker.link("Tokyo").links) == 1
+    results.close()
+    results.join_thread()
+
+
+def test_a_closed_linker_says_so(kb_path):
+    with Linker.load(kb_path) as linker:
+        assert linker.link("Tokyo").links
+    with pytest.raises(KnowledgeBaseError, match="was closed"):
+        linker.link("Tokyo")
+
+
+def test_a_single_text_is_not_many(kb_path):
+    with pytest.raises(UsageError, match="use link for one"):
+        next(Linker.load(kb_path).link_many("Tokyo"))
+
+
+def test_an_annotator_owes_a_list_for_each_text(kb_path):
+    class Lazy:
+        def annotate(self, texts):
+            return iter([[]])
+
+    with pytest.raises(UsageError, match="1 lists of mentions for 2 texts"):
+        list(Linker.load(kb_path, mentions=Lazy()).link_many(["a", "b"]))
+
+
+def test_what_a_change_says_is_forgotten_when_it_is_taken_back(kb_path):
+    with KnowledgeBase.open(kb_path, writable=True) as kb:
+        linker = Linker(kb)
+        with suppress(ZeroDivisionError), kb.change() as change:
+            change.update(Entity("Q1490", "Edo", aliases={"Tokyo": 1}))
+            assert linker.link("Tokyo").links[0].title == "Edo"
+            raise ZeroDivisionError
+        assert linker.link("Tokyo").links[0].title == "Tokyo"
 
 
 def test_mentions_without_candidates_keep_their_order(kb_path):

@@ -46,8 +46,10 @@ class Linker:
         reading: Reading | None = None,
         threshold: float = 0.0,
         annotator: Annotator | None = None,
+        name: str | None = None,
     ) -> None:
         self.kb = kb
+        self.name = name if name is not None else kb.path.stem
         self.threshold = threshold
         self.annotator = annotator
         self.finder = CandidateFinder(kb, reading)
@@ -61,11 +63,13 @@ class Linker:
         mentions: MentionsFrom | Annotator = "names",
         reading: Reading | None = None,
         threshold: float = 0.0,
+        name: str | None = None,
     ) -> Linker:
         """A linker for a KB: a packaged one by its name ("wordnet", "vital"), or any by its path.
 
         `mentions="names"` finds every name of the KB; `"spacy"` takes spaCy's named entities, and those that the KB
-        does not know become NIL links. Links with a score below `threshold` are left out.
+        does not know become NIL links. Links with a score below `threshold` are left out. `name` is what links call the
+        KB by, its file's name unless given.
         """
         if model != "prior":
             raise UsageError(f"there is no model {model!r}; choose prior")
@@ -81,7 +85,17 @@ class Linker:
         else:
             annotator = mentions
         opened = kb if isinstance(kb, KnowledgeBase) else open_kb(kb)
-        return cls(opened, reading=reading, threshold=threshold, annotator=annotator)
+        return cls(opened, reading=reading, threshold=threshold, annotator=annotator, name=name)
+
+    def close(self) -> None:
+        """Let go of the knowledge base."""
+        self.kb.close()
+
+    def __enter__(self) -> Linker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def link(self, text: str) -> Document:
         """The links of one text."""
@@ -89,18 +103,25 @@ class Linker:
 
     def link_many(self, texts: Iterable[str]) -> Iterator[Document]:
         """The links of each text, streamed: texts may be endless, memory is not."""
+        if isinstance(texts, str):
+            raise UsageError("link_many takes several texts; use link for one")
         stream = iter(texts)
         while batch := list(islice(stream, _AT_ONCE)):
             for text, mentions in zip(batch, self._mentions(batch), strict=True):
                 links = (self._decide(mention) for mention in mentions)
                 kept = tuple(link for link in links if link.entity is None or link.score >= self.threshold)
-                yield Document(text, kept, meta={"kb": self.kb.path.name, "model": "prior"})
+                yield Document(text, kept, meta={"kb": self.name, "model": "prior"})
 
     def _mentions(self, texts: Sequence[str]) -> Iterator[list[Mention]]:
         if self.annotator is None:
             yield from self.finder.mentions_of_many(texts)
             return
-        for found in self.annotator.annotate(texts):
+        found_in = list(self.annotator.annotate(texts))
+        if len(found_in) != len(texts):
+            raise UsageError(
+                f"the annotator gave {len(found_in)} lists of mentions for {len(texts)} texts; it owes one each"
+            )
+        for found in found_in:
             yield [
                 Mention(
                     mention.start, mention.end, mention.text, tuple(self.finder.candidates(mention.text)), mention.label
@@ -109,10 +130,9 @@ class Linker:
             ]
 
     def _decide(self, mention: Mention) -> Link:
-        name = self.kb.path.stem
         if not mention.candidates:
-            return Link(mention.start, mention.end, mention.text, None, score=1.0, kb=name)
+            return Link(mention.start, mention.end, mention.text, None, score=1.0, kb=self.name)
         best = mention.candidates[0]
         return Link(
-            mention.start, mention.end, mention.text, best.entity, best.title, best.score, mention.candidates, name
+            mention.start, mention.end, mention.text, best.entity, best.title, best.score, mention.candidates, self.name
         )

@@ -320,3 +320,34 @@ def test_a_changed_kb_has_the_text_index_of_one_built_at_once(tmp_path, kb):
     with KnowledgeBase.open(tmp_path / "anew.kb") as anew:
         assert text_index(kb) == text_index(anew)
         assert content(anew)[0] == content(kb)[0]
+
+
+def test_a_change_is_over_when_its_block_ends(kb):
+    with kb.change() as change:
+        change.add(Entity("in", "In time"))
+    revision = kb.revision
+    for late in (
+        lambda: change.add(Entity("late", "Late")),
+        lambda: change.remove("in"),
+        lambda: change.set_metadata(a="b"),
+    ):
+        with pytest.raises(KnowledgeBaseError, match="is over"):
+            late()
+    assert "late" not in kb
+    assert kb.revision == revision
+
+
+def test_one_entity_or_id_need_not_be_in_a_list(kb):
+    kb.add(Entity("12", "Twelve"))
+    kb.add([Entity("1", "One"), Entity("2", "Two")])
+    kb.update(Entity("12", "A dozen"))
+    assert kb.get("12").title == "A dozen"
+    kb.remove("12")
+    assert "12" not in kb
+    assert "1" in kb
+    assert "2" in kb
+
+
+def test_a_name_that_folds_to_nothing_is_no_name(kb):
+    with pytest.raises(KnowledgeBaseError, match="no name"):
+        kb.add(Entity("x", "´"))

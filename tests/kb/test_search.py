@@ -26,6 +26,7 @@ def found(kb, query, how, **options):
         ("to\u0304k", ["Q1490"]),
         ("u.s", ["Q30"]),
         ("capital", []),
+        ("light par", []),
         ("paris france", []),
         ("", []),
         ("_ -", []),

@@ -58,7 +58,7 @@ def test_at_most_so_many_candidates_with_priors_made_whole(tmp_path):
         assert [c.prior for c in mention.candidates] == pytest.approx([1 / 3] * 3)
 
 
-TEXTS = st.lists(st.text(st.sampled_from("New York City apple US 東京\n.-"), max_size=30), max_size=8)
+TEXTS = st.lists(st.text(st.sampled_from("New York City apple US 東京\n.-👩\u200d\u0301"), max_size=30), max_size=8)
 
 
 @settings(max_examples=50, deadline=None)
@@ -92,3 +92,17 @@ def test_a_finder_follows_its_kb(names_kb):
     with KnowledgeBase.open(names_kb.path, writable=True) as elsewhere:
         elsewhere.add([Entity("g", "Gotham", aliases={"NYC": 5})])
     assert shown(finder.mentions("Gotham, NYC")) == [("Gotham", ["g"]), ("NYC", ["g", "Q60"])]
+
+
+def test_a_change_of_one_word_leaves_the_priors_of_its_forms_as_they_were(senses_kb):
+    finder = CandidateFinder(senses_kb)
+    before = finder.mentions("axes and runs")
+    senses_kb.update(senses_kb.get("axe-v"))
+    assert finder.mentions("axes and runs") == before
+    assert CandidateFinder(senses_kb).mentions("axes and runs") == before
+
+
+def test_a_tag_may_be_any_kind_of_entity(names_kb):
+    finder = CandidateFinder(names_kb)
+    assert shown(finder.mentions("New York", tags={(0, 8): "city"})) == [("New York", ["Q60"])]
+    assert shown(finder.mentions("New York", tags={(0, 8): "company"})) == []

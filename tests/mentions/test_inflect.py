@@ -65,3 +65,8 @@ def test_function_words_are_only_what_the_exceptions_say():
     assert ("was", "be") in found
     assert ("does", "do") in found
     assert not {("was", "wa"), ("does", "doe"), ("his", "hi")} & found
+
+
+def test_a_form_of_any_kind_fits_every_kind():
+    found = {(form.form, form.word) for form in word_forms({("goose", "n")}, [Form("geese", "goose", "")])}
+    assert ("geese", "goose") in found

@@ -53,7 +53,9 @@ WORDS = st.sampled_from(
     ["new", "York", "CITY", "a", "東", "京", "C", "+", "é", "e\u0301", "-", ".", "👩\u200d🚀", "x1"]
 )
 PHRASE = st.lists(WORDS, min_size=1, max_size=4)
-JOINED = st.sampled_from([" ", "  ", "-", "\t", "\r\n", "_", ""])
+JOINED = st.sampled_from(
+    [" ", "  ", "-", "\t", "\r\n", "_", "", "___", "\u200b\u200b\u200b", "\0\0\0", " \u0301 \u0301 "]
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -290,3 +292,43 @@ def test_the_compiled_file_is_one_that_safetensors_reads(names_kb):
     arrays = load_file(names_path(names_kb))
     assert arrays["nodes"].tolist() == matcher.names.nodes.slots.tolist()
     assert arrays["flags"].tolist() == matcher.names.nodes.values.tolist()
+
+
+def test_a_kb_put_back_from_a_copy_is_not_matched_with_the_names_of_its_future(names_kb, tmp_path):
+    Matcher.of(names_kb)
+    copy = tmp_path / "copy"
+    names_kb.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    copy.write_bytes(names_kb.path.read_bytes())
+    names_kb.remove(["Q1490"])
+    names_kb.add([Entity("g", "Gotham")])
+    names_path(names_kb).unlink()
+    Matcher.of(names_kb)
+    names_kb.close()
+    for side in ("-wal", "-shm"):
+        names_kb.path.with_name(names_kb.path.name + side).unlink(missing_ok=True)
+    names_kb.path.write_bytes(copy.read_bytes())
+    with KnowledgeBase.open(names_kb.path) as restored:
+        assert found_texts(Matcher.of(restored), "Gotham and Tokyo") == ["Tokyo"]
+
+
+def test_a_refresh_after_many_changes_joins_them(names_kb, monkeypatch):
+    monkeypatch.setattr(match, "_JOIN_AFTER", 2)
+    matcher = Matcher.of(names_kb)
+    names_kb.add([Entity(f"n{n}", f"Newtown {n}") for n in range(5)])
+    fresh = matcher.refresh(names_kb)
+    assert fresh.added is None
+    assert found_texts(fresh, "Newtown 4, NYC") == ["Newtown 4", "NYC"]
+
+
+def test_a_name_of_stop_words_in_capitals_is_a_name(tmp_path):
+    matcher = matcher_of(tmp_path / "x.kb", ["The Who", "It", "out of"])
+    text = "The Who: it is out of the who"
+    assert found_texts(matcher, text, stop_words=STOP_WORDS) == ["The Who"]
+
+
+def test_no_words_at_most_means_no_names(names_kb):
+    assert len(Matcher.of(names_kb).find("Tokyo", max_words=0)) == 0
+
+
+def test_a_stop_word_may_have_several_words(names_kb):
+    assert found_texts(Matcher.of(names_kb), "new york, Tokyo", stop_words=["new york"]) == ["Tokyo"]

@@ -14,14 +14,14 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from filelock import FileLock, Timeout
 
-from wellread.errors import KnowledgeBaseError, UsageError
+from wellread.errors import InputError, KnowledgeBaseError, UsageError
 from wellread.files import storage
 from wellread.kb import names, schema
 from wellread.kb.change import fault
@@ -93,7 +93,7 @@ def build(
     try:
         _build(records, to, origin, on_repeat, tally)
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # Windows does not delete what is open
             os.unlink(lock.lock_file)
         lock.release()
     return tally
@@ -154,6 +154,10 @@ def _build(
                 done += len(batch)
                 batches.load(batch, done)
             _finish(connection, tally)
+        except InputError:
+            connection.close()
+            _delete(staging)  # a source that must be mended first is another source then
+            raise
         finally:
             connection.close()
     tally.step = "putting in place"
@@ -225,6 +229,7 @@ class _Loader:
 
     def load(self, batch: list[Record], done: int) -> None:
         insert = self._connection.executemany
+        batch = [record for record in batch if self._is_sound(record)]
         self._connection.execute("BEGIN")
         self._load_entities([record for record in batch if isinstance(record, Entity)])
         insert(
@@ -246,14 +251,17 @@ class _Loader:
         self._connection.execute("INSERT OR REPLACE INTO metadata VALUES ('done', ?)", (str(done),))
         self._connection.execute("COMMIT")
 
+    def _is_sound(self, record: Record) -> bool:
+        reason = fault(record)
+        if reason:
+            self._tally.skip(f"{type(record).__name__.lower()} that {reason}", repr(astuple(record)[:2]))
+        return not reason
+
     def _load_entities(self, entities: list[Entity]) -> None:
         execute = self._connection.execute
         named: list[tuple[int, str, float]] = []
         for entity in entities:
             row = (entity.id, entity.title, entity.description, entity.kind, entity.popularity)
-            if reason := fault(entity):
-                self._tally.skip(f"entity that {reason}", entity.id or repr(entity.title))
-                continue
             cursor = execute(
                 "INSERT OR IGNORE INTO entities (id, title, description, kind, popularity) VALUES (?, ?, ?, ?, ?)", row
             )
@@ -341,6 +349,8 @@ def _place_aliases(connection: sqlite3.Connection, tally: Tally) -> None:
             "ON CONFLICT (entity, name) DO UPDATE SET count = count + excluded.count",
             ((num, name, key, count) for (num, name, count), key in zip(rows, keys, strict=True) if key),
         )
+        if wordless := keys.count(0):
+            tally.skip("alias without a letter or sign", count=wordless)
     lost = connection.execute(
         "SELECT count(*) FROM staged_aliases WHERE id NOT IN (SELECT id FROM entities)"
     ).fetchone()[0]
@@ -370,7 +380,8 @@ def _place_facts(connection: sqlite3.Connection, tally: Tally) -> None:
 def _place_text(connection: sqlite3.Connection) -> None:
     connection.execute(
         "INSERT INTO entity_text (rowid, names, description) SELECT num, "
-        "(SELECT group_concat(name, char(10)) FROM (SELECT name FROM aliases WHERE entity = num ORDER BY name)), "
+        "(SELECT group_concat(name, char(10, 57344, 10)) FROM "
+        "(SELECT name FROM aliases WHERE entity = num ORDER BY name)), "
         "description FROM entities ORDER BY num"
     )
     connection.execute("INSERT INTO entity_text (entity_text) VALUES ('optimize')")

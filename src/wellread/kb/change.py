@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from dataclasses import astuple
 from itertools import chain
-from math import isfinite
 
 from wellread.errors import KnowledgeBaseError, UnknownEntityError
 from wellread.kb import names
 from wellread.kb.lookup import add_names, drop_names
-from wellread.kb.records import Entity
+from wellread.kb.records import Alias, Entity, Record
+
+MOST = 1e15
+"""The largest count or popularity: sums of them stay exact enough for priors that sum to 1."""
 
 
 class Change:
@@ -25,9 +28,11 @@ class Change:
         self._revision = revision
         self._waiting: dict[int, tuple[tuple[str, str], ...]] = {}
         """Facts by the number of their subject: their objects may come later in the change."""
+        self.over = False
 
     def add(self, *entities: Entity) -> None:
         """New entities; an id that is there already is an error."""
+        self._refuse_late()
         for entity in entities:
             _refuse_faulty(entity)
             row = (entity.id, entity.title, entity.description, entity.kind, entity.popularity)
@@ -46,6 +51,7 @@ class Change:
 
     def update(self, *entities: Entity) -> None:
         """Replace title, description, kind, popularity, aliases and outgoing facts of entities that are there."""
+        self._refuse_late()
         for entity in entities:
             _refuse_faulty(entity)
             num = self._num(entity.id)
@@ -59,6 +65,7 @@ class Change:
 
     def remove(self, *ids: str) -> None:
         """Remove entities and everything that speaks of them."""
+        self._refuse_late()
         for id in ids:
             num = self._num(id)
             self._empty(num)
@@ -68,6 +75,7 @@ class Change:
 
     def set_metadata(self, **values: str) -> None:
         """Say something of the KB as a whole (`source`, `licence`, …)."""
+        self._refuse_late()
         for name, value in values.items():
             if name in ("revision", "uid"):
                 raise KnowledgeBaseError(f"metadata {name!r} is kept by wellread and cannot be set")
@@ -84,6 +92,10 @@ class Change:
                     (subject, object, relation),
                 )
         self._connection.execute("UPDATE metadata SET value = ? WHERE key = 'revision'", (str(self._revision),))
+
+    def _refuse_late(self) -> None:
+        if self.over:
+            raise KnowledgeBaseError("this change is over; begin another with kb.change()")
 
     def _num(self, id: str) -> int:
         row = self._connection.execute("SELECT num FROM entities WHERE id = ?", (id,)).fetchone()
@@ -131,15 +143,24 @@ class Change:
         self._connection.execute("INSERT OR REPLACE INTO changed_entities VALUES (?, ?)", (id, self._revision))
 
 
-def fault(entity: Entity) -> str | None:
-    """Why a KB cannot hold an entity ("has no id"), or None where it can."""
-    if not entity.id:
-        return "has no id"
-    if not any(names.words(name) for name in (entity.title, *entity.aliases)):
-        return "has no name with a letter or sign in it"
-    if not all(isfinite(number) and number >= 0 for number in (entity.popularity, *entity.aliases.values())):
-        return "has a count or popularity that is negative or not a number"
-    texts = (entity.id, entity.title, entity.description, entity.kind, *entity.aliases, *chain(*entity.facts))
+def fault(record: Record) -> str | None:
+    """Why a KB cannot hold a record ("has no id"), or None where it can."""
+    numbers: tuple[float, ...] = ()
+    texts: Iterable[str]
+    if isinstance(record, Entity):
+        if not record.id:
+            return "has no id"
+        if not any(map(names.key, (record.title, *record.aliases))):
+            return "has no name with a letter or sign in it"
+        numbers = (record.popularity, *record.aliases.values())
+        texts = (record.id, record.title, record.description, record.kind, *record.aliases, *chain(*record.facts))
+    elif isinstance(record, Alias):
+        numbers = (record.count,)
+        texts = (record.name, record.entity)
+    else:
+        texts = astuple(record)
+    if not all(0 <= number <= MOST for number in numbers):
+        return f"has a count or popularity that is negative or not a number (or above {MOST:.0e})"
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
@@ -153,5 +174,5 @@ def _refuse_faulty(entity: Entity) -> None:
 
 
 def joined_names(aliases: Iterable[str]) -> str:
-    """How the names of an entity stand in the full-text index."""
-    return "\n".join(aliases)
+    """How the names of an entity stand in the full-text index: with a word between them that nobody searches for."""
+    return "\n\ue000\n".join(aliases)

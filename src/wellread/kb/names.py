@@ -8,9 +8,9 @@ Names in a knowledge base and spans of a text are compared word by word, never c
 2. Blanks between words say nothing: white space, underscores, and hyphens between two letters ("well-known").
 3. Words are compared under one of three policies. `exact`: the same letters. `title`: the first letter of each word may
    differ in case ("May" = "may", but "US" is not "us"). `folded`: case, diacritics and compatibility forms are ignored
-   ("Beyoncé" = "BEYONCE", "ﬁsh" = "fish"). Canonically equal spellings (NFC, NFD) are the same under all three.
+   ("Beyoncé" = "BEYONCE", "ﬁsh" = "fish"). Composed and decomposed spelling (NFC, NFD) are the same under all three.
 
-The key of a name is a hash of its folded words, built word by word. It is what SQLite indexes (`aliases.key`) and what
+The key of a name is a hash of its folded words, built word by word. It is what SQLite indexes (`names.key`) and what
 the matcher walks, so a span found in a text leads to its candidates without a string in between. Keys are computed
 twice here, one name at a time (`key`) and for a whole text or list at once (`split`, `keys`); tests hold the two to the
 same answers.
@@ -149,6 +149,11 @@ def words(text: str) -> list[str]:
     return found
 
 
+def is_blank(letter: str) -> bool:
+    """Whether a letter after a break says nothing: a blank, or a mark with nothing to stand on."""
+    return _class_of(letter) in (_BLANK, _JOIN)
+
+
 def next_break(text: str, place: int) -> int:
     """The first place at or after one where a text can be cut without changing its words."""
     while 0 < place < len(text):
@@ -207,7 +212,7 @@ class _Tables:
     def __init__(self) -> None:
         self.classes = np.zeros(0x110000, np.uint8)
         self.weights = {case: np.zeros(0x110000, np.uint64) for case in CASES}
-        self.lengths = {case: np.ones(128, np.uint8) for case in CASES}  # ASCII letters count for one
+        self.lengths = {case: np.zeros(0x110000, np.uint8) for case in CASES}
         self.powers = np.ones(1, np.uint64)
         self.inverses = np.ones(1, np.uint64)
 
@@ -223,17 +228,13 @@ class _Tables:
         letter = chr(code)
         for case in CASES:
             self.weights[case][code] = _weights[case][letter][0]
-            if code >= len(self.lengths[case]):
-                longer = np.zeros(0x110000, np.uint8)
-                longer[:128] = 1
-                self.lengths[case] = longer
             self.lengths[case][code] = len(_letters(letter, case))
-        self.classes[code] = _class_of(letter)
+        self.classes[code] = _class_of(letter)  # last: what another thread finds here it may use
 
     def need_powers(self, count: int) -> None:
         if count > len(self.powers):
             size = max(count, 1 << 12)
-            for name, radix in (("powers", _RADIX), ("inverses", _UNRADIX)):
+            for name, radix in (("inverses", _UNRADIX), ("powers", _RADIX)):  # last what other threads ask for
                 steps = np.full(size, radix, np.uint64)
                 steps[0] = 1
                 setattr(self, name, np.multiply.accumulate(steps))

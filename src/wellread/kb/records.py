@@ -8,7 +8,7 @@ anchor texts are spread over all its pages needs one pass. A `Redirect` says tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -62,7 +62,6 @@ class Form:
 
 
 Record = Entity | Alias | Fact | Redirect | Form
-Source = Iterator[Record]
 
 
 @dataclass(slots=True)

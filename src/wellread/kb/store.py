@@ -10,7 +10,9 @@ asks `changed_names` / `changed_entities` what to bring up to date.
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,23 +46,47 @@ class Neighbour:
     outgoing: bool
 
 
-class KnowledgeBase:
-    """One open knowledge base file; read-only unless opened `writable`."""
+class _Place(threading.local):
+    """The connection of this thread, and the process it was made in."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, *, writable: bool) -> None:
+    connection: sqlite3.Connection | None = None
+    process: int = 0
+
+
+class KnowledgeBase:
+    """One open knowledge base file; read-only unless opened `writable`. Threads and forked processes may share it."""
+
+    def __init__(self, path: Path, *, writable: bool) -> None:
         self.path = path
         self.writable = writable
-        self.connection = connection
+        self._here = _Place()
+        self._connections: list[tuple[int, sqlite3.Connection]] = []
+        self._closed = False
 
     @classmethod
     def open(cls, path: str | Path, *, writable: bool = False) -> KnowledgeBase:
         """Open the file at `path`; many may read while one writes."""
-        path = Path(path)
-        return cls(path, connect(path, writable=writable), writable=writable)
+        kb = cls(Path(path), writable=writable)
+        kb.connection  # noqa: B018  # what is no knowledge base is refused now
+        return kb
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """SQLite's connection for the present thread: a transaction belongs to the thread that began it."""
+        if self._closed:
+            raise KnowledgeBaseError(f"{self.path} was closed; open it again with KnowledgeBase.open(path)")
+        here, process = self._here, os.getpid()
+        if here.connection is None or here.process != process:
+            here.connection, here.process = connect(self.path, writable=self.writable), process
+            self._connections.append((process, here.connection))
+        return here.connection
 
     def close(self) -> None:
         """Let go of the file."""
-        self.connection.close()
+        self._closed = True
+        for process, connection in self._connections:
+            if process == os.getpid():
+                connection.close()
 
     def __enter__(self) -> KnowledgeBase:
         return self
@@ -90,13 +116,19 @@ class KnowledgeBase:
 
     def get(self, id: str) -> Entity:
         """The entity with its aliases and facts; an unknown id is an `UnknownEntityError`."""
-        with sqlite_errors(self.path):
+        with sqlite_errors(self.path), self.snapshot():
             row = self.connection.execute(
                 "SELECT num, id, title, description, kind, popularity FROM entities WHERE id = ?", (id,)
             ).fetchone()
             if row is None:
                 raise self._unknown(id)
             return self._entity(row)
+
+    def describe(self, id: str) -> str:
+        """The description alone, "" for an unknown id."""
+        with sqlite_errors(self.path):
+            row = self.connection.execute("SELECT description FROM entities WHERE id = ?", (id,)).fetchone()
+        return str(row[0]) if row else ""
 
     def entities(self) -> Iterator[Entity]:
         """Every entity in the order it was added, streamed."""
@@ -149,10 +181,10 @@ class KnowledgeBase:
             "JOIN entities e ON e.num = f.{there} WHERE f.{here} = (SELECT num FROM entities WHERE id = ?) "
             "AND (? IS NULL OR r.name = ?) ORDER BY f.relation, e.num"
         )
-        if id not in self:
-            raise self._unknown(id)
         found = []
-        with sqlite_errors(self.path):
+        with sqlite_errors(self.path), self.snapshot():
+            if id not in self:
+                raise self._unknown(id)
             for here, there in (("subject", "object"), ("object", "subject")):
                 rows = self.connection.execute(query.format(here=here, there=there), (id, relation, relation))
                 found += [Neighbour(name, other, title, here == "subject") for name, other, title in rows]
@@ -162,7 +194,7 @@ class KnowledgeBase:
         """Entities by the beginning of a name, by words of name and description, or by a name with typing errors."""
         from wellread.kb.search import find
 
-        with sqlite_errors(self.path):
+        with sqlite_errors(self.path), self.snapshot():
             return [self._entity(row) for row in find(self.connection, query, how, limit)]
 
     @contextmanager
@@ -172,15 +204,17 @@ class KnowledgeBase:
         SQLite locks and unlocks the file for every question asked outside of one. Keep the block short: while it lasts,
         the log of changes cannot be folded into the file.
         """
-        if self.connection.in_transaction:
+        connection = self.connection
+        if connection.in_transaction:
             yield
             return
         with sqlite_errors(self.path):
-            self.connection.execute("BEGIN")
+            connection.execute("BEGIN")
         try:
             yield
         finally:
-            self.connection.execute("ROLLBACK")
+            if connection.in_transaction:  # an error of SQLite may have ended it
+                connection.execute("ROLLBACK")
 
     @contextmanager
     def change(self) -> Iterator[Change]:
@@ -195,33 +229,36 @@ class KnowledgeBase:
         if not self.writable:
             raise KnowledgeBaseError(f"{self.path} is open for reading; use KnowledgeBase.open(path, writable=True)")
         if self.connection.in_transaction:
-            raise KnowledgeBaseError(f"a change of {self.path} is open already; do both in one, or one after the other")
+            raise KnowledgeBaseError(
+                f"a change of {self.path} is open already (or a snapshot); do both in one, or one after the other"
+            )
+        connection = self.connection
         with sqlite_errors(self.path):
-            self.connection.execute("BEGIN IMMEDIATE")
+            connection.execute("BEGIN IMMEDIATE")
+            change = Change(connection, self.revision + 1)
             try:
-                change = Change(self.connection, self.revision + 1)
                 yield change
                 change.finish()
-                self.connection.execute("COMMIT")
-            except BaseException:
-                if self.connection.in_transaction:
-                    self.connection.execute("ROLLBACK")
-                raise
+                connection.execute("COMMIT")
+            finally:
+                change.over = True
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
 
-    def add(self, entities: Iterable[Entity]) -> None:
-        """Add new entities in one transaction; facts may point to each other in any order."""
+    def add(self, entities: Entity | Iterable[Entity]) -> None:
+        """Add one or many new entities in one transaction; facts may point to each other in any order."""
         with self.change() as change:
-            change.add(*entities)
+            change.add(*([entities] if isinstance(entities, Entity) else entities))
 
-    def update(self, entities: Iterable[Entity]) -> None:
+    def update(self, entities: Entity | Iterable[Entity]) -> None:
         """Replace entities that are there, with their aliases and outgoing facts, in one transaction."""
         with self.change() as change:
-            change.update(*entities)
+            change.update(*([entities] if isinstance(entities, Entity) else entities))
 
-    def remove(self, ids: Iterable[str]) -> None:
+    def remove(self, ids: str | Iterable[str]) -> None:
         """Remove entities with their aliases and every fact they stand in, in one transaction."""
         with self.change() as change:
-            change.remove(*ids)
+            change.remove(*([ids] if isinstance(ids, str) else ids))
 
     def changed_names(self, since: int) -> list[int]:
         """Keys (signed) of the names that a later revision than `since` added or removed."""

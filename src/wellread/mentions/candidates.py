@@ -6,9 +6,9 @@ has the verb's senses of "run" and not the noun's. Where the text is tagged, the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 
 import numpy as np
@@ -20,10 +20,13 @@ from wellread.mentions.match import Matcher, Overlaps
 from wellread.mentions.stopwords import FUNCTION_WORDS, STOP_WORDS
 from wellread.text import Candidate, Mention
 
-_FENCE = "\uffff"
-"""A sign that no text has and no name crosses: many short texts are matched as one with it between them."""
+_FENCE = "\n\uffff"
+"""A sign that no name crosses: many short texts are matched as one with it between them. The blank before it keeps it
+from being joined to a text that ends in a joiner."""
 
 _TOGETHER = 1 << 16
+
+_LookUp = Callable[[tuple[tuple[int, int], ...], str | None, str], tuple[Candidate, ...]]
 
 Tags = Mapping[tuple[int, int], str]
 """(start, end) of a word -> its kind, e.g. {(4, 8): "v"}."""
@@ -51,7 +54,7 @@ class CandidateFinder:
         self.matcher = Matcher.of(kb)
         usual = FUNCTION_WORDS if kb.metadata.get("inflection") == "wordnet" else STOP_WORDS
         self._stop_words = usual if self.reading.stop_words is None else frozenset(self.reading.stop_words)
-        self._look_up = lru_cache(1 << 16)(self._candidates)
+        self._remembered = lru_cache(1 << 16)(self._candidates)
 
     def mentions(self, text: str, *, tags: Tags | None = None) -> list[Mention]:
         """The mentions of one text in order of their start, each with its candidates best first."""
@@ -59,15 +62,18 @@ class CandidateFinder:
 
     def mentions_of_many(self, texts: Sequence[str], *, tags: Sequence[Tags] | None = None) -> Iterator[list[Mention]]:
         """The mentions of each text; short texts are matched together."""
-        self._follow()
         place = 0
         while place < len(texts):
             size, end = 0, place
             while end < len(texts) and (end == place or size + len(texts[end]) <= _TOGETHER):
                 size += len(texts[end])
                 end += 1
+            changing = self.kb.connection.in_transaction  # what an open change says may be taken back
             with self.kb.snapshot():
-                found = list(self._together(texts[place:end], tags[place:end] if tags else None))
+                matcher = self.matcher = self.matcher.refresh(self.kb)
+                look_up = self._candidates if changing else self._remembered
+                look_up = partial(look_up, matcher.revision)
+                found = list(self._together(matcher, look_up, texts[place:end], tags[place:end] if tags else None))
             yield from found
             place = end
 
@@ -75,14 +81,10 @@ class CandidateFinder:
         """The candidates of a span that somebody else found (a tagger, a label)."""
         return self.kb.candidates(name, case=self.reading.case, limit=self.reading.limit)
 
-    def _follow(self) -> None:
-        fresh = self.matcher.refresh(self.kb)
-        if fresh is not self.matcher:
-            self.matcher = fresh
-            self._look_up.cache_clear()
-
-    def _together(self, texts: Sequence[str], tags: Sequence[Tags] | None) -> Iterator[list[Mention]]:
-        found = self.matcher.find(
+    def _together(
+        self, matcher: Matcher, look_up: _LookUp, texts: Sequence[str], tags: Sequence[Tags] | None
+    ) -> Iterator[list[Mention]]:
+        found = matcher.find(
             _FENCE.join(texts),
             overlaps=self.reading.overlaps,
             case=self.reading.case,
@@ -93,31 +95,31 @@ class CandidateFinder:
         rows = list(
             zip(found.starts.tolist(), found.ends.tolist(), found.keys.tolist(), found.kinds.tolist(), strict=True)
         )
-        lengths = np.array([len(text) + 1 for text in texts])
+        lengths = np.array([len(text) + len(_FENCE) for text in texts])
         borders = np.searchsorted(found.starts, np.append(0, np.cumsum(lengths))).tolist()
         offset = 0
         for place, text in enumerate(texts):
             spans = groupby(rows[borders[place] : borders[place + 1]], key=lambda row: row[:2])
-            yield list(self._mentions_at(text, offset, spans, tags[place] if tags else {}))
-            offset += len(text) + 1
+            mentions = []
+            for (start, end), rows_here in spans:
+                name = text[start - offset : end - offset]
+                tag = tags[place].get((start - offset, end - offset)) if tags else None
+                candidates = look_up(tuple(row[2:] for row in rows_here), tag, name)
+                if candidates:
+                    mentions.append(Mention(start - offset, end - offset, name, candidates, tag))
+            yield mentions
+            offset += len(text) + len(_FENCE)
 
-    def _mentions_at(self, text: str, offset: int, spans: groupby, tags: Tags) -> Iterator[Mention]:  # type: ignore[type-arg]
-        for (start, end), rows in spans:
-            start, end = start - offset, end - offset
-            name = text[start:end]
-            tag = tags.get((start, end))
-            readings = tuple(
-                (key, kinds if tag is None else kinds & KIND_BITS.get(tag, 0)) for _, _, key, kinds in rows
-            )
-            found = self._look_up(readings, tag, name)
-            if found:
-                yield Mention(start, end, name, found, tag)
-
-    def _candidates(self, readings: tuple[tuple[int, int], ...], tag: str | None, name: str) -> tuple[Candidate, ...]:
-        """What any of the readings (key, kinds) of a span may mean."""
+    def _candidates(
+        self, revision: int, readings: tuple[tuple[int, int], ...], tag: str | None, name: str
+    ) -> tuple[Candidate, ...]:
+        """What any of the readings (key, kinds) of a span may mean; at one revision always the same."""
         case = self.reading.case
+        joined: dict[int, int] = {}
+        for node, kinds in readings:  # compiled and added forms may both lead to one name
+            joined[node] = joined.get(node, 0) | kinds
         rows = []
-        for node, kinds in readings:
+        for node, kinds in joined.items():
             for row in self.kb.named(as_signed(node)):
                 fits = kinds == ALL_KINDS or KIND_BITS.get(row[5], 0) & kinds
                 spelled = case == "folded" or key(row[0], case) == key(name, case)

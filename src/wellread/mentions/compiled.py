@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wellread.errors import StorageError
+from wellread.errors import KnowledgeBaseError, StorageError
 from wellread.files import write_atomically
 from wellread.kb.names import CASES, Case, Keys, keys, prefix_keys, word_hash, words
 from wellread.kb.schema import connect
@@ -151,6 +151,9 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
 
 def _all_aliases(kb: KnowledgeBase) -> Iterator[tuple[str, str]]:
     with closing(connect(kb.path, writable=False, mapped=False)) as connection:
+        (uid,) = connection.execute("SELECT value FROM metadata WHERE key = 'uid'").fetchone()
+        if uid != kb.metadata["uid"]:
+            raise KnowledgeBaseError(f"{kb.path} was put in the place of another while that was open; open it again")
         yield from connection.execute("SELECT a.name, e.kind FROM aliases a JOIN entities e ON e.num = a.entity")
 
 

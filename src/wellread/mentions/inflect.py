@@ -45,8 +45,10 @@ def word_forms(words: Iterable[tuple[str, str]], exceptions: Iterable[Form]) -> 
             form = word[: len(word) - len(rest)] + ending
             if (form, kind) not in excepted and not _left_alone(form, kind):
                 yield Form(form, word, kind)
+    known = {word for word, _ in there}
     for exception in irregular:
-        if (exception.word, exception.kind) in there and exception.form != exception.word and " " not in exception.form:
+        fits = exception.word in known if not exception.kind else (exception.word, exception.kind) in there
+        if fits and exception.form != exception.word and " " not in exception.form:
             yield exception
 
 

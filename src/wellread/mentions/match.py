@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from wellread.kb.names import Case, Keys, Offsets, Words, follow, next_break, split, word_hash
+from wellread.kb.names import Case, Keys, Offsets, Words, follow, is_blank, next_break, split, word_hash, words
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.compiled import (
     ALL_KINDS,
@@ -83,10 +83,10 @@ class Matcher:
         """The matcher of a KB at its present revision, from the file beside it where there is one."""
         path = names_path(kb)
         compiled = load(path, uid=kb.metadata["uid"])
-        if compiled is None:
+        if compiled is None or compiled.revision > kb.revision:  # none yet, or the KB is an older copy, put back
             compiled = compile_names(kb)
             save(compiled, path)
-        matcher = cls(compiled).refresh(kb)
+        matcher = cls(compiled)._with_changes(kb)
         if len(matcher.changed) > _JOIN_AFTER:
             matcher = cls(matcher.joined())
             save(matcher.names, path)
@@ -104,6 +104,14 @@ class Matcher:
             return self
         if kb.metadata["uid"] != self.names.uid:  # built anew under the same path
             return Matcher.of(kb)
+        fresh = self._with_changes(kb)
+        return fresh if len(fresh.changed) <= _JOIN_AFTER else Matcher.of(kb)
+
+    def _with_changes(self, kb: KnowledgeBase) -> Matcher:
+        """The compiled names with all that has changed since laid over them."""
+        revision = kb.revision
+        if revision == self.names.revision:
+            return Matcher(self.names)
         changed = kb.changed_names(self.names.revision)
         aliases = [(row[0], row[5]) for key in changed for row in kb.named(key)]
         added = replace(compile_names(kb, aliases), revision=revision)
@@ -128,11 +136,11 @@ class Matcher:
         """Every span of the text that is a name.
 
         `longest` keeps, from left to right, the longest name at each place; `all` keeps every one. A name made of
-        `stop_words` only is passed over ("IT" is not the word "it": a second capital letter makes it a name), as is
-        one shorter than `min_chars`. Inflected forms are found under the `folded` policy.
+        `stop_words` only is passed over, unless capital letters say that it is a name ("IT", "The Who"), as is one
+        shorter than `min_chars`. Inflected forms are found under the `folded` policy.
         """
         stops = _hash_set(stop_words)
-        longest_name = max_words or max(names.max_words for names in self._both())
+        longest_name = max(names.max_words for names in self._both()) if max_words is None else max_words
         parts = []
         for offset, block, whole in _blocks(text, longest_name):
             found = self._walk(block, case, longest_name, stops)
@@ -204,6 +212,9 @@ class Matcher:
         before = np.zeros(len(is_stop) + 1, np.int64)
         np.cumsum(is_stop, out=before[1:])
         there: NDArray[np.bool_] = before[final + 1] - before[first] < final + 1 - first
+        # "The Who" is a name where its last word is written with a capital letter, "the who" is not.
+        begin = words.codes[words.starts[final]]
+        there |= (first < final) & (begin >= ord("A")) & (begin <= ord("Z"))
         return there
 
     def _known_as(self, text: str, case: Case, first: Offsets, final: Offsets, keys: Keys) -> NDArray[np.bool_]:
@@ -278,17 +289,17 @@ def _blocks(text: str, max_words: int) -> Iterator[tuple[int, str, int]]:
         end = next_break(text, begin + _BLOCK)
         reach = end
         for _ in range(max_words):
-            while reach < len(text) and text[reach].isspace():
+            while reach < len(text) and is_blank(text[reach]):
                 reach += 1
             reach = next_break(text, reach + 1)
         yield begin, text[begin:reach], end - begin
         begin = end
 
 
-def _hash_set(words: Collection[str]) -> KeyTable | None:
-    if not words:
+def _hash_set(entries: Collection[str]) -> KeyTable | None:
+    if not entries:
         return None
-    hashes = np.unique(np.array([word_hash(word) for word in words], np.uint64))
+    hashes = np.unique(np.array([word_hash(word) for entry in entries for word in words(entry)], np.uint64))
     return KeyTable.build(hashes, np.ones(len(hashes), np.uint8))
 
 

@@ -22,7 +22,9 @@ def kbs(tmp_path_factory):
 
 def run(*arguments, stdin=None):
     command = [sys.executable, "-m", "wellread.cli", "link", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, input=stdin, check=False, timeout=60)
+    return subprocess.run(
+        command, capture_output=True, text=True, input=stdin, errors="surrogateescape", check=False, timeout=60
+    )
 
 
 def test_a_table_for_people(kbs):
@@ -87,6 +89,10 @@ def test_case_overlaps_and_threshold_are_options(kbs):
         (["--kb", "{}/names.kb", "--file", "{}"], None, 3, "folder"),
         (["--kb", "{}/names.kb", "--file", "a", "text"], None, 2, "not both"),
         (["--kb", "{}/names.kb", "--to", "{}/x.txt", "Tokyo"], None, 2, "--format"),
+        (["--kb", "{}/names.kb", "--kb", "{}/./names.kb", "Tokyo"], None, 2, "given twice; give each --kb once"),
+        (["--kb", "{}/names.kb", "--format", "brat", "--lines", "Tokyo"], None, 2, "leave out --lines"),
+        (["--kb", "{}/names.kb", "--threshold", "nan", "Tokyo"], None, 2, "nan is not a number"),
+        (["--kb", "{}/names.kb", "--lines"], "Tokyo\n\udce9", 3, "standard input, line 2 is not UTF-8"),
     ],
 )
 def test_what_goes_wrong_is_one_line_that_names_the_fix(kbs, arguments, stdin, code, message):
@@ -123,3 +129,58 @@ def test_help_is_quick_and_every_verb_has_an_example():
         imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
         assert not imported & {"torch", "numpy", "spacy", "requests", "rdflib", "transformers"}, verb
     assert len(verbs) == 12
+
+
+@pytest.fixture
+def twins(kbs, tmp_path):
+    """Two knowledge bases whose files have the same name."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        build(
+            lambda tally, folder=folder: iter([Entity(folder, "city", f"described in {folder}")]),
+            tmp_path / folder / "same.kb",
+            origin=Origin("test"),
+        )
+    return tmp_path
+
+
+def test_knowledge_bases_with_one_name_go_by_their_paths(twins, kbs):
+    given = ("--kb", twins / "a" / "same.kb", "--kb", twins / "b" / "same.kb", "--kb", kbs / "words.kb")
+    document = Document.from_json(run(*given, "--format", "json", "city").stdout)
+    names = [str(twins / "a" / "same.kb"), str(twins / "b" / "same.kb"), "words"]
+    assert [link.kb for link in document.links] == names
+    assert document.meta["kb"] == names
+    table = run(*given, "city")
+    assert all(words in table.stdout for words in ("described in a", "described in b", "a large town"))
+
+
+def test_a_table_ends_before_it_is_endless(kbs):
+    result = run("--kb", kbs / "words.kb", "city " * 502)
+    assert result.stdout.count("a large town") == 500
+    assert result.stderr == "… 2 more links; use --format json\n"
+
+
+def test_conll_says_that_it_keeps_one_link_a_place(kbs):
+    result = run("--kb", kbs / "names.kb", "--kb", kbs / "words.kb", "--format", "conll", "New York City")
+    assert "the longest of all knowledge bases is written" in result.stderr
+    assert "w1" not in result.stdout
+
+
+def test_short_names_and_stop_words_are_found_on_demand(tmp_path):
+    build(lambda tally: iter([Entity("1", "Who"), Entity("2", "X")]), tmp_path / "x.kb", origin=Origin("test"))
+    linked = lambda *options: [  # noqa: E731
+        link.entity
+        for link in Document.from_json(
+            run("--kb", tmp_path / "x.kb", "--format", "json", *options, "who is x").stdout
+        ).links
+    ]
+    assert linked() == []
+    assert linked("--stop-words", "none") == ["1"]
+    assert linked("--min-chars", "1") == ["2"]
+
+
+def test_lines_of_an_argument_are_those_of_a_file(kbs):
+    text = "Tokyo\u2028NYC\r\nNYC\x0cTokyo\n"
+    options = ("--kb", kbs / "names.kb", "--format", "json", "--lines")
+    assert run(*options, text).stdout == run(*options, stdin=text).stdout
+    assert run(*options, text).stdout.count("\n") == 2

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wellread.errors import InputError
-from wellread.text import Candidate, Document, Link
+from wellread.text import Candidate, Document, Link, short
 
 FLOATS = st.floats(0, 1)
 CANDIDATES = st.lists(st.builds(Candidate, st.text(max_size=4), st.text(max_size=4), FLOATS, FLOATS), max_size=2)
@@ -79,3 +79,7 @@ def test_what_is_not_a_document_is_refused(data, message):
 def test_what_is_not_json_is_refused():
     with pytest.raises(InputError, match="not JSON: "):
         Document.from_json("{")
+
+
+def test_a_long_text_is_cut_and_shows_it():
+    assert [short(text, 7) for text in ("", "seven 7", "a long text")] == ["", "seven 7", "a long…"]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby
 
-from wellread.text import Candidate, Document, Link
+from wellread.text import Candidate, Document, Link, short
 
 _LIGHT = ("#2563a8", "#b4540a", "#2c7a4b", "#7a4fb0", "#0f7783", "#b8336a", "#6f6a12", "#8a5a3c")
 _DARK = ("#7fb4f2", "#f2a65e", "#7dcc9c", "#c0a2f0", "#69cfd9", "#f18fb6", "#cfc864", "#d6aa8b")
@@ -205,7 +205,7 @@ class _Page:
 
     def _gist(self, link: Link, entity: str, most: int) -> str:
         said = self.describe(link.kb, entity) if self.describe else ""
-        return f'<span class="gist"><bdi>{_escape(_short(said, most))}</bdi></span>' if said else ""
+        return f'<span class="gist"><bdi>{_escape(short(said, most))}</bdi></span>' if said else ""
 
     def _candidates(self, link: Link) -> str:
         shown = link.candidates[: self.shown_candidates]
@@ -226,14 +226,11 @@ class _Page:
 
     def _within(self, link: Link) -> str:
         name = "NIL" if link.entity is None else link.title or link.entity
+        around = _escape(short(link.text, 60))
         return (
-            f'<span class="within {self._colour(link)}"><i></i>inside <q><bdi>{_escape(_short(link.text))}</bdi></q> → '
+            f'<span class="within {self._colour(link)}"><i></i>inside <q><bdi>{around}</bdi></q> → '
             f"<bdi>{_escape(name)}</bdi></span>"
         )
-
-
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _shown(score: float) -> str:

@@ -93,6 +93,11 @@ class Document:
         return cls.from_dict(data)
 
 
+def short(text: str, most: int) -> str:
+    """At most so many characters: `short("a long text", 7)` -> "a long…"."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
 def _check_span(text: str, link: Link) -> None:
     if not all(type(offset) is int for offset in (link.start, link.end)):
         raise InputError(f"the link {link.text!r} has the offsets {link.start!r}:{link.end!r}; expected whole numbers")

@@ -88,16 +88,18 @@ def search(kb: str, query: str, how: Any, limit: int, as_json: bool) -> None:
     """
     from wellread import console
     from wellread.kb.packaged import open_kb
+    from wellread.text import short
 
     with open_kb(kb) as opened:
         found = opened.search(query, how=how, limit=limit)
     if as_json:
         click.echo(_dumps([_entity_dict(entity) for entity in found]))
         return
-    rows = [(e.id, e.title, e.kind, e.popularity, _short(e.description)) for e in found]
+    rows = [(e.id, e.title, e.kind, e.popularity, short(e.description, 90)) for e in found]
     console.print_table(("id", "title", "kind", "popularity", "description"), rows)
     if not found:
-        console.note(f"nothing found for {query!r}; try --how fuzzy")
+        advice = "other words" if how == "fuzzy" else "--how fuzzy"
+        console.note(f"nothing found for {query!r}; try {advice}")
 
 
 @command.command()
@@ -189,7 +191,3 @@ def _entity_dict(entity: Entity) -> dict[str, Any]:
 
 def _dumps(data: object) -> str:
     return json.dumps(data, ensure_ascii=False, indent=2)
-
-
-def _short(text: str, most: int = 90) -> str:
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"

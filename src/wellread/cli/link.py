@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from wellread.cli.options import refuse_nan
 from wellread.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from wellread.linker import Linker
     from wellread.pictures import Describe
     from wellread.text import Document
+
+_MOST_ROWS = 500
+"""More than a person reads, and about as much as a terminal keeps."""
 
 
 @click.command("link")
@@ -34,8 +40,21 @@ if TYPE_CHECKING:
 )
 @click.option("--case", type=click.Choice(["folded", "title", "exact"]), default="folded", show_default=True)
 @click.option("--overlaps", type=click.Choice(["longest", "all"]), default="longest", show_default=True)
+@click.option("--min-chars", type=click.IntRange(min=1), default=2, show_default=True, help="Pass over shorter names.")
 @click.option(
-    "--threshold", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="Leave out weaker links."
+    "--stop-words",
+    type=click.Choice(["english", "none"]),
+    default="english",
+    show_default=True,
+    help="Names made only of these words are passed over.",
+)
+@click.option(
+    "--threshold",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    callback=refuse_nan,
+    help="Leave out weaker links.",
 )
 @click.option(
     "--format",
@@ -54,6 +73,8 @@ def command(
     mentions: Any,
     case: Any,
     overlaps: Any,
+    min_chars: int,
+    stop_words: str,
     threshold: float,
     format_: str,
     to: str,
@@ -66,44 +87,71 @@ def command(
       wellread link --kb vital --kb wordnet --file story.txt --format html --to story.html
       cat questions.txt | wellread link --kb my.kb --lines --format json
     """
+    from wellread import console
     from wellread.linker import Linker
     from wellread.mentions.candidates import Reading
 
     if text is not None and file is not None:
         raise UsageError("give the text as an argument or with --file, not both")
-    reading = Reading(overlaps=overlaps, case=case)
-    linkers = [Linker.load(kb, model, mentions=mentions, reading=reading, threshold=threshold) for kb in kbs]
-    documents = _linked(linkers, _texts(text, file, lines))
-    describe = _describer(linkers)
+    if format_ == "table" and to != "-":
+        raise UsageError("a table is for the screen; choose --format json, html, brat or conll with --to")
+    if format_ == "brat" and lines:
+        raise UsageError("brat's offsets are those of one text; leave out --lines, or choose --format json or conll")
+    if format_ == "conll" and len(kbs) > 1:
+        console.note("conll has one link at each place: the longest of all knowledge bases is written")
+    reading = Reading(
+        overlaps=overlaps, case=case, min_chars=min_chars, stop_words=() if stop_words == "none" else None
+    )
+    with ExitStack() as stack:
+        linkers = [
+            stack.enter_context(
+                Linker.load(kb, model, mentions=mentions, reading=reading, threshold=threshold, name=name)
+            )
+            for name, kb in _named(kbs).items()
+        ]
+        _write(_linked(linkers, _texts(text, file, lines)), format_, to, _describer(linkers))
+
+
+def _named(kbs: Sequence[str]) -> dict[str, str]:
+    """A name of its own for each KB: its file's stem, or where others have the same, what was given."""
+    from wellread.kb.packaged import kb_path
+
+    paths = [kb_path(kb) for kb in kbs]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UsageError("the same knowledge base is given twice; give each --kb once")
+    stems = Counter(path.stem for path in paths)
+    return {path.stem if stems[path.stem] == 1 else kb: kb for kb, path in zip(kbs, paths, strict=True)}
+
+
+def _write(documents: Iterator[Document], format_: str, to: str, describe: Describe) -> None:
+    if format_ == "table":
+        _print_tables(documents, describe)
+        return
+    parts = _rendered(documents, format_, describe)
     if to == "-":
-        if format_ == "table":
-            _print_tables(documents, describe)
-        else:
-            for part in _rendered(documents, format_, describe):
-                click.echo(part, nl=False)
+        for part in parts:
+            click.echo(part, nl=False)
         return
     from wellread import console
     from wellread.files import write_atomically
 
-    if format_ == "table":
-        raise UsageError("a table is for the screen; choose --format json, html, brat or conll with --to")
-    with write_atomically(Path(to)) as out:
-        for part in _rendered(documents, format_, describe):
-            out.write(part.encode())
+    with write_atomically(to) as out:
+        out.writelines(part.encode() for part in parts)
     console.note(f"written to {to}")
 
 
 def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
-    from wellread.files import decode, read_lines, read_text
+    from wellread.files import decode, read_lines, read_text, told
 
     if text is None and file is None and sys.stdin.isatty():
         raise UsageError('give a text: wellread link --kb vital "…", --file FILE, or pipe one in')
     if text is not None and text != "-":
-        given = iter(text.splitlines()) if lines else iter([text])
+        # As in a file: other signs that Python takes for the end of a line are part of it.
+        given = (line.rstrip("\r") for line in text.removesuffix("\n").split("\n")) if lines else iter([text])
     else:
         path = file or "-"
         if lines:
-            given = (decode(line, f"{path}, line {number}") for number, line in read_lines(path))
+            given = (decode(line, f"{told(path)}, line {number}") for number, line in read_lines(path))
         else:
             given = iter([read_text(path)])
     empty = True
@@ -132,10 +180,11 @@ def _linked(linkers: list[Linker], texts: Iterable[str]) -> Iterator[Document]:
 
 def _describer(linkers: list[Linker]) -> Describe:
     """What an entity is, in the words of its knowledge base."""
-    kbs = {linker.kb.path.stem: linker.kb for linker in linkers}
+    kbs = {linker.name: linker.kb for linker in linkers}
 
+    @lru_cache(1 << 14)
     def describe(kb: str | None, entity: str) -> str:
-        return kbs[kb or ""].get(entity).description
+        return kbs[kb or ""].describe(entity)
 
     return describe
 
@@ -157,6 +206,7 @@ def _rendered(documents: Iterator[Document], format_: str, describe: Describe) -
 
 def _print_tables(documents: Iterator[Document], describe: Describe) -> None:
     from wellread import console
+    from wellread.text import short
 
     for document in documents:
         several = len({link.kb for link in document.links}) > 1
@@ -165,19 +215,17 @@ def _print_tables(documents: Iterator[Document], describe: Describe) -> None:
             (
                 link.text,
                 link.title or "NIL",
-                _short(describe(link.kb, link.entity)) if link.entity else "not in the knowledge base",
+                short(describe(link.kb, link.entity), 60) if link.entity else "not in the knowledge base",
                 link.score,
                 max(0, len(link.candidates) - 1),
                 link.entity or "",
                 *((link.kb,) if several else ()),
             )
-            for link in document.links
+            for link in document.links[:_MOST_ROWS]
         ]
         if rows:
             console.print_table(columns, rows)
         else:
             console.note("no link found")
-
-
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+        if len(document.links) > _MOST_ROWS:
+            console.note(f"… {len(document.links) - _MOST_ROWS:,} more links; use --format json")

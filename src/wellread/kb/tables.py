@@ -13,6 +13,7 @@ the description. Facts of a table are (subject, relation, object), tabs or comma
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import isfinite
@@ -22,7 +23,7 @@ from typing import IO, Any, Literal, get_args
 import orjson
 
 from wellread.errors import InputError, UsageError
-from wellread.files import decode, read_lines
+from wellread.files import conversion, decode, read_lines, told
 from wellread.kb.records import Entity, Fact, Form, Record, Tally
 from wellread.kb.store import KnowledgeBase
 
@@ -31,6 +32,8 @@ Columns = Mapping[str, Sequence[str]]
 OnBroken = Literal["refuse", "skip"]
 
 FIELDS: tuple[Field, ...] = get_args(Field)
+
+csv.field_size_limit(1 << 30)  # a cell may be an article; the usual limit is 128 KB
 
 _OWN = ("uid", "revision", "building", "done")
 """Metadata that belongs to one file and does not travel."""
@@ -43,6 +46,9 @@ def parse_columns(pairs: Iterable[str]) -> dict[str, tuple[str, ...]]:
         field, given, names = pair.partition("=")
         if field not in FIELDS or not given or not names:
             raise UsageError(f"cannot map {pair!r}; write FIELD=COLUMN with a field of {', '.join(FIELDS)}")
+        if field in columns:
+            joined = ",".join((*columns[field], names))
+            raise UsageError(f"{field} is mapped twice; join its columns in one: --map {field}={joined}")
         columns[field] = tuple(names.split(","))
     return columns
 
@@ -59,7 +65,7 @@ def read_jsonl(
                 yield record
             tally.read += 1
         except InputError as error:
-            _broken(f"{path}, line {number}", error, on_broken, tally)
+            _broken(f"{told(path)}, line {number}", error, on_broken, tally)
 
 
 def read_csv(
@@ -67,15 +73,18 @@ def read_csv(
 ) -> Iterator[Record]:
     """Entities of a CSV or TSV file with a header row."""
     columns = columns or {}
-    rows = _rows(path, tally)
+    rows = _rows(path, tally, on_broken)
     _, header = next(rows, (0, None))
     if header is None:
-        raise InputError(f"{path} is empty; expected a header row such as id,title,description,aliases")
+        raise InputError(f"{told(path)} is empty; expected a header row such as id,title,description,aliases")
+    if repeated := [name for name, times in Counter(header).items() if name and times > 1]:
+        raise InputError(f"{told(path)} has several columns {', '.join(repeated)}; give each a name of its own")
     wanted = {field: columns.get(field, (field,)) for field in ("id", "title", *columns)}
-    absent = [name for names in wanted.values() for name in names if name not in header]
+    absent = {name: field for field, names in wanted.items() for name in names if name not in header}
     if absent:
+        fix = " ".join(f"--map {field}=COLUMN" for field in dict.fromkeys(absent.values()))
         raise InputError(
-            f"{path} has no column {', '.join(absent)} (it has {', '.join(header)}); map yours with --map id=COLUMN"
+            f"{told(path)} has no column {', '.join(absent)} (it has {', '.join(header)}); map yours with {fix}"
         )
     for number, row in rows:
         try:
@@ -84,18 +93,18 @@ def read_csv(
             yield _entity(dict(zip(header, row, strict=True)), columns)
             tally.read += 1
         except InputError as error:
-            _broken(f"{path}, line {number}", error, on_broken, tally)
+            _broken(f"{told(path)}, line {number}", error, on_broken, tally)
 
 
 def read_facts(path: str | Path, tally: Tally, *, on_broken: OnBroken = "refuse") -> Iterator[Fact]:
     """Facts of a TSV or CSV file without a header: subject, relation, object."""
-    for number, row in _rows(path, tally):
+    for number, row in _rows(path, tally, on_broken):
         if len(row) >= 3 and all(row[:3]):
             yield Fact(*row[:3])
             tally.read += 1
         else:
             error = InputError("expected subject, relation and object")
-            _broken(f"{path}, line {number}", error, on_broken, tally)
+            _broken(f"{told(path)}, line {number}", error, on_broken, tally)
 
 
 def write_jsonl(kb: KnowledgeBase, file: IO[bytes]) -> int:
@@ -128,7 +137,7 @@ def _object(line: bytes) -> dict[str, Any]:
         data = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         if not _is_utf8(line):
-            raise InputError("not UTF-8; convert it, e.g. iconv -f LATIN1 -t UTF-8") from None
+            raise InputError(f"not UTF-8; {conversion(line)}") from None
         raise InputError(f"not JSON ({error})") from None
     if not isinstance(data, dict):
         raise InputError("expected a JSON object with 'id' and 'title'")
@@ -143,16 +152,24 @@ def _is_utf8(line: bytes) -> bool:
     return True
 
 
-def _rows(path: str | Path, tally: Tally) -> Iterator[tuple[int, list[str]]]:
-    """Rows of a table with the number of their (last) line; between cells tabs, semicolons or commas."""
-    lines = ((decode(line, f"{path}, line {number}") + "\n") for number, line in read_lines(path, tally))
+def _rows(path: str | Path, tally: Tally, on_broken: OnBroken) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a table with the number of their first line; between cells tabs, semicolons or commas."""
+    lines = ((decode(line, f"{told(path)}, line {number}") + "\n") for number, line in read_lines(path, tally))
     first = next(lines, "")
     delimiter = "\t" if "\t" in first else max(";,", key=first.count)
-    reader = csv.reader(chain([first], lines), delimiter=delimiter)
-    try:
-        yield from ((reader.line_num, row) for row in reader if row)
-    except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: {error}; mend the table") from None
+    reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+    row: list[str] | None = []
+    while row is not None:
+        number = reader.line_num + 1
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            unclosed = "unexpected end of data" in str(error)
+            reason = "a quote is not closed, all that follows is in one cell" if unclosed else str(error)
+            _broken(f"{told(path)}, line {number}", InputError(reason), on_broken, tally)
+        else:
+            if row:
+                yield number, row
 
 
 def _broken(place: str, error: Exception, on_broken: OnBroken, tally: Tally) -> None:

@@ -188,3 +188,47 @@ def test_the_help_pages_show_an_example(run, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["wellread", "evaluate", "--help"])
     cli.main()
     assert "Example: wellread evaluate linking" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [("--seed", "-1"), ("--threshold", "nan")])
+def test_numbers_that_cannot_be_are_refused(run, gold, option):
+    result = run("--predictions", gold, *option, gold)
+    assert (result.code, result.out) == (2, "")
+    assert option[0] in result.err
+
+
+def test_a_prefix_makes_gold_ids_those_of_the_kb(run, linker, tmp_path):
+    gold = tmp_path / "gold.jsonl"
+    gold.write_text('{"text": "Rome in Oz", "mentions": [[0, 4, "220"], [8, 10, null]]}\n')
+    strange, same = run("--kb", "mine", "--json", gold), run("--kb", "mine", "--prefix", "Q", "--json", gold)
+    assert [score(result)["linked"] for result in (strange, same)] == [0, 1]
+    assert "none of the 1 gold entities is in mine; do the ids need --prefix wp: or --ids?" in strange.err
+    assert "gold entities" not in same.err
+
+
+@pytest.mark.parametrize(("strangers", "told"), [(19, False), (20, True)])
+def test_gold_that_the_kb_hardly_knows_is_told(run, linker, tmp_path, strangers, told):
+    gold = tmp_path / "gold.jsonl"
+    names = ["Q220", *(f"x{number}" for number in range(strangers))]
+    gold.write_text("".join(json.dumps({"text": "Rome", "mentions": [[0, 4, name]]}) + "\n" for name in names))
+    assert (f"1 of the {len(names)} gold entities is in mine" in run("--kb", "mine", gold).err) == told
+
+
+def test_without_gold_there_is_no_score_to_show(run, tmp_path):
+    gold = tmp_path / "gold.jsonl"
+    gold.write_text('{"text": "Rome", "mentions": []}\n')
+    rows = [line for line in run("--predictions", gold, gold).out.splitlines() if "gold.jsonl" in line]
+    assert [(row.count("–"), "1.000" in row) for row in rows] == [(6, False)] * 4
+
+
+def test_a_text_without_gold_is_refused_with_its_line(run, gold):
+    with gold.open("a") as file:
+        file.write('{"id": "c", "text": "x"}\n')
+    result = run("--predictions", gold, gold)
+    assert result.code == 3
+    assert 'gold.jsonl, line 3: there are no gold links; expected "mentions" or "links"' in result.err
+
+
+def test_a_span_outside_its_text_says_how_to_go_on(run, gold):
+    gold.write_text('{"text": "x", "mentions": [[0, 2, "Q1"]]}\n')
+    assert "with --skip-broken" in run("--predictions", gold, gold).err

@@ -88,6 +88,7 @@ def test_entities_are_searched_in_three_ways(run, path):
     assert len(found) == 1
     nothing = run("search", path, "einstien")
     assert (nothing.code, "nothing found for 'einstien'; try --how fuzzy" in nothing.err) == (0, True)
+    assert run("search", path, "xyzzyx", "--how", "fuzzy").err == "nothing found for 'xyzzyx'; try other words\n"
 
 
 def test_stats_say_what_is_in_a_kb(run, path):
@@ -152,18 +153,53 @@ def test_entities_of_a_file_or_of_stdin_are_added_all_or_none(run, path):
     text = '{"id": "a", "title": "A", "facts": [["knows", "b"]]}\n{"id": "b", "title": "B"}\n'
     assert run("add", path, "-", stdin=text).code == 0
     fails(run("add", path, "-", stdin='{"id": "c", "title": "C"}\n{"id": "b", "title": "B"}\n'), 5, "'b' already")
-    fails(run("add", path, "-", stdin='{"id": "c", "title": "C"}\n{"id": "d"\n'), 3, "-, line 2: not JSON")
+    fails(run("add", path, "-", stdin='{"id": "c", "title": "C"}\n{"id": "d"\n'), 3, "standard input, line 2: not JSON")
     with KnowledgeBase.open(path) as kb:
         assert (kb.get("a").facts, "c" in kb) == ((("knows", "b"),), False)
     skipped = run("add", path, "-", "--broken", "skip", stdin='{"id": "c", "title": "C"}\n{"id": "d"\n')
     assert skipped.code == 0
-    assert "skipped: 1 × broken line (first: -, line 2" in skipped.err
+    assert "skipped: 1 × broken line (first: standard input, line 2" in skipped.err
 
 
 def test_adding_needs_a_file_or_an_entity(run, path):
     fails(run("add", path), 2, "give either a FILE of entities or one entity")
     fails(run("add", path, "x.jsonl", "--id", "a"), 2, "give either a FILE of entities or one entity")
     fails(run("add", path, "--id", "a"), 2, "an entity needs a --title")
+
+
+def test_entities_of_a_table_are_added_with_a_mapping(run, path, tmp_path):
+    table = b"sku\tname\tn\n1\tLamp\t3\n2\tBulb\t4\n"
+    for number, (name, data) in enumerate({"x.tsv": table, "y.csv.gz": gzip.compress(table)}.items()):
+        options = ("--map", "id=sku", "--map", "title=name", "--map", "popularity=n", *(["--update"] * number))
+        result = run("add", path, make(tmp_path / name, data), *options)
+        assert result.out == f"{path}: added {2 - 2 * number}, updated {2 * number}, revision {2 + number}\n"
+    with KnowledgeBase.open(path) as kb:
+        assert (kb.get("1").title, kb.get("2").popularity) == ("Lamp", 4)
+
+
+def test_popularity_is_given_to_one_entity(run, path):
+    assert run("add", path, "--id", "P7", "--title", "Aspirin", "--popularity", "7").code == 0
+    with KnowledgeBase.open(path) as kb:
+        assert kb.get("P7").popularity == 7
+    fails(run("add", path, "--id", "P8", "--title", "x", "--popularity", "nan"), 2, "--popularity")
+
+
+def test_the_last_of_a_file_wins_when_updating(run, path):
+    text = '{"id": "a", "title": "old"}\n{"id": "Q90", "title": "Lutetia"}\n{"id": "a", "title": "new"}\n'
+    fails(run("add", path, "-", stdin=text), 5, "already")
+    assert run("add", path, "-", "--update", stdin=text).out == f"{path}: added 1, updated 1, revision 2\n"
+    with KnowledgeBase.open(path) as kb:
+        assert (kb.get("a").title, kb.get("Q90").title) == ("new", "Lutetia")
+
+
+def test_a_file_without_entities_changes_nothing_and_says_so(run, path):
+    result = run("add", path, "-", stdin="\n")
+    assert result.out == f"{path}: added 0, updated 0, revision 1\n"
+    assert result.err == f"standard input has no entities; {path} was not changed\n"
+
+
+def test_an_entity_named_twice_is_removed_once(run, path):
+    assert run("remove", path, "Q90", "Q90").out == f"{path}: removed 1, revision 2\n"
 
 
 # Building.
@@ -211,7 +247,7 @@ def test_tables_are_built_with_mappings_and_facts(run, tmp_path):
 def test_a_build_from_stdin_does_not_go_on_with_another_text(run, monkeypatch):
     monkeypatch.setattr("wellread.kb.build._BATCH", 1)
     one = '{"id": "a", "title": "A"}\n{"id": "b", "title": "B"}\n'
-    fails(run("build", "jsonl", "-", "--to", "x.kb", stdin=one + "{"), 3, "-, line 3: not JSON")
+    fails(run("build", "jsonl", "-", "--to", "x.kb", stdin=one + "{"), 3, "standard input, line 3: not JSON")
     assert run("build", "jsonl", "-", "--to", "x.kb", stdin='{"id": "c", "title": "C"}\n' + one).code == 0
     with KnowledgeBase.open("x.kb") as kb:
         assert [entity.id for entity in kb.entities()] == ["c", "a", "b"]
@@ -298,6 +334,29 @@ def test_options_that_do_not_fit_are_one_line(run, tmp_path):
     make(tmp_path / "x.jsonl", ROWS)
     fails(run("build", "jsonl"), 2, "the source jsonl needs the PATH of a file")
     fails(run("build", "jsonl", tmp_path / "x.jsonl", "--to", "x.kb", "--map", "tittle=x"), 2, "cannot map 'tittle=x'")
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "message"),
+    [
+        ("csv", ("--class", "Q5"), "--class belongs to the source wikidata, not to csv"),
+        ("jsonl", ("--with-page",), "--with-page belongs to the source wikidata"),
+        ("wikidata", ("--paragraphs", "x"), "--paragraphs belongs to the source wikipedia"),
+        ("wordnet", ("--map", "id=x"), "--map belongs to the source jsonl or csv, not to wordnet"),
+        ("vital", ("--broken", "refuse"), "--broken belongs to the source jsonl or csv"),
+        ("wordnet", ("--language", "de"), "--language belongs to the source jsonl or csv or wikidata or wikipedia"),
+    ],
+)
+def test_an_option_of_another_source_is_refused(run, source, option, message):
+    fails(run("build", source, "x", *option), 2, message)
+
+
+def test_a_build_without_entities_is_told(run, tmp_path):
+    result = run("build", "csv", make(tmp_path / "x.csv", "id,title\n"), "--to", "x.kb")
+    assert (result.out, result.err) == (
+        "x.kb: 0 entities\n",
+        "x.kb has no entities; was this the right source?\n",
+    )
 
 
 def newer(path):

@@ -96,6 +96,7 @@ def test_a_compressed_file_with_a_byte_order_mark_is_read(write):
         "[1]",
         '{"text": 1, "mentions": []}',
         '{"mentions": []}',
+        '{"text": "Rome"}',
         '{"text": "Rome", "mentions": [[0, 5, "Q220"]]}',
         '{"text": "Rome", "mentions": [[-1, 3, "Q220"]]}',
         '{"text": "Rome", "mentions": [[2, 2, "Q220"]]}',
@@ -127,7 +128,7 @@ def test_broken_documents_can_be_left_out_and_are_told(write):
 
 def test_another_encoding_is_refused_with_its_line(write):
     with pytest.raises(InputError, match="line 2 is not UTF-8"):
-        list(read_linked(write(b'{"text": ""}\n{"text": "\xe9"}\n')))
+        list(read_linked(write(b'{"text": "", "links": []}\n{"text": "\xe9"}\n')))
 
 
 # AIDA

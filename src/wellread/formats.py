@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import quote, unquote
 
 from wellread.errors import InputError, UsageError
-from wellread.files import decode, read_lines, read_text
+from wellread.files import decode, read_lines, read_text, told
 from wellread.text import Document, Link
 
 Format = Literal["jsonl", "aida", "nif"]
@@ -109,7 +109,7 @@ def _told_format(path: str | Path) -> Format:
 
 
 def _decoded_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    return ((number, decode(line, f"{path}, line {number}")) for number, line in read_lines(path))
+    return ((number, decode(line, f"{told(path)}, line {number}")) for number, line in read_lines(path))
 
 
 def _checked_span(start: object, end: object, text: str) -> tuple[int, int]:
@@ -117,7 +117,7 @@ def _checked_span(start: object, end: object, text: str) -> tuple[int, int]:
         return start, end
     raise InputError(
         f"the span {start!r}:{end!r} is not inside the text of {len(text)} characters (from 0, end exclusive); "
-        "correct it, or leave out broken documents"
+        "correct it, or leave out broken documents with --skip-broken"
     )
 
 
@@ -130,7 +130,9 @@ def _by_place(links: list[Link]) -> tuple[Link, ...]:
 
 def _read_jsonl(path: str | Path) -> Iterator[Draft]:
     return (
-        partial(_json_document, f"{path}, line {number}", line) for number, line in _decoded_lines(path) if line.strip()
+        partial(_json_document, f"{told(path)}, line {number}", line)
+        for number, line in _decoded_lines(path)
+        if line.strip()
     )
 
 
@@ -141,6 +143,8 @@ def _json_document(where: str, line: str) -> Document:
         raise InputError(f"{where} is not JSON: {error}; expected one object a line") from error
     if not isinstance(data, dict) or not isinstance(data.get("text"), str):
         raise InputError(f'{where}: expected an object with a "text"; is this another format?')
+    if data.keys().isdisjoint(("mentions", "links")):
+        raise InputError(f'{where}: there are no gold links; expected "mentions" or "links", which may be empty')
     try:
         data["text"].encode()
         return _mentions_document(data) if "mentions" in data else _own_document(data)
@@ -199,7 +203,7 @@ def _read_aida(path: str | Path, ids: Ids) -> Iterator[Draft]:
         elif rows is not None:
             rows.append(_Row(number, line.split("\t")))
         elif line.strip():
-            raise InputError(f"{path}, line {number}: expected -DOCSTART- before the first token; is this AIDA?")
+            raise InputError(f"{told(path)}, line {number}: expected -DOCSTART- before the first token; is this AIDA?")
     if rows is not None:
         yield partial(_aida_document, path, name, rows, ids)
 
@@ -223,8 +227,8 @@ def _aida_document(path: str | Path, name: str | None, rows: list[_Row], ids: Id
             begun[-1].end = row.end
         elif tag != "O":
             raise InputError(
-                f"{path}, line {row.number}: expected a bare token, or token, B, mention and entity between tabs, "
-                f"or I after a B; got {row.columns!r}"
+                f"{told(path)}, line {row.number}: expected a bare token, or token, B, mention and entity between "
+                f"tabs, or I after a B; got {row.columns!r}"
             )
         inside = tag != "O"
     text = "".join(parts)
@@ -241,7 +245,7 @@ def _aida_entity(path: str | Path, row: _Row, ids: Ids) -> tuple[str | None, str
     url, number, mid = (*row.columns[4:7], "", "", "")[:3]
     entity = {"title": _title(_from_yago(url)) or title, "url": _from_yago(url), "number": number, "mid": mid}[ids]
     if not entity and ids != "mid":
-        raise InputError(f"{path}, line {row.number}: no {ids} column for {yago!r}; name entities by ids='title'")
+        raise InputError(f"{told(path)}, line {row.number}: no {ids} column for {yago!r}; name entities by ids='title'")
     return entity or None, title
 
 
@@ -326,7 +330,7 @@ def _read_nif(path: str | Path, ids: Ids) -> Iterator[Draft]:
         # A base of its own, so that relative IRIs do not depend on the folder we run in.
         graph = Graph().parse(data=text, format="turtle", publicID=f"file:///{Path(path).name}")
     except Exception as error:  # rdflib raises SyntaxError, AssertionError, ValueError or RecursionError
-        raise InputError(f"{path} is not Turtle: {_one_line(str(error))[:200]}") from error
+        raise InputError(f"{told(path)} is not Turtle: {_one_line(str(error))[:200]}") from error
     texts = {context: str(text) for context, text in graph.subject_objects(URIRef(_NIF + "isString"))}
     phrases: dict[Any, list[Any]] = {context: [] for context in texts}
     for phrase, context in graph.subject_objects(URIRef(_NIF + "referenceContext")):
@@ -334,7 +338,7 @@ def _read_nif(path: str | Path, ids: Ids) -> Iterator[Draft]:
         if phrase in texts or not (named or (phrase, RDF.type, URIRef(_NIF + "Phrase")) in graph):
             continue
         if context not in texts:
-            raise InputError(f"{path}: {phrase} refers to {context}, which has no nif:isString; add the text")
+            raise InputError(f"{told(path)}: {phrase} refers to {context}, which has no nif:isString; add the text")
         phrases[context].append(phrase)
     for context, text in texts.items():
         yield partial(_nif_document, path, graph, str(context), text, phrases[context], ids)
@@ -344,7 +348,7 @@ def _nif_document(path: str | Path, graph: Any, name: str, text: str, phrases: l
     try:
         return Document(text, _by_place([_nif_link(graph, phrase, text, ids) for phrase in phrases]), name)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError(f"{told(path)}: {error}") from error
 
 
 def _nif_link(graph: Any, phrase: Any, text: str, ids: Ids) -> Link:

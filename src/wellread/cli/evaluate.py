@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import click
 
 from wellread import console
+from wellread.cli.options import refuse_nan
 from wellread.errors import InputError, UsageError
 from wellread.files import write_atomically
 from wellread.formats import Format, Ids, read_linked
@@ -46,7 +47,8 @@ def command() -> None:
     help="The format of the files; auto tells by their first line.",
 )
 @click.option("--ids", type=click.Choice(get_args(Ids)), help="What names an entity in an AIDA or NIF file.")
-@click.option("--threshold", type=float, help="Leave out links with a lower score (NIL stays).")
+@click.option("--prefix", default="", metavar="TEXT", help="Put this before the gold ids, as the KB has it: wp:")
+@click.option("--threshold", type=float, callback=refuse_nan, help="Leave out links with a lower score (NIL stays).")
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first N documents of each file.")
 @click.option("--skip-broken", is_flag=True, help="Leave out broken documents, and say how many, instead of stopping.")
 @click.option("--predictions", metavar="FILE", help="Score the documents in this JSONL file; nothing is linked.")
@@ -58,7 +60,7 @@ def command() -> None:
     show_default=True,
     help="Draws for the 95 % intervals; 0 for none.",
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of these draws.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of these draws.")
 @click.option("--json", "as_json", is_flag=True, help="Write all scores as JSON.")
 def linking(
     files: tuple[str, ...],
@@ -66,6 +68,7 @@ def linking(
     model: str | None,
     kind: Format | Literal["auto"],
     ids: Ids | None,
+    prefix: str,
     threshold: float | None,
     limit: int | None,
     skip_broken: bool,
@@ -86,7 +89,7 @@ def linking(
       wellread evaluate linking --kb vital questions.jsonl
       wellread evaluate linking --kb my.db --save predicted.jsonl --json a.jsonl b.jsonl.xz
       wellread evaluate linking --predictions predicted.jsonl --threshold 0.5 a.jsonl b.jsonl.xz
-      wellread evaluate linking --kb my.db --format aida --ids title AIDA-YAGO2-dataset.tsv
+      wellread evaluate linking --kb vital --format aida --ids title --prefix wp: AIDA-YAGO2-dataset.tsv
     """
     if kb is None and predictions is None:
         raise UsageError(
@@ -96,8 +99,13 @@ def linking(
         raise UsageError("--predictions are not made anew; leave out --save and --model, or --predictions")
 
     gold = [_read(file, None if kind == "auto" else kind, ids, limit, skip_broken) for file in files]
+    if prefix:
+        gold = [[_with_prefix(prefix, document) for document in documents] for documents in gold]
     texts = [document for documents in gold for document in documents]
     linker = _load(kb, model)
+    known = None if linker is None else cache(linker.kb.__contains__)
+    if known is not None:
+        _note_strangers(texts, known, str(kb))
     if predictions is not None:
         from wellread.evaluation.linking import align
 
@@ -109,7 +117,6 @@ def linking(
         _save(save, predicted)
     if threshold is not None:
         predicted = [_keep_above(threshold, document) for document in predicted]
-    known = None if linker is None else cache(linker.kb.__contains__)
     _tell(files, gold, predicted, known, bootstrap=bootstrap, seed=seed, as_json=as_json)
 
 
@@ -119,6 +126,22 @@ def _read(file: str, format: Format | None, ids: Ids | None, limit: int | None, 
     if skipped:
         console.note(f"left out {len(skipped):,} broken documents; the first: {skipped[0]}")
     return documents
+
+
+def _with_prefix(prefix: str, document: Document) -> Document:
+    links = (link if link.entity is None else replace(link, entity=prefix + link.entity) for link in document.links)
+    return replace(document, links=tuple(links))
+
+
+def _note_strangers(texts: Sequence[Document], known: Callable[[str], bool], kb: str) -> None:
+    """Say so when gold and KB hardly share an id: then they name entities in two ways, and the scores mean nothing."""
+    asked = {link.entity for document in texts for link in document.links if link.entity is not None}
+    held = sum(map(known, asked))
+    if held * 20 < len(asked):
+        console.note(
+            f"{held or 'none'} of the {len(asked):,} gold entities {'is' if held < 2 else 'are'} in {kb}; "
+            "do the ids need --prefix wp: or --ids?"
+        )
 
 
 def _load(kb: str | None, model: str | None) -> Linker | None:
@@ -177,5 +200,11 @@ def _tell(
         return
     console.print_table(
         ("file", *LinkingScores.columns),
-        [(Path(file).name, *row) for file, score in zip(files, scores, strict=True) for row in score.rows()],
+        [(Path(file).name, *_shown(row)) for file, score in zip(files, scores, strict=True) for row in score.rows()],
     )
+
+
+def _shown(row: tuple[object, ...]) -> tuple[object, ...]:
+    """A row of the table; where no gold is asked for, there is no score to tell."""
+    scope, match, gold, *scores = row
+    return (scope, match, gold, *(scores if gold else ["–"] * len(scores)))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from wellread.errors import KnowledgeBaseError, UsageError
 
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
     from wellread.kb.records import Record, Tally
 
 SOURCES = ("wordnet", "vital", "jsonl", "csv", "wikidata", "wikipedia")
+_BELONGS = {
+    "--map": ("maps", ("jsonl", "csv")),
+    "--facts": ("facts", ("jsonl", "csv")),
+    "--broken": ("broken", ("jsonl", "csv")),
+    "--language": ("language", ("jsonl", "csv", "wikidata", "wikipedia")),
+    "--licence": ("licence", ("jsonl", "csv", "wikidata", "wikipedia")),
+    "--class": ("classes", ("wikidata",)),
+    "--with-page": ("with_page", ("wikidata",)),
+    "--paragraphs": ("paragraphs", ("wikipedia",)),
+}
+"""Options with their parameters and the sources that heed them."""
 
 
 @click.command()
@@ -30,7 +42,9 @@ SOURCES = ("wordnet", "vital", "jsonl", "csv", "wikidata", "wikipedia")
 @click.option(
     "--broken", type=click.Choice(["refuse", "skip"]), default="refuse", show_default=True, help="Broken lines."
 )
-@click.option("--language", default="en", show_default=True, help="wikidata: the language of labels.")
+@click.option(
+    "--language", default="en", show_default=True, help="The language of names; wikidata: which labels to take."
+)
 @click.option("--class", "classes", multiple=True, metavar="QID", help="wikidata: only instances of these classes.")
 @click.option("--with-page", is_flag=True, help="wikidata: only items with a Wikipedia page in the language.")
 @click.option("--paragraphs", metavar="FILE", help="wikipedia: also write paragraphs with their links as JSONL.")
@@ -55,6 +69,7 @@ def build(
     from wellread.kb.packaged import PACKAGED, build_packaged, kb_path
     from wellread.kb.records import Tally
 
+    _refuse_strange(source)
     if path is None and source not in PACKAGED:
         raise UsageError(f"the source {source} needs the PATH of a file; see: wellread kb build --help")
     target = kb_path(to if to is not None else source)
@@ -98,6 +113,14 @@ def merge(kbs: tuple[str, ...], to: str, as_json: bool) -> None:
         merge_kbs([kb_path(kb) for kb in kbs], target, tally=tally)
         _compile(target, tally)
     _report(target, tally, as_json)
+
+
+def _refuse_strange(source: str) -> None:
+    """An option that the source would not heed is a slip, not a wish."""
+    given = click.get_current_context().get_parameter_source
+    for option, (parameter, sources) in _BELONGS.items():
+        if source not in sources and given(parameter) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"{option} belongs to the source {' or '.join(sources)}, not to {source}; leave it out")
 
 
 def _build_from(source: str, path: str, target: Path, options: dict[str, Any], tally: Tally) -> None:
@@ -165,3 +188,5 @@ def _report(target: Path, tally: Tally, as_json: bool) -> None:
         click.echo(f"{target}: {count:,} entities")
     for line in tally.report():
         console.note(f"skipped: {line}")
+    if not count:
+        console.note(f"{target} has no entities; was this the right source?")

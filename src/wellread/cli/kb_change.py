@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 
+from wellread.cli.options import refuse_nan
 from wellread.errors import UsageError
 
 
@@ -17,6 +19,10 @@ from wellread.errors import UsageError
 @click.option("--description", default="", help="Its description.")
 @click.option("--kind", default="", help="Its kind.")
 @click.option("--alias", "aliases", multiple=True, help="A name of it; may be given several times.")
+@click.option(
+    "--popularity", default=0.0, type=click.FloatRange(min=0), callback=refuse_nan, help="How well known it is."
+)
+@click.option("--map", "maps", multiple=True, metavar="FIELD=COLUMN", help="Where a field of FILE comes from.")
 @click.option("--update", is_flag=True, help="Replace entities that are there already.")
 @click.option(
     "--broken", type=click.Choice(["refuse", "skip"]), default="refuse", show_default=True, help="Broken lines."
@@ -30,39 +36,53 @@ def add(
     description: str,
     kind: str,
     aliases: tuple[str, ...],
+    popularity: float,
+    maps: tuple[str, ...],
     update: bool,
     broken: str,
     as_json: bool,
 ) -> None:
-    """Add entities: from a JSONL FILE (- is standard input), or one by its --id and --title. All or none is added.
+    """Add entities: from FILE, or one by its --id and --title. All or none is added.
+
+    FILE is a table with a header when it is called .csv or .tsv (or .csv.gz …), else JSONL; - is standard input. With
+    --update the last of several entities with the same id stays.
 
     \b
     Examples:
       wellread kb add my.kb new.jsonl
+      wellread kb add my.kb new.csv --map id=sku --map title=name --update
       wellread kb add my.kb --id P7 --title "Aspirin Forte" --alias "ASA forte"
     """
     from wellread import console
+    from wellread.files import told
     from wellread.kb.packaged import open_kb
     from wellread.kb.records import Entity, Tally
-    from wellread.kb.tables import read_jsonl
+    from wellread.kb.tables import parse_columns, read_csv, read_jsonl
 
     if (file is None) == (id_ is None):
         raise UsageError("give either a FILE of entities or one entity by --id and --title")
     tally = Tally()
     if file is not None:
-        records = read_jsonl(file, tally, on_broken="skip" if broken == "skip" else "refuse")
+        read = read_jsonl if {".csv", ".tsv"}.isdisjoint(Path(file.lower()).suffixes) else read_csv
+        records = read(file, tally, columns=parse_columns(maps), on_broken="skip" if broken == "skip" else "refuse")
         entities = [record for record in records if isinstance(record, Entity)]
     else:
         assert id_ is not None
         if not title:
             raise UsageError("an entity needs a --title")
-        entities = [Entity(id_, title, description, kind, aliases=dict.fromkeys(aliases, 1.0))]
+        entities = [Entity(id_, title, description, kind, popularity, dict.fromkeys(aliases, 1.0))]
+    if update:
+        entities = list({entity.id: entity for entity in entities}.values())
+    there: set[str] = set()
     with open_kb(kb, writable=True) as opened:
-        with opened.change() as change:
-            there = {entity.id for entity in entities if entity.id in opened} if update else set()
-            change.add(*(entity for entity in entities if entity.id not in there))
-            change.update(*(entity for entity in entities if entity.id in there))
+        if entities:
+            with opened.change() as change:
+                there = {entity.id for entity in entities if entity.id in opened} if update else set()
+                change.add(*(entity for entity in entities if entity.id not in there))
+                change.update(*(entity for entity in entities if entity.id in there))
         revision = opened.revision
+    if file is not None and not entities:
+        console.note(f"{told(file)} has no entities; {kb} was not changed")
     _report(kb, {"added": len(entities) - len(there), "updated": len(there), "revision": revision}, as_json)
     for line in tally.report():
         console.note(f"skipped: {line}")
@@ -81,10 +101,11 @@ def remove(kb: str, ids: tuple[str, ...], as_json: bool) -> None:
     """
     from wellread.kb.packaged import open_kb
 
+    distinct = list(dict.fromkeys(ids))
     with open_kb(kb, writable=True) as opened:
-        opened.remove(ids)
+        opened.remove(distinct)
         revision = opened.revision
-    _report(kb, {"removed": len(ids), "revision": revision}, as_json)
+    _report(kb, {"removed": len(distinct), "revision": revision}, as_json)
 
 
 def _report(kb: str, result: dict[str, int], as_json: bool) -> None:

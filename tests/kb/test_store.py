@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kb.conftest import CITIES, FORMS, build_kb
-from wellread.errors import KnowledgeBaseError, StorageError, UnknownEntityError
+from wellread.errors import InputError, KnowledgeBaseError, StorageError, UnknownEntityError, UsageError
 from wellread.kb import schema
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase, Neighbour, rank
@@ -352,3 +352,28 @@ def test_a_snapshot_that_fails_is_over(path):
             1 / 0  # noqa: B018
         kb.add([Entity("new", "Newcomer")])
         assert "new" in kb
+
+
+def test_a_policy_that_is_none_is_refused(kb):
+    with pytest.raises(UsageError, match="exact, title, folded"):
+        kb.candidates("Paris", case="weird")
+
+
+def test_an_id_that_is_no_text_is_refused(kb):
+    for ask in (kb.get, kb.__contains__, kb.describe):
+        with pytest.raises(InputError, match="surrogate"):
+            ask("\udcff")
+
+
+def test_a_closed_kb_says_so(path):
+    kb = KnowledgeBase.open(path)
+    kb.close()
+    kb.close()
+    for ask in (lambda: len(kb), lambda: kb.get("Q90"), lambda: kb.candidates("Paris"), lambda: kb.search("Paris")):
+        with pytest.raises(KnowledgeBaseError, match="was closed"):
+            ask()
+
+
+def test_a_description_alone(kb):
+    assert kb.describe("Q90") == kb.get("Q90").description
+    assert kb.describe("nobody") == ""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from wellread.errors import KnowledgeBaseError, StorageError
+from wellread.errors import InputError, KnowledgeBaseError, StorageError
 
 APPLICATION = int.from_bytes(b"WELL", "big")
 SCHEMA = 1
@@ -132,6 +132,8 @@ def sqlite_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into ours, each with its fix."""
     try:
         yield
+    except UnicodeEncodeError as error:
+        raise InputError(f"half a surrogate pair in what {path.name} was asked for; write it as UTF-8") from error
     except sqlite3.Error as error:
         text = str(error)
         if "disk is full" in text or "disk I/O error" in text:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from wellread.errors import KnowledgeBaseError, UnknownEntityError
+from wellread.errors import KnowledgeBaseError, UnknownEntityError, UsageError
 from wellread.kb import names
 from wellread.kb.lookup import Named, read_names
 from wellread.kb.records import Entity, Form
@@ -160,6 +160,8 @@ class KnowledgeBase:
         """
         rows = self.named(names.as_signed(names.key(name)))
         if case != "folded":
+            if case not in names.CASES:
+                raise UsageError(f"case={case!r} is not a policy; choose {', '.join(names.CASES)}")
             same = names.key(name, case)
             rows = [row for row in rows if names.key(row[0], case) == same]
         if kinds is not None:

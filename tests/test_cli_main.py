@@ -54,6 +54,12 @@ def test_an_output_that_takes_nothing_is_one_line(path, verb):
         fails(run("kb", verb[0], path, *verb[1:], stdout=full), 6, "error: [Errno 28] No space left on device")
 
 
+def test_an_output_that_was_closed_is_no_error(path):
+    command = f'"{sys.executable}" -m wellread.cli kb stats "{path}" >&-'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_terminal_that_knows_only_ascii_gets_all_it_can_show(path):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     shown = run("kb", "show", path, "Q1490", stdout=subprocess.PIPE, env=environment)

@@ -57,6 +57,8 @@ def wellread() -> None:
 
 def main() -> None:
     """Run the command line; every expected failure is one line and an exit code."""
+    # A stream that the shell closed (>&-) is None.
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal may not know every letter

@@ -9,7 +9,6 @@ import lzma
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -186,7 +185,7 @@ def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path):
     assert [(tmp_path / "there" / name).read_bytes() for name in ("x", "y")] == [b"new", b"new"]
 
 
-def test_a_pipe_or_a_device_is_written_into_and_stays(tmp_path):
+def test_a_pipe_is_written_into_and_stays(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     with write_atomically(tmp_path / "pipe") as file:
@@ -194,14 +193,15 @@ def test_a_pipe_or_a_device_is_written_into_and_stays(tmp_path):
     assert os.read(reader, 99) == b"data"
     os.close(reader)
     assert (tmp_path / "pipe").is_fifo()
-    with write_atomically("/dev/null") as file:
-        file.write(b"data")
-    assert Path("/dev/null").is_char_device()
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there is no /proc")
 def test_what_stdout_was_redirected_to_keeps_what_it_has(tmp_path):
+    # Not by the name /dev/stdout: if this ever failed, it would be the machine's that is overwritten.
     (tmp_path / "log").write_text("before\n")
-    code = "from wellread.files import write_atomically\nwith write_atomically('/dev/stdout') as f: f.write(b'after')"
+    code = (
+        "from wellread.files import write_atomically\nwith write_atomically('/proc/self/fd/1') as f: f.write(b'after')"
+    )
     subprocess.run(f'"{sys.executable}" -c "{code}" >> log', shell=True, cwd=tmp_path, check=True, timeout=60)
     assert (tmp_path / "log").read_text() == "before\nafter"
 

@@ -305,8 +305,11 @@ def rank(rows: Sequence[Named], limit: int = MOST_CANDIDATES, *, spelled: str = 
         return [Candidate(rows[0][2], rows[0][3], 1.0, 1.0)][:limit]
     found: dict[str, tuple[float, bool, float, str, str]] = {}
     for name, count, id, title, popularity, _ in rows:
-        less, other, *_ = found.get(id, (0.0, True))
-        found[id] = (less - count, other and name != spelled, -popularity, id, title)
+        same = found.get(id)
+        if same is None:
+            found[id] = (-count, name != spelled, -popularity, id, title)
+        else:
+            found[id] = (same[0] - count, same[1] and name != spelled, -popularity, id, title)
     best = sorted(found.values())[:limit]
     total = -sum(entry[0] for entry in best)
     candidates = []

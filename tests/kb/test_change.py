@@ -173,7 +173,7 @@ def test_another_connection_sees_a_change_when_it_is_whole(path, kb):
 WORDS = st.sampled_from(
     ["alpha", "Beta", "GAMMA", "Ünder", "東京", "C++", "x_y", "U.S.", "a-b", "o\0o", "ﬁsh", "Ǆ", "\n"]
 )
-NAMES = st.lists(WORDS, min_size=1, max_size=3).map(" ".join).filter(names.words)
+NAMES = st.lists(WORDS, min_size=1, max_size=3).map(" ".join).filter(names.key)
 ALIASES = st.dictionaries(NAMES, st.integers(0, 9).map(float), max_size=3)
 FACTS = st.lists(st.tuples(st.sampled_from(["in", "of"]), st.integers(0, 20)), max_size=3)
 

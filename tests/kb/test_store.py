@@ -377,3 +377,10 @@ def test_a_closed_kb_says_so(path):
 def test_a_description_alone(kb):
     assert kb.describe("Q90") == kb.get("Q90").description
     assert kb.describe("nobody") == ""
+
+
+def test_the_largest_counts_still_share_a_prior_of_one(kb):
+    kb.add([Entity("a", "Huge", aliases={"Huge": 1e300}), Entity("b", "Huge", aliases={"Huge": 1e300})])
+    assert [candidate.prior for candidate in kb.candidates("Huge")] == [0.5, 0.5]
+    with pytest.raises(KnowledgeBaseError, match="not a number"):
+        kb.add(Entity("c", "Huge", aliases={"Huge": 1e308}))

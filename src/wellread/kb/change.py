@@ -16,8 +16,8 @@ from wellread.kb import names
 from wellread.kb.lookup import add_names, drop_names
 from wellread.kb.records import Alias, Entity, Record
 
-MOST = 1e15
-"""The largest count or popularity: sums of them stay exact enough for priors that sum to 1."""
+MOST = 1e300
+"""The largest count or popularity: sums of them stay numbers, and priors sum to 1."""
 
 
 class Change:

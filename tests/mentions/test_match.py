@@ -265,6 +265,8 @@ def _find_elsewhere(path, text, results):
 
 
 def test_several_processes_share_one_compiled_file(names_kb):
+    Matcher.of(names_kb)
+    compiled = names_path(names_kb).stat()
     results = multiprocessing.get_context("spawn").Queue()
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_find_elsewhere, args=(names_kb.path, "Tokyo, NYC", results)) for _ in range(3)]
@@ -275,6 +277,8 @@ def test_several_processes_share_one_compiled_file(names_kb):
         worker.join()
     results.close()
     results.join_thread()
+    again = names_path(names_kb).stat()  # a process that compiled for itself would have put another in its place
+    assert (again.st_ino, again.st_mtime_ns) == (compiled.st_ino, compiled.st_mtime_ns)
 
 
 def test_a_form_that_no_entity_of_its_kind_has_hides_nothing(tmp_path):

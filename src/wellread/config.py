@@ -1,0 +1,1 @@
+"""Frozen dataclasses ⇄ TOML; a typo is an error that names the fix."""

@@ -1,0 +1,1 @@
+"""What is lent to a model: entity vectors, the index of nearest entities."""

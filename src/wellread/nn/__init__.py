@@ -1,0 +1,1 @@
+"""Bricks: tensors in, tensors out; they know no knowledge base."""

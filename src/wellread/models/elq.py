@@ -1,0 +1,136 @@
+"""ELQ: one pass of one encoder finds the mentions of a text and links them.
+
+Li et al. 2020, "Efficient One-Pass End-to-End Entity Linking for Questions".
+
+1. Entities are encoded beforehand from title and description; their vectors are frozen while the text side learns.
+2. A text is encoded once; three logits a piece give the score of every span (`nn.spans`): start + end + sum of inside.
+3. A mention's vector is the mean of its pieces' states; the score of an entity is its dot product with that vector.
+4. p(entity | mention) is a softmax over the entities scored for it, p(mention) a sigmoid; decoding multiplies both.
+5. Loss: binary cross-entropy over all spans + cross-entropy over gold, hard negatives and the batch's other entities.
+
+Unlike the authors' code: no padding is computed; spans have no loop; the optimizer sees the mention head; the text side
+can learn by adapters alone; what a KB's names say of an entity (`names_head`) and NIL have a say in the softmax, where
+the model was trained with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, normalize
+
+from wellread.nn.packing import Packing, encode
+from wellread.nn.spans import span_means, span_scores
+
+FEATURES = ("named", "log_prior")
+"""What names say of a candidate: whether the mention is one of its names, and how often the name means it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElqConfig:
+    """What a linker is made of; saved as `config.json` beside its weights."""
+
+    encoder: str = "minilm"
+    """An asset's name, a folder, or a name on the hub: the encoder of texts."""
+    entity_encoder: str | None = None
+    """The encoder of entities; None: the text encoder as it was before it learned."""
+    pooling: Literal["mean", "cls"] = "mean"
+    """How an entity's pieces become its vector."""
+    normalised: bool = True
+    """Compare directions: vectors have length 1 and a learned scale takes the place of their length."""
+    separator: str = ": "
+    """Between an entity's title and its description."""
+    entity_pieces: int = 64
+    """Pieces of an entity that are read."""
+    longest: int = 10
+    """Pieces of the longest mention."""
+    rank: int = 32
+    """Rank of the adapters of the text encoder; 0: all its weights learn."""
+    names: bool = True
+    """Whether a KB's names have a say in which entity a mention means."""
+    nil: bool = True
+    """Whether "none of them" is an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The entities scored for each mention: rows of the entity vectors, and what names say of them."""
+
+    vectors: Float[Tensor, "mention cand dim"]
+    features: Float[Tensor, "mention cand feature"]
+    there_mask: Bool[Tensor, "mention cand"]
+
+
+class Elq(nn.Module):
+    """The text side, and how it scores mentions and entities."""
+
+    def __init__(self, config: ElqConfig, encoder: nn.Module, entity_dim: int | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = encoder
+        dim = int(encoder.config.hidden_size)  # type: ignore[arg-type, union-attr]
+        self.mention_head = nn.Linear(dim, 3)
+        self.entity_head = nn.Linear(dim, entity_dim or dim, bias=False)
+        nn.init.eye_(self.entity_head.weight)
+        self.log_scale = nn.Parameter(torch.tensor(3.0 if config.normalised else 0.0))
+        self.names_head = nn.Linear(len(FEATURES), 1, bias=False)
+        nn.init.zeros_(self.names_head.weight)
+        self.nil_head = nn.Parameter(torch.tensor(0.0))
+
+    def states(self, ids: Int[Tensor, " piece"], packing: Packing) -> Float[Tensor, "piece dim"]:
+        """The last state of every piece."""
+        return encode(self.encoder, ids, packing)
+
+    def mention_scores(self, states: Float[Tensor, "piece dim"]) -> Float[Tensor, "piece width"]:
+        """The logit of every span being a mention."""
+        start, end, inside = self.mention_head(states).unbind(-1)
+        return span_scores(start, end, inside, self.config.longest)
+
+    def mention_vectors(
+        self, states: Float[Tensor, "piece dim"], firsts: Int[Tensor, " mention"], lasts: Int[Tensor, " mention"]
+    ) -> Float[Tensor, "mention dim"]:
+        """What the index is searched with: dot products with entity vectors are scores."""
+        vectors: Tensor = self.entity_head(span_means(states, firsts, lasts))
+        return normalize(vectors, dim=-1) * self.log_scale.exp() if self.config.normalised else vectors
+
+    def entity_scores(
+        self, vectors: Float[Tensor, "mention dim"], candidates: Candidates
+    ) -> Float[Tensor, "mention cand"]:
+        """The logit of every candidate; -inf where there is none."""
+        scores = torch.einsum("md,mcd->mc", vectors, candidates.vectors)
+        if self.config.names:
+            scores = scores + self.names_head(candidates.features).squeeze(-1)
+        return scores.masked_fill(~candidates.there_mask, -torch.inf)
+
+    def nil_scores(self, scores: Float[Tensor, "mention cand"]) -> Float[Tensor, "mention cand1"]:
+        """The same with the logit of NIL as the last column."""
+        nil = self.nil_head if self.config.nil else self.nil_head.new_tensor(-torch.inf)
+        return torch.cat([scores, nil.expand(len(scores), 1)], dim=1)
+
+
+def mention_loss(
+    scores: Float[Tensor, "piece width"],
+    gold_mask: Bool[Tensor, "piece width"],
+    asked_mask: Bool[Tensor, "piece width"],
+) -> Float[Tensor, ""]:
+    """Binary cross-entropy over the spans that are asked for, summed, per gold mention."""
+    losses = binary_cross_entropy_with_logits(
+        scores[asked_mask], gold_mask[asked_mask].to(scores.dtype), reduction="sum"
+    )
+    return losses / gold_mask.sum().clamp(min=1)
+
+
+def entity_loss(
+    scores: Float[Tensor, "mention cand"], gold: Int[Tensor, " mention"], kind: Literal["softmax", "bce"] = "softmax"
+) -> Float[Tensor, ""]:
+    """Cross-entropy of the gold column among the candidates (the paper), or each on its own (the released models)."""
+    if kind == "softmax":
+        return cross_entropy(scores, gold)
+    there_mask = scores.isfinite()
+    right = torch.zeros_like(scores).scatter(1, gold[:, None], 1.0)
+    losses = binary_cross_entropy_with_logits(scores[there_mask], right[there_mask], reduction="sum")
+    return losses / len(scores)

@@ -1,0 +1,123 @@
+"""Texts of a batch laid end to end, so that no padding is computed.
+
+Everything that treats each position alone (embeddings, projections, feed-forward, norms) runs over the real pieces of
+all texts as one sequence; only the attention sees them text by text. `pack` tells a Hugging Face encoder to attend that
+way through transformers' own attention interface: its modules, names and weights stay as they are, so adapters,
+quantisation and `save_pretrained` work as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface
+
+from wellread.errors import UsageError
+
+_NAME = "wellread_packed"
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How texts of `lengths` pieces lie in one sequence of `sum(lengths)` pieces."""
+
+    lengths: Int[Tensor, " batch"]
+    starts: Int[Tensor, " batch"]
+    text_of: Int[Tensor, " piece"]
+    places: Int[Tensor, " piece"]
+    """The place of each piece within its own text, from 0."""
+    width: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int] | Tensor) -> Packing:
+        """The packing of texts with so many pieces each."""
+        counts = torch.as_tensor(lengths, dtype=torch.long)
+        starts = counts.cumsum(0) - counts
+        text_of = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        places = torch.arange(len(text_of)) - starts[text_of]
+        return cls(counts, starts, text_of, places, int(counts.max()) if len(counts) else 0)
+
+    @property
+    def is_even(self) -> bool:
+        """All texts have the same length: then packed and padded are the same thing."""
+        return len(self.text_of) == len(self.lengths) * self.width
+
+    def there_mask(self) -> Bool[Tensor, "batch width"]:
+        """True where a padded batch would have a piece."""
+        return torch.arange(self.width) < self.lengths[:, None]
+
+    def spread(self, packed: Float[Tensor, piece *rest]) -> Float[Tensor, "batch width *rest"]:
+        """Text by text, filled up with zeros."""
+        if self.is_even:
+            return packed.unflatten(0, (len(self.lengths), self.width))
+        padded = packed.new_zeros(len(self.lengths) * self.width, *packed.shape[1:])
+        return padded.index_copy(0, self._padded_places(), packed).unflatten(0, (len(self.lengths), self.width))
+
+    def gather(self, padded: Float[Tensor, "batch width *rest"]) -> Float[Tensor, piece *rest]:
+        """The real pieces of a padded batch, end to end: what `spread` took apart."""
+        flat = padded.flatten(0, 1)
+        return flat if self.is_even else flat.index_select(0, self._padded_places())
+
+    def mean(self, packed: Float[Tensor, "piece dim"]) -> Float[Tensor, "batch dim"]:
+        """The mean of each text's pieces."""
+        total = packed.new_zeros(len(self.lengths), packed.shape[-1]).index_add(0, self.text_of, packed)
+        return total / self.lengths[:, None]
+
+    def _padded_places(self) -> Int[Tensor, " piece"]:
+        return self.text_of * self.width + self.places
+
+
+def pack(encoder: PreTrainedModel) -> PreTrainedModel:
+    """Let an encoder attend text by text over a packed sequence; call it then through `encode`."""
+    try:
+        encoder.set_attn_implementation(_NAME)
+    except ValueError as error:
+        raise UsageError(
+            f"{type(encoder).__name__} does not let its attention be replaced; use an encoder such as BERT, RoBERTa, "
+            "ELECTRA, XLM-R or DistilBERT"
+        ) from error
+    return encoder
+
+
+def encode(encoder: nn.Module, ids: Int[Tensor, " piece"], packing: Packing) -> Float[Tensor, "piece dim"]:
+    """The last hidden state of every piece of the packed texts, each as if its text were alone."""
+    places = packing.places + _first_position(encoder)
+    states: Tensor = encoder(input_ids=ids[None], position_ids=places[None], packing=packing).last_hidden_state[0]
+    return states
+
+
+def _first_position(encoder: nn.Module) -> int:
+    """RoBERTa and its kin count positions from behind their padding id."""
+    embeddings = getattr(encoder, "embeddings", None)
+    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1
+
+
+def _attend(
+    module: nn.Module,
+    query: Float[Tensor, "one head piece dim"],
+    key: Float[Tensor, "one head piece dim"],
+    value: Float[Tensor, "one head piece dim"],
+    attention_mask: Tensor | None,
+    *,
+    packing: Packing,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Float[Tensor, "one piece head dim"], None]:
+    """Attention within each text; in the layout that transformers expects."""
+    by_text = [packing.spread(part[0].transpose(0, 1)).transpose(1, 2) for part in (query, key, value)]
+    mask = None if packing.is_even else packing.there_mask()[:, None, None, :]
+    mixed = scaled_dot_product_attention(*by_text, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    return packing.gather(mixed.transpose(1, 2))[None], None
+
+
+AttentionInterface.register(_NAME, _attend)
+AttentionMaskInterface.register(_NAME, lambda *args, **kwargs: None)

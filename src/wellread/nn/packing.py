@@ -53,14 +53,14 @@ class Packing:
         """True where a padded batch would have a piece."""
         return torch.arange(self.width) < self.lengths[:, None]
 
-    def spread(self, packed: Float[Tensor, "piece *rest"]) -> Float[Tensor, "batch width *rest"]:
+    def spread(self, packed: Float[Tensor, "piece ..."]) -> Float[Tensor, "batch width ..."]:
         """Text by text, filled up with zeros."""
         if self.is_even:
             return packed.unflatten(0, (len(self.lengths), self.width))
         padded = packed.new_zeros(len(self.lengths) * self.width, *packed.shape[1:])
         return padded.index_copy(0, self._padded_places(), packed).unflatten(0, (len(self.lengths), self.width))
 
-    def gather(self, padded: Float[Tensor, "batch width *rest"]) -> Float[Tensor, "piece *rest"]:
+    def gather(self, padded: Float[Tensor, "batch width ..."]) -> Float[Tensor, "piece ..."]:
         """The real pieces of a padded batch, end to end: what `spread` took apart."""
         flat = padded.flatten(0, 1)
         return flat if self.is_even else flat.index_select(0, self._padded_places())

@@ -1,1 +1,285 @@
-"""Frozen dataclasses ⇄ TOML; a typo is an error that names the fix."""
+"""Frozen dataclasses ⇄ TOML: a recipe is read, changed from the command line, written whole, and read as it was.
+
+A setting is a bool, int, float, str, a `Literal`, a tuple, a dict with str keys, another dataclass (a table in TOML),
+or one of these or None. TOML has no word for None: it is left out, so what may be None has None as its default. A typo, a wrong type or a value outside its `Literal` is an error that says what was expected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from wellread.errors import InputError, UsageError, WellreadError
+from wellread.files import read_text, told
+
+T = TypeVar("T")
+
+_PLAIN: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+
+def read(cls: type[T], path: str | Path) -> T:
+    """The settings in a TOML file; what is not in it has its default."""
+    table = read_table(path)
+    try:
+        return from_dict(cls, table)
+    except InputError as error:
+        raise InputError(f"{told(path)}: {error}") from None
+
+
+def read_table(path: str | Path) -> dict[str, Any]:
+    """A TOML file as it is, whatever is in it."""
+    text = read_text(path)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{told(path)}: not TOML: {error}; expected lines like: name = value") from None
+
+
+def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
+    """The dataclass with these settings: `from_dict(cls, to_dict(settings)) == settings`."""
+    return typing.cast(T, _table(cls, data, ""))
+
+
+def to_dict(settings: Any) -> dict[str, Any]:
+    """Plain dicts, lists and values as TOML has them, without what is None."""
+    return {
+        field.name: _plain(value)
+        for field in _fields(type(settings)).values()
+        if (value := getattr(settings, field.name)) is not None
+    }
+
+
+def to_toml(settings: Any) -> str:
+    """The settings as TOML, defaults included: `from_dict(cls, tomllib.loads(to_toml(settings))) == settings`."""
+    return "\n".join(_lines(to_dict(settings), "")).strip("\n") + "\n"
+
+
+def override(settings: T, changes: Iterable[str]) -> T:
+    """The settings with changes as from a command line: `override(recipe, ["training.steps=100"])`.
+
+    Values are as in TOML, but a string needs no quotes; `none` takes a setting away that may be left out.
+    """
+    for change in changes:
+        name, equals, text = change.partition("=")
+        name, text = name.strip(), text.strip()
+        if not equals or not name:
+            raise UsageError(f"{change!r} changes no setting; expected name=value, as in training.steps=100")
+        settings = _change(settings, name, text)
+    return settings
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings that two tables have not in common, by their full name: {"training.steps": (100, 200)}; None is none."""
+    before, after = _flat(old), _flat(new)
+    names = [*before, *(name for name in after if name not in before)]
+    return {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
+
+
+# from plain to typed
+
+
+def _fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(cls) if field.init}
+
+
+def _table(cls: Any, data: Any, name: str) -> Any:
+    """The dataclass `cls` of a table whose full name is `name` ("" is the whole file)."""
+    if not isinstance(data, Mapping):
+        raise InputError(f"{name!r} is {_shown(data)}; expected a table of settings: {', '.join(_fields(cls))}")
+    hints, fields, values = typing.get_type_hints(cls), _fields(cls), {}
+    for key, value in data.items():
+        if key not in fields:
+            raise InputError(f"{_join(name, key)!r} is not a setting of {cls.__name__}; {_hint(cls, hints, name, key)}")
+        values[key] = _value(hints[key], value, _join(name, key))
+    for field in fields.values():
+        if _is_union(hints[field.name]) and field.default is not None:
+            raise TypeError(f"{cls.__name__}.{field.name} may be None, so None must be its default")
+        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if needed and field.name not in values:
+            if dataclasses.is_dataclass(hints[field.name]):
+                values[field.name] = _table(hints[field.name], {}, _join(name, field.name))
+                continue
+            raise InputError(
+                f"{_join(name, field.name)!r} is missing; {cls.__name__} needs it: {_expected(hints[field.name])}"
+            )
+    try:
+        return cls(**values)
+    except WellreadError as error:
+        raise InputError(f"{name}: {error}" if name else str(error)) from error
+
+
+def _value(kind: Any, value: Any, name: str) -> Any:
+    """A value of the kind that a field says it has."""
+    if _is_union(kind):
+        return None if value is None else _value(_one_of(kind), value, name)
+    if dataclasses.is_dataclass(kind):
+        return _table(kind, value, name)
+    origin, inner = get_origin(kind), get_args(kind)
+    fits: bool
+    if origin is Literal:
+        fits = any(value == choice and type(value) is type(choice) for choice in inner)
+    elif origin is tuple:
+        if fits := isinstance(value, list | tuple):
+            kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
+            if fits := len(kinds) == len(value):
+                return tuple(_value(k, v, f"{name}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+    elif origin is dict:
+        if fits := isinstance(value, Mapping):
+            return {key: _value(inner[1], each, _join(name, key)) for key, each in value.items()}
+    elif kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    elif kind in _PLAIN:
+        fits = type(value) is kind
+    else:
+        raise TypeError(f"{name}: a setting cannot be {kind}; see wellread.config")
+    if not fits:
+        raise InputError(f"{name!r} is {_shown(value)}; expected {_expected(kind)}")
+    return value
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, types.UnionType)
+
+
+def _one_of(kind: Any) -> Any:
+    """What `X | None` is when it is not None."""
+    (one,) = (each for each in get_args(kind) if each is not type(None))
+    return one
+
+
+def _expected(kind: Any) -> str:
+    if _is_union(kind):
+        return f"{_expected(_one_of(kind))}, or nothing"
+    if dataclasses.is_dataclass(kind):
+        return "a table"
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " or ".join(_shown(choice) for choice in inner)
+    if origin is tuple:
+        if inner[-1] is Ellipsis:
+            return f"a list, each {_expected(inner[0])}"
+        return f"a list of {len(inner)}: {', '.join(map(_expected, inner))}"
+    if origin is dict:
+        return f"a table, each {_expected(inner[1])}"
+    return _PLAIN[kind]
+
+
+def _hint(cls: Any, hints: Mapping[str, Any], name: str, key: str) -> str:
+    """What may have been meant: a name like it, or the same name in a table below."""
+    for table, kind in hints.items():
+        if dataclasses.is_dataclass(kind) and key in _fields(kind):
+            return f"did you mean {_join(name, table, key)!r}?"
+    if close := difflib.get_close_matches(key, _fields(cls), n=1):
+        return f"did you mean {_join(name, close[0])!r}?"
+    return f"its settings are: {', '.join(_fields(cls))}"
+
+
+def _join(*names: str) -> str:
+    return ".".join(filter(None, names))
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+# from typed to plain, and to TOML
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_dict(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _lines(table: Mapping[str, Any], name: str) -> list[str]:
+    """Values first, then the tables below: what follows a header belongs to it."""
+    below = {key: each for key, each in table.items() if isinstance(each, Mapping) or _has_tables(each)}
+    lines = [f"{_key(key)} = {_written(each)}" for key, each in table.items() if key not in below]
+    for key, each in below.items():
+        header = _join(name, _key(key))
+        for one in each if isinstance(each, list) else [each]:
+            lines += ["", f"[[{header}]]" if isinstance(each, list) else f"[{header}]", *_lines(one, header)]
+    return lines
+
+
+def _has_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
+
+
+def _key(key: str) -> str:
+    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+    return key if bare else _written(key)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)  # repr is exact, and Python's inf, nan and 1e-05 are TOML's too
+    if isinstance(value, str):
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise UsageError(f"{value!r} is not Unicode text; rename the file, or give another string")
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(key)} = {_written(each)}' for key, each in value.items())}}}"
+    raise TypeError(f"{value!r} cannot be written as TOML; see wellread.config")
+
+
+# changes
+
+
+def _change(settings: T, name: str, text: str) -> T:
+    data = to_dict(settings)
+    *path, key = name.split(".")
+    table = data
+    for step in path:
+        table = table.setdefault(step, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"{name!r} is not a setting; {step!r} is one, and has no settings of its own")
+    if text == "none":
+        # What may be left out has None as its default; of anything else, None says what is expected.
+        readings: Sequence[Any] = (None, text)
+    else:
+        readings = _readings(text)
+    refused: InputError | None = None
+    for reading in readings:
+        table[key] = reading
+        try:
+            return from_dict(type(settings), data)
+        except InputError as error:
+            refused = refused or error
+    raise UsageError(str(refused)) from None
+
+
+def _readings(text: str) -> Sequence[Any]:
+    """What a value may mean: as TOML has it, else the letters themselves ("1" is also a name)."""
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return (text,)
+    if table.keys() != {"value"}:
+        return (text,)
+    return (table["value"],) if isinstance(table["value"], str) else (table["value"], text)
+
+
+def _flat(table: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, _join(name, key))
+        else:
+            flat[_join(name, key)] = value
+    return flat

@@ -42,11 +42,12 @@ from random import Random
 from typing import Literal
 
 from wellread.errors import KnowledgeBaseError, UsageError
-from wellread.kb.names import as_signed, key, words
+from wellread.kb.names import as_signed, key
+from wellread.kb.names import words as words_of
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.candidates import CandidateFinder
 from wellread.mentions.stopwords import STOP_WORDS
-from wellread.tasks.phrases import ENGLISH, genus, in_words, plural, relation_slots
+from wellread.tasks.phrases import ENGLISH, genus, in_singular, in_words, plural, relation_slots
 from wellread.text import Candidate, Document, Link, Mention
 
 Kind = Literal["fact", "about", "text", "plain"]
@@ -64,6 +65,9 @@ _SURE = 0.9
 _LONG = 14
 _MOST_CHARS = 350
 _STUB = 12
+_PARTS_OF_SPEECH = frozenset("vars")
+"""WordNet's kinds but for nouns: what such a gloss begins with is no kind of thing."""
+
 _MOST_NAME_WORDS = 8
 _SLOT = re.compile(r"\{(\w+)\}")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[\"“(]?[^\W\d_a-z])|;\s+(?=[\"“])")
@@ -104,11 +108,10 @@ def _endless(kb: KnowledgeBase, seed: int, templates: Sequence[str]) -> Iterator
         with kb.snapshot():
             drafts = [draft for draft in (writer.draft() for _ in range(_BATCH)) if draft is not None]
             found = finder.mentions_of_many([draft.text for draft in drafts])
-            documents = [
-                document
-                for draft, mentions in zip(drafts, found, strict=True)
-                if (document := _settled(draft, mentions, shelf)) is not None
-            ]
+            settled = [_settled(draft, mentions, shelf) for draft, mentions in zip(drafts, found, strict=True)]
+        documents = [document for document in settled if document is not None]
+        lost = [draft.kind for draft, document in zip(drafts, settled, strict=True) if document is None]
+        writer.owed = lost[: _BATCH // 4]
         if not documents:
             raise KnowledgeBaseError(
                 f"no text can be made from {kb.path.name}: its names are everyday words or longer than "
@@ -155,13 +158,9 @@ class _Shelf:
         self.thing = lru_cache(1 << 13)(self._thing)
 
     def is_everyday(self, name: str) -> bool:
-        """Whether a name, but for its capitals, is made of words that are in one description of fifty."""
-        parts = words(name.lower())
-        return (
-            bool(parts)
-            and (len(parts) == 1 or all(part in STOP_WORDS for part in parts))
-            and (all(part in self.everyday for part in parts))
-        )
+        """Whether a name, but for its capitals, is a word of one description in fifty, or is all of stop words."""
+        small = name.lower()
+        return small in self.everyday or (" " in small and all(word in STOP_WORDS for word in small.split()))
 
     def draw(self, rng: Random) -> _Thing:
         return self.thing(rng.randint(self.low, self.high))
@@ -212,16 +211,8 @@ class _Shelf:
             "SELECT num, id, title, kind, description FROM entities WHERE num >= ? ORDER BY num LIMIT 1", (num,)
         ).fetchone()
         counts = dict(ask("SELECT name, count FROM aliases WHERE entity = ? ORDER BY name", (num,)))
-        usable = {
-            name: max(count, 1e-6)
-            for name, count in counts.items()
-            if len(name) > 1 and name.count(" ") < _MOST_NAME_WORDS and not self.is_everyday(name)
-        }
-        short = {name: count for name, count in usable.items() if "(" not in name}
-        usable = short or usable
-        kinds = [self.uncapitalised(phrase) for phrase in [genus(description)] * 2 if phrase]
-        if (wording := in_words(kind)) and wording.count(" ") < 3 and " and " not in wording:
-            kinds.append(wording)
+        kinds = self._kinds(kind, description)
+        usable = self._usable(counts)
         return _Thing(
             num=num,
             id=id,
@@ -233,6 +224,31 @@ class _Shelf:
             kinds=tuple(kinds),
             is_person=_PERSON.search(" ".join(kinds).lower()) is not None,
         )
+
+    def _usable(self, counts: dict[str, float]) -> dict[str, float]:
+        """The names that people may type: not everyday words, not "Mercury (planet)" or "a planet" if there is more."""
+        usable = {
+            name: max(count, 1e-6)
+            for name, count in counts.items()
+            if len(name) > 1 and name.count(" ") < _MOST_NAME_WORDS and not self.is_everyday(name)
+        }
+        typed = {
+            name: count
+            for name, count in usable.items()
+            if "(" not in name and not name.lower().startswith(("a ", "an ", "in "))
+        }
+        return typed or usable
+
+    def _kinds(self, kind: str, description: str) -> list[str]:
+        """What an entity is, twice by its description and once by the KB, in the singular."""
+        if kind in _PARTS_OF_SPEECH:
+            return []
+        kinds = []
+        if phrase := genus(description):
+            kinds = [in_singular(self.uncapitalised(phrase))] * 2
+        if (wording := in_words(kind)) and wording.count(" ") < 3 and " and " not in wording:
+            kinds.append(in_singular(wording))
+        return kinds
 
     def uncapitalised(self, phrase: str) -> str:
         """Without the capital of a first word that is otherwise written small: "Legendary war" -> "legendary war"."""
@@ -247,7 +263,7 @@ class _Shelf:
             row = self.kb.connection.execute("SELECT description FROM entities WHERE num = ?", (num,)).fetchone()
             if row and row[0]:
                 read += 1
-                counts.update({word for word in words(row[0]) if word.islower()})
+                counts.update({word for word in words_of(row[0]) if word.islower()})
         often = {word for word, count in counts.items() if count >= max(_EVERYDAY * read, 5)}
         return set(counts), often | STOP_WORDS
 
@@ -311,10 +327,12 @@ class _Writer:
             self.templates[template.kind].append(template)
         self.kinds = [kind for kind in SHARES if kind == "text" or self.templates[kind]]
         self.shares = list(accumulate(SHARES[kind] for kind in self.kinds))
+        self.owed: list[Kind] = []
+        """Kinds of texts that were thrown away, to be made again: they must not become rare for being hard to make."""
 
     def draft(self) -> _Draft | None:
         """A text, or None where the entity that was drawn does not give one."""
-        (kind,) = self.rng.choices(self.kinds, cum_weights=self.shares)
+        kind = self.owed.pop() if self.owed else self.rng.choices(self.kinds, cum_weights=self.shares)[0]
         thing = self.shelf.draw(self.rng)
         if self.rng.random() < 0.25 and (fact := self.shelf.fact(thing, self.rng)):
             thing = fact[0] if fact[2] is thing else fact[2]
@@ -326,8 +344,9 @@ class _Writer:
         if self.rng.random() < 0.5:
             name, thing = self._meaning(name, thing)
         fact = self.shelf.fact(thing, self.rng) if kind != "about" else None
-        if kind == "fact" and fact is None:
-            kind = "about" if self.templates["about"] else "fact"
+        worded = fact is not None and (self.shelf.relations[fact[1]] or self.rng.random() < 0.5)
+        if kind == "fact" and not worded and self.templates["about"]:
+            kind = "about"
         return self._worded(kind, thing, name, fact)
 
     def _meaning(self, name: str, thing: _Thing) -> tuple[str, _Thing]:
@@ -411,7 +430,8 @@ class _Writer:
 
     def _from_description(self, thing: _Thing) -> _Draft | None:
         """Some sentences of a description with the entity's name in them, or set before them."""
-        sentences = [sentence for part in _SENTENCE.split(thing.description) if len(sentence := part.strip()) > _STUB]
+        parts = (part.strip() for part in _SENTENCE.split(thing.description))
+        sentences = list(dict.fromkeys(part for part in parts if len(part) > _STUB))
         if not sentences:
             if not thing.names:
                 return None
@@ -423,8 +443,8 @@ class _Writer:
                 text += " " + sentence
         is_example = text.startswith(('"', "“"))
         text = text.strip('"“”')[: 2 * _MOST_CHARS]
-        parts = tuple(part for part in self._with_name(thing, text, is_example) if part.text)
-        return _Draft("text", parts, (thing,), in_small_letters=self.rng.random() < 0.15)
+        named = tuple(part for part in self._with_name(thing, text, is_example) if part.text)
+        return _Draft("text", named, (thing,), in_small_letters=self.rng.random() < 0.15)
 
     def _with_name(self, thing: _Thing, text: str, is_example: bool) -> list[_Part]:
         """The text with the entity's name marked, now and then another of its names; set before where it has none."""
@@ -436,7 +456,7 @@ class _Writer:
             return [_Part(text[:start], is_open=True), _Part(name, thing), _Part(text[end:], is_open=True)]
         if is_example or not thing.names:
             return [_Part(text, is_open=True)]
-        between = self.rng.choice([": ", ", ", " - ", " ("])
+        between = self.rng.choice([": ", ", " if text[0].islower() else ". ", " - ", " ("])
         if between == " (":
             return [
                 _Part(thing.name(self.rng), thing),
@@ -522,9 +542,14 @@ def _meant(
     one_word = " " not in mention.text
     before = text[: mention.start].rstrip()
     begins = before[-1:] in ("", ".", "!", "?", '"', "“", ":")
+    plain_word = one_word and mention.text.lower() in shelf.vocabulary
+    in_longer = _CAPITAL_BEFORE.search(before) or _CAPITAL_AFTER.match(text, mention.end)
     is_own = any(candidate.entity in own for candidate in mention.candidates)
     if (written_small or (begins and one_word and not is_own)) and shelf.is_everyday(mention.text):
         return "plain"
+    # A capital that begins a sentence says nothing, and "Community" after "Economic" is but a piece of a longer name.
+    if not (written_small or is_own) and (plain_word and (begins or in_longer)):
+        return "unsure"
     for supporting in (own, support):
         among = [candidate for candidate in mention.candidates if candidate.entity in supporting]
         if len(among) == 1 or (among and among[0].prior >= 2 * among[1].prior):
@@ -534,8 +559,11 @@ def _meant(
     first = mention.candidates[0]
     if written_small:
         return first if first.prior >= _SURE and len(mention.text) >= _LONG and not one_word else "unsure"
-    if begins and one_word and mention.text.lower() in shelf.vocabulary:
+    if one_word and (in_longer or not _is_title(first.title, mention.text)):
         return "unsure"
-    if one_word and (_CAPITAL_BEFORE.search(before) or _CAPITAL_AFTER.match(text, mention.end)):
-        return "unsure"  # most likely a piece of a longer name that the KB does not have
     return first if first.prior >= _SURE else "unclear"
+
+
+def _is_title(title: str, name: str) -> bool:
+    """Whether a name is a title but for case and what follows it in brackets: "Mercury (planet)" and "mercury"."""
+    return title.split(" (", 1)[0].casefold() == name.casefold()

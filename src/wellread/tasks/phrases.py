@@ -18,6 +18,7 @@ shall find; all other words of a template never are. A template without either i
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 ENGLISH: tuple[str, ...] = (
     # a relation that is a noun
@@ -183,7 +184,7 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _PREPOSITIONS = frozenset("by of in from for to at with on as under into about than".split())
 _SAYS_NOTHING = frozenset(
     """mentions mention links link related related_to relates_to relation see_also also_see similar similar_to same_as
-    type subclass_of instance_of is a an other others id name label property value""".split()
+    pertains_to uncategorized type subclass_of instance_of is a an other others id name label property value""".split()
 )
 _VERBS = frozenset(
     "contains includes follows precedes causes treats owns uses produces makes employs influences supports replaces "
@@ -204,8 +205,10 @@ _AGENTS = {
     "developed": "developer",
 }
 _NO_PLURAL = ("ss", "us", "is", "series", "species", "ics", "news")
+"""Endings of words that are no plurals, whatever they look like."""
 
 
+@lru_cache(1 << 12)
 def in_words(relation: str) -> str | None:
     """The words of a relation's (or a kind's) name; None for a number without a label or a name that says nothing.
 
@@ -226,7 +229,12 @@ def in_words(relation: str) -> str | None:
     if len(parts) > 1 and parts[0] in ("has", "is", "have", "was"):
         parts = parts[1:]
     words = " ".join(parts)
-    if len(words) < 3 or not any(letter.isalpha() for letter in words) or words.replace(" ", "_") in _SAYS_NOTHING:
+    if (
+        len(words) < 3
+        or words.endswith(" related")
+        or not any(letter.isalpha() for letter in words)
+        or words.replace(" ", "_") in _SAYS_NOTHING
+    ):
         return None
     return words
 
@@ -240,13 +248,20 @@ def relation_slots(words: str) -> dict[str, str]:
         agent = _AGENTS.get(parts[-2]) if parts[-1] == "by" else None
         return {"done": words, "relation": agent} if agent else {"done": words}
     head = next((place for place, part in enumerate(parts) if place and part in _PREPOSITIONS), len(parts)) - 1
-    if parts[head].endswith("s") and not parts[head].endswith(_NO_PLURAL):
+    if parts[head] == "people" or (parts[head].endswith("s") and not parts[head].endswith(_NO_PLURAL)):
         return {"relations": words, "relation": " ".join([*parts[:head], singular(parts[head]), *parts[head + 1 :]])}
     return {"relation": words}
 
 
+def in_singular(words: str) -> str:
+    """A kind in the singular: "chemical elements" -> "chemical element"."""
+    return relation_slots(words).get("relation", words)
+
+
 def singular(noun: str) -> str:
     """Near enough for a template: "cities" -> "city", "films" -> "film"."""
+    if noun == "people":
+        return "person"
     if noun.endswith("ies") and len(noun) > 4:
         return noun[:-3] + "y"
     return noun[:-2] if noun.endswith(("sses", "xes", "ches", "shes")) else noun[:-1]
@@ -254,6 +269,10 @@ def singular(noun: str) -> str:
 
 def plural(noun: str) -> str:
     """Near enough for a template: "port city" -> "port cities"."""
+    if noun.endswith(("series", "species", "people", "ics")):
+        return noun
+    if noun.endswith("person"):
+        return noun[:-3] + "ople"
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return noun[:-1] + "ies"
     if noun.endswith(("man", "men")):
@@ -279,7 +298,9 @@ def genus(description: str) -> str | None:
     rest = rest[opening.end() :] if opening else rest
     end = _PHRASE_END.search(rest)
     words = (rest[: end.start()] if end else rest).split()
-    if not words or len(words) > 4:
+    is_list = end is not None and end[0].strip() in (",", "and", "or")  # "a large, domesticated animal": no noun yet
+    if not words or len(words) > 4 or (is_list and len(words) == 1) or words[-1].endswith(("ed", "ly")):
         return None
     phrase = " ".join(words)
-    return phrase if len(phrase) >= 3 and all(word[:1].isalpha() for word in words) else None
+    is_phrase = len(phrase) >= 3 and all(word[:1].isalpha() for word in words) and words[0] not in _PREPOSITIONS
+    return phrase if is_phrase else None

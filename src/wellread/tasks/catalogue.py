@@ -33,7 +33,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, islice
@@ -107,7 +107,7 @@ def _endless(kb: KnowledgeBase, seed: int, templates: Sequence[str]) -> Iterator
     while True:
         with kb.snapshot():
             drafts = [draft for draft in (writer.draft() for _ in range(_BATCH)) if draft is not None]
-            found = finder.mentions_of_many([draft.text for draft in drafts])
+            found = finder.mentions_of_many([draft.text if draft.home else "" for draft in drafts])
             settled = [_settled(draft, mentions, shelf) for draft, mentions in zip(drafts, found, strict=True)]
         documents = [document for document in settled if document is not None]
         lost = [draft.kind for draft, document in zip(drafts, settled, strict=True) if document is None]
@@ -284,7 +284,7 @@ class _Draft:
     kind: Kind
     parts: tuple[_Part, ...]
     home: tuple[_Thing, ...]
-    """Whom it is about: their facts support what names in it mean."""
+    """Whom it is about, if anybody: their facts support what names in it mean."""
     in_small_letters: bool = False
     """To be written so when its names are settled: until then capitals tell what is a name."""
 
@@ -366,18 +366,21 @@ class _Writer:
                 if end is not None and (end is thing or end.names):
                     slots[slot] = _Part(name if end is thing else end.name(self.rng), end)
         slots |= {slot: _Part(text) for slot, text in self._plain_slots(subject, fact).items()}
-        if context := self._context(subject):
-            slots["context"] = _Part(context, is_open=True)
-        template = self._fitting(kind, frozenset(slots) | ({"common"} if self.shelf.common_names else set()))
+        fillable = slots.keys() | {"context"} if subject.description else slots.keys()
+        template = self._fitting(kind, fillable | {"common"} if self.shelf.common_names else fillable)
         if template is None:
             return None
+        if "context" in template.slots:
+            if (context := self._context(subject)) is None:
+                return None
+            slots["context"] = _Part(context, is_open=True)
         parts = [
             (slots[text] if text != "common" else _Part(self.rng.choice(self.shelf.common_names)))
             if is_slot
             else _Part(text)
             for text, is_slot in template.parts
         ]
-        home = tuple(end for end in (subject, object) if end is not None)
+        home = tuple(end for end in (subject, object) if end is not None and kind != "plain")
         return _Draft(kind, tuple(self._typed(parts)), home, in_small_letters=self.rng.random() < 0.55)
 
     def _plain_slots(self, subject: _Thing, fact: tuple[_Thing, int, _Thing] | None) -> dict[str, str]:
@@ -402,7 +405,7 @@ class _Writer:
             parts.pop()
         return " ".join(parts) if set(parts).isdisjoint(thing.title.split()) else None
 
-    def _fitting(self, kind: Kind, slots: frozenset[str]) -> _Template | None:
+    def _fitting(self, kind: Kind, slots: Set[str]) -> _Template | None:
         """A template all of whose slots can be filled; a few tries find one where there are many."""
         for _ in range(12):
             template = self.rng.choice(self.templates[kind])

@@ -272,7 +272,7 @@ def plural(noun: str) -> str:
     if noun.endswith(("series", "species", "people", "ics")):
         return noun
     if noun.endswith("person"):
-        return noun[:-3] + "ople"
+        return noun[:-6] + "people"
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return noun[:-1] + "ies"
     if noun.endswith(("man", "men")):

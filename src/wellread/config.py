@@ -1,7 +1,8 @@
 """Frozen dataclasses ⇄ TOML: a recipe is read, changed from the command line, written whole, and read as it was.
 
 A setting is a bool, int, float, str, a `Literal`, a tuple, a dict with str keys, another dataclass (a table in TOML),
-or one of these or None. TOML has no word for None: it is left out, so what may be None has None as its default. A typo, a wrong type or a value outside its `Literal` is an error that says what was expected.
+or one of these or None. TOML has no word for None: it is left out, so what may be None has None as its default. A typo,
+a wrong type or a value outside its `Literal` is an error that says what was expected.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,42 @@ def _show_lines(title: str, progress: Progress, stop: threading.Event) -> None:
     while not stop.wait(_LINE_EVERY):
         share = f": {100 * progress.done_bytes / progress.total_bytes:.0f} %" if progress.total_bytes else ": …"
         note(f"{title}{_step(progress) or share} after {time.monotonic() - begin:.0f} s")
+
+
+@contextmanager
+def step_bar(title: str, done: int, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Show how many steps are done while the block runs, and what it says of them: a bar, or a line every ten seconds.
+
+    What is given takes the steps done and a few words: `tell(120, "loss 0.71, F1 0.84")`.
+    """
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        says = TextColumn("{task.fields[says]}", markup=False)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), says)
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task(title, total=total, completed=done, says="")
+            yield lambda step, words: bar.update(task, completed=step, says=words)
+        return
+    begin = last = time.monotonic()
+
+    def tell(step: int, words: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _LINE_EVERY:
+            left = (total - step) * (now - begin) / max(1, step - done)
+            note(f"{title} {step:,} of {total:,}: {words}, {_duration(left)} left")
+            last = now
+
+    yield tell
+
+
+def _duration(seconds: float) -> str:
+    """So that a person reads it: 40 s, 12 min, 3.5 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _step(progress: Progress) -> str:

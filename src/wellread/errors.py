@@ -53,3 +53,9 @@ class MissingExtraError(WellreadError, ImportError):
     """A feature whose optional package is not installed."""
 
     exit_code = 7
+
+
+class TrainingError(WellreadError):
+    """A training that cannot go on: a loss that is not a number, a checkpoint that does not fit the model."""
+
+    exit_code = 8

@@ -1,0 +1,107 @@
+"""Weights and the optimizer's memory in safetensors files, written whole or not at all; no pickle.
+
+A checkpoint is one file, so that its parts always belong together: tensors, and a line of JSON in the header. What is
+saved of a model is what trains: parameters with `requires_grad`, and buffers (a batch norm's averages). What is frozen
+is not ours to keep and comes from where it came.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from wellread.errors import TrainingError
+from wellread.files import storage
+
+
+def trained(model: nn.Module) -> dict[str, Tensor]:
+    """The parts of a model that a checkpoint holds, by name: trainable parameters and saved buffers."""
+    kept = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    saved = model.state_dict(keep_vars=True).keys()
+    return kept | {name: buffer for name, buffer in model.named_buffers() if name in saved}
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """One file of tensors and what is to be known about them, written beside its place and then moved there."""
+    part = path.with_name(f".{path.name}.part")
+    with storage(path):
+        try:
+            flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file(flat, part, {"about": json.dumps(about)})
+            with open(part, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        except SafetensorError as error:
+            part.unlink(missing_ok=True)
+            if told := re.search(r"os error (\d+)", str(error)):  # the library forgets the number's kind
+                raise OSError(int(told[1]), os.strerror(int(told[1]))) from error
+            raise
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a file that `save_tensors` wrote, and what is known about them."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})["about"])
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118  # it is no dict
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise TrainingError(f"{path} is not a whole checkpoint: {error}; delete it to start anew") from error
+
+
+def load_weights(model: nn.Module, path: str | Path) -> dict[str, Any]:
+    """Put the weights of a checkpoint into the model in place; returns what is known about them (step, scores)."""
+    tensors, about = load_tensors(Path(path))
+    put(model, tensors, Path(path))
+    return about
+
+
+@torch.no_grad()
+def put(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Copy tensors into the trained parts of the model; they must be the same parts with the same shapes."""
+    parts = trained(model)
+    wrong = sorted(parts.keys() ^ tensors.keys()) or [n for n, part in parts.items() if part.shape != tensors[n].shape]
+    if wrong:
+        raise TrainingError(
+            f"{path} is of another model: {wrong[0]!r} is {_size(tensors, wrong[0])} there and "
+            f"{_size(parts, wrong[0])} here; build the model with the run's recipe, or train in another folder"
+        )
+    for name, part in parts.items():
+        part.copy_(tensors[name])
+
+
+def _size(tensors: Mapping[str, Tensor], name: str) -> str:
+    return "×".join(map(str, tensors[name].shape)) or "a number" if name in tensors else "not"
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
+    """What the optimizer remembers, by the names of the weights: {"head.bias:exp_avg": …}."""
+    return {
+        f"{names[weight]}:{kind}": torch.as_tensor(value)
+        for weight, memory in optimizer.state.items()
+        for kind, value in memory.items()
+    }
+
+
+def put_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], tensors: Mapping[str, Tensor]) -> None:
+    """Give the optimizer its memory back."""
+    kinds: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        name, _, kind = key.rpartition(":")
+        kinds.setdefault(name, {})[kind] = tensor
+    plain = optimizer.state_dict()
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    plain["state"] = {number: kinds[names[weight]] for number, weight in enumerate(weights) if names[weight] in kinds}
+    optimizer.load_state_dict(plain)

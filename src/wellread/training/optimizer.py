@@ -1,0 +1,45 @@
+"""Which weights move, how fast, and by which gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from accelerate.utils import reduce  # type: ignore[import-untyped]
+from torch import nn
+
+from wellread.errors import UsageError
+from wellread.training.schedule import Schedule
+
+
+def build_optimizer(weights: Mapping[str, nn.Parameter], schedule: Schedule) -> tuple[torch.optim.AdamW, list[float]]:
+    """AdamW with a group for each rate, and for what decays and what does not; and the highest rates of the groups."""
+    if not weights:
+        raise UsageError("the model has no weight that trains; set requires_grad, or train nothing")
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    unused = set(schedule.rates)
+    for name, weight in weights.items():
+        begins = [start for start in schedule.rates if name.startswith(start)]
+        unused.difference_update(begins)
+        rate = schedule.rates[max(begins, key=len)] if begins else schedule.learning_rate
+        groups.setdefault((rate, weight.ndim > 1), []).append(weight)
+    if unused:
+        parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in weights))
+        raise UsageError(f"no weight that trains begins with {min(unused)!r} (in rates); they begin with: {parts}")
+    decay = schedule.weight_decay
+    plain = [
+        {"params": of, "lr": rate, "weight_decay": decay if heavy else 0.0} for (rate, heavy), of in groups.items()
+    ]
+    return torch.optim.AdamW(plain), [rate for rate, _ in groups]
+
+
+@torch.no_grad()
+def add_gradients(weights: Sequence[nn.Parameter]) -> None:
+    """Gradients added up over all processes; a weight that no process used has none, as in one process."""
+    used = reduce(torch.tensor([float(w.grad is not None) for w in weights], device=weights[0].device), "sum").tolist()
+    shared = [weight for weight, count in zip(weights, used, strict=True) if count]
+    if not shared:
+        return
+    flat = torch.cat([(torch.zeros_like(w) if w.grad is None else w.grad).flatten() for w in shared])
+    for weight, part in zip(shared, reduce(flat, "sum").split([w.numel() for w in shared]), strict=True):
+        weight.grad = part.view_as(weight).clone()

@@ -1,0 +1,124 @@
+"""A run is a folder: what was asked for, how it went, where it stands, what came out.
+
+recipe.toml         the settings, defaults included
+log.jsonl           a line a report: step, losses, rate, speed, development scores
+last.safetensors    where the training stands: weights, the optimizer's memory, counters
+best.safetensors    the trained weights with the best development score
+scores.json         that score and its step; written last, so a run that has it is finished
+*.png, *.svg        curves of losses and scores; for links also precision-recall and calibration
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from wellread import config
+from wellread.errors import InputError, UsageError
+from wellread.evaluation.calibration import Predictions, calibrate, pr_curve, reliability
+from wellread.files import storage, write_atomically
+
+
+class Run:
+    """The files of one run, and who may write them: one training at a time."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.recipe = self.folder / "recipe.toml"
+        self.log = self.folder / "log.jsonl"
+        self.last = self.folder / "last.safetensors"
+        self.best = self.folder / "best.safetensors"
+        self.result = self.folder / "scores.json"
+        self._lock = FileLock(self.folder / ".lock")
+
+    def open(self, recipe: Any, *, resume: bool) -> None:
+        """Claim the folder for this recipe: a new run, or the same as before."""
+        with storage(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire(blocking=False)
+            except Timeout:
+                raise UsageError(
+                    f"another training writes to {self.folder}; wait until it ends, or give another folder"
+                ) from None
+        if not resume:
+            for path in (self.result, self.last, self.best, self.log, self.recipe):
+                path.unlink(missing_ok=True)
+        if self.recipe.exists():
+            self._compare(recipe)
+        else:
+            with write_atomically(self.recipe) as file:
+                file.write(config.to_toml(recipe).encode())
+
+    def close(self) -> None:
+        """Let others write."""
+        self._lock.release()
+
+    def _compare(self, recipe: Any) -> None:
+        differ = config.differences(config.read_table(self.recipe), config.to_dict(recipe))
+        if differ:
+            told = "; ".join(
+                f"{name} is {_shown(old)} there and {_shown(new)} now" for name, (old, new) in differ.items()
+            )
+            raise UsageError(
+                f"{self.folder} holds a run with another recipe: {told}; give these settings to go on with it, "
+                "or another folder to train anew"
+            )
+
+    def scores(self) -> dict[str, Any] | None:
+        """What came out, once the run is finished."""
+        try:
+            scores: dict[str, Any] = json.loads(self.result.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.result} cannot be read: {error}; delete it to have it written again") from error
+        return scores
+
+    def report(self, line: Mapping[str, Any]) -> None:
+        """Add a line to the log."""
+        with storage(self.log), open(self.log, "ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+
+    def rewind(self, step: int) -> None:
+        """Forget the lines of steps that come again, because the last checkpoint is older."""
+        lines = [line for line in read_log(self.folder) if line["step"] <= step]
+        with write_atomically(self.log) as file:
+            file.writelines(json.dumps(line).encode() + b"\n" for line in lines)
+
+    def finish(self, scores: Mapping[str, Any], predictions: Predictions | None) -> None:
+        """Draw the pictures, then write the scores: a run that has them is finished."""
+        from wellread.pictures.plots import draw_curves, draw_pr_curve, draw_reliability, save
+
+        save(draw_curves(read_log(self.folder)), self.folder / "curves")
+        extra = {}
+        if predictions is not None:
+            curve, bins = pr_curve(predictions), reliability(predictions.scores, predictions.right)
+            best = (curve.best.threshold, curve.best.recall, curve.best.precision)
+            save(draw_pr_curve(curve.recall, curve.precision, best=best), self.folder / "precision-recall")
+            save(draw_reliability(bins.confidence, bins.accuracy, bins.count), self.folder / "calibration")
+            extra = {"calibration": calibrate(predictions)}
+        with write_atomically(self.result) as file:
+            file.write(json.dumps({**scores, **extra}, indent=2).encode() + b"\n")
+
+
+def read_log(folder: str | Path) -> list[dict[str, Any]]:
+    """The lines of a run's log; a line that a kill cut short is left out."""
+    path = Path(folder) / "log.jsonl"
+    return list(_whole(path.read_bytes().splitlines())) if path.exists() else []
+
+
+def _whole(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False)

@@ -178,6 +178,16 @@ def test_a_removed_entity_leaves_no_gap(tmp_path):
     assert linked.isdisjoint({"alien", "city"})
 
 
+def test_a_change_of_the_kb_in_between_is_refused(tmp_path):
+    built(tmp_path, FILMS).close()
+    with KnowledgeBase.open(tmp_path / "made.kb", writable=True) as kb:
+        documents = documents_from(kb, count=10_000, seed=0)
+        next(documents)
+        kb.remove("the")
+        with pytest.raises(KnowledgeBaseError, match="begin again"):
+            list(documents)
+
+
 def test_an_empty_kb_is_refused_with_the_fix(tmp_path):
     built(tmp_path, FILMS[5:6]).close()
     with KnowledgeBase.open(tmp_path / "made.kb", writable=True) as kb:

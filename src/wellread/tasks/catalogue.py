@@ -21,8 +21,9 @@ Every text is read by the matcher before it is given out, and what the KB has na
    such support, only where it can hardly mean anything else (prior of .9) and is written like a name or is long.
 4. An everyday word in small letters ("film": in one description of fifty) is left unlinked though it is a name.
 5. A capitalised name that is ambiguous and without support is most likely a mention, but of what? Its text is thrown
-   away: neither gold nor negative. In small letters it may or may not be one: the text is kept if most of its names are
-   settled, and such spans stand in `meta["unsure"]`, so that training can leave them out of the mention loss.
+   away: neither gold nor negative. In small letters, at the beginning of a sentence or beside another word with a
+   capital (a piece of a longer name that the KB has not) it may or may not be one: the text is kept if most of its
+   names are settled, and such spans stand in `meta["unsure"]`, so that training can leave them out of the mention loss.
 
 Templates are English. For other languages give your own (`phrases.py` says what slots there are) or none: with
 `templates=()` all is made of descriptions and names.
@@ -33,8 +34,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, islice
 from json import dumps
@@ -65,6 +66,7 @@ _SURE = 0.9
 _LONG = 14
 _MOST_CHARS = 350
 _STUB = 12
+_NEAR = 30
 _PARTS_OF_SPEECH = frozenset("vars")
 """WordNet's kinds but for nouns: what such a gloss begins with is no kind of thing."""
 
@@ -106,6 +108,8 @@ def _endless(kb: KnowledgeBase, seed: int, templates: Sequence[str]) -> Iterator
     finder = CandidateFinder(kb)
     while True:
         with kb.snapshot():
+            if kb.revision != shelf.revision:
+                raise KnowledgeBaseError(f"{kb.path.name} was changed while documents were made from it; begin again")
             drafts = [draft for draft in (writer.draft() for _ in range(_BATCH)) if draft is not None]
             found = finder.mentions_of_many([draft.text if draft.home else "" for draft in drafts])
             settled = [_settled(draft, mentions, shelf) for draft, mentions in zip(drafts, found, strict=True)]
@@ -133,12 +137,15 @@ class _Thing:
     """Counts of the names, added up."""
     all_names: tuple[str, ...]
     """Every alias, the longest first."""
-    kinds: tuple[str, ...]
-    is_person: bool
+    kind: str
 
     def name(self, rng: Random) -> str:
         place = bisect_right(self.weights, rng.random() * self.weights[-1])
         return self.names[min(place, len(self.names) - 1)]
+
+
+_Fact = tuple[_Thing, int, _Thing]
+"""Subject, number of the relation, object."""
 
 
 class _Shelf:
@@ -146,6 +153,7 @@ class _Shelf:
 
     def __init__(self, kb: KnowledgeBase) -> None:
         self.kb = kb
+        self.revision = kb.revision
         self.low, self.high = kb.connection.execute("SELECT min(num), max(num) FROM entities").fetchone()
         if self.low is None:
             raise KnowledgeBaseError(f"{kb.path.name} holds no entities; add some with: wellread kb add")
@@ -168,7 +176,7 @@ class _Shelf:
     def by_id(self, id: str) -> _Thing:
         return self.thing(self.kb.connection.execute("SELECT num FROM entities WHERE id = ?", (id,)).fetchone()[0])
 
-    def fact(self, thing: _Thing, rng: Random) -> tuple[_Thing, int, _Thing] | None:
+    def fact(self, thing: _Thing, rng: Random) -> _Fact | None:
         """A fact that an entity stands in; each relation is about as likely, however many facts it has."""
         relation, other = rng.randint(0, len(self.relations)), rng.randint(self.low, self.high)
         ask = self.kb.connection.execute
@@ -211,7 +219,6 @@ class _Shelf:
             "SELECT num, id, title, kind, description FROM entities WHERE num >= ? ORDER BY num LIMIT 1", (num,)
         ).fetchone()
         counts = dict(ask("SELECT name, count FROM aliases WHERE entity = ? ORDER BY name", (num,)))
-        kinds = self._kinds(kind, description)
         usable = self._usable(counts)
         return _Thing(
             num=num,
@@ -221,8 +228,7 @@ class _Shelf:
             names=tuple(usable),
             weights=tuple(accumulate(usable.values())),
             all_names=tuple(sorted(counts, key=lambda name: (-len(name), name))),
-            kinds=tuple(kinds),
-            is_person=_PERSON.search(" ".join(kinds).lower()) is not None,
+            kind=kind,
         )
 
     def _usable(self, counts: dict[str, float]) -> dict[str, float]:
@@ -239,16 +245,20 @@ class _Shelf:
         }
         return typed or usable
 
-    def _kinds(self, kind: str, description: str) -> list[str]:
+    def kinds(self, thing: _Thing) -> list[str]:
         """What an entity is, twice by its description and once by the KB, in the singular."""
-        if kind in _PARTS_OF_SPEECH:
+        if thing.kind in _PARTS_OF_SPEECH:
             return []
         kinds = []
-        if phrase := genus(description):
+        if phrase := genus(thing.description):
             kinds = [in_singular(self.uncapitalised(phrase))] * 2
-        if (wording := in_words(kind)) and wording.count(" ") < 3 and " and " not in wording:
+        if (wording := in_words(thing.kind)) and wording.count(" ") < 3 and " and " not in wording:
             kinds.append(in_singular(wording))
         return kinds
+
+    def pronoun(self, thing: _Thing) -> str:
+        """How one asks for an entity: "who" or "what"."""
+        return "who" if _PERSON.search(" ".join(self.kinds(thing)).lower()) else "what"
 
     def uncapitalised(self, phrase: str) -> str:
         """Without the capital of a first word that is otherwise written small: "Legendary war" -> "legendary war"."""
@@ -335,7 +345,7 @@ class _Writer:
         kind = self.owed.pop() if self.owed else self.rng.choices(self.kinds, cum_weights=self.shares)[0]
         thing = self.shelf.draw(self.rng)
         if self.rng.random() < 0.25 and (fact := self.shelf.fact(thing, self.rng)):
-            thing = fact[0] if fact[2] is thing else fact[2]
+            thing = fact[0] if fact[2].num == thing.num else fact[2]
         if kind == "text":
             return self._from_description(thing)
         if not thing.names:
@@ -358,40 +368,45 @@ class _Writer:
         (row,) = self.rng.choices(rows, [row[1] for row in rows])
         return row[0], thing if row[2] == thing.id else self.shelf.by_id(row[2])
 
-    def _worded(self, kind: Kind, thing: _Thing, name: str, fact: tuple[_Thing, int, _Thing] | None) -> _Draft | None:
-        subject, _, object = fact or (thing, 0, None)
-        slots: dict[str, _Part] = {}
-        if kind != "plain":
-            for slot, end in (("subject", subject), ("object", object)):
-                if end is not None and (end is thing or end.names):
-                    slots[slot] = _Part(name if end is thing else end.name(self.rng), end)
-        slots |= {slot: _Part(text) for slot, text in self._plain_slots(subject, fact).items()}
-        fillable = slots.keys() | {"context"} if subject.description else slots.keys()
-        template = self._fitting(kind, fillable | {"common"} if self.shelf.common_names else fillable)
-        if template is None:
-            return None
-        if "context" in template.slots:
-            if (context := self._context(subject)) is None:
-                return None
-            slots["context"] = _Part(context, is_open=True)
-        parts = [
-            (slots[text] if text != "common" else _Part(self.rng.choice(self.shelf.common_names)))
-            if is_slot
-            else _Part(text)
-            for text, is_slot in template.parts
-        ]
-        home = tuple(end for end in (subject, object) if end is not None and kind != "plain")
-        return _Draft(kind, tuple(self._typed(parts)), home, in_small_letters=self.rng.random() < 0.55)
+    def _worded(self, kind: Kind, thing: _Thing, name: str, fact: _Fact | None) -> _Draft | None:
+        """The first of a few templates all of whose slots can be filled."""
+        for _ in range(12):
+            template = self.rng.choice(self.templates[kind])
+            parts = [
+                self._slot(text, thing, name, fact) if is_slot else _Part(text) for text, is_slot in template.parts
+            ]
+            filled = [part for part in parts if part is not None]
+            if len(filled) == len(parts):
+                home = () if kind == "plain" else (fact[0], fact[2]) if fact else (thing,)
+                return _Draft(kind, tuple(self._typed(filled)), home, in_small_letters=self.rng.random() < 0.55)
+        return None
 
-    def _plain_slots(self, subject: _Thing, fact: tuple[_Thing, int, _Thing] | None) -> dict[str, str]:
-        slots = {"who": "who" if subject.is_person else "what"}
-        if subject.kinds:
-            slots["kind"] = self.rng.choice(subject.kinds)
-            slots["kinds"] = plural(slots["kind"])
-        if fact is not None:
-            slots["whose"] = "who" if fact[2].is_person else "what"
-            slots |= self.shelf.relations[fact[1]]
-        return slots
+    def _slot(self, slot: str, thing: _Thing, name: str, fact: _Fact | None) -> _Part | None:
+        """What fills a slot; None if nothing does."""
+        subject, relation, object = fact or (thing, None, None)
+        text: str | None = None
+        match slot:
+            case "subject" | "object":
+                end = subject if slot == "subject" else object
+                if end is None or not (end.num == thing.num or end.names):
+                    return None
+                return _Part(name if end.num == thing.num else end.name(self.rng), end)
+            case "context":
+                text = self._context(subject)
+                return _Part(text, is_open=True) if text else None
+            case "kind" | "kinds":
+                kinds = self.shelf.kinds(subject)
+                text = self.rng.choice(kinds) if kinds else None
+                text = plural(text) if text and slot == "kinds" else text
+            case "who":
+                text = self.shelf.pronoun(subject)
+            case "whose":
+                text = self.shelf.pronoun(object) if object else None
+            case "common":
+                text = self.rng.choice(self.shelf.common_names) if self.shelf.common_names else None
+            case _:
+                text = self.shelf.relations[relation].get(slot) if relation is not None else None
+        return _Part(text) if text else None
 
     def _context(self, thing: _Thing) -> str | None:
         """A few words in a row of a description that begin and end with a word of content."""
@@ -404,14 +419,6 @@ class _Writer:
         while parts and parts[-1].lower() in STOP_WORDS:
             parts.pop()
         return " ".join(parts) if set(parts).isdisjoint(thing.title.split()) else None
-
-    def _fitting(self, kind: Kind, slots: Set[str]) -> _Template | None:
-        """A template all of whose slots can be filled; a few tries find one where there are many."""
-        for _ in range(12):
-            template = self.rng.choice(self.templates[kind])
-            if template.slots <= slots:
-                return template
-        return None
 
     def _typed(self, parts: list[_Part]) -> Iterator[_Part]:
         """As people type: with or without a capital in front and a mark at the end; "a" before a vowel is "an"."""
@@ -532,7 +539,7 @@ def _settled(draft: _Draft, mentions: Sequence[Mention], shelf: _Shelf) -> Docum
         return None
     if draft.in_small_letters and len(small := text.lower()) == len(text):
         text = small
-        links = {span: replace(link, text=small[slice(*span)]) for span, link in links.items()}
+        links = {span: Link(*span, small[slice(*span)], link.entity, link.title) for span, link in links.items()}
     meta = {"kind": draft.kind if links else "plain", "unsure": unsure}
     return Document(text, tuple(links[span] for span in sorted(links)), meta=meta)
 
@@ -543,15 +550,15 @@ def _meant(
     """What a name in a sentence means; "unsure" if it is a mention at all, "unclear" which of its meanings it has."""
     written_small = mention.text == mention.text.lower()
     one_word = " " not in mention.text
-    before = text[: mention.start].rstrip()
+    before = text[max(0, mention.start - _NEAR) : mention.start].rstrip()
     begins = before[-1:] in ("", ".", "!", "?", '"', "“", ":")
-    plain_word = one_word and mention.text.lower() in shelf.vocabulary
-    in_longer = _CAPITAL_BEFORE.search(before) or _CAPITAL_AFTER.match(text, mention.end)
+    in_longer = one_word and not written_small and _has_capitals_beside(before, text[mention.end : mention.end + 3])
     is_own = any(candidate.entity in own for candidate in mention.candidates)
     if (written_small or (begins and one_word and not is_own)) and shelf.is_everyday(mention.text):
         return "plain"
     # A capital that begins a sentence says nothing, and "Community" after "Economic" is but a piece of a longer name.
-    if not (written_small or is_own) and (plain_word and (begins or in_longer)):
+    plain_word = one_word and mention.text.lower() in shelf.vocabulary
+    if plain_word and (begins or in_longer) and not (written_small or is_own):
         return "unsure"
     for supporting in (own, support):
         among = [candidate for candidate in mention.candidates if candidate.entity in supporting]
@@ -565,6 +572,10 @@ def _meant(
     if one_word and (in_longer or not _is_title(first.title, mention.text)):
         return "unsure"
     return first if first.prior >= _SURE else "unclear"
+
+
+def _has_capitals_beside(before: str, after: str) -> bool:
+    return bool(_CAPITAL_BEFORE.search(before) or _CAPITAL_AFTER.match(after))
 
 
 def _is_title(title: str, name: str) -> bool:

@@ -253,6 +253,7 @@ def relation_slots(words: str) -> dict[str, str]:
     return {"relation": words}
 
 
+@lru_cache(1 << 12)
 def in_singular(words: str) -> str:
     """A kind in the singular: "chemical elements" -> "chemical element"."""
     return relation_slots(words).get("relation", words)

@@ -430,7 +430,7 @@ class _Writer:
         for place, (part, after) in enumerate(zip(parts, following, strict=True)):
             text = part.text
             if part.means is None and not part.is_open:
-                if text.endswith((" a ", "\na ")) and after[:1].lower() in "aeio":
+                if f" {text}".endswith(" a ") and after[:1].lower() in tuple("aeio"):
                     text = text[:-1] + "n "
                 if place == 0:
                     text = text[:1].upper() + text[1:] if with_capital else text

@@ -35,7 +35,10 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A mention and the entity it was linked to; `entity` is None for NIL (named, but not in the KB)."""
+    """A mention and the entity it was linked to; `entity` is None for NIL (named, but not in the KB).
+
+    `score` is how sure the linker is of the whole, `mention_score` (where the linker tells it) of the span alone.
+    """
 
     start: int
     end: int
@@ -45,6 +48,7 @@ class Link:
     score: float = 1.0
     candidates: tuple[Candidate, ...] = ()
     kb: str | None = None
+    mention_score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

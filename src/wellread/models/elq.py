@@ -15,16 +15,27 @@ the model was trained with them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, normalize
+from transformers import PreTrainedModel
 
+from wellread import config as settings
+from wellread.errors import InputError
+from wellread.files import storage, write_atomically
+from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer
 from wellread.nn.packing import Packing, encode
 from wellread.nn.spans import span_means, span_scores
+
+WEIGHTS = "model.safetensors"
 
 FEATURES = ("named", "log_prior")
 """What names say of a candidate: whether the mention is one of its names, and how often the name means it."""
@@ -54,6 +65,23 @@ class ElqConfig:
     """Whether a KB's names have a say in which entity a mention means."""
     nil: bool = True
     """Whether "none of them" is an answer."""
+    whole_words: bool = True
+    """Whether a mention begins and ends with a word, not within one."""
+    calibration: tuple[float, float] = (1.0, 0.0)
+    """Scale and shift that make scores of links the share of them that is right (`linker.decoding`)."""
+    threshold: float = 0.5
+    """The calibrated score with the best F1 on development data."""
+
+    @classmethod
+    def read(cls, folder: Path) -> ElqConfig:
+        """From the `config.json` in a folder."""
+        try:
+            data = json.loads((folder / "config.json").read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{folder} has no linker: {error}; give a folder that wellread train linker wrote"
+            ) from error
+        return settings.from_dict(cls, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +96,78 @@ class Candidates:
 class Elq(nn.Module):
     """The text side, and how it scores mentions and entities."""
 
-    def __init__(self, config: ElqConfig, encoder: nn.Module, entity_dim: int | None = None) -> None:
+    def __init__(self, config: ElqConfig, encoder: PreTrainedModel, entity_dim: int | None = None) -> None:
         super().__init__()
         self.config = config
         self.encoder = encoder
-        dim = int(encoder.config.hidden_size)  # type: ignore[arg-type, union-attr]
+        dim = int(encoder.config.hidden_size)
         self.mention_head = nn.Linear(dim, 3)
         self.entity_head = nn.Linear(dim, entity_dim or dim, bias=False)
         nn.init.eye_(self.entity_head.weight)
         self.log_scale = nn.Parameter(torch.tensor(3.0 if config.normalised else 0.0))
         self.names_head = nn.Linear(len(FEATURES), 1, bias=False)
-        nn.init.zeros_(self.names_head.weight)
-        self.nil_head = nn.Parameter(torch.tensor(0.0))
+        self.names_head.weight.data.copy_(torch.tensor([[2.0, 1.0]]))  # a name is evidence, its prior the odds
+        self.nil_head = nn.Parameter(torch.tensor(10.0 if config.normalised else 0.0))
+
+    @classmethod
+    def create(cls, config: ElqConfig) -> Elq:
+        """A linker that has not learned yet: a pretrained encoder, fresh heads, adapters that change nothing."""
+        encoder = load_encoder(config.encoder)
+        if config.rank:
+            add_adapters(encoder, config.rank)
+        entity_dim = None
+        if config.entity_encoder is not None:
+            entity_dim = int(load_encoder(config.entity_encoder).config.hidden_size)
+        return cls(config, encoder, entity_dim)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Elq:
+        """The linker that `save_pretrained` wrote."""
+        folder = Path(folder)
+        config = ElqConfig.read(folder)
+        own = folder / "encoder"
+        model = cls.create(replace(config, encoder=str(own)) if own.is_dir() else config)
+        model.config = config
+        model.load_weights(folder / WEIGHTS)
+        return model
+
+    def load_weights(self, file: Path) -> None:
+        """Take the weights that learned from a file; one that lacks some, or has others, is refused."""
+        try:
+            weights = load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise InputError(
+                f"{file} cannot be read as safetensors ({error}); copy or train the model again"
+            ) from error
+        wanted = set(self.learned())
+        if wanted != set(weights):
+            odd = sorted(wanted ^ set(weights))
+            raise InputError(
+                f"{file} does not fit its config.json: {len(odd)} weights are missing or too many, e.g. {odd[0]}; "
+                "they must come from the same run"
+            )
+        try:
+            self.load_state_dict(weights, strict=False)
+        except RuntimeError as error:
+            raise InputError(f"{file} does not fit its encoder: {str(error).splitlines()[-1].strip()}") from error
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and the weights that learned; an encoder that learned as a whole goes to `encoder/`."""
+        folder = Path(folder)
+        with storage(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if not self.config.rank:
+                self.encoder.save_pretrained(folder / "encoder")
+                load_tokenizer(self.config.encoder).save(str(folder / "encoder" / "tokenizer.json"))
+            with write_atomically(folder / WEIGHTS) as file:
+                file.write(save({name: part.detach().contiguous() for name, part in self.learned().items()}))
+            with write_atomically(folder / "config.json") as file:
+                file.write(json.dumps(asdict(self.config), indent=2).encode() + b"\n")
+
+    def learned(self) -> dict[str, Tensor]:
+        """The weights that are not the pretrained encoder's: heads and adapters."""
+        state: dict[str, Tensor] = self.state_dict()
+        return {name: part for name, part in state.items() if not name.startswith("encoder.") or ".lora_" in name}
 
     def states(self, ids: Int[Tensor, " piece"], packing: Packing) -> Float[Tensor, "piece dim"]:
         """The last state of every piece."""

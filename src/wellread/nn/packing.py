@@ -56,9 +56,10 @@ class Packing:
     def spread(self, packed: Float[Tensor, "piece ..."]) -> Float[Tensor, "batch width ..."]:
         """Text by text, filled up with zeros."""
         if self.is_even:
-            return packed.unflatten(0, (len(self.lengths), self.width))
+            return packed.reshape(len(self.lengths), self.width, *packed.shape[1:])
         padded = packed.new_zeros(len(self.lengths) * self.width, *packed.shape[1:])
-        return padded.index_copy(0, self._padded_places(), packed).unflatten(0, (len(self.lengths), self.width))
+        filled = padded.index_copy(0, self._padded_places(), packed)
+        return filled.view(len(self.lengths), self.width, *packed.shape[1:])
 
     def gather(self, padded: Float[Tensor, "batch width ..."]) -> Float[Tensor, "piece ..."]:
         """The real pieces of a padded batch, end to end: what `spread` took apart."""
@@ -113,9 +114,9 @@ def _attend(
     **_: Any,
 ) -> tuple[Float[Tensor, "one piece head dim"], None]:
     """Attention within each text; in the layout that transformers expects."""
-    by_text = [packing.spread(part[0].transpose(0, 1)).transpose(1, 2) for part in (query, key, value)]
+    query, key, value = (packing.spread(part[0].transpose(0, 1)).transpose(1, 2) for part in (query, key, value))
     mask = None if packing.is_even else packing.there_mask()[:, None, None, :]
-    mixed = scaled_dot_product_attention(*by_text, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
     return packing.gather(mixed.transpose(1, 2))[None], None
 
 

@@ -13,16 +13,29 @@ from torch.nn.functional import pad
 from wellread.nn.packing import Packing
 
 
-def span_mask(packing: Packing, special_mask: Bool[Tensor, " piece"], longest: int) -> Bool[Tensor, "piece width"]:
-    """True for spans of at most `longest` pieces that stay in their text and hold no special piece."""
+def span_mask(
+    packing: Packing,
+    special_mask: Bool[Tensor, " piece"],
+    longest: int,
+    *,
+    begins_mask: Bool[Tensor, " piece"] | None = None,
+    ends_mask: Bool[Tensor, " piece"] | None = None,
+) -> Bool[Tensor, "piece width"]:
+    """True for spans of at most `longest` pieces that stay in their text and hold no special piece.
+
+    `begins_mask` and `ends_mask` leave only those whose first and last piece may be one, e.g. to keep words whole.
+    """
     pieces = len(special_mask)
     specials = pad(special_mask.long().cumsum(0), (1, 0))
     firsts = torch.arange(pieces)[:, None]
-    behind = firsts + torch.arange(longest) + 1
+    lasts = firsts + torch.arange(longest)
     ends = (packing.starts + packing.lengths)[packing.text_of][:, None]
-    inside = behind <= ends
-    behind = behind.clamp(max=pieces)
-    return inside & (specials[behind] == specials[firsts])
+    mask = lasts < ends
+    lasts = lasts.clamp(max=pieces - 1)
+    mask &= specials[lasts + 1] == specials[firsts]
+    if begins_mask is not None:
+        mask &= begins_mask[:, None]
+    return mask if ends_mask is None else mask & ends_mask[lasts]
 
 
 def span_scores(

@@ -1,0 +1,200 @@
+"""From scores to links (ELQ: Decoding): which spans are kept, and what each is linked to.
+
+A span has log p(mention), and for each candidate log p(entity | mention); NIL is a candidate too. `Scored` keeps them
+all, so that another threshold needs no second run of the model:
+
+>>> scored = linker.score("who wrote the hobbit?")
+>>> scored.document(threshold=0.9).links, scored.document(threshold=0.1).links
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wellread.errors import UsageError
+from wellread.text import Candidate, Document, Link
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+ThresholdKind = Literal["joint", "top_entity_by_mention", "thresholded_entity_by_mention"]
+KINDS: tuple[ThresholdKind, ...] = ("joint", "top_entity_by_mention", "thresholded_entity_by_mention")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A link's score as the share of such links that are right: sigmoid(scale · logit(p) + shift).
+
+    With a scale of 1 and no shift it is p itself, the paper's p(mention) · p(entity | mention).
+    """
+
+    scale: float = 1.0
+    shift: float = 0.0
+
+    def scores(self, log_p: Floats) -> Floats:
+        """Calibrated scores of log probabilities."""
+        log_p = np.minimum(log_p, -1e-12)
+        logits = log_p - np.log(-np.expm1(log_p))
+        return np.asarray(1 / (1 + np.exp(-np.clip(self.scale * logits + self.shift, -700, 700))))
+
+    def log_p(self, score: float) -> float:
+        """The log probability that has this score: what a threshold on scores means for the model."""
+        if score <= 0:
+            return -np.inf
+        if score >= 1:
+            return 0.0
+        logit = (np.log(score) - np.log1p(-score) - self.shift) / self.scale
+        return float(-np.logaddexp(0, -logit))
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How scores become links."""
+
+    kind: ThresholdKind = "joint"
+    """joint: p(mention) · p(entity | mention) decides. top_entity_by_mention: p(mention) alone.
+    thresholded_entity_by_mention: each of the two on its own."""
+    threshold: float = 0.5
+    """A calibrated score for `joint`, a probability for the other two."""
+    overlaps: Literal["auto", "drop", "keep"] = "auto"
+    """auto: what overlaps a better link is dropped for `joint` and kept for the others, as the authors do."""
+    nil: bool = True
+    """Whether mentions of what the KB does not hold are told (as links to None)."""
+    candidates: int = 10
+    """Candidates told with each link."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UsageError(f"{self.kind!r} is no kind of threshold; choose {', '.join(KINDS)}")
+        if self.overlaps not in ("auto", "drop", "keep"):
+            raise UsageError(f"overlaps={self.overlaps!r} is not known; choose auto, drop or keep")
+        if not 0 <= self.threshold <= 1:
+            raise UsageError(f"the threshold is {self.threshold}; choose one from 0 (all) to 1 (only certain links)")
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A text with the scores of all spans that may be mentions; `document` makes links of them."""
+
+    text: str
+    spans: Ints
+    """(start, end) in characters, a row for each span."""
+    mention_log_p: Floats
+    rows: Ints
+    """The entities scored for each span, best first: rows of the index, -1 for NIL, -2 where there is none."""
+    entity_log_p: Floats
+    priors: Floats
+    calibration: Calibration
+    decoding: Decoding
+    name_rows: Callable[[Sequence[int]], Sequence[tuple[str, str]]]
+    """(id, title) of rows of the index."""
+    kb: str | None = None
+    meta: tuple[tuple[str, str], ...] = ()
+
+    def document(
+        self,
+        *,
+        threshold: float | None = None,
+        kind: ThresholdKind | None = None,
+        overlaps: Literal["auto", "drop", "keep"] | None = None,
+        nil: bool | None = None,
+    ) -> Document:
+        """The links at a threshold, without running the model again."""
+        given = {"threshold": threshold, "kind": kind, "overlaps": overlaps, "nil": nil}
+        decoding = replace(self.decoding, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        kept = self._kept(decoding)
+        links = self._links(sorted(kept, key=lambda row: tuple(self.spans[row])), decoding)
+        return Document(self.text, tuple(links), meta=dict(self.meta))
+
+    def _kept(self, decoding: Decoding) -> list[int]:
+        best = self.entity_log_p[:, 0] if self.entity_log_p.size else np.empty(0)
+        drop = decoding.overlaps == "drop" or (decoding.overlaps == "auto" and decoding.kind == "joint")
+        return decode(
+            self.spans,
+            self.mention_log_p,
+            best,
+            kind=decoding.kind,
+            threshold=self._log_threshold(decoding),
+            drop_overlaps=drop,
+            wanted_mask=None if decoding.nil or not self.rows.size else self.rows[:, 0] >= 0,
+        )
+
+    def _log_threshold(self, decoding: Decoding) -> float:
+        if decoding.kind == "joint":
+            return self.calibration.log_p(decoding.threshold)
+        return float(np.log(decoding.threshold)) if decoding.threshold > 0 else -np.inf
+
+    def _links(self, kept: Sequence[int], decoding: Decoding) -> list[Link]:
+        if not kept:
+            return []
+        scores = self.calibration.scores(self.mention_log_p[kept] + self.entity_log_p[kept, 0])
+        shown = [np.flatnonzero(self.rows[row] >= 0)[: decoding.candidates].tolist() for row in kept]
+        asked = [int(self.rows[row, col]) for row, cols in zip(kept, shown, strict=True) for col in cols]
+        names = iter(self.name_rows(asked) if asked else ())
+        links = []
+        for row, cols, score in zip(kept, shown, scores, strict=True):
+            candidates = tuple(
+                Candidate(id, title, float(self.priors[row, col]), float(np.exp(self.entity_log_p[row, col])))
+                for col, (id, title) in zip(cols, names, strict=False)
+            )
+            start, end = self.spans[row].tolist()
+            nil = self.rows[row, 0] < 0
+            links.append(
+                Link(
+                    start,
+                    end,
+                    self.text[start:end],
+                    None if nil else candidates[0].entity,
+                    None if nil else candidates[0].title,
+                    float(score),
+                    candidates,
+                    self.kb,
+                    float(np.exp(self.mention_log_p[row])),
+                )
+            )
+        return links
+
+
+def decode(
+    spans: Ints,
+    mention_log_p: Floats,
+    best_log_p: Floats,
+    *,
+    kind: ThresholdKind = "joint",
+    threshold: float = -4.5,
+    drop_overlaps: bool = True,
+    wanted_mask: NDArray[np.bool_] | None = None,
+) -> list[int]:
+    """The rows of the spans that are kept, best first; of equals the one that begins first, then the shorter."""
+    joint = mention_log_p + best_log_p
+    if kind == "joint":
+        passed = joint > threshold
+    elif kind == "top_entity_by_mention":
+        passed = mention_log_p > threshold
+    else:
+        passed = (mention_log_p > threshold) & (best_log_p > threshold)
+    if wanted_mask is not None:
+        passed &= wanted_mask
+    rows = np.flatnonzero(passed)
+    order = rows[np.lexsort((spans[rows, 1], spans[rows, 0], -joint[rows]))]
+    return _without_overlaps(spans, order.tolist()) if drop_overlaps else order.tolist()
+
+
+def _without_overlaps(spans: Ints, order: Sequence[int]) -> list[int]:
+    kept: list[int] = []
+    taken: list[tuple[int, int]] = []
+    for row in order:
+        start, end = spans[row].tolist()
+        place = bisect_left(taken, (start, end))
+        before = place > 0 and taken[place - 1][1] > start
+        behind = place < len(taken) and taken[place][0] < end
+        if not before and not behind:
+            insort(taken, (start, end))
+            kept.append(row)
+    return kept

@@ -1,0 +1,113 @@
+"""Pretrained encoders: found by name, made ready for packed texts, with adapters where they should learn little.
+
+A name is an asset's ("minilm"), a folder in the Hugging Face layout, or a model on the hub.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from functools import cache
+from pathlib import Path
+
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import AutoModel, PreTrainedModel
+from transformers.utils import logging
+
+from wellread import assets
+from wellread.errors import AssetError, InputError
+from wellread.nn.packing import pack
+
+
+def find_encoder(name: str) -> Path:
+    """The folder of an encoder: an asset's is fetched where needed, a folder is itself, a hub's is downloaded."""
+    if name in assets.ASSETS:
+        return assets.fetch(name)
+    path = Path(name)
+    if path.is_dir():
+        return path
+    if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise InputError(f"{name} is not a folder with an encoder; give one with config.json and model.safetensors")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+    except Exception as error:
+        raise AssetError(
+            f"{name!r} is no asset and no folder, and the hub did not give it ({type(error).__name__}); check the "
+            "name, or download the model elsewhere and give its folder"
+        ) from error
+
+
+def load_encoder(name: str) -> PreTrainedModel:
+    """An encoder for packed texts, without the pooler that nobody asks."""
+    folder = find_encoder(name)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        encoder: PreTrainedModel = AutoModel.from_pretrained(folder, attn_implementation="sdpa", local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{folder} has no encoder that transformers can load: {error}") from error
+    finally:
+        logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None  # type: ignore[assignment]
+    return pack(encoder)
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The encoder's tokenizer, without truncation and padding."""
+    folder = find_encoder(name)
+    file = folder / "tokenizer.json"
+    if file.exists():
+        tokenizer = Tokenizer.from_file(str(file))
+    else:
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+        except (OSError, ValueError, AttributeError) as error:
+            raise InputError(f"{folder} has no fast tokenizer; add its tokenizer.json") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+@cache
+def digest_of(name: str) -> str:
+    """A digest of an encoder's weights and pieces: two encoders with the same one give the same vectors."""
+    if name in assets.ASSETS:
+        pinned = assets.ASSETS[name].files
+        files = sorted((file, digest) for file, digest in pinned.items() if _matters(file))
+        return hashlib.sha256(repr(files).encode()).hexdigest()
+    digest = hashlib.sha256()
+    for file in sorted(path for path in find_encoder(name).iterdir() if _matters(path.name)):
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _matters(file: str) -> bool:
+    return file in {"config.json", "tokenizer.json", "vocab.txt"} or file.endswith((".safetensors", ".bin"))
+
+
+def add_adapters(encoder: PreTrainedModel, rank: int, dropout: float = 0.0) -> None:
+    """Freeze an encoder and give each of its linear layers a trainable update of low rank."""
+    encoder.requires_grad_(False)
+    linear = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
+    inject_adapter_in_model(
+        LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=dropout, target_modules=linear), encoder
+    )
+
+
+def merge_adapters(encoder: nn.Module) -> None:
+    """Add the adapters' updates to the weights and leave plain linear layers behind: nothing extra is computed."""
+    for name, module in list(encoder.named_modules()):
+        if isinstance(module, LoraLayer):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                module.merge()
+            parent = encoder.get_submodule(name.rpartition(".")[0])
+            setattr(parent, name.rpartition(".")[2], module.get_base_layer())

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import PartialState  # type: ignore[import-untyped]
-from accelerate.utils import broadcast, reduce, send_to_device  # type: ignore[import-untyped]
+from accelerate.utils import broadcast, parse_flag_from_env, reduce, send_to_device  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from wellread import console
@@ -80,7 +80,8 @@ def train(
     `recipe` is the dataclass that the folder keeps as recipe.toml and that a resumed run is compared with (the schedule
     alone without it). `save_seconds` is how much work a kill may cost; it does not change the result.
     """
-    crew = PartialState()
+    # Told nothing, it takes processes without an accelerator for strangers to each other.
+    crew = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())
     _check_crew(schedule, crew.num_processes)
     run = Run(folder)
     try:

@@ -2,10 +2,10 @@
 
 import json
 import math
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -17,9 +17,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from wellread import config
+from wellread import config, console
 from wellread.errors import InputError, StorageError, TrainingError, UsageError
 from wellread.evaluation.calibration import Predictions
+from wellread.pictures import plots
 from wellread.training.checkpoint import load_weights
 from wellread.training.loop import seed_all, train
 from wellread.training.run import Run, read_log
@@ -86,7 +87,7 @@ def assert_same(ours, theirs):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Plots have tests of their own, and take longer than these trainings."""
-    monkeypatch.setattr("wellread.pictures.plots.save", lambda figure, path: None)
+    monkeypatch.setattr(plots, "save", lambda figure, path: None)
 
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -192,57 +193,83 @@ class BrokenOff(Exception):  # noqa: N818  # it is no error
     pass
 
 
-@pytest.mark.parametrize("save_seconds", [0.0, 1e9])
-@pytest.mark.parametrize("step", [1, 4, 5, 11, 12])
-def test_a_run_that_breaks_off_at_any_step_ends_as_if_it_had_not(tmp_path, whole, step, save_seconds):
+def break_off_at(step):
     def break_off(report):
         if report["step"] == step:
             raise BrokenOff
 
+    return break_off
+
+
+@pytest.mark.parametrize("save_seconds", [0.0, 1e9])
+@pytest.mark.parametrize("step", [1, 4, 5, 11, 12])
+def test_a_run_that_breaks_off_at_any_step_ends_as_if_it_had_not(tmp_path, whole, step, save_seconds):
     with pytest.raises(BrokenOff):
-        train(Toy(), SCHEDULE, tmp_path, save_seconds=save_seconds, on_report=break_off)
+        train(Toy(), SCHEDULE, tmp_path, save_seconds=save_seconds, on_report=break_off_at(step))
     assert not (tmp_path / "scores.json").exists()
     train(Toy(), SCHEDULE, tmp_path, save_seconds=save_seconds)
     assert_same(tmp_path, whole)
 
 
-SCRIPT = """
-import sys
-sys.path.insert(0, {tests!r})
-from test_training_loop import SCHEDULE, Toy, train
-train(Toy(pause={pause}), SCHEDULE, sys.argv[1], save_seconds=0)
-"""
+def test_losses_between_two_reports_are_not_lost(tmp_path, monkeypatch):
+    class Brittle(Toy):
+        def loss(self, batch):
+            if len(self.seen) == 9:
+                raise BrokenOff
+            return super().loss(batch)
+
+    monkeypatch.setattr("wellread.training.loop._REPORTS", 4)  # a line every three steps, and where it is evaluated
+    train(Toy(), SCHEDULE, tmp_path / "whole")
+    with pytest.raises(BrokenOff):
+        train(Brittle(), SCHEDULE, tmp_path / "broken", save_seconds=0)
+    train(Toy(), SCHEDULE, tmp_path / "broken")
+    assert [line["step"] for line in read_log(tmp_path / "broken")] == [3, 4, 6, 8, 9, 12]
+    assert_same(tmp_path / "broken", tmp_path / "whole")
+
+
+# Processes of a server that has imported all there is: torch takes seconds, and the tests start five.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__, "torch._dynamo"])
+
+
+def run_toy(folder, pause, environment):
+    os.environ.update(environment)
+    plots.save = lambda figure, path: None
+    with open(f"{folder}.{os.getpid()}.said", "w") as sys.stderr:
+        train(Toy(pause=pause), SCHEDULE, folder, save_seconds=0)
 
 
 def start(folder, pause=0.0, **environment):
-    script = SCRIPT.format(tests=str(Path(__file__).parent), pause=pause)
-    return subprocess.Popen(
-        [sys.executable, "-c", script, str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = PROCESSES.Process(target=run_toy, args=(folder, pause, environment))
+    process.start()
+    return process
+
+
+def end(process, folder):
+    process.join(100)
+    said = Path(f"{folder}.{process.pid}.said").read_text()
+    assert process.exitcode == 0, said
+    return said
 
 
 def wait_for_step(folder, step, process):
     for _ in range(3000):
         if any(line["step"] >= step for line in read_log(folder)):
             return
-        assert process.poll() is None, process.stderr.read()
+        assert process.is_alive()
         time.sleep(0.01)
     raise AssertionError("the training does not get on")
 
 
 def test_a_run_killed_by_sigkill_and_started_again_ends_with_the_same_bits(tmp_path, whole):
-    process = start(tmp_path, pause=0.05)
-    with process:
-        wait_for_step(tmp_path, 5, process)
-        process.send_signal(signal.SIGKILL)
+    for step in (2, 5, 9):
+        process = start(tmp_path, pause=0.05)
+        wait_for_step(tmp_path, step, process)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
     assert not (tmp_path / "scores.json").exists()
-    with start(tmp_path) as process:
-        said = process.communicate(timeout=100)[1]
-    assert process.returncode == 0, said
-    assert "going on after step" in said
+    assert "going on after step" in end(start(tmp_path), tmp_path)
     assert_same(tmp_path, whole)
 
 
@@ -280,6 +307,16 @@ def test_a_folder_with_another_recipe_is_refused_with_what_differs(tmp_path):
     assert (tmp_path / "best.safetensors").read_bytes() == kept
     train(Toy(), replace(SCHEDULE, steps=6), tmp_path, resume=False)
     assert Run(tmp_path).scores()["steps"] == 6
+
+
+def test_data_that_has_changed_is_refused(tmp_path):
+    schedule = replace(SCHEDULE, steps=None, epochs=2)
+    with pytest.raises(BrokenOff):
+        train(Toy(), schedule, tmp_path, save_seconds=0, on_report=break_off_at(3))
+    learner = Toy()
+    learner.batches = lambda epoch: [torch.arange(8)] * 50
+    with pytest.raises(TrainingError, match="started with data for 5 steps, now there is data for 50; give the same"):
+        train(learner, schedule, tmp_path)
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
@@ -377,7 +414,7 @@ def test_the_rate_climbs_falls_and_may_differ_by_part(tmp_path):
     learner = Watched()
     schedule = replace(SCHEDULE, steps=4, accumulate=1, warmup=0.5, rates={"0": 0.0}, weight_decay=0.5)
     train(learner, schedule, tmp_path)
-    assert [line["rate"] / 0.02 for line in read_log(tmp_path) if line["rate"]] in ([0.5, 1, 1, 0.5], [])
+    assert [line["rate"] / 0.02 for line in read_log(tmp_path)] == [0.5, 1, 1, 0.5]
     assert torch.equal(learner.moved[0][0], learner.moved[-1][0])
     assert not torch.equal(learner.moved[0][1], learner.moved[-1][1])
 
@@ -399,6 +436,7 @@ def test_the_share_of_the_rate_has_its_peak_at_one_and_is_never_zero(warmup, tot
         ({"steps": 1, "epochs": 1.0}, "epochs is 1.0 and steps is 1; give one"),
         ({"steps": 0}, "steps is 0; expected more than 0"),
         ({"steps": 1, "learning_rate": math.nan}, "learning_rate is nan; expected more than 0"),
+        ({"steps": 1, "rates": {"x": -1.0}}, "the rate of 'x' is -1.0; expected 0 or more"),
         ({"steps": 1, "warmup": 2.0}, "warmup is 2.0; expected a share of the steps"),
         ({"steps": 1, "weight_decay": -1.0}, "weight_decay is -1.0; expected 0 or more"),
         ({"steps": 1, "seed": -1}, "seed is -1; expected 0 or more"),
@@ -444,9 +482,7 @@ def test_processes_share_the_batches_of_a_step_and_end_as_one_does(tmp_path, who
         for rank in ("0", "1")
     ]
     for process in crew:
-        with process:
-            said = process.communicate(timeout=100)[1]
-        assert process.returncode == 0, said
+        end(process, tmp_path)
     ours, theirs = weights(tmp_path, "last"), weights(whole, "last")
     for name in theirs:
         if "running" not in name and "tracked" not in name:  # a batch norm counts the batches of its own process
@@ -461,3 +497,29 @@ def test_batches_that_processes_cannot_share_are_an_error():
         UsageError, match="3 processes cannot share the 4 batches of a step; set accumulate to a multip"
     ):
         _check_crew(replace(SCHEDULE, accumulate=4), 3)
+
+
+# What a person sees.
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_tells_steps_and_what_was_said_of_them(monkeypatch, capsys, terminal):
+    monkeypatch.setattr(console, "_LINE_EVERY", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setenv("COLUMNS", "200")
+    with console.step_bar("step", 100, 2000) as tell:
+        tell(1200, "loss 0.5, [F1] 0.9")
+    said = capsys.readouterr().err
+    assert ("1200/2000" if terminal else "step 1,200 of 2,000: loss 0.5, [F1] 0.9, 0 s left") in said
+    assert "loss 0.5, [F1] 0.9" in said
+
+
+def test_pieces_are_counted_where_batches_have_them(tmp_path):
+    class Batch(list):
+        pieces = 100
+
+    learner = Toy()
+    learner.batches = lambda epoch: [Batch(range(8))] * 3
+    learner.loss = lambda batch: {"loss": learner.model(learner.points[list(batch)]).mean()}
+    train(learner, SCHEDULE, tmp_path)
+    assert all(line["pieces_per_second"] > 0 for line in read_log(tmp_path))

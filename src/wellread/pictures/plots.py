@@ -66,6 +66,7 @@ def draw_pr_curve(
     if not len(recall):
         _say_nothing(axes)
     _dress(axes, title, "recall", "precision")
+    axes.grid(visible=False)  # the lines of equal F1 are grid enough
     axes.set(xlim=(0, 1.01), ylim=(0, 1.02))
     return figure
 

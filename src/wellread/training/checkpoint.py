@@ -58,7 +58,9 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             about = json.loads((file.metadata() or {})["about"])
             return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118  # it is no dict
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise TrainingError(f"{path} is not a whole checkpoint: {error}; delete it to start anew") from error
+        raise TrainingError(
+            f"{path} is not a whole checkpoint: {error}; copy it again, or train in another folder"
+        ) from error
 
 
 def load_weights(model: nn.Module, path: str | Path) -> dict[str, Any]:

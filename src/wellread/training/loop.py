@@ -251,8 +251,9 @@ class _Training:
         place, scores = self.place, dict[str, float]()
         if self.crew.is_main_process:
             scores = self._scores()
-        told = torch.tensor([scores.get(self.learner.score, 0.0)], dtype=torch.float64, device=self.crew.device)
-        value = float(broadcast(told))
+        value = scores.get(self.learner.score, 0.0)
+        if self.crew.num_processes > 1:
+            value = float(broadcast(torch.tensor([value], dtype=torch.float64, device=self.crew.device)))
         if place.best_step and not _rank(value) > _rank(place.best_scores[self.learner.score]):
             place.waited += 1
             return scores
@@ -283,7 +284,8 @@ class _Training:
             "loss": sum(losses.values()),
             "losses": losses,
         }
-        line |= {"rate": self.optimizer.param_groups[0]["lr"], "norm": norm}
+        rate = self.schedule.learning_rate * self.schedule.share(place.step, place.total)
+        line |= {"rate": rate, "norm": norm}
         speed = self.pieces / max(now - self.reported_at, 1e-9)
         line |= {"pieces_per_second": round(speed, 1)} if self.pieces else {}
         line |= {"dev": scores} if scores else {}
@@ -294,7 +296,7 @@ class _Training:
                 self.on_report(line)
         best = place.best_scores.get(self.learner.score)
         told = "" if best is None else f", best {self.learner.score} {best:.3f} (step {place.best_step:,})"
-        return f"loss {line['loss']:.4f}, rate {line['rate']:.1e}{told}"
+        return f"loss {line['loss']:.4f}, rate {rate:.1e}{told}"
 
     # saving and going on
 
@@ -315,6 +317,11 @@ class _Training:
             raise TrainingError(
                 f"{self.run.last} is of another version of wellread; train in another folder"
             ) from error
+        if self.place.total != (total := self.schedule.total(len(self.batches))):
+            raise TrainingError(
+                f"{self.run.folder} was started with data for {self.place.total:,} steps, now there is data for "
+                f"{total:,}; give the same data to go on with it, or another folder to train anew"
+            )
         put(self.model, _below("model/", tensors), self.run.last)
         put_optimizer(self.optimizer, self.names, _below("optimizer/", tensors))
         self.batches = self._batches(self.place.epoch)

@@ -30,7 +30,7 @@ def build_optimizer(weights: Mapping[str, nn.Parameter], schedule: Schedule) -> 
     plain = [
         {"params": of, "lr": rate, "weight_decay": decay if heavy else 0.0} for (rate, heavy), of in groups.items()
     ]
-    return torch.optim.AdamW(plain), [rate for rate, _ in groups]
+    return torch.optim.AdamW(plain, fused=True), [rate for rate, _ in groups]
 
 
 @torch.no_grad()

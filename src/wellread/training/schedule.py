@@ -44,6 +44,9 @@ class Schedule:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"{name} is {value}; expected more than 0")
+        for name, rate in self.rates.items():
+            if not 0 <= rate < math.inf:
+                raise UsageError(f"the rate of {name!r} is {rate}; expected 0 or more")
         if not 0 <= self.warmup <= 1:
             raise UsageError(f"warmup is {self.warmup}; expected a share of the steps, from 0 to 1")
         if not 0 <= self.weight_decay < math.inf:

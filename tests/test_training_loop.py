@@ -186,6 +186,17 @@ def test_another_seed_is_another_run(tmp_path, whole):
     assert not torch.equal(weights(tmp_path, "last")["model/0.weight"], weights(whole, "last")["model/0.weight"])
 
 
+def test_every_seed_begins_another_stream_in_every_generator():
+    streams = []
+    for seeds in [(0,), (0, 0), (0, 0, 0), (1,), (0, 1), (1, 0)]:
+        seed_all(*seeds)
+        streams.append((float(torch.rand(1)), random.random(), float(np.random.random())))
+    for draws in zip(*streams, strict=True):
+        assert len(set(draws)) == 6
+    seed_all(0, 1)
+    assert (float(torch.rand(1)), random.random(), float(np.random.random())) == streams[4]
+
+
 # Going on.
 
 

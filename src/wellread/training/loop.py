@@ -59,7 +59,8 @@ Report = Mapping[str, Any]
 
 def seed_all(*seeds: int) -> None:
     """Seed torch, numpy and random from some numbers; also for building a model, before the loop begins."""
-    value = int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0])
+    # How many there are belongs to them: to numpy, (1,) and (1, 0) are one seed.
+    value = int(np.random.SeedSequence((len(seeds), *seeds)).generate_state(1, np.uint64)[0])
     torch.manual_seed(value)
     random.seed(value)
     np.random.seed(value % 2**32)

@@ -20,6 +20,7 @@ from wellread.errors import StorageError, WellreadError
 VERBS = {
     "fetch": "Bring the default assets into the cache.",
     "kb": "Build, change, search and check knowledge bases.",
+    "index": "Encode entities and build the index of the nearest.",
     "link": "Link a text to a knowledge base.",
     "evaluate": "Score a linker on linked text.",
 }

@@ -1,0 +1,115 @@
+"""`wellread index`: build the index of nearest entities of a knowledge base, and say what it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from wellread.knowledge.index import EntityIndex
+
+kb_option = click.option("--kb", required=True, help="The knowledge base: a path, or a name in wellread's home.")
+to_option = click.option("--to", metavar="FOLDER", help="The folder of the index.  [default: beside the KB]")
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
+
+
+@click.group("index")
+def command() -> None:
+    """Build and show the index that finds the entities nearest to a mention.
+
+    \b
+    Example:
+      wellread index build --kb vital
+      wellread index info --kb vital
+    """
+
+
+@command.command()
+@kb_option
+@to_option
+@click.option(
+    "--kind",
+    type=click.Choice(["auto", "exact", "hnsw", "ivf"]),
+    default="auto",
+    show_default=True,
+    help="Compare with all entities, follow a graph of neighbours, or look into the nearest clusters.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["auto", "none", "int8", "pq"]),
+    default="auto",
+    show_default=True,
+    help="Numbers as they are, in 8 bits, or two in 4 bits; what is found is scored again.",
+)
+@click.option("--model", help="The model that encodes entities.  [default: the one that comes with wellread]")
+@as_json_option
+def build(kb: str, to: str | None, kind: Any, compression: Any, model: str | None, as_json: bool) -> None:
+    """Encode the entities of a knowledge base and build their index, or bring both up to date.
+
+    Only entities that are new or have changed are encoded. A build that was interrupted goes on when it is started
+    again.
+
+    \b
+    Examples:
+      wellread index build --kb vital
+      wellread index build --kb my.kb --to /data/my-index --kind ivf --compression pq
+    """
+    from wellread import console
+    from wellread.kb.packaged import open_kb
+    from wellread.knowledge.build import build_index
+    from wellread.knowledge.vectors import Encoding
+    from wellread.linker.elq import load_encoder
+
+    progress = Encoding()
+    with open_kb(kb) as opened:
+        encoder = load_encoder(model)
+        with console.progress_bar(f"indexing {opened.path.name}", progress):
+            index = build_index(opened, encoder, to, kind=kind, compression=compression, progress=progress)
+    if as_json:
+        click.echo(json.dumps(_told(index) | {"encoded": progress.encoded, "kept": progress.kept}, indent=2))
+        return
+    click.echo(f"{index.vectors.folder}: {progress.encoded:,} encoded, {progress.kept:,} kept")
+    click.echo(index.explain())
+
+
+@command.command()
+@kb_option
+@to_option
+@as_json_option
+def info(kb: str, to: str | None, as_json: bool) -> None:
+    """Say which index a knowledge base has, why, and whether it is up to date.
+
+    \b
+    Example:
+      wellread index info --kb vital --json
+    """
+    from wellread.kb.packaged import open_kb
+    from wellread.knowledge.index import EntityIndex
+
+    with open_kb(kb) as opened:
+        index = EntityIndex.open(opened, fingerprint=None, folder=to, stale="allow")
+        revision = opened.revision
+    if as_json:
+        click.echo(json.dumps(_told(index) | {"kb_revision": revision}, indent=2))
+        return
+    click.echo(index.explain())
+    click.echo(f"encoder: {index.fingerprint}")
+    late = f", the knowledge base is at {revision}: bring it up to date with: wellread index build --kb {kb}"
+    click.echo(f"revision: {index.revision}" + (late if index.revision != revision else ", up to date"))
+
+
+def _told(index: EntityIndex) -> dict[str, Any]:
+    return {
+        "folder": str(Path(index.vectors.folder)),
+        "entities": len(index),
+        "dim": index.dim,
+        "fingerprint": index.fingerprint,
+        "revision": index.revision,
+        "added_since_build": len(index.changes),
+        "gone_since_build": len(index.changes.gone),
+        "bytes": index.bytes,
+        **index.choice.told(),
+    }

@@ -1,0 +1,72 @@
+"""The folder that vectors and index of a knowledge base lie in: manifests, a lock, and who may be deleted.
+
+A manifest (JSON) names the files of a state and is written last; a file is never changed once a manifest names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from wellread.errors import KnowledgeBaseError
+from wellread.files import storage, write_atomically
+from wellread.kb.store import KnowledgeBase
+
+
+def vectors_folder(kb: KnowledgeBase, folder: str | Path | None = None) -> Path:
+    """Where the vectors of a KB are, unless somewhere else is given: `my.kb.vectors`."""
+    return Path(folder) if folder is not None else Path(f"{kb.path}.vectors")
+
+
+def mending(kb: str | Path) -> str:
+    """The command that makes vectors and index of a KB right again."""
+    return f"wellread index build --kb {kb}"
+
+
+@contextmanager
+def locked(folder: Path, kb: str | Path) -> Iterator[None]:
+    """One process at a time writes to a folder; others are told to wait."""
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        try:
+            lock.acquire(timeout=10)
+        except Timeout:
+            raise KnowledgeBaseError(
+                f"another process is writing to {folder}; wait for it, or choose another folder: "
+                f"{mending(kb)} --to FOLDER"
+            ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def read_manifest(path: Path, format: str) -> dict[str, Any] | None:
+    """A manifest; None where there is none, or of another format."""
+    try:
+        told = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise KnowledgeBaseError(f"{path} is damaged ({error}); delete {path.parent} and build it again") from error
+    return told if isinstance(told, dict) and told.get("format") == format else None
+
+
+def write_manifest(path: Path, told: dict[str, Any]) -> None:
+    """Written last, whole or not at all: from here on the files it names are the state."""
+    with write_atomically(path) as file:
+        file.write(json.dumps(told, indent=2).encode())
+
+
+def sweep(folder: Path) -> None:
+    """Delete what no manifest of the folder names any more; who has it mapped keeps it."""
+    named = "".join(path.read_text("utf-8") for path in folder.glob("*.json"))
+    for path in folder.iterdir():
+        if path.suffix in (".safetensors", ".faiss") and f'"{path.name}"' not in named:
+            path.unlink(missing_ok=True)

@@ -181,6 +181,18 @@ def align(gold: Sequence[Document], predicted: Iterable[Document]) -> list[Docum
     return predicted
 
 
+def right_links(gold: Document, predicted: Document, known: Callable[[str], bool]) -> list[bool]:
+    """For each predicted link to an entity, whether it is right: an overlapping gold link has the same entity.
+
+    NIL links are left out, and each gold link is found once, as in the scope `in_kb`.
+    """
+    asked = [(link.start, link.end, link.entity) for link in gold.links if link.entity and known(link.entity)]
+    guesses = [(link.start, link.end, link.entity) for link in predicted.links if link.entity is not None]
+    pairs = [(g, p) for g, p in _candidates(asked, guesses, "overlap") if asked[g][2] == guesses[p][2]]
+    found = {p for _, p in _take_greedily(pairs)}
+    return [place in found for place in range(len(guesses))]
+
+
 # counting
 
 

@@ -6,25 +6,28 @@ named only once they are linked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.functional import logsigmoid
 
+from wellread import console
 from wellread.errors import UsageError
 from wellread.kb.store import KnowledgeBase
+from wellread.knowledge.folder import vectors_folder
 from wellread.knowledge.index import EntityIndex, Subset
+from wellread.knowledge.vectors import Encoding, EntityVectors
 from wellread.linker.decoding import Calibration, Decoding, Floats, Ints, Scored
 from wellread.mentions.windows import Window, WindowCutter
 from wellread.models.elq import Elq, ElqConfig
 from wellread.models.entities import EntityTower, fingerprint_of
-from wellread.nn.encoders import load_tokenizer, merge_adapters
+from wellread.nn.encoders import load_tokenizer
 from wellread.nn.packing import Packing
 from wellread.nn.spans import span_mask
 
@@ -51,6 +54,17 @@ def load_tower(model: str | Path | None = None) -> EntityTower:
     return EntityTower.load(ElqConfig.read(find_model(model or "elq")))
 
 
+def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None = None) -> EntityIndex:
+    """The index of a KB for a linker, built where there is none; one of another encoder is refused."""
+    if not (vectors_folder(kb) / "index.json").exists():
+        progress = Encoding()
+        console.note(f"encoding the {len(kb):,} entities of {kb.path.name}; this is done once and can be interrupted")
+        with console.progress_bar("encoding", progress):
+            vectors = EntityVectors.build(kb, tower or EntityTower.load(config), progress=progress)
+            EntityIndex.build(vectors, progress=progress)
+    return EntityIndex.open(kb, fingerprint=fingerprint_of(config), stale="allow")
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
     """What a mention is compared with."""
@@ -63,6 +77,76 @@ class Search:
     """log p(mention) below which a span is not looked at."""
     mentions: int = 50
     """Spans of a window that are looked at, best first."""
+
+    def __post_init__(self) -> None:
+        if self.sources not in ("union", "dense", "names"):
+            raise UsageError(f"sources={self.sources!r} is not known; choose union, dense or names")
+
+
+class Pool:
+    """Finds the entities that a mention may mean: by its vector, by its name, or both."""
+
+    def __init__(
+        self, kb: KnowledgeBase, index: EntityIndex, search: Search, *, among: Iterable[str] | None = None
+    ) -> None:
+        self.kb, self.index, self.search = kb, index, search
+        self._among = None if among is None else list(among)
+        self._subset: Subset | None = None if self._among is None else index.subset(self._among)
+        self._named = lru_cache(1 << 16)(self._look_up)
+
+    def follow(self, tower: Callable[[], EntityTower]) -> None:
+        """Bring the index to the KB's revision, encoding only what changed."""
+        if self.index.revision == self.kb.revision:
+            return
+        self.index = self.index.refresh(self.kb, tower())
+        self._named.cache_clear()
+        if self._among is not None:
+            self._subset = self.index.subset(self._among)
+
+    def find(self, names: Sequence[str], vectors: NDArray[np.float32]) -> tuple[Ints, Floats]:
+        """(rows, priors) of the candidates of each mention: named ones first, then near ones.
+
+        A row is NONE where there is no candidate, a prior 0 where the KB does not know the entity by that name.
+        """
+        named = [] if self.search.sources == "dense" else [self._named(name) for name in names]
+        width = max((len(some) for some, _ in named), default=0)
+        rows = np.full((len(names), width), NONE, np.int64)
+        priors = np.zeros((len(names), width))
+        for place, (some, shares) in enumerate(named):
+            rows[place, : len(some)], priors[place, : len(some)] = some, shares
+        if self.search.sources == "names":
+            return rows, priors
+        _, near = self.index.search(vectors, self.search.nearest, among=self._subset)
+        again = (near[:, :, None] == rows[:, None, :]).any(2) if width else np.zeros(near.shape, bool)
+        rows = np.concatenate((rows, np.where(again | (near < 0), NONE, near)), 1)
+        return rows, np.concatenate((priors, np.zeros(near.shape)), 1)
+
+    def vectors_of(self, rows: Ints) -> NDArray[np.float32]:
+        """The vector of each row, of any shape; zeros where there is no entity."""
+        unique, back = np.unique(np.maximum(rows, 0), return_inverse=True)
+        vectors = self.index.vectors_of(unique)[back.reshape(rows.shape)]
+        vectors[rows < 0] = 0.0
+        return vectors
+
+    def names_of(self, rows: Sequence[int]) -> list[tuple[str, str]]:
+        """(id, title) of rows."""
+        return list(zip(self.index.entities(rows), self.index.titles(rows), strict=True))
+
+    def _look_up(self, name: str) -> tuple[Ints, Floats]:
+        """Rows and priors of the entities that the KB knows by a name."""
+        candidates = self.kb.candidates(name, limit=self.search.named)
+        rows = self.index.rows_of([candidate.entity for candidate in candidates])
+        priors = np.array([candidate.prior for candidate in candidates])
+        there = rows >= 0
+        if self._subset is not None:
+            there &= np.isin(rows, self._subset.rows)
+        return rows[there], priors[there]
+
+
+def features_of(priors: Floats) -> Floats:
+    """What names say of candidates (`models.elq.FEATURES`), from their priors."""
+    named = priors > 0
+    return np.stack((named, np.log(np.clip(priors, 1e-3, 1.0)) * named), -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +171,21 @@ class ElqReader:
         *,
         tower: EntityTower | None = None,
         search: Search | None = None,
-        among: Sequence[str] | None = None,
+        among: Iterable[str] | None = None,
         decoding: Decoding | None = None,
         name: str | None = None,
-        precision: Precision = "auto",
     ) -> None:
-        self.model, self.kb, self.index = model, kb, index
+        self.model, self.kb = model, kb
         self.config = model.config
         self.search = search or Search()
         self.decoding = decoding or Decoding(threshold=model.config.threshold)
         self.calibration = Calibration(*model.config.calibration)
         self.name = name or kb.path.stem
         self.cutter = WindowCutter(load_tokenizer(model.config.encoder), whole_words=model.config.whole_words)
-        self._among = among
+        self.pool = Pool(kb, index, self.search, among=among)
         self._tower = tower
-        self._subset: Subset | None = None
-        self._subset_revision = -1
-        self._named = lru_cache(1 << 16)(self._look_up)
-        if self.search.sources not in ("union", "dense", "names"):
-            raise UsageError(f"sources={self.search.sources!r} is not known; choose union, dense or names")
-        if precision not in ("auto", "fp32", "int8"):
-            raise UsageError(f"precision={precision!r} is not known; choose auto, fp32 or int8")
+        self._weights = model.names_head.weight.detach().double().numpy()[0]
+        self._nil = float(model.nil_head.detach()) if self.config.nil else -np.inf
 
     @cached_property
     def tower(self) -> EntityTower:
@@ -116,7 +194,7 @@ class ElqReader:
 
     def score_many(self, texts: Sequence[str]) -> list[Scored]:
         """The scores of each text."""
-        self._follow()
+        self.pool.follow(lambda: self.tower)
         windows = [window for text in self.cutter.cut(texts) for window in text]
         found: list[list[tuple[Ints, Floats, Ints, Floats, Floats]]] = [[] for _ in texts]
         with torch.inference_mode(), self.kb.snapshot():
@@ -126,14 +204,6 @@ class ElqReader:
                     continue
                 self._score(texts, batch, spans, found)
         return [self._joined(text, parts) for text, parts in zip(texts, found, strict=True)]
-
-    def _follow(self) -> None:
-        """Bring the index to the KB's revision, encoding only what changed."""
-        if self.index.revision != self.kb.revision:
-            self.index.refresh(self.kb, self.tower)
-            self._named.cache_clear()
-        if self._among is not None and self._subset_revision != self.index.revision:
-            self._subset, self._subset_revision = self.index.subset(self._among), self.index.revision
 
     def _spans(self, batch: Sequence[Window]) -> _Spans:
         """One pass of the encoder, and the spans above the floor."""
@@ -180,48 +250,22 @@ class ElqReader:
         rows, scores, priors = self._candidates(names, spans.vectors)
         log_p = _log_softmax(scores)
         order = np.argsort(-log_p, axis=1, kind="stable")
-        rows, log_p, priors = (np.take_along_axis(part, order, 1) for part in (rows, log_p, priors))
+        rows, log_p = np.take_along_axis(rows, order, 1), np.take_along_axis(log_p, order, 1)
+        priors = np.take_along_axis(priors, order, 1)
         for text in dict.fromkeys(text_of.tolist()):
             mine = text_of == text
             found[text].append((offsets[mine], spans.log_p[mine], rows[mine], log_p[mine], priors[mine]))
 
     def _candidates(self, names: Sequence[str], vectors: NDArray[np.float32]) -> tuple[Ints, Floats, Floats]:
-        """(rows, scores, priors) of what each mention may mean: named ones first, then near ones, NIL last."""
-        mentions = len(names)
-        named = [self._named(name) for name in names] if self.search.sources != "dense" and self.config.names else []
-        width = max((len(rows) for rows, _ in named), default=0)
-        rows = np.full((mentions, width), NONE, np.int64)
-        priors = np.zeros((mentions, width))
-        for place, (some, shares) in enumerate(named):
-            rows[place, : len(some)], priors[place, : len(some)] = some, shares
-        scores = np.full((mentions, width), -np.inf)
-        there = rows >= 0
-        if there.any():
-            place, col = np.nonzero(there)
-            unique, back = np.unique(rows[there], return_inverse=True)
-            dots = np.einsum("nd,nd->n", vectors[place], self.index.vectors_of(unique)[back])
-            weights = self.model.names_head.weight[0].tolist()
-            scores[place, col] = dots + weights[0] + weights[1] * np.log(np.maximum(priors[there], 1e-3))
-        if self.search.sources != "names":
-            near_scores, near = self.index.search(vectors, self.search.nearest, among=self._subset)
-            again = (near[:, :, None] == rows[:, None, :]).any(2) if width else np.zeros(near.shape, bool)
-            rows = np.concatenate((rows, np.where(again | (near < 0), NONE, near)), 1)
-            scores = np.concatenate((scores, np.where(again | (near < 0), -np.inf, near_scores)), 1)
-            priors = np.concatenate((priors, np.zeros(near.shape)), 1)
-        nil = float(self.model.nil_head) if self.config.nil else -np.inf
-        rows = np.concatenate((rows, np.full((mentions, 1), NIL if self.config.nil else NONE)), 1)
-        scores = np.concatenate((scores, np.full((mentions, 1), nil)), 1)
-        return rows, scores, np.concatenate((priors, np.zeros((mentions, 1))), 1)
-
-    def _look_up(self, name: str) -> tuple[Ints, Floats]:
-        """Rows and priors of the entities that the KB knows by a name."""
-        candidates = self.kb.candidates(name, limit=self.search.named)
-        rows = self.index.rows_of([candidate.entity for candidate in candidates])
-        priors = np.array([candidate.prior for candidate in candidates])
-        there = rows >= 0
-        if self._subset is not None:
-            there &= self._subset.holds(rows)
-        return rows[there], priors[there]
+        """(rows, scores, priors) of what each mention may mean, NIL last."""
+        rows, priors = self.pool.find(names, vectors)
+        scores = np.einsum("md,mcd->mc", vectors, self.pool.vectors_of(rows)).astype(np.float64)
+        if self.config.names:
+            scores += features_of(priors) @ self._weights
+        scores[rows < 0] = -np.inf
+        nil = np.full((len(names), 1), self._nil)
+        rows = np.concatenate((rows, np.full(nil.shape, NIL if np.isfinite(self._nil) else NONE)), 1)
+        return rows, np.concatenate((scores, nil), 1), np.concatenate((priors, np.zeros(nil.shape)), 1)
 
     def _joined(self, text: str, parts: Sequence[tuple[Ints, Floats, Ints, Floats, Floats]]) -> Scored:
         width = max((part[2].shape[1] for part in parts), default=0)
@@ -237,7 +281,7 @@ class ElqReader:
             _stacked(priors, width, 0.0, np.float64),
             self.calibration,
             self.decoding,
-            self.index.names_of,
+            self.pool.names_of,
             self.name,
             (("kb", self.name), ("model", "elq")),
         )
@@ -273,8 +317,8 @@ def _log_softmax(scores: Floats) -> Floats:
     return np.asarray(np.where(np.isfinite(scores), scores - top - total, -np.inf))
 
 
-def _stacked(parts: Sequence[NDArray[np.generic]], width: int, fill: float, kind: type) -> NDArray[np.generic]:
-    whole = np.full((sum(map(len, parts)), width), fill, kind)
+def _stacked(parts: Sequence[NDArray[Any]], width: int, fill: float, kind: type) -> NDArray[Any]:
+    whole: NDArray[Any] = np.full((sum(map(len, parts)), width), fill, kind)
     row = 0
     for part in parts:
         whole[row : row + len(part), : part.shape[1]] = part

@@ -164,6 +164,10 @@ class Elq(nn.Module):
             with write_atomically(folder / "config.json") as file:
                 file.write(json.dumps(asdict(self.config), indent=2).encode() + b"\n")
 
+    def calibrate(self, scale: float, shift: float, threshold: float) -> None:
+        """Keep what development data said of the scores."""
+        self.config = replace(self.config, calibration=(scale, shift), threshold=threshold)
+
     def learned(self) -> dict[str, Tensor]:
         """The weights that are not the pretrained encoder's: heads and adapters."""
         state: dict[str, Tensor] = self.state_dict()

@@ -1,0 +1,313 @@
+"""The task of linking: documents with links in, ELQ's two losses and the F1 of links out.
+
+Gold links whose entity the KB does not hold are mentions of NIL. A document's `meta["unsure"]` lists spans that may or
+may not be mentions: they are neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wellread.evaluation.calibration import Predictions, fit_temperature, pr_curve
+from wellread.evaluation.linking import right_links
+from wellread.kb.store import KnowledgeBase
+from wellread.knowledge.index import EntityIndex
+from wellread.linker.decoding import Calibration, Decoding
+from wellread.linker.elq import ElqReader, Pool, Search, features_of
+from wellread.mentions.candidates import CandidateFinder
+from wellread.mentions.windows import Window, WindowCutter
+from wellread.models.elq import Candidates, Elq, entity_loss, mention_loss
+from wellread.nn.encoders import load_tokenizer
+from wellread.nn.packing import Packing
+from wellread.nn.spans import span_mask
+from wellread.text import Document
+
+NIL = -1
+
+Negatives = Literal["hard", "batch"]
+EntityLoss = Literal["softmax", "bce"]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A window of a text and the mentions in it, as pieces (first, last)."""
+
+    window: Window
+    spans: tuple[tuple[int, int], ...]
+    rows: tuple[int, ...]
+    """What each mention means: a row of the index, or NIL."""
+    names: tuple[str, ...]
+    unsure: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkingBatch:
+    """Packed windows; a mention is (first piece, width - 1) in the packed sequence."""
+
+    packing: Packing
+    ids: Int[Tensor, " piece"]
+    asked_mask: Bool[Tensor, "piece width"]
+    gold_mask: Bool[Tensor, "piece width"]
+    firsts: Int[Tensor, " mention"]
+    widths: Int[Tensor, " mention"]
+    rows: NDArray[np.int64]
+    names: tuple[str, ...]
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces it has."""
+        return len(self.ids)
+
+
+class LinkingLearner:
+    """What the loop trains: an ELQ model, against one knowledge base whose vectors are frozen."""
+
+    score = "f1"
+
+    def __init__(
+        self,
+        model: Elq,
+        kb: KnowledgeBase,
+        index: EntityIndex,
+        examples: Sequence[Example],
+        dev: Mapping[str, Sequence[Document]],
+        *,
+        seed: int = 0,
+        batch_pieces: int = 1024,
+        negatives: Negatives = "hard",
+        loss: EntityLoss = "softmax",
+        nearest: int = 10,
+        leave_out: float = 0.0,
+    ) -> None:
+        """`leave_out` is the share of gold entities that a batch pretends not to have: they teach what NIL is."""
+        self.model, self.kb, self.index = model, kb, index
+        self.examples, self.dev = examples, dev
+        self.seed, self.batch_pieces, self.negatives, self.kind = seed, batch_pieces, negatives, loss
+        self.leave_out = leave_out if model.config.nil else 0.0
+        sources: Literal["union", "dense"] = "union" if model.config.names else "dense"
+        self.pool = Pool(kb, index, Search(sources, nearest=nearest))
+
+    def batches(self, epoch: int) -> Sequence[LinkingBatch]:
+        """Windows of like length together, in an order of their own for every epoch."""
+        draw = np.random.default_rng((self.seed, epoch))
+        lengths = np.array([len(example.window) for example in self.examples])
+        order = np.lexsort((draw.random(len(lengths)), lengths + draw.integers(0, 4, len(lengths))))
+        groups: list[list[Example]] = []
+        size = self.batch_pieces
+        for place in order.tolist():
+            if size + lengths[place] > self.batch_pieces:
+                groups.append([])
+                size = 0
+            groups[-1].append(self.examples[place])
+            size += int(lengths[place])
+        return _Lazy([groups[place] for place in draw.permutation(len(groups)).tolist()], self.model.config.longest)
+
+    def loss(self, batch: LinkingBatch) -> dict[str, Tensor]:
+        """Mention loss over all spans, entity loss over the gold mentions."""
+        states = self.model.states(batch.ids, batch.packing)
+        scores = self.model.mention_scores(states)
+        found = mention_loss(scores, batch.gold_mask, batch.asked_mask)
+        there = np.flatnonzero(batch.rows >= (NIL if self.model.config.nil else 0))
+        if not len(there):
+            return {"mention": found, "entity": found.new_zeros(())}
+        firsts, widths = batch.firsts[there], batch.widths[there]
+        vectors = self.model.mention_vectors(states, firsts, firsts + widths)
+        candidates, gold = self._candidates([batch.names[place] for place in there], batch.rows[there], vectors)
+        scores = self.model.nil_scores(self.model.entity_scores(vectors, candidates))
+        return {"mention": found, "entity": entity_loss(scores, gold, self.kind)}
+
+    def _candidates(
+        self, names: Sequence[str], rows: NDArray[np.int64], vectors: Tensor
+    ) -> tuple[Candidates, Int[Tensor, " mention"]]:
+        """What each gold mention is told apart from, and the column of the gold entity (the last one is NIL's)."""
+        if self.negatives == "batch":
+            others = np.unique(rows[rows >= 0])
+            found = np.broadcast_to(others, (len(rows), len(others))).copy()
+            priors = np.zeros(found.shape)
+        else:
+            found, priors = self.pool.find(names, vectors.detach().numpy())
+        is_gold = (found == rows[:, None]) & (rows >= 0)[:, None]
+        if self.leave_out:
+            left_out = torch.rand(len(rows)).numpy() < self.leave_out
+            found[is_gold & left_out[:, None]] = -2
+            is_gold &= ~left_out[:, None]
+            rows = np.where(left_out, NIL, rows)
+        missing = (rows >= 0) & ~is_gold.any(1)
+        found = np.concatenate((found, np.where(missing, rows, -2)[:, None]), 1)
+        priors = np.concatenate((priors, np.zeros((len(rows), 1))), 1)
+        gold = np.where(missing, found.shape[1] - 1, is_gold.argmax(1) if is_gold.size else 0)
+        gold = np.where(rows == NIL, found.shape[1], gold)
+        candidates = Candidates(
+            torch.from_numpy(self.pool.vectors_of(found)),
+            torch.from_numpy(features_of(priors)).float(),
+            torch.from_numpy(found >= 0),
+        )
+        return candidates, torch.from_numpy(gold)
+
+    def evaluate(self) -> dict[str, float]:
+        """F1 of links at the best threshold, for all development documents and for each of their files."""
+        scores: dict[str, float] = {}
+        parts = {name: self._predict(documents) for name, documents in self.dev.items()}
+        for name, part in {"": _joined(parts.values()), **(parts if len(parts) > 1 else {})}.items():
+            best = pr_curve(part).best
+            told = {"f1": best.f1, "precision": best.precision, "recall": best.recall}
+            scores |= {f"{name}/{key}" if name else key: value for key, value in told.items()}
+        return scores
+
+    def predictions(self) -> Predictions:
+        """Calibrated scores of the development links; also sets the model's calibration and threshold."""
+        raw = _joined(self._predict(documents) for documents in self.dev.values())
+        scale, shift = fit_temperature(_logits(np.asarray(raw.scores)), raw.right)
+        scores = Calibration(scale, shift).scores(np.log(np.maximum(raw.scores, 1e-300)))
+        calibrated = Predictions(scores, raw.right, raw.gold)
+        best = pr_curve(calibrated).best.threshold
+        self.model.calibrate(scale, shift, float(np.clip(best, 0.0, 1.0)))
+        return calibrated
+
+    def _predict(self, documents: Sequence[Document]) -> Predictions:
+        """Every link that any threshold would give, with p(mention) · p(entity | mention) as its score."""
+        reader = ElqReader(self.model, self.kb, self.index, search=self.pool.search, decoding=Decoding(threshold=0.0))
+        reader.calibration = Calibration()
+        scores: list[float] = []
+        right: list[bool] = []
+        for scored, document in zip(reader.score_many([one.text for one in documents]), documents, strict=True):
+            found = scored.document()
+            scores += [link.score for link in found.links if link.entity is not None]
+            right += right_links(document, found, self._is_known)
+        gold = sum(link.entity is not None and self._is_known(link.entity) for d in documents for link in d.links)
+        return Predictions(np.array(scores), np.array(right, bool), gold)
+
+    @cached_property
+    def _known(self) -> dict[str, bool]:
+        return {}
+
+    def _is_known(self, entity: str) -> bool:
+        if entity not in self._known:
+            self._known[entity] = entity in self.kb
+        return self._known[entity]
+
+
+class _Lazy(Sequence[LinkingBatch]):
+    """Batches that are put together when they are asked for."""
+
+    def __init__(self, groups: Sequence[Sequence[Example]], longest: int) -> None:
+        self.groups, self.longest = groups, longest
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, place: int) -> LinkingBatch:  # type: ignore[override]
+        return collate(self.groups[place], self.longest)
+
+
+def collate(examples: Sequence[Example], longest: int) -> LinkingBatch:
+    """Examples as one packed batch."""
+    windows = [example.window for example in examples]
+    packing = Packing.of([len(window) for window in windows])
+    special, begins, ends = (
+        torch.from_numpy(np.concatenate(masks))
+        for masks in zip(*((w.special_mask, w.begins_mask, w.ends_mask) for w in windows), strict=True)
+    )
+    asked = span_mask(packing, special, longest, begins_mask=begins, ends_mask=ends)
+    starts = packing.starts.tolist()
+    firsts, widths = _places(starts, [example.spans for example in examples])
+    gold = torch.zeros_like(asked)
+    gold[firsts, widths] = True
+    unsure_firsts, unsure_widths = _places(starts, [example.unsure for example in examples])
+    short = unsure_widths < longest
+    asked[unsure_firsts[short], unsure_widths[short]] = False
+    return LinkingBatch(
+        packing,
+        torch.from_numpy(np.concatenate([window.ids for window in windows])),
+        asked | gold,
+        gold,
+        firsts,
+        widths,
+        np.array([row for example in examples for row in example.rows], np.int64),
+        tuple(name for example in examples for name in example.names),
+    )
+
+
+def _places(starts: Sequence[int], spans: Sequence[Sequence[tuple[int, int]]]) -> tuple[Tensor, Tensor]:
+    found = [(start + first, last - first) for start, some in zip(starts, spans, strict=True) for first, last in some]
+    firsts, widths = torch.tensor(found, dtype=torch.long).reshape(-1, 2).unbind(1)
+    return firsts, widths
+
+
+def make_examples(documents: Sequence[Document], model: Elq, index: EntityIndex) -> list[Example]:
+    """Windows of documents with their gold mentions; a mention longer than the model's longest is left out."""
+    config = model.config
+    cutter = WindowCutter(load_tokenizer(config.encoder), whole_words=config.whole_words)
+    entities = list({link.entity for document in documents for link in document.links if link.entity is not None})
+    row_of = dict(zip(entities, index.rows_of(entities).tolist(), strict=True))
+    examples = []
+    for document, windows in zip(documents, cutter.cut([one.text for one in documents]), strict=True):
+        for window in windows:
+            gold = [
+                (span, row_of.get(link.entity or "", NIL), link.text)
+                for link in document.links
+                if (span := _place(window, link.start, link.end, config.longest)) is not None
+            ]
+            unsure = (_place(window, start, end, config.longest) for start, end in document.meta.get("unsure", ()))
+            spans, rows, names = zip(*gold, strict=True) if gold else ((), (), ())
+            examples.append(Example(window, spans, rows, names, tuple(span for span in unsure if span is not None)))
+    return examples
+
+
+def _place(window: Window, start: int, end: int, longest: int) -> tuple[int, int] | None:
+    """The pieces of a span, in the one window that may begin it."""
+    span = window.covering(start, end)
+    if span is None or span[1] - span[0] >= longest or not window.begins_mask[span[0]]:
+        return None
+    return span
+
+
+def mark_unsure(documents: Sequence[Document], kb: KnowledgeBase) -> list[Document]:
+    """For text whose links are not complete: names of the KB that look like names and have no link are unsure."""
+    marked = []
+    found_in = CandidateFinder(kb).mentions_of_many([document.text for document in documents])
+    for document, found in zip(documents, found_in, strict=True):
+        linked = {(link.start, link.end) for link in document.links}
+        unsure = [
+            [mention.start, mention.end]
+            for mention in found
+            if (mention.start, mention.end) not in linked and any(letter.isupper() for letter in mention.text)
+        ]
+        marked.append(Document(document.text, document.links, document.id, {**document.meta, "unsure": unsure}))
+    return marked
+
+
+def split_off(documents: Sequence[Document], count: int) -> tuple[list[Document], list[Document]]:
+    """(the rest, `count` for development): chosen by their text, so that equal texts stay on one side in every run."""
+
+    def place(document: Document) -> bytes:
+        return hashlib.sha256(document.text.casefold().strip().encode()).digest()
+
+    order = sorted(documents, key=place)
+    while 0 < count < len(order) and place(order[count]) == place(order[count - 1]):
+        count += 1
+    return order[count:], order[:count]
+
+
+def _joined(predictions: Iterable[Predictions]) -> Predictions:
+    parts = list(predictions)
+    return Predictions(
+        np.concatenate([part.scores for part in parts]) if parts else np.empty(0),
+        np.concatenate([part.right for part in parts]) if parts else np.empty(0, bool),
+        sum(part.gold for part in parts),
+    )
+
+
+def _logits(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    scores = np.clip(scores, 1e-12, 1 - 1e-12)
+    return np.asarray(np.log(scores) - np.log1p(-scores))

@@ -17,6 +17,9 @@ from wellread.errors import KnowledgeBaseError
 from wellread.files import storage, write_atomically
 from wellread.kb.store import KnowledgeBase
 
+PATIENCE = 10.0
+"""Seconds to wait for another process."""
+
 
 def vectors_folder(kb: KnowledgeBase, folder: str | Path | None = None) -> Path:
     """Where the vectors of a KB are, unless somewhere else is given: `my.kb.vectors`."""
@@ -35,7 +38,7 @@ def locked(folder: Path, kb: str | Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock")
         try:
-            lock.acquire(timeout=10)
+            lock.acquire(timeout=PATIENCE)
         except Timeout:
             raise KnowledgeBaseError(
                 f"another process is writing to {folder}; wait for it, or choose another folder: "

@@ -76,14 +76,35 @@ class Packing:
 
 
 def pack(encoder: PreTrainedModel) -> PreTrainedModel:
-    """Let an encoder attend text by text over a packed sequence; call it then through `encode`."""
-    try:
-        encoder.set_attn_implementation(_NAME)
-    except ValueError as error:
-        raise UsageError(
-            f"{type(encoder).__name__} does not let its attention be replaced; use an encoder such as BERT, RoBERTa, "
-            "ELECTRA, XLM-R or DistilBERT"
-        ) from error
+    """Let an encoder attend text by text over a packed sequence; call it then through `encode`.
+
+    Two short texts are encoded before and after: many encoders take another attention without a word and ignore it, or
+    add to theirs what ours does not know (the position biases of T5 and DeBERTa, the windows of ModernBERT).
+    """
+    if encoder.config._attn_implementation == _NAME:
+        return encoder
+    refusal = UsageError(
+        f"{type(encoder).__name__} does not let its attention be replaced; use an encoder such as BERT, RoBERTa, "
+        "ELECTRA, XLM-R or DistilBERT"
+    )
+    training = encoder.training
+    encoder.train(False)
+    lengths = [1, 3]
+    last = int(encoder.config.vocab_size) - 1  # ids from the end of the vocabulary: padding stands at its beginning
+    ids = torch.arange(last, last - sum(lengths), -1, device=encoder.device)
+    with torch.no_grad():
+        try:
+            alone = torch.cat(
+                [encoder(input_ids=text[None]).last_hidden_state[0] for text in torch.split(ids, lengths)]
+            )
+            encoder.set_attn_implementation(_NAME)
+            packed = encode(encoder, ids, Packing.of(lengths))
+        except (TypeError, ValueError) as error:
+            raise refusal from error
+    tolerance = 1e-3 if alone.dtype == torch.float32 else 5e-2
+    if not torch.allclose(packed, alone, rtol=tolerance, atol=tolerance * float(alone.abs().mean())):
+        raise refusal
+    encoder.train(training)
     return encoder
 
 
@@ -111,9 +132,12 @@ def _attend(
     packing: Packing,
     dropout: float = 0.0,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Float[Tensor, "one piece head dim"], None]:
     """Attention within each text; in the layout that transformers expects."""
+    if attention_mask is not None or sliding_window is not None:
+        raise ValueError("only attention from every piece to every other of its text can be packed")
     query, key, value = (packing.spread(part[0].transpose(0, 1)).transpose(1, 2) for part in (query, key, value))
     mask = None if packing.is_even else packing.there_mask()[:, None, None, :]
     mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)

@@ -138,6 +138,13 @@ def new_entities(first: str, count: int) -> list[Any]:
     ]
 
 
+def _search(spawned: float, path: str, folder: str, batches: str) -> dict[str, float]:
+    """Open an index and search it."""
+    from benchmarks.indexing import search_in_fresh_process
+
+    return search_in_fresh_process(path, folder, int(batches))
+
+
 # Work that is killed before its end (faults.py).
 
 
@@ -188,6 +195,7 @@ _WORK = {
     "add": _add,
     "link": _link,
     "add-and-link": _add_and_link,
+    "search": _search,
     "build-killed": _build_to_be_killed,
     "add-killed": _add_to_be_killed,
     "fetch-killed": _fetch_to_be_killed,

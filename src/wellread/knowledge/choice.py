@@ -130,15 +130,15 @@ def _searched(choice: Choice, vectors: NDArray[np.float16], progress: Encoding) 
 
 
 def _main_axes(sample: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The main axes of vectors as columns, half as many as there are, mixed, so that every code carries as much.
+    """The main axes as columns, half of them (of few, all), mixed, so that every code carries as much.
 
     Not faiss's PCA: it takes the mean away, and an inner product with the mean differs from entity to entity.
     """
     width = sample.shape[1]
-    dim = max(2, (width // 2 if width >= 64 else width) // 2 * 2)
+    dim = width // 4 * 2 if width >= 64 else width + width % 2
     _, axes = np.linalg.eigh(sample.T @ sample)
     mixed, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((dim, dim)))
-    return np.asarray(axes[:, ::-1][:, :dim] @ mixed, np.float32)
+    return np.asarray(axes[:, ::-1][:, :dim] @ mixed[: min(width, dim)], np.float32)
 
 
 def _centres(sample: NDArray[np.float32], count: int) -> NDArray[np.float32]:

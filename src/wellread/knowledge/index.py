@@ -339,6 +339,8 @@ class EntityIndex:
                 f"looks at: {probes}{chosen.candidates} candidates, scored again by their {chosen.rows} vectors"
             )
         lines.append(f"recall@10 of exact search: {chosen.recall:.3f}" + (" (measured)" if chosen.candidates else ""))
+        if chosen.recall < 0.98:
+            lines.append("that is little: build it with --compression int8 (or none) to find more")
         lines.append(f"memory: at most {self.bytes / 1e6:,.0f} MB, mapped and shared where faiss can")
         if len(self.changes) or len(self.changes.gone):
             lines.append(

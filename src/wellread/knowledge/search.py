@@ -57,7 +57,7 @@ def look(
     among: faiss.IDSelector | None = None,
     widen: float = 1.0,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The nearest rows, scored by the rows themselves; `widen` looks into so many times more clusters."""
+    """The nearest rows, scored by the rows themselves; `widen` looks so many times as far."""
     if searched is rows and among is None:  # numpy's matrix product is several times that of faiss
         scores = queries @ faiss.rev_swig_ptr(rows.get_xb(), rows.ntotal * rows.d).reshape(-1, rows.d).T
         return best(scores, np.broadcast_to(np.arange(rows.ntotal), scores.shape), k)
@@ -66,7 +66,8 @@ def look(
             queries, k, params=faiss.SearchParameters(sel=among)
         )
         return found
-    probes = max(choice.probes, int(min(choice.probes * widen, max(choice.clusters, 1))))
+    most = choice.clusters if choice.kind == "ivf" else rows.ntotal
+    probes = max(1, int(min(choice.probes * widen, most)))
     if choice.kind == "ivf":
         params = faiss.SearchParametersIVF(nprobe=probes, sel=among)
     elif choice.kind == "hnsw":

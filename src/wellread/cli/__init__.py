@@ -23,6 +23,7 @@ VERBS = {
     "index": "Encode entities and build the index of the nearest.",
     "link": "Link a text to a knowledge base.",
     "evaluate": "Score a linker on linked text.",
+    "train": "Train a linker from linked text, or from a knowledge base alone.",
 }
 
 

@@ -4,88 +4,109 @@
 >>> [(link.text, link.title) for link in linker.link("Marie Curie was born in Warsaw.").links]
 [('Marie Curie', 'Marie Curie'), ('Warsaw', 'Warsaw')]
 
-`model="prior"` links by name and popularity alone: what the names of a KB say, without reading the sentence. It needs
-no torch, is the baseline that every other model has to beat, and the source of their candidates.
+`model="elq"` reads the sentence (Li et al. 2020) and works with any KB, whose entities are encoded once. `"prior"`
+links by name and popularity alone. A folder is a model that `wellread train linker` or `wellread convert elq` wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from wellread.errors import UsageError
-from wellread.kb.packaged import open_kb
+from wellread.kb.packaged import kb_path, open_kb
 from wellread.kb.store import KnowledgeBase
-from wellread.mentions.candidates import CandidateFinder, Reading
-from wellread.text import Document, Link, Mention
+from wellread.linker.decoding import Decoding, Scored, ThresholdKind
+from wellread.linker.prior import Annotator, PriorReader
+from wellread.mentions.candidates import Reading
+from wellread.text import Document
 
-Model = Literal["prior"]
+if TYPE_CHECKING:
+    from wellread.linker.elq import ElqReader
+
+__all__ = ["Annotator", "Linker"]
+
 MentionsFrom = Literal["names", "spacy"]
 
 _AT_ONCE = 256
 """Texts taken from a stream at a time."""
 
 
-class Annotator(Protocol):
-    """Anything that finds mentions in texts (`mentions.annotate` has some)."""
-
-    def annotate(self, texts: Iterable[str]) -> Iterator[list[Mention]]:
-        """The mentions of each text."""
-        ...
-
-
 class Linker:
     """Links texts to one knowledge base."""
 
-    def __init__(
-        self,
-        kb: KnowledgeBase,
-        *,
-        reading: Reading | None = None,
-        threshold: float = 0.0,
-        annotator: Annotator | None = None,
-        name: str | None = None,
-    ) -> None:
-        self.kb = kb
-        self.name = name if name is not None else kb.path.stem
-        self.threshold = threshold
-        self.annotator = annotator
-        self.finder = CandidateFinder(kb, reading)
+    def __init__(self, kb: KnowledgeBase, reader: PriorReader | ElqReader) -> None:
+        self.kb, self.reader = kb, reader
 
     @classmethod
     def load(
         cls,
-        kb: str | Path | KnowledgeBase,
-        model: Model = "prior",
+        kb: str | Path | KnowledgeBase = "vital",
+        model: str | Path = "auto",
         *,
         mentions: MentionsFrom | Annotator = "names",
         reading: Reading | None = None,
-        threshold: float = 0.0,
+        threshold: float | None = None,
+        kind: ThresholdKind = "joint",
+        overlaps: Literal["auto", "drop", "keep"] = "auto",
+        nil: bool = True,
+        sources: Literal["union", "dense", "names"] = "union",
+        among: Iterable[str] | None = None,
+        kinds: Iterable[str] | None = None,
+        precision: Literal["auto", "fp32", "int8"] = "auto",
         name: str | None = None,
     ) -> Linker:
         """A linker for a KB: a packaged one by its name ("wordnet", "vital"), or any by its path.
 
-        `mentions="names"` finds every name of the KB; `"spacy"` takes spaCy's named entities, and those that the KB
-        does not know become NIL links. Links with a score below `threshold` are left out. `name` is what links call the
-        KB by, its file's name unless given.
-        """
-        if model != "prior":
-            raise UsageError(f"there is no model {model!r}; choose prior")
-        annotator: Annotator | None
-        if mentions == "spacy":
-            from wellread.mentions.annotate import SpacyAnnotator
+        `model` "auto" is "elq", and "prior" for WordNet, whose words are not names, and wherever `mentions` or
+        `reading` are given, which only the prior takes. Links with a score below `threshold` are left out; without one,
+        the model's own. `name` is what links call the KB by, its file's name unless given.
 
-            annotator = SpacyAnnotator()
-        elif mentions == "names":
-            annotator = None
-        elif isinstance(mentions, str):
-            raise UsageError(f"mentions={mentions!r} is not known; choose names or spacy, or give an annotator")
-        else:
-            annotator = mentions
-        opened = kb if isinstance(kb, KnowledgeBase) else open_kb(kb)
-        return cls(opened, reading=reading, threshold=threshold, annotator=annotator, name=name)
+        For "prior": `mentions="names"` finds every name of the KB; `"spacy"` takes spaCy's named entities, and those
+        that the KB does not know become NIL links. `reading` says how names are looked for.
+
+        For ELQ: `kind` is the type of threshold, `overlaps` whether links may overlap, `nil` whether mentions of what
+        the KB does not hold are told, `sources` where candidates come from, `among` (ids) and `kinds` restrict what
+        can be linked to, and `precision` "int8" trades a little exactness for speed ("auto": where it is faster).
+        """
+        opened = kb if isinstance(kb, KnowledgeBase) else _open(kb)
+        called = name if name is not None else opened.path.stem
+        if str(model) == "auto":
+            by_name = mentions != "names" or reading is not None or opened.metadata.get("inflection") == "wordnet"
+            model = "prior" if by_name else "elq"
+        if str(model) == "prior":
+            annotator = _annotator(mentions)
+            reader = PriorReader(opened, reading=reading, threshold=threshold or 0.0, annotator=annotator, name=called)
+            return cls(opened, reader)
+        if mentions != "names" or reading is not None:
+            raise UsageError(
+                "this model finds its mentions itself; leave mentions and reading out, or take model prior"
+            )
+        from wellread.linker.elq import Search, load_reader, of_kinds
+
+        if kinds is not None:
+            among = of_kinds(opened, kinds, among)
+        return cls(
+            opened,
+            load_reader(
+                opened,
+                model,
+                search=Search(sources),
+                among=among,
+                threshold=threshold,
+                decoding=Decoding(kind, overlaps=overlaps, nil=nil),
+                precision=precision,
+                name=called,
+            ),
+        )
+
+    @property
+    def name(self) -> str:
+        """What links call the KB by."""
+        return self.reader.name
 
     def close(self) -> None:
         """Let go of the knowledge base."""
@@ -103,36 +124,46 @@ class Linker:
 
     def link_many(self, texts: Iterable[str]) -> Iterator[Document]:
         """The links of each text, streamed: texts may be endless, memory is not."""
-        if isinstance(texts, str):
-            raise UsageError("link_many takes several texts; use link for one")
-        stream = iter(texts)
-        while batch := list(islice(stream, _AT_ONCE)):
-            for text, mentions in zip(batch, self._mentions(batch), strict=True):
-                links = (self._decide(mention) for mention in mentions)
-                kept = tuple(link for link in links if link.entity is None or link.score >= self.threshold)
-                yield Document(text, kept, meta={"kb": self.name, "model": "prior"})
+        for batch in _batches(texts, "link_many"):
+            yield from self.reader.link_many(batch)
 
-    def _mentions(self, texts: Sequence[str]) -> Iterator[list[Mention]]:
-        if self.annotator is None:
-            yield from self.finder.mentions_of_many(texts)
-            return
-        found_in = list(self.annotator.annotate(texts))
-        if len(found_in) != len(texts):
-            raise UsageError(
-                f"the annotator gave {len(found_in)} lists of mentions for {len(texts)} texts; it owes one each"
-            )
-        for found in found_in:
-            yield [
-                Mention(
-                    mention.start, mention.end, mention.text, tuple(self.finder.candidates(mention.text)), mention.label
-                )
-                for mention in found
-            ]
+    def score(self, text: str) -> Scored:
+        """Every span that may be a mention, with its scores: links at any threshold without running the model again.
 
-    def _decide(self, mention: Mention) -> Link:
-        if not mention.candidates:
-            return Link(mention.start, mention.end, mention.text, None, score=1.0, kb=self.name)
-        best = mention.candidates[0]
-        return Link(
-            mention.start, mention.end, mention.text, best.entity, best.title, best.score, mention.candidates, self.name
-        )
+        >>> scored = linker.score("who wrote the hobbit?")
+        >>> scored.document(threshold=0.9).links
+        """
+        return next(self.score_many([text]))
+
+    def score_many(self, texts: Iterable[str]) -> Iterator[Scored]:
+        """The scores of each text."""
+        if isinstance(self.reader, PriorReader):
+            raise UsageError("names alone have no scores to decide anew; load the linker with model elq")
+        for batch in _batches(texts, "score_many"):
+            yield from self.reader.score_many(batch)
+
+
+def _batches(texts: Iterable[str], verb: str) -> Iterator[list[str]]:
+    if isinstance(texts, str):
+        raise UsageError(f"{verb} takes several texts; use {verb.removesuffix('_many')} for one")
+    stream = iter(texts)
+    while batch := list(islice(stream, _AT_ONCE)):
+        yield batch
+
+
+def _open(kb: str | Path) -> KnowledgeBase:
+    """Writable where the file is, so that `linker.kb.add(...)` works; nothing is locked until something is written."""
+    path = kb_path(kb)
+    return open_kb(kb, writable=os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+
+
+def _annotator(mentions: MentionsFrom | Annotator) -> Annotator | None:
+    if mentions == "spacy":
+        from wellread.mentions.annotate import SpacyAnnotator
+
+        return SpacyAnnotator()
+    if mentions == "names":
+        return None
+    if isinstance(mentions, str):
+        raise UsageError(f"mentions={mentions!r} is not known; choose names or spacy, or give an annotator")
+    return mentions

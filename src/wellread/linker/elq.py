@@ -6,8 +6,9 @@ named only once they are linked.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from torch.nn.functional import logsigmoid
 
 from wellread import console
 from wellread.errors import UsageError
+from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.folder import vectors_folder
 from wellread.knowledge.index import EntityIndex, Subset
@@ -27,9 +29,10 @@ from wellread.linker.decoding import Calibration, Decoding, Floats, Ints, Scored
 from wellread.mentions.windows import Window, WindowCutter
 from wellread.models.elq import Elq, ElqConfig
 from wellread.models.entities import EntityTower, fingerprint_of
-from wellread.nn.encoders import load_tokenizer
+from wellread.nn.encoders import load_tokenizer, merge_adapters
 from wellread.nn.packing import Packing
 from wellread.nn.spans import span_mask
+from wellread.text import Document
 
 PACKAGED = Path(__file__).parent.parent / "weights" / "elq-minilm"
 """The linker that comes with wellread."""
@@ -192,6 +195,10 @@ class ElqReader:
         """The entity side; loaded when an entity has changed."""
         return self._tower or EntityTower.load(self.config)
 
+    def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
+        """The links of each text."""
+        return (scored.document() for scored in self.score_many(texts))
+
     def score_many(self, texts: Sequence[str]) -> list[Scored]:
         """The scores of each text."""
         self.pool.follow(lambda: self.tower)
@@ -285,6 +292,44 @@ class ElqReader:
             self.name,
             (("kb", self.name), ("model", "elq")),
         )
+
+
+def load_reader(
+    kb: KnowledgeBase,
+    model: str | Path,
+    *,
+    search: Search,
+    among: Iterable[str] | None,
+    threshold: float | None,
+    decoding: Decoding,
+    precision: Precision,
+    name: str,
+) -> ElqReader:
+    """A reader for inference: adapters merged, int8 where it is faster; the index built where there is none."""
+    if precision not in ("auto", "fp32", "int8"):
+        raise UsageError(f"precision={precision!r} is not known; choose auto, fp32 or int8")
+    folder = find_model(model)
+    index = open_index(kb, ElqConfig.read(folder))
+    elq = Elq.from_pretrained(folder).eval().requires_grad_(False)
+    merge_adapters(elq.encoder)
+    if threshold is None:
+        threshold = elq.config.threshold
+    return ElqReader(
+        elq, kb, index, search=search, among=among, decoding=replace(decoding, threshold=threshold), name=name
+    )
+
+
+def of_kinds(kb: KnowledgeBase, kinds: Iterable[str], among: Iterable[str] | None = None) -> list[str]:
+    """The ids of the entities of some kinds (and among those given)."""
+    wanted = sorted(set(kinds))
+    with sqlite_errors(kb.path):
+        rows = kb.connection.execute(
+            "SELECT id FROM entities WHERE kind IN (SELECT value FROM json_each(?))", (json.dumps(wanted),)
+        ).fetchall()
+    if not rows:
+        raise UsageError(f"{kb.path.name} has no entity of the kinds {', '.join(wanted)}; see: wellread kb info")
+    allowed = None if among is None else set(among)
+    return [id for (id,) in rows if allowed is None or id in allowed]
 
 
 def _batches(windows: Sequence[Window]) -> Iterator[list[Window]]:

@@ -102,6 +102,7 @@ class Elq(nn.Module):
         self.encoder = encoder
         dim = int(encoder.config.hidden_size)
         self.mention_head = nn.Linear(dim, 3)
+        nn.init.constant_(self.mention_head.bias, -1.0)  # most spans are no mentions
         self.entity_head = nn.Linear(dim, entity_dim or dim, bias=False)
         nn.init.eye_(self.entity_head.weight)
         self.log_scale = nn.Parameter(torch.tensor(3.0 if config.normalised else 0.0))

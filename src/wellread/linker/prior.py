@@ -1,0 +1,64 @@
+"""Linking by name and popularity alone: what the names of a KB say, without reading the sentence.
+
+It needs no torch, is the baseline that every other model has to beat, and the source of their candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from wellread.errors import UsageError
+from wellread.kb.store import KnowledgeBase
+from wellread.mentions.candidates import CandidateFinder, Reading
+from wellread.text import Document, Link, Mention
+
+
+class Annotator(Protocol):
+    """Anything that finds mentions in texts (`mentions.annotate` has some)."""
+
+    def annotate(self, texts: Iterable[str]) -> Iterator[list[Mention]]:
+        """The mentions of each text."""
+        ...
+
+
+class PriorReader:
+    """Links every name of a KB, or the mentions of an annotator, to what the name means most often."""
+
+    def __init__(
+        self, kb: KnowledgeBase, *, reading: Reading | None, threshold: float, annotator: Annotator | None, name: str
+    ) -> None:
+        self.threshold, self.annotator, self.name = threshold, annotator, name
+        self.finder = CandidateFinder(kb, reading)
+
+    def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
+        """The links of each text."""
+        for text, mentions in zip(texts, self._mentions(texts), strict=True):
+            links = (self._decide(mention) for mention in mentions)
+            kept = tuple(link for link in links if link.entity is None or link.score >= self.threshold)
+            yield Document(text, kept, meta={"kb": self.name, "model": "prior"})
+
+    def _mentions(self, texts: Sequence[str]) -> Iterator[list[Mention]]:
+        if self.annotator is None:
+            yield from self.finder.mentions_of_many(texts)
+            return
+        found_in = list(self.annotator.annotate(texts))
+        if len(found_in) != len(texts):
+            raise UsageError(
+                f"the annotator gave {len(found_in)} lists of mentions for {len(texts)} texts; it owes one each"
+            )
+        for found in found_in:
+            yield [
+                Mention(
+                    mention.start, mention.end, mention.text, tuple(self.finder.candidates(mention.text)), mention.label
+                )
+                for mention in found
+            ]
+
+    def _decide(self, mention: Mention) -> Link:
+        if not mention.candidates:
+            return Link(mention.start, mention.end, mention.text, None, score=1.0, kb=self.name)
+        best = mention.candidates[0]
+        return Link(
+            mention.start, mention.end, mention.text, best.entity, best.title, best.score, mention.candidates, self.name
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,6 +66,13 @@ def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None =
             vectors = EntityVectors.build(kb, tower or EntityTower.load(config), progress=progress)
             EntityIndex.build(vectors, progress=progress)
     return EntityIndex.open(kb, fingerprint=fingerprint_of(config), stale="allow")
+
+
+def cutter_of(config: ElqConfig) -> WindowCutter:
+    """How a linker's texts are cut: half of what windows share holds its longest mention."""
+    shared = max(24, 2 * config.longest)
+    width = max(192, 2 * shared + 2)
+    return WindowCutter(load_tokenizer(config.encoder), width=width, shared=shared, whole_words=config.whole_words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +138,6 @@ class Pool:
         vectors[rows < 0] = 0.0
         return vectors
 
-    def names_of(self, rows: Sequence[int]) -> list[tuple[str, str]]:
-        """(id, title) of rows."""
-        return list(zip(self.index.entities(rows), self.index.titles(rows), strict=True))
-
     def _look_up(self, name: str) -> tuple[Ints, Floats]:
         """Rows and priors of the entities that the KB knows by a name."""
         candidates = self.kb.candidates(name, limit=self.search.named)
@@ -184,7 +187,7 @@ class ElqReader:
         self.decoding = decoding or Decoding(threshold=model.config.threshold)
         self.calibration = Calibration(*model.config.calibration)
         self.name = name or kb.path.stem
-        self.cutter = WindowCutter(load_tokenizer(model.config.encoder), whole_words=model.config.whole_words)
+        self.cutter = cutter_of(model.config)
         self.pool = Pool(kb, index, self.search, among=among)
         self._tower = tower
         self._weights = model.names_head.weight.detach().double().numpy()[0]
@@ -288,7 +291,7 @@ class ElqReader:
             _stacked(priors, width, 0.0, np.float64),
             self.calibration,
             self.decoding,
-            self.pool.names_of,
+            partial(_names_of, self.pool.index),  # of now: rows mean something else once the KB has changed
             self.name,
             (("kb", self.name), ("model", "elq")),
         )
@@ -332,6 +335,11 @@ def of_kinds(kb: KnowledgeBase, kinds: Iterable[str], among: Iterable[str] | Non
     return [id for (id,) in rows if allowed is None or id in allowed]
 
 
+def _names_of(index: EntityIndex, rows: Sequence[int]) -> list[tuple[str, str]]:
+    """(id, title) of rows."""
+    return list(zip(index.entities(rows), index.titles(rows), strict=True))
+
+
 def _batches(windows: Sequence[Window]) -> Iterator[list[Window]]:
     """Windows of like length, at most `_PIECES` pieces together."""
     batch: list[Window] = []
@@ -357,9 +365,9 @@ def _log_softmax(scores: Floats) -> Floats:
     """By row; a row without a finite score stays -inf."""
     top = scores.max(1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         total = np.log(np.exp(scores - top).sum(1, keepdims=True))
-    return np.asarray(np.where(np.isfinite(scores), scores - top - total, -np.inf))
+        return np.asarray(np.where(np.isfinite(scores), scores - top - total, -np.inf))
 
 
 def _stacked(parts: Sequence[NDArray[Any]], width: int, fill: float, kind: type) -> NDArray[Any]:

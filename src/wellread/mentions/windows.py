@@ -70,9 +70,12 @@ class WindowCutter:
         self._room = width - len(around.ids)
         self._shared = shared
         self._whole_words = whole_words
-        if shared < 2 or self._room < 2 * shared:
+        if shared < 2:
+            raise UsageError(f"windows cannot share {shared} pieces; let them share 2 or more")
+        if self._room < 2 * shared:
             raise UsageError(
-                f"windows of {width} pieces cannot share {shared}; choose a width of at least {2 * shared + 2}"
+                f"windows of {width} pieces cannot share {shared}; choose a width of at least "
+                f"{2 * shared + len(around.ids)}"
             )
 
     def cut(self, texts: Sequence[str]) -> Iterator[list[Window]]:

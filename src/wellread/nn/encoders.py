@@ -12,6 +12,7 @@ from pathlib import Path
 
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModel, PreTrainedModel
@@ -45,13 +46,28 @@ def find_encoder(name: str) -> Path:
 def load_encoder(name: str) -> PreTrainedModel:
     """An encoder for packed texts, without the pooler that nobody asks."""
     folder = find_encoder(name)
+    level = logging.get_verbosity()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    # Its report on missing weights names the pooler's, which nobody misses; below we look ourselves.
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    encoder: PreTrainedModel
     try:
-        encoder: PreTrainedModel = AutoModel.from_pretrained(folder, attn_implementation="sdpa", local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{folder} has no encoder that transformers can load: {error}") from error
+        encoder, report = AutoModel.from_pretrained(
+            folder, attn_implementation="sdpa", local_files_only=True, output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise InputError(
+            f"{folder} has no encoder that transformers can load: {str(error).strip() or type(error).__name__}; give a "
+            "folder with config.json and model.safetensors"
+        ) from error
     finally:
         logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+        logging.set_verbosity(level)
+    if missing := sorted(name for name in report["missing_keys"] if "pooler" not in name):
+        raise InputError(
+            f"{folder} lacks {len(missing)} weights of its encoder, e.g. {missing[0]}; its config.json and weights "
+            "must be of one model: copy it again"
+        )
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None  # type: ignore[assignment]
     return pack(encoder)
@@ -62,7 +78,10 @@ def load_tokenizer(name: str) -> Tokenizer:
     folder = find_encoder(name)
     file = folder / "tokenizer.json"
     if file.exists():
-        tokenizer = Tokenizer.from_file(str(file))
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # tokenizers has no exception of its own
+            raise InputError(f"{file} is no tokenizer ({error}); copy it again from the encoder's folder") from error
     else:
         from transformers import AutoTokenizer
 

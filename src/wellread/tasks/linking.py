@@ -23,11 +23,10 @@ from wellread.evaluation.linking import right_links
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.index import EntityIndex
 from wellread.linker.decoding import Calibration, Decoding
-from wellread.linker.elq import ElqReader, Pool, Search, features_of
+from wellread.linker.elq import ElqReader, Pool, Search, cutter_of, features_of
 from wellread.mentions.candidates import CandidateFinder
-from wellread.mentions.windows import Window, WindowCutter
+from wellread.mentions.windows import Window
 from wellread.models.elq import Candidates, Elq, entity_loss, mention_loss
-from wellread.nn.encoders import load_tokenizer
 from wellread.nn.packing import Packing
 from wellread.nn.spans import span_mask
 from wellread.text import Document
@@ -171,7 +170,9 @@ class LinkingLearner:
         scores = Calibration(scale, shift).scores(np.log(np.maximum(raw.scores, 1e-300)))
         calibrated = Predictions(scores, raw.right, raw.gold)
         best = pr_curve(calibrated).best.threshold
-        self.model.calibrate(scale, shift, float(np.clip(best, 0.0, 1.0)))
+        # Links must score more than the threshold: one that is a link's own score may lose that link to rounding.
+        below = max((score for score in scores if score < best), default=0.0)
+        self.model.calibrate(scale, shift, (best + below) / 2 if np.isfinite(best) else 1.0)
         return calibrated
 
     def _predict(self, documents: Sequence[Document]) -> Predictions:
@@ -247,7 +248,7 @@ def _places(starts: Sequence[int], spans: Sequence[Sequence[tuple[int, int]]]) -
 def make_examples(documents: Sequence[Document], model: Elq, index: EntityIndex) -> list[Example]:
     """Windows of documents with their gold mentions; a mention longer than the model's longest is left out."""
     config = model.config
-    cutter = WindowCutter(load_tokenizer(config.encoder), whole_words=config.whole_words)
+    cutter = cutter_of(config)
     entities = list({link.entity for document in documents for link in document.links if link.entity is not None})
     row_of = dict(zip(entities, index.rows_of(entities).tolist(), strict=True))
     examples = []

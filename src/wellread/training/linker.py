@@ -106,6 +106,7 @@ def train_linker(recipe: LinkerRecipe, folder: str | Path, *, resume: bool = Tru
             leave_out=recipe.leave_out,
         )
         scores = train(learner, recipe.schedule, folder, recipe=recipe, resume=resume)
+        model.eval()  # the loop leaves it as it learned: what dropout makes of scores is no calibration
         learner.predictions()
         model.save_pretrained(Path(folder) / MODEL)
     return scores
@@ -125,7 +126,7 @@ def _read(
     for text in recipe.text:
         documents, kept = _documents(text)
         if kept:
-            dev[Path(text.file).name.split(".")[0]] = kept
+            dev.setdefault(Path(text.file).name.split(".")[0], []).extend(kept)
         if not text.complete:
             documents = mark_unsure(documents, kb)
         examples += make_examples(documents, model, index) * text.repeat
@@ -133,7 +134,7 @@ def _read(
         made = list(documents_from(kb, count=recipe.made, seed=recipe.schedule.seed))
         documents, kept = split_off(made, recipe.made_develop)
         if kept:
-            dev["made"] = kept
+            dev.setdefault("made", []).extend(kept)
         examples += make_examples(documents, model, index)
     told = ", ".join(f"{len(documents):,} of {name}" for name, documents in dev.items())
     console.note(f"learning from {len(examples):,} windows, developing on {told}")

@@ -110,12 +110,12 @@ def pack(encoder: PreTrainedModel) -> PreTrainedModel:
 
 def encode(encoder: nn.Module, ids: Int[Tensor, " piece"], packing: Packing) -> Float[Tensor, "piece dim"]:
     """The last hidden state of every piece of the packed texts, each as if its text were alone."""
-    places = packing.places + _first_position(encoder)
+    places = packing.places + first_position(encoder)
     states: Tensor = encoder(input_ids=ids[None], position_ids=places[None], packing=packing).last_hidden_state[0]
     return states
 
 
-def _first_position(encoder: nn.Module) -> int:
+def first_position(encoder: nn.Module) -> int:
     """RoBERTa and its kin count positions from behind their padding id."""
     embeddings = getattr(encoder, "embeddings", None)
     padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel, PreTrainedModel
+
+from tests.test_packing import LENGTHS, SIZES, build, draw_ids
+from wellread.errors import UsageError
+from wellread.nn import int8
+from wellread.nn.int8 import int8_available, quantise, quantise_where_able
+from wellread.nn.packing import Packing, encode, pack
+
+FAMILIES = ("bert", "roberta", "xlm-r", "electra", "distilbert")
+NEARLY = 0.995
+
+pytestmark = pytest.mark.skipif(not int8_available(), reason="no 8-bit products here")
+
+
+def likeness(states: Tensor, wanted: Tensor) -> float:
+    """The least cosine of two rows."""
+    return float(torch.cosine_similarity(states, wanted).min())
+
+
+def build_bert(**options: object) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return pack(BertModel(BertConfig(**{**SIZES, **options})).eval())
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_states_are_nearly_those_in_floats(family: str, lengths: list[int]) -> None:
+    packing = Packing.of(lengths)
+    ids = draw_ids(packing)
+    encoder = pack(build(family))
+    assert likeness(encode(quantise(encoder), ids, packing), encode(encoder, ids, packing)) > NEARLY
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu_new", "gelu_pytorch_tanh"])
+@torch.no_grad()
+def test_other_activations_work_too(activation: str) -> None:
+    packing = Packing.of([3, 9, 1, 5])
+    ids = draw_ids(packing)
+    encoder = build_bert(hidden_act=activation)
+    assert likeness(encode(quantise(encoder), ids, packing), encode(encoder, ids, packing)) > NEARLY
+
+
+@torch.no_grad()
+def test_a_channel_far_beyond_the_others_does_not_make_them_coarse() -> None:
+    packing = Packing.of([3, 9, 1, 5])
+    ids = draw_ids(packing)
+    encoder = pack(build("bert"))
+    encoder.encoder.layer[0].intermediate.dense.bias[7] = 500.0
+    encoder.encoder.layer[1].intermediate.dense.bias[3] = 500.0
+    assert likeness(encode(quantise(encoder), ids, packing), encode(encoder, ids, packing)) > NEARLY
+
+
+@torch.no_grad()
+def test_a_sample_of_the_texts_to_come_can_be_given() -> None:
+    packing = Packing.of([3, 9, 1, 5])
+    ids = draw_ids(packing)
+    encoder = pack(build("bert"))
+    assert likeness(encode(quantise(encoder, (ids, packing)), ids, packing), encode(encoder, ids, packing)) > NEARLY
+
+
+def test_products_are_exact_where_16_bits_would_overflow() -> None:
+    weights = torch.full((24, 384), 64.0)
+    weights[::2] = -64.0
+    product = int8._Product.of(weights, torch.zeros(24), torch.zeros(384))
+    given = torch.full((40, 384), 255, dtype=torch.uint8)
+    assert torch.equal(product(given), given.float() @ weights.t())
+
+
+def test_neighbours_have_no_say() -> None:
+    lengths = [3, 9, 1, 5]
+    packing = Packing.of(lengths)
+    ids = draw_ids(packing)
+    encoder = quantise(pack(build("bert")))
+    alone = [encode(encoder, text, Packing.of([len(text)])) for text in ids.split(lengths)]
+    # not bit by bit: attention's sums may end beyond the edge of a step
+    assert likeness(encode(encoder, ids, packing), torch.cat(alone)) > 0.9999
+
+
+def test_the_encoder_itself_stays_as_it_was() -> None:
+    packing = Packing.of([3, 9, 1, 5])
+    ids = draw_ids(packing)
+    encoder = pack(build("bert"))
+    before = encode(encoder, ids, packing)
+    quantise(encoder.train())
+    assert encoder.training
+    assert not any(module._forward_pre_hooks for module in encoder.modules())
+    assert torch.equal(encode(encoder.eval(), ids, packing), before)
+
+
+def test_quantising_twice_gives_the_same() -> None:
+    packing = Packing.of([3, 9, 1, 5])
+    ids = draw_ids(packing)
+    first, second = (encode(quantise(pack(build("bert"))), ids, packing) for _ in range(2))
+    assert torch.equal(first, second)
+    assert not first.requires_grad
+
+
+def test_threads_may_share_it() -> None:
+    packing = Packing.of([3, 9, 1, 5])
+    ids = draw_ids(packing)
+    encoder = quantise(pack(build("bert")))
+    wanted = encode(encoder, ids, packing)
+    with ThreadPoolExecutor(4) as pool:
+        for states in pool.map(lambda _: encode(encoder, ids, packing), range(20)):
+            torch.testing.assert_close(states, wanted)
+
+
+def test_no_text_has_no_states() -> None:
+    encoder = quantise(pack(build("bert")))
+    assert encode(encoder, torch.zeros(0, dtype=torch.long), Packing.of([])).shape == (0, 16)
+
+
+def test_merged_adapters_count_and_open_ones_are_refused() -> None:
+    packing = Packing.of([3, 9, 1, 5])
+    ids = draw_ids(packing)
+    encoder = pack(build("bert"))
+    inject_adapter_in_model(LoraConfig(r=2, target_modules=["query", "dense"], init_lora_weights=False), encoder)
+    with pytest.raises(UsageError, match="merge adapters first"):
+        quantise(encoder)
+    assert quantise_where_able(encoder) is encoder
+    for name, module in list(encoder.named_modules()):
+        if hasattr(module, "base_layer"):
+            module.merge()
+            parent, _, last = name.rpartition(".")
+            setattr(encoder.get_submodule(parent), last, module.base_layer)
+    with torch.no_grad():
+        assert likeness(encode(quantise(encoder), ids, packing), encode(encoder, ids, packing)) > NEARLY
+
+
+def test_an_encoder_of_another_build_is_refused() -> None:
+    for encoder, said in ((build("albert"), "not AlbertModel"), (build_bert(hidden_act="silu"), "not silu")):
+        with pytest.raises(UsageError, match=said):
+            quantise(encoder)
+        assert quantise_where_able(encoder) is encoder
+
+
+def test_where_there_are_no_8_bit_products_floats_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder: nn.Module = pack(build("bert"))
+    monkeypatch.setattr(int8, "int8_available", lambda: False)
+    with pytest.raises(UsageError, match="use the encoder as it is"):
+        quantise(encoder)
+    assert quantise_where_able(encoder) is encoder

@@ -28,7 +28,7 @@ def main(given: Sequence[str] | None = None) -> int:
         return 0
     report = Report("linking", options.quick)
     with KnowledgeBase.open(shared_kb(options.folder)) as kb:
-        linker = Linker.load(kb)
+        linker = Linker.load(kb, "prior")
         for name in _DATASETS:
             skipped: list[str] = []
             gold = list(read_linked(SHARED / f"{name}.jsonl", skipped=skipped))

@@ -105,7 +105,7 @@ def _link(spawned: float, path: str, first: str) -> dict[str, Any]:
     from wellread.linker import Linker
 
     begin = time.perf_counter()
-    links = Linker.load(path).link(f"Nobody had heard of Newcomer {first} Number 42 before.").links
+    links = Linker.load(path, "prior").link(f"Nobody had heard of Newcomer {first} Number 42 before.").links
     seconds = time.perf_counter() - begin
     return {"seconds": seconds, "cold": time.monotonic() - spawned, "entities": [link.entity for link in links]}
 
@@ -115,7 +115,7 @@ def _add_and_link(spawned: float, path: str, first: str) -> dict[str, Any]:
     from wellread.kb.store import KnowledgeBase
     from wellread.linker import Linker
 
-    linker = Linker.load(path)
+    linker = Linker.load(path, "prior")
     linker.link("Something to begin with.")
     begin = time.perf_counter()
     with KnowledgeBase.open(path, writable=True) as kb:

@@ -48,7 +48,7 @@ def linker(monkeypatch):
         kb = frozenset(["Q220"])
 
         @classmethod
-        def load(cls, kb, model):
+        def load(cls, kb, model, **settings):
             loads.append((kb, model))
             return cls()
 
@@ -73,7 +73,7 @@ def score(result, dataset=0, **wanted):
 def test_the_linker_is_loaded_and_its_links_are_scored_against_its_kb(run, gold, linker):
     result = run("--kb", "mine", "--json", gold)
     assert result.code == 0
-    assert linker == [("mine", "prior")]
+    assert linker == [("mine", "auto")]
     found = score(result)
     # Q586 is not in the KB: it is not asked for, and the link on it is a false alarm.
     assert (found["linked"], found["predicted"], found["gold"]) == (1, 2, 1)

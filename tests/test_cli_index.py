@@ -22,7 +22,7 @@ def work(tmp_path, monkeypatch):
     """A home and a KB of our own, and an encoder that needs no model."""
     monkeypatch.setenv("WELLREAD_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(elq, "load_encoder", lambda model: BagOfWords(fingerprint=model or "bag 1"), raising=False)
+    monkeypatch.setattr(elq, "load_tower", lambda model: BagOfWords(fingerprint=model or "bag 1"), raising=False)
     build_kb(tmp_path / "x.kb", things(40))
     return tmp_path
 
@@ -105,11 +105,11 @@ def test_an_interrupted_build_goes_on_when_started_again(run, monkeypatch):
     from wellread.knowledge import vectors
 
     monkeypatch.setattr(vectors.EntityVectors.build.__func__, "__kwdefaults__", {"progress": None, "chunk": 8})
-    monkeypatch.setattr(elq, "load_encoder", lambda model: BagOfWords(fail_after=16), raising=False)
+    monkeypatch.setattr(elq, "load_tower", lambda model: BagOfWords(fail_after=16), raising=False)
     stopped = run("build", "--kb", "x.kb")
     assert stopped.code == 130
     assert "run the same command again" in stopped.err
-    monkeypatch.setattr(elq, "load_encoder", lambda model: BagOfWords(), raising=False)
+    monkeypatch.setattr(elq, "load_tower", lambda model: BagOfWords(), raising=False)
     assert run("build", "--kb", "x.kb").out.startswith("x.kb.vectors: 24 encoded, 16 kept")
 
 

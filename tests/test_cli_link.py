@@ -21,7 +21,9 @@ def kbs(tmp_path_factory):
 
 
 def run(*arguments, stdin=None):
-    command = [sys.executable, "-m", "wellread.cli", "link", *map(str, arguments)]
+    """Links by names alone, which needs no model; `test_linker_elq.py` has the other."""
+    model = ("--model", "prior") if "--kb" in arguments and "--model" not in arguments else ()
+    command = [sys.executable, "-m", "wellread.cli", "link", *model, *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, input=stdin, errors="surrogateescape", check=False, timeout=60
     )
@@ -112,7 +114,7 @@ def test_a_file_in_another_encoding_is_refused_with_the_place(kbs, tmp_path):
 
 
 def test_a_reader_that_goes_away_is_no_error(kbs):
-    command = f"{sys.executable} -m wellread.cli link --kb {kbs / 'names.kb'} --format json --lines | head -1"
+    command = f"{sys.executable} -m wellread.cli link --model prior --kb {kbs / 'names.kb'} --format json --lines | head -1"
     text = "Tokyo and New York City\n" * 20_000
     result = subprocess.run(command, shell=True, input=text, capture_output=True, text=True, check=False, timeout=60)
     assert len(result.stdout.splitlines()) == 1

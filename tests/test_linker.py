@@ -39,7 +39,7 @@ class Labels:
 
 
 def test_a_text_is_linked_by_its_names(kb_path):
-    document = Linker.load(kb_path).link("Beyoncé left 東京 for New York City.")
+    document = Linker.load(kb_path, "prior").link("Beyoncé left 東京 for New York City.")
     assert [(link.start, link.end, link.text, link.entity, link.title) for link in document.links] == [
         (0, 7, "Beyoncé", "Q36153", "Beyoncé"),
         (13, 15, "東京", "Q1490", "Tokyo"),
@@ -52,19 +52,19 @@ def test_a_text_is_linked_by_its_names(kb_path):
 def test_the_likelier_candidate_wins_and_the_others_are_kept(tmp_path):
     records = [Entity("a", "Paris", aliases={"Paris": 9}), Entity("b", "Paris, Texas", aliases={"Paris": 1})]
     build(lambda tally: iter(records), tmp_path / "x.kb", origin=Origin("test"))
-    (link,) = Linker.load(tmp_path / "x.kb").link("In Paris").links
+    (link,) = Linker.load(tmp_path / "x.kb", "prior").link("In Paris").links
     assert (link.entity, link.score) == ("a", pytest.approx(0.9))
     assert [(c.entity, c.prior, c.score) for c in link.candidates] == [
         ("a", pytest.approx(0.9), pytest.approx(0.9)),
         ("b", pytest.approx(0.1), pytest.approx(0.1)),
     ]
-    assert Linker.load(tmp_path / "x.kb", threshold=0.95).link("In Paris").links == ()
+    assert Linker.load(tmp_path / "x.kb", "prior", threshold=0.95).link("In Paris").links == ()
 
 
 def test_popularity_decides_between_equal_counts(tmp_path):
     records = [Entity("a", "Paris", popularity=1), Entity("b", "Paris", popularity=5)]
     build(lambda tally: iter(records), tmp_path / "x.kb", origin=Origin("test"))
-    assert Linker.load(tmp_path / "x.kb").link("Paris").links[0].entity == "b"
+    assert Linker.load(tmp_path / "x.kb", "prior").link("Paris").links[0].entity == "b"
 
 
 def test_a_mention_that_the_kb_does_not_know_is_nil(kb_path):
@@ -77,35 +77,35 @@ def test_a_mention_that_the_kb_does_not_know_is_nil(kb_path):
 
 def test_an_endless_stream_is_linked_as_it_comes(kb_path):
     endless = (f"Tokyo {number}" for number in itertools.count())
-    documents = Linker.load(kb_path).link_many(endless)
+    documents = Linker.load(kb_path, "prior").link_many(endless)
     assert [document.text for document in itertools.islice(documents, 3)] == ["Tokyo 0", "Tokyo 1", "Tokyo 2"]
 
 
 def test_documents_come_in_the_order_of_their_texts_also_across_batches(kb_path):
     texts = ["Tokyo" if number % 3 else "nothing" for number in range(700)]
-    documents = list(Linker.load(kb_path).link_many(texts))
+    documents = list(Linker.load(kb_path, "prior").link_many(texts))
     assert [document.text for document in documents] == texts
     assert [len(document.links) for document in documents] == [1 if number % 3 else 0 for number in range(700)]
 
 
 def test_a_linked_text_survives_json(kb_path):
-    document = Linker.load(kb_path).link("Beyoncé – “New York” – 👩‍🚀\r\n東京")
+    document = Linker.load(kb_path, "prior").link("Beyoncé – “New York” – 👩‍🚀\r\n東京")
     assert Document.from_json(document.to_json()) == document
     assert "東京" in document.to_json()
 
 
 def test_json_whose_spans_do_not_fit_the_text_is_refused(kb_path):
-    line = Linker.load(kb_path).link("In Tokyo").to_json().replace("In Tokyo", "in, Tokyo")
+    line = Linker.load(kb_path, "prior").link("In Tokyo").to_json().replace("In Tokyo", "in, Tokyo")
     with pytest.raises(InputError, match="end exclusive"):
         Document.from_json(line)
 
 
 def test_an_empty_text_has_no_links(kb_path):
-    assert Linker.load(kb_path).link("").links == ()
+    assert Linker.load(kb_path, "prior").link("").links == ()
 
 
 def test_a_new_entity_is_linked_at_once(kb_path):
-    linker = Linker.load(kb_path)
+    linker = Linker.load(kb_path, "prior")
     assert linker.link("Gotham").links == ()
     with KnowledgeBase.open(kb_path, writable=True) as kb:
         kb.add([Entity("g", "Gotham")])
@@ -133,7 +133,7 @@ def test_what_cannot_be_loaded_names_the_fix(kb_path, tmp_path, monkeypatch, opt
 def test_linking_by_name_needs_no_torch(kb_path, tmp_path):
     (tmp_path / "stub").mkdir()
     (tmp_path / "stub" / "torch.py").write_text("raise RuntimeError('torch was imported')")
-    code = f"from wellread import Linker; print(len(Linker.load({str(kb_path)!r}).link('Tokyo').links))"
+    code = f"from wellread import Linker; print(len(Linker.load({str(kb_path)!r}, 'prior').link('Tokyo').links))"
     result = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(tmp_path / "stub")},
@@ -145,20 +145,20 @@ def test_linking_by_name_needs_no_torch(kb_path, tmp_path):
 
 
 def test_threads_share_a_linker(kb_path):
-    linker = Linker.load(kb_path)
+    linker = Linker.load(kb_path, "prior")
     texts = [
         f"{place} é{chr(0x4E00 + number)} 東京 and New York City {number}"
         for number in range(60)
         for place in ("a", "b")
     ]
     alone = [linker.link(text) for text in texts]
-    fresh = Linker.load(kb_path)
+    fresh = Linker.load(kb_path, "prior")
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(fresh.link, texts)) == alone
 
 
 def test_forked_processes_share_a_linker(kb_path):
-    linker = Linker.load(kb_path)
+    linker = Linker.load(kb_path, "prior")
     linker.link("Tokyo")
     context = multiprocessing.get_context("fork")
     results = context.Queue()
@@ -177,7 +177,7 @@ def test_forked_processes_share_a_linker(kb_path):
 
 
 def test_a_closed_linker_says_so(kb_path):
-    with Linker.load(kb_path) as linker:
+    with Linker.load(kb_path, "prior") as linker:
         assert linker.link("Tokyo").links
     with pytest.raises(KnowledgeBaseError, match="was closed"):
         linker.link("Tokyo")
@@ -185,7 +185,7 @@ def test_a_closed_linker_says_so(kb_path):
 
 def test_a_single_text_is_not_many(kb_path):
     with pytest.raises(UsageError, match="use link for one"):
-        next(Linker.load(kb_path).link_many("Tokyo"))
+        next(Linker.load(kb_path, "prior").link_many("Tokyo"))
 
 
 def test_an_annotator_owes_a_list_for_each_text(kb_path):
@@ -199,7 +199,7 @@ def test_an_annotator_owes_a_list_for_each_text(kb_path):
 
 def test_what_a_change_says_is_forgotten_when_it_is_taken_back(kb_path):
     with KnowledgeBase.open(kb_path, writable=True) as kb:
-        linker = Linker(kb)
+        linker = Linker.load(kb, "prior")
         with suppress(ZeroDivisionError), kb.change() as change:
             change.update(Entity("Q1490", "Edo", aliases={"Tokyo": 1}))
             assert linker.link("Tokyo").links[0].title == "Edo"

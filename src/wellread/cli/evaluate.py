@@ -37,7 +37,15 @@ def command() -> None:
 @click.option(
     "--kb", help="The knowledge base to link to, by name or path; gold entities it does not hold count as NIL."
 )
-@click.option("--model", help="The model that links.  [default: prior]")
+@click.option("--model", help="The model that links: elq, prior, or a folder.  [default: prior for WordNet, else elq]")
+@click.option(
+    "--sources",
+    type=click.Choice(["union", "dense", "names"]),
+    default="union",
+    show_default=True,
+    help="elq: candidates by meaning and by name, or one of the two.",
+)
+@click.option("--precision", type=click.Choice(["auto", "fp32", "int8"]), default="auto", show_default=True)
 @click.option(
     "--format",
     "kind",
@@ -48,7 +56,7 @@ def command() -> None:
 )
 @click.option("--ids", type=click.Choice(get_args(Ids)), help="What names an entity in an AIDA or NIF file.")
 @click.option("--prefix", default="", metavar="TEXT", help="Put this before the gold ids, as the KB has it: wp:")
-@click.option("--threshold", type=float, callback=refuse_nan, help="Leave out links with a lower score (NIL stays).")
+@click.option("--threshold", type=float, callback=refuse_nan, help="Leave out links with a lower score.")
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first N documents of each file.")
 @click.option("--skip-broken", is_flag=True, help="Leave out broken documents, and say how many, instead of stopping.")
 @click.option("--predictions", metavar="FILE", help="Score the documents in this JSONL file; nothing is linked.")
@@ -66,6 +74,8 @@ def linking(
     files: tuple[str, ...],
     kb: str | None,
     model: str | None,
+    sources: Literal["union", "dense", "names"],
+    precision: Literal["auto", "fp32", "int8"],
     kind: Format | Literal["auto"],
     ids: Ids | None,
     prefix: str,
@@ -102,7 +112,12 @@ def linking(
     if prefix:
         gold = [[_with_prefix(prefix, document) for document in documents] for documents in gold]
     texts = [document for documents in gold for document in documents]
-    linker = _load(kb, model)
+    linker = None
+    if kb is not None:
+        from wellread.linker import Linker
+
+        everything = None if threshold is None else 0.0
+        linker = Linker.load(kb, model or "auto", threshold=everything, sources=sources, precision=precision)
     known = None if linker is None else cache(linker.kb.__contains__)
     if known is not None:
         _note_strangers(texts, known, str(kb))
@@ -144,14 +159,6 @@ def _note_strangers(texts: Sequence[Document], known: Callable[[str], bool], kb:
         )
 
 
-def _load(kb: str | None, model: str | None) -> Linker | None:
-    if kb is None:
-        return None
-    from wellread.linker import Linker
-
-    return Linker.load(kb=kb, model=model or "prior")  # type: ignore[arg-type]  # load refuses a model it does not know
-
-
 def _link(linker: Linker, texts: list[Document]) -> list[Document]:
     """Links for the gold texts, under the gold ids."""
     begin = time.monotonic()
@@ -167,7 +174,11 @@ def _save(path: str, predicted: Sequence[Document]) -> None:
 
 
 def _keep_above(threshold: float, document: Document) -> Document:
-    kept = tuple(link for link in document.links if link.entity is None or link.score >= threshold)
+    kept = tuple(
+        link
+        for link in document.links
+        if link.score >= threshold or (link.entity is None and link.mention_score is None)  # a tagger's NIL stays
+    )
     return replace(document, links=kept)
 
 

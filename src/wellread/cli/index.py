@@ -61,11 +61,11 @@ def build(kb: str, to: str | None, kind: Any, compression: Any, model: str | Non
     from wellread.kb.packaged import open_kb
     from wellread.knowledge.build import build_index
     from wellread.knowledge.vectors import Encoding
-    from wellread.linker.elq import load_encoder
+    from wellread.linker.elq import load_tower
 
     progress = Encoding()
     with open_kb(kb) as opened:
-        encoder = load_encoder(model)
+        encoder = load_tower(model)
         with console.progress_bar(f"indexing {opened.path.name}", progress):
             index = build_index(opened, encoder, to, kind=kind, compression=compression, progress=progress)
     if as_json:

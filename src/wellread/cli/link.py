@@ -30,31 +30,41 @@ _MOST_ROWS = 500
 )
 @click.option("--file", "-f", "file", help="Read the text from a file; - is standard input.")
 @click.option("--lines", is_flag=True, help="Every line is a text of its own, linked as it comes.")
-@click.option("--model", type=click.Choice(["prior"]), default="prior", show_default=True, help="How to decide.")
 @click.option(
-    "--mentions",
-    type=click.Choice(["names", "spacy"]),
-    default="names",
+    "--model",
+    default="auto",
     show_default=True,
-    help="Every name of the KB, or spaCy's named entities (unknown ones become NIL).",
-)
-@click.option("--case", type=click.Choice(["folded", "title", "exact"]), default="folded", show_default=True)
-@click.option("--overlaps", type=click.Choice(["longest", "all"]), default="longest", show_default=True)
-@click.option("--min-chars", type=click.IntRange(min=1), default=2, show_default=True, help="Pass over shorter names.")
-@click.option(
-    "--stop-words",
-    type=click.Choice(["english", "none"]),
-    default="english",
-    show_default=True,
-    help="Names made only of these words are passed over.",
+    help="elq (reads the text), prior (names alone), or a folder; auto: prior for WordNet, else elq.",
 )
 @click.option(
     "--threshold",
-    default=0.0,
-    show_default=True,
     type=click.FloatRange(0, 1),
     callback=refuse_nan,
-    help="Leave out weaker links.",
+    help="Leave out weaker links.  [default: the model's best]",
+)
+@click.option("--overlaps", type=click.Choice(["longest", "all"]), default="longest", show_default=True)
+@click.option("--kind", "kinds", multiple=True, help="elq: link only to entities of this kind; may be repeated.")
+@click.option("--among", help="elq: link only to the entities whose ids are in this file, one a line.")
+@click.option("--no-nil", is_flag=True, help="elq: do not tell mentions of what the KB does not hold.")
+@click.option(
+    "--sources",
+    type=click.Choice(["union", "dense", "names"]),
+    default="union",
+    show_default=True,
+    help="elq: candidates by meaning and by name, or one of the two.",
+)
+@click.option("--precision", type=click.Choice(["auto", "fp32", "int8"]), default="auto", show_default=True)
+@click.option(
+    "--mentions",
+    type=click.Choice(["names", "spacy"]),
+    help="prior: every name of the KB, or spaCy's named entities (unknown ones become NIL).  [default: names]",
+)
+@click.option("--case", type=click.Choice(["folded", "title", "exact"]), help="prior: letters to match.")
+@click.option("--min-chars", type=click.IntRange(min=1), help="prior: pass over shorter names.  [default: 2]")
+@click.option(
+    "--stop-words",
+    type=click.Choice(["english", "none"]),
+    help="prior: names made only of these words are passed over.  [default: english]",
 )
 @click.option(
     "--format",
@@ -69,15 +79,10 @@ def command(
     kbs: tuple[str, ...],
     file: str | None,
     lines: bool,
-    model: Any,
-    mentions: Any,
-    case: Any,
-    overlaps: Any,
-    min_chars: int,
-    stop_words: str,
-    threshold: float,
+    model: str,
     format_: str,
     to: str,
+    **given: Any,
 ) -> None:
     """Link TEXT (or a file, or standard input) to knowledge bases.
 
@@ -89,7 +94,6 @@ def command(
     """
     from wellread import console
     from wellread.linker import Linker
-    from wellread.mentions.candidates import Reading
 
     if text is not None and file is not None:
         raise UsageError("give the text as an argument or with --file, not both")
@@ -99,17 +103,40 @@ def command(
         raise UsageError("brat's offsets are those of one text; leave out --lines, or choose --format json or conll")
     if format_ == "conll" and len(kbs) > 1:
         console.note("conll has one link at each place: the longest of all knowledge bases is written")
-    reading = Reading(
-        overlaps=overlaps, case=case, min_chars=min_chars, stop_words=() if stop_words == "none" else None
-    )
     with ExitStack() as stack:
         linkers = [
-            stack.enter_context(
-                Linker.load(kb, model, mentions=mentions, reading=reading, threshold=threshold, name=name)
-            )
+            stack.enter_context(Linker.load(kb, model, name=name, **_settings(given)))
             for name, kb in _named(kbs).items()
         ]
         _write(_linked(linkers, _texts(text, file, lines)), format_, to, _describer(linkers))
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    """What the options mean to `Linker.load`; what was not given is left to the model."""
+    from wellread.files import decode, read_lines, told
+    from wellread.mentions.candidates import Reading
+
+    all_overlaps = given["overlaps"] == "all"
+    settings: dict[str, Any] = {
+        "threshold": given["threshold"],
+        "sources": given["sources"],
+        "precision": given["precision"],
+        "nil": not given["no_nil"],
+        "overlaps": "keep" if all_overlaps else "auto",
+        "kinds": given["kinds"] or None,
+    }
+    if given["among"] is not None:
+        path = given["among"]
+        found = (decode(line, f"{told(path)}, line {number}").strip() for number, line in read_lines(path))
+        settings["among"] = [id for id in found if id]
+    by_name = {name: given[name] for name in ("case", "min_chars") if given[name] is not None}
+    if given["stop_words"] is not None:
+        by_name["stop_words"] = () if given["stop_words"] == "none" else None
+    if by_name:
+        settings["reading"] = Reading(overlaps=given["overlaps"], **by_name)
+    if given["mentions"] is not None:
+        settings["mentions"] = given["mentions"]
+    return settings
 
 
 def _named(kbs: Sequence[str]) -> dict[str, str]:
@@ -174,7 +201,7 @@ def _linked(linkers: list[Linker], texts: Iterable[str]) -> Iterator[Document]:
         layers = [linker.link(text) for linker in linkers]
         links = sorted((link for layer in layers for link in layer.links), key=lambda link: (link.start, -link.end))
         yield replace(
-            layers[0], links=tuple(links), meta={"kb": [layer.meta["kb"] for layer in layers], "model": "prior"}
+            layers[0], links=tuple(links), meta={key: [layer.meta[key] for layer in layers] for key in ("kb", "model")}
         )
 
 

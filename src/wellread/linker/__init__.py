@@ -79,6 +79,8 @@ class Linker:
             model = "prior" if by_name else "elq"
         if str(model) == "prior":
             annotator = _annotator(mentions)
+            if reading is None and overlaps == "keep":
+                reading = Reading(overlaps="all")
             reader = PriorReader(opened, reading=reading, threshold=threshold or 0.0, annotator=annotator, name=called)
             return cls(opened, reader)
         if mentions != "names" or reading is not None:

@@ -89,14 +89,13 @@ class WindowCutter:
         if not len(ids):
             return
         spans = np.array(code.offsets, np.int64).reshape(-1, 2)
-        begins = np.ones(len(ids), bool)
+        solid = np.flatnonzero(~_trim(text, spans))
+        begins, ends = np.zeros(len(ids), bool), np.zeros(len(ids), bool)
+        begins[solid] = ends[solid] = True
         if self._whole_words:
-            words = np.array([-1 if word is None else word for word in code.word_ids], np.int64)
-            begins[1:] = words[1:] != words[:-1]
-        ends = np.append(begins[1:], True)
-        blank = spans[:, 1] <= spans[:, 0]
-        begins, ends = begins & ~blank, ends & ~blank
-        _trim(text, spans)
+            words = np.array([-1 if word is None else word for word in code.word_ids], np.int64)[solid]
+            changes = words[1:] != words[:-1]
+            begins[solid[1:]], ends[solid[:-1]] = changes, changes
         for first, last, owned, not_owned in self._cuts(len(ids)):
             mine = begins[first:last].copy()
             mine[: owned - first] = False
@@ -125,10 +124,16 @@ class WindowCutter:
         return np.concatenate((np.zeros(before, part.dtype), part, np.zeros(after, part.dtype)))
 
 
-def _trim(text: str, spans: Offsets) -> None:
-    """Leave the blank out that byte-level and SentencePiece tokenizers count to the word behind it."""
+def _trim(text: str, spans: Offsets) -> Flags:
+    """Leave the blank out that byte-level and SentencePiece tokenizers count to the word behind it.
+
+    True for pieces that are nothing but that: a mention neither begins nor ends with them.
+    """
+    hollow_mask = np.asarray(spans[:, 1] <= spans[:, 0])
     for row in np.flatnonzero([text[start : start + 1].isspace() for start in spans[:, 0].tolist()]).tolist():
         start, end = spans[row].tolist()
         while end - start > 1 and text[start].isspace():
             start += 1
         spans[row, 0] = start
+        hollow_mask[row] |= text[start : start + 1].isspace()
+    return hollow_mask

@@ -24,6 +24,7 @@ VERBS = {
     "link": "Link a text to a knowledge base.",
     "evaluate": "Score a linker on linked text.",
     "train": "Train a linker from linked text, or from a knowledge base alone.",
+    "convert": "Make a linker of the checkpoint that ELQ's authors released.",
 }
 
 

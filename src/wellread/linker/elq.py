@@ -71,7 +71,7 @@ def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None =
 def cutter_of(config: ElqConfig) -> WindowCutter:
     """How a linker's texts are cut: half of what windows share holds its longest mention."""
     shared = max(24, 2 * config.longest)
-    width = max(192, 2 * shared + 2)
+    width = max(config.window or 192, 2 * shared + 2)
     return WindowCutter(load_tokenizer(config.encoder), width=width, shared=shared, whole_words=config.whole_words)
 
 

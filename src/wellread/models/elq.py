@@ -16,6 +16,7 @@ the model was trained with them.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -31,7 +32,7 @@ from transformers import PreTrainedModel
 from wellread import config as settings
 from wellread.errors import InputError
 from wellread.files import storage, write_atomically
-from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer
+from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, width_of
 from wellread.nn.packing import Packing, encode
 from wellread.nn.spans import span_means, span_scores
 
@@ -71,17 +72,38 @@ class ElqConfig:
     """Scale and shift that make scores of links the share of them that is right (`linker.decoding`)."""
     threshold: float = 0.5
     """The calibrated score with the best F1 on development data."""
+    window: int | None = None
+    """Pieces that are read at once, where the encoder learned with fewer than 192; None: 192."""
 
     @classmethod
     def read(cls, folder: Path) -> ElqConfig:
-        """From the `config.json` in a folder."""
+        """From the `config.json` in a folder; names that begin with "./" are of folders in it."""
         try:
             data = json.loads((folder / "config.json").read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{folder} has no linker: {error}; give a folder that wellread train linker wrote"
             ) from error
-        return settings.from_dict(cls, data)
+        return settings.from_dict(cls, data)._named(lambda name: _from(folder, name))
+
+    def write(self, folder: Path) -> None:
+        """To the `config.json` in a folder, which can be moved with the folders in it."""
+        told = self._named(lambda name: _told_in(folder, name))
+        with write_atomically(folder / "config.json") as file:
+            file.write(json.dumps(asdict(told), indent=2).encode() + b"\n")
+
+    def _named(self, rename: Callable[[str], str]) -> ElqConfig:
+        entity_encoder = None if self.entity_encoder is None else rename(self.entity_encoder)
+        return replace(self, encoder=rename(self.encoder), entity_encoder=entity_encoder)
+
+
+def _from(folder: Path, name: str) -> str:
+    return str((folder / name).resolve()) if name.startswith("./") else name
+
+
+def _told_in(folder: Path, name: str) -> str:
+    path, root = Path(_from(Path(), name)), folder.resolve()  # "./" in a recipe is where the training began
+    return f"./{path.relative_to(root).as_posix()}" if path.is_relative_to(root) else _from(Path(), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +140,7 @@ class Elq(nn.Module):
             add_adapters(encoder, config.rank)
         entity_dim = None
         if config.entity_encoder is not None:
-            entity_dim = int(load_encoder(config.entity_encoder).config.hidden_size)
+            entity_dim = width_of(config.entity_encoder)
         return cls(config, encoder, entity_dim)
 
     @classmethod
@@ -162,8 +184,7 @@ class Elq(nn.Module):
                 load_tokenizer(self.config.encoder).save(str(folder / "encoder" / "tokenizer.json"))
             with write_atomically(folder / WEIGHTS) as file:
                 file.write(save({name: part.detach().contiguous() for name, part in self.learned().items()}))
-            with write_atomically(folder / "config.json") as file:
-                file.write(json.dumps(asdict(self.config), indent=2).encode() + b"\n")
+            self.config.write(folder)
 
     def calibrate(self, scale: float, shift: float, threshold: float) -> None:
         """Keep what development data said of the scores."""

@@ -34,6 +34,8 @@ class EntityTower:
         self.tokenizer.enable_truncation(config.entity_pieces)
         self.dim = int(encoder.config.hidden_size)  # type: ignore[arg-type, union-attr]
         self.fingerprint = fingerprint
+        special = {piece.content for piece in tokenizer.get_added_tokens_decoder().values()}
+        self._ends_titles = config.separator.strip() in special
 
     @classmethod
     def load(cls, config: ElqConfig) -> EntityTower:
@@ -56,7 +58,8 @@ class EntityTower:
         return vectors
 
     def _read(self, title: str, description: str) -> str:
-        return f"{title}{self.config.separator}{description}" if description else title
+        """A separator that is a special piece is written even before nothing, as the authors do."""
+        return f"{title}{self.config.separator}{description}" if description or self._ends_titles else title
 
 
 def fingerprint_of(config: ElqConfig) -> str:

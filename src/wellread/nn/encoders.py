@@ -15,7 +15,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 from transformers.utils import logging
 
 from wellread import assets
@@ -71,6 +71,15 @@ def load_encoder(name: str) -> PreTrainedModel:
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None  # type: ignore[assignment]
     return pack(encoder)
+
+
+def width_of(name: str) -> int:
+    """The width of an encoder's states, without loading its weights."""
+    folder = find_encoder(name)
+    try:
+        return int(AutoConfig.from_pretrained(folder, local_files_only=True).hidden_size)
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{folder} has no encoder that transformers can load: {error}") from error
 
 
 def load_tokenizer(name: str) -> Tokenizer:

@@ -95,6 +95,10 @@ def load_tokenizer(name: str) -> Tokenizer:
         from transformers import AutoTokenizer
 
         try:
+            if not any(
+                path.name in {"vocab.txt", "vocab.json"} or path.suffix == ".model" for path in folder.iterdir()
+            ):
+                raise OSError("it has no pieces")  # of which transformers makes a tokenizer that knows none
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{folder} has no fast tokenizer; add its tokenizer.json") from error
@@ -103,7 +107,6 @@ def load_tokenizer(name: str) -> Tokenizer:
     return tokenizer
 
 
-@cache
 def digest_of(name: str) -> str:
     """A digest of an encoder's weights and pieces: two encoders with the same one give the same vectors."""
     if name in assets.ASSETS:
@@ -112,9 +115,16 @@ def digest_of(name: str) -> str:
         return hashlib.sha256(repr(files).encode()).hexdigest()
     digest = hashlib.sha256()
     for file in sorted(path for path in find_encoder(name).iterdir() if _matters(path.name)):
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+        about = file.stat()
+        digest.update(_digest_of_file(file.resolve(), about.st_size, about.st_mtime_ns))
     return digest.hexdigest()
+
+
+@cache
+def _digest_of_file(file: Path, size: int, changed_at: int) -> bytes:
+    """Of its bytes; size and time are but what it is remembered by."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
 
 
 def _matters(file: str) -> bool:

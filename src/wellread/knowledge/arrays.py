@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from wellread.files import write_atomically
 
-_CODES = {"F16": np.float16, "F32": np.float32, "U64": np.uint64, "I64": np.int64, "U32": np.uint32, "U8": np.uint8}
+_CODES = {
+    "F16": np.float16,
+    "F32": np.float32,
+    "U64": np.uint64,
+    "I64": np.int64,
+    "U32": np.uint32,
+    "U8": np.uint8,
+    "I8": np.int8,
+}
 
 
 @dataclass(frozen=True)

@@ -4,42 +4,41 @@
   vector turned onto its main axes) 25 k entities are scanned in the time of a few thousand.
 - *ivf* looks into the nearest of many clusters only; *hnsw* follows a graph of neighbours.
 
-What a compressed index returns is scored again by the rows themselves, kept as float16, or as int8 where float16 would
+What a compressed index proposes is scored again by the rows themselves, kept as float32, or as int8 where float32 would
 take more than `ROOM`. How many clusters and candidates are needed is measured on the entities' own vectors, disturbed
 as a mention disturbs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import UsageError
-from wellread.knowledge.search import Choice, look
+from wellread.knowledge.rows import Form, Rows, blocks
+from wellread.knowledge.search import Choice, Proposer, look
 from wellread.knowledge.vectors import Encoding
 
 KINDS, COMPRESSIONS = ("auto", "exact", "hnsw", "ivf"), ("auto", "none", "int8", "pq")
 
 ROOM = 256_000_000
-"""Bytes that the rows of an index may take as float16; more are kept as int8."""
+"""Bytes that the rows of an index may take as float32; larger ones are kept as int8."""
 
 UNCOMPRESSED, SCANNED = 2_000, 40_000
 """Up to so many entities all are compared as they are; up to so many, compressed."""
 
-WANTED = 0.99
-"""Share of the true ten nearest that a tuned index finds; the bar is 0.98."""
+WANTED = 0.993
+"""Share that a tuned index finds of what could be found by looking at all its rows; the bar is 0.98 of exact search."""
 
 _FEWEST = 1_000
 _LINKS = 32
 _ROUNDS = 8
-_BLOCK = 65_536
+_PROBES = {"exact": [1], "hnsw": [16, 32, 64, 128, 256], "ivf": [8, 12, 16, 24, 32, 48, 64, 96, 128]}
 _SAMPLE = 131_072
-_TRIALS = 256
+_TRIALS = 512
 _DISTURBANCE = 0.7
 """Length of what is added to a vector to make a trial query of it, in its own: their cosine is then about 0.82."""
 
@@ -75,58 +74,46 @@ def choose(count: int, dim: int, kind: str = "auto", compression: str = "auto") 
     if compression == "auto":
         compression = "int8" if kind == "hnsw" else "none" if kind == "exact" and count <= UNCOMPRESSED else "pq"
     clusters = max(1, min(1 << round(np.log2(4 * max(count, 1) ** 0.5)), count // 39)) if kind == "ivf" else 0
-    rows: Literal["float16", "int8"] = "float16" if compression == "none" or 2 * count * dim <= ROOM else "int8"
+    small = (kind, compression) == ("exact", "int8") or (compression != "none" and 4 * count * dim > ROOM)
+    rows: Form = "int8" if small else "float32"
     return Choice(kind, compression, rows, clusters, why)  # type: ignore[arg-type]  # checked above
 
 
-def make(choice: Choice, vectors: NDArray[np.float16], progress: Encoding) -> tuple[faiss.Index, faiss.Index]:
-    """The index that is searched and the rows that score again (the same where scores are exact at once)."""
-    dim = vectors.shape[1]
-    base = _searched(choice, vectors, progress)
-    if (choice.kind, choice.compression) == ("exact", "none"):
-        progress.step = "adding entities"
-        _add(vectors, base)
-        return base, base
-    kept = faiss.ScalarQuantizer.QT_fp16 if choice.rows == "float16" else faiss.ScalarQuantizer.QT_8bit
-    rows = faiss.IndexScalarQuantizer(dim, kept, faiss.METRIC_INNER_PRODUCT)
-    if choice.rows == "int8":
-        rows.train(_sample(vectors, _SAMPLE))
-    progress.step = "adding entities"
-    _add(vectors, base, rows)
-    return base, rows
+def make(choice: Choice, vectors: NDArray[np.float16], progress: Encoding) -> Proposer | None:
+    """What proposes candidates, learned from the vectors and filled with them; None where all rows are compared."""
+    if choice.kind == "exact" and choice.compression != "pq":
+        return None
+    progress.step = "learning clusters and codes" if choice.kind == "ivf" else "learning codes"
+    proposer = _learn(choice, _sample(vectors, max(_SAMPLE, 32 * choice.clusters)))
+    progress.step, progress.done_bytes, progress.total_bytes = "", 0, len(vectors)
+    for block in blocks(vectors):
+        proposer.index.add(block @ proposer.axes if proposer.axes.size else block)
+        progress.done_bytes += len(block)
+    return proposer
 
 
-def _searched(choice: Choice, vectors: NDArray[np.float16], progress: Encoding) -> faiss.Index:
-    """The trained, empty index."""
-    dim, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
+def _learn(choice: Choice, sample: NDArray[np.float32]) -> Proposer:
+    nothing = np.zeros((0, 0), np.float32)
+    metric, dim = faiss.METRIC_INNER_PRODUCT, sample.shape[1]
     if choice.kind == "hnsw":
         codes = "Flat" if choice.compression == "none" else "SQ8"
         index = faiss.index_factory(dim, f"HNSW{_LINKS},{codes}", metric)
         index.hnsw.efConstruction = 80
-        if choice.compression != "none":
-            index.train(_sample(vectors, _SAMPLE))
-        return index
-    if (choice.kind, choice.compression) == ("exact", "none"):
-        return faiss.IndexFlatIP(dim)
-    progress.step = "learning clusters and codes" if choice.kind == "ivf" else "learning codes"
-    sample = _sample(vectors, max(_SAMPLE, 32 * choice.clusters))
-    axes = _main_axes(sample) if choice.compression == "pq" else np.eye(dim, dtype=np.float32)
-    inner = axes.shape[1]
-    codes = {"none": "SQfp16", "int8": "SQ8", "pq": f"PQ{inner // 2}x4fs"}[choice.compression]
-    turned = sample @ axes
-    if choice.kind == "ivf":
-        index = faiss.index_factory(inner, f"IVF{choice.clusters}_HNSW16,{codes}", metric)
-        index.quantizer.add(_centres(turned, choice.clusters))
-        faiss.downcast_index(index.quantizer).hnsw.efSearch = 64
+        index.train(sample)
+        return Proposer(index, nothing, nothing)
+    axes = _main_axes(sample) if choice.compression == "pq" else nothing
+    turned = sample @ axes if axes.size else sample
+    codes = {"none": "SQfp16", "int8": "SQ8", "pq": f"PQ{turned.shape[1] // 2}x4fs"}[choice.compression]
+    if choice.kind == "exact":
+        index, centres = faiss.index_factory(turned.shape[1], codes, metric), nothing
     else:
-        index = faiss.index_factory(inner, codes, metric)
+        # The graph of centres only finds the cluster of what is added; queries are compared with all of them.
+        index = faiss.index_factory(turned.shape[1], f"IVF{choice.clusters}_HNSW32,{codes}", metric)
+        centres = _centres(turned, choice.clusters)
+        index.quantizer.add(centres)
+        faiss.downcast_index(index.quantizer).hnsw.efSearch = 128
     index.train(turned[:_SAMPLE])
-    if choice.compression != "pq":
-        return index
-    turn = faiss.LinearTransform(dim, inner, False)
-    faiss.copy_array_to_vector(np.ascontiguousarray(axes.T).ravel(), turn.A)
-    turn.is_trained = True
-    return faiss.IndexPreTransform(turn, index)
+    return Proposer(index, axes, np.ascontiguousarray(centres.T))
 
 
 def _main_axes(sample: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -164,18 +151,6 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9), np.float32)
 
 
-def _add(vectors: NDArray[np.float16], *indexes: faiss.Index) -> None:
-    for block in blocks(vectors):
-        for index in indexes:
-            index.add(block)
-
-
-def blocks(vectors: NDArray[np.float16]) -> Iterator[NDArray[np.float32]]:
-    """All rows in order, as float32, some at a time."""
-    for begin in range(0, len(vectors), _BLOCK):
-        yield vectors[begin : begin + _BLOCK].astype(np.float32)
-
-
 def _sample(vectors: NDArray[np.float16], most: int) -> NDArray[np.float32]:
     if len(vectors) <= most:
         return vectors.astype(np.float32)
@@ -184,30 +159,27 @@ def _sample(vectors: NDArray[np.float16], most: int) -> NDArray[np.float32]:
 
 
 def tune(
-    choice: Choice, searched: faiss.Index, rows: faiss.Index, vectors: NDArray[np.float16], progress: Encoding
+    choice: Choice, proposer: Proposer | None, rows: Rows, vectors: NDArray[np.float16], progress: Encoding
 ) -> Choice:
-    """How widely to look so that `WANTED` of the ten nearest are found, by trial."""
-    if searched is rows:
+    """How far to look so that `WANTED` is found, by trial, the cheapest settings first."""
+    if proposer is None and choice.rows == "float32":
         return choice
     progress.step = "trying it out"
     queries = trial_queries(vectors)
     true = nearest(vectors, queries, 10)
-
-    def tried(probes: int, candidates: int) -> Choice:
+    ceiling = recall(rows.search(queries, 10)[1], true) if choice.rows == "int8" else 1.0
+    if proposer is None:
+        return replace(choice, recall=ceiling)
+    far = [(probes, candidates) for probes in _PROBES[choice.kind] for candidates in (40, 60, 80, 120, 160, 320)]
+    size = len(vectors) / choice.clusters / 250 if choice.kind == "ivf" else 1.0
+    best = choice
+    for probes, candidates in sorted(far, key=lambda one: 3 * size * one[0] + one[1]):
         trial = replace(choice, probes=probes, candidates=candidates)
-        return replace(trial, recall=recall(look(trial, searched, rows, queries, 10)[1], true))
-
-    wide = [1] if choice.kind == "exact" else [16, 24, 32, 48, 64, 96, 128]
-    most = 320
-    best = tried(wide[0], most)
-    for probes in wide[1:]:
-        if best.recall >= WANTED + 0.002:
+        found = recall(look(trial, proposer, rows, queries, 10)[1], true)
+        if not best.candidates or found > best.recall:
+            best = replace(trial, recall=found)
+        if found >= WANTED * ceiling:
             break
-        best = tried(probes, most)
-    for candidates in (40, 60, 80, 120, 160):
-        fewer = tried(best.probes, candidates)
-        if fewer.recall >= min(WANTED, best.recall - 0.001):
-            return fewer
     return best
 
 
@@ -226,18 +198,7 @@ def trial_queries(vectors: NDArray[np.float16], count: int = _TRIALS, seed: int 
 
 def nearest(vectors: NDArray[np.float16], queries: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """The true nearest rows, by comparing all."""
-    best = np.full((len(queries), k), -np.inf, np.float32)
-    rows = np.full((len(queries), k), -1, np.int64)
-    begin = 0
-    for block in blocks(vectors):
-        scores = np.concatenate([best, queries @ block.T], axis=1)
-        there = np.concatenate(
-            [rows, np.broadcast_to(np.arange(begin, begin + len(block)), (len(queries), len(block)))], 1
-        )
-        top = np.argpartition(-scores, k - 1, axis=1)[:, :k]
-        best, rows = np.take_along_axis(scores, top, 1), np.take_along_axis(there, top, 1)
-        begin += len(block)
-    return rows
+    return Rows(vectors).search(queries, k)[1]
 
 
 def recall(found: NDArray[np.int64], true: NDArray[np.int64]) -> float:

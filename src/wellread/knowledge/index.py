@@ -19,7 +19,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import faiss
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,7 +29,8 @@ from wellread.kb.store import KnowledgeBase
 from wellread.knowledge import choice as choosing
 from wellread.knowledge.changes import Changes
 from wellread.knowledge.folder import locked, mending, read_manifest, sweep, vectors_folder, write_manifest
-from wellread.knowledge.search import Choice, best, bitmap, look, read, write
+from wellread.knowledge.rows import Found, Rows, best, load_rows, save_rows
+from wellread.knowledge.search import Choice, Proposer, Subset, load_proposer, look, save_proposer
 from wellread.knowledge.vectors import Encoding, EntityEncoder, EntityVectors, encode, text_key
 
 FORMAT = "wellread index 1"
@@ -44,18 +44,6 @@ _SLACK = 32
 
 
 @dataclass(frozen=True)
-class Subset:
-    """Some of the entities of an index, to search among; valid for the index that made it."""
-
-    rows: NDArray[np.int64]
-    state: str
-    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-@dataclass(frozen=True)
 class EntityIndex:
     """The nearest entities of a vector. Rows number the entities; ids and titles are found by row."""
 
@@ -65,8 +53,8 @@ class EntityIndex:
     revision: int
     state: str
     """Changes whenever the index does."""
-    _searched: faiss.Index = field(repr=False)
-    _rows: faiss.Index = field(repr=False)
+    _proposer: Proposer | None = field(repr=False)
+    _rows: Rows = field(repr=False)
     _told: dict[str, Any] = field(repr=False)
 
     @classmethod
@@ -83,15 +71,20 @@ class EntityIndex:
         chosen = choosing.choose(len(vectors), vectors.dim, kind, compression)
         folder, token = vectors.folder, uuid.uuid4().hex[:12]
         with locked(folder, vectors.kb), storage(folder):
+            files = [f"rows-{token}.safetensors"]
             try:
-                searched, rows = choosing.make(chosen, vectors.rows, progress)
-                chosen = choosing.tune(chosen, searched, rows, vectors.rows, progress)
+                proposer = choosing.make(chosen, vectors.rows, progress)
+                progress.step = "writing the index"
+                save_rows(folder / files[0], vectors.rows, chosen.rows)
+                rows = load_rows(folder / files[0])
+                if proposer is not None:
+                    files += [f"index-{token}.faiss", f"axes-{token}.safetensors"]
+                    save_proposer(proposer, folder / files[1], folder / files[2])
+                chosen = choosing.tune(chosen, proposer, rows, vectors.rows, progress)
             except RuntimeError as error:
                 if "interrupt" in str(error).lower():
                     raise KeyboardInterrupt from None
                 raise
-            progress.step = "writing the index"
-            files = {f"index-{token}.faiss": searched} | ({} if searched is rows else {f"rows-{token}.faiss": rows})
             told: dict[str, Any] = {
                 "format": FORMAT,
                 "vectors": read_manifest(folder / "vectors.json", "wellread vectors 1"),
@@ -99,7 +92,7 @@ class EntityIndex:
                 "changes": None,
                 "choice": chosen.told(),
                 "asked": [kind, compression],
-                "files": {name: write(index, folder / name) for name, index in files.items()},
+                "files": {name: (folder / name).stat().st_size for name in files},
             }
             if (told["vectors"] or {}).get("file") != vectors.file:
                 raise KnowledgeBaseError(
@@ -164,9 +157,10 @@ class EntityIndex:
     def _of_manifest(cls, folder: Path, told: dict[str, Any]) -> EntityIndex:
         vectors = EntityVectors.of_manifest(folder, told["vectors"])
         try:
-            files = [read(folder / name, size) for name, size in told["files"].items()]
+            files = [_whole(folder / name, size) for name, size in told["files"].items()]
+            rows, proposer = load_rows(files[0]), load_proposer(files[1], files[2]) if files[1:] else None
             changes = Changes.load(folder / told["changes"]) if told["changes"] else Changes.none(vectors.dim)
-            if any(index.ntotal != len(vectors) for index in files):
+            if len(rows) != len(vectors) or (proposer is not None and proposer.index.ntotal != len(vectors)):
                 raise ValueError("its parts do not fit together")
             chosen = Choice(**told["choice"])
         except FileNotFoundError:
@@ -178,7 +172,7 @@ class EntityIndex:
                 f"{mending(vectors.kb)}"
             ) from error
         state = f"{vectors.file} {told['changes']}"
-        return cls(vectors, chosen, changes, int(told["revision"]), state, files[0], files[-1], told)
+        return cls(vectors, chosen, changes, int(told["revision"]), state, proposer, rows, told)
 
     def __len__(self) -> int:
         return len(self.vectors) - len(self.changes.gone) + len(self.changes)
@@ -223,51 +217,28 @@ class EntityIndex:
             rows = np.concatenate([rows, np.broadcast_to(new, added.shape)], axis=1)
         return best(scores, rows, k)
 
-    def _search_built(
-        self, queries: NDArray[np.float32], k: int, among: Subset | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def _search_built(self, queries: NDArray[np.float32], k: int, among: Subset | None) -> Found:
         """The nearest of what was built, without what is gone."""
         count, gone = len(self.vectors), self.changes.gone
         alive = count - len(gone) if among is None else int(np.searchsorted(among.rows, count))
         need = min(k, alive)
         if not need:
             return np.full((len(queries), 1), -np.inf, np.float32), np.full((len(queries), 1), -1, np.int64)
-        selector, widen = None, 1.0
-        if among is not None:
-            selector, widen = self._selector(among), count / alive
-        if among is not None and (self.choice.kind, self.choice.compression) == ("exact", "pq"):
-            return self._search_rows(queries, need, selector)  # faiss scans packed codes only whole
         wide = min(count, need + (0 if among is not None else min(len(gone), _SLACK)))
-        scores, rows = look(self.choice, self._searched, self._rows, queries, wide, among=selector, widen=widen)
+        scores, rows = look(self.choice, self._proposer, self._rows, queries, wide, among=among)
         if len(gone) and among is None:
             dead = np.isin(rows, gone)
             scores[dead], rows[dead] = -np.inf, -1
-        scores[rows < 0] = -np.inf
         short = np.flatnonzero((rows >= 0).sum(1) < need)
         if len(short):  # clusters that hold too few, or a neighbourhood that is gone: compare all
-            fill = self._search_rows(queries[short], need, selector if among is not None else self._alive)
+            there = among.rows[:alive] if among is not None else self._alive
             scores[short], rows[short] = -np.inf, -1
-            scores[short, :need], rows[short, :need] = fill
+            scores[short, :need], rows[short, :need] = self._rows.search(queries[short], need, there)
         return scores, rows
 
-    def _search_rows(
-        self, queries: NDArray[np.float32], k: int, selector: faiss.IDSelector | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        found: tuple[NDArray[np.float32], NDArray[np.int64]] = self._rows.search(
-            queries, k, params=faiss.SearchParameters(sel=selector)
-        )
-        return found
-
     @cached_property
-    def _alive(self) -> faiss.IDSelector:
-        return bitmap(
-            np.setdiff1d(np.arange(len(self.vectors)), self.changes.gone, assume_unique=True), len(self.vectors)
-        )
-
-    def _selector(self, among: Subset) -> faiss.IDSelector:
-        if "selector" not in among._kept:
-            among._kept["selector"] = bitmap(among.rows[among.rows < len(self.vectors)], len(self.vectors))
-        return among._kept["selector"]
+    def _alive(self) -> NDArray[np.int64]:
+        return np.setdiff1d(np.arange(len(self.vectors)), self.changes.gone, assume_unique=True)
 
     def _matrix(self, among: Subset) -> NDArray[np.float32]:
         if "matrix" not in among._kept:
@@ -286,7 +257,7 @@ class EntityIndex:
         found = np.zeros((len(asked), self.dim), np.float32)
         built = (asked >= 0) & (asked < len(self.vectors))
         if built.any():
-            found[built] = self._rows.reconstruct_batch(asked[built])
+            found[built] = self._rows.take(asked[built])
         new = asked >= len(self.vectors)
         found[new] = self.changes.vectors[asked[new] - len(self.vectors)]
         return found
@@ -338,10 +309,10 @@ class EntityIndex:
             lines.append(
                 f"looks at: {probes}{chosen.candidates} candidates, scored again by their {chosen.rows} vectors"
             )
-        lines.append(f"recall@10 of exact search: {chosen.recall:.3f}" + (" (measured)" if chosen.candidates else ""))
+        lines.append(f"recall@10 of exact search: {chosen.recall:.3f}" + (" (measured)" if chosen.recall < 1 else ""))
         if chosen.recall < 0.98:
             lines.append("that is little: build it with --compression int8 (or none) to find more")
-        lines.append(f"memory: at most {self.bytes / 1e6:,.0f} MB, mapped and shared where faiss can")
+        lines.append(f"memory: at most {self.bytes / 1e6:,.0f} MB, mostly mapped: processes share it")
         if len(self.changes) or len(self.changes.gone):
             lines.append(
                 f"since the build: {len(self.changes):,} added or changed, {len(self.changes.gone):,} gone "
@@ -411,3 +382,11 @@ class EntityIndex:
             return -1
         built = len(self.vectors)
         return int(self.vectors.texts[row] if row < built else self.changes.texts[row - built])
+
+
+def _whole(path: Path, size: int) -> Path:
+    """The path of a file that has the size it was written with."""
+    there = path.stat().st_size
+    if there != size:
+        raise ValueError(f"{path.name} has {there:,} bytes of {size:,}")
+    return path

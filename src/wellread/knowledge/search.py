@@ -1,13 +1,13 @@
-"""Searching what faiss holds: by the settings of a choice, scored again by the rows, and its files.
+"""Candidates for the nearest rows from faiss, scored again by the rows themselves; and the files of both.
 
-This is the hot path: two calls into faiss a batch, and no loop over queries.
+This is the hot path: for a batch of queries a product with the centres of clusters, one call into faiss, and one
+product with the rows that it proposes. No loop over queries.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.files import write_atomically
+from wellread.knowledge.arrays import map_arrays, save_arrays
+from wellread.knowledge.rows import Form, Found, Rows, best
 
 Kind = Literal["exact", "hnsw", "ivf"]
 Compression = Literal["none", "int8", "pq"]
-
-MAPPED = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
 
 # OpenMP's threads do not survive a fork: a child that asked for them would wait for ever.
 os.register_at_fork(after_in_child=lambda: faiss.omp_set_num_threads(1))
@@ -32,13 +32,13 @@ class Choice:
 
     kind: Kind
     compression: Compression
-    rows: Literal["float16", "int8"]
+    rows: Form
     clusters: int
     why: str
     probes: int = 1
     """Clusters looked into (ivf), or neighbours kept in mind (hnsw)."""
     candidates: int = 0
-    """How many are scored again for ten; 0 where scores are exact at once."""
+    """How many are scored again for ten; 0 where all are."""
     recall: float = 1.0
     """Share of the true ten nearest found in the trial."""
 
@@ -47,69 +47,103 @@ class Choice:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Subset:
+    """Some of the entities of an index, to search among; valid for the state of the index that made it."""
+
+    rows: NDArray[np.int64]
+    """Sorted."""
+    state: str
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def selector(self, count: int) -> faiss.IDSelector:
+        """What lets faiss look at these rows only, of so many."""
+        if "selector" not in self._kept:
+            chosen = np.zeros(count, np.bool_)
+            chosen[self.rows[self.rows < count]] = True
+            self._kept["selector"] = faiss.IDSelectorBitmap(np.packbits(chosen, bitorder="little"))
+        return self._kept["selector"]
+
+
+@dataclass(frozen=True)
+class Proposer:
+    """What proposes candidates: a faiss index, the axes that vectors are turned onto, the centres of its clusters."""
+
+    index: faiss.Index
+    axes: NDArray[np.float32]
+    """Columns; none where vectors are not turned."""
+    centres: NDArray[np.float32]
+    """Columns; none where there are no clusters."""
+
+    def propose(
+        self, queries: NDArray[np.float32], count: int, probes: int, selector: faiss.IDSelector | None
+    ) -> NDArray[np.int64]:
+        """The rows of so many candidates for each query; -1 where there are no more."""
+        turned = queries @ self.axes if self.axes.size else queries
+        found: NDArray[np.int64]
+        if self.centres.size:
+            return self._look_into_clusters(turned, count, probes, selector)
+        if selector is None and not isinstance(self.index, faiss.IndexHNSW):
+            _, found = self.index.search(turned, count)
+            return found
+        params = faiss.SearchParametersHNSW(efSearch=max(probes, count), sel=selector)
+        _, found = self.index.search(turned, count, params=params)
+        return found
+
+    def _look_into_clusters(
+        self, queries: NDArray[np.float32], count: int, probes: int, selector: faiss.IDSelector | None
+    ) -> NDArray[np.int64]:
+        nearness = queries @ self.centres
+        others = nearness.shape[1] - probes
+        near = np.argpartition(nearness, max(others, 1) - 1, axis=1)[:, others:]
+        nearness = np.ascontiguousarray(np.take_along_axis(nearness, near, 1))
+        near, queries = np.ascontiguousarray(near, np.int64), np.ascontiguousarray(queries)  # faiss sees bare pointers
+        scores = np.empty((len(queries), count), np.float32)
+        rows = np.empty((len(queries), count), np.int64)
+        # faiss's own shell around this takes neither a number of clusters nor a selector.
+        self.index.search_preassigned_c(
+            len(queries),
+            faiss.swig_ptr(queries),
+            count,
+            faiss.swig_ptr(near),
+            faiss.swig_ptr(nearness),
+            faiss.swig_ptr(scores),
+            faiss.swig_ptr(rows),
+            False,
+            faiss.SearchParametersIVF(nprobe=probes, sel=selector),
+        )
+        return rows
+
+
 def look(
     choice: Choice,
-    searched: faiss.Index,
-    rows: faiss.Index,
+    proposer: Proposer | None,
+    rows: Rows,
     queries: NDArray[np.float32],
     k: int,
     *,
-    among: faiss.IDSelector | None = None,
-    widen: float = 1.0,
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The nearest rows, scored by the rows themselves; `widen` looks so many times as far."""
-    if searched is rows and among is None:  # numpy's matrix product is several times that of faiss
-        scores = queries @ faiss.rev_swig_ptr(rows.get_xb(), rows.ntotal * rows.d).reshape(-1, rows.d).T
-        return best(scores, np.broadcast_to(np.arange(rows.ntotal), scores.shape), k)
-    if searched is rows:
-        found: tuple[NDArray[np.float32], NDArray[np.int64]] = rows.search(
-            queries, k, params=faiss.SearchParameters(sel=among)
-        )
-        return found
-    most = choice.clusters if choice.kind == "ivf" else rows.ntotal
-    probes = max(1, int(min(choice.probes * widen, most)))
-    if choice.kind == "ivf":
-        params = faiss.SearchParametersIVF(nprobe=probes, sel=among)
-    elif choice.kind == "hnsw":
-        params = faiss.SearchParametersHNSW(efSearch=max(probes, k), sel=among)
-    else:
-        params = faiss.SearchParameters(sel=among) if among is not None else None
-    if choice.compression == "pq" and params is not None:
-        params = faiss.SearchParametersPreTransform(index_params=params)
-    factor = (max(choice.candidates, 2 * k) + 0.5) / k
-    again = faiss.IndexRefineSearchParameters(k_factor=factor, base_index_params=params)
-    scored: tuple[NDArray[np.float32], NDArray[np.int64]] = faiss.IndexRefine(searched, rows).search(
-        queries, k, params=again
-    )
-    return scored
+    among: Subset | None = None,
+) -> Found:
+    """The k nearest rows by the settings of a choice, scored by the rows themselves."""
+    subset = among.rows[among.rows < len(rows)] if among is not None else None
+    if proposer is None or (among is not None and choice.kind == "exact"):  # faiss scans packed codes only whole
+        return rows.search(queries, k, subset)
+    probes, most = choice.probes, choice.clusters if choice.kind == "ivf" else len(rows)
+    if subset is not None:  # a tenth of the entities fills ten times as many clusters
+        probes = int(probes * len(rows) / max(len(subset), 1))
+    candidates = min(max(choice.candidates, 2 * k), len(rows))
+    selector = among.selector(len(rows)) if among is not None else None
+    proposed = proposer.propose(queries, candidates, max(1, min(probes, most)), selector)
+    return best(rows.score(queries, proposed), proposed, k)
 
 
-def best(scores: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The k best of each line, best first, of equal ones the lower row first."""
-    if scores.shape[1] < k:
-        missing = ((0, 0), (0, k - scores.shape[1]))
-        scores = np.pad(scores, missing, constant_values=-np.inf)
-        rows = np.pad(rows, missing, constant_values=-1)
-    if scores.shape[1] > 4 * k:
-        top = np.argpartition(-scores, k - 1, axis=1)[:, :k]
-        scores, rows = np.take_along_axis(scores, top, 1), np.take_along_axis(rows, top, 1)
-    order = np.lexsort((rows, -scores), axis=1)[:, :k]
-    scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
-    rows[np.isneginf(scores)] = -1
-    return scores, rows
-
-
-def bitmap(rows: NDArray[np.int64], count: int) -> faiss.IDSelector:
-    """What lets faiss look at some rows only."""
-    chosen = np.zeros(count, np.bool_)
-    chosen[rows] = True
-    return faiss.IDSelectorBitmap(np.packbits(chosen, bitorder="little"))
-
-
-def write(index: faiss.Index, path: Path) -> int:
-    """Write a faiss index whole; gives its size."""
+def save_proposer(proposer: Proposer, index_path: Path, axes_path: Path) -> None:
+    """Write both files, each whole."""
     failed: list[OSError] = []
-    with write_atomically(path) as file:
+    with write_atomically(index_path) as file:
 
         def take(data: bytes) -> int:
             try:
@@ -118,16 +152,14 @@ def write(index: faiss.Index, path: Path) -> int:
                 failed.append(error)
                 return len(data)
 
-        faiss.write_index(index, faiss.PyCallbackIOWriter(take))
+        faiss.write_index(proposer.index, faiss.PyCallbackIOWriter(take))
         if failed:
             raise failed[0]
-    return path.stat().st_size
+    save_arrays(axes_path, {"axes": proposer.axes, "centres": proposer.centres}, {})
 
 
-def read(path: Path, size: int) -> faiss.Index:
-    """Map a faiss index of so many bytes (what faiss cannot map, it reads)."""
-    if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    if path.stat().st_size != size:
-        raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes of {size:,}")
-    return faiss.read_index(str(path), MAPPED)
+def load_proposer(index_path: Path, axes_path: Path) -> Proposer:
+    """Map what `save_proposer` wrote (what faiss cannot map, it reads)."""
+    index = faiss.read_index(str(index_path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+    found = map_arrays(axes_path)
+    return Proposer(index, found["axes"].copy(), found["centres"].copy())

@@ -21,3 +21,23 @@ def plain_encoder(tmp_path_factory):
     from tests.tiny import write_encoder
 
     return write_encoder(tmp_path_factory.mktemp("tiny") / "plain", width=32, layers=1, reach=False)
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory, plain_encoder):
+    """A folder with `toy.kb`, its index, and `model`: a linker that learned for a moment what `toy_documents` ask."""
+    from tests.tiny import make_elq, teach, toy_documents, write_kb
+    from wellread.linker.elq import open_index
+    from wellread.tasks.linking import LinkingLearner, make_examples, split_off
+
+    folder = tmp_path_factory.mktemp("toy")
+    with write_kb(folder / "toy.kb") as kb:
+        model = make_elq(plain_encoder)
+        index = open_index(kb, model.config)
+        documents, dev = split_off(toy_documents(300), 60)
+        examples = make_examples(documents, model, index)
+        learner = LinkingLearner(model, kb, index, examples, {"toy": dev}, batch_pieces=256, leave_out=0.05)
+        teach(learner, 6)
+        learner.predictions()
+        model.save_pretrained(folder / "model")
+    return folder

@@ -121,7 +121,7 @@ def copy_kb(path: Path, to: Path) -> None:
 def remove_kb(path: Path) -> None:
     """Remove a KB and all that stands beside it."""
     for file in path.parent.glob(f"{path.name}*"):
-        file.unlink()
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
 
 
 def _compile(path: Path) -> None:

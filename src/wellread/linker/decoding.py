@@ -78,6 +78,13 @@ class Decoding:
             raise UsageError(f"the threshold is {self.threshold}; choose one from 0 (all) to 1 (only certain links)")
 
 
+    def log_threshold(self, calibration: Calibration) -> float:
+        """What log p must exceed; a span whose log p(mention) does not can never be linked."""
+        if self.kind == "joint":
+            return calibration.log_p(self.threshold)
+        return float(np.log(self.threshold)) if self.threshold > 0 else -np.inf
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """A text with the scores of all spans that may be mentions; `document` makes links of them."""
@@ -120,15 +127,10 @@ class Scored:
             self.mention_log_p,
             best,
             kind=decoding.kind,
-            threshold=self._log_threshold(decoding),
+            threshold=decoding.log_threshold(self.calibration),
             drop_overlaps=drop,
             wanted_mask=None if decoding.nil or not self.rows.size else self.rows[:, 0] >= 0,
         )
-
-    def _log_threshold(self, decoding: Decoding) -> float:
-        if decoding.kind == "joint":
-            return self.calibration.log_p(decoding.threshold)
-        return float(np.log(decoding.threshold)) if decoding.threshold > 0 else -np.inf
 
     def _links(self, kept: Sequence[int], decoding: Decoding) -> list[Link]:
         if not kept:

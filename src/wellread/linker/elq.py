@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from wellread import console
@@ -30,6 +31,7 @@ from wellread.mentions.windows import Window, WindowCutter
 from wellread.models.elq import Elq, ElqConfig
 from wellread.models.entities import EntityTower, fingerprint_of
 from wellread.nn.encoders import load_tokenizer, merge_adapters
+from wellread.nn.int8 import quantise, quantise_where_able
 from wellread.nn.packing import Packing
 from wellread.nn.spans import span_mask
 from wellread.text import Document
@@ -49,7 +51,13 @@ _PIECES = 2048
 
 def find_model(model: str | Path) -> Path:
     """The folder of a linker: "elq" is the packaged one, anything else a folder that was trained or converted."""
-    return PACKAGED if str(model) == "elq" else Path(model)
+    if str(model) == "elq":
+        return PACKAGED
+    if not Path(model).is_dir():
+        raise UsageError(
+            f"there is no model {str(model)!r}; choose elq or prior, or give a folder that wellread train linker wrote"
+        )
+    return Path(model)
 
 
 def load_tower(model: str | Path | None = None) -> EntityTower:
@@ -200,22 +208,23 @@ class ElqReader:
 
     def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
         """The links of each text."""
-        return (scored.document() for scored in self.score_many(texts))
+        least = self.decoding.log_threshold(self.calibration)
+        return (scored.document() for scored in self.score_many(texts, floor=max(self.search.floor, least)))
 
-    def score_many(self, texts: Sequence[str]) -> list[Scored]:
-        """The scores of each text."""
+    def score_many(self, texts: Sequence[str], *, floor: float | None = None) -> list[Scored]:
+        """The scores of each text; spans with a log p(mention) below the floor are not looked at."""
         self.pool.follow(lambda: self.tower)
         windows = [window for text in self.cutter.cut(texts) for window in text]
         found: list[list[tuple[Ints, Floats, Ints, Floats, Floats]]] = [[] for _ in texts]
         with torch.inference_mode(), self.kb.snapshot():
             for batch in _batches(windows):
-                spans = self._spans(batch)
+                spans = self._spans(batch, self.search.floor if floor is None else floor)
                 if not len(spans.first):
                     continue
                 self._score(texts, batch, spans, found)
         return [self._joined(text, parts) for text, parts in zip(texts, found, strict=True)]
 
-    def _spans(self, batch: Sequence[Window]) -> _Spans:
+    def _spans(self, batch: Sequence[Window], floor: float) -> _Spans:
         """One pass of the encoder, and the spans above the floor."""
         packing = Packing.of([len(window) for window in batch])
         ids = torch.from_numpy(np.concatenate([window.ids for window in batch]))
@@ -228,7 +237,7 @@ class ElqReader:
         states = self.model.states(ids, packing)
         log_p = logsigmoid(self.model.mention_scores(states))
         asked = span_mask(packing, special, self.config.longest, begins_mask=begins, ends_mask=ends)
-        asked &= log_p > self.search.floor
+        asked &= log_p > floor
         first, width = asked.nonzero(as_tuple=True)
         chosen = log_p[first, width].double().numpy()
         window = packing.text_of[first].numpy()
@@ -315,11 +324,25 @@ def load_reader(
     index = open_index(kb, ElqConfig.read(folder))
     elq = Elq.from_pretrained(folder).eval().requires_grad_(False)
     merge_adapters(elq.encoder)
+    if precision != "fp32":
+        reduce = quantise if precision == "int8" else quantise_where_able
+        elq.encoder = reduce(elq.encoder, _sample(kb, elq.config))
     if threshold is None:
         threshold = elq.config.threshold
     return ElqReader(
         elq, kb, index, search=search, among=among, decoding=replace(decoding, threshold=threshold), name=name
     )
+
+
+def _sample(kb: KnowledgeBase, config: ElqConfig) -> tuple[Tensor, Packing] | None:
+    """Some texts like those to come, to measure the ranges of 8 bits by: what the KB says of its first entities."""
+    with sqlite_errors(kb.path):
+        rows = kb.connection.execute("SELECT title, description FROM entities LIMIT 64").fetchall()
+    texts = [f"{title}: {description}" for title, description in rows] + [f"what is {row[0]}?".lower() for row in rows]
+    windows = [windows[0] for windows in cutter_of(config).cut(texts) if windows]
+    if not windows:
+        return None
+    return torch.from_numpy(np.concatenate([one.ids for one in windows])), Packing.of([len(one) for one in windows])
 
 
 def of_kinds(kb: KnowledgeBase, kinds: Iterable[str], among: Iterable[str] | None = None) -> list[str]:

@@ -7,7 +7,7 @@ may not be mentions: they are neither.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -87,8 +87,13 @@ class LinkingLearner:
         loss: EntityLoss = "softmax",
         nearest: int = 10,
         leave_out: float = 0.0,
+        incomplete: Collection[str] = (),
     ) -> None:
-        """`leave_out` is the share of gold entities that a batch pretends not to have: they teach what NIL is."""
+        """`leave_out` is the share of gold entities that a batch pretends not to have: they teach what NIL is.
+
+        Scores are calibrated on the development documents that have all their links, not on the `incomplete`.
+        """
+        self.incomplete = frozenset(incomplete)
         self.model, self.kb, self.index = model, kb, index
         self.examples, self.dev = examples, dev
         self.seed, self.batch_pieces, self.negatives, self.kind = seed, batch_pieces, negatives, loss
@@ -165,7 +170,8 @@ class LinkingLearner:
 
     def predictions(self) -> Predictions:
         """Calibrated scores of the development links; also sets the model's calibration and threshold."""
-        raw = _joined(self._predict(documents) for documents in self.dev.values())
+        complete = {name: documents for name, documents in self.dev.items() if name not in self.incomplete}
+        raw = _joined(self._predict(documents) for documents in (complete or self.dev).values())
         scale, shift = fit_temperature(_logits(np.asarray(raw.scores)), raw.right)
         scores = Calibration(scale, shift).scores(np.log(np.maximum(raw.scores, 1e-300)))
         calibrated = Predictions(scores, raw.right, raw.gold)

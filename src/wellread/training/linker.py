@@ -104,6 +104,7 @@ def train_linker(recipe: LinkerRecipe, folder: str | Path, *, resume: bool = Tru
             loss=recipe.loss,
             nearest=recipe.nearest,
             leave_out=recipe.leave_out,
+            incomplete=[_name(text) for text in recipe.text if not text.complete],
         )
         scores = train(learner, recipe.schedule, folder, recipe=recipe, resume=resume)
         model.eval()  # the loop leaves it as it learned: what dropout makes of scores is no calibration
@@ -139,6 +140,10 @@ def _read(
     told = ", ".join(f"{len(documents):,} of {name}" for name, documents in dev.items())
     console.note(f"learning from {len(examples):,} windows, developing on {told}")
     return examples, dev
+
+
+def _name(text: Text) -> str:
+    return Path(text.file).name.split(".")[0]
 
 
 def _documents(text: Text) -> tuple[list[Document], list[Document]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import building, encoding, faults, indexing, linking, matching, opening
+from benchmarks import accuracy, building, encoding, faults, indexing, linking, matching, opening, reading
 
 
 def main() -> int:
     """The first exit code that is not 0, else 0."""
-    benchmarks = (matching, opening, building, indexing, encoding, linking, faults)
+    benchmarks = (matching, opening, building, indexing, encoding, reading, linking, accuracy, faults)
     codes = [benchmark.main(sys.argv[1:]) for benchmark in benchmarks]
     return next((code for code in codes if code), 0)
 

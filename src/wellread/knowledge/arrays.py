@@ -84,7 +84,7 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
 class Strings:
     """Many strings as one run of UTF-8 bytes and the places where each ends."""
 
-    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.uint64]) -> None:
+    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.unsignedinteger]) -> None:
         self.text = memoryview(text)  # type: ignore[arg-type]  # an array is a buffer
         self.ends = ends
 

@@ -71,8 +71,13 @@ def text_key(title: str, description: str) -> int:
 
 
 def id_key(id: str) -> int:
-    """What an entity's row is found by."""
-    return int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    """What an entity's row is found by: 32 bits, for ids that share it are told apart anyway."""
+    return int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "little")
+
+
+def _narrow(most: int) -> type[np.unsignedinteger]:
+    """The narrower numbers that hold places up to `most`."""
+    return np.uint32 if most < 1 << 32 else np.uint64
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class EntityVectors:
     """Of every row, the `text_key` of what was encoded."""
     ids: Strings
     titles: Strings
-    _hashes: NDArray[np.uint64] = field(repr=False)
+    _hashes: NDArray[np.uint32] = field(repr=False)
     _hash_rows: NDArray[np.uint32] = field(repr=False)
 
     def __len__(self) -> int:
@@ -179,7 +184,7 @@ class EntityVectors:
         """The rows of entities; -1 for an id that is not there."""
         if not len(self) or not ids:
             return np.full(len(ids), -1, np.int64)
-        asked = np.fromiter(map(id_key, ids), np.uint64, len(ids))
+        asked = np.fromiter(map(id_key, ids), np.uint32, len(ids))
         places = np.minimum(np.searchsorted(self._hashes, asked), len(self) - 1)
         rows = np.where(self._hashes[places] == asked, self._hash_rows[places].astype(np.int64), -1)
         hits = np.flatnonzero(rows >= 0).tolist()
@@ -206,12 +211,12 @@ class _Scan:
     revision: int
     nums: NDArray[np.int64]
     texts: NDArray[np.uint64]
-    hashes: NDArray[np.uint64]
+    hashes: NDArray[np.uint32]
     strings: dict[str, NDArray[Any]]
 
     @classmethod
     def of(cls, kb: KnowledgeBase) -> _Scan:
-        nums, texts, hashes = array("q"), array("Q"), array("Q")
+        nums, texts, hashes = array("q"), array("Q"), array("L")
         ids, titles, id_ends, title_ends = bytearray(), bytearray(), array("Q", [0]), array("Q", [0])
         with sqlite_errors(kb.path), closing(connect(kb.path, writable=False, mapped=False)) as connection:
             connection.execute("BEGIN")
@@ -229,10 +234,10 @@ class _Scan:
         strings: dict[str, NDArray[Any]] = {
             "ids": np.frombuffer(ids, np.uint8) if ids else _NO_BYTES,
             "titles": np.frombuffer(titles, np.uint8) if titles else _NO_BYTES,
-            "id_ends": np.array(id_ends, np.uint64),
-            "title_ends": np.array(title_ends, np.uint64),
+            "id_ends": np.array(id_ends, _narrow(len(ids))),
+            "title_ends": np.array(title_ends, _narrow(len(titles))),
         }
-        keys = np.array(texts, np.uint64), np.array(hashes, np.uint64)
+        keys = np.array(texts, np.uint64), np.array(hashes, np.uint32)
         return cls(about["uid"], int(about["revision"]), np.array(nums, np.int64), *keys, strings)
 
     def without(self, *known: NDArray[np.uint64]) -> NDArray[np.int64]:

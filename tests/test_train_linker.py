@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from tests.tiny import toy_documents, write_kb
 from wellread import Linker, cli
-from wellread.errors import InputError, UsageError
+from wellread.errors import UsageError
 from wellread.models.elq import Elq, ElqConfig
 from wellread.tasks.linking import LinkingLearner
 from wellread.training import linker as module
@@ -35,7 +35,8 @@ def work(tmp_path, monkeypatch, toy):
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
     """They are tested elsewhere, and take longer than all else."""
-    monkeypatch.setattr("wellread.training.run.draw", lambda *args, **options: None, raising=False)
+    for name in ("draw_curves", "draw_pr_curve", "draw_reliability", "save"):
+        monkeypatch.setattr(f"wellread.pictures.plots.{name}", lambda *args, **options: None)
 
 
 @pytest.fixture
@@ -207,13 +208,9 @@ def test_text_is_repeated_limited_and_marked_where_it_is_not_complete(recipe, wo
 def test_broken_lines_are_counted_and_passed_over(recipe, work, capsys):
     with open("toy.jsonl", "a") as file:
         file.write('{"text": 3}\n')
-    try:
-        examples, _ = read(recipe)
-    except InputError as error:  # a reader may also refuse; then it must say where
-        assert "toy.jsonl" in str(error)
-    else:
-        assert len(examples) == 60
-        assert "left out 1 broken documents" in capsys.readouterr().err
+    examples, _ = read(recipe)
+    assert len(examples) == 60
+    assert "left out 1 broken documents" in capsys.readouterr().err
 
 
 # refusals

@@ -114,9 +114,11 @@ def test_a_file_in_another_encoding_is_refused_with_the_place(kbs, tmp_path):
 
 
 def test_a_reader_that_goes_away_is_no_error(kbs):
-    command = f"{sys.executable} -m wellread.cli link --model prior --kb {kbs / 'names.kb'} --format json --lines | head -1"
+    link = f"{sys.executable} -m wellread.cli link --model prior --kb {kbs / 'names.kb'} --format json --lines"
     text = "Tokyo and New York City\n" * 20_000
-    result = subprocess.run(command, shell=True, input=text, capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run(
+        f"{link} | head -1", shell=True, input=text, capture_output=True, text=True, check=False, timeout=60
+    )
     assert len(result.stdout.splitlines()) == 1
     assert result.stderr == ""
 

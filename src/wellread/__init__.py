@@ -13,17 +13,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wellread.kb.records import Entity
     from wellread.kb.store import KnowledgeBase
     from wellread.linker import Linker
     from wellread.text import Candidate, Document, Link, Mention
 
 __version__ = "0.1.0"
 
-__all__ = ["Candidate", "Document", "KnowledgeBase", "Link", "Linker", "Mention", "__version__"]
+__all__ = ["Candidate", "Document", "Entity", "KnowledgeBase", "Link", "Linker", "Mention", "__version__"]
 
 _HOMES = {
     "Candidate": "wellread.text",
     "Document": "wellread.text",
+    "Entity": "wellread.kb.records",
     "KnowledgeBase": "wellread.kb.store",
     "Link": "wellread.text",
     "Linker": "wellread.linker",

@@ -186,8 +186,10 @@ def right_links(gold: Document, predicted: Document, known: Callable[[str], bool
 
     NIL links are left out, and each gold link is found once, as in the scope `in_kb`.
     """
-    asked = [(link.start, link.end, link.entity) for link in gold.links if link.entity and known(link.entity)]
-    guesses = [(link.start, link.end, link.entity) for link in predicted.links if link.entity is not None]
+    asked: list[_Place] = [
+        (link.start, link.end, link.entity) for link in gold.links if link.entity and known(link.entity)
+    ]
+    guesses: list[_Place] = [(link.start, link.end, link.entity) for link in predicted.links if link.entity is not None]
     pairs = [(g, p) for g, p in _candidates(asked, guesses, "overlap") if asked[g][2] == guesses[p][2]]
     found = {p for _, p in _take_greedily(pairs)}
     return [place in found for place in range(len(guesses))]

@@ -87,7 +87,8 @@ class Linker:
             raise UsageError(
                 "this model finds its mentions itself; leave mentions and reading out, or take model prior"
             )
-        from wellread.linker.elq import Search, load_reader, of_kinds
+        from wellread.linker.elq import load_reader, of_kinds
+        from wellread.linker.pool import Search
 
         if kinds is not None:
             among = of_kinds(opened, kinds, among)

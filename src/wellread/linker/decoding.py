@@ -23,6 +23,9 @@ from wellread.text import Candidate, Document, Link
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+NIL, NONE = -1, -2
+"""Rows that are no entity: none of the KB's, and no candidate at all."""
+
 ThresholdKind = Literal["joint", "top_entity_by_mention", "thresholded_entity_by_mention"]
 KINDS: tuple[ThresholdKind, ...] = ("joint", "top_entity_by_mention", "thresholded_entity_by_mention")
 
@@ -77,7 +80,6 @@ class Decoding:
         if not 0 <= self.threshold <= 1:
             raise UsageError(f"the threshold is {self.threshold}; choose one from 0 (all) to 1 (only certain links)")
 
-
     def log_threshold(self, calibration: Calibration) -> float:
         """What log p must exceed; a span whose log p(mention) does not can never be linked."""
         if self.kind == "joint":
@@ -94,7 +96,7 @@ class Scored:
     """(start, end) in characters, a row for each span."""
     mention_log_p: Floats
     rows: Ints
-    """The entities scored for each span, best first: rows of the index, -1 for NIL, -2 where there is none."""
+    """The entities scored for each span, best first: rows of the index, NIL, or NONE where there is no more."""
     entity_log_p: Floats
     priors: Floats
     calibration: Calibration

@@ -22,16 +22,15 @@ from wellread.evaluation.calibration import Predictions, fit_temperature, pr_cur
 from wellread.evaluation.linking import right_links
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.index import EntityIndex
-from wellread.linker.decoding import Calibration, Decoding
-from wellread.linker.elq import ElqReader, Pool, Search, cutter_of, features_of
+from wellread.linker.decoding import NIL, NONE, Calibration, Decoding
+from wellread.linker.elq import ElqReader, cutter_of
+from wellread.linker.pool import Pool, Search, features_of
 from wellread.mentions.candidates import CandidateFinder
 from wellread.mentions.windows import Window
 from wellread.models.elq import Candidates, Elq, entity_loss, mention_loss
 from wellread.nn.packing import Packing
 from wellread.nn.spans import span_mask
 from wellread.text import Document
-
-NIL = -1
 
 Negatives = Literal["hard", "batch"]
 EntityLoss = Literal["softmax", "bce"]
@@ -143,11 +142,11 @@ class LinkingLearner:
         is_gold = (found == rows[:, None]) & (rows >= 0)[:, None]
         if self.leave_out:
             left_out = torch.rand(len(rows)).numpy() < self.leave_out
-            found[is_gold & left_out[:, None]] = -2
+            found[is_gold & left_out[:, None]] = NONE
             is_gold &= ~left_out[:, None]
             rows = np.where(left_out, NIL, rows)
         missing = (rows >= 0) & ~is_gold.any(1)
-        found = np.concatenate((found, np.where(missing, rows, -2)[:, None]), 1)
+        found = np.concatenate((found, np.where(missing, rows, NONE)[:, None]), 1)
         priors = np.concatenate((priors, np.zeros((len(rows), 1))), 1)
         gold = np.where(missing, found.shape[1] - 1, is_gold.argmax(1) if is_gold.size else 0)
         gold = np.where(rows == NIL, found.shape[1], gold)

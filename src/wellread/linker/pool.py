@@ -1,0 +1,100 @@
+"""The entities that a mention is compared with: the nearest by meaning, those of its name, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wellread.errors import UsageError
+from wellread.kb.store import KnowledgeBase
+from wellread.knowledge.index import EntityIndex
+from wellread.knowledge.search import Subset
+from wellread.knowledge.vectors import EntityEncoder
+from wellread.linker.decoding import NONE, Floats, Ints
+
+Sources = Literal["union", "dense", "names"]
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a mention is compared with."""
+
+    sources: Sources = "union"
+    """union: the nearest entities and those that the KB knows by the mention's name; dense, names: one of the two."""
+    nearest: int = 10
+    named: int = 10
+    floor: float = -4.5
+    """log p(mention) below which a span is not looked at."""
+    mentions: int = 50
+    """Spans of a window that are looked at, best first."""
+
+    def __post_init__(self) -> None:
+        if self.sources not in ("union", "dense", "names"):
+            raise UsageError(f"sources={self.sources!r} is not known; choose union, dense or names")
+
+
+class Pool:
+    """Finds the entities that a mention may mean: by its vector, by its name, or both."""
+
+    def __init__(
+        self, kb: KnowledgeBase, index: EntityIndex, search: Search, *, among: Iterable[str] | None = None
+    ) -> None:
+        self.kb, self.index, self.search = kb, index, search
+        self._among = None if among is None else list(among)
+        self._subset: Subset | None = None if self._among is None else index.subset(self._among)
+        self._named = lru_cache(1 << 16)(self._look_up)
+
+    def follow(self, tower: Callable[[], EntityEncoder]) -> None:
+        """Bring the index to the KB's revision, encoding only what changed."""
+        if self.index.revision == self.kb.revision:
+            return
+        self.index = self.index.refresh(self.kb, tower())
+        self._named.cache_clear()
+        if self._among is not None:
+            self._subset = self.index.subset(self._among)
+
+    def find(self, names: Sequence[str], vectors: NDArray[np.float32]) -> tuple[Ints, Floats]:
+        """(rows, priors) of the candidates of each mention: named ones first, then near ones.
+
+        A row is NONE where there is no candidate, a prior 0 where the KB does not know the entity by that name.
+        """
+        named = [] if self.search.sources == "dense" else [self._named(name) for name in names]
+        width = max((len(some) for some, _ in named), default=0)
+        rows = np.full((len(names), width), NONE, np.int64)
+        priors = np.zeros((len(names), width))
+        for place, (some, shares) in enumerate(named):
+            rows[place, : len(some)], priors[place, : len(some)] = some, shares
+        if self.search.sources == "names":
+            return rows, priors
+        _, near = self.index.search(vectors, self.search.nearest, among=self._subset)
+        again = (near[:, :, None] == rows[:, None, :]).any(2) if width else np.zeros(near.shape, bool)
+        rows = np.concatenate((rows, np.where(again | (near < 0), NONE, near)), 1)
+        return rows, np.concatenate((priors, np.zeros(near.shape)), 1)
+
+    def vectors_of(self, rows: Ints) -> NDArray[np.float32]:
+        """The vector of each row, of any shape; zeros where there is no entity."""
+        unique, back = np.unique(np.maximum(rows, 0), return_inverse=True)
+        vectors = self.index.vectors_of(unique)[back.reshape(rows.shape)]
+        vectors[rows < 0] = 0.0
+        return vectors
+
+    def _look_up(self, name: str) -> tuple[Ints, Floats]:
+        """Rows and priors of the entities that the KB knows by a name."""
+        candidates = self.kb.candidates(name, limit=self.search.named)
+        rows = self.index.rows_of([candidate.entity for candidate in candidates])
+        priors = np.array([candidate.prior for candidate in candidates])
+        there = rows >= 0
+        if self._subset is not None:
+            there &= np.isin(rows, self._subset.rows)
+        return rows[there], priors[there]
+
+
+def features_of(priors: Floats) -> Floats:
+    """What names say of candidates (`models.elq.FEATURES`), from their priors."""
+    named = priors > 0
+    return np.stack((named, np.log(np.clip(priors, 1e-3, 1.0)) * named), -1)

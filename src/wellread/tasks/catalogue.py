@@ -32,23 +32,19 @@ Templates are English. For other languages give your own (`phrases.py` says what
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate, islice
-from json import dumps
 from random import Random
 from typing import Literal
 
 from wellread.errors import KnowledgeBaseError, UsageError
 from wellread.kb.names import as_signed, key
-from wellread.kb.names import words as words_of
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.candidates import CandidateFinder
 from wellread.mentions.stopwords import STOP_WORDS
-from wellread.tasks.phrases import ENGLISH, genus, in_singular, in_words, plural, relation_slots
+from wellread.tasks.phrases import ENGLISH, plural
+from wellread.tasks.shelf import MOST_NAME_WORDS, Fact, Shelf, Thing
 from wellread.text import Candidate, Document, Link, Mention
 
 Kind = Literal["fact", "about", "text", "plain"]
@@ -58,29 +54,17 @@ SHARES: dict[Kind, float] = {"fact": 0.45, "about": 0.20, "text": 0.27, "plain":
 _BATCH = 256
 """Texts that are matched together: one walk over the names costs as much for one as for many."""
 
-_SAMPLE = 2_000
-"""Descriptions that tell which words are everyday words."""
-
-_EVERYDAY = 0.02
 _SURE = 0.9
 _LONG = 14
 _MOST_CHARS = 350
 _STUB = 12
 _NEAR = 30
-_PARTS_OF_SPEECH = frozenset("vars")
-"""WordNet's kinds but for nouns: what such a gloss begins with is no kind of thing."""
-
-_MOST_NAME_WORDS = 8
 _SLOT = re.compile(r"\{(\w+)\}")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[\"“(]?[^\W\d_a-z])|;\s+(?=[\"“])")
 _LEAD = re.compile(r"((?:[^\W\d_a-z][\w.'’-]*\s+){1,5}[^\W\d_a-z][\w.'’-]*)(?=\s(?:is|was|are|were)\s)")
 _CAPITAL_BEFORE = re.compile(r"[^\W\d_a-z][\w.'’-]*[\"”]?$")
 _CAPITAL_AFTER = re.compile(r"[\"”]?\s+[^\W\d_a-z]")
 _CONTEXT = re.compile(r"[^\W\d_]{2,}(?: [^\W\d_]{2,}){1,4}")
-_PERSON = re.compile(
-    r"\b(?:person|people|human|actor|actress|singer|musician|player|politician|writer|author|artist|director|poet|"
-    r"composer|king|queen|emperor|philosopher|scientist|character|nominee|winner)\b"
-)
 
 
 def documents_from(
@@ -103,7 +87,7 @@ def _endless(kb: KnowledgeBase, seed: int, templates: Sequence[str]) -> Iterator
     # A string seed is hashed in full: neighbouring numbers give unrelated streams.
     rng = Random(f"catalogue {seed}")  # noqa: S311
     with kb.snapshot():
-        shelf = _Shelf(kb)
+        shelf = Shelf(kb)
         writer = _Writer(shelf, rng, templates)
     finder = CandidateFinder(kb)
     while True:
@@ -119,163 +103,9 @@ def _endless(kb: KnowledgeBase, seed: int, templates: Sequence[str]) -> Iterator
         if not documents:
             raise KnowledgeBaseError(
                 f"no text can be made from {kb.path.name}: its names are everyday words or longer than "
-                f"{_MOST_NAME_WORDS} words, and it has no descriptions; add aliases or descriptions"
+                f"{MOST_NAME_WORDS} words, and it has no descriptions; add aliases or descriptions"
             )
         yield from documents
-
-
-@dataclass(frozen=True, slots=True)
-class _Thing:
-    """An entity as texts need it; `names` are those that a question may use."""
-
-    num: int
-    id: str
-    title: str
-    description: str
-    names: tuple[str, ...]
-    weights: tuple[float, ...]
-    """Counts of the names, added up."""
-    all_names: tuple[str, ...]
-    """Every alias, the longest first."""
-    kind: str
-
-    def name(self, rng: Random) -> str:
-        place = bisect_right(self.weights, rng.random() * self.weights[-1])
-        return self.names[min(place, len(self.names) - 1)]
-
-
-_Fact = tuple[_Thing, int, _Thing]
-"""Subject, number of the relation, object."""
-
-
-class _Shelf:
-    """What is looked up in the KB, and what is known of it as a whole: its relations in words, its everyday words."""
-
-    def __init__(self, kb: KnowledgeBase) -> None:
-        self.kb = kb
-        self.revision = kb.revision
-        self.low, self.high = kb.connection.execute("SELECT min(num), max(num) FROM entities").fetchone()
-        if self.low is None:
-            raise KnowledgeBaseError(f"{kb.path.name} holds no entities; add some with: wellread kb add")
-        self.relations: dict[int, dict[str, str]] = {
-            num: relation_slots(wording) if (wording := in_words(name)) else {}
-            for num, name in kb.connection.execute("SELECT num, name FROM relations")
-        }
-        self.vocabulary, self.everyday = self._everyday_words()
-        self.common_names = sorted(word for word in self.everyday if kb.named(as_signed(key(word))))
-        self.thing = lru_cache(1 << 13)(self._thing)
-
-    def is_everyday(self, name: str) -> bool:
-        """Whether a name, but for its capitals, is a word of one description in fifty, or is all of stop words."""
-        small = name.lower()
-        return small in self.everyday or (" " in small and all(word in STOP_WORDS for word in small.split()))
-
-    def draw(self, rng: Random) -> _Thing:
-        return self.thing(rng.randint(self.low, self.high))
-
-    def by_id(self, id: str) -> _Thing:
-        return self.thing(self.kb.connection.execute("SELECT num FROM entities WHERE id = ?", (id,)).fetchone()[0])
-
-    def fact(self, thing: _Thing, rng: Random) -> _Fact | None:
-        """A fact that an entity stands in; each relation is about as likely, however many facts it has."""
-        relation, other = rng.randint(0, len(self.relations)), rng.randint(self.low, self.high)
-        ask = self.kb.connection.execute
-        outgoing = (
-            "SELECT subject, relation, object FROM facts WHERE subject = ? AND (relation, object) >= (?, ?) "
-            "ORDER BY relation, object LIMIT 1"
-        )
-        incoming = (
-            "SELECT subject, relation, object FROM facts WHERE object = ? AND subject >= ? ORDER BY subject LIMIT 1"
-        )
-        tries: list[tuple[str, tuple[int, ...]]] = [
-            (outgoing, (thing.num, relation, other)),
-            (outgoing, (thing.num, 0, 0)),
-            (incoming, (thing.num, other)),
-            (incoming, (thing.num, 0)),
-        ]
-        for query, values in tries[2:] + tries[:2] if rng.random() < 0.3 else tries:
-            row = ask(query, values).fetchone()
-            if row is not None and row[0] != row[2]:
-                return self.thing(row[0]), row[1], self.thing(row[2])
-        return None
-
-    def joined_to(self, nums: Sequence[int], ids: Sequence[str]) -> set[str]:
-        """Those of the entities `ids` that a fact joins to one of `nums`."""
-        found: set[str] = set()
-        for num in nums:
-            rows = self.kb.connection.execute(
-                "SELECT id FROM entities e WHERE id IN (SELECT value FROM json_each(?)) AND ("
-                "EXISTS (SELECT 1 FROM facts WHERE object = e.num AND subject = ?) OR "
-                "EXISTS (SELECT 1 FROM facts WHERE object = ? AND subject = e.num))",
-                (dumps(list(ids)), num, num),
-            )
-            found.update(id for (id,) in rows)
-        return found
-
-    def _thing(self, num: int) -> _Thing:
-        """The entity with this number, or the next where it was removed."""
-        ask = self.kb.connection.execute
-        num, id, title, kind, description = ask(
-            "SELECT num, id, title, kind, description FROM entities WHERE num >= ? ORDER BY num LIMIT 1", (num,)
-        ).fetchone()
-        counts = dict(ask("SELECT name, count FROM aliases WHERE entity = ? ORDER BY name", (num,)))
-        usable = self._usable(counts)
-        return _Thing(
-            num=num,
-            id=id,
-            title=title,
-            description=description,
-            names=tuple(usable),
-            weights=tuple(accumulate(usable.values())),
-            all_names=tuple(sorted(counts, key=lambda name: (-len(name), name))),
-            kind=kind,
-        )
-
-    def _usable(self, counts: dict[str, float]) -> dict[str, float]:
-        """The names that people may type: not everyday words, not "Mercury (planet)" or "a planet" if there is more."""
-        usable = {
-            name: max(count, 1e-6)
-            for name, count in counts.items()
-            if len(name) > 1 and name.count(" ") < _MOST_NAME_WORDS and not self.is_everyday(name)
-        }
-        typed = {
-            name: count
-            for name, count in usable.items()
-            if "(" not in name and not name.lower().startswith(("a ", "an ", "in "))
-        }
-        return typed or usable
-
-    def kinds(self, thing: _Thing) -> list[str]:
-        """What an entity is, twice by its description and once by the KB, in the singular."""
-        if thing.kind in _PARTS_OF_SPEECH:
-            return []
-        kinds = []
-        if phrase := genus(thing.description):
-            kinds = [in_singular(self.uncapitalised(phrase))] * 2
-        if (wording := in_words(thing.kind)) and wording.count(" ") < 3 and " and " not in wording:
-            kinds.append(in_singular(wording))
-        return kinds
-
-    def pronoun(self, thing: _Thing) -> str:
-        """How one asks for an entity: "who" or "what"."""
-        return "who" if _PERSON.search(" ".join(self.kinds(thing)).lower()) else "what"
-
-    def uncapitalised(self, phrase: str) -> str:
-        """Without the capital of a first word that is otherwise written small: "Legendary war" -> "legendary war"."""
-        first = phrase.split(" ", 1)[0]
-        return first.lower() + phrase[len(first) :] if first.lower() in self.vocabulary else phrase
-
-    def _everyday_words(self) -> tuple[set[str], set[str]]:
-        step = max(1, (self.high - self.low) // _SAMPLE)
-        counts: Counter[str] = Counter()
-        read = 0
-        for num in range(self.low, self.high + 1, step):
-            row = self.kb.connection.execute("SELECT description FROM entities WHERE num = ?", (num,)).fetchone()
-            if row and row[0]:
-                read += 1
-                counts.update({word for word in words_of(row[0]) if word.islower()})
-        often = {word for word, count in counts.items() if count >= max(_EVERYDAY * read, 5)}
-        return set(counts), often | STOP_WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +113,7 @@ class _Part:
     """A piece of a text: a name (`means`), words that may hold names (`is_open`), or words that hold none."""
 
     text: str
-    means: _Thing | None = None
+    means: Thing | None = None
     is_open: bool = False
 
 
@@ -293,7 +123,7 @@ class _Draft:
 
     kind: Kind
     parts: tuple[_Part, ...]
-    home: tuple[_Thing, ...]
+    home: tuple[Thing, ...]
     """Whom it is about, if anybody: their facts support what names in it mean."""
     in_small_letters: bool = False
     """To be written so when its names are settled: until then capitals tell what is a name."""
@@ -324,7 +154,7 @@ class _Template:
 class _Writer:
     """Draws what a text is about, and words it."""
 
-    def __init__(self, shelf: _Shelf, rng: Random, templates: Sequence[str]) -> None:
+    def __init__(self, shelf: Shelf, rng: Random, templates: Sequence[str]) -> None:
         self.shelf = shelf
         self.rng = rng
         self.templates: dict[Kind, list[_Template]] = {"fact": [], "about": [], "plain": []}
@@ -359,7 +189,7 @@ class _Writer:
             kind = "about"
         return self._worded(kind, thing, name, fact)
 
-    def _meaning(self, name: str, thing: _Thing) -> tuple[str, _Thing]:
+    def _meaning(self, name: str, thing: Thing) -> tuple[str, Thing]:
         """What a name means, drawn by its prior."""
         rows = self.shelf.kb.named(as_signed(key(name)))
         total = sum(row[1] for row in rows)
@@ -368,7 +198,7 @@ class _Writer:
         (row,) = self.rng.choices(rows, [row[1] for row in rows])
         return row[0], thing if row[2] == thing.id else self.shelf.by_id(row[2])
 
-    def _worded(self, kind: Kind, thing: _Thing, name: str, fact: _Fact | None) -> _Draft | None:
+    def _worded(self, kind: Kind, thing: Thing, name: str, fact: Fact | None) -> _Draft | None:
         """The first of a few templates all of whose slots can be filled."""
         for _ in range(12):
             template = self.rng.choice(self.templates[kind])
@@ -381,7 +211,7 @@ class _Writer:
                 return _Draft(kind, tuple(self._typed(filled)), home, in_small_letters=self.rng.random() < 0.55)
         return None
 
-    def _slot(self, slot: str, thing: _Thing, name: str, fact: _Fact | None) -> _Part | None:
+    def _slot(self, slot: str, thing: Thing, name: str, fact: Fact | None) -> _Part | None:
         """What fills a slot; None if nothing does."""
         subject, relation, object = fact or (thing, None, None)
         text: str | None = None
@@ -408,7 +238,7 @@ class _Writer:
                 text = self.shelf.relations[relation].get(slot) if relation is not None else None
         return _Part(text) if text else None
 
-    def _context(self, thing: _Thing) -> str | None:
+    def _context(self, thing: Thing) -> str | None:
         """A few words in a row of a description that begin and end with a word of content."""
         phrases = _CONTEXT.findall(thing.description[:_MOST_CHARS])
         if not phrases:
@@ -438,7 +268,7 @@ class _Writer:
                     text = text.lower()
             yield _Part(text, part.means, part.is_open)
 
-    def _from_description(self, thing: _Thing) -> _Draft | None:
+    def _from_description(self, thing: Thing) -> _Draft | None:
         """Some sentences of a description with the entity's name in them, or set before them."""
         parts = (part.strip() for part in _SENTENCE.split(thing.description))
         sentences = list(dict.fromkeys(part for part in parts if len(part) > _STUB))
@@ -456,7 +286,7 @@ class _Writer:
         named = tuple(part for part in self._with_name(thing, text, is_example) if part.text)
         return _Draft("text", named, (thing,), in_small_letters=self.rng.random() < 0.15)
 
-    def _with_name(self, thing: _Thing, text: str, is_example: bool) -> list[_Part]:
+    def _with_name(self, thing: Thing, text: str, is_example: bool) -> list[_Part]:
         """The text with the entity's name marked, now and then another of its names; set before where it has none."""
         start, end = _own_span(thing, text)
         if end:
@@ -480,7 +310,7 @@ class _Writer:
 _SLOTS = frozenset("subject object relation relations done does kind kinds who whose context common".split())
 
 
-def _own_span(thing: _Thing, text: str) -> tuple[int, int]:
+def _own_span(thing: Thing, text: str) -> tuple[int, int]:
     """Where a text first has a name of the entity, letter for letter; (0, 0) where it has none.
 
     The fuller name that an encyclopedia's first sentence begins with is taken for one, if it has all words of the
@@ -497,7 +327,7 @@ def _own_span(thing: _Thing, text: str) -> tuple[int, int]:
     return 0, 0
 
 
-def _settled(draft: _Draft, mentions: Sequence[Mention], shelf: _Shelf) -> Document | None:
+def _settled(draft: _Draft, mentions: Sequence[Mention], shelf: Shelf) -> Document | None:
     """The document that a draft becomes once its names are known; None where one cannot be settled."""
     text = draft.text
     links: dict[tuple[int, int], Link] = {}
@@ -545,7 +375,7 @@ def _settled(draft: _Draft, mentions: Sequence[Mention], shelf: _Shelf) -> Docum
 
 
 def _meant(
-    mention: Mention, own: set[str], support: set[str], shelf: _Shelf, text: str
+    mention: Mention, own: set[str], support: set[str], shelf: Shelf, text: str
 ) -> Candidate | Literal["plain", "unsure", "unclear"]:
     """What a name in a sentence means; "unsure" if it is a mention at all, "unclear" which of its meanings it has."""
     written_small = mention.text == mention.text.lower()

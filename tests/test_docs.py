@@ -34,6 +34,8 @@ def workplace(tmp_path, monkeypatch):
 
     if not all(kb_path(name).exists() for name in ("wordnet", "vital")) or not is_cached("minilm"):
         pytest.skip("the packaged knowledge bases are not built; run: make assets")
+    if not Path(f"{kb_path('vital')}.vectors", "index.json").exists():
+        pytest.skip("the vital articles are not encoded; run: make assets")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     return tmp_path

@@ -1,8 +1,8 @@
 """wellread links text to a knowledge base and lends that knowledge to any pretrained encoder.
 
 >>> from wellread import Linker
->>> Linker.load(kb="wordnet").link("The bank of the river.").links[0].title
-'bank'
+>>> Linker.load().link("Marie Curie was born in Warsaw.").links[1].title
+'Warsaw'
 
 Names are loaded when first used, so that `import wellread` costs nothing.
 """

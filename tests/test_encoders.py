@@ -18,6 +18,7 @@ from wellread.nn.encoders import (
     load_encoder,
     load_tokenizer,
     merge_adapters,
+    positions_of,
 )
 from wellread.nn.packing import Packing, encode
 
@@ -84,12 +85,30 @@ def test_what_the_hub_does_not_give_names_the_fix(monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
     with pytest.raises(AssetError, match=r"the hub did not give it \(ConnectionError\); check the name"):
-        find_encoder("somebody/model")
+        find_encoder(f"somebody/model@{'0a' * 20}")
 
 
-def test_what_the_hub_gives_is_taken(monkeypatch, encoder):
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, allow_patterns: encoder)
-    assert str(find_encoder("somebody/model")) == encoder
+def test_what_the_hub_gives_for_a_commit_is_taken(monkeypatch, encoder):
+    asked = []
+
+    def give(name, revision, allow_patterns):
+        asked.append((name, revision))
+        return encoder
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", give)
+    assert str(find_encoder(f"somebody/model@{'0a' * 20}")) == encoder
+    assert asked == [("somebody/model", "0a" * 20)]
+
+
+@pytest.mark.parametrize("name", ["somebody/model", "somebody/model@main"])
+def test_what_may_change_on_the_hub_is_not_fetched(monkeypatch, name):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *args, **options: pytest.fail("fetched"))
+    with pytest.raises(InputError, match="somebody/model@COMMIT"):
+        find_encoder(name)
+
+
+def test_the_room_of_an_encoder_is_known(encoder):
+    assert positions_of(encoder) == BertModel.from_pretrained(encoder).config.max_position_embeddings
 
 
 def spoil(what, folder):

@@ -31,7 +31,7 @@ from wellread.linker.pool import Pool, Search, features_of
 from wellread.mentions.windows import Window, WindowCutter
 from wellread.models.elq import Elq, ElqConfig
 from wellread.models.entities import EntityTower, fingerprint_of
-from wellread.nn.encoders import load_tokenizer, merge_adapters
+from wellread.nn.encoders import load_tokenizer, merge_adapters, positions_of
 from wellread.nn.int8 import quantise, quantise_where_able
 from wellread.nn.packing import Packing
 from wellread.nn.spans import span_mask
@@ -76,7 +76,7 @@ def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None =
 def cutter_of(config: ElqConfig) -> WindowCutter:
     """How a linker's texts are cut: half of what windows share holds its longest mention."""
     shared = max(24, 2 * config.longest)
-    width = max(config.window or 192, 2 * shared + 2)
+    width = min(max(config.window or 192, 2 * shared + 2), positions_of(config.encoder))
     return WindowCutter(load_tokenizer(config.encoder), width=width, shared=shared, whole_words=config.whole_words)
 
 

@@ -32,7 +32,7 @@ from transformers import PreTrainedModel
 from wellread import config as settings
 from wellread.errors import InputError
 from wellread.files import storage, write_atomically
-from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, width_of
+from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, silence, width_of
 from wellread.nn.packing import Packing, encode
 from wellread.nn.spans import span_means, span_scores
 
@@ -148,9 +148,7 @@ class Elq(nn.Module):
         """The linker that `save_pretrained` wrote."""
         folder = Path(folder)
         config = ElqConfig.read(folder)
-        own = folder / "encoder"
-        model = cls.create(replace(config, encoder=str(own)) if own.is_dir() else config)
-        model.config = config
+        model = cls.create(config)
         model.load_weights(folder / WEIGHTS)
         return model
 
@@ -175,16 +173,22 @@ class Elq(nn.Module):
             raise InputError(f"{file} does not fit its encoder: {str(error).splitlines()[-1].strip()}") from error
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and the weights that learned; an encoder that learned as a whole goes to `encoder/`."""
-        folder = Path(folder)
+        """Write config.json and the weights that learned; an encoder that learned as a whole goes to `encoder/`.
+
+        Its entities are still read by the encoder that it was before.
+        """
+        folder, config = Path(folder), self.config
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            if not self.config.rank:
-                self.encoder.save_pretrained(folder / "encoder")
-                load_tokenizer(self.config.encoder).save(str(folder / "encoder" / "tokenizer.json"))
+            if not config.rank:
+                own = folder.resolve() / "encoder"
+                with silence():
+                    self.encoder.save_pretrained(own)
+                load_tokenizer(config.encoder).save(str(own / "tokenizer.json"))
+                config = replace(config, encoder=str(own), entity_encoder=config.entity_encoder or config.encoder)
             with write_atomically(folder / WEIGHTS) as file:
                 file.write(save({name: part.detach().contiguous() for name, part in self.learned().items()}))
-            self.config.write(folder)
+            config.write(folder)
 
     def calibrate(self, scale: float, shift: float, threshold: float) -> None:
         """Keep what development data said of the scores."""

@@ -1,12 +1,16 @@
 """Pretrained encoders: found by name, made ready for packed texts, with adapters where they should learn little.
 
-A name is an asset's ("minilm"), a folder in the Hugging Face layout, or a model on the hub.
+A name is an asset's ("minilm"), a folder in the Hugging Face layout, or a model on the hub with the commit that is
+meant ("roberta-base@e2da8e2f811d1448a5b465c236feacd80ffbac7b"): nothing is fetched that could change.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +19,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from wellread import assets
@@ -32,10 +36,17 @@ def find_encoder(name: str) -> Path:
         return path
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"{name} is not a folder with an encoder; give one with config.json and model.safetensors")
+    model, _, commit = name.partition("@")
+    if not re.fullmatch(r"[0-9a-f]{40}", commit):
+        raise InputError(
+            f"{name!r} is no asset and no folder; for a model on the hub say which state is meant: {model}@COMMIT, "
+            "the 40 digits that its page of commits shows"
+        )
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+        patterns = ["*.json", "*.safetensors", "*.txt", "*.model"]
+        return Path(snapshot_download(model, revision=commit, allow_patterns=patterns))
     except Exception as error:
         raise AssetError(
             f"{name!r} is no asset and no folder, and the hub did not give it ({type(error).__name__}); check the "
@@ -43,26 +54,35 @@ def find_encoder(name: str) -> Path:
         ) from error
 
 
+@contextmanager
+def silence() -> Iterator[None]:
+    """Without the bars and reports of transformers."""
+    level = logging.get_verbosity()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+        logging.set_verbosity(level)
+
+
 def load_encoder(name: str) -> PreTrainedModel:
     """An encoder for packed texts, without the pooler that nobody asks."""
     folder = find_encoder(name)
-    level = logging.get_verbosity()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    # Its report on missing weights names the pooler's, which nobody misses; below we look ourselves.
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     encoder: PreTrainedModel
     try:
-        encoder, report = AutoModel.from_pretrained(
-            folder, attn_implementation="sdpa", local_files_only=True, output_loading_info=True
-        )
+        with (
+            silence()
+        ):  # its report on missing weights names the pooler's, which nobody misses; below we look ourselves
+            encoder, report = AutoModel.from_pretrained(
+                folder, attn_implementation="sdpa", local_files_only=True, output_loading_info=True
+            )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise InputError(
             f"{folder} has no encoder that transformers can load: {str(error).strip() or type(error).__name__}; give a "
             "folder with config.json and model.safetensors"
         ) from error
-    finally:
-        logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-        logging.set_verbosity(level)
     if missing := sorted(name for name in report["missing_keys"] if "pooler" not in name):
         raise InputError(
             f"{folder} lacks {len(missing)} weights of its encoder, e.g. {missing[0]}; its config.json and weights "
@@ -75,11 +95,24 @@ def load_encoder(name: str) -> PreTrainedModel:
 
 def width_of(name: str) -> int:
     """The width of an encoder's states, without loading its weights."""
+    return int(_config_of(name).hidden_size)
+
+
+def positions_of(name: str) -> int:
+    """The most pieces that an encoder reads at once; RoBERTa and its kin count from behind their padding id."""
+    config = _config_of(name)
+    behind = int(config.pad_token_id) + 1 if "roberta" in config.model_type else 0
+    return int(config.max_position_embeddings) - behind
+
+
+def _config_of(name: str) -> PreTrainedConfig:
     folder = find_encoder(name)
     try:
-        return int(AutoConfig.from_pretrained(folder, local_files_only=True).hidden_size)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config.hidden_size, config.max_position_embeddings  # noqa: B018  # what has none is no encoder of texts
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"{folder} has no encoder that transformers can load: {error}") from error
+    return config
 
 
 def load_tokenizer(name: str) -> Tokenizer:

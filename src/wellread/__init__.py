@@ -1,8 +1,8 @@
 """wellread links text to a knowledge base and lends that knowledge to any pretrained encoder.
 
 >>> from wellread import Linker
->>> Linker.load().link("Marie Curie was born in Warsaw.").links[1].title
-'Warsaw'
+>>> [link.title for link in Linker.load().link("Mozart lived in Vienna.").links]
+['Wolfgang Amadeus Mozart', 'Vienna']
 
 Names are loaded when first used, so that `import wellread` costs nothing.
 """

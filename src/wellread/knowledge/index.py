@@ -323,7 +323,7 @@ class EntityIndex:
     @property
     def bytes(self) -> int:
         """What the index can take of memory when all of it is in use."""
-        names = self.vectors.ids.nbytes + self.vectors.titles.nbytes + 8 * len(self.vectors)
+        names = self.vectors.ids.nbytes + self.vectors.titles.nbytes + 4 * len(self.vectors)
         return int(sum(self._told["files"].values()) + names + self.changes.vectors.nbytes)
 
     def refresh(self, kb: KnowledgeBase, encoder: EntityEncoder, *, progress: Encoding | None = None) -> EntityIndex:

@@ -28,7 +28,7 @@ class Rows:
     """The rows of an index; the same row has the same score however it was found."""
 
     numbers: NDArray[Any]
-    scales: NDArray[np.float32] | None = None
+    scales: NDArray[np.float16] | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -43,7 +43,7 @@ class Rows:
         found = self.numbers.take(rows, axis=0)
         if self.scales is None:
             return np.asarray(found, np.float32)
-        return np.asarray(found.astype(np.float32) * self.scales.take(rows)[..., None], np.float32)
+        return np.asarray(found.astype(np.float32) * self.scales.take(rows)[..., None].astype(np.float32), np.float32)
 
     def score(self, queries: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The product of each query with rows of its own; -inf for row -1."""
@@ -109,12 +109,15 @@ def save_rows(path: Path, vectors: NDArray[np.float16], form: Form) -> None:
         save_arrays(path, {"rows": Blocks(np.float32, vectors.shape, blocks(vectors))}, {})
         return
     parts = [np.abs(block).max(1) for block in blocks(vectors)]
-    scales = np.maximum(np.concatenate(parts) if parts else np.zeros(0), 1e-30).astype(np.float32) / 127
+    largest = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+    # Rounded before rows are divided by them, so that narrow scales cost nothing.
+    scales = np.maximum(largest / 127, 1e-7).astype(np.float16)
 
     def quantised() -> Iterator[NDArray[np.int8]]:
         begin = 0
         for block in blocks(vectors):
-            yield np.rint(block / scales[begin : begin + len(block), None]).astype(np.int8)
+            scaled = block / scales[begin : begin + len(block), None].astype(np.float32)
+            yield np.clip(np.rint(scaled), -127, 127).astype(np.int8)
             begin += len(block)
 
     save_arrays(path, {"rows": Blocks(np.int8, vectors.shape, quantised()), "scales": scales}, {})

@@ -159,7 +159,8 @@ def save_proposer(proposer: Proposer, index_path: Path, axes_path: Path) -> None
 
 
 def load_proposer(index_path: Path, axes_path: Path) -> Proposer:
-    """Map what `save_proposer` wrote (what faiss cannot map, it reads)."""
-    index = faiss.read_index(str(index_path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+    """Read what `save_proposer` wrote; faiss maps graphs and plain codes, but would map packed codes in vain."""
     found = map_arrays(axes_path)
-    return Proposer(index, found["axes"].copy(), found["centres"].copy())
+    packed = bool(found["axes"].size)
+    index = faiss.read_index(str(index_path), 0 if packed else getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+    return Proposer(index, found["axes"], found["centres"])

@@ -75,11 +75,6 @@ def id_key(id: str) -> int:
     return int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "little")
 
 
-def _narrow(most: int) -> type[np.unsignedinteger]:
-    """The narrower numbers that hold places up to `most`."""
-    return np.uint32 if most < 1 << 32 else np.uint64
-
-
 @dataclass(frozen=True)
 class EntityVectors:
     """Rows of vectors for the entities of one KB at one revision, memory-mapped."""
@@ -98,7 +93,7 @@ class EntityVectors:
     ids: Strings
     titles: Strings
     _hashes: NDArray[np.uint32] = field(repr=False)
-    _hash_rows: NDArray[np.uint32] = field(repr=False)
+    """Of every row, the `id_key` of its entity: rows are in the order of these."""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -125,7 +120,7 @@ class EntityVectors:
             found = map_arrays(path)
             ids = Strings(found["ids"], found["id_ends"])
             titles = Strings(found["titles"], found["title_ends"])
-            hashes, hash_rows, rows, texts = (found[name] for name in ("hashes", "hash_rows", "vectors", "texts"))
+            hashes, rows, texts = (found[name] for name in ("hashes", "vectors", "texts"))
             if not len(rows) == len(texts) == len(ids) == len(titles) == len(hashes) == told["count"]:
                 raise ValueError("its parts do not fit together")
         except FileNotFoundError:
@@ -136,7 +131,7 @@ class EntityVectors:
                 f"{mending(told['kb'])}"
             ) from error
         known = (told["kb"], told["uid"], int(told["revision"]), told["fingerprint"], int(told["dim"]), told["file"])
-        return cls(folder, *known, rows, texts, ids, titles, hashes, hash_rows)
+        return cls(folder, *known, rows, texts, ids, titles, hashes)
 
     @classmethod
     def build(
@@ -186,20 +181,19 @@ class EntityVectors:
             return np.full(len(ids), -1, np.int64)
         asked = np.fromiter(map(id_key, ids), np.uint32, len(ids))
         places = np.minimum(np.searchsorted(self._hashes, asked), len(self) - 1)
-        rows = np.where(self._hashes[places] == asked, self._hash_rows[places].astype(np.int64), -1)
+        rows = np.where(self._hashes[places] == asked, places, -1)
         hits = np.flatnonzero(rows >= 0).tolist()
         for hit, id in zip(hits, self.ids.take(rows[hits].tolist()), strict=True):
             if id != ids[hit]:  # two ids of one hash
-                rows[hit] = self._among_equals(int(places[hit]), ids[hit])
+                rows[hit] = self._among_equals(int(rows[hit]), ids[hit])
         return rows
 
-    def _among_equals(self, place: int, id: str) -> int:
-        same = self._hashes[place]
-        while place < len(self) and self._hashes[place] == same:
-            row = int(self._hash_rows[place])
+    def _among_equals(self, row: int, id: str) -> int:
+        same = self._hashes[row]
+        while row < len(self) and self._hashes[row] == same:
             if self.ids.take([row]) == [id]:
                 return row
-            place += 1
+            row += 1
         return -1
 
 
@@ -231,20 +225,18 @@ class _Scan:
                 titles += title.encode()
                 id_ends.append(len(ids))
                 title_ends.append(len(titles))
-        strings: dict[str, NDArray[Any]] = {
-            "ids": np.frombuffer(ids, np.uint8) if ids else _NO_BYTES,
-            "titles": np.frombuffer(titles, np.uint8) if titles else _NO_BYTES,
-            "id_ends": np.array(id_ends, _narrow(len(ids))),
-            "title_ends": np.array(title_ends, _narrow(len(titles))),
-        }
-        keys = np.array(texts, np.uint64), np.array(hashes, np.uint32)
-        return cls(about["uid"], int(about["revision"]), np.array(nums, np.int64), *keys, strings)
+        keys = np.array(hashes, np.uint32)
+        order = np.argsort(keys, kind="stable")
+        strings: dict[str, NDArray[Any]] = {}
+        strings["ids"], strings["id_ends"] = _reordered(ids, id_ends, order)
+        strings["titles"], strings["title_ends"] = _reordered(titles, title_ends, order)
+        numbers = np.array(nums, np.int64)[order], np.array(texts, np.uint64)[order], keys[order]
+        return cls(about["uid"], int(about["revision"]), *numbers, strings)
 
     def without(self, *known: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Numbers of the entities whose text is not known, one of each text."""
         _, first = np.unique(self.texts, return_index=True)
-        first = np.sort(first[~np.isin(self.texts[first], np.concatenate(known))])
-        return self.nums[first]
+        return np.sort(self.nums[first[~np.isin(self.texts[first], np.concatenate(known))]])
 
     def equals(self, old: EntityVectors) -> bool:
         """Are these the very rows that are there?"""
@@ -254,6 +246,19 @@ class _Scan:
             and self.strings[name].tobytes() == bytes(strings.text)
             for name, strings in theirs.items()
         )
+
+
+def _reordered(
+    text: bytearray, ends: Sequence[int], order: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.unsignedinteger]]:
+    """Strings in another order, as `Strings` has them."""
+    ordered = bytearray()
+    narrow: type[np.unsignedinteger[Any]] = np.uint32 if len(text) < 1 << 32 else np.uint64
+    places = np.zeros(len(order) + 1, narrow)
+    for at, row in enumerate(order.tolist(), 1):
+        ordered += text[ends[row] : ends[row + 1]]
+        places[at] = len(ordered)
+    return np.frombuffer(ordered, np.uint8) if ordered else _NO_BYTES, places
 
 
 class _Part:
@@ -350,12 +355,10 @@ def _assemble(scan: _Scan, old: EntityVectors | None, part: _Part, folder: Path)
                 block[~new] = sources[1][at[~new] - border]
             yield block
 
-    by_hash = np.argsort(scan.hashes, kind="stable")
     arrays: dict[str, NDArray[Any] | Blocks] = {
         "vectors": Blocks(np.float16, (len(places), sources[0].shape[1]), blocks()),
         "texts": scan.texts,
-        "hashes": scan.hashes[by_hash],
-        "hash_rows": by_hash.astype(np.uint32),
+        "hashes": scan.hashes,
         **scan.strings,
     }
     file = f"vectors-{uuid.uuid4().hex[:12]}.safetensors"

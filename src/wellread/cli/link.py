@@ -45,6 +45,12 @@ _MOST_ROWS = 500
 @click.option("--overlaps", type=click.Choice(["longest", "all"]), default="longest", show_default=True)
 @click.option("--kind", "kinds", multiple=True, help="elq: link only to entities of this kind; may be repeated.")
 @click.option("--among", help="elq: link only to the entities whose ids are in this file, one a line.")
+@click.option(
+    "--trust",
+    type=float,
+    callback=refuse_nan,
+    help="elq: how much a name of the KB counts; 0 as learned, 4 nearly always.  [default: the model's]",
+)
 @click.option("--no-nil", is_flag=True, help="elq: do not tell mentions of what the KB does not hold.")
 @click.option(
     "--sources",
@@ -120,6 +126,7 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "threshold": given["threshold"],
         "sources": given["sources"],
+        "trust": given["trust"],
         "precision": given["precision"],
         "nil": not given["no_nil"],
         "overlaps": "keep" if all_overlaps else "auto",

@@ -56,6 +56,7 @@ class Linker:
         sources: Literal["union", "dense", "names"] = "union",
         among: Iterable[str] | None = None,
         kinds: Iterable[str] | None = None,
+        trust: float | None = None,
         precision: Literal["auto", "fp32", "int8"] = "auto",
         name: str | None = None,
     ) -> Linker:
@@ -70,7 +71,8 @@ class Linker:
 
         For ELQ: `kind` is the type of threshold, `overlaps` whether links may overlap, `nil` whether mentions of what
         the KB does not hold are told, `sources` where candidates come from, `among` (ids) and `kinds` restrict what
-        can be linked to, and `precision` "int8" trades a little exactness for speed ("auto": where it is faster).
+        can be linked to, `trust` is how much a name of the KB counts (0: as learned; 4: nearly always believed; without
+        one, the model's own), and `precision` "int8" trades a little exactness for speed ("auto": where it is faster).
         """
         opened = kb if isinstance(kb, KnowledgeBase) else _open(kb)
         called = name if name is not None else opened.path.stem
@@ -101,6 +103,7 @@ class Linker:
                 among=among,
                 threshold=threshold,
                 decoding=Decoding(kind, overlaps=overlaps, nil=nil),
+                trust=trust,
                 precision=precision,
                 name=called,
             ),

@@ -104,6 +104,7 @@ class ElqReader:
         search: Search | None = None,
         among: Iterable[str] | None = None,
         decoding: Decoding | None = None,
+        trust: float | None = None,
         name: str | None = None,
     ) -> None:
         self.model, self.kb = model, kb
@@ -115,7 +116,8 @@ class ElqReader:
         self.cutter = cutter_of(model.config)
         self.pool = Pool(kb, index, self.search, among=among)
         self._tower = tower
-        self._weights = model.names_head.weight.detach().double().numpy()[0]
+        trust = model.config.trust if trust is None else trust
+        self._weights = model.names_head.weight.detach().double().numpy()[0] + [trust, 0.0]
         self._nil = float(model.nil_head.detach()) if self.config.nil else -np.inf
 
     @cached_property
@@ -231,6 +233,7 @@ def load_reader(
     among: Iterable[str] | None,
     threshold: float | None,
     decoding: Decoding,
+    trust: float | None,
     precision: Precision,
     name: str,
 ) -> ElqReader:
@@ -247,7 +250,14 @@ def load_reader(
     if threshold is None:
         threshold = elq.config.threshold
     return ElqReader(
-        elq, kb, index, search=search, among=among, decoding=replace(decoding, threshold=threshold), name=name
+        elq,
+        kb,
+        index,
+        search=search,
+        among=among,
+        decoding=replace(decoding, threshold=threshold),
+        trust=trust,
+        name=name,
     )
 
 

@@ -64,6 +64,9 @@ class ElqConfig:
     """Rank of the adapters of the text encoder; 0: all its weights learn."""
     names: bool = True
     """Whether a KB's names have a say in which entity a mention means."""
+    trust: float = 0.0
+    """Added, when linking, to the score of an entity that the KB knows by the mention's name: more where names are
+    distinctive (a catalogue), less where many of the text's names are of things that the KB does not hold."""
     nil: bool = True
     """Whether "none of them" is an answer."""
     whole_words: bool = True

@@ -10,9 +10,9 @@ help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 demo: assets ## Install, fetch, build two knowledge bases, read and link a sample text
-	$(BIN)/wellread link --kb vital --file docs/sample.txt
+	$(BIN)/wellread link --kb vital --file docs/sample.txt --threshold 0.1
 	@mkdir -p demo
-	$(BIN)/wellread link --kb vital --kb wordnet --file docs/sample.txt --format html --to demo/linked.html
+	$(BIN)/wellread link --kb vital --kb wordnet --file docs/sample.txt --threshold 0.1 --format html --to demo/linked.html
 	@echo "Open demo/linked.html in a browser: hover or tab through the links to see their candidates."
 
 test: $(VENV)/.dev assets ## Run all tests

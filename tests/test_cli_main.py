@@ -69,7 +69,19 @@ def test_a_terminal_that_knows_only_ascii_gets_all_it_can_show(path):
 
 
 def test_a_person_who_breaks_off_is_told_what_to_do(path):
-    command = [sys.executable, "-m", "wellread.cli", "link", "--kb", str(path), "--lines", "--format", "json"]
+    command = [
+        sys.executable,
+        "-m",
+        "wellread.cli",
+        "link",
+        "--model",
+        "prior",
+        "--kb",
+        str(path),
+        "--lines",
+        "--format",
+        "json",
+    ]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as linking:
         time.sleep(2)

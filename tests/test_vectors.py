@@ -305,10 +305,11 @@ def test_the_file_is_one_that_safetensors_reads(kb):
 
 
 def test_strings_are_taken_by_row():
-    strings = Strings(*Strings.pack(["a", "", "żółć"]))
-    assert len(strings) == 3
-    assert strings.take([2, 0, 1, 2]) == ["żółć", "a", "", "żółć"]
-    assert Strings(*Strings.pack([])).take([]) == []
+    for texts in ([], ["a", "", "żółć"], [f"{n} " * (n % 9) for n in range(300)], ["long " * 2000] * 80):
+        strings = Strings(Strings.pack(map(str.encode, texts), "x"), "x")
+        assert len(strings) == len(texts)
+        assert strings.take(range(len(texts))) == texts
+    assert Strings(Strings.pack([b"a", b"", b"c"], "x"), "x").take([2, 0, 1, 2]) == ["c", "a", "", "c"]
 
 
 def test_torch_is_not_needed():

@@ -5,6 +5,7 @@ Any tool that knows safetensors opens it. It is written whole or not at all, and
 
 from __future__ import annotations
 
+import array
 import json
 import mmap
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +24,11 @@ _CODES = {
     "U64": np.uint64,
     "I64": np.int64,
     "U32": np.uint32,
+    "U16": np.uint16,
     "U8": np.uint8,
     "I8": np.int8,
 }
+_IN_BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -48,16 +51,16 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Blocks], about: 
     order = sorted(arrays.items(), key=lambda entry: -np.dtype(entry[1].dtype).itemsize)
     header: dict[str, Any] = {"__metadata__": dict(about)}
     end = 0
-    for name, array in order:
-        begin, end = end, end + array.nbytes
-        code = codes[np.dtype(array.dtype)]
-        header[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [begin, end]}
+    for name, given in order:
+        begin, end = end, end + given.nbytes
+        code = codes[np.dtype(given.dtype)]
+        header[name] = {"dtype": code, "shape": list(given.shape), "data_offsets": [begin, end]}
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
     with write_atomically(path) as file:
         file.write(len(head).to_bytes(8, "little") + head)
-        for _, array in order:
-            for block in array.blocks if isinstance(array, Blocks) else (array,):
+        for _, given in order:
+            for block in given.blocks if isinstance(given, Blocks) else (given,):
                 file.write(np.ascontiguousarray(block).view(np.uint8).data)
 
 
@@ -82,31 +85,49 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 class Strings:
-    """Many strings as one run of UTF-8 bytes and the places where each ends."""
+    """Many strings as one run of UTF-8 bytes and the places where each ends.
 
-    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.unsignedinteger]) -> None:
-        self.text = memoryview(text)  # type: ignore[arg-type]  # an array is a buffer
-        self.ends = ends
+    A place is an offset from the first of its block of 64, so that it takes two bytes, not eight.
+    """
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], name: str) -> None:
+        self.text = memoryview(arrays[name])  # type: ignore[arg-type]  # an array is a buffer
+        self._offsets, self._blocks = arrays[f"{name}_offsets"], arrays[f"{name}_blocks"]
 
     def __len__(self) -> int:
-        return len(self.ends) - 1
+        return len(self._offsets) - 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes of strings and ends."""
-        return self.text.nbytes + self.ends.nbytes
+        """Bytes of strings and places."""
+        return self.text.nbytes + self._offsets.nbytes + self._blocks.nbytes
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """The strings of some rows: [2, 0] -> ["c", "a"]."""
         places = np.asarray(rows, np.int64)
-        begins, ends = self.ends[places].tolist(), self.ends[places + 1].tolist()
+        begins, ends = self._places(places).tolist(), self._places(places + 1).tolist()
         text = self.text
         return [str(text[begin:end], "utf-8") for begin, end in zip(begins, ends, strict=True)]
 
+    def _places(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.asarray(self._blocks.take(at // _IN_BLOCK) + self._offsets.take(at), np.int64)
+
+    def equals(self, other: Strings) -> bool:
+        """Are these the same strings in the same order?"""
+        return np.array_equal(self._offsets, other._offsets) and bytes(self.text) == bytes(other.text)
+
     @staticmethod
-    def pack(strings: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-        """What `Strings` is made of."""
-        parts = [string.encode() for string in strings]
-        ends = np.zeros(len(parts) + 1, np.uint64)
-        np.cumsum([len(part) for part in parts], out=ends[1:])
-        return np.frombuffer(b"".join(parts), np.uint8), ends
+    def pack(strings: Iterable[bytes | bytearray], name: str) -> dict[str, NDArray[Any]]:
+        """The arrays that `Strings` is made of."""
+        text, ends = bytearray(), array.array("q", [0])
+        for string in strings:
+            text += string
+            ends.append(len(text))
+        places = np.array(ends, np.int64)
+        blocks = places[::_IN_BLOCK].copy()
+        offsets = places - np.repeat(blocks, _IN_BLOCK)[: len(places)]
+        return {
+            name: np.frombuffer(text, np.uint8) if text else np.zeros(0, np.uint8),
+            f"{name}_offsets": offsets.astype(np.uint16 if offsets.max() < 1 << 16 else np.int64),
+            f"{name}_blocks": blocks,
+        }

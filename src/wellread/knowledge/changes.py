@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,9 +62,7 @@ class Changes:
 
     def save(self, path: Path) -> None:
         """Write it whole."""
-        ids, id_ends = Strings.pack(self.ids)
-        titles, title_ends = Strings.pack(self.titles)
-        strings: dict[str, NDArray[Any]] = {"ids": ids, "id_ends": id_ends, "titles": titles, "title_ends": title_ends}
+        strings = Strings.pack(map(str.encode, self.ids), "ids") | Strings.pack(map(str.encode, self.titles), "titles")
         vectors = self.vectors.astype(np.float16)
         save_arrays(path, {**strings, "texts": self.texts, "vectors": vectors, "gone": self.gone}, {})
 
@@ -73,8 +70,7 @@ class Changes:
     def load(cls, path: Path) -> Changes:
         """Read it; a ValueError or KeyError where it is damaged."""
         found = map_arrays(path)
-        ids = Strings(found["ids"], found["id_ends"])
-        titles = Strings(found["titles"], found["title_ends"])
+        ids, titles = Strings(found, "ids"), Strings(found, "titles")
         every = range(len(ids))
         vectors = found["vectors"].astype(np.float32)
         if not len(ids) == len(titles) == len(vectors) == len(found["texts"]):

@@ -119,12 +119,12 @@ def _learn(choice: Choice, sample: NDArray[np.float32]) -> Proposer:
 
 
 def _main_axes(sample: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The main axes as columns, half of them (of few, all), mixed, so that every code carries as much.
+    """The main axes as columns, not quite half of them (of few, all), mixed, so that every code carries as much.
 
     Not faiss's PCA: it takes the mean away, and an inner product with the mean differs from entity to entity.
     """
     width = sample.shape[1]
-    dim = width // 4 * 2 if width >= 64 else width + width % 2
+    dim = width * 11 // 24 // 2 * 2 if width >= 64 else width + width % 2
     _, axes = np.linalg.eigh(sample.T @ sample)
     mixed, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((dim, dim)))
     return np.asarray(axes[:, ::-1][:, :dim] @ mixed[: min(width, dim)], np.float32)

@@ -31,9 +31,10 @@ from wellread.knowledge.changes import Changes
 from wellread.knowledge.folder import locked, mending, read_manifest, sweep, vectors_folder, write_manifest
 from wellread.knowledge.rows import Found, Rows, best, load_rows, save_rows
 from wellread.knowledge.search import Choice, Proposer, Subset, load_proposer, look, save_proposer
+from wellread.knowledge.vectors import FORMAT as VECTORS_FORMAT
 from wellread.knowledge.vectors import Encoding, EntityEncoder, EntityVectors, encode, text_key
 
-FORMAT = "wellread index 1"
+FORMAT = "wellread index 2"
 MOST_CHANGES = 2_000
 """Changes that a build leaves beside the index; more are folded in, or every search would pay for them."""
 
@@ -87,7 +88,7 @@ class EntityIndex:
                 raise
             told: dict[str, Any] = {
                 "format": FORMAT,
-                "vectors": read_manifest(folder / "vectors.json", "wellread vectors 1"),
+                "vectors": read_manifest(folder / "vectors.json", VECTORS_FORMAT),
                 "revision": vectors.revision,
                 "changes": None,
                 "choice": chosen.told(),

@@ -29,12 +29,11 @@ from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.arrays import Blocks, Strings, map_arrays, save_arrays
 from wellread.knowledge.folder import locked, mending, read_manifest, sweep, vectors_folder, write_manifest
 
-FORMAT = "wellread vectors 1"
+FORMAT = "wellread vectors 2"
 CHUNK = 4096
 """Entities encoded at once: what a killed build loses at most; enough for the encoder to sort by length."""
 
 _BLOCK = 8192
-_NO_BYTES = np.zeros(0, np.uint8)
 
 
 class EntityEncoder(Protocol):
@@ -118,8 +117,7 @@ class EntityVectors:
         path = folder / told["file"]
         try:
             found = map_arrays(path)
-            ids = Strings(found["ids"], found["id_ends"])
-            titles = Strings(found["titles"], found["title_ends"])
+            ids, titles = Strings(found, "ids"), Strings(found, "titles")
             hashes, rows, texts = (found[name] for name in ("hashes", "vectors", "texts"))
             if not len(rows) == len(texts) == len(ids) == len(titles) == len(hashes) == told["count"]:
                 raise ValueError("its parts do not fit together")
@@ -227,9 +225,10 @@ class _Scan:
                 title_ends.append(len(titles))
         keys = np.array(hashes, np.uint32)
         order = np.argsort(keys, kind="stable")
-        strings: dict[str, NDArray[Any]] = {}
-        strings["ids"], strings["id_ends"] = _reordered(ids, id_ends, order)
-        strings["titles"], strings["title_ends"] = _reordered(titles, title_ends, order)
+        strings = {
+            **Strings.pack((ids[id_ends[row] : id_ends[row + 1]] for row in order.tolist()), "ids"),
+            **Strings.pack((titles[title_ends[row] : title_ends[row + 1]] for row in order.tolist()), "titles"),
+        }
         numbers = np.array(nums, np.int64)[order], np.array(texts, np.uint64)[order], keys[order]
         return cls(about["uid"], int(about["revision"]), *numbers, strings)
 
@@ -240,25 +239,10 @@ class _Scan:
 
     def equals(self, old: EntityVectors) -> bool:
         """Are these the very rows that are there?"""
-        theirs = {"ids": old.ids, "titles": old.titles}
-        return np.array_equal(self.texts, old.texts) and all(
-            np.array_equal(self.strings[f"{name[:-1]}_ends"], strings.ends)
-            and self.strings[name].tobytes() == bytes(strings.text)
-            for name, strings in theirs.items()
-        )
-
-
-def _reordered(
-    text: bytearray, ends: Sequence[int], order: NDArray[np.int64]
-) -> tuple[NDArray[np.uint8], NDArray[np.unsignedinteger]]:
-    """Strings in another order, as `Strings` has them."""
-    ordered = bytearray()
-    narrow: type[np.unsignedinteger[Any]] = np.uint32 if len(text) < 1 << 32 else np.uint64
-    places = np.zeros(len(order) + 1, narrow)
-    for at, row in enumerate(order.tolist(), 1):
-        ordered += text[ends[row] : ends[row + 1]]
-        places[at] = len(ordered)
-    return np.frombuffer(ordered, np.uint8) if ordered else _NO_BYTES, places
+        if not np.array_equal(self.texts, old.texts):
+            return False
+        ours = Strings(self.strings, "ids"), Strings(self.strings, "titles")
+        return all(mine.equals(theirs) for mine, theirs in zip(ours, (old.ids, old.titles), strict=True))
 
 
 class _Part:

@@ -280,7 +280,7 @@ def of_kinds(kb: KnowledgeBase, kinds: Iterable[str], among: Iterable[str] | Non
             "SELECT id FROM entities WHERE kind IN (SELECT value FROM json_each(?))", (json.dumps(wanted),)
         ).fetchall()
     if not rows:
-        raise UsageError(f"{kb.path.name} has no entity of the kinds {', '.join(wanted)}; see: wellread kb info")
+        raise UsageError(f"{kb.path.name} has no entity of the kinds {', '.join(wanted)}; see: wellread kb stats")
     allowed = None if among is None else set(among)
     return [id for (id,) in rows if allowed is None or id in allowed]
 

@@ -116,11 +116,11 @@ def search_in_fresh_process(kb_path: str, folder: str, batches: int) -> dict[str
     """Open and search; what it took and what of memory grew (a worker's work)."""
     warm = Rows(np.ones((9, 9), np.float32)).search(np.random.default_rng(5).standard_normal((9, 9), np.float32), 3)
     assert warm[1].shape == (9, 3)  # what numpy loads when it is used is not the index's
-    before = _status("VmRSS")
-    begin = time.perf_counter()
     with KnowledgeBase.open(kb_path) as kb:
+        before = _status("VmRSS")
+        begin = time.perf_counter()
         index = EntityIndex.open(kb, fingerprint=MadeUpEncoder.fingerprint, folder=folder)
-    opened = time.perf_counter() - begin
+        opened = time.perf_counter() - begin
     chance = np.random.default_rng(5)
     times: dict[str, list[float]] = {"batch": [], "cpu": [], "names": [], "rows": []}
     for _ in range(batches):

@@ -124,7 +124,7 @@ def _main_axes(sample: NDArray[np.float32]) -> NDArray[np.float32]:
     Not faiss's PCA: it takes the mean away, and an inner product with the mean differs from entity to entity.
     """
     width = sample.shape[1]
-    dim = width * 11 // 24 // 2 * 2 if width >= 64 else width + width % 2
+    dim = width * 7 // 32 * 2 if width >= 64 else width + width % 2
     _, axes = np.linalg.eigh(sample.T @ sample)
     mixed, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((dim, dim)))
     return np.asarray(axes[:, ::-1][:, :dim] @ mixed[: min(width, dim)], np.float32)

@@ -30,7 +30,7 @@ from wellread.knowledge import choice as choosing
 from wellread.knowledge.changes import Changes
 from wellread.knowledge.folder import locked, mending, read_manifest, sweep, vectors_folder, write_manifest
 from wellread.knowledge.rows import Found, Rows, best, load_rows, save_rows
-from wellread.knowledge.search import Choice, Proposer, Subset, load_proposer, look, save_proposer
+from wellread.knowledge.search import WORKERS, Choice, Proposer, Subset, load_proposer, look, save_proposer
 from wellread.knowledge.vectors import FORMAT as VECTORS_FORMAT
 from wellread.knowledge.vectors import Encoding, EntityEncoder, EntityVectors, encode, text_key
 
@@ -206,6 +206,9 @@ class EntityIndex:
             raise UsageError("this subset belongs to another state of the index; make it again with index.subset(ids)")
         if not len(queries):
             return np.zeros((0, k), np.float32), np.zeros((0, k), np.int64)
+        return WORKERS.share(lambda part: self._search(part, k, among), queries)
+
+    def _search(self, queries: NDArray[np.float32], k: int, among: Subset | None) -> Found:
         if among is not None and len(among) <= _FEW:
             return best(queries @ self._matrix(among).T, np.broadcast_to(among.rows, (len(queries), len(among))), k)
         scores, rows = self._search_built(queries, k, among)

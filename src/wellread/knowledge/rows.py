@@ -52,7 +52,8 @@ class Rows:
             part = slice(begin, begin + _QUERIES)
             there = np.maximum(rows[part], 0)
             numbers = self.numbers.take(there, axis=0).astype(np.float32, copy=False)
-            np.matmul(numbers, queries[part, :, None], out=scores[part, :, None])
+            # Not matmul: for every query it would wake BLAS's threads anew.
+            scores[part] = np.einsum("qcd,qd->qc", numbers, queries[part])
             if self.scales is not None:
                 scores[part] *= self.scales.take(there)
         scores[rows < 0] = -np.inf

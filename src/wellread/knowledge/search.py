@@ -7,6 +7,9 @@ product with the rows that it proposes. No loop over queries.
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +27,47 @@ Compression = Literal["none", "int8", "pq"]
 
 # OpenMP's threads do not survive a fork: a child that asked for them would wait for ever.
 os.register_at_fork(after_in_child=lambda: faiss.omp_set_num_threads(1))
+
+_WORTH_A_THREAD = 16
+"""Queries for which another thread is worth its while."""
+
+
+class Workers:
+    """Threads that share a batch of queries, each with faiss on one core.
+
+    faiss's own threads wait for each other by spinning; beside an encoder's threads they take more than they give.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self.__init__)  # type: ignore[misc]  # threads and locks stay behind
+
+    def share(self, work: Callable[[NDArray[np.float32]], Found], queries: NDArray[np.float32]) -> Found:
+        """What the work finds for all queries, done in as many parts as there are cores to do them."""
+        parts = max(1, min(_cores(), len(queries) // _WORTH_A_THREAD))
+        found = list(self._threads().map(work, np.array_split(queries, parts)))
+        if parts == 1:
+            return found[0]
+        return np.concatenate([scores for scores, _ in found]), np.concatenate([rows for _, rows in found])
+
+    def _threads(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_MOST_CORES, "nearest", faiss.omp_set_num_threads, (1,))
+            return self._pool
+
+
+_MOST_CORES = max(1, faiss.omp_get_max_threads())
+
+
+def _cores() -> int:
+    """Those that this process may use now."""
+    may = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _MOST_CORES
+    return int(min(may, _MOST_CORES))
+
+
+WORKERS = Workers()
 
 
 @dataclass(frozen=True)

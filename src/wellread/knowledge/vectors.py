@@ -30,7 +30,7 @@ from wellread.knowledge.arrays import Blocks, Strings, map_arrays, save_arrays
 from wellread.knowledge.folder import locked, mending, read_manifest, sweep, vectors_folder, write_manifest
 
 FORMAT = "wellread vectors 2"
-CHUNK = 4096
+CHUNK = 1024
 """Entities encoded at once: what a killed build loses at most; enough for the encoder to sort by length."""
 
 _BLOCK = 8192

@@ -45,7 +45,7 @@ class _MadeUp(MadeUpEncoder):
 def main(given: Sequence[str] | None = None) -> int:
     options = arguments(__doc__, given)
     report = Report("reading", options.quick)
-    rounds = 3 if options.quick else 9
+    rounds = 2 if options.quick else 5
     for count in (2_500,) if options.quick else (25_000, 1_000_000):
         with KnowledgeBase.open(_indexed(count, options.folder)) as kb:
             _measure_questions(report, f"{count:,} entities", kb, rounds)
@@ -143,7 +143,7 @@ def _measure_documents(report: Report, kb: KnowledgeBase, most: int) -> None:
     rates = {}
     size = 100
     while size <= most:
-        total = min(len(words), max(size, 20_000))
+        total = min(len(words), max(size, 10_000))
         texts = [" ".join(words[place : place + size]) for place in range(0, total, size)]
         begin = time.perf_counter()
         links = sum(len(document.links) for document in linker.link_many(texts))

@@ -29,7 +29,7 @@ from wellread.kb.store import KnowledgeBase
 from wellread.knowledge import choice as choosing
 from wellread.knowledge.changes import Changes
 from wellread.knowledge.folder import locked, mending, read_manifest, sweep, vectors_folder, write_manifest
-from wellread.knowledge.rows import Found, Rows, best, load_rows, save_rows
+from wellread.knowledge.rows import Found, Rows, best, load_rows, product, save_rows
 from wellread.knowledge.search import WORKERS, Choice, Proposer, Subset, load_proposer, look, save_proposer
 from wellread.knowledge.vectors import FORMAT as VECTORS_FORMAT
 from wellread.knowledge.vectors import Encoding, EntityEncoder, EntityVectors, encode, text_key
@@ -210,11 +210,13 @@ class EntityIndex:
 
     def _search(self, queries: NDArray[np.float32], k: int, among: Subset | None) -> Found:
         if among is not None and len(among) <= _FEW:
-            return best(queries @ self._matrix(among).T, np.broadcast_to(among.rows, (len(queries), len(among))), k)
+            return best(
+                product(queries, self._matrix(among).T), np.broadcast_to(among.rows, (len(queries), len(among))), k
+            )
         scores, rows = self._search_built(queries, k, among)
         if len(self.changes):
             new = np.arange(len(self.vectors), len(self.vectors) + len(self.changes))
-            added = queries @ self.changes.vectors.T
+            added = product(queries, self.changes.vectors.T)
             if among is not None:
                 added[:, ~np.isin(new, among.rows)] = -np.inf
             scores = np.concatenate([scores, added], axis=1)

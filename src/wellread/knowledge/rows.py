@@ -21,6 +21,8 @@ Found = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 _BLOCK = 32_768
 _QUERIES = 16
+_TALL, _ALONE = 16, 1 << 18
+"""Queries in a piece of a product, and the multiplications that OpenBLAS does in one thread."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,29 @@ class Rows:
         for begin in range(0, count, _BLOCK):
             part = np.arange(begin, min(begin + _BLOCK, count)) if among is None else among[begin : begin + _BLOCK]
             block = self.numbers[begin : begin + _BLOCK] if among is None else self.numbers[part]
-            found = queries @ block.astype(np.float32, copy=False).T
+            found = product(queries, block.astype(np.float32, copy=False).T)
             if self.scales is not None:
                 found *= self.scales[part]
             near, at = _top(found, k)
             scores = np.concatenate([scores, near], axis=1)
             rows = np.concatenate([rows, part[at]], axis=1)
         return best(scores, rows, k)
+
+
+def product(queries: NDArray[np.float32], columns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """`queries @ columns` in pieces that are too small for BLAS to share among its threads.
+
+    A batch is shared among threads already, and BLAS's wait by spinning: where others want the cores too, one product
+    could take fifty times as long.
+    """
+    (count, dim), total = queries.shape, columns.shape[1]
+    wide = max(1, _ALONE // (_TALL * dim))
+    found = np.empty((count, total), np.float32)
+    for left in range(0, total, wide):
+        piece = columns[:, left : left + wide]
+        for top in range(0, count, _TALL):
+            np.matmul(queries[top : top + _TALL], piece, out=found[top : top + _TALL, left : left + wide])
+    return found
 
 
 def _top(scores: NDArray[np.float32], k: int) -> Found:

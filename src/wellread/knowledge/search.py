@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from wellread.files import write_atomically
 from wellread.knowledge.arrays import map_arrays, save_arrays
-from wellread.knowledge.rows import Form, Found, Rows, best
+from wellread.knowledge.rows import Form, Found, Rows, best, product
 
 Kind = Literal["exact", "hnsw", "ivf"]
 Compression = Literal["none", "int8", "pq"]
@@ -126,7 +126,7 @@ class Proposer:
         self, queries: NDArray[np.float32], count: int, probes: int, selector: faiss.IDSelector | None
     ) -> NDArray[np.int64]:
         """The rows of so many candidates for each query; -1 where there are no more."""
-        turned = queries @ self.axes if self.axes.size else queries
+        turned = product(queries, self.axes) if self.axes.size else queries
         found: NDArray[np.int64]
         if self.centres.size:
             return self._look_into_clusters(turned, count, probes, selector)
@@ -140,7 +140,7 @@ class Proposer:
     def _look_into_clusters(
         self, queries: NDArray[np.float32], count: int, probes: int, selector: faiss.IDSelector | None
     ) -> NDArray[np.int64]:
-        nearness = queries @ self.centres
+        nearness = product(queries, self.centres)
         others = nearness.shape[1] - probes
         near = np.argpartition(nearness, max(others, 1) - 1, axis=1)[:, others:]
         nearness = np.ascontiguousarray(np.take_along_axis(nearness, near, 1))

@@ -298,7 +298,7 @@ def test_among_nobody_nobody_is_found(load):
 
 
 def test_kinds_that_no_entity_has_name_the_fix(load):
-    with pytest.raises(UsageError, match=r"toy.kb has no entity of the kinds dragon; see: wellread kb info"):
+    with pytest.raises(UsageError, match=r"toy.kb has no entity of the kinds dragon; see: wellread kb stats"):
         load(kinds=["dragon"])
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -83,7 +84,8 @@ def test_a_person_who_breaks_off_is_told_what_to_do(path):
         "json",
     ]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as linking:
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, preexec_fn=listen) as linking:
         time.sleep(2)
         linking.send_signal(signal.SIGINT)
         _, said = linking.communicate(timeout=60)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import click
 
 from wellread import console
-from wellread.cli.options import refuse_nan
+from wellread.cli.options import reading_options, refuse_nan
 from wellread.errors import InputError, UsageError
 from wellread.files import write_atomically
 from wellread.formats import Format, Ids, read_linked
@@ -38,14 +38,7 @@ def command() -> None:
     "--kb", help="The knowledge base to link to, by name or path; gold entities it does not hold count as NIL."
 )
 @click.option("--model", help="The model that links: elq, prior, or a folder.  [default: prior for WordNet, else elq]")
-@click.option(
-    "--sources",
-    type=click.Choice(["union", "dense", "names"]),
-    default="union",
-    show_default=True,
-    help="elq: candidates by meaning and by name, or one of the two.",
-)
-@click.option("--precision", type=click.Choice(["auto", "fp32", "int8"]), default="auto", show_default=True)
+@reading_options
 @click.option(
     "--format",
     "kind",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wellread.cli.options import refuse_nan
+from wellread.cli.options import reading_options, refuse_nan
 from wellread.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -52,14 +52,7 @@ _MOST_ROWS = 500
     help="elq: how much a name of the KB counts; 0 as learned, 4 nearly always.  [default: the model's]",
 )
 @click.option("--no-nil", is_flag=True, help="elq: do not tell mentions of what the KB does not hold.")
-@click.option(
-    "--sources",
-    type=click.Choice(["union", "dense", "names"]),
-    default="union",
-    show_default=True,
-    help="elq: candidates by meaning and by name, or one of the two.",
-)
-@click.option("--precision", type=click.Choice(["auto", "fp32", "int8"]), default="auto", show_default=True)
+@reading_options
 @click.option(
     "--mentions",
     type=click.Choice(["names", "spacy"]),

@@ -286,6 +286,25 @@ def all_scores(model):
         return states, model.mention_scores(states), entities
 
 
+@pytest.mark.parametrize("nil", [True, False])
+def test_probabilities_are_by_mention_and_nothing_to_choose_from_is_no_number(encoder, nil):
+    model = shake(make_elq(encoder, nil=nil)).eval()
+    made = some_candidates(dim=16)
+    there = made.there_mask.clone()
+    there[1] = False
+    made = replace(made, there_mask=there)
+    vectors = torch.randn(len(there), 16)
+    plain = model.entity_scores(vectors, made).double()
+    trusted = plain + 2.5 * made.features[..., 0]
+    logits = torch.cat([trusted, torch.full((len(there), 1), model.nil_head.item() if nil else -math.inf)], 1)
+    found = model.entity_log_p(vectors, made, trust=2.5).exp()
+    for row, expected in zip(found, logits, strict=True):
+        weights = [math.exp(logit) for logit in expected.tolist()]
+        total = sum(weights)
+        assert row.tolist() == pytest.approx([weight / total if total else 0.0 for weight in weights], abs=1e-6)
+    assert found[1, -1] == (1.0 if nil else 0.0)
+
+
 def own_encoder(config, folder):
     """What a linker whose encoder learned as a whole becomes in its folder; entities stay with the old encoder."""
     return replace(config, encoder=str(folder / "encoder"), entity_encoder=config.entity_encoder or config.encoder)

@@ -17,7 +17,8 @@ from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.index import EntityIndex
 from wellread.linker.decoding import Decoding
-from wellread.linker.elq import ElqReader, Pool, Search, _log_softmax, features_of, open_index
+from wellread.linker.elq import ElqReader, open_index
+from wellread.linker.pool import Pool, Search, features_of
 from wellread.mentions.windows import WindowCutter
 from wellread.models.elq import Elq
 from wellread.nn.packing import Packing
@@ -418,13 +419,6 @@ def test_what_names_say_is_whether_and_how_often():
     named, log_prior = features_of(np.array([[0.0, 1.0, 0.5, 1e-9]]))[0].T.tolist()
     assert named == [0, 1, 1, 1]
     assert log_prior == pytest.approx([0, 0, math.log(0.5), math.log(1e-3)])
-
-
-def test_a_softmax_is_by_row_and_knows_empty_rows():
-    scores = np.array([[1.0, 2.0, -np.inf], [-np.inf] * 3, [1000.0, 0.0, 1000.0]])
-    found = np.exp(_log_softmax(scores))
-    e = math.e
-    assert found.tolist() == [pytest.approx([1 / (1 + e), e / (1 + e), 0]), [0, 0, 0], pytest.approx([0.5, 0, 0.5])]
 
 
 def test_no_candidate_is_found_twice(reader):

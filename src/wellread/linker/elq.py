@@ -23,18 +23,18 @@ from wellread import console
 from wellread.errors import UsageError
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
+from wellread.knowledge.build import build_index
 from wellread.knowledge.folder import vectors_folder
 from wellread.knowledge.index import EntityIndex
-from wellread.knowledge.vectors import Encoding, EntityVectors
+from wellread.knowledge.vectors import Encoding
 from wellread.linker.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored
 from wellread.linker.pool import Pool, Search, features_of
 from wellread.mentions.windows import Window, WindowCutter
-from wellread.models.elq import Elq, ElqConfig
+from wellread.models.elq import Candidates, Elq, ElqConfig, pack_windows
 from wellread.models.entities import EntityTower, fingerprint_of
 from wellread.nn.encoders import load_tokenizer, merge_adapters, positions_of
 from wellread.nn.int8 import quantise, quantise_where_able
 from wellread.nn.packing import Packing
-from wellread.nn.spans import span_mask
 from wellread.text import Document
 
 PACKAGED = Path(__file__).parent.parent / "weights" / "elq-minilm"
@@ -68,8 +68,7 @@ def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None =
         progress = Encoding()
         console.note(f"encoding the {len(kb):,} entities of {kb.path.name}; this is done once and can be interrupted")
         with console.progress_bar("encoding", progress):
-            vectors = EntityVectors.build(kb, tower or EntityTower.load(config), progress=progress)
-            EntityIndex.build(vectors, progress=progress)
+            build_index(kb, tower or EntityTower.load(config), progress=progress)
     return EntityIndex.open(kb, fingerprint=fingerprint_of(config), stale="allow")
 
 
@@ -78,6 +77,12 @@ def cutter_of(config: ElqConfig) -> WindowCutter:
     shared = max(24, 2 * config.longest)
     width = min(max(config.window or 192, 2 * shared + 2), positions_of(config.encoder))
     return WindowCutter(load_tokenizer(config.encoder), width=width, shared=shared, whole_words=config.whole_words)
+
+
+def candidates_of(pool: Pool, rows: Ints, priors: Floats) -> Candidates:
+    """What a pool found, as the model scores it."""
+    features = torch.from_numpy(features_of(priors)).float()
+    return Candidates(torch.from_numpy(pool.vectors_of(rows)), features, torch.from_numpy(rows >= 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +121,7 @@ class ElqReader:
         self.cutter = cutter_of(model.config)
         self.pool = Pool(kb, index, self.search, among=among)
         self._tower = tower
-        trust = model.config.trust if trust is None else trust
-        self._weights = model.names_head.weight.detach().double().numpy()[0] + [trust, 0.0]
-        self._nil = float(model.nil_head.detach()) if self.config.nil else -np.inf
+        self.trust = model.config.trust if trust is None else trust
 
     @cached_property
     def tower(self) -> EntityTower:
@@ -145,17 +148,9 @@ class ElqReader:
 
     def _spans(self, batch: Sequence[Window], floor: float) -> _Spans:
         """One pass of the encoder, and the spans above the floor."""
-        packing = Packing.of([len(window) for window in batch])
-        ids = torch.from_numpy(np.concatenate([window.ids for window in batch]))
-        special, begins, ends = (
-            torch.from_numpy(np.concatenate(masks))
-            for masks in zip(
-                *((window.special_mask, window.begins_mask, window.ends_mask) for window in batch), strict=True
-            )
-        )
+        ids, packing, asked = pack_windows(batch, self.config.longest)
         states = self.model.states(ids, packing)
         log_p = logsigmoid(self.model.mention_scores(states))
-        asked = span_mask(packing, special, self.config.longest, begins_mask=begins, ends_mask=ends)
         asked &= log_p > floor
         first, width = asked.nonzero(as_tuple=True)
         chosen = log_p[first, width].double().numpy()
@@ -185,8 +180,7 @@ class ElqReader:
         )
         text_of = np.array([batch[window].text for window in spans.window])
         names = [texts[text][start:end] for text, (start, end) in zip(text_of, offsets.tolist(), strict=True)]
-        rows, scores, priors = self._candidates(names, spans.vectors)
-        log_p = _log_softmax(scores)
+        rows, log_p, priors = self._candidates(names, spans.vectors)
         order = np.argsort(-log_p, axis=1, kind="stable")
         rows, log_p = np.take_along_axis(rows, order, 1), np.take_along_axis(log_p, order, 1)
         priors = np.take_along_axis(priors, order, 1)
@@ -195,15 +189,12 @@ class ElqReader:
             found[text].append((offsets[mine], spans.log_p[mine], rows[mine], log_p[mine], priors[mine]))
 
     def _candidates(self, names: Sequence[str], vectors: NDArray[np.float32]) -> tuple[Ints, Floats, Floats]:
-        """(rows, scores, priors) of what each mention may mean, NIL last."""
+        """(rows, log probabilities, priors) of what each mention may mean, NIL last."""
         rows, priors = self.pool.find(names, vectors)
-        scores = np.einsum("md,mcd->mc", vectors, self.pool.vectors_of(rows)).astype(np.float64)
-        if self.config.names:
-            scores += features_of(priors) @ self._weights
-        scores[rows < 0] = -np.inf
-        nil = np.full((len(names), 1), self._nil)
-        rows = np.concatenate((rows, np.full(nil.shape, NIL if np.isfinite(self._nil) else NONE)), 1)
-        return rows, np.concatenate((scores, nil), 1), np.concatenate((priors, np.zeros(nil.shape)), 1)
+        candidates = candidates_of(self.pool, rows, priors)
+        log_p = self.model.entity_log_p(torch.from_numpy(vectors), candidates, self.trust).numpy()
+        nil = np.full((len(names), 1), NIL if self.config.nil else NONE)
+        return np.concatenate((rows, nil), 1), log_p, np.concatenate((priors, np.zeros(nil.shape)), 1)
 
     def _joined(self, text: str, parts: Sequence[tuple[Ints, Floats, Ints, Floats, Floats]]) -> Scored:
         width = max((part[2].shape[1] for part in parts), default=0)
@@ -267,9 +258,7 @@ def _sample(kb: KnowledgeBase, config: ElqConfig) -> tuple[Tensor, Packing] | No
         rows = kb.connection.execute("SELECT title, description FROM entities LIMIT 64").fetchall()
     texts = [f"{title}: {description}" for title, description in rows] + [f"what is {row[0]}?".lower() for row in rows]
     windows = [windows[0] for windows in cutter_of(config).cut(texts) if windows]
-    if not windows:
-        return None
-    return torch.from_numpy(np.concatenate([one.ids for one in windows])), Packing.of([len(one) for one in windows])
+    return pack_windows(windows, config.longest)[:2] if windows else None
 
 
 def of_kinds(kb: KnowledgeBase, kinds: Iterable[str], among: Iterable[str] | None = None) -> list[str]:
@@ -309,15 +298,6 @@ def _best_of_each(group: Ints, score: Floats, most: int) -> Ints:
     order = np.lexsort((-score, group))
     first = np.searchsorted(group, group[order])
     return np.sort(order[np.arange(len(order)) - first < most])
-
-
-def _log_softmax(scores: Floats) -> Floats:
-    """By row; a row without a finite score stays -inf."""
-    top = scores.max(1, keepdims=True)
-    top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        total = np.log(np.exp(scores - top).sum(1, keepdims=True))
-        return np.asarray(np.where(np.isfinite(scores), scores - top - total, -np.inf))
 
 
 def _stacked(parts: Sequence[NDArray[Any]], width: int, fill: float, kind: type) -> NDArray[Any]:

@@ -16,13 +16,14 @@ the model was trained with them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -32,9 +33,10 @@ from transformers import PreTrainedModel
 from wellread import config as settings
 from wellread.errors import InputError
 from wellread.files import storage, write_atomically
+from wellread.mentions.windows import Window
 from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, silence, width_of
 from wellread.nn.packing import Packing, encode
-from wellread.nn.spans import span_means, span_scores
+from wellread.nn.spans import span_mask, span_means, span_scores
 
 WEIGHTS = "model.safetensors"
 
@@ -116,6 +118,19 @@ class Candidates:
     vectors: Float[Tensor, "mention cand dim"]
     features: Float[Tensor, "mention cand feature"]
     there_mask: Bool[Tensor, "mention cand"]
+
+
+def pack_windows(
+    windows: Sequence[Window], longest: int
+) -> tuple[Int[Tensor, " piece"], Packing, Bool[Tensor, "piece width"]]:
+    """The pieces of windows end to end, how they lie, and which spans of at most `longest` pieces may be mentions."""
+    packing = Packing.of([len(window) for window in windows])
+    special, begins, ends = (
+        torch.from_numpy(np.concatenate(masks))
+        for masks in zip(*((w.special_mask, w.begins_mask, w.ends_mask) for w in windows), strict=True)
+    )
+    asked = span_mask(packing, special, longest, begins_mask=begins, ends_mask=ends)
+    return torch.from_numpy(np.concatenate([window.ids for window in windows])), packing, asked
 
 
 class Elq(nn.Module):
@@ -219,18 +234,25 @@ class Elq(nn.Module):
         return normalize(vectors, dim=-1) * self.log_scale.exp() if self.config.normalised else vectors
 
     def entity_scores(
-        self, vectors: Float[Tensor, "mention dim"], candidates: Candidates
+        self, vectors: Float[Tensor, "mention dim"], candidates: Candidates, trust: float = 0.0
     ) -> Float[Tensor, "mention cand"]:
-        """The logit of every candidate; -inf where there is none."""
+        """The logit of every candidate; -inf where there is none. `trust` is added where it is known by the name."""
         scores = torch.einsum("md,mcd->mc", vectors, candidates.vectors)
         if self.config.names:
-            scores = scores + self.names_head(candidates.features).squeeze(-1)
+            scores = scores + self.names_head(candidates.features).squeeze(-1) + trust * candidates.features[..., 0]
         return scores.masked_fill(~candidates.there_mask, -torch.inf)
 
     def nil_scores(self, scores: Float[Tensor, "mention cand"]) -> Float[Tensor, "mention cand1"]:
         """The same with the logit of NIL as the last column."""
         nil = self.nil_head if self.config.nil else self.nil_head.new_tensor(-torch.inf)
         return torch.cat([scores, nil.expand(len(scores), 1)], dim=1)
+
+    def entity_log_p(
+        self, vectors: Float[Tensor, "mention dim"], candidates: Candidates, trust: float = 0.0
+    ) -> Float64[Tensor, "mention cand1"]:
+        """Log p(entity | mention) of every candidate and, last, of NIL; all -inf where there is nothing to choose."""
+        scores = self.nil_scores(self.entity_scores(vectors, candidates, trust)).double()
+        return scores.log_softmax(-1).nan_to_num(-torch.inf)
 
 
 def mention_loss(

@@ -23,13 +23,12 @@ from wellread.evaluation.linking import right_links
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.index import EntityIndex
 from wellread.linker.decoding import NIL, NONE, Calibration, Decoding
-from wellread.linker.elq import ElqReader, cutter_of
-from wellread.linker.pool import Pool, Search, features_of
+from wellread.linker.elq import ElqReader, candidates_of, cutter_of
+from wellread.linker.pool import Pool, Search
 from wellread.mentions.candidates import CandidateFinder
 from wellread.mentions.windows import Window
-from wellread.models.elq import Candidates, Elq, entity_loss, mention_loss
+from wellread.models.elq import Candidates, Elq, entity_loss, mention_loss, pack_windows
 from wellread.nn.packing import Packing
-from wellread.nn.spans import span_mask
 from wellread.text import Document
 
 Negatives = Literal["hard", "batch"]
@@ -150,11 +149,7 @@ class LinkingLearner:
         priors = np.concatenate((priors, np.zeros((len(rows), 1))), 1)
         gold = np.where(missing, found.shape[1] - 1, is_gold.argmax(1) if is_gold.size else 0)
         gold = np.where(rows == NIL, found.shape[1], gold)
-        candidates = Candidates(
-            torch.from_numpy(self.pool.vectors_of(found)),
-            torch.from_numpy(features_of(priors)).float(),
-            torch.from_numpy(found >= 0),
-        )
+        candidates = candidates_of(self.pool, found, priors)
         return candidates, torch.from_numpy(gold)
 
     def evaluate(self) -> dict[str, float]:
@@ -218,13 +213,7 @@ class _Lazy(Sequence[LinkingBatch]):
 
 def collate(examples: Sequence[Example], longest: int) -> LinkingBatch:
     """Examples as one packed batch."""
-    windows = [example.window for example in examples]
-    packing = Packing.of([len(window) for window in windows])
-    special, begins, ends = (
-        torch.from_numpy(np.concatenate(masks))
-        for masks in zip(*((w.special_mask, w.begins_mask, w.ends_mask) for w in windows), strict=True)
-    )
-    asked = span_mask(packing, special, longest, begins_mask=begins, ends_mask=ends)
+    ids, packing, asked = pack_windows([example.window for example in examples], longest)
     starts = packing.starts.tolist()
     firsts, widths = _places(starts, [example.spans for example in examples])
     gold = torch.zeros_like(asked)
@@ -234,7 +223,7 @@ def collate(examples: Sequence[Example], longest: int) -> LinkingBatch:
     asked[unsure_firsts[short], unsure_widths[short]] = False
     return LinkingBatch(
         packing,
-        torch.from_numpy(np.concatenate([window.ids for window in windows])),
+        ids,
         asked | gold,
         gold,
         firsts,

@@ -127,7 +127,7 @@ def _read(
     for text in recipe.text:
         documents, kept = _documents(text)
         if kept:
-            dev.setdefault(Path(text.file).name.split(".")[0], []).extend(kept)
+            dev.setdefault(_name(text), []).extend(kept)
         if not text.complete:
             documents = mark_unsure(documents, kb)
         examples += make_examples(documents, model, index) * text.repeat

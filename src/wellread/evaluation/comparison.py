@@ -1,0 +1,256 @@
+"""The table that a comparison of arms makes: the same tasks, the same data, the same seeds, one thing different.
+
+Every arm is compared with the first, seed by seed: the mean of the differences, Student's 95 % interval of it, and two
+tests (paired t, and the exact sign-flip test, which five seeds cannot take below 0.0625), each also corrected for the
+number of arms in its column (Holm). With several tasks there is a column of their mean: the mean over tasks of each
+seed. Scores are shown in points, × 100.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from wellread.errors import InputError
+from wellread.evaluation.significance import Summary, holm, paired_t, permutation_test, summarise
+
+MEAN = "mean"
+"""The column of the mean over tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An arm less the first one, over seeds: their mean with its 95 % interval, and p by two tests, plain and Holm's."""
+
+    mean: float
+    low: float
+    high: float
+    t_p: float
+    t_p_holm: float
+    flip_p: float
+    flip_p_holm: float
+    wins: int
+    losses: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What an arm reached in one column."""
+
+    scores: tuple[float, ...]
+    """By seed."""
+    summary: Summary
+    difference: Difference | None
+    """None for the first arm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an arm costs on one task: numbers of weights, seconds of a training step, bytes that it needs."""
+
+    parameters: int
+    trained: int
+    added: int
+    """By the infusions, beside the plain encoder and the head."""
+    step_seconds: float = math.nan
+    """Median over steps measured in turn with the other arms'."""
+    memory: int = 0
+    """Weights, gradients, the optimizer's memory, and what the forward pass keeps for the backward pass."""
+    activations: int = 0
+    """Of these, what the forward pass keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Arms by columns, and what the arms cost."""
+
+    arms: tuple[str, ...]
+    columns: tuple[str, ...]
+    seeds: tuple[int, ...]
+    cells: Mapping[tuple[str, str], Cell]
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """The score that each column shows."""
+    costs: Mapping[tuple[str, str], Cost] = field(default_factory=dict)
+    """By arm and task."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, for JSON; what is no number is None."""
+        cells = {
+            arm: {
+                column: _finite(asdict(self.cells[arm, column]))
+                | {"cost": _finite(asdict(self.costs[arm, column])) if (arm, column) in self.costs else None}
+                for column in self.columns
+            }
+            for arm in self.arms
+        }
+        return {
+            "against": self.arms[0],
+            "seeds": list(self.seeds),
+            "metrics": dict(self.metrics),
+            "arms": cells,
+        }
+
+    def to_json(self) -> str:
+        """The whole table as JSON."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    def header(self) -> tuple[str, ...]:
+        """The names of `rows`."""
+        costs = ("weights", "added", "ms/step", "×", "MB", "×") if self.costs else ()
+        return ("arm", *(name for column in self.columns for name in (column, f"Δ {column}")), *costs)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A row of text for each arm: mean ± deviation; difference [interval] p; costs."""
+        rows = []
+        for arm in self.arms:
+            cells = [self.cells[arm, column] for column in self.columns]
+            told = [part for cell in cells for part in (_mean(cell), _difference(cell.difference))]
+            rows.append((arm, *told, *(self._costs(arm) if self.costs else ())))
+        return rows
+
+    def _costs(self, arm: str) -> tuple[str, ...]:
+        tasks = [column for column in self.columns if (arm, column) in self.costs]
+        ours, plain = ([self.costs[name, task] for task in tasks] for name in (arm, self.arms[0]))
+        slower = _geometric([a.step_seconds / b.step_seconds for a, b in zip(ours, plain, strict=True)])
+        larger = _geometric([a.memory / b.memory if b.memory else math.nan for a, b in zip(ours, plain, strict=True)])
+        return (
+            f"{ours[0].parameters:,}",
+            f"{ours[0].added:,}",
+            _number(1000 * _middle([cost.step_seconds for cost in ours]), 1),
+            _number(slower, 2),
+            _number(_middle([float(cost.memory) for cost in ours]) / 1e6, 0),
+            _number(larger, 2),
+        )
+
+    def to_markdown(self) -> str:
+        """The table as GitHub and its kin show it, with what it means below."""
+        header, rows = self.header(), self.rows()
+        lines = [
+            f"| {' | '.join(header)} |",
+            f"|{'|'.join('---' if not place else '---:' for place in range(len(header)))}|",
+        ]
+        lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
+        return "\n".join([*lines, "", *self.legend()]) + "\n"
+
+    def legend(self) -> list[str]:
+        """What the columns mean, in a few lines."""
+        shown = ", ".join(f"{column}: {metric}" for column, metric in self.metrics.items())
+        count = len(self.seeds)
+        lines = [
+            f"Scores × 100 on development data ({shown}): mean ± standard deviation over {count} "
+            f"seed{'s' * (count > 1)} ({', '.join(map(str, self.seeds))}).",
+            f'Δ: against "{self.arms[0]}", paired by seed, with the 95 % interval (Student); p by paired t, and in '
+            "brackets after Holm's correction for the arms of the column.",
+        ]
+        if self.costs:
+            lines.append(
+                "ms/step and MB: training steps of the arms measured in turn on the same batches, median over tasks; "
+                "×: against the first arm, geometric mean over tasks. MB: weights, gradients, AdamW's memory, and what "
+                "the forward pass keeps."
+            )
+        return lines
+
+
+def make_table(
+    scores: Mapping[str, Mapping[str, Sequence[float]]],
+    seeds: Sequence[int],
+    *,
+    metrics: Mapping[str, str] | None = None,
+    costs: Mapping[tuple[str, str], Cost] | None = None,
+) -> Table:
+    """The table of scores[arm][task], a list over the same seeds each; the first arm is what others are held against.
+
+    >>> table = make_table({"plain": {"RTE": [0.5, 0.6]}, "kam": {"RTE": [0.6, 0.6]}}, [0, 1])
+    >>> round(table.cells["kam", "RTE"].difference.mean, 3)
+    0.05
+    """
+    arms = tuple(scores)
+    if not arms:
+        raise InputError("there is no arm to compare; give one or more")
+    tasks = tuple(scores[arms[0]])
+    for arm in arms:
+        wrong = [task for task in tasks if len(scores[arm].get(task, ())) != len(seeds)]
+        if wrong or tuple(scores[arm]) != tasks:
+            raise InputError(
+                f"the arm {arm!r} has not the scores of all {len(seeds)} seeds of {wrong[0] if wrong else tasks}; "
+                "let every run finish"
+            )
+    full = {arm: {task: list(map(float, scores[arm][task])) for task in tasks} for arm in arms}
+    columns = tasks
+    if len(tasks) > 1:
+        columns = (*tasks, MEAN)
+        for arm in arms:
+            full[arm][MEAN] = [math.fsum(row) / len(tasks) for row in zip(*full[arm].values(), strict=True)]
+    cells: dict[tuple[str, str], Cell] = {}
+    for column in columns:
+        differences = _differences([full[arm][column] for arm in arms])
+        for arm, difference in zip(arms, differences, strict=True):
+            cells[arm, column] = Cell(tuple(full[arm][column]), summarise(full[arm][column]), difference)
+    return Table(arms, columns, tuple(seeds), cells, dict(metrics or {}), dict(costs or {}))
+
+
+def _differences(rows: Sequence[Sequence[float]]) -> list[Difference | None]:
+    """Of each row against the first, with p corrected over all of them."""
+    plain, others = rows[0], rows[1:]
+    t_ps = [paired_t(row, plain)[1] for row in others]
+    flips = [permutation_test(row, plain) for row in others]
+    corrected = zip(others, t_ps, holm(t_ps), flips, holm(flips), strict=True)
+    return [None, *(_against(row, plain, *ps) for row, *ps in corrected)]
+
+
+def _against(row: Sequence[float], plain: Sequence[float], *ps: float) -> Difference:
+    steps = [ours - theirs for ours, theirs in zip(row, plain, strict=True)]
+    summary = summarise(steps)
+    reach = student(summary.count - 1) * summary.error if summary.count > 1 else math.nan
+    wins, losses = sum(step > 0 for step in steps), sum(step < 0 for step in steps)
+    return Difference(summary.mean, summary.mean - reach, summary.mean + reach, *ps, wins, losses)
+
+
+def student(freedom: int, level: float = 0.95) -> float:
+    """How many standard errors an interval of a mean reaches: 2.776 for five numbers."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + level) / 2))
+
+
+def _mean(cell: Cell) -> str:
+    spread = f" ± {100 * cell.summary.deviation:.2f}" if cell.summary.count > 1 else ""
+    return f"{100 * cell.summary.mean:.2f}{spread}"
+
+
+def _difference(difference: Difference | None) -> str:
+    if difference is None:
+        return ""
+    told = f"{100 * difference.mean:+.2f}"
+    if math.isnan(difference.low):
+        return told
+    told += f" [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
+    if math.isnan(difference.t_p):
+        return told
+    return f"{told} p {_number(difference.t_p, 3)} ({_number(difference.t_p_holm, 3)})"
+
+
+def _number(value: float, digits: int) -> str:
+    return "–" if not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def _middle(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values)) if all(value > 0 for value in values) else math.nan
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

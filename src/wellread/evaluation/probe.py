@@ -1,0 +1,95 @@
+"""Scores of a probe for facts (LAMA, Petroni et al. 2019): is the object of a fact the first word that comes to mind?
+
+The rank of the gold word is told among a vocabulary that all models under comparison share, so that a model with fewer
+words has no easier task. A word that scores the same as the gold one stands before it: a model that says the same of
+all words knows nothing.
+
+`macro`, the mean over relations, is what the authors print for T-REx and Google-RE; `micro` is over all facts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from wellread.errors import InputError
+from wellread.evaluation.ranking import mean_reciprocal_rank
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeScore:
+    """Of some facts: the share whose object is the first word, is among the first k, and the mean reciprocal rank."""
+
+    precision: float
+    at: Mapping[int, float]
+    mrr: float
+    facts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeScores:
+    """The scores of one dataset; those of relations are in the order of their first fact."""
+
+    micro: ProbeScore
+    macro: ProbeScore
+    relations: Mapping[str, ProbeScore]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, for JSON."""
+        return asdict(self)
+
+
+def gold_ranks(scores: ArrayLike, gold_ids: ArrayLike, *, known_mask: ArrayLike | None = None) -> NDArray[np.int64]:
+    """Ranks from 1 of the gold words: `scores` are (fact, word), `known_mask` says which words may be answers."""
+    values, gold = np.asarray(scores), np.asarray(gold_ids)
+    mask = np.ones(values.shape[-1], np.bool_) if known_mask is None else np.asarray(known_mask, dtype=np.bool_)
+    if values.ndim != 2 or gold.shape != values.shape[:1] or mask.shape != values.shape[1:]:
+        raise InputError(
+            f"scores of shape {values.shape}, gold words of {gold.shape} and a vocabulary of {mask.shape}; "
+            "give (fact, word), (fact) and (word)"
+        )
+    if len(gold) and not mask[gold].all():
+        raise InputError(
+            f"the gold word {gold[~mask[gold]][0]} is not in the vocabulary; leave such facts out before (see `within`)"
+        )
+    if np.isnan(values).any():
+        raise InputError("a score of a word is NaN; did the training diverge?")
+    own = np.take_along_axis(values, gold[:, None], axis=1)
+    return np.asarray(((values >= own) & mask).sum(axis=1), dtype=np.int64)
+
+
+def score_probe(
+    relations: Sequence[str], ranks: Sequence[int | None] | NDArray[np.int64], *, at: Sequence[int] = (10,)
+) -> ProbeScores:
+    """Score the ranks of gold words by relation; None is a word that was not found at all."""
+    if len(relations) != len(ranks):
+        raise InputError(f"{len(ranks)} ranks for {len(relations)} facts; give the rank of each")
+    if not len(ranks):
+        raise InputError("there are no facts to score; is the file empty, or the vocabulary too small?")
+    found = [None if rank is None else int(rank) for rank in ranks]
+    by_relation: dict[str, list[int | None]] = {}
+    for relation, rank in zip(relations, found, strict=True):
+        by_relation.setdefault(relation, []).append(rank)
+    scores = {relation: _score(some, at) for relation, some in by_relation.items()}
+    each = list(scores.values())
+    macro = ProbeScore(
+        _mean([one.precision for one in each]),
+        {k: _mean([one.at[k] for one in each]) for k in at},
+        _mean([one.mrr for one in each]),
+        len(found),
+    )
+    return ProbeScores(_score(found, at), macro, scores)
+
+
+def _score(ranks: Sequence[int | None], at: Sequence[int]) -> ProbeScore:
+    precision = {k: _mean([rank is not None and rank <= k for rank in ranks]) for k in (1, *at)}
+    return ProbeScore(precision[1], {k: precision[k] for k in at}, mean_reciprocal_rank(ranks), len(ranks))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

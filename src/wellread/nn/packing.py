@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,7 +21,23 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from wellread.errors import UsageError
 
-_NAME = "wellread_packed"
+PACKED = "wellread_packed"
+"""What transformers calls attention over packed texts."""
+
+
+class Attends(Protocol):
+    """A place of an infused encoder where attention is asked for (`nn.flow.Place`)."""
+
+    @property
+    def concerns(self) -> bool:
+        """Whether it is to be asked."""
+        ...
+
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None, dropout: float
+    ) -> Tensor:
+        """The mixed values of all pieces."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +52,12 @@ class Packing:
     width: int
 
     @classmethod
-    def of(cls, lengths: Sequence[int] | Tensor) -> Packing:
+    def of(cls, lengths: Sequence[int] | Tensor, device: torch.device | None = None) -> Packing:
         """The packing of texts with so many pieces each."""
-        counts = torch.as_tensor(lengths, dtype=torch.long)
+        counts = torch.as_tensor(lengths, dtype=torch.long, device=device)
         starts = counts.cumsum(0) - counts
-        text_of = torch.repeat_interleave(torch.arange(len(counts)), counts)
-        places = torch.arange(len(text_of)) - starts[text_of]
+        text_of = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
+        places = torch.arange(len(text_of), device=device) - starts[text_of]
         return cls(counts, starts, text_of, places, int(counts.max()) if len(counts) else 0)
 
     @property
@@ -51,7 +67,7 @@ class Packing:
 
     def there_mask(self) -> Bool[Tensor, "batch width"]:
         """True where a padded batch would have a piece."""
-        return torch.arange(self.width) < self.lengths[:, None]
+        return torch.arange(self.width, device=self.lengths.device) < self.lengths[:, None]
 
     def spread(self, packed: Float[Tensor, "piece ..."]) -> Float[Tensor, "batch width ..."]:
         """Text by text, filled up with zeros."""
@@ -81,7 +97,7 @@ def pack(encoder: PreTrainedModel) -> PreTrainedModel:
     Two short texts are encoded before and after: many encoders take another attention without a word and ignore it, or
     add to theirs what ours does not know (the position biases of T5 and DeBERTa, the windows of ModernBERT).
     """
-    if encoder.config._attn_implementation == _NAME:
+    if encoder.config._attn_implementation == PACKED:
         return encoder
     refusal = UsageError(
         f"{type(encoder).__name__} does not let its attention be replaced; use an encoder such as BERT, RoBERTa, "
@@ -97,7 +113,7 @@ def pack(encoder: PreTrainedModel) -> PreTrainedModel:
             alone = torch.cat(
                 [encoder(input_ids=text[None]).last_hidden_state[0] for text in torch.split(ids, lengths)]
             )
-            encoder.set_attn_implementation(_NAME)
+            encoder.set_attn_implementation(PACKED)
             packed = encode(encoder, ids, Packing.of(lengths))
         except (TypeError, ValueError) as error:
             raise refusal from error
@@ -133,16 +149,19 @@ def _attend(
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    at: Attends | None = None,
     **_: Any,
 ) -> tuple[Float[Tensor, "one piece head dim"], None]:
     """Attention within each text; in the layout that transformers expects."""
     if attention_mask is not None or sliding_window is not None:
         raise ValueError("only attention from every piece to every other of its text can be packed")
+    if at is not None and at.concerns:
+        return at.attend(module, query, key, value, scaling=scaling, dropout=dropout), None
     query, key, value = (packing.spread(part[0].transpose(0, 1)).transpose(1, 2) for part in (query, key, value))
     mask = None if packing.is_even else packing.there_mask()[:, None, None, :]
     mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
     return packing.gather(mixed.transpose(1, 2))[None], None
 
 
-AttentionInterface.register(_NAME, _attend)
-AttentionMaskInterface.register(_NAME, lambda *args, **kwargs: None)
+AttentionInterface.register(PACKED, _attend)
+AttentionMaskInterface.register(PACKED, lambda *args, **kwargs: None)

@@ -1,0 +1,295 @@
+"""What flows through an infused encoder, and the three places where knowledge may enter it.
+
+1. *sequence*: `guests` are more positions behind the pieces of each text. They enter every layer anew and are cut off
+   after it (KAM's auxiliary terms).
+2. *attention*: `scores` changes the score of each pair of positions before the softmax; an infusion that is alone there
+   may do the whole attention its own way (`attend`).
+3. *between layers*: `between` takes hidden states and gives hidden states.
+
+The attention sees texts in chunks: a few at a time, of like length, so that their scores stay in the processor's cache.
+Everywhere else the pieces of all texts are one sequence (`nn.packing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from wellread.nn.attention import mix
+from wellread.nn.packing import Packing
+
+_CACHE_BYTES = 1 << 21
+"""About how much of scores is worked on at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guests:
+    """More positions behind the pieces of each text: their states, and how they lie."""
+
+    states: Float[Tensor, "guest dim"]
+    packing: Packing
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Texts whose attention is computed together, filled up to the longest of them.
+
+    Rows ask, columns are asked: the text's own pieces, then its guests.
+    """
+
+    texts: Int[Tensor, " text"]
+    rows: int
+    columns: int
+    first_row: int
+    """Where its rows begin in the line of all chunks' rows."""
+    first_column: int
+    row_mask: Bool[Tensor, "text row"]
+    column_mask: Bool[Tensor, "text column"]
+    full: bool
+    """Nothing had to be filled up."""
+
+    @property
+    def there_mask(self) -> Bool[Tensor, "text one row column"]:
+        """Pairs of positions that are both there."""
+        return (self.row_mask[:, :, None] & self.column_mask[:, None, :])[:, None]
+
+    def rows_of(self, line: Float[Tensor, "position head dim"]) -> Float[Tensor, "text head row dim"]:
+        """The part of a line of rows that is of these texts."""
+        return _part(line, self.first_row, len(self.texts), self.rows)
+
+    def columns_of(self, line: Float[Tensor, "position head dim"]) -> Float[Tensor, "text head column dim"]:
+        """The part of a line of columns that is of these texts."""
+        return _part(line, self.first_column, len(self.texts), self.columns)
+
+
+def _part(line: Tensor, first: int, texts: int, width: int) -> Tensor:
+    return line[first : first + texts * width].view(texts, width, *line.shape[1:]).transpose(1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How the rows (or the columns) of all chunks are laid end to end, from the sequences of pieces and of guests."""
+
+    pieces: Packing
+    guests: Packing | None
+    taken: Int[Tensor, " guest"] | None
+    """The guests that are there, if not all."""
+    where: Int[Tensor, " position"] | None
+    """Where each position lies in (all pieces, all guests taken, a zero); None: texts are even, in their order."""
+
+    def lay(
+        self, pieces: Float[Tensor, "piece head dim"], guests: Float[Tensor, "guest head dim"] | None
+    ) -> Float[Tensor, "position head dim"]:
+        """Queries, keys or values as the chunks take them."""
+        if self.where is None:
+            if guests is None or self.guests is None or not self.guests.width:
+                return pieces
+            texts = len(self.pieces.lengths)
+            both = (part.view(texts, -1, *part.shape[1:]) for part in (pieces, guests))
+            return torch.cat(tuple(both), 1).flatten(0, 1)
+        more = () if guests is None else (guests,)
+        return torch.cat((pieces, *more, pieces.new_zeros(1, *pieces.shape[1:]))).index_select(0, self.where)
+
+
+@dataclass
+class Flow:
+    """One pass of a batch through an encoder."""
+
+    packing: Packing
+    infusions: Sequence[Infusion]
+    knowledge: dict[str, Any] = field(default_factory=dict)
+    types: Int[Tensor, " piece"] | None = None
+    embed: Callable[[Tensor, Tensor, Tensor | None], Float[Tensor, "piece dim"]] | None = None
+    """Pieces, their places in their texts (from 0) and their types -> what the embedding layer makes of them."""
+    keep_attention: bool = False
+    guests: Guests | None = None
+    memory: dict[Any, Any] = field(default_factory=dict)
+    """What an infusion keeps for later layers, by a key of its own. A layer may be computed twice (gradient
+    checkpointing): never overwrite what another layer wrote."""
+    attentions: dict[int, Tensor] = field(default_factory=dict)
+
+    def attending(self, layer: int) -> list[Infusion]:
+        """The infusions that have a say in the attention of a layer."""
+        return [infusion for infusion in self.infusions if infusion.attends(layer)]
+
+    @cached_property
+    def paths(self) -> tuple[list[Chunk], Line, Line]:
+        """How the attention goes through the texts: the chunks, and how their rows and columns are laid out."""
+        asked = [infusion.guest_rows() for infusion in self.infusions]
+        most = None if None in asked else max((rows or 0 for rows in asked), default=0)
+        return make_paths(self.packing, self.guests.packing if self.guests else None, most)
+
+    @cached_property
+    def back(self) -> Int[Tensor, " piece"] | None:
+        """Where each piece lies in the line of rows; None: they lie in their order, and nothing else."""
+        chunks, rows, _ = self.paths
+        if rows.where is None and rows.guests is None:
+            return None
+        begins = torch.zeros_like(self.packing.starts)
+        for chunk in chunks:
+            places = torch.arange(len(chunk.texts), device=begins.device) * chunk.rows
+            begins[chunk.texts] = chunk.first_row + places
+        return begins[self.packing.text_of] + self.packing.places
+
+
+class Infusion(nn.Module):
+    """One kind of knowledge in one encoder; a subclass uses the places that it needs.
+
+    At its start it must leave the encoder's answers as they are. `on = False` switches it off.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ()
+    """What it takes as keywords of the encoder's `forward`."""
+    on: bool = True
+
+    def start(self) -> None:
+        """Set all weights to what they start with, by `transformers.initialization` (which spares loaded ones)."""
+
+    def guests(self, flow: Flow) -> Guests | None:
+        """The sequence: positions to add to each text; asked once, before the first layer."""
+        return None
+
+    def guest_rows(self) -> int | None:
+        """How many guests of each text ask, besides being asked; None: all."""
+        return 0
+
+    def attends(self, layer: int) -> bool:
+        """Whether it has a say in a layer's attention."""
+        return False
+
+    def scores(
+        self, flow: Flow, layer: int, chunk: Chunk, scores: Float[Tensor, "text head row column"]
+    ) -> Float[Tensor, "text head row column"]:
+        """The attention: scores before the softmax, as this infusion would have them. Zero where nothing is."""
+        return scores
+
+    attend: Callable[..., Float[Tensor, "text head row dim"]] | None = None
+    """The same as one step, where no other infusion attends:
+    `attend(flow, layer, chunk, query, key, value, scaling=, dropout=)` -> mixed values."""
+
+    def between(self, flow: Flow, layer: int, states: Float[Tensor, "piece dim"]) -> Float[Tensor, "piece dim"]:
+        """Between layers: the states after a layer, as the next one shall see them."""
+        return states
+
+
+def make_paths(packing: Packing, guests: Packing | None, guest_rows: int | None) -> tuple[list[Chunk], Line, Line]:
+    """Texts of like length, a few at a time; the first `guest_rows` of each text's guests are rows, all are columns."""
+    device = packing.starts.device
+    asking, taken = guests, None
+    if guests is not None and guest_rows is not None:
+        asking = Packing.of(guests.lengths.clamp(max=guest_rows), device)
+        taken = guests.starts[asking.text_of] + asking.places
+        asking = asking if guest_rows else None
+    rows, columns = (packing.lengths + (0 if more is None else more.lengths) for more in (asking, guests))
+    even = packing.is_even and (guests is None or guests.is_even)
+    order = torch.arange(len(rows), device=device) if even else torch.argsort(columns, stable=True)
+    sizes = columns[order].tolist()
+    chunks: list[Chunk] = []
+    places: tuple[list[Tensor], list[Tensor]] = ([], [])
+    first = first_row = first_column = 0
+    while first < len(sizes):
+        last = first + 1
+        while last < len(sizes) and (last - first + 1) * sizes[last] ** 2 * 48 <= _CACHE_BYTES:
+            last += 1
+        texts = order[first:last]
+        masks = []
+        for counts, more, found in ((rows, asking, places[0]), (columns, guests, places[1])):
+            there, mask = _places(packing, more, texts, counts)
+            found.append(there.flatten())
+            masks.append(mask)
+        row_mask, column_mask = masks
+        height, width = row_mask.shape[1], column_mask.shape[1]
+        full = even or bool(row_mask.all() & column_mask.all())
+        chunks.append(Chunk(texts, height, width, first_row, first_column, row_mask, column_mask, full))
+        first_row, first_column, first = first_row + row_mask.numel(), first_column + column_mask.numel(), last
+    where = (None, None) if even else (torch.cat(places[0]), torch.cat(places[1]))
+    return chunks, Line(packing, asking, taken, where[0]), Line(packing, guests, None, where[1])
+
+
+def _places(
+    packing: Packing, guests: Packing | None, texts: Int[Tensor, " text"], counts: Int[Tensor, " batch"]
+) -> tuple[Int[Tensor, "text place"], Bool[Tensor, "text place"]]:
+    """Where the first `counts` positions of each text lie: own pieces, guests behind all pieces, then the zero."""
+    place = torch.arange(int(counts[texts].max()), device=texts.device)
+    own = packing.lengths[texts, None]
+    end = len(packing.text_of)
+    found = packing.starts[texts, None] + place
+    if guests is not None:
+        found = torch.where(place < own, found, end + guests.starts[texts, None] + place - own)
+        end += len(guests.text_of)
+    mask = place < counts[texts, None]
+    return torch.where(mask, found, end), mask
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the flow an attention is asked for: the joint between a layer and what is infused."""
+
+    flow: Flow
+    layer: int
+    projections: tuple[str, str, str]
+    """What a layer calls its queries, keys and values."""
+
+    @property
+    def concerns(self) -> bool:
+        """Whether this attention is not simply the encoder's own."""
+        return self.flow.keep_attention or self.flow.guests is not None or bool(self.flow.attending(self.layer))
+
+    @torch.compiler.disable  # it goes text by text, and computes its own gradients
+    def attend(
+        self,
+        module: nn.Module,
+        query: Float[Tensor, "one head piece dim"],
+        key: Float[Tensor, "one head piece dim"],
+        value: Float[Tensor, "one head piece dim"],
+        *,
+        scaling: float | None,
+        dropout: float,
+    ) -> Float[Tensor, "one piece head dim"]:
+        """Attention within each text, with its guests and by the scores that infusions make of it."""
+        flow, heads, dim = self.flow, query.shape[1], query.shape[-1]
+        scaling = dim**-0.5 if scaling is None else scaling
+        asked = flow.attending(self.layer)
+        alone = asked[0].attend if len(asked) == 1 and not flow.keep_attention else None
+        query_line, key_line, value_line = self._lines(module, query, key, value)
+        mixed = []
+        for chunk in flow.paths[0]:
+            rows, columns = chunk.rows_of(query_line), chunk.columns_of(key_line)
+            values = chunk.columns_of(value_line)
+            if alone is not None:
+                made = alone(flow, self.layer, chunk, rows, columns, values, scaling=scaling, dropout=dropout)
+            else:
+                scores = (rows * scaling) @ columns.transpose(2, 3)
+                for infusion in asked:
+                    scores = infusion.scores(flow, self.layer, chunk, scores)
+                made, weights = mix(scores, values, None if chunk.full else chunk.column_mask, dropout)
+                if flow.keep_attention:
+                    self._keep(chunk, weights)
+            mixed.append(made.transpose(1, 2).reshape(-1, heads, dim))
+        joined = torch.cat(mixed) if len(mixed) > 1 else mixed[0]
+        return (joined if flow.back is None else joined.index_select(0, flow.back))[None]
+
+    def _lines(self, module: nn.Module, *parts: Float[Tensor, "one head piece dim"]) -> Iterator[Tensor]:
+        """Queries, keys and values as the chunks take them; those of guests by the layer's own projections."""
+        guests, (_, rows, columns) = self.flow.guests, self.flow.paths
+        for part, name, line in zip(parts, self.projections, (rows, columns, columns), strict=True):
+            pieces, more = part[0].transpose(0, 1), None
+            if guests is not None:
+                states = guests.states if line.taken is None else guests.states[line.taken]
+                more = module.get_submodule(name)(states).view(-1, *pieces.shape[1:])
+            yield line.lay(pieces, more)
+
+    def _keep(self, chunk: Chunk, weights: Float[Tensor, "text head row column"]) -> None:
+        flow = self.flow
+        total = max(chunk.columns for chunk in flow.paths[0])
+        shape = (len(flow.packing.lengths), weights.shape[1], flow.packing.width, total)
+        kept = flow.attentions.setdefault(self.layer, weights.new_zeros(shape))
+        rows = min(weights.shape[2], flow.packing.width)
+        own = (torch.arange(rows, device=weights.device) < flow.packing.lengths[chunk.texts, None])[:, None, :, None]
+        kept[chunk.texts, :, :rows, : weights.shape[3]] = weights[:, :, :rows].detach() * own

@@ -1,0 +1,381 @@
+"""Infusion: the one way in which knowledge enters a pretrained encoder.
+
+`infuse(encoder, [...])` makes an encoder of Hugging Face one that takes knowledge, in place: the weights and their names
+stay, so that any checkpoint of the family loads, and adapters, `save_pretrained`, Trainer and `AutoModel` go on to work.
+With nothing to infuse it is the encoder; it only computes no padding, gives zeros there, and counts positions from the
+first piece of each text on whatever side its padding is. (Where padding is on the left, the first column has each text's
+first piece nevertheless: there heads look for it.)
+
+Every family of encoders is a row of `FAMILIES`; every head of it becomes a class `Infused…` with the model type
+"infused-…", which `AutoModel`, `AutoModelForSequenceClassification` and their kin know as soon as this is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, cast
+
+import torch
+import transformers
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as Output
+from transformers.utils.generic import can_return_tuple
+
+from wellread import config as settings
+from wellread.errors import UsageError
+from wellread.nn.flow import Flow, Guests, Infusion, Place
+from wellread.nn.packing import PACKED, Packing, first_position
+
+KINDS = {"kam": "wellread.models.kam:Kam"}
+"""Where each kind of infusion is, by the name that configurations have for it; add your own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What is different in the encoders of a family."""
+
+    name: str
+    """As its classes begin."""
+    layers: str
+    projections: tuple[str, str, str]
+    typed: bool = True
+    """Whether pieces have types (of the first or the second segment)."""
+
+
+_BERT = ("query", "key", "value")
+FAMILIES = {
+    "bert": Family("Bert", "encoder.layer", _BERT),
+    "roberta": Family("Roberta", "encoder.layer", _BERT),
+    "xlm-roberta": Family("XLMRoberta", "encoder.layer", _BERT),
+    "electra": Family("Electra", "encoder.layer", _BERT),
+    "distilbert": Family("DistilBert", "transformer.layer", ("q_lin", "k_lin", "v_lin"), typed=False),
+}
+HEADS = (
+    "Model",
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForMultipleChoice",
+    "ForQuestionAnswering",
+    "ForTokenClassification",
+)
+"""MiniLM's encoders are BERT's or XLM-R's."""
+
+
+def infuse(model: PreTrainedModel, infusions: Sequence[Any]) -> PreTrainedModel:
+    """Make a model of transformers, with or without a head, one that takes these kinds of knowledge.
+
+    `infusions` are configurations such as `KamConfig(maps=("entity",))`. Infusing again replaces what was there.
+    """
+    config = _infused_config(model, infusions)
+    before, made = base_of(model).config, build_infusions(config)
+    for part in model.modules():
+        if getattr(part, "config", None) is before:  # every attention has it
+            part.config = config  # type: ignore[assignment]
+        if type(part) in _CLASSES:
+            part.__class__ = _CLASSES[type(part)]
+    cast(InfusedEncoder, base_of(model)).take_in(made)
+    return model
+
+
+def base_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The encoder under a head; an encoder is its own."""
+    return cast(PreTrainedModel, getattr(model, model.base_model_prefix, model))
+
+
+def _infused_config(model: PreTrainedModel, infusions: Sequence[Any]) -> PreTrainedConfig:
+    if not isinstance(model, Infused) and type(model) not in _CLASSES:
+        raise UsageError(
+            f"{type(model).__name__} cannot be infused; give an encoder of one of the families {', '.join(FAMILIES)} "
+            f"(MiniLM is one of these), bare or as {', '.join(HEADS[1:])}"
+        )
+    kind = str(model.config.model_type).removeprefix("infused-")
+    told = model.config.to_dict() | {
+        "model_type": f"infused-{kind}",
+        "infusions": [{"kind": _kind_of(infusion)} | asdict(infusion) for infusion in infusions],
+        "pooler": getattr(base_of(model), "pooler", None) is not None,
+    }
+    config = _CONFIGS[kind].from_dict(told)
+    config._attn_implementation = PACKED
+    return config
+
+
+def _kind_of(infusion: Any) -> str:
+    for kind, place in KINDS.items():
+        if _load(place).config_class is type(infusion):
+            return kind
+    raise UsageError(f"{type(infusion).__name__} is no configuration of an infusion; there are: {', '.join(KINDS)}")
+
+
+def _load(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def build_infusion(told: dict[str, Any], config: PreTrainedConfig) -> Infusion:
+    """The infusion that an entry of a configuration tells of."""
+    options = dict(told)
+    kind = options.pop("kind", None)
+    if kind not in KINDS:
+        raise UsageError(f"{kind!r} is no infusion; there are: {', '.join(KINDS)}")
+    made = _load(KINDS[kind])
+    infusion: Infusion = made(settings.from_dict(made.config_class, options), config)
+    return infusion
+
+
+def build_infusions(config: PreTrainedConfig) -> nn.ModuleList:
+    """The infusions that a configuration names, as they start."""
+    return nn.ModuleList(build_infusion(told, config) for told in config.infusions)
+
+
+class Infused:
+    """What all infused models have in common: how their weights start."""
+
+    config: Any
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, Infusion):
+            module.start()
+        else:
+            super()._init_weights(module)  # type: ignore[misc]
+
+
+class InfusedHead(Infused):
+    """A head of transformers on an infused encoder."""
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        config._attn_implementation = PACKED
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        encoder = base_of(cast(PreTrainedModel, self))
+        encoder.__class__ = _CLASSES[type(encoder)]
+        cast(InfusedEncoder, encoder).take_in(build_infusions(config))
+
+
+class InfusedEncoder(Infused):
+    """An encoder that takes knowledge; mixed into the encoder of each family."""
+
+    family: ClassVar[Family]
+    infusions: nn.ModuleList
+    embeddings: nn.Module
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        config._attn_implementation = PACKED
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        if not config.pooler and getattr(self, "pooler", None) is not None:
+            self.pooler = None
+        self.take_in(build_infusions(config))
+
+    def take_in(self, infusions: nn.ModuleList) -> None:
+        """Have these infusions, instead of those that were here."""
+        self.infusions = infusions.to(self.embeddings.word_embeddings.weight.device)  # type: ignore[union-attr, arg-type]
+
+    @contextmanager
+    def without(self, *kinds: str) -> Iterator[None]:
+        """Switch infusions off for a while, all or by their kinds: what would the encoder say without them?"""
+        told = [entry["kind"] for entry in self.config.infusions]
+        if unknown := set(kinds) - set(told):
+            raise UsageError(f"no infusion {sorted(unknown)[0]!r} here; there are: {', '.join(told) or 'none'}")
+        parts = [(part, part.on) for part, kind in zip(self.infusions, told, strict=True) if not kinds or kind in kinds]
+        try:
+            for part, _ in parts:
+                part.on = False  # type: ignore[assignment]
+            yield
+        finally:
+            for part, was in parts:
+                part.on = was
+
+    def states(
+        self,
+        ids: Int[Tensor, " piece"],
+        packing: Packing,
+        types: Int[Tensor, " piece"] | None = None,
+        **knowledge: Any,
+    ) -> Float[Tensor, "piece dim"]:
+        """The last hidden state of every piece of packed texts."""
+        return self._run(ids, None, packing, None, types, knowledge)[0]
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        packing: Packing | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **knowledge: Any,
+    ) -> Output:
+        """As transformers' own, with knowledge beside; a text's knowledge is told in its own positions, from 0.
+
+        With `packing`, what is given and what comes back is packed, as one row.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise UsageError("give either input_ids or inputs_embeds")
+        given = cast(Tensor, input_ids if inputs_embeds is None else inputs_embeds)
+        keep_attention = self.config.output_attentions if output_attentions is None else output_attentions
+        keep_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        layout = _Layout.of(given, attention_mask, packing)
+        ids, embeds, types = (layout.gather(part) for part in (input_ids, inputs_embeds, token_type_ids))
+        places = layout.gather(position_ids)
+        states, flow, steps = self._run(
+            ids, embeds, layout.packing, places, types, knowledge, bool(keep_attention), bool(keep_states)
+        )
+        last, firsts = layout.spread(states), states[layout.packing.starts]
+        if layout.is_left:
+            last = torch.cat((firsts[:, None], last[:, 1:]), 1)
+        pooler = getattr(self, "pooler", None)
+        return Output(
+            last_hidden_state=last,
+            pooler_output=pooler(firsts[:, None]) if pooler is not None else None,
+            hidden_states=tuple(layout.spread(step) for step in steps) if keep_states else None,
+            attentions=tuple(flow.attentions[layer] for layer in sorted(flow.attentions)) if keep_attention else None,
+        )
+
+    def _run(
+        self,
+        ids: Tensor | None,
+        embeds: Tensor | None,
+        packing: Packing,
+        positions: Tensor | None,
+        types: Tensor | None,
+        knowledge: dict[str, Any],
+        keep_attention: bool = False,
+        keep_states: bool = False,
+    ) -> tuple[Float[Tensor, "piece dim"], Flow, list[Tensor]]:
+        infusions = [cast(Infusion, infusion) for infusion in self.infusions if infusion.on]
+        known = self._known(knowledge, len(packing.lengths))
+        flow = Flow(packing, infusions, known, types, embed=self._embed, keep_attention=keep_attention)
+        positions = packing.places + first_position(cast(nn.Module, self)) if positions is None else positions
+        states = self._embed_at(ids, positions, types, embeds)
+        flow.guests = _invite(flow)
+        steps = [states]
+        for number, layer in enumerate(cast(nn.Module, self).get_submodule(self.family.layers).children()):
+            states = layer(states[None], None, packing=packing, at=Place(flow, number, self.family.projections))
+            states = (states[0] if isinstance(states, tuple) else states)[0]
+            for infusion in infusions:
+                states = infusion.between(flow, number, states)
+            if keep_states:
+                steps.append(states)
+        return states, flow, steps
+
+    def _known(self, knowledge: dict[str, Any], texts: int) -> dict[str, Any]:
+        """What is told to infusions, text by text; transformers passes more, most of it None."""
+        taken = {name for infusion in self.infusions for name in cast(Infusion, infusion).inputs}
+        known = {name: value for name, value in knowledge.items() if value is not None and name in taken}
+        extra = {name for name, value in knowledge.items() if value is not None and name not in taken} - _PASSED
+        if extra:
+            raise UsageError(
+                f"no infusion here takes {', '.join(sorted(extra))}; they take: {', '.join(sorted(taken)) or 'nothing'}"
+            )
+        for name, value in known.items():  # heads of choices make one text of each choice, but only of what they know
+            if isinstance(value, Tensor) and len(value) < texts == value.shape[:2].numel():
+                known[name] = value.flatten(0, 1)
+        return known
+
+    def _embed(self, ids: Tensor, places: Tensor, types: Tensor | None) -> Tensor:
+        most = int(self.config.max_position_embeddings)
+        positions = places + first_position(cast(nn.Module, self))
+        if len(positions) and int(positions.max()) >= most:
+            raise UsageError(
+                f"a text with its auxiliary pieces needs {int(places.max()) + 1} positions, more than the encoder has; "
+                "cut the texts shorter or give fewer auxiliary pieces"
+            )
+        return self._embed_at(ids, positions, types, None)
+
+    def _embed_at(self, ids: Tensor | None, positions: Tensor, types: Tensor | None, embeds: Tensor | None) -> Tensor:
+        more = {} if types is None or not self.family.typed else {"token_type_ids": types[None]}
+        if ids is None:
+            more["inputs_embeds"] = cast(Tensor, embeds)[None]
+        states = self.embeddings(input_ids=None if ids is None else ids[None], position_ids=positions[None], **more)
+        if hasattr(self, "embeddings_project"):
+            states = self.embeddings_project(states)
+        return cast(Tensor, states[0])
+
+
+_PASSED = {"return_dict", "use_cache", "num_items_in_batch"}
+"""What transformers' heads and Trainer may pass on, and nobody here needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Between a padded batch, as callers have it, and a packed one."""
+
+    packing: Packing
+    width: int
+    where: Tensor | None
+    """The places of the pieces in the flat padded batch; None: all of them."""
+    packed: bool
+    is_left: bool = False
+    """Some text has padding before its first piece."""
+
+    @classmethod
+    @torch.compiler.disable  # how texts lie is not known before they are there
+    def of(cls, given: Tensor, mask: Tensor | None, packing: Packing | None) -> _Layout:
+        batch, width = given.shape[:2]
+        if packing is not None:
+            return cls(packing, width, None, packed=True)
+        if mask is None or bool(mask.all()):
+            return cls(Packing.of([width] * batch, given.device), width, None, packed=False)
+        if mask.dim() != 2:
+            raise UsageError(f"the attention_mask has {mask.dim()} dimensions; give one of texts by pieces")
+        there = mask.bool()
+        lengths = there.sum(1)
+        if not bool(lengths.all()):
+            raise UsageError("a text of the batch has no piece at all; leave it out")
+        where, is_left = there.flatten().nonzero()[:, 0], not bool(there[:, 0].all())
+        return cls(Packing.of(lengths, given.device), width, where, packed=False, is_left=is_left)
+
+    def gather(self, padded: Tensor | None) -> Tensor | None:
+        if padded is None:
+            return None
+        if padded.shape[0] == 1 and len(self.packing.lengths) > 1:  # one row for all texts, as of positions
+            padded = padded.expand(1 if self.packed else len(self.packing.lengths), *padded.shape[1:])
+        flat = padded.flatten(0, 1)
+        return flat if self.where is None else flat.index_select(0, self.where)
+
+    def spread(self, states: Tensor) -> Tensor:
+        if self.packed:
+            return states[None]
+        batch = len(self.packing.lengths)
+        if self.where is None:
+            return states.view(batch, self.width, *states.shape[1:])
+        padded = states.new_zeros(batch * self.width, *states.shape[1:])
+        return padded.index_copy(0, self.where, states).view(batch, self.width, *states.shape[1:])
+
+
+@torch.compiler.disable
+def _invite(flow: Flow) -> Guests | None:
+    """The guests of all infusions."""
+    guests = [found for infusion in flow.infusions if (found := infusion.guests(flow)) is not None]
+    if len(guests) > 1:
+        raise UsageError("two infusions want to add positions to the texts; switch one of them off")
+    return guests[0] if guests and len(guests[0].states) else None
+
+
+def _make_classes() -> tuple[dict[str, type[PreTrainedConfig]], dict[type, type]]:
+    """The infused twin of every family's configuration and heads, made known to transformers."""
+    configs: dict[str, type[PreTrainedConfig]] = {}
+    classes: dict[type, type] = {}
+    for kind, family in FAMILIES.items():
+        plain_config = getattr(transformers, f"{family.name}Config")
+        body = {"model_type": f"infused-{kind}", "infusions": (), "pooler": True}
+        body["__annotations__"] = {"infusions": tuple, "pooler": bool}
+        config = type(f"Infused{family.name}Config", (plain_config,), body)
+        configs[kind] = config
+        AutoConfig.register(f"infused-{kind}", config)
+        for head in HEADS:
+            plain = getattr(transformers, f"{family.name}{head}")
+            mixin = InfusedEncoder if head == "Model" else InfusedHead
+            more = {"config_class": config, "__module__": __name__, "__doc__": f"{plain.__name__} with infusions."}
+            classes[plain] = type(f"Infused{plain.__name__}", (mixin, plain), more | {"family": family})
+            getattr(transformers, f"Auto{'' if head == 'Model' else 'Model'}{head}").register(config, classes[plain])
+    return configs, classes
+
+
+_CONFIGS, _CLASSES = _make_classes()

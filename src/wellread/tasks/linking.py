@@ -6,7 +6,6 @@ may not be mentions: they are neither.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +28,8 @@ from wellread.mentions.candidates import CandidateFinder
 from wellread.mentions.windows import Window
 from wellread.models.elq import Candidates, Elq, entity_loss, mention_loss, pack_windows
 from wellread.nn.packing import Packing
+from wellread.tasks.batches import Lazy, by_length
+from wellread.tasks.splits import split_by
 from wellread.text import Document
 
 Negatives = Literal["hard", "batch"]
@@ -102,17 +103,9 @@ class LinkingLearner:
     def batches(self, epoch: int) -> Sequence[LinkingBatch]:
         """Windows of like length together, in an order of their own for every epoch."""
         draw = np.random.default_rng((self.seed, epoch))
-        lengths = np.array([len(example.window) for example in self.examples])
-        order = np.lexsort((draw.random(len(lengths)), lengths + draw.integers(0, 4, len(lengths))))
-        groups: list[list[Example]] = []
-        size = self.batch_pieces
-        for place in order.tolist():
-            if size + lengths[place] > self.batch_pieces:
-                groups.append([])
-                size = 0
-            groups[-1].append(self.examples[place])
-            size += int(lengths[place])
-        return _Lazy([groups[place] for place in draw.permutation(len(groups)).tolist()], self.model.config.longest)
+        groups = by_length([len(example.window) for example in self.examples], draw, pieces=self.batch_pieces)
+        longest = self.model.config.longest
+        return Lazy(groups, lambda group: collate([self.examples[place] for place in group], longest))
 
     def loss(self, batch: LinkingBatch) -> dict[str, Tensor]:
         """Mention loss over all spans, entity loss over the gold mentions."""
@@ -198,19 +191,6 @@ class LinkingLearner:
         return self._known[entity]
 
 
-class _Lazy(Sequence[LinkingBatch]):
-    """Batches that are put together when they are asked for."""
-
-    def __init__(self, groups: Sequence[Sequence[Example]], longest: int) -> None:
-        self.groups, self.longest = groups, longest
-
-    def __len__(self) -> int:
-        return len(self.groups)
-
-    def __getitem__(self, place: int) -> LinkingBatch:  # type: ignore[override]
-        return collate(self.groups[place], self.longest)
-
-
 def collate(examples: Sequence[Example], longest: int) -> LinkingBatch:
     """Examples as one packed batch."""
     ids, packing, asked = pack_windows([example.window for example in examples], longest)
@@ -284,14 +264,7 @@ def mark_unsure(documents: Sequence[Document], kb: KnowledgeBase) -> list[Docume
 
 def split_off(documents: Sequence[Document], count: int) -> tuple[list[Document], list[Document]]:
     """(the rest, `count` for development): chosen by their text, so that equal texts stay on one side in every run."""
-
-    def place(document: Document) -> bytes:
-        return hashlib.sha256(document.text.casefold().strip().encode()).digest()
-
-    order = sorted(documents, key=place)
-    while 0 < count < len(order) and place(order[count]) == place(order[count - 1]):
-        count += 1
-    return order[count:], order[:count]
+    return split_by(documents, count, lambda document: document.text)
 
 
 def _joined(predictions: Iterable[Predictions]) -> Predictions:

@@ -1,0 +1,163 @@
+"""The learner of every task: examples in batches of like length, lent their knowledge, read, and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wellread.errors import InputError
+from wellread.knowledge.annotations import Annotations
+from wellread.knowledge.maps import Lender
+from wellread.mentions.segments import Segmented, Segmenter
+from wellread.tasks.batches import Lazy, by_length, cut_groups
+from wellread.tasks.task import Batch, Draws, Reader, Task, make_batch
+
+_AT_ONCE = 4096
+"""Pieces that are read together where nothing is learned."""
+
+
+class TaskLearner:
+    """What the loop trains: a reader on a task's examples, scored on its development examples."""
+
+    def __init__(
+        self,
+        task: Task[Any],
+        model: Reader,
+        segmenter: Segmenter,
+        examples: Sequence[Any],
+        dev: Sequence[Any],
+        *,
+        lender: Lender | None = None,
+        notes: str | Path | None = None,
+        batch: int = 16,
+        seed: int = 0,
+    ) -> None:
+        """`lender` lends knowledge to every batch; `notes` is the folder where its annotations are kept."""
+        self.task, self.model, self.score, self.batch, self.seed = task, model, task.score, batch, seed
+        self.lender, self._folder = lender, notes
+        self.examples, self.cut = _usable(examples, task.cut(segmenter, examples, learning=True))
+        self.dev, self.dev_cut = list(dev), task.cut(segmenter, dev, learning=False)
+        self._lending = _Lending.of(lender, [*self.cut, *self.dev_cut], notes)
+
+    @property
+    def notes(self) -> Annotations | None:
+        """What is known of the texts."""
+        return self._lending.notes
+
+    def batches(self, epoch: int) -> Sequence[Batch]:
+        """Examples of like length together, in an order of their own for every epoch."""
+        draw = np.random.default_rng((self.seed, epoch))
+        lengths = [sum(map(len, some)) for some in self.cut]
+        groups = by_length(lengths, draw, examples=self.batch)
+        return Lazy(
+            groups, lambda group: _collate(self.task, self.examples, self.cut, group, self._lending, learning=True)
+        )
+
+    def loss(self, batch: Batch) -> Mapping[str, Tensor]:
+        """The task's."""
+        return self.task.loss(self.model.head, self.model.states(batch), batch)
+
+    def evaluate(self) -> dict[str, float]:
+        """The task's scores on the development examples."""
+        return self.task.scores(self.dev, _answers(self.task, self.model, self.dev, self.dev_cut, self._lending))
+
+    def answer(self, segmenter: Segmenter, examples: Sequence[Any]) -> list[list[Any]]:
+        """The answers to the inputs of other examples."""
+        return ask(self.task, self.model, segmenter, examples, lender=self.lender, notes=self._folder)
+
+
+def ask(
+    task: Task[Any],
+    model: Reader,
+    segmenter: Segmenter,
+    examples: Sequence[Any],
+    *,
+    lender: Lender | None = None,
+    notes: str | Path | None = None,
+) -> list[list[Any]]:
+    """What a reader answers to the inputs of each example, as it is at rest: what `Task.scores` takes."""
+    cut = task.cut(segmenter, examples, learning=False)
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        return _answers(task, model, examples, cut, _Lending.of(lender, cut, notes))
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+@dataclass(frozen=True, slots=True)
+class _Lending:
+    """A lender and what it knows of the texts; none lends nothing."""
+
+    lender: Lender | None
+    notes: Annotations | None
+
+    @classmethod
+    def of(cls, lender: Lender | None, cut: Sequence[Sequence[Segmented]], folder: str | Path | None) -> _Lending:
+        if lender is None:
+            return cls(None, None)
+        return cls(lender, lender.annotate([one for some in cut for one in some], cache=folder))
+
+    def lend(self, inputs: Sequence[Segmented]) -> dict[str, Tensor]:
+        if self.lender is None:
+            return {}
+        lent = self.lender.lend(inputs, self.notes)
+        told = {"maps": torch.from_numpy(lent.maps)} if self.lender.maps else {}
+        if lent.term_ids.size:
+            told |= {"term_ids": torch.from_numpy(lent.term_ids), "term_mask": torch.from_numpy(lent.term_mask)}
+        return told
+
+
+def _answers(
+    task: Task[Any], model: Reader, examples: Sequence[Any], cut: Sequence[Sequence[Segmented]], lending: _Lending
+) -> list[list[Any]]:
+    answers: list[list[Any]] = [[] for _ in examples]
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        for group, batch in _reading(task, examples, cut, lending):
+            batch = batch.to(device)
+            found = task.answers(model.head, model.states(batch), batch)
+            for example, answer in zip(batch.example_of.tolist(), found, strict=True):
+                answers[group[example]].append(answer)
+    return answers
+
+
+def _reading(
+    task: Task[Any], examples: Sequence[Any], cut: Sequence[Sequence[Segmented]], lending: _Lending
+) -> Iterator[tuple[list[int], Batch]]:
+    lengths = [sum(map(len, some)) for some in cut]
+    order = sorted((place for place in range(len(examples)) if lengths[place]), key=lengths.__getitem__)
+    for group in cut_groups(lengths, order, pieces=_AT_ONCE):
+        yield group, _collate(task, examples, cut, group, lending, learning=False)
+
+
+def _collate(
+    task: Task[Any],
+    examples: Sequence[Any],
+    cut: Sequence[Sequence[Segmented]],
+    group: Sequence[int],
+    lending: _Lending,
+    *,
+    learning: bool,
+) -> Batch:
+    chosen = [examples[place] for place in group]
+    inputs = [cut[place] for place in group]
+    if isinstance(task, Draws):
+        inputs = [task.draw(one, some, learning=learning) for one, some in zip(chosen, inputs, strict=True)]
+    lent = lending.lend([one for some in inputs for one in some])
+    return task.prepare(make_batch(chosen, inputs, lent), learning=learning)
+
+
+def _usable(examples: Sequence[Any], cut: Sequence[list[Segmented]]) -> tuple[list[Any], list[list[Segmented]]]:
+    """Examples that have something to learn from; a task gives those that have not no inputs."""
+    there = [place for place, some in enumerate(cut) if some]
+    if not there:
+        raise InputError("no example is left to learn from; is the file empty, or are all its texts too long?")
+    return [examples[place] for place in there], [cut[place] for place in there]

@@ -1,0 +1,131 @@
+"""The LAMA probe (Petroni et al. 2019): does a model that was asked nothing but words know facts?
+
+1. "Dante was born in [MASK] ." is read with the encoder's own mask in the object's place.
+2. The words of a vocabulary are ranked by their scores there; the rank of the object counts.
+
+Only facts are asked whose object is one piece, and a word of the vocabulary: give that which all models under comparison
+share (`lama.common_vocabulary` of their `words_of`). A tokenizer that knows no capitals is asked in small letters. Where a
+sentence has several masks, the first one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from wellread.errors import InputError
+from wellread.evaluation.probe import ProbeScores, gold_ranks, score_probe
+from wellread.knowledge.maps import Lender
+from wellread.mentions.segments import Segmented, Segmenter
+from wellread.nn.infusion import InfusedEncoder
+from wellread.tasks.lama import MASK, MaskedFact, lower, within
+from wellread.tasks.learner import ask
+from wellread.tasks.masking import hide, with_masked, word_head
+from wellread.tasks.task import Batch, Reader
+from wellread.tasks.words import mask_of, words_of
+
+
+class Probing:
+    """The rank of a fact's object; the head is that of `Masking`."""
+
+    score = "precision"
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocabulary: Collection[str] | None = None,
+        *,
+        at: Sequence[int] = (10,),
+        start: str | None = None,
+    ) -> None:
+        """Without a vocabulary all words of the tokenizer are in it."""
+        self.mask, self.mask_id = mask_of(tokenizer)
+        self.uncased = tokenizer.encode("A").ids == tokenizer.encode("a").ids
+        words = words_of(tokenizer)
+        if vocabulary is not None:
+            wanted = {word.lower() for word in vocabulary} if self.uncased else set(vocabulary)
+            words = {word: id for word, id in words.items() if word in wanted}
+        if not words:
+            raise InputError(
+                f"none of the {len(vocabulary or ())} words of the vocabulary is one piece of the tokenizer; give "
+                "whole words, as in LAMA's common_vocab_cased.txt"
+            )
+        self.words, self.at, self.start = words, tuple(at), start
+
+    def usable(self, facts: Iterable[MaskedFact], *, skipped: list[str] | None = None) -> list[MaskedFact]:
+        """The facts that can be asked, as the tokenizer writes them; `skipped` gets the others' objects."""
+        return list(within(map(lower, facts) if self.uncased else facts, self.words, skipped=skipped))
+
+    def cut(self, segmenter: Segmenter, examples: Sequence[MaskedFact], *, learning: bool) -> list[list[Segmented]]:
+        """Each sentence with the tokenizer's mask; only `usable` facts can be asked."""
+        sentences = [(fact.sentence.replace(MASK, self.mask),) for fact in examples]
+        return [self._hidden(one, fact) for one, fact in zip(segmenter.cut_many(sentences), examples, strict=True)]
+
+    def head(self, encoder: InfusedEncoder) -> nn.Module:
+        """A score for each piece of the vocabulary."""
+        return word_head(encoder, self.start)
+
+    def prepare(self, batch: Batch, *, learning: bool) -> Batch:
+        """With the places of the masks and the objects."""
+        return with_masked(batch)
+
+    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy of the objects, over all words."""
+        places, gold = batch.target.unbind(1)
+        return {"word": cross_entropy(head(states[places]).float(), gold)}
+
+    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+        """The rank of each object among the words of the vocabulary."""
+        places, gold = batch.target.unbind(1)
+        scores = head(states[places]).float()
+        known = np.zeros(scores.shape[1], np.bool_)
+        known[list(self.words.values())] = True
+        ranks: list[Any] = gold_ranks(scores.cpu().numpy(), gold.cpu().numpy(), known_mask=known).tolist()
+        return ranks
+
+    def report(self, examples: Sequence[MaskedFact], answers: Sequence[Sequence[Any]]) -> ProbeScores:
+        """Precision and more, in all and by relation; an object whose mask was cut off was not found."""
+        return score_probe(
+            [fact.relation for fact in examples], [some[0] if some else None for some in answers], at=self.at
+        )
+
+    def scores(self, examples: Sequence[MaskedFact], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
+        """Over all facts, and (`macro`) the mean over relations."""
+        found = self.report(examples, answers)
+        told = {"precision": found.micro.precision, "macro": found.macro.precision, "mrr": found.micro.mrr}
+        return told | {f"precision@{k}": value for k, value in found.micro.at.items()}
+
+    def _hidden(self, one: Segmented, fact: MaskedFact) -> list[Segmented]:
+        masks = np.flatnonzero(one.ids == self.mask_id)
+        if fact.object not in self.words:
+            raise InputError(f"{fact.object!r} is no word of the vocabulary; ask only `usable` facts")
+        if not len(masks):
+            return []
+        hidden = hide(one, one.ids, masks)
+        gold = np.array([self.words[fact.object]], np.int64)
+        return [replace(hidden, places=masks[:1], gold=gold)]
+
+
+def probe(
+    model: Reader,
+    segmenter: Segmenter,
+    facts: Iterable[MaskedFact],
+    vocabulary: Collection[str] | None = None,
+    *,
+    lender: Lender | None = None,
+    notes: str | Path | None = None,
+    at: Sequence[int] = (10,),
+    skipped: list[str] | None = None,
+) -> ProbeScores:
+    """Ask a reader with a `WordHead` for facts: `probe(reader, segmenter, read_lama("LAMA/data", "trex"))`."""
+    task = Probing(segmenter.tokenizer, vocabulary, at=at)
+    asked = task.usable(facts, skipped=skipped)
+    return task.report(asked, ask(task, model, segmenter, asked, lender=lender, notes=notes))

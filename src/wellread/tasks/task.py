@@ -1,0 +1,162 @@
+"""What a task is to the learner: how examples become inputs, and what states of an encoder become answers.
+
+A task takes any encoder, plain or infused: it sees packed hidden states and nothing of where they come from. One
+example may be several inputs (the choices of a question, the windows of a passage).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+
+import torch
+from accelerate.utils import send_to_device  # type: ignore[import-untyped]
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from wellread.errors import UsageError
+from wellread.mentions.segments import Segmented, Segmenter
+from wellread.nn.infusion import InfusedEncoder
+from wellread.nn.packing import Packing, first_position
+
+E_contra = TypeVar("E_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Inputs of some examples, packed end to end, with what they are lent."""
+
+    ids: Int[Tensor, " piece"]
+    types: Int[Tensor, " piece"]
+    packing: Packing
+    inputs: tuple[Segmented, ...]
+    example_of: Int[Tensor, " input"]
+    """Which of the batch's examples each input belongs to."""
+    examples: tuple[Any, ...]
+    knowledge: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the encoder's infusions are given, by its keyword."""
+    target: Any = None
+    """What the task wants of these examples (`Task.target`)."""
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces it has."""
+        return len(self.ids)
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on a device."""
+        parts = {part.name: getattr(self.packing, part.name) for part in fields(self.packing)}
+        return replace(
+            self,
+            packing=replace(self.packing, **send_to_device(parts, device)),
+            **{
+                name: send_to_device(getattr(self, name), device)
+                for name in ("ids", "types", "example_of", "knowledge", "target")
+            },
+        )
+
+    def in_rows(self, values: Float[Tensor, " input"]) -> Float[Tensor, "example most"]:
+        """The values of inputs in a row for each example; -inf where it has no more of them."""
+        counts = torch.bincount(self.example_of, minlength=len(self.examples))
+        rows = Packing.of(counts, counts.device)
+        return rows.spread(values).masked_fill(~rows.there_mask(), -math.inf)
+
+
+class Task(Protocol[E_contra]):
+    """What is asked of a text. `score` is the name of the score that counts most."""
+
+    score: str
+
+    def cut(self, segmenter: Segmenter, examples: Sequence[E_contra], *, learning: bool) -> list[list[Segmented]]:
+        """The inputs of each example; where one is `learning`, none if there is nothing to learn from it."""
+        ...
+
+    def head(self, encoder: InfusedEncoder) -> nn.Module:
+        """What is learned beside the encoder."""
+        ...
+
+    def prepare(self, batch: Batch, *, learning: bool) -> Batch:
+        """A batch with its `target`, ready to be read; called with chance seeded, so it may draw."""
+        ...
+
+    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+        """The parts of the loss by name, each a mean over the batch."""
+        ...
+
+    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+        """What is answered, one for each input of the batch; plain numbers, strings, arrays."""
+        ...
+
+    def scores(self, examples: Sequence[E_contra], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
+        """How good the answers are, given for each example those to its inputs; more is better."""
+        ...
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """A task that does not read all of an example as it was cut: but some of its inputs, or with pieces masked."""
+
+    def draw(self, example: Any, inputs: Sequence[Segmented], *, learning: bool) -> Sequence[Segmented]:
+        """The inputs as they are read this time, before knowledge is lent to them; called with chance seeded."""
+        ...
+
+
+class Reader(nn.Module):
+    """An encoder and a task's head on it."""
+
+    def __init__(self, encoder: InfusedEncoder, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder: Any = encoder
+        self.head = head
+
+    def states(self, batch: Batch) -> Float[Tensor, "piece dim"]:
+        """The hidden states of a batch's pieces."""
+        states: Tensor = self.encoder.states(batch.ids, batch.packing, batch.types, **batch.knowledge)
+        return states
+
+
+class TextHead(nn.Module):
+    """Scores of a whole text from the mean of its pieces, or from its first: a dense layer, then a linear one."""
+
+    def __init__(self, width: int, count: int, *, pooling: str = "mean", dropout: float = 0.1) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self.dense = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(width, count)
+        for layer in (self.dense, self.out):
+            nn.init.normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, states: Float[Tensor, "piece dim"], packing: Packing) -> Float[Tensor, "input count"]:
+        """One row of scores for each packed text."""
+        pooled = packing.mean(states) if self.pooling == "mean" else states[packing.starts]
+        scores: Tensor = self.out(self.dropout(gelu(self.dense(self.dropout(pooled)))))
+        return scores
+
+
+def make_batch(examples: Sequence[Any], cut: Sequence[Sequence[Segmented]], knowledge: Mapping[str, Tensor]) -> Batch:
+    """Examples with their inputs as one packed batch."""
+    inputs = tuple(one for some in cut for one in some)
+    counts = torch.tensor([len(some) for some in cut])
+    return Batch(
+        torch.cat([torch.from_numpy(one.ids) for one in inputs]),
+        torch.cat([torch.from_numpy(one.types) for one in inputs]),
+        Packing.of([len(one) for one in inputs]),
+        inputs,
+        torch.repeat_interleave(torch.arange(len(examples)), counts),
+        tuple(examples),
+        knowledge,
+    )
+
+
+def check_room(encoder: InfusedEncoder, longest: int) -> None:
+    """Refuse inputs that an encoder has not the positions for."""
+    positions = int(encoder.config.max_position_embeddings) - first_position(cast(nn.Module, encoder))
+    if longest > positions:
+        raise UsageError(
+            f"inputs of {longest} pieces are asked for, but the encoder has {positions} positions; cut them shorter"
+        )

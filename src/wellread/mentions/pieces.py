@@ -6,7 +6,7 @@ and padding are switched off, what is too long is the business of whoever makes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from wellread.kb.names import Offsets, split
+
+_IS_BLANK = np.array([chr(code).isspace() for code in range(0x3002)])
+"""Whether a character is a blank to Python; there is none above U+3000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,36 +67,54 @@ class Cutter:
 
 
 def _pieces(text: str, code: Encoding) -> Pieces:
-    spans = np.array(code.offsets, np.int64).reshape(-1, 2)
     special = np.array(code.special_tokens_mask, np.bool_)
-    _trim(text, spans, special)
+    spans = trim_blanks(text, np.array(code.offsets, np.int64).reshape(-1, 2))
     words = split(text)
     word_spans = np.stack((words.starts, words.ends), axis=1)
-    return Pieces(text, np.array(code.ids, np.int64), spans, special, word_spans, _words_of(spans, special, word_spans))
+    word_of = owners(spans, word_spans)
+    word_of[special] = -1
+    return Pieces(text, np.array(code.ids, np.int64), spans, special, word_spans, word_of)
 
 
-def _trim(text: str, spans: Offsets, special: NDArray[np.bool_]) -> None:
-    """Leave the blank out that byte-level and SentencePiece tokenizers count to the word behind it."""
-    for row in np.flatnonzero(~special).tolist():
-        start, end = spans[row].tolist()
-        while end - start > 1 and text[start].isspace():
-            start += 1
-        while end - start > 1 and text[end - 1].isspace():
-            end -= 1
-        spans[row] = start, end
+def trim_blanks(text: str, spans: Offsets) -> Offsets:
+    """Leave the blank out that byte-level and SentencePiece tokenizers count to the word behind it.
+
+    A span of nothing but blanks keeps one; an empty span stays as it is.
+    """
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    blank = _IS_BLANK[np.minimum(codes, len(_IS_BLANK) - 1)]
+    starts, ends = spans[:, 0], spans[:, 1]
+    at_fault = np.flatnonzero(starts + 1 < ends)
+    at_fault = at_fault[blank[starts[at_fault]] | blank[ends[at_fault] - 1]]
+    if not len(at_fault):
+        return spans
+    places = np.arange(len(codes))
+    next_solid = np.minimum.accumulate(np.where(blank, len(codes), places)[::-1])[::-1]
+    last_solid = np.maximum.accumulate(np.where(blank, -1, places))
+    trimmed = spans.copy()
+    trimmed[at_fault, 0] = np.minimum(next_solid[starts[at_fault]], ends[at_fault] - 1)
+    trimmed[at_fault, 1] = np.maximum(last_solid[ends[at_fault] - 1], trimmed[at_fault, 0]) + 1
+    return trimmed
 
 
-def _words_of(spans: Offsets, special: NDArray[np.bool_], word_spans: Offsets) -> Offsets:
-    """The word that each piece overlaps most, the first of equals; -1 for special pieces and for blanks."""
-    word_of = np.full(len(spans), -1, np.int64)
-    first = np.searchsorted(word_spans[:, 1], spans[:, 0], side="right")
-    last = np.searchsorted(word_spans[:, 0], spans[:, 1], side="left")
-    for row in np.flatnonzero(~special & (first < last)).tolist():
-        words = range(int(first[row]), int(last[row]))
-        word_of[row] = max(words, key=lambda word: (_overlap(spans[row], word_spans[word]), -word))
-    return word_of
+def owners(spans: Offsets, others: Offsets) -> Offsets:
+    """The span among `others` that each span overlaps most, the first of equals; -1 where it overlaps none.
 
-
-def _overlap(one: Iterable[int], other: Iterable[int]) -> int:
-    (start, end), (begin, finish) = one, other
-    return int(min(end, finish) - max(start, begin))
+    Starts and ends of `others` must both ascend, as those of words do: owners([[0, 2], [2, 9]], [[0, 3], [4, 7]]) ->
+    [0, 1].
+    """
+    found = np.full(len(spans), -1, np.int64)
+    first = np.searchsorted(others[:, 1], spans[:, 0], side="right")
+    counts = np.searchsorted(others[:, 0], spans[:, 1], side="left") - first
+    counts[spans[:, 1] <= spans[:, 0]] = 0
+    rows = np.flatnonzero(counts > 0)
+    if not len(rows):
+        return found
+    counts = counts[rows]
+    begins = np.cumsum(counts) - counts
+    row = np.repeat(rows, counts)
+    other = np.arange(len(row)) - np.repeat(begins - first[rows], counts)
+    overlap = np.minimum(spans[row, 1], others[other, 1]) - np.maximum(spans[row, 0], others[other, 0])
+    best = np.flatnonzero(overlap == np.repeat(np.maximum.reduceat(overlap, begins), counts))[::-1]
+    found[row[best]] = other[best]  # backwards, so that the first of equals is written last
+    return found

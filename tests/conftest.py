@@ -1,10 +1,47 @@
 """What all tests share: hypothesis judges answers, not the speed of a busy machine; tiny models come from `tiny`."""
 
+import io
+import os
+import shutil
+import sys
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("wellread", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("wellread")
+
+MEMORY, ENOUGH = "/dev/shm", 4 << 30
+
+
+def pytest_configure():
+    """What tests write lies in memory where there is room: half of their time they would wait for a disk to sync."""
+    if os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
+
+
+@pytest.fixture
+def wellread(monkeypatch, capfdbinary):
+    """Run the command line in this process, with a text on stdin; gives the exit code, stdout and stderr.
+
+    A process of its own takes a second, and several where it needs torch: only what belongs to processes (signals,
+    closed streams, what is imported at the start) is tested with them.
+    """
+    from wellread import cli
+
+    def run(*arguments, stdin=""):
+        monkeypatch.setattr(sys, "argv", ["wellread", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode("utf-8", "surrogateescape"))))
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as leave:
+            code = leave.code
+        out, err = (stream.decode("utf-8", "surrogateescape") for stream in capfdbinary.readouterr())
+        return SimpleNamespace(code=code, out=out, err=err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,11 @@
 
 import json
 import sys
-from types import ModuleType, SimpleNamespace
+from functools import partial
+from types import ModuleType
 
 import pytest
 
-from wellread import cli
 from wellread.text import Document, Link
 
 LINES = [
@@ -23,20 +23,8 @@ def gold(tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command line; gives the exit code, stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["wellread", "evaluate", "linking", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as leave:
-            code = leave.code
-        captured = capsys.readouterr()
-        return SimpleNamespace(code=code, out=captured.out, err=captured.err)
-
-    return run
+def run(wellread):
+    return partial(wellread, "evaluate", "linking")
 
 
 @pytest.fixture
@@ -183,11 +171,9 @@ def test_what_a_user_can_mend_is_one_line_and_an_exit_code(run, gold, tmp_path, 
     assert result.out == ""
 
 
-def test_the_help_pages_show_an_example(run, monkeypatch, capsys):
+def test_the_help_pages_show_an_example(run, wellread):
     assert "wellread evaluate linking --kb" in run("--help").out
-    monkeypatch.setattr(sys, "argv", ["wellread", "evaluate", "--help"])
-    cli.main()
-    assert "Example: wellread evaluate linking" in capsys.readouterr().out
+    assert "Example: wellread evaluate linking" in wellread("evaluate", "--help").out
 
 
 @pytest.mark.parametrize("option", [("--seed", "-1"), ("--threshold", "nan")])

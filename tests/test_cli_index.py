@@ -1,17 +1,15 @@
 """`wellread index`, from the command line to the folder and back; the encoder is a small one."""
 
-import io
 import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 
 from tests.kb.conftest import build_kb
 from tests.test_vectors import BagOfWords, things
-from wellread import cli
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.linker import elq
@@ -28,19 +26,8 @@ def work(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(monkeypatch, capfdbinary):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["wellread", "index", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as leave:
-            code = leave.code
-        out, err = (stream.decode() for stream in capfdbinary.readouterr())
-        return SimpleNamespace(code=code, out=out, err=err)
-
-    return run
+def run(wellread):
+    return partial(wellread, "index")
 
 
 def test_a_build_says_what_it_did_what_it_chose_and_why(run):

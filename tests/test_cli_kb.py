@@ -9,14 +9,14 @@ import sqlite3
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 
 from tests.kb.conftest import CITIES, FORMS, build_kb, content
 from tests.kb.test_packaged import ARTICLES
 from tests.kb.test_wordnet import FILES
-from wellread import cli, console
+from wellread import console
 from wellread.kb.records import Entity, Tally
 from wellread.kb.store import KnowledgeBase
 
@@ -31,21 +31,8 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(monkeypatch, capfdbinary):
-    """Run the command line with a text on stdin; gives the exit code, stdout and stderr."""
-
-    def run(*arguments, stdin=""):
-        monkeypatch.setattr(sys, "argv", ["wellread", "kb", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as leave:
-            code = leave.code
-        out, err = (stream.decode() for stream in capfdbinary.readouterr())
-        return SimpleNamespace(code=code, out=out, err=err)
-
-    return run
+def run(wellread):
+    return partial(wellread, "kb")
 
 
 @pytest.fixture

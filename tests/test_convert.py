@@ -4,8 +4,7 @@ import json
 import math
 import pickle
 import shutil
-import subprocess
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -431,24 +430,24 @@ def test_what_is_there_is_not_overwritten(files, tmp_path, converted):
 # The command line
 
 
-def run(*arguments):
-    command = [sys.executable, "-m", "wellread.cli", "convert", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+@pytest.fixture
+def run(wellread):
+    return partial(wellread, "convert", "elq")
 
 
-def test_the_command_writes_a_linker(files, tmp_path):
+def test_the_command_writes_a_linker(run, files, tmp_path):
     to = tmp_path / "linker"
-    result = run("elq", files / "elq.bin", files / "params.txt", "--vocab", files / "vocab.txt", "--to", to)
-    assert (result.returncode, result.stdout) == (0, ""), result.stderr
-    assert result.stderr == f"the linker is in {to}; use it with: wellread link --model {to} --kb KB\n"
+    result = run(files / "elq.bin", files / "params.txt", "--vocab", files / "vocab.txt", "--to", to)
+    assert (result.code, result.out) == (0, ""), result.err
+    assert result.err == f"the linker is in {to}; use it with: wellread link --model {to} --kb KB\n"
     assert ElqConfig.read(to).pooling == "cls"
 
 
-def test_a_failing_command_is_one_line(files, tmp_path):
-    result = run("elq", files / "params.txt", files / "params.txt", "--vocab", files / "vocab.txt", "--to", tmp_path)
-    assert (result.returncode, result.stderr.count("\n")) == (3, 1), result.stderr
-    assert "give a state dict" in result.stderr
+def test_a_failing_command_is_one_line(run, files, tmp_path):
+    result = run(files / "params.txt", files / "params.txt", "--vocab", files / "vocab.txt", "--to", tmp_path)
+    assert (result.code, result.err.count("\n")) == (3, 1), result.err
+    assert "give a state dict" in result.err
 
 
-def test_the_help_has_an_example():
-    assert "wellread convert elq elq_wiki_large.bin elq_large_params.txt" in run("elq", "--help").stdout
+def test_the_help_has_an_example(run):
+    assert "wellread convert elq elq_wiki_large.bin elq_large_params.txt" in run("--help").out

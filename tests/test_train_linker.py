@@ -1,18 +1,16 @@
 """`wellread train linker`, from a recipe to a linker: what it learns from, how it goes on, and what it refuses."""
 
-import io
 import json
 import shutil
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.tiny import toy_documents, write_kb
-from wellread import Linker, cli
+from wellread import Linker
 from wellread.errors import UsageError
 from wellread.models.elq import Elq, ElqConfig
 from wellread.tasks.linking import LinkingLearner
@@ -40,19 +38,8 @@ def no_pictures(monkeypatch):
 
 
 @pytest.fixture
-def run(monkeypatch, capfdbinary):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["wellread", "train", "linker", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as leave:
-            code = leave.code
-        out, err = (stream.decode() for stream in capfdbinary.readouterr())
-        return SimpleNamespace(code=code, out=out, err=err)
-
-    return run
+def run(wellread):
+    return partial(wellread, "train", "linker")
 
 
 @pytest.fixture

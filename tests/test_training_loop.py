@@ -239,9 +239,10 @@ def test_losses_between_two_reports_are_not_lost(tmp_path, monkeypatch):
     assert_same(tmp_path / "broken", tmp_path / "whole")
 
 
-# Processes of a server that has imported all there is: torch takes seconds, and the tests start five.
+# Processes of a server that has imported all there is: torch takes seconds, and the tests start five. There is one
+# server, and who comes last says what it imports: what the many children of the other tests need as well.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload([__name__, "torch._dynamo"])
+PROCESSES.set_forkserver_preload([__name__, "torch._dynamo", "tests.kb.test_faults", "tests.test_index"])
 
 
 def run_toy(folder, pause, environment):

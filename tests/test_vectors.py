@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -31,9 +32,14 @@ class BagOfWords:
         return np.stack([self.one(f"{title} {description}") for title, description in entities])
 
     def one(self, text):
-        words = [np.frombuffer(hashlib.sha512(word.encode()).digest(), np.uint8) for word in text.lower().split()]
-        summed = sum((word[: self.dim].astype(np.float32) - 127.5) / 255 for word in words)
+        summed = sum(vector_of(word)[: self.dim] for word in text.lower().split())
         return (summed / np.linalg.norm(summed)).astype(np.float32)
+
+
+@cache
+def vector_of(word):
+    """64 numbers, always the same."""
+    return (np.frombuffer(hashlib.sha512(word.encode()).digest(), np.uint8).astype(np.float32) - 127.5) / 255
 
 
 def things(count, of="thing"):

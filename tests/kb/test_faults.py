@@ -10,7 +10,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from itertools import count, islice
 from pathlib import Path
@@ -82,10 +81,17 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([__name__])
 
 
+def _begin(tell, work, *given):
+    tell.send("here")
+    work(*given)
+
+
 def start(work, *given):
-    """A child that does the work, forked from a process that has all modules loaded and no file open."""
-    child = FORKS.Process(target=work, args=given)
+    """A child that begins the work now, forked from a process that has all modules loaded and no file open."""
+    hear, tell = FORKS.Pipe(duplex=False)
+    child = FORKS.Process(target=_begin, args=(tell, work, *given))
     child.start()
+    hear.recv()  # however long it took to get there
     return child
 
 
@@ -118,8 +124,8 @@ def undisturbed(tmp_path_factory):
     seconds = []
     for number in range(3):
         path = tmp_path_factory.mktemp("undisturbed") / f"{number}.kb"
-        begin = time.monotonic()
-        start(_build, path).join()
+        child, begin = start(_build, path), time.monotonic()
+        child.join()
         seconds.append(time.monotonic() - begin)
     return state(path), min(seconds)
 
@@ -282,12 +288,10 @@ def test_a_folder_that_cannot_be_written_is_one_message(tmp_path, mounted):
     assert len(state(there / "x.kb")[0][0]) == len(CITIES)
 
 
-def test_the_command_line_says_a_full_disk_in_one_line(small_disk, tmp_path):
+def test_the_command_line_says_a_full_disk_in_one_line(small_disk, tmp_path, wellread):
     lines = "".join(f'{{"id": "e{n}", "title": "Thing {n}", "description": "{"long " * 60}"}}\n' for n in range(9000))
     (tmp_path / "x.jsonl").write_text(lines)
-    command = [sys.executable, "-m", "wellread.cli", "kb", "build", "jsonl", tmp_path / "x.jsonl", "--to"]
-    done = subprocess.run([*command, small_disk / "x.kb"], capture_output=True, text=True, check=False)
-    assert done.returncode == 6
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: the disk is full")
-    assert done.stderr.count("\n") == 1
+    done = wellread("kb", "build", "jsonl", tmp_path / "x.jsonl", "--to", small_disk / "x.kb")
+    assert (done.code, done.out) == (6, "")
+    assert done.err.startswith("error: the disk is full")
+    assert done.err.count("\n") == 1

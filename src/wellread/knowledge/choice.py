@@ -205,4 +205,4 @@ def nearest(vectors: NDArray[np.float16], queries: NDArray[np.float32], k: int) 
 
 def recall(found: NDArray[np.int64], true: NDArray[np.int64]) -> float:
     """Share of the true rows that were found: ([[1, 2]], [[2, 3]]) -> 0.5."""
-    return float(np.mean([np.isin(t, f).mean() for f, t in zip(found, true, strict=True)]))
+    return float((true[:, :, None] == found[:, None, :]).any(2).mean())

@@ -151,7 +151,7 @@ class Kam(Infusion):
         column_mask = None if chunk.full else chunk.column_mask
         if self.config.fusion != "convolution":
             scores = self.scores(flow, layer, chunk, (query * scaling) @ key.transpose(2, 3))
-            return mix(scores, value, column_mask, dropout)[0]
+            return mix(scores[:, :, : chunk.pieces], value, column_mask, dropout)[0]
         alpha = self.config.alpha
         kernel = (alpha * self.kernels[str(layer)] + (1 - alpha) * self._identity).to(query.dtype)
         below = self._below(flow, layer, chunk)
@@ -163,6 +163,7 @@ class Kam(Infusion):
             self._maps(flow, chunk, query.dtype),
             kernel,
             scaling=scaling,
+            mixed_rows=chunk.pieces,
             below=below,
             own=1 - beta if beta is not None and self.config.skip == "mix" else None,
             carry=beta,

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import conv2d, dropout
+from torch.nn.functional import conv2d, dropout, pad
 
 Scores = Float[Tensor, "text head row column"]
 
@@ -37,20 +37,22 @@ def convolved_attention(
     kernel: Float[Tensor, "head channel 3 3"],
     *,
     scaling: float,
+    mixed_rows: int | None = None,
     below: Scores | None = None,
     own: Tensor | None = None,
     carry: Tensor | None = None,
     column_mask: Bool[Tensor, "text column"] | None = None,
     drop: float = 0.0,
-) -> tuple[Float[Tensor, "text head row dim"], Scores]:
+) -> tuple[Float[Tensor, "text head mixed dim"], Scores]:
     """Softmax(kernel * [own · scaling · query key^T + carry · below ; maps]) value, and the scores before the softmax.
 
-    Padding counts as zero in the convolution: rows of `query` and `key` that are not there must be zero, and so must
-    `below` and `maps` there. `column_mask` keeps such columns out of the softmax.
+    Rows from `mixed_rows` on have scores, which their neighbours see, but nothing is mixed for them. Padding counts as
+    zero in the convolution: rows of `query` and `key` that are not there must be zero, and so must `below` and `maps`.
+    `column_mask` keeps such columns out of the softmax.
     """
     query = query * scaling
     made: tuple[Tensor, Tensor] = _Convolved.apply(  # type: ignore[no-untyped-call]
-        query, key, value, maps, kernel, below, own, carry, column_mask, drop
+        query, key, value, maps, kernel, below, own, carry, column_mask, drop, mixed_rows
     )
     return made
 
@@ -94,9 +96,10 @@ class _Convolved(torch.autograd.Function):
         carry: Tensor | None,
         column_mask: Tensor | None,
         drop: float,
+        mixed_rows: int | None,
     ) -> tuple[Tensor, Tensor]:
         scores = conv2d(_buffer(query, key, maps, below, own, carry), kernel, padding=1)
-        weights = _softmax(scores, column_mask)
+        weights = _softmax(scores[:, :, :mixed_rows], column_mask)
         kept = torch.empty_like(weights, dtype=torch.bool).bernoulli_(1 - drop) if drop else None
         ctx.save_for_backward(query, key, value, maps, kernel, below, own, carry, weights, kept)
         ctx.drop = drop
@@ -112,9 +115,10 @@ class _Convolved(torch.autograd.Function):
             d_value = _drop(weights, kept, ctx.drop).transpose(2, 3) @ d_mixed
             d_weights = _drop(d_mixed @ value.transpose(2, 3), kept, ctx.drop)
             through = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+            through = pad(through, (0, 0, 0, query.shape[2] - through.shape[2]))
             d_scores = through if d_scores is None else d_scores + through
         if d_scores is None:
-            return (None,) * 10
+            return (None,) * 11
         buffer = _buffer(query, key, maps, below, own, carry)
         d_buffer, d_kernel, _ = torch.ops.aten.convolution_backward(
             d_scores, buffer, kernel, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, (True, True, False)
@@ -130,7 +134,7 @@ class _Convolved(torch.autograd.Function):
             d_below = d_fused * carry
             d_fused = d_fused if own is None else d_fused * own
         d_query, d_key = d_fused @ key, d_fused.transpose(2, 3) @ query
-        return d_query, d_key, d_value, d_maps, d_kernel, d_below, d_own, d_carry, None, None
+        return d_query, d_key, d_value, d_maps, d_kernel, d_below, d_own, d_carry, None, None, None
 
 
 def _drop(weights: Tensor, kept: Tensor | None, drop: float) -> Tensor:

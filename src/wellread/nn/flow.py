@@ -44,6 +44,8 @@ class Chunk:
     """
 
     texts: Int[Tensor, " text"]
+    pieces: int
+    """The most own pieces of a text: the rows that are mixed; rows behind them only have scores."""
     rows: int
     columns: int
     first_row: int
@@ -127,14 +129,14 @@ class Flow:
 
     @cached_property
     def back(self) -> Int[Tensor, " piece"] | None:
-        """Where each piece lies in the line of rows; None: they lie in their order, and nothing else."""
+        """Where each piece lies among what the chunks have mixed; None: all lie in their order."""
         chunks, rows, _ = self.paths
-        if rows.where is None and rows.guests is None:
+        if rows.where is None:
             return None
-        begins = torch.zeros_like(self.packing.starts)
+        first, begins = 0, torch.zeros_like(self.packing.starts)
         for chunk in chunks:
-            places = torch.arange(len(chunk.texts), device=begins.device) * chunk.rows
-            begins[chunk.texts] = chunk.first_row + places
+            begins[chunk.texts] = first + torch.arange(len(chunk.texts), device=begins.device) * chunk.pieces
+            first += len(chunk.texts) * chunk.pieces
         return begins[self.packing.text_of] + self.packing.places
 
 
@@ -204,9 +206,9 @@ def make_paths(packing: Packing, guests: Packing | None, guest_rows: int | None)
             found.append(there.flatten())
             masks.append(mask)
         row_mask, column_mask = masks
-        height, width = row_mask.shape[1], column_mask.shape[1]
+        most, height, width = int(packing.lengths[texts].max()), row_mask.shape[1], column_mask.shape[1]
         full = even or bool(row_mask.all() & column_mask.all())
-        chunks.append(Chunk(texts, height, width, first_row, first_column, row_mask, column_mask, full))
+        chunks.append(Chunk(texts, most, height, width, first_row, first_column, row_mask, column_mask, full))
         first_row, first_column, first = first_row + row_mask.numel(), first_column + column_mask.numel(), last
     where = (None, None) if even else (torch.cat(places[0]), torch.cat(places[1]))
     return chunks, Line(packing, asking, taken, where[0]), Line(packing, guests, None, where[1])
@@ -241,7 +243,7 @@ class Place:
         """Whether this attention is not simply the encoder's own."""
         return self.flow.keep_attention or self.flow.guests is not None or bool(self.flow.attending(self.layer))
 
-    @torch.compiler.disable  # it goes text by text, and computes its own gradients
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # it goes text by text, with its own gradients
     def attend(
         self,
         module: nn.Module,
@@ -268,7 +270,8 @@ class Place:
                 scores = (rows * scaling) @ columns.transpose(2, 3)
                 for infusion in asked:
                     scores = infusion.scores(flow, self.layer, chunk, scores)
-                made, weights = mix(scores, values, None if chunk.full else chunk.column_mask, dropout)
+                mask = None if chunk.full else chunk.column_mask
+                made, weights = mix(scores[:, :, : chunk.pieces], values, mask, dropout)
                 if flow.keep_attention:
                     self._keep(chunk, weights)
             mixed.append(made.transpose(1, 2).reshape(-1, heads, dim))
@@ -290,6 +293,5 @@ class Place:
         total = max(chunk.columns for chunk in flow.paths[0])
         shape = (len(flow.packing.lengths), weights.shape[1], flow.packing.width, total)
         kept = flow.attentions.setdefault(self.layer, weights.new_zeros(shape))
-        rows = min(weights.shape[2], flow.packing.width)
-        own = (torch.arange(rows, device=weights.device) < flow.packing.lengths[chunk.texts, None])[:, None, :, None]
-        kept[chunk.texts, :, :rows, : weights.shape[3]] = weights[:, :, :rows].detach() * own
+        own = torch.arange(chunk.pieces, device=weights.device) < flow.packing.lengths[chunk.texts, None]
+        kept[chunk.texts, :, : chunk.pieces, : chunk.columns] = weights.detach() * own[:, None, :, None]

@@ -1,10 +1,10 @@
 """Infusion: the one way in which knowledge enters a pretrained encoder.
 
-`infuse(encoder, [...])` makes an encoder of Hugging Face one that takes knowledge, in place: the weights and their names
-stay, so that any checkpoint of the family loads, and adapters, `save_pretrained`, Trainer and `AutoModel` go on to work.
-With nothing to infuse it is the encoder; it only computes no padding, gives zeros there, and counts positions from the
-first piece of each text on whatever side its padding is. (Where padding is on the left, the first column has each text's
-first piece nevertheless: there heads look for it.)
+`infuse(encoder, [...])` makes an encoder of Hugging Face one that takes knowledge, in place: the weights and their
+names stay, so that any checkpoint of the family loads, and adapters, `save_pretrained`, Trainer and `AutoModel` go on to
+work. With nothing to infuse it is the encoder; it only computes no padding, gives zeros there, and counts positions from
+the first piece of each text on whatever side its padding is. (Where that is on the left, the first column has the first
+piece of each text nevertheless: there heads look for it.)
 
 Every family of encoders is a row of `FAMILIES`; every head of it becomes a class `Infused…` with the model type
 "infused-…", which `AutoModel`, `AutoModelForSequenceClassification` and their kin know as soon as this is imported.
@@ -230,11 +230,12 @@ class InfusedEncoder(Infused):
         if layout.is_left:
             last = torch.cat((firsts[:, None], last[:, 1:]), 1)
         pooler = getattr(self, "pooler", None)
+        attentions: Any = tuple(flow.attentions[layer] for layer in sorted(flow.attentions))
         return Output(
             last_hidden_state=last,
             pooler_output=pooler(firsts[:, None]) if pooler is not None else None,
             hidden_states=tuple(layout.spread(step) for step in steps) if keep_states else None,
-            attentions=tuple(flow.attentions[layer] for layer in sorted(flow.attentions)) if keep_attention else None,
+            attentions=attentions if keep_attention else None,
         )
 
     def _run(
@@ -315,7 +316,7 @@ class _Layout:
     """Some text has padding before its first piece."""
 
     @classmethod
-    @torch.compiler.disable  # how texts lie is not known before they are there
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # how texts lie is known when they are there
     def of(cls, given: Tensor, mask: Tensor | None, packing: Packing | None) -> _Layout:
         batch, width = given.shape[:2]
         if packing is not None:
@@ -349,7 +350,7 @@ class _Layout:
         return padded.index_copy(0, self.where, states).view(batch, self.width, *states.shape[1:])
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _invite(flow: Flow) -> Guests | None:
     """The guests of all infusions."""
     guests = [found for infusion in flow.infusions if (found := infusion.guests(flow)) is not None]

@@ -106,6 +106,8 @@ def quantise(encoder: nn.Module, sample: tuple[Tensor, Packing] | None = None) -
     """
     if not int8_available():
         raise UsageError("this torch or CPU has no 8-bit products (oneDNN on x86); use the encoder as it is")
+    if len(getattr(encoder, "infusions", ())):
+        raise UsageError("8 bits know no infusions and would leave the knowledge out; use the encoder as it is")
     return Int8Encoder(encoder, *(sample or _random_texts(encoder)))
 
 

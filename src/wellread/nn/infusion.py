@@ -1,10 +1,10 @@
 """Infusion: the one way in which knowledge enters a pretrained encoder.
 
 `infuse(encoder, [...])` makes an encoder of Hugging Face one that takes knowledge, in place: the weights and their
-names stay, so that any checkpoint of the family loads, and adapters, `save_pretrained`, Trainer and `AutoModel` go on to
-work. With nothing to infuse it is the encoder; it only computes no padding, gives zeros there, and counts positions from
-the first piece of each text on whatever side its padding is. (Where that is on the left, the first column has the first
-piece of each text nevertheless: there heads look for it.)
+names stay, so that any checkpoint of the family loads, and adapters, `save_pretrained`, Trainer and `AutoModel` go on
+to work. With nothing to infuse it is the encoder; it only computes no padding, gives zeros there, and counts positions
+from the first piece of each text on whatever side its padding is. (Where that is on the left, the first column has the
+first piece of each text nevertheless: there heads look for it.)
 
 Every family of encoders is a row of `FAMILIES`; every head of it becomes a class `Infused…` with the model type
 "infused-…", which `AutoModel`, `AutoModelForSequenceClassification` and their kin know as soon as this is imported.
@@ -133,7 +133,7 @@ def build_infusions(config: PreTrainedConfig) -> nn.ModuleList:
 
 
 class Infused:
-    """What all infused models have in common: how their weights start."""
+    """What all infused models have in common: how their weights start, and are learned."""
 
     config: Any
 
@@ -142,6 +142,14 @@ class Infused:
             module.start()
         else:
             super()._init_weights(module)  # type: ignore[misc]
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+        """As transformers' own; knowledge reaches a layer beside its states, where the reentrant kind sees nothing."""
+        if self.config.infusions and (gradient_checkpointing_kwargs or {}).get("use_reentrant"):
+            raise UsageError(
+                "reentrant gradient checkpointing would lose gradients of what is infused; give use_reentrant=False"
+            )
+        super().gradient_checkpointing_enable(gradient_checkpointing_kwargs)  # type: ignore[misc]
 
 
 class InfusedHead(Infused):

@@ -1,0 +1,140 @@
+"""How much does infusion cost: an encoder with nothing infused, and with KAM, against transformers' own with SDPA?
+
+Bars, as multiples of the plain encoder's time at equal lengths: KAM with 4 maps ≤ 1.05 forward at up to 64 pieces, 1.10
+at 128, 1.20 at 256; with 8 auxiliary pieces ≤ 1.12, 1.15, 1.25; a training step ≤ 1.10 up to 128 pieces; nothing
+infused ≤ 1. Where lengths lie between 50 and 100 % of the longest, nothing infused is ≥ 1.2 × as fast. The encoder is
+BERT-base with random weights (four of its layers in a quick run). Each figure is the ratio of the least CPU times of
+one thread over rounds in which all contenders take turns.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel, PreTrainedModel
+from transformers.utils import logging
+
+from benchmarks.report import Report, arguments
+from wellread.models.kam import KamConfig
+from wellread.nn.infusion import infuse
+
+_MAPS = ("entity", "phrase", "correlation", "graph")
+_TERMS = 8
+_FORWARD = {32: 1.05, 64: 1.05, 128: 1.10, 256: 1.20}
+_WITH_TERMS = {32: 1.12, 64: 1.12, 128: 1.15, 256: 1.25}
+_TRAINING = {32: 1.10, 64: 1.10, 128: 1.10}
+_UNEVEN = 1.2
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    options = arguments(__doc__, given)
+    report = Report("infusion", options.quick)
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    models = _models(4 if options.quick else 12)
+    report.about = {"encoder": f"BERT-base, {models['plain'].config.num_hidden_layers} layers, random weights"}
+    lengths, batches, rounds = ((32, 64), (8,), 2) if options.quick else (tuple(_FORWARD), (8, 32), 7)
+    for texts in batches:
+        for length in lengths:
+            _even(report, models, texts, length, rounds)
+        for length in lengths:
+            _uneven(report, models, texts, length, rounds)
+    return report.show()
+
+
+def _models(layers: int) -> dict[str, PreTrainedModel]:
+    """The same weights in all of them; KAM has learned a little, so that no kernel is trivial."""
+    torch.manual_seed(0)
+    plain = BertModel(BertConfig(num_hidden_layers=layers, attn_implementation="sdpa"), add_pooling_layer=False)
+    infusions = {"nothing": [], "kam": [KamConfig(maps=_MAPS)], "kam, skip": [KamConfig(maps=_MAPS, skip="mix")]}
+    models = {name: infuse(copy.deepcopy(plain), kinds) for name, kinds in infusions.items()}
+    with torch.no_grad():
+        for model in models.values():
+            for weight in model.infusions.parameters():
+                weight.add_(torch.randn_like(weight) * 0.02)
+    return {"plain": plain, **models}
+
+
+def _even(report: Report, models: dict[str, PreTrainedModel], texts: int, length: int, rounds: int) -> None:
+    ids = torch.randint(1000, 30000, (texts, length))
+    maps = (torch.rand(texts, len(_MAPS), length, length) < 0.1).float()
+    more = {"maps": maps}
+    terms = {
+        "maps": torch.nn.functional.pad(maps, (0, _TERMS, 0, _TERMS)),
+        "term_ids": torch.randint(1000, 30000, (texts, _TERMS)),
+    }
+    asked: dict[str, tuple[str, dict[str, Tensor]]] = {
+        "plain": ("plain", {}),
+        "nothing": ("nothing", {}),
+        "kam": ("kam", more),
+        "kam, terms": ("kam", terms),
+        "kam, skip": ("kam, skip", more),
+    }
+    bars = {"nothing": 1.0, "kam": _FORWARD[length], "kam, terms": _WITH_TERMS[length]}
+    what = f"{texts} × {length}"
+    works = {name: _forward(models[model], {"input_ids": ids, **told}) for name, (model, told) in asked.items()}
+    _compare(report, f"forward, {what}", works, rounds, bars)
+    if length in _TRAINING:
+        works = {name: _step(models[model], {"input_ids": ids, **told}) for name, (model, told) in asked.items()}
+        _compare(report, f"training, {what}", works, rounds, {"nothing": 1.0, "kam": _TRAINING[length]})
+
+
+def _uneven(report: Report, models: dict[str, PreTrainedModel], texts: int, length: int, rounds: int) -> None:
+    lengths = torch.linspace(length // 2, length, texts).round().long()[torch.randperm(texts)]
+    mask = torch.arange(length) < lengths[:, None]
+    given = {"input_ids": torch.randint(1000, 30000, (texts, length)) * mask, "attention_mask": mask.long()}
+    for what, make in (("forward", _forward), ("training", _step)):
+        if what == "training" and length not in _TRAINING:
+            continue
+        seconds = least({name: make(models[name], given) for name in ("plain", "nothing")}, rounds)
+        name = f"{what}, {texts} × {length // 2}-{length}, plain / nothing"
+        report.add(name, seconds["plain"] / seconds["nothing"], "×", at_least=_UNEVEN)
+
+
+def _compare(
+    report: Report, what: str, works: Mapping[str, Callable[[], object]], rounds: int, bars: Mapping[str, float]
+) -> None:
+    seconds = least(works, rounds)
+    report.add(f"{what}, plain", seconds["plain"] * 1000, "ms")
+    for name in [name for name in works if name != "plain"]:
+        report.add(f"{what}, {name} / plain", seconds[name] / seconds["plain"], "×", at_most=bars.get(name))
+
+
+def least(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """The least CPU seconds of each, after one to warm up; they take turns, so that a busy minute is shared by all."""
+    seconds = dict.fromkeys(works, float("inf"))
+    for turn in range(rounds + 1):
+        for name, work in works.items():
+            begin = time.process_time()
+            work()
+            if turn:
+                seconds[name] = min(seconds[name], time.process_time() - begin)
+    return seconds
+
+
+def _forward(model: PreTrainedModel, given: dict[str, Any]) -> Callable[[], object]:
+    @torch.inference_mode()
+    def work() -> object:
+        return model.eval()(**given).last_hidden_state
+
+    return work
+
+
+def _step(model: PreTrainedModel, given: dict[str, Any]) -> Callable[[], object]:
+    """Forward and backward with dropout; the optimizer's part is the same for all."""
+
+    def work() -> None:
+        model.train()(**given).last_hidden_state.square().mean().backward()
+        model.zero_grad()
+
+    return work
+
+
+if __name__ == "__main__":
+    sys.exit(main())

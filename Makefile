@@ -47,5 +47,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[spacy,dev]"
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[spacy,spark,dev]"
 	@touch $@

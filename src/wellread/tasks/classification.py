@@ -81,7 +81,7 @@ class Relevance:
     ) -> None:
         """`right` is the label that AUC tells from all others; the one that gains most if none is named."""
         self.labels, self.pooling = tuple(gains), pooling
-        self.gains = torch.tensor([gains[label] for label in self.labels])
+        self.gains = torch.tensor([gains[label] for label in self.labels], dtype=torch.float64)
         self.right = max(gains, key=gains.__getitem__) if right is None else right
 
     def cut(self, segmenter: Segmenter, examples: Sequence[RelevancePair], *, learning: bool) -> list[list[Segmented]]:

@@ -4,17 +4,18 @@
    mask, 10 % another piece, 10 % stay.
 2. What stood there is predicted, at these places only.
 
-Where one learns the choice is made anew every time; where one does not, it is a function of the text, so that all models
-are asked the same. Knowledge says nothing of what is to be predicted: the word of a chosen piece has no part in maps,
-and no auxiliary terms.
+Where one learns the choice is made anew every time; where one does not, it is a function of the text, so that all
+models are asked the same. Knowledge says nothing of what is to be predicted: the word of a chosen piece has no part in
+maps, and no auxiliary terms.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,11 +27,12 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from wellread.errors import UsageError
 from wellread.knowledge.corpus import Corpus, Unit
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
-from wellread.tasks.task import Batch
-from wellread.tasks.words import WordHead, load_word_head, mask_of
+from wellread.tasks.task import Batch, in_full
+from wellread.tasks.words import WordHead, load_word_head, mask_of, ordinary_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,10 @@ class Masking:
         start: str | None = None,
     ) -> None:
         """`start` is the encoder whose checkpoint may have a head to start from; without it the head starts anew."""
+        if not 0 < share < 1:
+            raise UsageError(f"share is {share}; expected a share of the pieces, between 0 and 1")
         _, self.mask_id = mask_of(tokenizer)
-        special = tokenizer.get_added_tokens_decoder()
-        self.ordinary = np.array([id for id in range(tokenizer.get_vocab_size()) if id not in special], np.int64)
+        self.ordinary = np.array(ordinary_ids(tokenizer), np.int64)
         self.share, self.units, self.start = share, units, start
 
     def cut(self, segmenter: Segmenter, examples: Sequence[str], *, learning: bool) -> list[list[Segmented]]:
@@ -90,12 +93,12 @@ class Masking:
     def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of what stands at the hidden places."""
         places, gold = batch.target.unbind(1)
-        return {"word": cross_entropy(head(states[places]).float(), gold)}
+        return {"word": cross_entropy(in_full(head(states[places])), gold)}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
         """How each text's pieces were guessed (`Guesses`)."""
         places, gold = batch.target.unbind(1)
-        found = head(states[places]).float()
+        found = in_full(head(states[places]))
         right = (found.argmax(1) == gold).tolist()
         chances = (-cross_entropy(found, gold, reduction="none")).tolist()
         told, begin = [], 0
@@ -135,7 +138,7 @@ def word_head(encoder: InfusedEncoder, start: str | None) -> WordHead:
 def choose_pieces(
     one: Segmented, chance: np.random.Generator, *, share: float, units: Literal["pieces", "words"]
 ) -> NDArray[np.int64]:
-    """The places of a share of a text's pieces, at least one if there are any; words are chosen whole while they fit."""
+    """The places of a share of a text's pieces, at least one if there are any; words are chosen while they fit."""
     there = np.flatnonzero(~one.special_mask)
     budget = max(1, round(share * len(there)))
     if units == "pieces":
@@ -158,7 +161,7 @@ def hide(one: Segmented, ids: NDArray[np.int64], places: NDArray[np.int64]) -> M
     hidden = set(word_of[places].tolist())
     word_of[places] = -1
     words = tuple("" if number in hidden else word for number, word in enumerate(one.words))
-    told = {part.name: getattr(one, part.name) for part in fields(Segmented)}
+    told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Segmented)}
     told |= {"ids": ids, "word_of": word_of, "words": words}
     return MaskedText(**told, places=places, gold=one.ids[places])
 
@@ -179,10 +182,10 @@ def read_texts(
     segmenter: Segmenter,
     *,
     unit: Unit = "paragraph",
-    field_names: Sequence[str] = ("text",),
+    fields: Sequence[str] = ("text",),
 ) -> Iterator[str]:
-    """The texts of files, folders and JSONL, compressed or not, cut at words into windows of the segmenter's `longest`."""
-    corpus = Corpus.of_files(paths, unit=unit, fields=field_names)
+    """The texts of files, folders and JSONL, compressed or not, in parts that fit the segmenter's `longest`."""
+    corpus = Corpus.of_files(paths, unit=unit, fields=fields)
     for shard in range(len(corpus.shards)):
         yield from window_texts(corpus.documents(shard), segmenter)
 

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from wellread.errors import UsageError
 from wellread.evaluation.answers import score_open_answers
 from wellread.evaluation.ranking import recall_at
 from wellread.mentions.segments import Segmented, Segmenter
@@ -28,7 +29,7 @@ from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.packing import Packing
 from wellread.tasks.openqa import OpenQuestion, answer_finder, ranked_hits
 from wellread.tasks.spans import Span, SpanHead, best_spans, gold_pieces, shorten
-from wellread.tasks.task import Batch, TextHead, check_room
+from wellread.tasks.task import Batch, TextHead, check_room, in_full
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class PassageHead(nn.Module):
     ) -> tuple[Float[Tensor, " input"], Float[Tensor, "input width"], Float[Tensor, "input width"]]:
         """Passage scores, and the log-chances of begins and ends in each window."""
         begins, ends = self.span(states, inputs, packing)
-        return self.passage(states, packing)[:, 0].float(), begins.log_softmax(1), ends.log_softmax(1)
+        return in_full(self.passage(states, packing)[:, 0]), begins.log_softmax(1), ends.log_softmax(1)
 
 
 class OpenReading:
@@ -83,6 +84,8 @@ class OpenReading:
         pooling: str = "mean",
     ) -> None:
         """`sampled` windows of a question are read at a step; of its passages, the first `most_passages` ever."""
+        if sampled < 2:
+            raise UsageError(f"sampled is {sampled}; expected 2 or more: one with an answer, and one to tell it from")
         self.longest, self.stride, self.longest_question = longest, stride, longest_question
         self.longest_answer, self.sampled, self.most_passages = longest_answer, sampled, most_passages
         self.at, self.pooling = tuple(at), pooling

@@ -3,9 +3,9 @@
 1. "Dante was born in [MASK] ." is read with the encoder's own mask in the object's place.
 2. The words of a vocabulary are ranked by their scores there; the rank of the object counts.
 
-Only facts are asked whose object is one piece, and a word of the vocabulary: give that which all models under comparison
-share (`lama.common_vocabulary` of their `words_of`). A tokenizer that knows no capitals is asked in small letters. Where a
-sentence has several masks, the first one counts.
+Only facts are asked whose object is one piece, and a word of the vocabulary: give that which all models under
+comparison share (`lama.common_vocabulary` of their `words_of`). A tokenizer that knows no capitals is asked in small
+letters. Where a sentence has several masks, the first one counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wellread.nn.infusion import InfusedEncoder
 from wellread.tasks.lama import MASK, MaskedFact, lower, within
 from wellread.tasks.learner import ask
 from wellread.tasks.masking import hide, with_masked, word_head
-from wellread.tasks.task import Batch, Reader
+from wellread.tasks.task import Batch, Reader, in_full
 from wellread.tasks.words import mask_of, words_of
 
 
@@ -80,12 +80,12 @@ class Probing:
     def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of the objects, over all words."""
         places, gold = batch.target.unbind(1)
-        return {"word": cross_entropy(head(states[places]).float(), gold)}
+        return {"word": cross_entropy(in_full(head(states[places])), gold)}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
         """The rank of each object among the words of the vocabulary."""
         places, gold = batch.target.unbind(1)
-        scores = head(states[places]).float()
+        scores = in_full(head(states[places]))
         known = np.zeros(scores.shape[1], np.bool_)
         known[list(self.words.values())] = True
         ranks: list[Any] = gold_ranks(scores.cpu().numpy(), gold.cpu().numpy(), known_mask=known).tolist()

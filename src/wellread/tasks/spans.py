@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 from wellread.mentions.segments import Segmented
 from wellread.nn.packing import Packing
+from wellread.tasks.task import in_full
 
 _PASSAGE = 1
 """The segment that the passage is."""
@@ -51,7 +52,7 @@ class SpanHead(nn.Module):
         there = np.concatenate([answerable(one) for one in inputs])
         there[packing.starts.cpu().numpy()] = True
         mask = packing.spread(torch.from_numpy(there).to(states.device))
-        both = packing.spread(self.out(self.dropout(states)).float()).masked_fill(~mask[:, :, None], -math.inf)
+        both = packing.spread(in_full(self.out(self.dropout(states)))).masked_fill(~mask[:, :, None], -math.inf)
         begins, ends = both.unbind(2)
         return begins, ends
 

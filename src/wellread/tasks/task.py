@@ -160,3 +160,8 @@ def check_room(encoder: InfusedEncoder, longest: int) -> None:
         raise UsageError(
             f"inputs of {longest} pieces are asked for, but the encoder has {positions} positions; cut them shorter"
         )
+
+
+def in_full(scores: Tensor) -> Tensor:
+    """Scores in single precision at least, for sums of many chances."""
+    return scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores

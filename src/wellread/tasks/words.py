@@ -125,10 +125,14 @@ def mask_of(tokenizer: Tokenizer) -> tuple[str, int]:
     )
 
 
+def ordinary_ids(tokenizer: Tokenizer) -> list[int]:
+    """The ids of all pieces but those with a meaning of their own, such as masks and separators."""
+    return sorted(set(tokenizer.get_vocab().values()) - tokenizer.get_added_tokens_decoder().keys())
+
+
 def words_of(tokenizer: Tokenizer) -> dict[str, int]:
     """The words that are one piece in the middle of a text, with its id: {"paris": 3000, …}."""
-    special = set(tokenizer.get_added_tokens_decoder())
-    ids = [id for id in range(tokenizer.get_vocab_size()) if id not in special]
+    ids = ordinary_ids(tokenizer)
     words = [word.strip() for word in tokenizer.decode_batch([[id] for id in ids])]
     codes = tokenizer.encode_batch([f" {word}" for word in words], add_special_tokens=False)
     return {word: id for word, id, code in zip(words, ids, codes, strict=True) if word and code.ids == [id]}

@@ -23,9 +23,9 @@ VERBS = {
     "index": "Encode entities and build the index of the nearest.",
     "correlate": "Count which words meet, and make a table of correlations.",
     "link": "Link a text to a knowledge base.",
-    "evaluate": "Score a linker on linked text.",
+    "evaluate": "Score a trained task on its data, or a linker on linked text.",
     "explain": "See what knowledge changes in the attention of a model.",
-    "train": "Train a linker from linked text, or from a knowledge base alone.",
+    "train": "Train an encoder for a task, or a linker, from a recipe.",
     "compare": "Train arms of a recipe on the same seeds, and tell what each brings.",
     "convert": "Make a linker of the checkpoint that ELQ's authors released.",
 }

@@ -62,13 +62,13 @@ def linked_page(
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{_escape(title)}</title>
+<title>{escape(title)}</title>
 <style>{_style()}</style>
 </head>
 <body>
 <header>
-<h1><bdi>{_escape(title)}</bdi></h1>
-{f"<p><bdi>{_escape(note)}</bdi></p>" if note else ""}
+<h1><bdi>{escape(title)}</bdi></h1>
+{f"<p><bdi>{escape(note)}</bdi></p>" if note else ""}
 <p class="soft">{counts}. Point at an underlined name, or go from one to the next with Tab.</p>
 {_legend(kbs, page.colours, sum(link.entity is None for link in links))}
 </header>
@@ -80,7 +80,7 @@ def linked_page(
 """
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").translate(_ESCAPES)
 
 
@@ -90,7 +90,7 @@ def _number(many: int, word: str) -> str:
 
 def _legend(kbs: Counter[str], colours: dict[str, int], nils: int) -> str:
     items = [
-        f'<li class="k{colours[kb]}"><i></i><bdi>{_escape(kb or "knowledge base")}</bdi> <span>{many:,}</span></li>'
+        f'<li class="k{colours[kb]}"><i></i><bdi>{escape(kb or "knowledge base")}</bdi> <span>{many:,}</span></li>'
         for kb, many in kbs.items()
     ]
     if nils:
@@ -132,7 +132,7 @@ class _Page:
 
     def section(self, document: Document, number: int) -> str:
         """One text under its id."""
-        name = f"<bdi>{_escape(document.id)}</bdi>" if document.id else f"Text {number}"
+        name = f"<bdi>{escape(document.id)}</bdi>" if document.id else f"Text {number}"
         many = _number(len(document.links), "link")
         return (
             f'<section aria-labelledby="d{number}"><h2 id="d{number}">{name} <small>{many}</small></h2>'
@@ -153,19 +153,19 @@ class _Page:
         while waiting or opened:
             if opened and (not waiting or opened[-1].end <= waiting[0][0]):
                 piece = opened.pop()
-                out.append(_escape(text[at : piece.end]))
+                out.append(escape(text[at : piece.end]))
                 at = piece.end
                 self._close(piece, opened, out)
                 continue
             start, _, _, first, mark = heapq.heappop(waiting)
-            out.append(_escape(text[at:start]))
+            out.append(escape(text[at:start]))
             at = start
             end = min(mark.end, opened[-1].end) if opened else mark.end
             if end < mark.end:
                 heapq.heappush(waiting, (end, -mark.end, next(order), False, mark))
             opened.append(_Piece(mark, end, first, len(out)))
             out.append("")
-        out.append(_escape(text[at:]))
+        out.append(escape(text[at:]))
         return "".join(out)
 
     def _close(self, piece: _Piece, around: Sequence[_Piece], out: list[str]) -> None:
@@ -197,15 +197,15 @@ class _Page:
         if link.entity is None:
             name, known = "NIL", "not in the knowledge base"
         else:
-            name, known = _escape(link.title or link.entity), f"<code><bdi>{_escape(link.entity)}</bdi></code>"
-        kb = f" · <bdi>{_escape(link.kb)}</bdi>" if link.kb else ""
+            name, known = escape(link.title or link.entity), f"<code><bdi>{escape(link.entity)}</bdi></code>"
+        kb = f" · <bdi>{escape(link.kb)}</bdi>" if link.kb else ""
         head = f'<span class="head"{id}><b><bdi>{name}</bdi></b> <span class="soft">{known}{kb}</span> {score}</span>'
         gist = self._gist(link, link.entity, 160) if link.entity is not None else ""
         return f'<span class="entity {self._colour(link)}">{head}{gist}{self._candidates(link)}</span>'
 
     def _gist(self, link: Link, entity: str, most: int) -> str:
         said = self.describe(link.kb, entity) if self.describe else ""
-        return f'<span class="gist"><bdi>{_escape(short(said, most))}</bdi></span>' if said else ""
+        return f'<span class="gist"><bdi>{escape(short(said, most))}</bdi></span>' if said else ""
 
     def _candidates(self, link: Link) -> str:
         shown = link.candidates[: self.shown_candidates]
@@ -213,8 +213,8 @@ class _Page:
             return ""
         rows = "".join(
             f'<span class="row{" chosen" if candidate.entity == link.entity else ""}" role="listitem">'
-            f'<span class="who"><bdi>{_escape(candidate.title or candidate.entity)}</bdi> '
-            f"<code><bdi>{_escape(candidate.entity)}</bdi></code></span> "
+            f'<span class="who"><bdi>{escape(candidate.title or candidate.entity)}</bdi> '
+            f"<code><bdi>{escape(candidate.entity)}</bdi></code></span> "
             f'<span class="bar" style="--v:{share:.3f}"></span> '
             f'<span class="value">{_shown(candidate.score)}</span>'
             f"{self._gist(link, candidate.entity, 90) if candidate.entity != link.entity else ''}</span>"
@@ -226,10 +226,10 @@ class _Page:
 
     def _within(self, link: Link) -> str:
         name = "NIL" if link.entity is None else link.title or link.entity
-        around = _escape(short(link.text, 60))
+        around = escape(short(link.text, 60))
         return (
             f'<span class="within {self._colour(link)}"><i></i>inside <q><bdi>{around}</bdi></q> → '
-            f"<bdi>{_escape(name)}</bdi></span>"
+            f"<bdi>{escape(name)}</bdi></span>"
         )
 
 

@@ -1,19 +1,21 @@
 """What a model asks of its knowledge: attention of every layer and head with it and without, on one text.
 
-    explainer = Explainer.load("minilm", ("entity", "phrase"), map_weight=10)
+    explainer = Explainer.load("minilm", ("entity", "phrase"), map_weight=5)
     seen = explainer.explain("buy glipizide", "Fred Meyer Pharmacy Near Me")
     seen.changes(layer=3, head="mean")
 
-The model reads the text twice, as it is and with KAM switched off. So a layer is compared with the same layer of the
-encoder alone, and what changed below it has its part in the difference.
+The model reads the text twice: lent its knowledge, and lent nothing. What a trained convolution does by itself is in
+both and cancels out; `without="kam"` compares with KAM switched off instead. What changed in the layers below has its
+part in the difference.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -30,6 +32,8 @@ from wellread.nn.infusion import Infused, InfusedEncoder, infuse
 from wellread.pictures.attention import Seen, Term
 from wellread.text import short
 
+Without = Literal["knowledge", "kam"]
+"""What the model is compared with: itself lent nothing, or itself with KAM switched off."""
 MOST_PIECES = 128
 """More than this nobody reads in a picture."""
 USUAL_TERMS = 8
@@ -49,7 +53,8 @@ class Explainer:
         longest: int = MOST_PIECES,
     ) -> None:
         """`lender` brings the maps that the encoder's KAM expects, in their order."""
-        self.encoder = encoder.eval()
+        self.encoder = encoder
+        encoder.train(False)
         self.lender, self.name, self.notes, self.longest = lender, name, tuple(notes), longest
         self._opened = ExitStack()
         fused, lent = _kam(encoder, name).config.maps, tuple(each.name for each in lender.maps)
@@ -71,11 +76,12 @@ class Explainer:
         """An explainer for an infused model (its folder, or that of its run) or for a plain encoder, newly infused.
 
         `lent` are settings of `MapsConfig`, such as `correlation="wordnet.pmi"`; a run has its own, which these change.
-        A plain encoder takes any `maps`, whose weight is 0 unless `map_weight` says otherwise.
+        A plain encoder takes any `maps`, whose weight is 0 unless `map_weight` says otherwise. Close it after use, or
+        use it in a `with` block.
         """
         folder, settings = _run_of(model)
         encoder = load_encoder(folder)
-        tokenizer = load_tokenizer(_with_tokenizer(folder, settings))
+        tokenizer = load_tokenizer(folder)
         longest = positions_of(folder)
         if isinstance(encoder, Infused):
             given = {"--alpha": alpha, "--map-weight": map_weight}
@@ -84,11 +90,17 @@ class Explainer:
             kam = _kam(encoder, model)
             notes = _told_of_learned(kam)
             _check_maps(kam.config.maps, maps, model)
-            chosen = _maps_config({**settings.get("maps", {}), "maps": kam.config.maps, **lent})
+            chosen = _maps_config({**settings, "maps": kam.config.maps, **lent})
         else:
             if lent.get("correlation") is not None and lent.get("terms") is None:
                 lent["terms"] = USUAL_TERMS
-            chosen = _maps_config({"maps": tuple(maps) if maps is not None else _usual(lent), **lent})
+            wanted = tuple(maps) if maps is not None else _usual(lent)
+            if lent.get("correlation") is None and ("correlation" in wanted or lent.get("terms")):
+                raise UsageError(
+                    "the correlation map and auxiliary terms need a table; make one with wellread correlate, and give "
+                    "it with --correlation"
+                )
+            chosen = _maps_config({"maps": wanted, **lent})
             fresh = KamConfig(
                 maps=chosen.maps,
                 alpha=0.2 if alpha is None else alpha,
@@ -123,8 +135,8 @@ class Explainer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def explain(self, text: str, second: str | None = None) -> Seen:
-        """What is seen of a text, or of a pair."""
+    def explain(self, text: str, second: str | None = None, *, without: Without = "knowledge") -> Seen:
+        """What is seen of a text, or of a pair, against the same model lent nothing or without its KAM."""
         texts = (text,) if second is None else (text, second)
         for number, one in enumerate(texts, 1):
             if not one.strip():
@@ -137,7 +149,7 @@ class Explainer:
                 "give a shorter one, such as its most interesting sentence"
             )
         lent = self.lender.lend([cut])
-        without, infused = self._attention(cut, lent)
+        plain, infused = self._attention(cut, lent, without)
         labels, words, word_of = self._named(cut, lent)
         names = [each.name for each in self.lender.maps]
         total = len(labels)
@@ -147,7 +159,7 @@ class Explainer:
             words=words,
             word_of=word_of,
             segment_of=np.concatenate((cut.segment_of, np.full(total - len(cut), -1))),
-            without=without,
+            without=plain,
             infused=infused,
             maps=dict(zip(names, lent.maps[0, :, :total, :total], strict=True)),
             terms=tuple(self._terms(cut, lent.terms[0])),
@@ -155,7 +167,7 @@ class Explainer:
             notes=self.notes,
         )
 
-    def _attention(self, cut: Segmented, lent: Lent) -> tuple[Any, Any]:
+    def _attention(self, cut: Segmented, lent: Lent, without: Without) -> tuple[Any, Any]:
         encoder = cast(InfusedEncoder, self.encoder)
         ids, types = torch.from_numpy(cut.ids)[None], torch.from_numpy(cut.types)[None]
         text = {"input_ids": ids, "token_type_ids": types if encoder.family.typed else None}
@@ -164,9 +176,9 @@ class Explainer:
             known |= {"term_ids": torch.from_numpy(lent.term_ids), "term_mask": torch.from_numpy(lent.term_mask)}
         with torch.no_grad():
             infused = self.encoder(**text, **known, output_attentions=True).attentions
-            with encoder.without("kam"):
-                without = self.encoder(**text, output_attentions=True).attentions
-        return tuple(torch.cat(layers).float().numpy() for layers in (without, infused))
+            with encoder.without("kam") if without == "kam" else nullcontext():
+                plain = self.encoder(**text, output_attentions=True).attentions
+        return torch.cat(plain).numpy(), torch.cat(infused).numpy()
 
     def _named(self, cut: Segmented, lent: Lent) -> tuple[list[str], tuple[str, ...], Any]:
         """A label for every piece, the words and terms, and which of them each piece belongs to."""
@@ -174,6 +186,7 @@ class Explainer:
         for place, id in enumerate(cut.ids.tolist()):
             segment, (start, end), word = cut.segment_of[place], cut.spans[place], cut.word_of[place]
             said = cut.texts[segment][start:end] if segment >= 0 else ""
+            said = "␣" if said.isspace() else said
             goes_on = word >= 0 and place > 0 and cut.word_of[place - 1] == word
             labels.append(("·" if goes_on else "") + (said or str(tokenizer.id_to_token(id))))
         numbers = cut.word_of.tolist()
@@ -198,25 +211,27 @@ class Explainer:
 
 
 def _run_of(model: str) -> tuple[str, dict[str, Any]]:
-    """The folder of the encoder, and the settings of the run where the folder is one."""
+    """The folder of the encoder, and the recipe's [maps] where it was trained for a task."""
     folder = Path(model)
     if (folder / "recipe.toml").is_file():
-        return str(folder / "model"), config.read_table(folder / "recipe.toml")
-    return model, {}
-
-
-def _with_tokenizer(folder: str, settings: dict[str, Any]) -> str:
-    """A run's encoder may have its tokenizer where it came from."""
-    named = settings.get("encoder")
-    return named if isinstance(named, str) and not (Path(folder) / "tokenizer.json").exists() else folder
+        folder = folder / "model"
+        if not folder.is_dir():
+            raise InputError(f"the run {model} has no model yet; let wellread train finish it: start it again")
+    about = folder / "task.json"
+    if not about.is_file():
+        return str(folder) if folder.is_dir() else model, {}
+    try:
+        return str(folder), dict(json.loads(about.read_bytes())["recipe"]["maps"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{about} cannot be read: {error!r}; copy it again, or train anew") from error
 
 
 def _kam(encoder: PreTrainedModel, name: str) -> Kam:
     found = [part for part in getattr(encoder, "infusions", ()) if isinstance(part, Kam)]
     if not found:
         raise UsageError(
-            f"{name or 'this model'} was trained without maps, so there is no knowledge in it to see; give a model that "
-            "has learned with KAM, or a plain encoder such as minilm with --map-weight"
+            f"{name or 'this model'} was trained without KAM, so there is no knowledge in it to see; give a model that "
+            "has learned with it, or a plain encoder such as minilm with --map-weight"
         )
     return found[0]
 
@@ -245,13 +260,13 @@ def _maps_config(settings: dict[str, Any]) -> MapsConfig:
 def _told_of_fresh(kam: KamConfig, terms: bool) -> list[str]:
     if kam.map_init:
         return [
-            f"This encoder has not been trained with knowledge. Its maps have the weight {kam.map_init:g} in every layer "
-            f"and head, given by hand (alpha is {kam.alpha:g}): this shows what maps do to attention, not what a model "
-            "has learned to do with them."
+            "This encoder has not been trained with knowledge. Its maps have a weight that was given by hand, "
+            f"{kam.map_init:g} in every layer and head (alpha is {kam.alpha:g}): this shows what maps do to attention, "
+            "not what a model has learned to do with them."
         ]
     begin = "This encoder has not been trained with knowledge: its maps have weight 0 and change nothing."
     only = " Only the auxiliary terms have a say, because they are read beside the text." if terms else ""
-    return [f"{begin}{only} See what maps would do with --map-weight 10, or give a trained model."]
+    return [f"{begin}{only} See what maps would do with --map-weight 5, or give a trained model."]
 
 
 def _told_of_learned(kam: Kam) -> list[str]:

@@ -1,0 +1,183 @@
+"""`wellread explain`: see what knowledge changes in a model's attention."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from wellread.cli.options import refuse_nan
+from wellread.errors import UsageError
+
+if TYPE_CHECKING:
+    from wellread.pictures.attention import Seen
+
+
+@click.command("explain")
+@click.argument("text")
+@click.argument("text_b", required=False)
+@click.option(
+    "--model",
+    default="minilm",
+    show_default=True,
+    help="A trained model's folder, or that of its run; or a plain encoder, to see what maps would do.",
+)
+@click.option(
+    "--maps",
+    help="entity, phrase, correlation, graph, with commas between, or none.  [default: the model's; for a plain "
+    "encoder entity,phrase and with a table correlation]",
+)
+@click.option(
+    "--correlation", type=click.Path(), metavar="TABLE", help="A table that wellread correlate made, for terms too."
+)
+@click.option("--kb", help="The knowledge base of links and facts.  [default: vital, where one is needed]")
+@click.option("--linker", is_flag=True, help="Entities are what a linker finds, instead of spaCy.")
+@click.option("--terms", type=click.IntRange(0), metavar="K", help="Pieces of auxiliary terms at most.  [default: 8]")
+@click.option(
+    "--without",
+    type=click.Choice(["knowledge", "kam"]),
+    default="knowledge",
+    show_default=True,
+    help="Compare with the model lent nothing, or with all of KAM switched off, its convolution too.",
+)
+@click.option("--layer", type=int, help="The layer to show, from 0.  [default: the one that changes most]")
+@click.option("--head", default="mean", show_default=True, help="The head to show, from 0, or mean.")
+@click.option(
+    "--by", type=click.Choice(["words", "pieces"]), default="words", show_default=True, help="What a square stands for."
+)
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 1),
+    callback=refuse_nan,
+    help="A plain encoder: the share of what convolution says.  [default: 0.2]",
+)
+@click.option(
+    "--map-weight",
+    type=click.FloatRange(-100, 100),
+    callback=refuse_nan,
+    metavar="W",
+    help="A plain encoder: how much maps weigh, such as 5.  [default: 0, they change nothing]",
+)
+@click.option("--to", metavar="FILE", help="Write a page to look at, with all layers and heads: page.html.")
+@click.option("--png", metavar="FOLDER", help="Write pictures as PNG and SVG.")
+@click.option("--json", "as_json", is_flag=True, help="Write the numbers of the layer and head as JSON.")
+def command(
+    text: str,
+    text_b: str | None,
+    model: str,
+    maps: str | None,
+    without: Literal["knowledge", "kam"],
+    layer: int | None,
+    head: str,
+    by: Literal["words", "pieces"],
+    alpha: float | None,
+    map_weight: float | None,
+    to: str | None,
+    png: str | None,
+    as_json: bool,
+    **lent: Any,
+) -> None:
+    """Show what knowledge changes in the attention of a model that reads TEXT, or TEXT and TEXT_B.
+
+    The text is read with and without knowledge: maps of relevance between its words, and auxiliary terms.
+
+    \b
+    Examples:
+      wellread explain "The Academy of Fine Arts is located in Northern Maidan." --map-weight 5 --to page.html
+      wellread explain "buy glipizide" "Fred Meyer Pharmacy Near Me" --correlation words.pmi --map-weight 5
+      wellread explain "Paris is old." --model runs/my-model --layer 3 --head 2 --png pictures/
+    """
+    from wellread import console
+    from wellread.pictures.attention import by_words, save_pictures
+    from wellread.pictures.attention_page import explained_page
+    from wellread.tasks.explain import Explainer
+
+    names = None if maps is None else [] if maps == "none" else [name.strip() for name in maps.split(",")]
+    with Explainer.load(model, names, alpha=alpha, map_weight=map_weight, **_lent(names, lent)) as explainer:
+        which = _checked(explainer.layers, explainer.heads, layer, head)
+        pieces = explainer.explain(text, text_b, without=without)
+    seen = by_words(pieces) if by == "words" else pieces
+    shown = seen.best_layer if layer is None else layer
+    for note in seen.notes:
+        console.note(note)
+    if to is not None:
+        _write(to, explained_page(pieces, layer=shown, head=which, by=by))
+        console.note(f"written to {to}")
+    if png is not None:
+        written = [path for path in save_pictures(seen, png, layer=shown, head=which) if path.suffix == ".png"]
+        console.note(f"written to {', '.join(str(path) for path in written)}")
+    if as_json:
+        click.echo(json.dumps(_told(seen, shown, which), ensure_ascii=False))
+    elif to is None and png is None:
+        _print_tables(seen, shown, which)
+
+
+def _lent(maps: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
+    """The settings of `MapsConfig` that options stand for."""
+    linker = given.pop("linker")
+    settings = {name: value for name, value in given.items() if value is not None}
+    if linker:
+        settings["entities"] = "linker"
+    if linker or "graph" in (maps or ()):
+        settings.setdefault("kb", "vital")
+    return settings
+
+
+def _checked(layers: int, heads: int, layer: int | None, head: str) -> int | Literal["mean"]:
+    if layer is not None and not 0 <= layer < layers:
+        raise UsageError(f"there is no layer {layer}; the model has {layers}, from 0 to {layers - 1}")
+    if head == "mean":
+        return "mean"
+    if not head.isdecimal() or int(head) >= heads:
+        raise UsageError(f"there is no head {head}; the model has {heads}, from 0 to {heads - 1}, and their mean")
+    return int(head)
+
+
+def _write(to: str, page: str) -> None:
+    from wellread.files import write_atomically
+
+    with write_atomically(to) as out:
+        out.write(page.encode())
+
+
+def _told(seen: Seen, layer: int, head: int | Literal["mean"]) -> dict[str, Any]:
+    without, infused = seen.attention(layer, head)
+    return {
+        "texts": seen.texts,
+        "model": seen.model,
+        "notes": seen.notes,
+        "layer": layer,
+        "head": head,
+        "rows": seen.labels[: seen.rows],
+        "columns": seen.labels,
+        "without": without.round(5).tolist(),
+        "with": infused.round(5).tolist(),
+        "moved": seen.moved[layer, 0 if head == "mean" else head + 1].round(5),
+        "maps": {name: scores.round(5).tolist() for name, scores in seen.maps.items()},
+        "terms": [
+            {"word": term.word, "relevance": round(term.relevance, 5), "by": dict(term.by)} for term in seen.terms
+        ],
+    }
+
+
+def _print_tables(seen: Seen, layer: int, head: int | Literal["mean"]) -> None:
+    from wellread import console
+
+    which = "mean of all heads" if head == "mean" else f"head {head}"
+    moved = seen.moved[layer, 0 if head == "mean" else head + 1]
+    rows = [
+        (seen.labels[one.row], seen.labels[one.column], one.without, one.infused, f"{one.difference:+.3f}")
+        for one in seen.changes(layer, head)
+    ]
+    title = f"layer {layer}, {which}: knowledge moves {100 * moved:.1f} % of the attention"
+    if rows:
+        console.print_table(("word", "attends to", "without", "with", "difference"), rows, title=title)
+    else:
+        click.echo(title)
+    if seen.terms:
+        terms = [
+            (term.word, term.relevance, ", ".join(f"{word} {score:.2f}" for word, score in term.by[:3]))
+            for term in seen.terms
+        ]
+        console.print_table(("auxiliary term", "mean relevance", "goes with"), terms)

@@ -79,13 +79,13 @@ def step_bar(title: str, done: int, total: int) -> Iterator[Callable[[int, str],
         now = time.monotonic()
         if now - last >= _LINE_EVERY:
             left = (total - step) * (now - begin) / max(1, step - done)
-            note(f"{title} {step:,} of {total:,}: {words}, {_duration(left)} left")
+            note(f"{title} {step:,} of {total:,}: {words}, {duration(left)} left")
             last = now
 
     yield tell
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """So that a person reads it: 40 s, 12 min, 3.5 h."""
     if seconds < 100:
         return f"{seconds:.0f} s"

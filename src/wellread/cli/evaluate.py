@@ -1,4 +1,4 @@
-"""`wellread evaluate`: score a linker, or predictions already made, on linked text."""
+"""`wellread evaluate`: score a trained task on its data; a linker, or predictions already made, on linked text."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import click
 
 from wellread import console
+from wellread.cli.defaults import DefaultGroup
 from wellread.cli.options import reading_options, refuse_nan
 from wellread.errors import InputError, UsageError
 from wellread.files import write_atomically
@@ -24,12 +25,52 @@ if TYPE_CHECKING:
     from wellread.linker import Linker
 
 
-@click.group("evaluate")
+@click.group("evaluate", cls=DefaultGroup, default="task", subcommand_metavar="RUN DATA | linking FILE... [OPTIONS]")
 def command() -> None:
-    """Score a linker on linked text.
+    """Score the model of a run on a task's data, or a linker on linked text.
 
+    \b
     Example: wellread evaluate linking --kb vital questions.jsonl
+    Example: wellread evaluate runs/rte RTE/dev.tsv
     """
+
+
+@command.command("task")
+@click.argument("run", type=click.Path())
+@click.argument("data", type=click.Path())
+@click.option("--predictions", metavar="FILE", help="Write the answers in the task's official format.")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
+)
+def task(run: str, data: str, predictions: str | None, form: str) -> None:
+    """Let the model of RUN (a folder that wellread train made) answer DATA, and score its answers.
+
+    DATA is a file of the task's own format. One without labels, as test files are, can be answered but not scored:
+    give --predictions.
+
+    \b
+    Examples:
+      wellread evaluate runs/rte RTE/dev.tsv
+      wellread evaluate runs/rte RTE/test.tsv --predictions RTE.tsv
+      wellread evaluate runs/esci other-pairs.jsonl --format json
+    """
+    from wellread.training.task import load_task
+
+    model = load_task(run)
+    examples = model.read(data)
+    begin = time.monotonic()
+    answers = model.answers(examples)
+    console.note(f"answered {len(examples):,} examples in {time.monotonic() - begin:.1f} s")
+    if predictions is not None:
+        model.write(predictions, examples, answers)
+        if not model.has_gold(examples):
+            console.note(f"{data} has no labels to score against; the answers are in {predictions}")
+            return
+    scores = model.score(examples, answers)
+    if form == "json":
+        click.echo(json.dumps({"data": data, "examples": len(examples), "scores": scores}, indent=2))
+    else:
+        console.print_table(("score", Path(data).name), list(scores.items()))
 
 
 @command.command("linking")

@@ -2,22 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
+from wellread.cli.defaults import DefaultGroup
 
-@click.group("train")
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    """What all trainings take."""
+    options = (
+        click.argument("recipe", type=click.Path()),
+        click.option("--to", "folder", help="The run's folder.  [default: runs/<name of the recipe>]"),
+        click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting of the recipe."),
+        click.option("--anew", is_flag=True, help="Forget what is in the folder instead of going on with it."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group("train", cls=DefaultGroup, default="recipe", subcommand_metavar="[linker|task] RECIPE [OPTIONS]")
 def command() -> None:
     """Train models from recipes; a run is a folder that can be interrupted and goes on where it stopped.
 
+    RECIPE is a TOML file: one that names a task trains an encoder for it, one that names a knowledge base trains a
+    linker. The word before it is needed only where a recipe leaves that to --set.
+
+    \b
     Example: wellread train linker recipes/kb-only.toml --set kb=my.kb --to runs/my-linker
+    Example: wellread train recipes/kam-rte.toml --set data.root=my-data --to runs/rte
     """
 
 
+@command.command("recipe", hidden=True)
+@_options
+def recipe(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
+    """Train what RECIPE is of: a task or a linker.
+
+    Example: wellread train recipes/kam-rte.toml --set data.root=my-data --to runs/rte
+    """
+    from wellread import config
+    from wellread.errors import InputError
+    from wellread.files import told
+
+    given = config.read_table(recipe).keys() | {change.partition("=")[0].strip() for change in changes}
+    if "task" in given:
+        _train_task(recipe, folder, changes, anew)
+    elif "kb" in given:
+        _train_linker(recipe, folder, changes, anew)
+    else:
+        raise InputError(
+            f'{told(recipe)} names neither a task nor a knowledge base; give task = "RTE" for a task, or '
+            'kb = "vital" for a linker'
+        )
+
+
 @command.command("linker")
-@click.argument("recipe", type=click.Path())
-@click.option("--to", "folder", help="The run's folder.  [default: runs/<name of the recipe>]")
-@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting of the recipe.")
-@click.option("--anew", is_flag=True, help="Forget what is in the folder instead of going on with it.")
+@_options
 def linker(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
     """Train a linker as RECIPE (a TOML file) says, or go on with the run in the folder.
 
@@ -29,13 +72,51 @@ def linker(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool
       wellread train linker recipes/kb-only.toml --set kb=vital --to runs/vital
       wellread train linker my.toml --set schedule.seed=1 --set schedule.epochs=5 --to runs/seed-1
     """
-    from pathlib import Path
+    _train_linker(recipe, folder, changes, anew)
 
+
+@command.command("task")
+@_options
+def task(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
+    """Train an encoder for a task as RECIPE (a TOML file) says, or go on with the run in the folder.
+
+    The folder gets the resolved recipe, a log, scores, plots, and in `model` the encoder and its head with the best
+    score on the development examples: score it on other data with wellread evaluate FOLDER DATA.
+
+    \b
+    Examples:
+      wellread train task recipes/kam-rte.toml --set data.root=my-data --to runs/rte
+      wellread train task my.toml --set infusion=none --set schedule.seed=1 --to runs/plain-1
+    """
+    _train_task(recipe, folder, changes, anew)
+
+
+def _train_linker(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
     from wellread import config, console
     from wellread.training.linker import MODEL, LinkerRecipe, train_linker
 
     wanted = config.override(config.read(LinkerRecipe, recipe), changes)
-    to = Path(folder) if folder is not None else Path("runs") / Path(recipe).stem
+    to = _place(recipe, folder)
     scores = train_linker(wanted, to, resume=not anew)
     console.print_table(("score", "development"), list(scores.items()))
     console.note(f"the linker is in {to / MODEL}; use it with: wellread link --model {to / MODEL} --kb {wanted.kb}")
+
+
+def _train_task(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
+    from wellread import config, console
+    from wellread.training.loop import find_crew
+    from wellread.training.recipe import TaskRecipe
+    from wellread.training.task import train_task
+
+    wanted = config.override(config.read(TaskRecipe, recipe), changes)
+    to = _place(recipe, folder)
+    scores = train_task(wanted, to, resume=not anew)
+    if find_crew().is_main_process:
+        console.print_table(("score", "development"), list(scores.items()))
+        console.note(f"the model is in {to}; score it on other data with: wellread evaluate {to} DATA")
+
+
+def _place(recipe: str, folder: str | None) -> Any:
+    from pathlib import Path
+
+    return Path(folder) if folder is not None else Path("runs") / Path(recipe).stem

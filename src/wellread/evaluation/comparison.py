@@ -23,7 +23,7 @@ MEAN = "mean"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An arm less the first one, over seeds: their mean with its 95 % interval, and p by two tests, plain and Holm's."""
+    """An arm less the first one, over seeds: mean with its 95 % interval, and p by two tests, plain and Holm's."""
 
     mean: float
     low: float
@@ -55,11 +55,11 @@ class Cost:
     trained: int
     added: int
     """By the infusions, beside the plain encoder and the head."""
-    step_seconds: float = math.nan
+    step_seconds: float
     """Median over steps measured in turn with the other arms'."""
-    memory: int = 0
+    memory: int
     """Weights, gradients, the optimizer's memory, and what the forward pass keeps for the backward pass."""
-    activations: int = 0
+    activations: int
     """Of these, what the forward pass keeps."""
 
 
@@ -99,59 +99,66 @@ class Table:
 
     def header(self) -> tuple[str, ...]:
         """The names of `rows`."""
-        costs = ("weights", "added", "ms/step", "×", "MB", "×") if self.costs else ()
-        return ("arm", *(name for column in self.columns for name in (column, f"Δ {column}")), *costs)
+        return ("arm", *(name for column in self.columns for name in (column, f"Δ {column}")))
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row of text for each arm: mean ± deviation; difference [interval] p; costs."""
-        rows = []
-        for arm in self.arms:
-            cells = [self.cells[arm, column] for column in self.columns]
-            told = [part for cell in cells for part in (_mean(cell), _difference(cell.difference))]
-            rows.append((arm, *told, *(self._costs(arm) if self.costs else ())))
-        return rows
+        """A row of text for each arm: mean ± deviation, and the difference with its interval and p."""
+        return [(arm, *(part for cell in self._cells(arm) for part in _told(cell))) for arm in self.arms]
+
+    def screen(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """The same, narrower: a cell has its difference below its mean."""
+        rows = [(arm, *("\n".join(filter(None, _told(cell))) for cell in self._cells(arm))) for arm in self.arms]
+        return ("arm", *self.columns), rows
+
+    cost_header = ("arm", "weights", "learned", "added", "ms/step", "×", "MB/step", "×")
+    """The names of `cost_rows`."""
+
+    def cost_rows(self) -> list[tuple[str, ...]]:
+        """A row of text for each arm whose costs are known, over tasks."""
+        return [(arm, *self._costs(arm)) for arm in self.arms if any(arm == one for one, _ in self.costs)]
+
+    def _cells(self, arm: str) -> list[Cell]:
+        return [self.cells[arm, column] for column in self.columns]
 
     def _costs(self, arm: str) -> tuple[str, ...]:
         tasks = [column for column in self.columns if (arm, column) in self.costs]
         ours, plain = ([self.costs[name, task] for task in tasks] for name in (arm, self.arms[0]))
         slower = _geometric([a.step_seconds / b.step_seconds for a, b in zip(ours, plain, strict=True)])
-        larger = _geometric([a.memory / b.memory if b.memory else math.nan for a, b in zip(ours, plain, strict=True)])
+        larger = _geometric([a.memory / b.memory for a, b in zip(ours, plain, strict=True)])
         return (
             f"{ours[0].parameters:,}",
+            f"{ours[0].trained:,}",
             f"{ours[0].added:,}",
-            _number(1000 * _middle([cost.step_seconds for cost in ours]), 1),
-            _number(slower, 2),
-            _number(_middle([float(cost.memory) for cost in ours]) / 1e6, 0),
-            _number(larger, 2),
+            f"{1000 * _middle([cost.step_seconds for cost in ours]):.1f}",
+            f"{slower:.2f}",
+            f"{_middle([float(cost.memory) for cost in ours]) / 1e6:.0f}",
+            f"{larger:.2f}",
         )
 
     def to_markdown(self) -> str:
         """The table as GitHub and its kin show it, with what it means below."""
-        header, rows = self.header(), self.rows()
-        lines = [
-            f"| {' | '.join(header)} |",
-            f"|{'|'.join('---' if not place else '---:' for place in range(len(header)))}|",
-        ]
-        lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
-        return "\n".join([*lines, "", *self.legend()]) + "\n"
+        lines = [*_markdown(self.header(), self.rows()), "", *self.legend()]
+        if self.costs:
+            lines += ["", *_markdown(self.cost_header, self.cost_rows()), "", self.cost_legend()]
+        return "\n".join(lines) + "\n"
 
     def legend(self) -> list[str]:
         """What the columns mean, in a few lines."""
         shown = ", ".join(f"{column}: {metric}" for column, metric in self.metrics.items())
         count = len(self.seeds)
-        lines = [
-            f"Scores × 100 on development data ({shown}): mean ± standard deviation over {count} "
+        return [
+            f"Scores × 100 on development data{f' ({shown})' * bool(shown)}: mean ± standard deviation over {count} "
             f"seed{'s' * (count > 1)} ({', '.join(map(str, self.seeds))}).",
-            f'Δ: against "{self.arms[0]}", paired by seed, with the 95 % interval (Student); p by paired t, and in '
-            "brackets after Holm's correction for the arms of the column.",
+            f'Δ: against "{self.arms[0]}", paired by seed, with the 95 % interval (Student); p by paired t and by '
+            "exact sign flips, each as it is / after Holm's correction for the arms of the column.",
         ]
-        if self.costs:
-            lines.append(
-                "ms/step and MB: training steps of the arms measured in turn on the same batches, median over tasks; "
-                "×: against the first arm, geometric mean over tasks. MB: weights, gradients, AdamW's memory, and what "
-                "the forward pass keeps."
-            )
-        return lines
+
+    def cost_legend(self) -> str:
+        """What the columns of costs mean."""
+        return (
+            "Training steps of the arms, measured in turn on the same batches: median over tasks; ×: against the first "
+            "arm, geometric mean over tasks. MB: weights, gradients, AdamW's memory, and what the forward pass keeps."
+        )
 
 
 def make_table(
@@ -197,11 +204,11 @@ def _differences(rows: Sequence[Sequence[float]]) -> list[Difference | None]:
     plain, others = rows[0], rows[1:]
     t_ps = [paired_t(row, plain)[1] for row in others]
     flips = [permutation_test(row, plain) for row in others]
-    corrected = zip(others, t_ps, holm(t_ps), flips, holm(flips), strict=True)
-    return [None, *(_against(row, plain, *ps) for row, *ps in corrected)]
+    ps = zip(t_ps, holm(t_ps), flips, holm(flips), strict=True)
+    return [None, *(_against(row, plain, each) for row, each in zip(others, ps, strict=True))]
 
 
-def _against(row: Sequence[float], plain: Sequence[float], *ps: float) -> Difference:
+def _against(row: Sequence[float], plain: Sequence[float], ps: tuple[float, float, float, float]) -> Difference:
     steps = [ours - theirs for ours, theirs in zip(row, plain, strict=True)]
     summary = summarise(steps)
     reach = student(summary.count - 1) * summary.error if summary.count > 1 else math.nan
@@ -216,9 +223,10 @@ def student(freedom: int, level: float = 0.95) -> float:
     return float(stdtrit(freedom, (1 + level) / 2))
 
 
-def _mean(cell: Cell) -> str:
+def _told(cell: Cell) -> tuple[str, str]:
+    """A cell in words: its mean, and its difference if it has one."""
     spread = f" ± {100 * cell.summary.deviation:.2f}" if cell.summary.count > 1 else ""
-    return f"{100 * cell.summary.mean:.2f}{spread}"
+    return f"{100 * cell.summary.mean:.2f}{spread}", _difference(cell.difference)
 
 
 def _difference(difference: Difference | None) -> str:
@@ -228,13 +236,17 @@ def _difference(difference: Difference | None) -> str:
     if math.isnan(difference.low):
         return told
     told += f" [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
-    if math.isnan(difference.t_p):
-        return told
-    return f"{told} p {_number(difference.t_p, 3)} ({_number(difference.t_p_holm, 3)})"
+    tests = (("t", difference.t_p, difference.t_p_holm), ("flips", difference.flip_p, difference.flip_p_holm))
+    return told + "".join(f", {name} {_p(p)} / {_p(corrected)}" for name, p, corrected in tests if not math.isnan(p))
 
 
-def _number(value: float, digits: int) -> str:
-    return "–" if not math.isfinite(value) else f"{value:.{digits}f}"
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]
 
 
 def _middle(values: Sequence[float]) -> float:
@@ -244,7 +256,7 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def _geometric(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values)) if all(value > 0 for value in values) else math.nan
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 def _finite(value: Any) -> Any:

@@ -81,6 +81,7 @@ def linked_page(
 
 
 def escape(text: str) -> str:
+    """A text as it may stand in HTML, and in its attributes."""
     return text.replace("\r\n", "\n").replace("\r", "\n").translate(_ESCAPES)
 
 

@@ -1,4 +1,4 @@
-"""Plots of a training: losses and scores over the steps, precision against recall, confidence against truth.
+"""Plots of trainings: losses and scores over the steps, precision against recall, confidence against truth, arms.
 
 Drawn without pyplot, so that there is no state and no window. Colours are Okabe and Ito's, which colour-blind people
 tell apart; lines also differ by their dashes.
@@ -92,6 +92,35 @@ def draw_reliability(
     _dress(above, title, "", "share that is right")
     _dress(below, "", "score", "links")
     above.set(xlim=(0, 1), ylim=(0, 1.02))
+    return figure
+
+
+def draw_comparison(table: Mapping[str, Any], *, title: str = "") -> Figure:
+    """A panel for each task: every arm's difference to the first, with its interval, and a dot for each seed.
+
+    `table` is what a comparison's table.json holds.
+    """
+    arms, against = table["arms"], table["against"]
+    columns = list(arms[against])
+    figure = _figure(1.6 + 2.5 * len(columns), 1.4 + 0.36 * len(arms))
+    panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    plain = {column: np.asarray(arms[against][column]["scores"]) for column in columns}
+    for panel, column in zip(panels, columns, strict=True):
+        for row, (_, cells) in enumerate(arms.items()):
+            colour = _SOFT if not row else _COLOURS[0]
+            cell = cells[column]
+            steps = 100 * (np.asarray(cell["scores"]) - plain[column])
+            panel.plot(steps, np.full(len(steps), row), "o", color=colour, markersize=4, alpha=0.45, zorder=2)
+            told = cell["difference"]
+            if told is not None and told["low"] is not None:
+                panel.hlines(row, 100 * told["low"], 100 * told["high"], color=colour, linewidth=2, zorder=3)
+            panel.plot([steps.mean()], [row], "D", color=colour, markersize=6, zorder=4)
+        panel.axvline(0, color=_SOFT, linewidth=1, zorder=1)
+        _dress(panel, column, f"points over {against} ({100 * plain[column].mean():.1f})", "")
+    panels[0].set_yticks(range(len(arms)), list(arms))
+    panels[0].invert_yaxis()
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=_INK)
     return figure
 
 

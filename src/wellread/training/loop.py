@@ -81,8 +81,7 @@ def train(
     `recipe` is the dataclass that the folder keeps as recipe.toml and that a resumed run is compared with (the schedule
     alone without it). `save_seconds` is how much work a kill may cost; it does not change the result.
     """
-    # Told nothing, it takes processes without an accelerator for strangers to each other.
-    crew = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())
+    crew = find_crew()
     _check_crew(schedule, crew.num_processes)
     run = Run(folder)
     try:
@@ -100,6 +99,12 @@ def train(
     finally:
         if crew.is_main_process:
             run.close()
+
+
+def find_crew() -> PartialState:
+    """The processes that train together, and which of them this one is."""
+    # Told nothing, it takes processes without an accelerator for strangers to each other.
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())
 
 
 def _check_crew(schedule: Schedule, processes: int) -> None:

@@ -1,0 +1,78 @@
+"""`wellread compare`: the same task, data and seeds, with something different: what does it bring?"""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("compare")
+@click.argument("recipes", nargs=-1, required=True, metavar="RECIPE...")
+@click.option(
+    "--vary",
+    "varied",
+    multiple=True,
+    metavar="NAME=VALUE,VALUE",
+    help='Compare these values of a setting; of a list, members are joined by "+". Several: every combination.',
+)
+@click.option("--arms", "arms_file", metavar="FILE", help="Compare the arms in the table [arms] of a TOML file.")
+@click.option("--arm", "chosen", multiple=True, metavar="NAME", help="Of these arms only this one; the first is plain.")
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="How many seeds each arm has.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting of every recipe.")
+@click.option("--to", "folder", help="The folder of the comparison.  [default: runs/compare-<names of the recipes>]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+@click.option("--keep", is_flag=True, help="Keep the weights of every run, and its model.")
+@click.option("--no-costs", is_flag=True, help="Do not measure time and memory of a step.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "markdown", "json"]),
+    default="table",
+    show_default=True,
+    help="What is written to standard output.",
+)
+def command(
+    recipes: tuple[str, ...],
+    varied: tuple[str, ...],
+    arms_file: str | None,
+    chosen: tuple[str, ...],
+    seeds: int,
+    changes: tuple[str, ...],
+    folder: str | None,
+    jobs: int,
+    keep: bool,
+    no_costs: bool,
+    form: str,
+) -> None:
+    """Train arms of each RECIPE on the same seeds, and hold them against the first arm.
+
+    Every arm and seed is a run folder: the same command goes on after an interruption, and with more seeds or arms it
+    trains only those. The table has mean ± standard deviation, the paired difference to the first arm with its
+    interval and p, and what the arms cost; it is also written to the folder as table.md, table.json and table.png.
+
+    \b
+    Examples:
+      wellread compare recipes/kam-rte.toml --set data.train=RTE/train.tsv --vary infusion=none,kam
+      wellread compare rte.toml mrpc.toml --vary infusion=none,kam --vary maps.maps=entity,phrase,entity+phrase
+      wellread compare rte.toml --arms recipes/kam-ablations.toml --seeds 5 --jobs 2 --to runs/ablations
+    """
+    from pathlib import Path
+
+    from wellread import console
+    from wellread.training.arms import arms_of
+    from wellread.training.compare import compare, read_recipes, seeds_of
+
+    read = read_recipes(recipes, changes)
+    tasks = {task: arms_of(recipe, varied, arms_file, chosen) for task, recipe in read.items()}
+    to = Path(folder) if folder is not None else Path("runs") / f"compare-{'-'.join(Path(r).stem for r in recipes)}"
+    table = compare(tasks, seeds_of(read.values(), seeds), to, jobs=jobs, keep=keep, measure=not no_costs)
+    if form == "json":
+        click.echo(table.to_json(), nl=False)
+    elif form == "markdown":
+        click.echo(table.to_markdown(), nl=False)
+    else:
+        console.print_table(*table.screen())
+        click.echo("\n".join(table.legend()))
+        if table.costs:
+            console.print_table(table.cost_header, table.cost_rows())
+            click.echo(table.cost_legend())
+    console.note(f"the table is also in {to} as table.md, table.json and table.png")

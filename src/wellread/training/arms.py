@@ -1,0 +1,126 @@
+"""Arms of a comparison: the same recipe with some settings changed, by name.
+
+They come from `--vary` (every combination of the values) or from the table [arms] of a TOML file:
+
+    [arms]
+    plain = { infusion = "none" }
+    "convolution alone" = { infusion = "kam", maps.maps = [] }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from wellread import config, files
+from wellread.errors import InputError, UsageError, WellreadError
+from wellread.knowledge.maps import MapsConfig
+from wellread.models.kam import KamConfig
+from wellread.training.recipe import TaskRecipe
+
+Arms = dict[str, TaskRecipe]
+
+
+def vary(recipe: TaskRecipe, varied: Sequence[str]) -> Arms:
+    """The arms of every combination: ["infusion=none,kam", "maps.maps=entity,entity+phrase"].
+
+    A value of a list is its members joined by "+". What makes no difference makes no arm: with infusion=none, maps are
+    not looked at, so there is one such arm.
+    """
+    choices = [_choices(each) for each in varied]
+    if len({name for name, _ in choices}) < len(choices):
+        raise UsageError(f"{' '.join(varied)} varies a setting twice; name each once, with all its values")
+    arms: Arms = {}
+    seen: list[TaskRecipe] = []
+    for values in product(*(values for _, values in choices)):
+        changed = recipe
+        for (name, _), value in zip(choices, values, strict=True):
+            changed = _set(changed, name, value)
+        if (plain := _effective(changed)) in seen:
+            continue
+        seen.append(plain)
+        counts = [name == "infusion" or bool(changed.infusions) or name.split(".")[0] not in ("maps", "kam")
+                  for name, _ in choices]  # fmt: skip
+        told = [_told(name, value) for (name, _), value in zip(choices, values, strict=True)]
+        arms[", ".join(word for word, said in zip(told, counts, strict=True) if said)] = changed
+    return arms
+
+
+def read_arms(path: str | Path) -> dict[str, dict[str, Any]]:
+    """The table [arms] of a TOML file: settings by the name of the arm."""
+    table = config.read_table(path)
+    arms = table.pop("arms", None)
+    if table or not isinstance(arms, dict) or not arms or not all(isinstance(arm, dict) for arm in arms.values()):
+        raise InputError(
+            f"{files.told(path)}: expected a table [arms] and nothing else, with lines like: "
+            'plain = { infusion = "none" }'
+        )
+    return arms
+
+
+def apply_arms(recipe: TaskRecipe, arms: Mapping[str, Mapping[str, Any]]) -> Arms:
+    """A recipe with the settings of each arm."""
+    made: Arms = {}
+    for name, changes in arms.items():
+        try:
+            made[name] = config.from_dict(TaskRecipe, _merged(config.to_dict(recipe), changes))
+        except WellreadError as error:
+            raise InputError(f"the arm {name!r}: {error}") from error
+    return made
+
+
+def _choices(varied: str) -> tuple[str, list[str]]:
+    name, equals, values = varied.partition("=")
+    found = [value.strip() for value in values.split(",")]
+    if not equals or not name.strip() or not all(found):
+        raise UsageError(f"{varied!r} varies no setting; expected name=value,value as in infusion=none,kam")
+    return name.strip(), found
+
+
+def _set(recipe: TaskRecipe, name: str, value: str) -> TaskRecipe:
+    """A setting changed; of a list, by its members joined by "+"."""
+    try:
+        return config.override(recipe, [f"{name}={value}"])
+    except UsageError as error:
+        refused = error
+    members = [] if value == "none" else value.split("+")
+    for written in (members, map(repr, members)):  # of numbers, or of words
+        with suppress(UsageError):
+            return config.override(recipe, [f"{name}=[{', '.join(written)}]"])
+    raise refused
+
+
+def _told(name: str, value: str) -> str:
+    """How an arm is called by a setting: words speak for themselves, numbers do not."""
+    return value if value[0].isalpha() and value not in ("true", "false") else f"{name.split('.')[-1]} {value}"
+
+
+def _effective(recipe: TaskRecipe) -> TaskRecipe:
+    """What of a recipe makes a difference."""
+    return recipe if recipe.infusions else replace(recipe, maps=MapsConfig(), kam=KamConfig())
+
+
+def _merged(table: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with those of another in it, table by table."""
+    merged = dict(table)
+    for key, value in changes.items():
+        below = merged.get(key)
+        merged[key] = _merged(below, value) if isinstance(value, Mapping) and isinstance(below, dict) else value
+    return merged
+
+
+def arms_of(recipe: TaskRecipe, varied: Sequence[str], file: str | Path | None, chosen: Sequence[str] = ()) -> Arms:
+    """The arms that a command line asks for: varied, or of a file; all, or the chosen ones in their order."""
+    if bool(varied) == (file is not None):
+        raise UsageError("there is nothing to compare; give --vary infusion=none,kam, or --arms FILE (one of the two)")
+    arms = vary(recipe, varied) if file is None else apply_arms(recipe, read_arms(file))
+    if unknown := set(chosen) - arms.keys():
+        raise UsageError(f"there is no arm {min(unknown)!r}; there are: {', '.join(arms)}")
+    arms = {name: arm for name, arm in arms.items() if not chosen or name in chosen}
+    if len(arms) < 2:
+        raise UsageError(f"one arm ({', '.join(arms)}) cannot be compared; give two values or more")
+    return arms

@@ -1,0 +1,290 @@
+"""Comparing arms: every task × arm × seed is a run folder, and the table comes of all of them.
+
+    folder/table.md, table.json, table.png     what came out; written anew whenever a seed is complete
+    folder/notes/                              annotations, made once and shared by all runs
+    folder/RTE/all maps/0/                     a run: recipe, log, scores, curves
+
+What is finished is kept, so the same command goes on after a kill, with more seeds, or with more arms. The same seed
+begins with the same head and reads the same batches in every arm: scores are paired by it. Weights are deleted when a
+run is finished, unless they are asked for: a hundred runs of a small encoder are 40 GB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import re
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait as wait_for
+from pathlib import Path
+
+from wellread import config, console
+from wellread.errors import TrainingError, UsageError
+from wellread.evaluation.comparison import Cost, Table, make_table
+from wellread.files import storage, write_atomically
+from wellread.training.arms import Arms
+from wellread.training.recipe import TaskRecipe
+from wellread.training.run import Run
+from wellread.training.task import NOTES, train_task
+from wellread.training.tasks import name_of
+
+_START = "spawn"
+"""How processes begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of a comparison."""
+
+    task: str
+    arm: str
+    seed: int
+    recipe: TaskRecipe
+    folder: Path
+
+    def __str__(self) -> str:
+        return f"{self.task}, {self.arm}, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The score of a finished run, and which one it is."""
+
+    score: float
+    metric: str
+
+
+def plan(tasks: Mapping[str, Arms], seeds: Sequence[int], folder: str | Path) -> list[Trial]:
+    """The runs of a comparison, seed by seed, so that an early table is a fair one."""
+    names = {arm: _folder_name(arm) for arms in tasks.values() for arm in arms}
+    if len(set(names.values())) < len(names):
+        raise UsageError(f"two arms would share a folder among {', '.join(names)}; call one of them otherwise")
+    trials = [
+        Trial(task, arm, seed, _with_seed(recipe, seed), Path(folder) / _folder_name(task) / names[arm] / str(seed))
+        for seed in seeds
+        for task, arms in tasks.items()
+        for arm, recipe in arms.items()
+    ]
+    for trial in trials:
+        _check(trial)
+    return trials
+
+
+def compare(
+    tasks: Mapping[str, Arms],
+    seeds: Sequence[int],
+    folder: str | Path,
+    *,
+    jobs: int = 1,
+    keep: bool = False,
+    measure: bool = True,
+) -> Table:
+    """Train whatever is not finished yet, `jobs` runs at a time, and make the table."""
+    folder = Path(folder)
+    trials = plan(tasks, seeds, folder)
+    open_trials = [trial for trial in trials if outcome(trial) is None]
+    if done := len(trials) - len(open_trials):
+        console.note(f"{done:,} of {len(trials):,} runs are finished already")
+    clock = _Clock(len(open_trials), jobs)
+    with contextlib.closing(_run_all(open_trials, folder / NOTES, jobs, keep)) as finished:
+        for trial, seconds in finished:
+            found = outcome(trial)
+            assert found is not None
+            console.note(f"{clock.tick(seconds)}: {trial}: {found.metric} {100 * found.score:.2f} in {seconds:.0f} s")
+            if (table := interim(trials)) is not None:
+                write_table(table, folder)
+    costs = _costs(tasks, folder / NOTES) if measure else {}
+    table = interim(trials, costs)
+    assert table is not None
+    write_table(table, folder, draw=True)
+    return table
+
+
+def outcome(trial: Trial) -> Outcome | None:
+    """What came out of a run, if it is finished."""
+    result = Run(trial.folder).scores()
+    if result is None:
+        return None
+    name, scores = str(result["score"]), result["scores"]
+    parts = [other for other in scores if other != name]
+    shown = name if name != "score" or not parts else " and ".join(parts)
+    return Outcome(float(scores[name]), f"mean of {shown}" if name == "score" and len(parts) > 1 else shown)
+
+
+def interim(trials: Sequence[Trial], costs: Mapping[tuple[str, str], Cost] | None = None) -> Table | None:
+    """The table of the seeds that every arm of every task has finished; None if there is none yet."""
+    outcomes = [(trial, outcome(trial)) for trial in trials]
+    open_seeds = {trial.seed for trial, found in outcomes if found is None}
+    seeds = [seed for seed in dict.fromkeys(trial.seed for trial in trials) if seed not in open_seeds]
+    if not seeds:
+        return None
+    scores: dict[str, dict[str, list[float]]] = {}
+    metrics: dict[str, str] = {}
+    for trial, found in outcomes:
+        if found is not None and trial.seed in seeds:
+            scores.setdefault(trial.arm, {}).setdefault(trial.task, []).append(found.score)
+            metrics[trial.task] = found.metric
+    return make_table(scores, seeds, metrics=metrics, costs=costs)
+
+
+def write_table(table: Table, folder: str | Path, *, draw: bool = False) -> None:
+    """The table as Markdown and JSON, and as a picture."""
+    for name, text in (("table.md", table.to_markdown()), ("table.json", table.to_json())):
+        with write_atomically(Path(folder) / name) as file:
+            file.write(text.encode())
+    if draw:
+        from wellread.pictures.plots import draw_comparison, save
+
+        save(draw_comparison(table.to_dict()), Path(folder) / "table")
+
+
+def _with_seed(recipe: TaskRecipe, seed: int) -> TaskRecipe:
+    return replace(recipe, schedule=replace(recipe.schedule, seed=seed))
+
+
+def _folder_name(name: str) -> str:
+    """A name as a folder's, on every system: "w/o graph" -> "w-o graph"."""
+    return re.sub(r'[<>:"/\\|?*\x00-\x1f]', "-", name).strip(" .") or "-"
+
+
+def _check(trial: Trial) -> None:
+    """A run that was made by another recipe must not be taken for this one."""
+    made_by = Run(trial.folder).recipe
+    if made_by.exists():
+        differ = config.differences(config.read_table(made_by), config.to_dict(trial.recipe))
+        if differ:
+            name, (old, new) = next(iter(differ.items()))
+            raise UsageError(
+                f"{trial.folder} holds a run with another recipe: {name} is {json.dumps(old)} there and "
+                f"{json.dumps(new)} now; give the same settings to go on, or another folder with --to"
+            )
+
+
+# running
+
+
+def run_trial(trial: Trial, notes: Path, keep: bool) -> float:
+    """Train one run, or go on with it; returns the seconds that it took."""
+    begin = time.monotonic()
+    train_task(trial.recipe, trial.folder, notes=notes, keep_model=keep)
+    if not keep:
+        run = Run(trial.folder)
+        for path in (run.last, run.best):
+            path.unlink(missing_ok=True)
+    return time.monotonic() - begin
+
+
+def _run_all(trials: Sequence[Trial], notes: Path, jobs: int, keep: bool) -> Generator[tuple[Trial, float]]:
+    """Every run as it is finished, with its seconds."""
+    if jobs == 1:
+        for number, trial in enumerate(trials, 1):
+            console.note(f"run {number:,} of {len(trials):,}: {trial}")
+            yield trial, run_trial(trial, notes, keep)
+        return
+    with _workers(jobs) as pool:
+        yield from _finished({pool.submit(_run_quietly, trial, notes, keep): trial for trial in trials})
+
+
+def _finished(running: dict[Future[float], Trial]) -> Generator[tuple[Trial, float]]:
+    try:
+        left = set(running)
+        while left:
+            done, left = wait(left, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield running[future], future.result()
+    except BrokenProcessPool as error:
+        raise TrainingError(
+            "a run was killed from outside, perhaps for want of memory; start again, it goes on; with fewer --jobs "
+            "less is in memory at once"
+        ) from error
+    finally:
+        for future in running:
+            future.cancel()
+
+
+@contextlib.contextmanager
+def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes of their own, each with its share of the cores; begun anew, so that torch counts its threads right."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // jobs))
+    try:
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context(_START), _follow_parent) as pool:
+            yield pool
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def _follow_parent() -> None:
+    """End with the process that began this one, even if that was killed: nobody would wait for the result."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _run_quietly(trial: Trial, notes: Path, keep: bool) -> float:
+    """In a process beside others: what it says goes to a file in its folder."""
+    with storage(trial.folder):
+        trial.folder.mkdir(parents=True, exist_ok=True)
+        with open(trial.folder / "said.txt", "a", encoding="utf-8") as file, contextlib.redirect_stderr(file):
+            return run_trial(trial, notes, keep)
+
+
+class _Clock:
+    """How long is left, by how long it took so far."""
+
+    def __init__(self, total: int, jobs: int) -> None:
+        self.total, self.jobs, self.seconds = total, jobs, list[float]()
+
+    def tick(self, seconds: float) -> str:
+        """A run is finished: "run 3 of 20, about 12 min left"."""
+        self.seconds.append(seconds)
+        done = len(self.seconds)
+        left = (self.total - done) * sum(self.seconds) / done / self.jobs
+        return f"run {done:,} of {self.total:,}, about {console.duration(left)} left"
+
+
+def _costs(tasks: Mapping[str, Arms], notes: Path) -> dict[tuple[str, str], Cost]:
+    from wellread.training.cost import measure_costs
+
+    costs: dict[tuple[str, str], Cost] = {}
+    for task, arms in tasks.items():
+        console.note(f"measuring steps of {task}")
+        costs |= {(arm, task): cost for arm, cost in measure_costs(arms, notes).items()}
+    return costs
+
+
+def read_recipes(paths: Sequence[str | Path], changes: Sequence[str] = ()) -> dict[str, TaskRecipe]:
+    """Recipes by the name of their task, or of their file where two have one task."""
+    read = [(Path(path).stem, config.override(config.read(TaskRecipe, path), changes)) for path in paths]
+    names = [name_of(recipe) for _, recipe in read]
+    recipes = {stem if names.count(name) > 1 else name: one for name, (stem, one) in zip(names, read, strict=True)}
+    if len(recipes) < len(read):
+        raise UsageError(
+            f"two recipes would be one column among {', '.join(map(str, paths))}; call the files otherwise"
+        )
+    return recipes
+
+
+def seeds_of(recipes: Iterable[TaskRecipe], count: int) -> list[int]:
+    """So many seeds, counted from that of the recipes."""
+    first = {recipe.schedule.seed for recipe in recipes}
+    if len(first) > 1:
+        raise UsageError(f"the recipes have the seeds {', '.join(map(str, sorted(first)))}; give all the same one")
+    if count < 1:
+        raise UsageError(f"--seeds is {count}; expected 1 or more")
+    return [min(first) + number for number in range(count)]

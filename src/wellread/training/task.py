@@ -1,0 +1,224 @@
+"""Training a task: a recipe in, a run folder with a model in it out; and the model, loaded, answers texts.
+
+`model/` in the run is all that answering needs: the encoder with its infusions (`save_pretrained`, safetensors), the
+head, the tokenizer, and `task.json` with the recipe and what the training file said.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from wellread import config, console
+from wellread.errors import InputError, UsageError
+from wellread.files import storage
+from wellread.knowledge.maps import Lender
+from wellread.mentions.segments import Segmenter
+from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, merge_adapters, silence
+from wellread.nn.infusion import InfusedEncoder, infuse
+from wellread.tasks.learner import TaskLearner, ask
+from wellread.tasks.task import Reader, Task, check_room
+from wellread.text import Document
+from wellread.training.loop import find_crew, seed_all, train
+from wellread.training.recipe import TaskRecipe
+from wellread.training.tasks import Facts, find_kind, name_of, read_examples, read_parts
+
+MODEL = "model"
+"""The folder in a run that `load_task` reads."""
+NOTES = "notes"
+"""The folder where annotations are kept."""
+
+
+def train_task(
+    recipe: TaskRecipe,
+    folder: str | Path,
+    *,
+    resume: bool = True,
+    notes: str | Path | None = None,
+    keep_model: bool = True,
+    **options: Any,
+) -> dict[str, float]:
+    """Train in a folder, or go on there; its `model` has the weights with the best development score.
+
+    `notes` is the folder for annotations, which runs may share. `options` are those of the loop.
+    """
+    folder = Path(folder)
+    learner, facts = build_learner(recipe, notes or folder / NOTES)
+    told = f"{len(learner.examples):,} examples of {name_of(recipe)}, developing on {len(learner.dev):,}"
+    if find_crew().is_main_process:
+        console.note(f"learning from {told}")
+    scores = train(learner, recipe.schedule, folder, recipe=recipe, resume=resume, **options)
+    if keep_model and find_crew().is_main_process:
+        _save(folder / MODEL, learner.model, load_tokenizer(recipe.encoder.name), recipe, facts)
+    return scores
+
+
+def build_learner(
+    recipe: TaskRecipe, notes: str | Path | None, parts: tuple[list[Any], list[Any]] | None = None
+) -> tuple[TaskLearner, Facts]:
+    """What a recipe asks the loop to train, before its first step; and the facts of its task."""
+    kind = find_kind(recipe.task)
+    facts = kind.facts(recipe)
+    examples, dev = read_parts(recipe, facts) if parts is None else parts
+    tokenizer = load_tokenizer(recipe.encoder.name)
+    task = kind.build(recipe, facts, tokenizer)
+    reader = build_reader(recipe, task)
+    segmenter = Segmenter(tokenizer, longest=recipe.encoder.longest)
+    seed, lender = recipe.schedule.seed, build_lender(recipe, tokenizer)
+    learner = TaskLearner(
+        task, reader, segmenter, examples, dev, lender=lender, notes=notes, batch=recipe.batch, seed=seed
+    )
+    return learner, facts
+
+
+def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
+    """The encoder with what it is lent, and the task's head: both start by the seed, and the head by nothing else.
+
+    So the arms of a comparison begin with the same head, whatever their infusions draw.
+    """
+    encoder = load_encoder(recipe.encoder.name)
+    seed_all(recipe.schedule.seed)
+    infuse(encoder, infusions_of(recipe))
+    check_room(cast(InfusedEncoder, encoder), recipe.encoder.longest + (recipe.maps.terms if recipe.lends else 0))
+    if recipe.encoder.rank:
+        add_adapters(encoder, recipe.encoder.rank)
+        cast(InfusedEncoder, encoder).infusions.requires_grad_(True)
+    seed_all(recipe.schedule.seed, 1)
+    return Reader(cast(InfusedEncoder, encoder), task.head(cast(InfusedEncoder, encoder)))
+
+
+def infusions_of(recipe: TaskRecipe) -> list[Any]:
+    """The configurations that `infuse` takes."""
+    made = {"kam": lambda: replace(recipe.kam, maps=recipe.maps.maps)}
+    return [made[name]() for name in recipe.infusions]
+
+
+def build_lender(recipe: TaskRecipe, tokenizer: Tokenizer) -> Lender | None:
+    """What lends knowledge to the texts of a recipe, if anything does; a linker is loaded when a text needs it."""
+    if not recipe.lends:
+        return None
+    return Lender.build(recipe.maps, tokenizer, longest=recipe.encoder.longest, linker=_linker(recipe))
+
+
+def _linker(recipe: TaskRecipe) -> Callable[[list[str]], Iterable[Document]] | None:
+    kb = recipe.maps.kb
+    if kb is None or not recipe.maps.needs_linker:
+        return None
+
+    def link(texts: list[str]) -> Iterator[Document]:
+        from wellread.linker import Linker
+
+        with Linker.load(kb, recipe.maps.linker) as linker:
+            yield from linker.link_many(texts)
+
+    return link
+
+
+# the model
+
+
+@dataclass(frozen=True, slots=True)
+class TaskModel:
+    """A trained task: it answers texts, and scores itself on examples."""
+
+    recipe: TaskRecipe
+    facts: Facts
+    task: Task[Any]
+    reader: Reader
+    segmenter: Segmenter
+    lender: Lender | None
+
+    def answer(self, texts: Sequence[str | tuple[str, ...]]) -> list[Any]:
+        """An answer for each text, or pair of texts: `model.answer([("It rained.", "It was wet.")])`."""
+        kind = find_kind(self.recipe.task)
+        if kind.example is None:
+            raise UsageError(
+                f"{name_of(self.recipe)} asks more than texts can say; make its examples, and give them to answers()"
+            )
+        given = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+        examples = [kind.example(str(number), some) for number, some in enumerate(given)]
+        return [kind.tell(self.task, some[0]) for some in self.answers(examples)]
+
+    def answers(self, examples: Sequence[Any], *, notes: str | Path | None = None) -> list[list[Any]]:
+        """What the task answers to the inputs of each example."""
+        return ask(self.task, self.reader, self.segmenter, examples, lender=self.lender, notes=notes)
+
+    def has_gold(self, examples: Sequence[Any]) -> bool:
+        """Whether there is something to score against; test files keep it secret."""
+        return all(map(find_kind(self.recipe.task).has_gold, examples))
+
+    def score(self, examples: Sequence[Any], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
+        """The task's scores of answers."""
+        return self.task.scores(examples, answers)
+
+    def read(self, path: str | Path) -> list[Any]:
+        """The examples of a file in the task's format."""
+        return read_examples(self.recipe, self.facts, str(path))
+
+    def write(self, path: str | Path, examples: Sequence[Any], answers: Sequence[Sequence[Any]]) -> None:
+        """Answers in the task's official format."""
+        write = find_kind(self.recipe.task).write
+        if write is None:
+            raise UsageError(f"{name_of(self.recipe)} has no format for answers; leave --predictions out")
+        write(path, self.task, examples, answers)
+
+
+def load_task(folder: str | Path) -> TaskModel:
+    """The model of a run, by the run's folder or its `model`."""
+    folder = Path(folder)
+    if not (folder / "task.json").exists():
+        folder = folder / MODEL
+    try:
+        told = json.loads((folder / "task.json").read_bytes())
+        recipe = config.from_dict(TaskRecipe, told["recipe"])
+        facts: Facts = told["facts"]
+        head = load_file(folder / "head.safetensors")
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{folder} has no trained task ({Path(str(error.filename)).name} is missing); give the folder of a run "
+            "that wellread train has finished"
+        ) from error
+    except Exception as error:
+        raise InputError(f"{folder} cannot be read: {error}; copy it again, or train anew") from error
+    recipe = replace(recipe, encoder=replace(recipe.encoder, name=str(folder)))
+    tokenizer = load_tokenizer(str(folder))
+    task = find_kind(recipe.task).build(recipe, facts, tokenizer)
+    encoder = load_encoder(str(folder))
+    infused = cast(InfusedEncoder, encoder)
+    if not isinstance(encoder, InfusedEncoder):
+        infuse(encoder, [])
+    reader = Reader(infused, task.head(infused))
+    try:
+        reader.head.load_state_dict(head)
+    except RuntimeError as error:
+        raise InputError(f"{folder} has a head of another task: {error}; copy it again, or train anew") from error
+    segmenter = Segmenter(tokenizer, longest=recipe.encoder.longest)
+    return TaskModel(recipe, facts, task, reader.eval(), segmenter, build_lender(recipe, tokenizer))
+
+
+def _save(folder: Path, model: torch.nn.Module, tokenizer: Tokenizer, recipe: TaskRecipe, facts: Facts) -> None:
+    """Write a model beside its place and then move it there."""
+    part = folder.with_name(f".{folder.name}.part")
+    reader = cast(Reader, model)
+    merge_adapters(reader.encoder)
+    with storage(folder):
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        with silence():
+            cast(PreTrainedModel, reader.encoder).save_pretrained(part)
+        head = {name: tensor.detach().cpu().contiguous() for name, tensor in reader.head.state_dict().items()}
+        save_file(head, part / "head.safetensors")
+        tokenizer.save(str(part / "tokenizer.json"))
+        told = {"recipe": config.to_dict(recipe), "facts": dict(facts)}
+        (part / "task.json").write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)

@@ -1,0 +1,338 @@
+"""The tasks that a recipe can name: how each is read, split, asked and written, by one table.
+
+A new task is a new row of `KINDS`. What the files say that a recipe does not (the labels of data of your own, the rules
+of a SQuAD file) is the task's `facts`: found once, kept with the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer
+
+from wellread import console
+from wellread.errors import InputError, UsageError
+from wellread.files import write_atomically
+from wellread.tasks.choice import read_choices, split_choices, write_choices
+from wellread.tasks.choosing import Choosing
+from wellread.tasks.classification import Labelling, Relevance
+from wellread.tasks.glue import GLUE, glue_task, read_glue, write_glue
+from wellread.tasks.labelled import (
+    LabelledColumns,
+    LabelledTask,
+    LabelledText,
+    find_labels,
+    read_labelled,
+    split_labelled,
+)
+from wellread.tasks.masking import Masking, read_texts
+from wellread.tasks.openqa import OpenQuestion, read_openqa, read_quasar, read_searchqa
+from wellread.tasks.openreading import OpenReading
+from wellread.tasks.reading import Reading
+from wellread.tasks.relevance import RelevanceColumns, RelevancePair, read_relevance, split_queries
+from wellread.tasks.splits import split_by
+from wellread.tasks.squad import read_squad, split_squad, squad_version, write_predictions
+from wellread.tasks.tables import make_each, read_records
+from wellread.tasks.task import Task
+
+if TYPE_CHECKING:
+    from wellread.training.recipe import TaskRecipe
+
+Facts = Mapping[str, Any]
+Texts = tuple[str, ...]
+Answers = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A family of tasks: everything that is different between one and another."""
+
+    read: Callable[[TaskRecipe, Facts, str, list[str]], Iterable[Any]]
+    """The examples of a file; what is broken is left out and told in the list."""
+    split: Callable[[Sequence[Any], int], tuple[list[Any], list[Any]]]
+    """(the rest, so many for development), by what examples say."""
+    build: Callable[[TaskRecipe, Facts, Tokenizer], Task[Any]]
+    write: Callable[[str | Path, Any, Sequence[Any], Answers], None] | None = None
+    """Answers of the task as its official script takes them; None where there is no such thing."""
+    facts: Callable[[TaskRecipe], dict[str, Any]] = lambda recipe: {}
+    """What the training file says that the recipe does not."""
+    has_gold: Callable[[Any], bool] = lambda example: example.label is not None
+    """Whether an example says what is right; test files keep it secret."""
+    example: Callable[[str, Texts], Any] | None = None
+    """An example of a text or two that a user asks about; None where that is not enough to ask."""
+    tell: Callable[[Any, Any], Any] = lambda task, answer: answer
+    """The task's answer as a person reads it."""
+
+
+def find_kind(task: str) -> Kind:
+    """The row of a task's name."""
+    if task in KINDS:
+        return KINDS[task]
+    try:
+        glue_task(task)
+    except UsageError:
+        raise UsageError(f"task is {task!r}; expected one of {', '.join((*GLUE, *KINDS))}") from None
+    return _GLUE
+
+
+def name_of(recipe: TaskRecipe) -> str:
+    """What a table calls the task: GLUE's as GLUE writes them."""
+    return recipe.task if recipe.task in KINDS else glue_task(recipe.task).name
+
+
+def read_examples(recipe: TaskRecipe, facts: Facts, path: str) -> list[Any]:
+    """All examples of a file; broken ones are left out and counted."""
+    broken: list[str] = []
+    examples = list(find_kind(recipe.task).read(recipe, facts, path, broken))
+    if not examples:
+        told = f"; the first that is left out: {broken[0]}" if broken else "; is it the right file?"
+        raise InputError(f"{path} has no examples of {name_of(recipe)}{told}")
+    if broken:
+        console.note(f"left out {len(broken):,} broken examples; the first: {broken[0]}")
+    return examples
+
+
+def read_parts(recipe: TaskRecipe, facts: Facts) -> tuple[list[Any], list[Any]]:
+    """Examples to learn from and to develop on, the same ones in every run."""
+    data, kind = recipe.data, find_kind(recipe.task)
+    examples = _with_gold(recipe, facts, _train_file(recipe))
+    rest, dev = kind.split(examples, data.develop)
+    if not rest:
+        raise InputError(
+            f"{data.train} has {len(examples):,} examples, and develop = {data.develop} takes them all; lower it"
+        )
+    if data.dev is not None:
+        dev = kind.split(_with_gold(recipe, facts, _find(data.root, data.dev)), 0)[0][: data.most_dev]
+    return rest[: data.most], dev
+
+
+def _with_gold(recipe: TaskRecipe, facts: Facts, path: str) -> list[Any]:
+    examples, kind = read_examples(recipe, facts, path), find_kind(recipe.task)
+    secret = sum(not kind.has_gold(example) for example in examples)
+    if secret:
+        raise InputError(
+            f"{path}: {secret:,} of {len(examples):,} examples do not say what is right; is this a test file? Learn "
+            "from, and develop on, a training file"
+        )
+    return examples
+
+
+def _train_file(recipe: TaskRecipe) -> str:
+    if not recipe.data.train:
+        raise UsageError("the recipe has nothing to learn from; give --set data.train=FILE, or train in its [data]")
+    return _find(recipe.data.root, recipe.data.train)
+
+
+def _find(root: str, name: str) -> str:
+    """A file, or its compressed twin."""
+    path = Path(root) / name
+    twins = (path.with_name(path.name + end) for end in (".xz", ".gz", ".bz2"))
+    return str(path if path.exists() else next((twin for twin in twins if twin.exists()), path))
+
+
+def _has_column(path: str, column: str) -> bool:
+    """Whether a table has a column, by its first row; files of a test part may lack that of labels."""
+    rows = make_each(path, read_records(path), lambda record, number: column in record, [])
+    return next(rows, True)
+
+
+# texts with labels: GLUE, and your own
+
+
+def _build_glue(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
+    return Labelling(glue_task(recipe.task), pooling=recipe.encoder.pooling)
+
+
+def _write_glue(path: str | Path, task: Labelling, examples: Sequence[Any], answers: Answers) -> None:
+    write_glue(path, task.facts.name, examples, [some[0] for some in answers])
+
+
+def _text_example(number: str, texts: Texts) -> LabelledText:
+    return LabelledText(number, texts[0], texts[1] if len(texts) > 1 else None)
+
+
+def _tell_label(task: Labelling, answer: Any) -> Any:
+    return task.facts.name_of(answer) if task.facts.labels else answer
+
+
+def _labelled_facts(recipe: TaskRecipe) -> dict[str, Any]:
+    options = recipe.labelled
+    if options.numbers:
+        return {"labels": []}
+    return {"labels": list(options.labels or find_labels(_train_file(recipe), options.label))}
+
+
+def _labelled_task(recipe: TaskRecipe, facts: Facts) -> LabelledTask:
+    options = recipe.labelled
+    bounds = None if options.low is None or options.high is None else (options.low, options.high)
+    labels = tuple(facts["labels"])
+    if not options.numbers and len(labels) < 2:
+        raise InputError(
+            f"{recipe.data.train} has {'no label' if not labels else f'but the label {labels[0]!r}'} in "
+            f"{options.label!r}; name another column as labelled.label, or set labelled.numbers"
+        )
+    return LabelledTask("labelled", labels, options.metrics, options.text_b is not None, bounds)
+
+
+def _read_labelled(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[LabelledText]:
+    options = recipe.labelled
+    label = options.label if _has_column(path, options.label) else None
+    columns = LabelledColumns(options.text, options.text_b, label, options.id)
+    return read_labelled(path, _labelled_task(recipe, facts), columns, skipped=broken)
+
+
+def _build_labelled(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
+    return Labelling(_labelled_task(recipe, facts), pooling=recipe.encoder.pooling)
+
+
+def _write_labelled(path: str | Path, task: Labelling, examples: Sequence[Any], answers: Answers) -> None:
+    told = zip(examples, answers, strict=True)
+    _write_lines(path, ({"id": one.id, "label": _tell_label(task, some[0])} for one, some in told))
+
+
+# relevance of texts to queries
+
+
+def _read_pairs(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[RelevancePair]:
+    options = recipe.relevance
+    label = options.label if _has_column(path, options.label) else None
+    columns = RelevanceColumns(options.query, options.text, label, options.id or None)
+    return read_relevance(path, columns, labels=tuple(options.gains), skipped=broken)
+
+
+def _build_relevance(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
+    return Relevance(recipe.relevance.gains, right=recipe.relevance.right, pooling=recipe.encoder.pooling)
+
+
+def _write_relevance(path: str | Path, task: Relevance, examples: Sequence[Any], answers: Answers) -> None:
+    told = zip(examples, answers, strict=True)
+    _write_lines(path, ({"query": one.query, "id": one.id, "gain": some[0]} for one, some in told))
+
+
+def _pair(number: str, texts: Texts) -> RelevancePair:
+    if len(texts) != 2:
+        raise UsageError(f"relevance is asked of a query and a text, not of {len(texts)} texts; give two")
+    return RelevancePair(number, *texts, None)
+
+
+def _write_lines(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    with write_atomically(path) as file:
+        file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+
+
+# questions
+
+
+def _write_choices(path: str | Path, task: Choosing, examples: Sequence[Any], answers: Answers) -> None:
+    write_choices(path, task.choose(answers))
+
+
+def _build_reading(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
+    options, longest = recipe.questions, recipe.encoder.longest
+    return Reading(
+        facts["version"],
+        longest=longest,
+        stride=_stride(recipe),
+        longest_answer=options.longest_answer,
+        longest_question=min(options.longest_question, longest // 3),
+        threshold=options.threshold,
+    )
+
+
+def _build_open_reading(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
+    options, longest = recipe.questions, recipe.encoder.longest
+    return OpenReading(
+        longest=longest,
+        stride=_stride(recipe),
+        longest_answer=options.longest_answer,
+        longest_question=min(options.longest_question, longest // 3),
+        sampled=options.sampled,
+        most_passages=options.most_passages,
+        pooling=recipe.encoder.pooling,
+    )
+
+
+def _stride(recipe: TaskRecipe) -> int:
+    return recipe.encoder.longest // 4 if recipe.questions.stride is None else recipe.questions.stride
+
+
+def _read_open(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[OpenQuestion]:
+    """The passages of `train.txt` are in `train.json`, those of Quasar-T's `train_questions` in `train_contexts`."""
+    file = Path(path)
+    if recipe.questions.layout == "searchqa":
+        return read_searchqa(file)
+    if recipe.questions.layout == "quasar":
+        return read_quasar(file, file.with_name(file.name.replace("questions", "contexts")))
+    return read_openqa(file, file.with_name(file.name.replace(".txt", ".json")))
+
+
+def _write_texts(path: str | Path, task: Any, examples: Sequence[Any], answers: Answers) -> None:
+    write_predictions(path, task.texts(examples, answers))
+
+
+# masked words
+
+
+def _read_texts(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[str]:
+    from wellread.mentions.segments import Segmenter
+    from wellread.nn.encoders import load_tokenizer
+
+    return read_texts([path], Segmenter(load_tokenizer(recipe.encoder.name), longest=recipe.encoder.longest))
+
+
+def _build_masking(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
+    return Masking(tokenizer, share=recipe.masking.share, units=recipe.masking.units, start=recipe.encoder.name)
+
+
+_GLUE = Kind(
+    lambda recipe, facts, path, broken: read_glue(path, recipe.task, skipped=broken),
+    split_labelled,
+    _build_glue,
+    _write_glue,
+    example=_text_example,
+    tell=_tell_label,
+)
+KINDS: dict[str, Kind] = {
+    "labelled": Kind(
+        _read_labelled,
+        split_labelled,
+        _build_labelled,
+        _write_labelled,
+        facts=_labelled_facts,
+        example=_text_example,
+        tell=_tell_label,
+    ),
+    "relevance": Kind(_read_pairs, split_queries, _build_relevance, _write_relevance, example=_pair),
+    "choice": Kind(
+        lambda recipe, facts, path, broken: read_choices(path, skipped=broken),
+        split_choices,
+        lambda recipe, facts, tokenizer: Choosing(pooling=recipe.encoder.pooling),
+        _write_choices,
+    ),
+    "squad": Kind(
+        lambda recipe, facts, path, broken: read_squad(path, misplaced=[]),
+        split_squad,
+        _build_reading,
+        _write_texts,
+        facts=lambda recipe: {"version": squad_version(_train_file(recipe))},
+        has_gold=lambda question: bool(question.answers) or question.impossible,
+    ),
+    "openqa": Kind(
+        _read_open,
+        lambda questions, count: split_by(questions, count, lambda one: one.question),
+        _build_open_reading,
+        _write_texts,
+        has_gold=lambda question: bool(question.answers),
+    ),
+    "masking": Kind(
+        _read_texts,
+        lambda texts, count: split_by(texts, count, lambda text: text),
+        _build_masking,
+        has_gold=lambda text: True,
+    ),
+}
+"""The families that are no GLUE task, by the name that a recipe has for them."""

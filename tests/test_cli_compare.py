@@ -1,0 +1,55 @@
+"""`wellread compare`, from the command line to the table."""
+
+import json
+
+import pytest
+
+from tests.tasking import rte_recipe
+from wellread import config
+from wellread.pictures import plots
+from wellread.training.schedule import Schedule
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path, monkeypatch, encoder):
+    monkeypatch.chdir(tmp_path)
+    for name in ("draw_curves", "draw_comparison", "save"):
+        monkeypatch.setattr(plots, name, lambda *args, **options: None)
+    recipe = rte_recipe(tmp_path, encoder, schedule=Schedule(steps=1, learning_rate=1e-2))
+    (tmp_path / "rte.toml").write_text(config.to_toml(recipe))
+
+
+def test_two_arms_are_trained_and_held_against_each_other(wellread):
+    done = wellread("compare", "rte.toml", "--vary", "infusion=none,kam", "--seeds", 2, "--format", "json", "--to", "c")
+    assert done.code == 0, done.err
+    table = json.loads(done.out)
+    assert (table["against"], table["seeds"], list(table["arms"])) == ("none", [0, 1], ["none", "kam"])
+    assert table["arms"]["kam"]["RTE"]["cost"]["added"] == 108
+    assert "run 4 of 4" in done.err
+    assert "the table is also in c as table.md, table.json and table.png" in done.err
+    again = wellread("compare", "rte.toml", "--vary", "infusion=none,kam", "--seeds", 2, "--no-costs", "--to", "c")
+    assert "4 of 4 runs are finished already" in again.err
+    assert "│ kam" in again.out
+    assert 'Δ: against "none", paired by seed' in again.out
+    written = ["compare", "rte.toml", "--vary", "infusion=none,kam", "--seeds", 2, "--no-costs", "--to", "c"]
+    assert wellread(*written, "--format", "markdown").out.startswith("| arm | RTE | Δ RTE |\n| --- |")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["rte.toml"], 2, "nothing to compare; give --vary infusion=none,kam"),
+        (["nowhere.toml", "--vary", "infusion=none,kam"], 3, "cannot read nowhere.toml"),
+        (["rte.toml", "--vary", "infusion=none,kam", "--arm", "x"], 2, "there is no arm 'x'"),
+        (["rte.toml", "--vary", "infusion=none,kam", "--set", "bach=1"], 2, "did you mean 'batch'"),
+        (["--vary", "infusion=none,kam"], 2, "Missing argument 'RECIPE...'"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_with_the_fix(wellread, arguments, code, message):
+    done = wellread("compare", *arguments)
+    assert (done.code, done.err.count("\n")) == (code, 1)
+    assert message in done.err
+
+
+def test_the_help_has_examples(wellread):
+    assert "wellread compare recipes/kam-rte.toml" in wellread("compare", "--help").out

@@ -1,0 +1,68 @@
+"""`wellread train RECIPE` and `wellread evaluate RUN DATA`: a task from the command line."""
+
+import json
+
+import pytest
+
+from tests.tasking import pairs, rte_recipe, write_rte
+from wellread import config
+from wellread.pictures import plots
+from wellread.training.schedule import Schedule
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path, monkeypatch, encoder):
+    monkeypatch.chdir(tmp_path)
+    for name in ("draw_curves", "draw_comparison", "save"):
+        monkeypatch.setattr(plots, name, lambda *args, **options: None)
+    recipe = rte_recipe(tmp_path, encoder, infusion="none", schedule=Schedule(steps=1, learning_rate=1e-2))
+    (tmp_path / "rte.toml").write_text(config.to_toml(recipe))
+    write_rte(tmp_path / "dev.tsv", pairs(30, seed=1))
+    write_rte(tmp_path / "test.tsv", pairs(30, seed=1), labels=False)
+
+
+def test_a_task_is_trained_and_evaluated_and_writes_its_predictions(wellread, tmp_path):
+    done = wellread("train", "rte.toml", "--set", "schedule.seed=2")
+    assert done.code == 0, done.err
+    assert "accuracy" in done.out
+    assert "the model is in runs/rte; score it on other data with: wellread evaluate runs/rte DATA" in done.err
+    assert "seed = 2" in (tmp_path / "runs/rte/recipe.toml").read_text()
+    told = wellread("evaluate", "runs/rte", "dev.tsv", "--format", "json", "--predictions", "RTE.tsv")
+    scores = json.loads(told.out)
+    assert (scores["examples"], scores["scores"].keys()) == (30, {"accuracy", "score"})
+    lines = (tmp_path / "RTE.tsv").read_text().splitlines()
+    right = sum(line.split("\t")[1] == row[2] for line, row in zip(lines[1:], pairs(30, seed=1), strict=True))
+    assert scores["scores"]["accuracy"] == pytest.approx(right / 30)
+    assert "│ accuracy" in wellread("evaluate", "task", "runs/rte", "dev.tsv").out
+    secret = wellread("evaluate", "runs/rte", "test.tsv", "--predictions", "secret.tsv")
+    assert (secret.code, secret.out) == (0, "")
+    assert "no labels to score against; the answers are in secret.tsv" in secret.err
+    assert (tmp_path / "secret.tsv").read_text().splitlines() == lines
+    assert "30 of 30 examples of RTE have no label" in wellread("evaluate", "runs/rte", "test.tsv").err
+
+
+def test_a_recipe_is_known_by_what_it_names(wellread, tmp_path):
+    (tmp_path / "linker.toml").write_text('kb = "nowhere.kb"\nmade = 10\nmade_develop = 2\n')
+    assert "nowhere.kb" in wellread("train", "linker.toml").err
+    (tmp_path / "neither.toml").write_text("batch = 3\n")
+    told = wellread("train", "neither.toml")
+    assert (told.code, told.err.count("\n")) == (3, 1)
+    assert 'names neither a task nor a knowledge base; give task = "RTE" for a task' in told.err
+    assert "'task' is missing" in wellread("train", "task", "neither.toml").err
+    assert "'batch' is not a setting of LinkerRecipe" in wellread("train", "linker", "neither.toml").err
+    assert "cannot read nowhere.toml" in wellread("train", "nowhere.toml").err
+    changed = wellread("train", "--set", "tsk=1", "rte.toml")
+    assert "did you mean 'task'" in changed.err
+
+
+def test_a_folder_that_is_no_run_is_named(wellread):
+    told = wellread("evaluate", "nowhere", "dev.tsv")
+    assert (told.code, told.err.count("\n")) == (3, 1)
+    assert "has no trained task" in told.err
+
+
+def test_the_help_pages_have_examples(wellread):
+    assert "wellread train recipes/kam-rte.toml" in wellread("train", "--help").out
+    assert "wellread train task my.toml" in wellread("train", "task", "--help").out
+    assert "wellread evaluate runs/rte RTE/dev.tsv" in wellread("evaluate", "--help").out
+    assert "RTE/test.tsv --predictions RTE.tsv" in wellread("evaluate", "task", "--help").out

@@ -1,0 +1,38 @@
+"""The recipes that come with wellread: each is read, and the arms of each comparison are made."""
+
+from pathlib import Path
+
+import pytest
+
+from wellread import config
+from wellread.training.arms import arms_of
+from wellread.training.compare import read_recipes
+from wellread.training.linker import LinkerRecipe
+from wellread.training.recipe import TaskRecipe
+
+FILES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+
+
+def test_every_recipe_is_one_of_a_linker_of_a_task_or_of_arms():
+    kinds = {"kb": LinkerRecipe, "task": TaskRecipe}
+    found = []
+    for file in FILES:
+        table = config.read_table(file)
+        found += [kind for kind in ("arms", "task", "kb") if kind in table]
+        if "arms" not in table:
+            config.read(kinds[found[-1]], file)
+    assert len(found) == len(FILES) >= 8
+
+
+def test_the_ablations_fit_every_task_of_kam():
+    tasks = [file for file in FILES if file.name.startswith("kam-") and "arms" not in config.read_table(file)]
+    recipes = read_recipes(tasks, ["maps.correlation=a-table", "data.root=data"])
+    assert list(recipes) == ["CoLA", "relevance", "MRPC", "RTE", "STS-B"]
+    for recipe in recipes.values():
+        arms = arms_of(recipe, (), FILES[0].parent / "kam-ablations.toml")
+        assert len({repr(arm) for arm in arms.values()}) == len(arms) >= 19
+        assert next(iter(arms)) == "plain"
+        assert not arms["plain"].infusions
+        assert arms["all but graph"].maps.maps == ("entity", "phrase", "correlation")
+    with pytest.raises(Exception, match=r"the arm 'correlation': maps: the correlation map needs a table"):
+        arms_of(read_recipes(tasks[:1])["CoLA"], (), FILES[0].parent / "kam-ablations.toml")

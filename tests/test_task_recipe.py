@@ -282,7 +282,8 @@ PROCESSES.set_forkserver_preload(
 )
 
 
-def run_in_process(recipe, folder, pause, environment):
+def run_in_process(recipe, folder, pause, environment, threads):
+    torch.set_num_threads(threads)
     os.environ.update(environment)
     plots.draw_curves = plots.save = lambda *args: None
     with open(f"{folder}.{os.getpid()}.said", "w") as sys.stderr:
@@ -295,7 +296,8 @@ def run_in_process(recipe, folder, pause, environment):
 
 
 def start(recipe, folder, pause=0.0, **environment):
-    process = PROCESSES.Process(target=run_in_process, args=(recipe, folder, pause, environment))
+    threads = torch.get_num_threads()
+    process = PROCESSES.Process(target=run_in_process, args=(recipe, folder, pause, environment, threads))
     process.start()
     return process
 

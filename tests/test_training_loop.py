@@ -245,7 +245,8 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__, "torch._dynamo", "tests.kb.test_faults", "tests.test_index"])
 
 
-def run_toy(folder, pause, environment):
+def run_toy(folder, pause, environment, threads):
+    torch.set_num_threads(threads)  # sums of more threads are other sums, and a forked process has one
     os.environ.update(environment)
     plots.save = lambda figure, path: None
     with open(f"{folder}.{os.getpid()}.said", "w") as sys.stderr:
@@ -253,7 +254,7 @@ def run_toy(folder, pause, environment):
 
 
 def start(folder, pause=0.0, **environment):
-    process = PROCESSES.Process(target=run_toy, args=(folder, pause, environment))
+    process = PROCESSES.Process(target=run_toy, args=(folder, pause, environment, torch.get_num_threads()))
     process.start()
     return process
 

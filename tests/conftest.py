@@ -9,6 +9,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, settings
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # several processes, each with as many threads as cores, wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 settings.register_profile("wellread", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("wellread")
 

@@ -214,6 +214,8 @@ def _count(gold: Document, predicted: Document, number: int, known: Callable[[st
         for link in gold.links
     ]
     guesses = [(link.start, link.end, link.entity) for link in predicted.links]
+    for places in (asked, guesses):  # several links may have one span: which of them is taken must not be chance
+        places.sort(key=lambda place: (place[0], place[1], place[2] is None, place[2] or ""))
     counts = []
     for scope in get_args(Scope):
         if scope == "in_kb":

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol, cast
 
-from wellread.errors import InputError, StorageError
+from filelock import FileLock, Timeout
+
+from wellread.errors import InputError, StorageError, WellreadError
 
 _ARCHIVES: tuple[tuple[bytes, Callable[[IO[bytes]], io.BufferedIOBase]], ...] = (
     (b"\x1f\x8b", lambda below: gzip.GzipFile(fileobj=below)),
@@ -182,3 +184,25 @@ def write_atomically(path: str | Path) -> Iterator[IO[bytes]]:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path, refusal: WellreadError, *, patience: float = 10.0) -> Iterator[None]:
+    """One process at a time writes to a folder, which is made; who waited in vain for so many seconds is refused."""
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        try:
+            lock.acquire(timeout=patience)
+        except Timeout:
+            raise refusal from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def csv_fault(error: Exception) -> str:
+    """What is wrong with a table, so that a person finds it."""
+    unclosed = "unexpected end of data" in str(error)
+    return "a quote is not closed, all that follows is in one cell" if unclosed else str(error)

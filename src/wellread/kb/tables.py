@@ -23,7 +23,7 @@ from typing import IO, Any, Literal, get_args
 import orjson
 
 from wellread.errors import InputError, UsageError
-from wellread.files import conversion, decode, read_lines, told
+from wellread.files import conversion, csv_fault, decode, read_lines, told
 from wellread.kb.records import Entity, Fact, Form, Record, Tally
 from wellread.kb.store import KnowledgeBase
 
@@ -164,9 +164,7 @@ def _rows(path: str | Path, tally: Tally, on_broken: OnBroken) -> Iterator[tuple
         try:
             row = next(reader, None)
         except csv.Error as error:
-            unclosed = "unexpected end of data" in str(error)
-            reason = "a quote is not closed, all that follows is in one cell" if unclosed else str(error)
-            _broken(f"{told(path)}, line {number}", InputError(reason), on_broken, tally)
+            _broken(f"{told(path)}, line {number}", InputError(csv_fault(error)), on_broken, tally)
         else:
             if row:
                 yield number, row

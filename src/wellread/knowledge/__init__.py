@@ -1,1 +1,1 @@
-"""What is lent to a model: entity vectors, the index of nearest entities."""
+"""What is lent to a model: entity vectors and the index of the nearest; maps between words, correlation, terms."""

@@ -20,10 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from wellread.errors import InputError, StorageError, UsageError
-from wellread.files import storage, write_atomically
+from wellread.files import only_writer, storage, write_atomically
 from wellread.knowledge.arrays import map_arrays
 from wellread.knowledge.corpus import Corpus
 from wellread.knowledge.correlation import FORMAT, MANIFEST, Correlation, Measure, read_about
@@ -45,8 +43,6 @@ FROM pair_parts
 GROUP BY left_word, right_word
 HAVING SUM(n) >= {min_pair}
 """
-
-_PATIENCE = 10.0
 
 
 @dataclass(frozen=True)
@@ -346,19 +342,9 @@ def _locked(folder: Path, *, must_exist: bool = False) -> Iterator[None]:
         raise UsageError(f"{folder} is a file; a table is a folder: choose another name")
     if folder.is_dir() and not (folder / MANIFEST).exists() and not _is_ours(folder):
         raise UsageError(f"{folder} holds other files; choose a folder that is new, such as {folder / 'words.pmi'}")
-    with storage(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        try:
-            lock.acquire(timeout=_PATIENCE)
-        except Timeout:
-            raise StorageError(
-                f"another process is counting into {folder}; wait for it, or choose another folder"
-            ) from None
-    try:
+    refusal = StorageError(f"another process is counting into {folder}; wait for it, or choose another folder")
+    with only_writer(folder, refusal):
         yield
-    finally:
-        lock.release()
 
 
 def _is_ours(folder: Path) -> bool:

@@ -11,10 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from wellread.errors import KnowledgeBaseError
-from wellread.files import storage, write_atomically
+from wellread.files import only_writer, write_atomically
 from wellread.kb.store import KnowledgeBase
 
 PATIENCE = 10.0
@@ -34,20 +32,11 @@ def mending(kb: str | Path) -> str:
 @contextmanager
 def locked(folder: Path, kb: str | Path) -> Iterator[None]:
     """One process at a time writes to a folder; others are told to wait."""
-    with storage(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        try:
-            lock.acquire(timeout=PATIENCE)
-        except Timeout:
-            raise KnowledgeBaseError(
-                f"another process is writing to {folder}; wait for it, or choose another folder: "
-                f"{mending(kb)} --to FOLDER"
-            ) from None
-    try:
+    refusal = KnowledgeBaseError(
+        f"another process is writing to {folder}; wait for it, or choose another folder: {mending(kb)} --to FOLDER"
+    )
+    with only_writer(folder, refusal, patience=PATIENCE):
         yield
-    finally:
-        lock.release()
 
 
 def read_manifest(path: Path, format: str) -> dict[str, Any] | None:

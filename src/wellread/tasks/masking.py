@@ -92,8 +92,7 @@ class Masking:
 
     def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of what stands at the hidden places."""
-        places, gold = batch.target.unbind(1)
-        return {"word": cross_entropy(in_full(head(states[places])), gold)}
+        return masked_loss(head, states, batch)
 
     def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
         """How each text's pieces were guessed (`Guesses`)."""
@@ -175,6 +174,12 @@ def with_masked(batch: Batch) -> Batch:
     ]
     target: Int[Tensor, "masked two"] = torch.from_numpy(np.concatenate(found))
     return replace(batch, target=target)
+
+
+def masked_loss(head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    """Cross-entropy of what stands at the masked places of a batch, over all words."""
+    places, gold = batch.target.unbind(1)
+    return {"word": cross_entropy(in_full(head(states[places])), gold)}
 
 
 def read_texts(

@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Float
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from wellread.errors import InputError
 from wellread.evaluation.probe import ProbeScores, gold_ranks, score_probe
@@ -28,7 +27,7 @@ from wellread.mentions.segments import Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
 from wellread.tasks.lama import MASK, MaskedFact, lower, within
 from wellread.tasks.learner import ask
-from wellread.tasks.masking import hide, with_masked, word_head
+from wellread.tasks.masking import hide, masked_loss, with_masked, word_head
 from wellread.tasks.task import Batch, Reader, in_full
 from wellread.tasks.words import mask_of, words_of
 
@@ -79,8 +78,7 @@ class Probing:
 
     def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of the objects, over all words."""
-        places, gold = batch.target.unbind(1)
-        return {"word": cross_entropy(in_full(head(states[places])), gold)}
+        return masked_loss(head, states, batch)
 
     def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
         """The rank of each object among the words of the vocabulary."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from wellread.errors import InputError, UsageError
-from wellread.files import decode, read_lines, read_text, told
+from wellread.files import csv_fault, decode, read_lines, read_text, told
 
 Form = Literal["tsv", "csv", "jsonl"]
 Record = dict[str, Any]
@@ -113,9 +113,7 @@ def _read_csv(path: str | Path) -> Iterator[tuple[int, list[str]]]:
         try:
             row = next(reader, None)
         except csv.Error as error:
-            unclosed = "unexpected end of data" in str(error)
-            reason = "a quote is not closed, all that follows is in one cell" if unclosed else str(error)
-            raise InputError(f"{told(path)}, line {number}: {reason}; mend the quotes") from error
+            raise InputError(f"{told(path)}, line {number}: {csv_fault(error)}; mend the quotes") from error
         if row is None:
             return
         if row:

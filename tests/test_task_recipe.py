@@ -22,7 +22,7 @@ from wellread.pictures import plots
 from wellread.training import task as module
 from wellread.training.recipe import Data, EncoderOptions, TaskRecipe
 from wellread.training.run import Run
-from wellread.training.task import build_learner, load_task, train_task
+from wellread.training.task import build_learner, load_task, schedule_of, train_task
 from wellread.training.tasks import KINDS, read_parts
 
 
@@ -329,3 +329,10 @@ def test_two_processes_end_as_one_does(recipe, tmp_path):
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-5)
     assert load_task(tmp_path / "crew").answers(dev_of(recipe)) == load_task(tmp_path / "whole").answers(dev_of(recipe))
+
+
+def test_rates_of_infusions_are_no_mistake_where_nothing_is_infused(recipe):
+    with_rates = replace(recipe, schedule=replace(recipe.schedule, rates={"head": 1e-3, "encoder.infusions": 3e-3}))
+    assert schedule_of(with_rates).rates == {"head": 1e-3, "encoder.infusions": 3e-3}
+    plain = replace(with_rates, infusion="none")
+    assert schedule_of(plain).rates == {"head": 1e-3}

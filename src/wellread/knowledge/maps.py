@@ -114,6 +114,11 @@ class MapsConfig:
             raise UsageError('entities = "given" needs the file that has them; give given = "linked.jsonl"')
 
     @property
+    def needs_kb(self) -> bool:
+        """Whether a knowledge base has a part in it, for its facts or to link to."""
+        return "graph" in self.maps or ("entity" in self.maps and self.entities == "linker")
+
+    @property
     def needs_linker(self) -> bool:
         """Whether `Lender.build` must be given a linker."""
         by_linker = "entity" in self.maps and self.entities == "linker"
@@ -153,7 +158,7 @@ class Lender:
         cls, config: MapsConfig, tokenizer: Any, *, longest: int | None = None, linker: Link | None = None
     ) -> Lender:
         """The lender that a recipe asks for; `linker` is what links, e.g. `Linker.load(kb).link_many`."""
-        kb = open_kb(config.kb) if config.kb is not None else None
+        kb = open_kb(config.kb) if config.kb is not None and config.needs_kb else None
         source = _sources(config, kb, linker)
         correlation = _correlation(config)
         makers: dict[MapName, Callable[[], Relevance]] = {

@@ -22,7 +22,7 @@ def build_optimizer(weights: Mapping[str, nn.Parameter], schedule: Schedule) -> 
         begins = [start for start in schedule.rates if name.startswith(start)]
         unused.difference_update(begins)
         rate = schedule.rates[max(begins, key=len)] if begins else schedule.learning_rate
-        groups.setdefault((rate, weight.ndim > 1), []).append(weight)
+        groups.setdefault((rate, weight.ndim == 2), []).append(weight)
     if unused:
         parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in weights))
         raise UsageError(f"no weight that trains begins with {min(unused)!r} (in rates); they begin with: {parts}")

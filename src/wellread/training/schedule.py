@@ -22,7 +22,7 @@ class Schedule:
     rates: dict[str, float] = field(default_factory=dict)
     """Other rates, by how the names of the weights begin: {"mention_head": 1e-3}."""
     weight_decay: float = 0.01
-    """Of matrices; biases and norms have none."""
+    """Of matrices; biases, norms and kernels, which start as the identity, have none."""
     warmup: float = 0.1
     """The share of the steps in which the rate climbs from 0; then it falls in a line to 0 at the end."""
     clip: float = 1.0

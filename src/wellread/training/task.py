@@ -30,10 +30,13 @@ from wellread.tasks.task import Reader, Task, check_room
 from wellread.text import Document
 from wellread.training.loop import find_crew, seed_all, train
 from wellread.training.recipe import TaskRecipe
+from wellread.training.schedule import Schedule
 from wellread.training.tasks import Facts, find_kind, name_of, read_examples, read_parts
 
 MODEL = "model"
 """The folder in a run that `load_task` reads."""
+_INFUSIONS = "encoder.infusions"
+"""How the names of their weights begin."""
 NOTES = "notes"
 """The folder where annotations are kept."""
 
@@ -56,7 +59,7 @@ def train_task(
     told = f"{len(learner.examples):,} examples of {name_of(recipe)}, developing on {len(learner.dev):,}"
     if find_crew().is_main_process:
         console.note(f"learning from {told}")
-    scores = train(learner, recipe.schedule, folder, recipe=recipe, resume=resume, **options)
+    scores = train(learner, schedule_of(recipe), folder, recipe=recipe, resume=resume, **options)
     if keep_model and find_crew().is_main_process:
         _save(folder / MODEL, learner.model, load_tokenizer(recipe.encoder.name), recipe, facts)
     return scores
@@ -94,6 +97,12 @@ def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
         cast(InfusedEncoder, encoder).infusions.requires_grad_(True)
     seed_all(recipe.schedule.seed, 1)
     return Reader(cast(InfusedEncoder, encoder), task.head(cast(InfusedEncoder, encoder)))
+
+
+def schedule_of(recipe: TaskRecipe) -> Schedule:
+    """Its schedule; the rates of infusions are of no use to an arm that has none."""
+    rates = {name: rate for name, rate in recipe.schedule.rates.items() if not name.startswith(_INFUSIONS)}
+    return recipe.schedule if recipe.infusions else replace(recipe.schedule, rates=rates)
 
 
 def infusions_of(recipe: TaskRecipe) -> list[Any]:

@@ -314,7 +314,7 @@ KINDS: dict[str, Kind] = {
         _write_choices,
     ),
     "squad": Kind(
-        lambda recipe, facts, path, broken: read_squad(path, misplaced=[]),
+        lambda recipe, facts, path, broken: read_squad(path, misplaced=broken),
         split_squad,
         _build_reading,
         _write_texts,

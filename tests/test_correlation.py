@@ -575,3 +575,50 @@ def test_counts_that_do_not_fit_16_bits_are_right(tmp_path):
         pairs.count_pairs(chunks, blocks, 2, least=1, threads=1, to=lambda _, path=path: path)
         found = pa.parquet.read_table(path).to_pylist()
         assert found == [{"left_word": 0, "right_word": 1, "n": events * len(chunks)}]
+
+
+def test_a_corpus_is_the_same_however_its_path_is_spelled(tmp_path, monkeypatch):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text("a b")
+    monkeypatch.chdir(tmp_path)
+    spelled = ["corpus", "corpus/", "./corpus", str(tmp_path / "corpus"), "corpus/../corpus"]
+    assert len({Corpus.of_files([path]).fingerprint for path in spelled}) == 1
+
+
+def test_a_file_is_not_added_twice(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text("\n".join(["x y"] * 6 + ["z w"] * 6))
+    correlate(Corpus.of_files([tmp_path / "a.txt"]), tmp_path / "t.pmi", workers=1)
+    with pytest.raises(UsageError, match=r"has counted .*a\.txt already; leave out what it has"):
+        add(Corpus.of_files([tmp_path / "a.txt", tmp_path / "b.txt"]), tmp_path / "t.pmi", workers=1)
+
+
+@pytest.mark.parametrize("shard_bytes", range(1, 32))
+def test_no_paragraph_is_cut_where_a_shard_ends(tmp_path, shard_bytes):
+    (tmp_path / "a.txt").write_text("alpha beta\ngamma delta\n\nepsilon\n")
+    corpus = Corpus.of_files([tmp_path / "a.txt"], unit="paragraph", shard_bytes=shard_bytes)
+    read = [text.strip() for shard in range(len(corpus.shards)) for text in corpus.documents(shard)]
+    assert [text for text in read if text] == ["alpha beta\ngamma delta", "epsilon"]
+
+
+def test_counts_that_were_given_up_are_deleted(texts, tmp_path):
+    path, _ = texts
+    orphan = tmp_path / "t.pmi" / "counted" / "0123456789abcdef"
+    orphan.mkdir(parents=True)
+    (orphan / "words-000000.parquet").write_bytes(b"")
+    corpus = Corpus.of_files([path])
+    correlate(corpus, tmp_path / "t.pmi", limits=ALL, workers=1)
+    assert [each.name for each in orphan.parent.iterdir()] == [corpus.fingerprint]
+
+
+def test_a_chunk_has_no_more_words_than_32_bits_can_tell(texts, tmp_path, monkeypatch):
+    path, events = texts
+    made = Counter()
+    monkeypatch.setattr(counting, "arrange", counted(made, "arrange", counting.arrange))
+    monkeypatch.setattr(counting, "MOST_IDS", 800)
+    corpus = Corpus.of_files([path], shard_bytes=2000)
+    check(correlate(corpus, tmp_path / "t.pmi", limits=ALL, workers=1), events, ALL)
+    assert made["arrange"] > 2
+    monkeypatch.setattr(pairs, "MOST_IDS", 3)
+    with pytest.raises(InputError, match="more than 3 words to pair; cut it into several"):
+        correlate(corpus, tmp_path / "u.pmi", limits=ALL, workers=1)

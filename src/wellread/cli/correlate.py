@@ -7,17 +7,10 @@ from typing import Any
 
 import click
 
-
-class _CountByDefault(click.Group):
-    """A group whose verb may be left out: `wellread correlate TEXT` counts."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, *ctx.help_option_names):
-            args = ["count", *args]
-        return super().parse_args(ctx, args)
+from wellread.cli.defaults import DefaultGroup
 
 
-@click.group("correlate", cls=_CountByDefault)
+@click.group("correlate", cls=DefaultGroup, default="count")
 def command() -> None:
     """Count which words meet in text, and make a table of correlations (PMI) of it.
 

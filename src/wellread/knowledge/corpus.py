@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -89,7 +89,7 @@ class Corpus:
         pieces: list[Piece] = []
         for file in files:
             info = file.stat()
-            state.update(f"{file}\0{info.st_size}\0{info.st_mtime_ns}\0".encode("utf-8", "surrogatepass"))
+            state.update(f"{file.resolve()}\0{info.st_size}\0{info.st_mtime_ns}\0".encode("utf-8", "surrogatepass"))
             pieces += _cut(file, info.st_size, unit, shard_bytes)
         sources = tuple(str(path) for path in paths)
         shards = _group(pieces, shard_bytes)
@@ -112,8 +112,14 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when what is counted would: other files, other contents, other settings."""
-        return hashlib.blake2b(self.to_json().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        """Changes when what is counted would: other files, contents or settings; not when paths are spelled anew."""
+        told = replace(self, sources=()).to_json()
+        return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+    @property
+    def paths(self) -> set[str]:
+        """The files that are read, resolved."""
+        return {piece.path for shard in self.shards for piece in shard}
 
     @property
     def sizes(self) -> list[int]:
@@ -211,7 +217,8 @@ def _cut(path: Path, size: int, unit: Unit, shard_bytes: int) -> Iterator[Piece]
                 end = size
             else:
                 file.seek(end)
-                while (line := file.readline()) and kind == "text" and unit == "paragraph" and line.strip():
+                file.readline()  # the rest of a line says nothing of whether that line is blank
+                while kind == "text" and unit == "paragraph" and file.readline().strip():
                     pass
                 end = file.tell()
             yield Piece(where, begin, end, kind)

@@ -27,7 +27,7 @@ from wellread.knowledge.corpus import Corpus
 from wellread.knowledge.correlation import FORMAT, MANIFEST, Correlation, Measure, read_about
 from wellread.knowledge.engines import Engine, EngineName, parse_memory, start_engine
 from wellread.knowledge.events import PLAN, missing, shard_files
-from wellread.knowledge.pairs import BYTES_AN_ID, Block, arrange, count_pairs, cut_blocks
+from wellread.knowledge.pairs import BYTES_AN_ID, MOST_IDS, Block, arrange, count_pairs, cut_blocks
 from wellread.knowledge.pmi import Counted, build_table, keep_positive
 
 WORDS = """
@@ -129,6 +129,12 @@ def add(
                 f"{folder} counts {_events_told(about['window'], about['step'])}, this would count "
                 f"{_events_told(corpus.window, corpus.step)}; give the same --window and --step"
             )
+        if twice := sorted(corpus.paths & _counted_paths(folder, about)):
+            more = f" and {len(twice) - 1:,} more" if len(twice) > 1 else ""
+            raise UsageError(
+                f"{folder} has counted {twice[0]}{more} already; leave out what it has, "
+                "or count all text into a new folder"
+            )
         with _engine(engine, folder, master=master, memory=size, workers=workers) as started:
             run = _Run(folder, started, size, progress or Progress())
             return run.make([*about["corpora"], run.count(corpus)], Limits(**about["limits"]))
@@ -221,6 +227,10 @@ class _Run:
         for path in self.folder.glob("table-*.safetensors"):
             if path.name != made["file"]:
                 path.unlink()
+        named = {one["fingerprint"] for one in corpora}
+        for path in (self.folder / "counted").iterdir():
+            if path.is_dir() and path.name not in named:
+                shutil.rmtree(path)  # of a count that was given up
         return Correlation.load(self.folder)
 
     def _counted(self, fingerprint: str) -> Path:
@@ -228,7 +238,7 @@ class _Run:
 
     def _arrange(self, shards: Sequence[tuple[Path, Path]], words: Any, work: Path, ids: int) -> list[Path]:
         """Chunks of shards, each as large as memory allows; for several workers at least one each."""
-        most = self.memory // 2 // BYTES_AN_ID
+        most = min(self.memory // 2 // BYTES_AN_ID, MOST_IDS)
         if self.engine.groups > 1:
             most = min(most, -(-ids // self.engine.groups))
         chunks: list[list[tuple[Path, Path]]] = []
@@ -311,6 +321,12 @@ def _count_group(
 
 def _about(folder: Path) -> dict[str, Any] | None:
     return read_about(folder) if (folder / MANIFEST).exists() else None
+
+
+def _counted_paths(folder: Path, about: dict[str, Any]) -> set[str]:
+    """The files that the corpora of a table were read from, as far as their plans are there."""
+    plans = [folder / "counted" / one["fingerprint"] / PLAN for one in about["corpora"]]
+    return {path for plan in plans if plan.exists() for path in Corpus.from_json(plan.read_bytes()).paths}
 
 
 def _sources(about: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wellread.errors import InputError
 from wellread.files import write_atomically
 from wellread.knowledge.arrays import map_arrays, save_arrays
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 BYTES_AN_ID = 28
 """Memory that a word of an event takes while pairs are counted: two mapped orders, a part of one, and its ones."""
+MOST_IDS = 2**31 - 1
+"""Words of events in a chunk: where an event starts is told in 32 bits."""
 _BLOCK_VISITS = 64_000_000
 _TASK_VISITS = 16_000_000
 """Pairs looked at for a block, and by a thread at once; bounds the rows that wait to be written."""
@@ -89,6 +92,8 @@ def arrange(shards: Sequence[tuple[Path, Path]], kept: pa.Array, to: Path) -> No
         parts.append(ids[there])
         sizes.append(after[after > 1])
     ids = np.concatenate(parts)
+    if len(ids) > MOST_IDS:  # of one shard, then: an archive is not cut
+        raise InputError(f"an archive has more than {MOST_IDS:,} words to pair; cut it into several, or unpack it")
     starts = np.zeros(sum(map(len, sizes)) + 1, np.int32)
     np.cumsum(np.concatenate(sizes), out=starts[1:])
     events = csr_array((np.ones(len(ids), np.int8), ids, starts), shape=(len(starts) - 1, len(kept)))

@@ -1,12 +1,15 @@
 """`wellread train RECIPE` and `wellread evaluate RUN DATA`: a task from the command line."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.tasking import pairs, rte_recipe, write_rte
+from tests.tasking import pairs, recipes, rte_recipe, write_rte
 from wellread import config
 from wellread.pictures import plots
+from wellread.training.run import Run
 from wellread.training.schedule import Schedule
 
 
@@ -38,7 +41,43 @@ def test_a_task_is_trained_and_evaluated_and_writes_its_predictions(wellread, tm
     assert (secret.code, secret.out) == (0, "")
     assert "no labels to score against; the answers are in secret.tsv" in secret.err
     assert (tmp_path / "secret.tsv").read_text().splitlines() == lines
-    assert "30 of 30 examples of RTE have no label" in wellread("evaluate", "runs/rte", "test.tsv").err
+    unscored = wellread("evaluate", "runs/rte", "test.tsv")
+    assert (unscored.code, unscored.err.count("\n")) == (3, 1)  # nothing was answered
+    assert "test.tsv has no labels to score against; give --predictions FILE" in unscored.err
+
+
+@pytest.mark.parametrize("task", ["relevance", "squad"])
+def test_what_cannot_be_scored_is_refused_before_it_is_answered(wellread, tmp_path, encoder, task):
+    recipe = recipes(tmp_path, encoder)[task]
+    (tmp_path / "task.toml").write_text(config.to_toml(replace(recipe, schedule=Schedule(1, learning_rate=1e-2))))
+    assert wellread("train", "task.toml").code == 0
+    text = Path(recipe.data.train).read_text()
+    if task == "squad":
+        told = json.loads(text)
+        for article in told["data"][:3]:
+            article["paragraphs"][0]["qas"][0]["answers"] = []
+        (tmp_path / "secret").write_text(json.dumps(told))
+    else:
+        rows = [json.loads(line) for line in text.splitlines()]
+        for row in rows:
+            del row["esci"]
+        (tmp_path / "secret").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = wellread("evaluate", "runs/task", "secret")
+    which = " for 3 of its 40 examples" * (task == "squad")
+    assert (done.code, done.err.count("\n")) == (3, 1)
+    assert f"secret has no labels to score against{which}; give --predictions FILE" in done.err
+
+
+def test_a_run_begun_anew_has_nothing_of_the_old_one(wellread, tmp_path):
+    assert wellread("train", "rte.toml").code == 0
+    run = tmp_path / "runs/rte"
+    old = ["curves.png", "calibration.svg", "model/old.txt", "best.safetensors"]
+    for name in [*old, "mine.txt"]:
+        (run / name).write_text("old")
+    Run(run).open(Schedule(steps=2), resume=False)
+    assert not any((run / name).exists() for name in [*old, "model", "scores.json", "log.jsonl"])
+    assert (run / "mine.txt").exists()
+    assert "has no trained task" in wellread("evaluate", "runs/rte", "dev.tsv").err
 
 
 def test_a_recipe_is_known_by_what_it_names(wellread, tmp_path):

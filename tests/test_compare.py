@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -70,7 +71,18 @@ def test_arms_of_a_file_change_what_they_name_and_nothing_else(tmp_path):
         "plain": base,
         "no maps": replace(base, infusion="kam", maps=replace(base.maps, maps=()), kam=replace(base.kam, alpha=0.4)),
     }
-    assert list(arms_of(base, (), tmp_path / "arms.toml", ("no maps", "plain"))) == ["plain", "no maps"]
+    assert list(arms_of(base, (), tmp_path / "arms.toml", ("no maps", "plain"))) == ["no maps", "plain"]
+
+
+def test_arms_that_are_not_chosen_may_need_what_is_not_there(tmp_path):
+    file = tmp_path / "arms.toml"
+    file.write_text(
+        '[arms]\na = { infusion = "none" }\nb = { maps.maps = ["correlation"] }\nc = { infusion = "kam" }\n'
+    )
+    assert list(arms_of(TaskRecipe("RTE"), (), file, ("c", "a"))) == ["c", "a"]
+    assert list(arms_of(TaskRecipe("RTE"), ("infusion=none,kam",), None, ("kam", "none"))) == ["kam", "none"]
+    with pytest.raises(InputError, match="the arm 'b': maps: the correlation map needs a table"):
+        arms_of(TaskRecipe("RTE"), (), file, ("a", "b"))
 
 
 def test_arms_that_make_no_sense_name_the_fix(tmp_path):
@@ -209,6 +221,15 @@ def test_a_run_that_fails_or_is_killed_ends_the_comparison_and_the_runs_that_wai
         with pytest.raises((InputError, TrainingError), match=message):
             list(module._finished({failed: None, waiting: None}))
         assert waiting.cancelled()
+
+
+def test_cores_are_counted_on_systems_that_do_not_tell_which_a_process_may_use(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    with module._workers(2):
+        assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert os.environ["OMP_NUM_THREADS"] == "5"
 
 
 # The table.

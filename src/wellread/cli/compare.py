@@ -15,7 +15,13 @@ import click
     help='Compare these values of a setting; of a list, members are joined by "+". Several: every combination.',
 )
 @click.option("--arms", "arms_file", metavar="FILE", help="Compare the arms in the table [arms] of a TOML file.")
-@click.option("--arm", "chosen", multiple=True, metavar="NAME", help="Of these arms only this one; the first is plain.")
+@click.option(
+    "--arm",
+    "chosen",
+    multiple=True,
+    metavar="NAME",
+    help="Of these arms only this one. Several: in this order; others are held against the first.",
+)
 @click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="How many seeds each arm has.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting of every recipe.")
 @click.option("--to", "folder", help="The folder of the comparison.  [default: runs/compare-<names of the recipes>]")

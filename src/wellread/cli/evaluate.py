@@ -58,12 +58,16 @@ def task(run: str, data: str, predictions: str | None, form: str) -> None:
 
     model = load_task(run)
     examples = model.read(data)
+    secret = sum(not model.has_gold([example]) for example in examples)
+    if secret and predictions is None:
+        which = "" if secret == len(examples) else f" for {secret:,} of its {len(examples):,} examples"
+        raise InputError(f"{data} has no labels to score against{which}; give --predictions FILE to have it answered")
     begin = time.monotonic()
     answers = model.answers(examples)
     console.note(f"answered {len(examples):,} examples in {time.monotonic() - begin:.1f} s")
     if predictions is not None:
         model.write(predictions, examples, answers)
-        if not model.has_gold(examples):
+        if secret:
             console.note(f"{data} has no labels to score against; the answers are in {predictions}")
             return
     scores = model.score(examples, answers)

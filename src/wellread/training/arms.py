@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from wellread import config, files
 from wellread.errors import InputError, UsageError, WellreadError
@@ -23,6 +23,7 @@ from wellread.models.kam import KamConfig
 from wellread.training.recipe import TaskRecipe
 
 Arms = dict[str, TaskRecipe]
+Arm = TypeVar("Arm")
 
 
 def vary(recipe: TaskRecipe, varied: Sequence[str]) -> Arms:
@@ -114,13 +115,23 @@ def _merged(table: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def arms_of(recipe: TaskRecipe, varied: Sequence[str], file: str | Path | None, chosen: Sequence[str] = ()) -> Arms:
-    """The arms that a command line asks for: varied, or of a file; all, or the chosen ones in their order."""
+    """The arms that a command line asks for: varied, or of a file; all, or the chosen ones as they are chosen.
+
+    Of a file only the chosen ones are made, so others may need what is not there.
+    """
     if bool(varied) == (file is not None):
         raise UsageError("there is nothing to compare; give --vary infusion=none,kam, or --arms FILE (one of the two)")
-    arms = vary(recipe, varied) if file is None else apply_arms(recipe, read_arms(file))
-    if unknown := set(chosen) - arms.keys():
-        raise UsageError(f"there is no arm {min(unknown)!r}; there are: {', '.join(arms)}")
-    arms = {name: arm for name, arm in arms.items() if not chosen or name in chosen}
+    if file is None:
+        arms = _chosen(vary(recipe, varied), chosen)
+    else:
+        arms = apply_arms(recipe, _chosen(read_arms(file), chosen))
     if len(arms) < 2:
         raise UsageError(f"one arm ({', '.join(arms)}) cannot be compared; give two values or more")
     return arms
+
+
+def _chosen(arms: Mapping[str, Arm], chosen: Sequence[str]) -> dict[str, Arm]:
+    """Some of the arms, in the order of the choice; all if there is none."""
+    if unknown := set(chosen) - arms.keys():
+        raise UsageError(f"there is no arm {min(unknown)!r}; there are: {', '.join(arms)}")
+    return {name: arms[name] for name in chosen or arms}

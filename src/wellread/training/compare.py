@@ -213,7 +213,7 @@ def _finished(running: dict[Future[float], Trial]) -> Generator[tuple[Trial, flo
 def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Processes of their own, each with its share of the cores; begun anew, so that torch counts its threads right."""
     before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // jobs))
+    os.environ["OMP_NUM_THREADS"] = str(max(1, _cores() // jobs))
     try:
         with ProcessPoolExecutor(jobs, multiprocessing.get_context(_START), _follow_parent) as pool:
             yield pool
@@ -222,6 +222,11 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
             del os.environ["OMP_NUM_THREADS"]
         else:
             os.environ["OMP_NUM_THREADS"] = before
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells; else all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _follow_parent() -> None:

@@ -6,11 +6,13 @@ last.safetensors    where the training stands: weights, the optimizer's memory, 
 best.safetensors    the trained weights with the best development score
 scores.json         that score and its step; written last, so a run that has it is finished
 *.png, *.svg        curves of losses and scores; for links also precision-recall and calibration
+model/              what answers; written by whoever trains, when the run is finished
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from wellread import config
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.calibration import Predictions, calibrate, pr_curve, reliability
 from wellread.files import storage, write_atomically
+
+_PICTURES = ("curves", "precision-recall", "calibration")
 
 
 class Run:
@@ -33,6 +37,7 @@ class Run:
         self.last = self.folder / "last.safetensors"
         self.best = self.folder / "best.safetensors"
         self.result = self.folder / "scores.json"
+        self.model = self.folder / "model"
         self._lock = FileLock(self.folder / ".lock")
 
     def open(self, recipe: Any, *, resume: bool) -> None:
@@ -46,8 +51,7 @@ class Run:
                     f"another training writes to {self.folder}; wait until it ends, or give another folder"
                 ) from None
         if not resume:
-            for path in (self.result, self.last, self.best, self.log, self.recipe):
-                path.unlink(missing_ok=True)
+            self._forget()
         if self.recipe.exists():
             self._compare(recipe)
         else:
@@ -57,6 +61,15 @@ class Run:
     def close(self) -> None:
         """Let others write."""
         self._lock.release()
+
+    def _forget(self) -> None:
+        """Delete what an earlier run made: a model beside the recipe of another would be taken for its own."""
+        pictures = (self.folder / f"{name}.{kind}" for name in _PICTURES for kind in ("png", "svg"))
+        with storage(self.folder):
+            for path in (self.result, self.last, self.best, self.log, self.recipe, *pictures):
+                path.unlink(missing_ok=True)
+            if self.model.exists():
+                shutil.rmtree(self.model)
 
     def _compare(self, recipe: Any) -> None:
         differ = config.differences(config.read_table(self.recipe), config.to_dict(recipe))

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol, cast
 
-from filelock import FileLock, Timeout
-
 from wellread.errors import InputError, StorageError, WellreadError
 
 _ARCHIVES: tuple[tuple[bytes, Callable[[IO[bytes]], io.BufferedIOBase]], ...] = (
@@ -189,6 +187,8 @@ def write_atomically(path: str | Path) -> Iterator[IO[bytes]]:
 @contextlib.contextmanager
 def only_writer(folder: Path, refusal: WellreadError, *, patience: float = 10.0) -> Iterator[None]:
     """One process at a time writes to a folder, which is made; who waited in vain for so many seconds is refused."""
+    from filelock import FileLock, Timeout  # here: what only reads starts without it
+
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock")

@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from tests.asking import SEGMENTER, TEXTS, TOKENIZER, learner, lender, teach, tiny_encoder
-from tests.mapping import byte_level
+from tests.mapping import SEGMENTER as NAMES
+from tests.mapping import Told, byte_level
 from wellread.errors import UsageError
 from wellread.knowledge.corpus import Corpus
 from wellread.knowledge.counting import Limits, correlate
-from wellread.knowledge.maps import FunctionMap, Lender, TermChoice
+from wellread.knowledge.maps import EntityMap, FunctionMap, Lender, PhraseMap, TermChoice
+from wellread.mentions.annotate import Marks
 from wellread.mentions.segments import Segmenter
-from wellread.tasks.masking import Guesses, Masking, choose_pieces, read_texts, window_texts
+from wellread.tasks.masking import Guesses, Masking, choose_pieces, hide, read_texts, window_texts
 
 MASK = TOKENIZER.token_to_id("[MASK]")
 LONG = SEGMENTER.cut("glipizide of avon , mayor of the old zzyzx river in brno was near me")
@@ -179,3 +181,22 @@ def test_a_text_grows_more_familiar(knowing):
     before = made.evaluate()["perplexity"]
     teach(made, 25, rate=1e-2)
     assert made.evaluate()["perplexity"] < before / 4
+
+
+def test_mentions_and_phrases_of_a_hidden_word_bind_no_other_word():
+    text = "is new york city near old new york"  # two mentions that are phrases, too: new york city, old new york
+    spans = np.array([[3, 16], [22, 34]], np.int32)
+    leaves = np.array([[0, 2], [3, 6], [7, 11], [12, 16], [17, 21], [22, 25], [26, 29], [30, 34]], np.int32)
+    heads = np.zeros((len(leaves), 1), np.int32)
+    source = Told({text: Marks(mentions=spans, names=("a", "b"), leaves=leaves, heads=heads, chunks=spans)})
+    lent = Lender([EntityMap(source), PhraseMap(source)], NAMES)
+    one = NAMES.cut(text)
+    york = np.flatnonzero(one.word_of == 2)
+    masked = hide(one, one.ids, york[:1])  # one piece of it, as with units = "pieces"
+    told, plain = np.moveaxis(lent.lend([masked, one]).maps, 2, -1)
+    first, second = (np.isin(one.word_of, words) for words in ([1, 2, 3], [5, 6, 7]))
+    assert not told[:, first].any()
+    assert not told[:, :, first].any()
+    assert plain[:, first][:, :, first].all()
+    for each in (told, plain):
+        assert each[:, second][:, :, second].all()

@@ -56,6 +56,14 @@ class Batch:
         )
 
     @cached_property
+    def hidden(self) -> Bool[np.ndarray, "text word"]:
+        """Words that nobody may tell of: a task hid them, and left an empty word in their place."""
+        hidden = np.zeros((len(self.cut), self.width), np.bool_)
+        for number, one in enumerate(self.cut):
+            hidden[number, [place for place, word in enumerate(one.words) if not word]] = True
+        return hidden
+
+    @cached_property
     def segments(self) -> Segments:
         """All segments of all inputs, one after the other."""
         columns: list[tuple[int, int, int, int, int, int]] = []
@@ -139,6 +147,8 @@ class PhraseMap:
         phrase[text, _ranges(here.place, here.count)] = 2 * numbers[words] + np.repeat(here.number, here.count)
         same = phrase[:, :, None] == phrase[:, None, :]
         same &= (phrase != _NO_PHRASE)[:, :, None]
+        broken = (same & batch.hidden[:, None, :]).any(axis=2)  # the parser saw what is hidden
+        same &= ~(broken[:, :, None] | broken[:, None, :])
         return np.asarray(same, np.float32)
 
 
@@ -266,13 +276,15 @@ class _Mentions:
 
 
 def _mentions(batch: Batch, source: str) -> _Mentions:
-    """The mentions of which at least a word is left in the batch's inputs."""
+    """The mentions of which at least a word is left in the batch's inputs, and no word is hidden."""
     here, found = batch.segments, batch.notes.mentions(source)
     counts = found.offsets[here.row + 1] - found.offsets[here.row]
     number = _ranges(found.offsets[here.row], counts)
     shift, place, count, text = (np.repeat(each, counts) for each in (here.first, here.place, here.count, here.text))
     first, last = (np.clip(found.values[number, side] - shift, 0, count) + place for side in (0, 1))
-    kept = first < last
+    before = np.zeros((len(batch.cut), batch.width + 1), np.int64)
+    np.cumsum(batch.hidden, axis=1, out=before[:, 1:])
+    kept = (first < last) & (before[text, first] == before[text, last])
     text, first, last, number = text[kept], first[kept], last[kept], number[kept]
     slot = np.arange(len(text)) - np.searchsorted(text, text)
     return _Mentions(len(batch.cut), text, slot, first, last, number)

@@ -155,10 +155,12 @@ def choose_pieces(
 
 
 def hide(one: Segmented, ids: NDArray[np.int64], places: NDArray[np.int64]) -> MaskedText:
-    """A text with other pieces, of which some are hidden: their words are unknown to whoever lends knowledge."""
-    word_of = one.word_of.copy()
-    hidden = set(word_of[places].tolist())
-    word_of[places] = -1
+    """A text with other pieces, of which some are hidden: their words are unknown to whoever lends knowledge.
+
+    All pieces of such a word are, and mentions and phrases that it is part of bind no other word either.
+    """
+    hidden = set(one.word_of[places].tolist()) - {-1}
+    word_of = np.where(np.isin(one.word_of, list(hidden)), -1, one.word_of)
     words = tuple("" if number in hidden else word for number, word in enumerate(one.words))
     told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Segmented)}
     told |= {"ids": ids, "word_of": word_of, "words": words}

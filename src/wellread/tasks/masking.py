@@ -53,7 +53,32 @@ class Guesses:
     log_chance: float
 
 
-class Masking:
+class MaskedWords:
+    """What all tasks of masked words have in common: the head, the places that are asked, the loss."""
+
+    start: str | None
+
+    def head(self, encoder: InfusedEncoder) -> nn.Module:
+        """A score for each piece of the vocabulary."""
+        return word_head(encoder, self.start)
+
+    def prepare(self, batch: Batch, *, learning: bool) -> Batch:
+        """With (place among all pieces, what stands there) of all that is masked as its target."""
+        starts = batch.packing.starts.tolist()
+        found = [
+            np.stack((_masked(one).places + start, _masked(one).gold), 1)
+            for one, start in zip(batch.inputs, starts, strict=True)
+        ]
+        target: Int[Tensor, "masked two"] = torch.from_numpy(np.concatenate(found))
+        return replace(batch, target=target)
+
+    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy of what stands at the masked places, over all words."""
+        places, gold = batch.target.unbind(1)
+        return {"word": cross_entropy(in_full(head(states[places])), gold)}
+
+
+class Masking(MaskedWords):
     """What stands at masked places; examples are texts."""
 
     score = "accuracy"
@@ -78,21 +103,9 @@ class Masking:
         cut = segmenter.cut_many([(text,) for text in examples])
         return [[one] if not learning or not one.special_mask.all() else [] for one in cut]
 
-    def head(self, encoder: InfusedEncoder) -> nn.Module:
-        """A score for each piece of the vocabulary."""
-        return word_head(encoder, self.start)
-
     def draw(self, example: str, inputs: Sequence[Segmented], *, learning: bool) -> Sequence[Segmented]:
         """The text with pieces hidden."""
         return [self._mask(one, _chance(one, learning)) for one in inputs]
-
-    def prepare(self, batch: Batch, *, learning: bool) -> Batch:
-        """With the places of hidden pieces and what stands there."""
-        return with_masked(batch)
-
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy of what stands at the hidden places."""
-        return masked_loss(head, states, batch)
 
     def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
         """How each text's pieces were guessed (`Guesses`)."""
@@ -165,23 +178,6 @@ def hide(one: Segmented, ids: NDArray[np.int64], places: NDArray[np.int64]) -> M
     told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Segmented)}
     told |= {"ids": ids, "word_of": word_of, "words": words}
     return MaskedText(**told, places=places, gold=one.ids[places])
-
-
-def with_masked(batch: Batch) -> Batch:
-    """A batch of masked texts with (place among all pieces, what stands there) as its target."""
-    starts = batch.packing.starts.tolist()
-    found = [
-        np.stack((_masked(one).places + start, _masked(one).gold), 1)
-        for one, start in zip(batch.inputs, starts, strict=True)
-    ]
-    target: Int[Tensor, "masked two"] = torch.from_numpy(np.concatenate(found))
-    return replace(batch, target=target)
-
-
-def masked_loss(head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
-    """Cross-entropy of what stands at the masked places of a batch, over all words."""
-    places, gold = batch.target.unbind(1)
-    return {"word": cross_entropy(in_full(head(states[places])), gold)}
 
 
 def read_texts(

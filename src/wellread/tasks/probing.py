@@ -24,15 +24,14 @@ from wellread.errors import InputError
 from wellread.evaluation.probe import ProbeScores, gold_ranks, score_probe
 from wellread.knowledge.maps import Lender
 from wellread.mentions.segments import Segmented, Segmenter
-from wellread.nn.infusion import InfusedEncoder
 from wellread.tasks.lama import MASK, MaskedFact, lower, within
 from wellread.tasks.learner import ask
-from wellread.tasks.masking import hide, masked_loss, with_masked, word_head
+from wellread.tasks.masking import MaskedWords, hide
 from wellread.tasks.task import Batch, Reader, in_full
 from wellread.tasks.words import mask_of, words_of
 
 
-class Probing:
+class Probing(MaskedWords):
     """The rank of a fact's object; the head is that of `Masking`."""
 
     score = "precision"
@@ -67,18 +66,6 @@ class Probing:
         """Each sentence with the tokenizer's mask; only `usable` facts can be asked."""
         sentences = [(fact.sentence.replace(MASK, self.mask),) for fact in examples]
         return [self._hidden(one, fact) for one, fact in zip(segmenter.cut_many(sentences), examples, strict=True)]
-
-    def head(self, encoder: InfusedEncoder) -> nn.Module:
-        """A score for each piece of the vocabulary."""
-        return word_head(encoder, self.start)
-
-    def prepare(self, batch: Batch, *, learning: bool) -> Batch:
-        """With the places of the masks and the objects."""
-        return with_masked(batch)
-
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy of the objects, over all words."""
-        return masked_loss(head, states, batch)
 
     def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
         """The rank of each object among the words of the vocabulary."""

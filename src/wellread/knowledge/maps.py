@@ -217,6 +217,12 @@ class Lender:
             scores[:, number, :-1, :-1] = each.between(batch)
         return Lent(spread(scores, place), term_ids, term_mask, list(batch.terms))
 
+    def told(self, cut: Sequence[Segmented], notes: Annotations | None = None) -> dict[str, Any]:
+        """The same by the keywords of the encoder."""
+        lent = self.lend(cut, notes)
+        told = {"maps": lent.maps} if self.maps else {}
+        return told | ({"term_ids": lent.term_ids, "term_mask": lent.term_mask} if lent.term_ids.size else {})
+
     def _fitting(self, cut: Segmented, notes: Annotations) -> list[tuple[str, list[int]]]:
         """The auxiliary terms of an input that fit, each with its pieces; the first that does not ends the list."""
         if self.terms is None:

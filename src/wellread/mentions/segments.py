@@ -33,6 +33,21 @@ _AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A mention that the data itself names: characters of a segment's text, and what is known of it."""
+
+    segment: int
+    start: int
+    end: int
+    lemma: str | None = None
+    """What it is looked up by, if not by its own characters."""
+    kind: str | None = None
+    """The kind that an entity must have, for WordNet the part of speech."""
+    gold: tuple[str, ...] = ()
+    """The ids of what it means, if that is known; any of them is right."""
+
+
+@dataclass(frozen=True, slots=True)
 class Segmented:
     """One example's input in pieces. Special pieces have no word and no segment (-1), and the span (0, 0)."""
 
@@ -49,6 +64,8 @@ class Segmented:
     word_segment: Int64[np.ndarray, " word"]
     first_words: tuple[int, ...]
     """The number that each segment's first word has in its whole text: more than 0 in a later window."""
+    marks: tuple[Mark, ...] = ()
+    """Mentions that the data names."""
 
     def __len__(self) -> int:
         return len(self.ids)

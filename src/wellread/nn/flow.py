@@ -115,6 +115,8 @@ class Flow:
     """What an infusion keeps for later layers, by a key of its own. A layer may be computed twice (gradient
     checkpointing): never overwrite what another layer wrote."""
     attentions: dict[int, Tensor] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)
+    """What infusions say besides the states, for whoever asked: links, for one."""
 
     def attending(self, layer: int) -> list[Infusion]:
         """The infusions that have a say in the attention of a layer."""
@@ -178,6 +180,10 @@ class Infusion(nn.Module):
     def between(self, flow: Flow, layer: int, states: Float[Tensor, "piece dim"]) -> Float[Tensor, "piece dim"]:
         """Between layers: the states after a layer, as the next one shall see them."""
         return states
+
+    def losses(self, flow: Flow) -> dict[str, Tensor]:
+        """What it is to learn by itself from this pass, beside what a task asks: means over the batch, by name."""
+        return {}
 
 
 def make_paths(packing: Packing, guests: Packing | None, guest_rows: int | None) -> tuple[list[Chunk], Line, Line]:

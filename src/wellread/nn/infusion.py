@@ -163,6 +163,17 @@ class InfusedHead(Infused):
         cast(InfusedEncoder, encoder).take_in(build_infusions(config))
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What an infused encoder makes of packed texts."""
+
+    states: Float[Tensor, "piece dim"]
+    told: dict[str, Any]
+    """What infusions say besides the states (`Flow.told`)."""
+    losses: dict[str, Tensor]
+    """What infusions are to learn by themselves, by name."""
+
+
 class InfusedEncoder(Infused):
     """An encoder that takes knowledge; mixed into the encoder of each family."""
 
@@ -204,7 +215,19 @@ class InfusedEncoder(Infused):
         **knowledge: Any,
     ) -> Float[Tensor, "piece dim"]:
         """The last hidden state of every piece of packed texts."""
-        return self._run(ids, None, packing, None, types, knowledge)[0]
+        return self.read(ids, packing, types, **knowledge).states
+
+    def read(
+        self,
+        ids: Int[Tensor, " piece"],
+        packing: Packing,
+        types: Int[Tensor, " piece"] | None = None,
+        **knowledge: Any,
+    ) -> Read:
+        """The states of packed texts, and what infusions say besides."""
+        states, flow, _ = self._run(ids, None, packing, None, types, knowledge)
+        losses = {name: loss for infusion in flow.infusions for name, loss in infusion.losses(flow).items()}
+        return Read(states, flow.told, losses)
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from wellread.errors import InputError
-from wellread.knowledge.annotations import Annotations
-from wellread.knowledge.maps import Lender
+from wellread.knowledge.lending import Lends
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.tasks.batches import Lazy, by_length, cut_groups
 from wellread.tasks.task import Batch, Draws, Reader, Task, make_batch
@@ -33,7 +32,7 @@ class TaskLearner:
         examples: Sequence[Any],
         dev: Sequence[Any],
         *,
-        lender: Lender | None = None,
+        lender: Lends | None = None,
         notes: str | Path | None = None,
         batch: int = 16,
         seed: int = 0,
@@ -46,7 +45,7 @@ class TaskLearner:
         self._lending = _Lending.of(lender, [*self.cut, *self.dev_cut], notes)
 
     @property
-    def notes(self) -> Annotations | None:
+    def notes(self) -> Any:
         """What is known of the texts."""
         return self._lending.notes
 
@@ -60,8 +59,9 @@ class TaskLearner:
         )
 
     def loss(self, batch: Batch) -> Mapping[str, Tensor]:
-        """The task's."""
-        return self.task.loss(self.model.head, self.model.states(batch), batch)
+        """The task's, and those of infusions that learn something by themselves."""
+        states, batch, losses = self.model.read(batch)
+        return {**self.task.loss(self.model.head, states, batch), **losses}
 
     def evaluate(self) -> dict[str, float]:
         """The task's scores on the development examples."""
@@ -78,7 +78,7 @@ def ask(
     segmenter: Segmenter,
     examples: Sequence[Any],
     *,
-    lender: Lender | None = None,
+    lender: Lends | None = None,
     notes: str | Path | None = None,
 ) -> list[list[Any]]:
     """What a reader answers to the inputs of each example, as it is at rest: what `Task.scores` takes."""
@@ -96,23 +96,26 @@ def ask(
 class _Lending:
     """A lender and what it knows of the texts; none lends nothing."""
 
-    lender: Lender | None
-    notes: Annotations | None
+    lender: Lends | None
+    notes: Any
 
     @classmethod
-    def of(cls, lender: Lender | None, cut: Sequence[Sequence[Segmented]], folder: str | Path | None) -> _Lending:
+    def of(cls, lender: Lends | None, cut: Sequence[Sequence[Segmented]], folder: str | Path | None) -> _Lending:
         if lender is None:
             return cls(None, None)
         return cls(lender, lender.annotate([one for some in cut for one in some], cache=folder))
 
-    def lend(self, inputs: Sequence[Segmented]) -> dict[str, Tensor]:
+    def lend(self, inputs: Sequence[Segmented]) -> dict[str, Any]:
         if self.lender is None:
             return {}
-        lent = self.lender.lend(inputs, self.notes)
-        told = {"maps": torch.from_numpy(lent.maps)} if self.lender.maps else {}
-        if lent.term_ids.size:
-            told |= {"term_ids": torch.from_numpy(lent.term_ids), "term_mask": torch.from_numpy(lent.term_mask)}
-        return told
+        return {name: _tensors(value) for name, value in self.lender.told(inputs, self.notes).items()}
+
+
+def _tensors(value: Any) -> Any:
+    """Arrays as tensors, also in dicts."""
+    if isinstance(value, Mapping):
+        return {name: _tensors(part) for name, part in value.items()}
+    return torch.from_numpy(value)
 
 
 def _answers(
@@ -122,8 +125,8 @@ def _answers(
     device = next(model.parameters()).device
     with torch.no_grad():
         for group, batch in _reading(task, examples, cut, lending):
-            batch = batch.to(device)
-            found = task.answers(model.head, model.states(batch), batch)
+            states, batch, _ = model.read(batch.to(device))
+            found = task.answers(model.head, states, batch)
             for example, answer in zip(batch.example_of.tolist(), found, strict=True):
                 answers[group[example]].append(answer)
     return answers

@@ -19,7 +19,7 @@ from torch.nn.functional import gelu
 
 from wellread.errors import UsageError
 from wellread.mentions.segments import Segmented, Segmenter
-from wellread.nn.infusion import InfusedEncoder
+from wellread.nn.infusion import InfusedEncoder, Read
 from wellread.nn.packing import Packing, first_position
 
 E_contra = TypeVar("E_contra", contravariant=True)
@@ -39,7 +39,9 @@ class Batch:
     knowledge: Mapping[str, Tensor] = field(default_factory=dict)
     """What the encoder's infusions are given, by its keyword."""
     target: Any = None
-    """What the task wants of these examples (`Task.target`)."""
+    """What the task wants of these examples (`Task.prepare`)."""
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """What the encoder's infusions said besides the states, once it is read."""
 
     @property
     def pieces(self) -> int:
@@ -112,10 +114,14 @@ class Reader(nn.Module):
         self.encoder: Any = encoder
         self.head = head
 
+    def read(self, batch: Batch) -> tuple[Float[Tensor, "piece dim"], Batch, dict[str, Tensor]]:
+        """The hidden states of a batch's pieces, the batch with what was told besides, and losses of infusions."""
+        read: Read = self.encoder.read(batch.ids, batch.packing, batch.types, **batch.knowledge)
+        return read.states, replace(batch, told=read.told), read.losses
+
     def states(self, batch: Batch) -> Float[Tensor, "piece dim"]:
-        """The hidden states of a batch's pieces."""
-        states: Tensor = self.encoder.states(batch.ids, batch.packing, batch.types, **batch.knowledge)
-        return states
+        """The hidden states alone."""
+        return self.read(batch)[0]
 
 
 class TextHead(nn.Module):

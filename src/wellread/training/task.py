@@ -28,10 +28,11 @@ from wellread.nn.infusion import InfusedEncoder, infuse
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.task import Reader, Task, check_room
 from wellread.text import Document
+from wellread.training.kinds import Facts
 from wellread.training.loop import find_crew, seed_all, train
 from wellread.training.recipe import TaskRecipe
 from wellread.training.schedule import Schedule
-from wellread.training.tasks import Facts, find_kind, name_of, read_examples, read_parts
+from wellread.training.tasks import find_kind, name_of, read_examples, read_parts
 
 MODEL = "model"
 """The folder in a run that `load_task` reads."""

@@ -7,8 +7,7 @@ of a SQuAD file) is the task's `facts`: found once, kept with the model.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,34 +37,10 @@ from wellread.tasks.splits import split_by
 from wellread.tasks.squad import read_squad, split_squad, squad_version, write_predictions
 from wellread.tasks.tables import make_each, read_records
 from wellread.tasks.task import Task
+from wellread.training.kinds import Answers, Facts, Kind, Texts
 
 if TYPE_CHECKING:
     from wellread.training.recipe import TaskRecipe
-
-Facts = Mapping[str, Any]
-Texts = tuple[str, ...]
-Answers = Sequence[Sequence[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A family of tasks: everything that is different between one and another."""
-
-    read: Callable[[TaskRecipe, Facts, str, list[str]], Iterable[Any]]
-    """The examples of a file; what is broken is left out and told in the list."""
-    split: Callable[[Sequence[Any], int], tuple[list[Any], list[Any]]]
-    """(the rest, so many for development), by what examples say."""
-    build: Callable[[TaskRecipe, Facts, Tokenizer], Task[Any]]
-    write: Callable[[str | Path, Any, Sequence[Any], Answers], None] | None = None
-    """Answers of the task as its official script takes them; None where there is no such thing."""
-    facts: Callable[[TaskRecipe], dict[str, Any]] = lambda recipe: {}
-    """What the training file says that the recipe does not."""
-    has_gold: Callable[[Any], bool] = lambda example: example.label is not None
-    """Whether an example says what is right; test files keep it secret."""
-    example: Callable[[str, Texts], Any] | None = None
-    """An example of a text or two that a user asks about; None where that is not enough to ask."""
-    tell: Callable[[Any, Any], Any] = lambda task, answer: answer
-    """The task's answer as a person reads it."""
 
 
 def find_kind(task: str) -> Kind:

@@ -1,0 +1,40 @@
+"""What a kind of task is to the training room: how its data is read, split, asked and written (`training.tasks`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer
+
+from wellread.tasks.task import Task
+
+if TYPE_CHECKING:
+    from wellread.training.recipe import TaskRecipe
+
+Facts = Mapping[str, Any]
+Texts = tuple[str, ...]
+Answers = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A family of tasks: everything that is different between one and another."""
+
+    read: Callable[[TaskRecipe, Facts, str, list[str]], Iterable[Any]]
+    """The examples of a file; what is broken is left out and told in the list."""
+    split: Callable[[Sequence[Any], int], tuple[list[Any], list[Any]]]
+    """(the rest, so many for development), by what examples say."""
+    build: Callable[[TaskRecipe, Facts, Tokenizer], Task[Any]]
+    write: Callable[[str | Path, Any, Sequence[Any], Answers], None] | None = None
+    """Answers of the task as its official script takes them; None where there is no such thing."""
+    facts: Callable[[TaskRecipe], dict[str, Any]] = lambda recipe: {}
+    """What the training file says that the recipe does not."""
+    has_gold: Callable[[Any], bool] = lambda example: example.label is not None
+    """Whether an example says what is right; test files keep it secret."""
+    example: Callable[[str, Texts], Any] | None = None
+    """An example of a text or two that a user asks about; None where that is not enough to ask."""
+    tell: Callable[[Any, Any], Any] = lambda task, answer: answer
+    """The task's answer as a person reads it."""

@@ -24,6 +24,14 @@ def pytest_configure():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Lines that tell of progress after some seconds would make what is printed depend on the machine."""
+    from wellread import console
+
+    monkeypatch.setattr(console, "_LINE_EVERY", 3600.0)
+
+
 @pytest.fixture
 def wellread(monkeypatch, capfdbinary):
     """Run the command line in this process, with a text on stdin; gives the exit code, stdout and stderr.

@@ -17,7 +17,8 @@ from tests.kb.conftest import build_kb
 from wellread.errors import InputError, UsageError
 from wellread.kb.names import split, words
 from wellread.kb.records import Entity
-from wellread.knowledge import counting, engines, pairs, pmi
+from wellread.knowledge import corpus as corpora
+from wellread.knowledge import counting, engines, events, pairs, pmi
 from wellread.knowledge.arrays import map_arrays, save_arrays
 from wellread.knowledge.corpus import Corpus
 from wellread.knowledge.correlation import Correlation
@@ -116,20 +117,41 @@ def test_windows_are_events_of_their_own(texts, tmp_path, window, step):
     check(table, events, ALL)
 
 
-def test_small_blocks_chunks_and_ranges_give_the_same_table(texts, tmp_path, monkeypatch):
+def cut_small(monkeypatch, worth=1.2):
+    """Panels, blocks, parts and tasks of a few words each; some panels, then words that are sorted."""
+    for name, value in (
+        ("_PANEL", 7),
+        ("_PART_EVENTS", 50),
+        ("_TASK_ROWS", 5),
+        ("_WORTH_A_PANEL", worth),
+        ("_SHARE", 1 << 30),
+        ("_BLOCK_VISITS", 3000),
+        ("_TASK_VISITS", 500),
+    ):
+        monkeypatch.setattr(pairs, name, value)
+
+
+@pytest.mark.parametrize("worth", [0.0, 1.2, 1e9], ids=["panels", "both", "sorted"])
+def test_small_blocks_chunks_and_ranges_give_the_same_table(texts, tmp_path, monkeypatch, worth):
     path, events = texts
     whole = correlate(Corpus.of_files([path]), tmp_path / "whole.pmi", limits=ALL)
-    monkeypatch.setattr(pairs, "_BLOCK_VISITS", 3000)
-    monkeypatch.setattr(pairs, "_TASK_VISITS", 500)
+    cut_small(monkeypatch, worth)
     monkeypatch.setattr(counting, "BYTES_AN_ID", (512 << 20) // 2 // 800)
     monkeypatch.setattr(pmi, "_BYTES_AN_ENTRY", (512 << 20) // 2 // 100)
+    monkeypatch.setattr(pmi, "_HASHED", 9)
     made = Counter()
-    for home, name in ((counting, "arrange"), (pairs, "_write_pairs"), (pmi._Filler, "_final")):
+    for home, name in (
+        (counting, "arrange"),
+        (pairs, "_frequent_pairs"),
+        (pairs, "_rare_pairs"),
+        (pmi._Filler, "_final"),
+    ):
         monkeypatch.setattr(home, name, counted(made, name, getattr(home, name)))
     corpus = Corpus.of_files([path], shard_bytes=2000)
     cut = correlate(corpus, tmp_path / "cut.pmi", limits=ALL, memory="512MB", workers=1)
     assert made["arrange"] > 2
-    assert made["_write_pairs"] > 5
+    assert (made["_frequent_pairs"] > 5) == (worth < 2)
+    assert (made["_rare_pairs"] > 1) == (worth > 0)
     assert made["_final"] > 2
     check(cut, events, ALL)
     assert table_bytes(whole) == table_bytes(cut)
@@ -147,9 +169,10 @@ def table_bytes(table):
     return (table.folder / table.about["file"]).read_bytes()
 
 
-def test_several_workers_of_pairs_are_summed_by_sql(texts, tmp_path):
+def test_several_workers_of_pairs_are_summed_by_sql(texts, tmp_path, monkeypatch):
     path, _ = texts
     whole = correlate(Corpus.of_files([path]), tmp_path / "whole.pmi", limits=ALL)
+    cut_small(monkeypatch)
     corpus = Corpus.of_files([path], shard_bytes=2000)
     with DuckEngine(memory=1 << 30, workers=1, spill=tmp_path / "spill") as engine:
         engine.groups = 3
@@ -204,7 +227,9 @@ class _KilledError(BaseException):
 @pytest.mark.parametrize("moment", ["shard", "pairs", "sums", "table"])
 def test_a_count_that_was_killed_goes_on(texts, tmp_path, monkeypatch, moment):
     path, _ = texts
-    monkeypatch.setattr(pairs, "_BLOCK_VISITS", 3000)
+    cut_small(monkeypatch)
+    if moment == "sums":
+        monkeypatch.setattr(DuckEngine, "groups", 2)
     corpus = Corpus.of_files([path], shard_bytes=4000)
     whole = correlate(corpus, tmp_path / "whole.pmi", limits=ALL, workers=1)
     calls = Counter()
@@ -222,7 +247,7 @@ def test_a_count_that_was_killed_goes_on(texts, tmp_path, monkeypatch, moment):
         if moment == "shard":
             broken.setattr(engines, "count_shard", dies(count_shard, 2))
         elif moment == "pairs":
-            broken.setattr(pairs, "_write_pairs", dies(pairs._write_pairs, 2))
+            broken.setattr(counting, "save_pairs", dies(counting.save_pairs, 2))
         elif moment == "sums":
             broken.setattr(counting, "keep_positive", dies(counting.keep_positive, 1))
         else:
@@ -284,6 +309,45 @@ def test_what_reads_shards_reads_every_document_once(tmp_path):
     assert Corpus.of_files([folder], shard_bytes=1500).fingerprint == corpus.fingerprint
     (folder / "a.txt").write_text(plain + "\nmore")
     assert Corpus.of_files([folder], shard_bytes=1500).fingerprint != corpus.fingerprint
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_an_archive_is_counted_block_by_block(tmp_path, monkeypatch, killed):
+    documents = made_up(400)
+    (tmp_path / "plain.txt").write_text("\n".join(documents))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n".join(documents).encode()))
+    plain = correlate(Corpus.of_files([tmp_path / "plain.txt"]), tmp_path / "plain.pmi", limits=ALL, workers=1)
+    monkeypatch.setattr(corpora, "SHARD_BYTES", 500)
+    monkeypatch.setattr(corpora, "BLOCK_BYTES", 2000)
+    archive = Corpus.of_files([tmp_path / "a.txt.gz"])
+    assert len(archive.shards) == 1
+    counted_blocks = []
+    count_block = events._count_block
+
+    def count(texts, corpus, files):
+        if killed and len(counted_blocks) == 3:
+            counted_blocks.clear()
+            raise _KilledError
+        counted_blocks.append(files[0].name)
+        count_block(texts, corpus, files)
+
+    monkeypatch.setattr(events, "_count_block", count)
+    if killed:
+        with pytest.raises(_KilledError):
+            correlate(archive, tmp_path / "t.pmi", limits=ALL, workers=1)
+        killed = False
+    table = correlate(archive, tmp_path / "t.pmi", limits=ALL, workers=1)
+    assert table_bytes(table) == table_bytes(plain)
+    blocks = len(list((tmp_path / "t.pmi").glob("counted/*/words-*"))) - 1
+    assert table.about["corpora"][0]["blocks"] == {"0": blocks}
+    assert blocks > 5
+    begin = 3 if len(counted_blocks) < blocks else 0
+    assert counted_blocks == [f"words-000000-{block:06d}.parquet" for block in range(begin, blocks)] + [
+        "words-000000.parquet"
+    ]
+    next((tmp_path / "t.pmi").glob("counted/*/events-000000-000002*")).unlink()
+    with pytest.raises(InputError, match="is gone, so counts cannot be added up"):
+        correlate(archive, tmp_path / "t.pmi", workers=1)
 
 
 def test_a_document_is_a_line_a_paragraph_or_a_file(tmp_path):
@@ -560,7 +624,7 @@ def test_events_on_disk_are_the_distinct_words_of_each_document(tmp_path):
     assert arrays["words"].tolist() == [7]
 
 
-def test_counts_that_do_not_fit_16_bits_are_right(tmp_path):
+def test_counts_that_do_not_fit_16_bits_are_right(tmp_path, monkeypatch):
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -569,12 +633,14 @@ def test_counts_that_do_not_fit_16_bits_are_right(tmp_path):
     save_arrays(tmp_path / "events", arrays, {})
     pa.parquet.write_table(pa.table({"word": ["a", "b"], "n": [events, events]}), tmp_path / "words")
     pairs.arrange([(tmp_path / "words", tmp_path / "events")], pa.array(["a", "b"]), tmp_path / "chunk")
-    blocks = pairs.cut_blocks(np.array([events, events]), 2 * events, events)
-    for number, chunks in enumerate(([tmp_path / "chunk"], [tmp_path / "chunk"] * 2)):
-        path = tmp_path / f"pairs-{number}"
-        pairs.count_pairs(chunks, blocks, 2, least=1, threads=1, to=lambda _, path=path: path)
-        found = pa.parquet.read_table(path).to_pylist()
-        assert found == [{"left_word": 0, "right_word": 1, "n": events * len(chunks)}]
+    for worth in (0, 1e9):
+        monkeypatch.setattr(pairs, "_WORTH_A_PANEL", worth)
+        for times in (1, 2):
+            counts = np.array([events, events]) * times
+            blocks = pairs.cut_blocks(counts, 2 * events * times, events * times, 1 << 30)
+            chunks = [tmp_path / "chunk"] * times
+            found = pairs.count_pairs(chunks, blocks, counts, least=1, threads=1, done=lambda _: False)
+            assert [tuple(some.tolist() for some in each) for _, each in found] == [([0], [1], [events * times])]
 
 
 def test_a_corpus_is_the_same_however_its_path_is_spelled(tmp_path, monkeypatch):

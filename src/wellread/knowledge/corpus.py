@@ -3,7 +3,8 @@
 A document is a line of a text file (or a paragraph, or the whole file), the chosen fields of a JSONL line, or the
 description of an entity. A shard is some megabytes of documents, so that shards are read side by side, by any process
 that sees the files, and a count that was killed goes on with those that are missing. Plain files are cut where a
-document ends; a compressed file is one shard, however large.
+document ends. A compressed file is one shard, since it is read from its beginning; it comes in blocks, and one that was
+counted already is unpacked again, but not read.
 """
 
 from __future__ import annotations
@@ -13,22 +14,27 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import orjson
 
 from wellread.errors import InputError, UsageError
 from wellread.files import BROKEN, decode, open_bytes
-from wellread.kb.packaged import open_kb
-from wellread.kb.store import KnowledgeBase
+
+if TYPE_CHECKING:
+    from wellread.kb.store import KnowledgeBase
 
 Unit = Literal["line", "paragraph", "file"]
 Kind = Literal["text", "jsonl", "kb"]
 
 SHARD_BYTES = 8 << 20
+BLOCK_BYTES = 4 * SHARD_BYTES
+"""Text of an archive that is counted at once."""
 _ENTITIES = 1 << 16
 """Entities in a shard of a knowledge base."""
 _GROWTH = 4
@@ -98,6 +104,9 @@ class Corpus:
     @classmethod
     def of_kb(cls, kb: str | Path | KnowledgeBase, *, titles: bool = False, window: int = 0, step: int = 0) -> Corpus:
         """What a knowledge base says of its entities, with their titles if wanted; a description is a document."""
+        from wellread.kb.packaged import open_kb  # a worker that counts files starts without it
+        from wellread.kb.store import KnowledgeBase
+
         window, step = _windows(window, step)
         opened = kb if isinstance(kb, KnowledgeBase) else open_kb(kb)
         path = str(opened.path.resolve())
@@ -140,21 +149,45 @@ class Corpus:
 
     def documents(self, shard: int) -> Iterator[str]:
         """The texts of one shard."""
+        return chain.from_iterable(self.blocks(shard))
+
+    def blocks(self, shard: int) -> Iterator[Iterator[str]]:
+        """The texts of one shard block by block, which is always cut the same; one that is not wanted costs little."""
+        block: list[Callable[[], Iterator[str]]] = []
+        size = 0
+        for stretch, read in self._stretches(shard):
+            block.append(read)
+            size += stretch
+            if size >= BLOCK_BYTES:
+                yield _read_all(block)
+                block, size = [], 0
+        yield _read_all(block)
+
+    def _stretches(self, shard: int) -> Iterator[tuple[int, Callable[[], Iterator[str]]]]:
+        """Bytes of texts, and what reads them."""
         for piece in self.shards[shard]:
             if piece.kind == "kb":
-                yield from _described(piece, self.titles)
-            elif piece.kind == "jsonl":
-                for data, begin in _blocks(piece, "line"):
-                    yield from _fields(data, begin, piece.path, self.fields)
-            else:
-                for data, begin in _blocks(piece, self.unit):
-                    text = decode(data, f"{piece.path} (from byte {begin:,} on)" if begin else piece.path)
-                    if self.unit == "line":
-                        yield from text.split("\n")
-                    elif self.unit == "paragraph":
-                        yield from _BLANK_LINES.split(text)
-                    else:
-                        yield text
+                yield 0, partial(_described, piece, self.titles)
+                continue
+            for data, begin in _blocks(piece, "line" if piece.kind == "jsonl" else self.unit):
+                yield len(data), partial(self._texts, piece, data, begin)
+
+    def _texts(self, piece: Piece, data: bytes, begin: int) -> Iterator[str]:
+        if piece.kind == "jsonl":
+            yield from _fields(data, begin, piece.path, self.fields)
+            return
+        text = decode(data, f"{piece.path} (from byte {begin:,} on)" if begin else piece.path)
+        if self.unit == "line":
+            yield from text.split("\n")
+        elif self.unit == "paragraph":
+            yield from _BLANK_LINES.split(text)
+        else:
+            yield text
+
+
+def _read_all(block: Sequence[Callable[[], Iterator[str]]]) -> Iterator[str]:
+    for read in block:
+        yield from read()
 
 
 def _windows(window: int, step: int) -> tuple[int, int]:
@@ -301,6 +334,8 @@ def _fields(data: bytes, begin: int, path: str, fields: Sequence[str]) -> Iterat
 
 
 def _described(piece: Piece, titles: bool) -> Iterator[str]:
+    from wellread.kb.store import KnowledgeBase
+
     with KnowledgeBase.open(piece.path) as kb:
         rows = kb.connection.execute(
             "SELECT title, description FROM entities WHERE num >= ? AND num < ? ORDER BY num", (piece.begin, piece.end)

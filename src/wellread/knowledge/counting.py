@@ -2,9 +2,10 @@
 
     text ─► shards: words and events ─► SQL: words that count ─► chunks ─► pairs, block by block ─► SQL: sums ─► table
 
-Every step leaves whole files: what was killed goes on where it stopped. The events of all corpora stay in the table's
-folder (`counted/`), so that adding a corpus, or setting other limits, reads no old text, and gives the table that
-counting everything at once would give. The SQL below is all there is, for every engine.
+Where one machine counts all pairs their sums are whole, and go to the table without SQL. Every step leaves whole files:
+what was killed goes on where it stopped. The events of all corpora stay in the table's folder (`counted/`), so that
+adding a corpus, or setting other limits, reads no old text, and gives the table that counting everything at once would
+give. The SQL below is all there is, for every engine.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wellread.errors import InputError, StorageError, UsageError
 from wellread.files import only_writer, storage, write_atomically
@@ -27,9 +31,11 @@ from wellread.knowledge.corpus import Corpus
 from wellread.knowledge.correlation import FORMAT, MANIFEST, Correlation, Measure, read_about
 from wellread.knowledge.engines import Engine, EngineName, parse_memory, start_engine
 from wellread.knowledge.events import PLAN, missing, shard_files
-from wellread.knowledge.pairs import BYTES_AN_ID, MOST_IDS, Block, arrange, count_pairs, cut_blocks
-from wellread.knowledge.pmi import Counted, build_table, keep_positive
+from wellread.knowledge.pairs import BYTES_AN_ID, MOST_IDS, Block, arrange, count_pairs, cut_blocks, write_pairs
+from wellread.knowledge.pmi import Counted, build_table, keep_positive, save_pairs
 
+_WAY = 2
+"""Changes when pairs are cut into other blocks: what another version left is not gone on with."""
 WORDS = """
 SELECT word, CAST(SUM(n) AS BIGINT) AS events
 FROM word_parts
@@ -165,26 +171,29 @@ class _Run:
             self.progress.shards += 1
 
         self.engine.count_shards(corpus, todo, where, done)
+        blocks: dict[str, int] = {}
+        for path in where.glob("words-*-*.parquet"):
+            shard = str(int(path.stem.split("-")[1]))
+            blocks[shard] = blocks.get(shard, 0) + 1
+        told = {
+            "fingerprint": corpus.fingerprint,
+            "sources": list(corpus.sources),
+            "shards": len(sizes),
+            "blocks": blocks,
+        }
         events = words = ids = 0
-        for shard in range(len(sizes)):
-            arrays = map_arrays(shard_files(where, shard)[1])
+        for _, events_file in _whole(_counted_files(where, told)):
+            arrays = map_arrays(events_file)
             events += len(arrays["sizes"])
             words += int(arrays["words"][0])
             ids += len(arrays["ids"])
-        told = {"fingerprint": corpus.fingerprint, "sources": list(corpus.sources), "shards": len(sizes)}
         return {**told, "window": corpus.window, "step": corpus.step, "events": events, "words_read": words, "ids": ids}
 
     def make(self, corpora: Sequence[dict[str, Any]], limits: Limits) -> Correlation:
         """Make the table of the corpora that were counted, and put it in place."""
-        shards = [
-            shard_files(self._counted(one["fingerprint"]), shard) for one in corpora for shard in range(one["shards"])
-        ]
-        if lost := [str(file) for files in shards for file in files if not file.exists()]:
-            raise InputError(
-                f"{lost[0]} is gone, so counts cannot be added up; count all text anew into another folder"
-            )
+        shards = _whole(files for one in corpora for files in _counted_files(self._counted(one["fingerprint"]), one))
         settings = json.dumps(
-            [[one["fingerprint"] for one in corpora], asdict(limits), self.memory, self.engine.groups]
+            [_WAY, [one["fingerprint"] for one in corpora], asdict(limits), self.memory, self.engine.groups]
         )
         work = self.folder / f"work-{hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()}"
         for old in self.folder.glob("work-*"):
@@ -197,7 +206,7 @@ class _Run:
             WORDS.format(min_count=limits.min_count), {"word_parts": [words_file for words_file, _ in shards]}
         )
         counted = Counted(table["word"].to_pylist(), table["events"].to_numpy(), sum(one["events"] for one in corpora))
-        blocks = cut_blocks(counted.counts, sum(one["ids"] for one in corpora), counted.events)
+        blocks = cut_blocks(counted.counts, sum(one["ids"] for one in corpora), counted.events, self.memory)
         chunks = self._arrange(shards, table["word"].combine_chunks(), work, sum(one["ids"] for one in corpora))
         kept = self._count_pairs(chunks, blocks, counted, limits, work)
         made = build_table(
@@ -207,6 +216,7 @@ class _Run:
             measure=limits.measure,
             neighbours=limits.neighbours,
             memory=self.memory,
+            threads=self.engine.threads,
             work=work,
             tell=partial(setattr, self.progress, "step"),
         )
@@ -263,48 +273,57 @@ class _Run:
         """The pairs with PMI > 0 of each block, on disk."""
         groups = [list(chunks[number :: self.engine.groups]) for number in range(min(len(chunks), self.engine.groups))]
         kept = [work / f"kept-{number:06d}.safetensors" for number in range(len(blocks))]
-        if len(groups) == 1:
-            # Whole sums: while a block is counted, the one before is summed; little waits on disk.
-            with ThreadPoolExecutor(1) as behind:
-                summing: list[Future[None]] = []
-
-                def finish(number: int) -> None:
-                    self.progress.step = f"pairs, block {number + 1} of {len(blocks)}"
-                    summing.append(behind.submit(self._finish, number, counted, limits, kept[number], work))
-                    for earlier in summing[:-1]:
-                        earlier.result()
-                    del summing[:-1]
-
-                count_pairs(
-                    groups[0],
-                    blocks,
-                    len(counted.words),
-                    least=limits.min_pair,
-                    threads=self.engine.threads,
-                    to=partial(_part, work, 0),
-                    told=finish,
-                )
-                for last in summing:
-                    last.result()
+        if len(groups) == 1:  # its sums are whole, so that there is nothing for SQL to add up
+            self._keep_pairs(groups[0], blocks, counted, limits, kept)
             return kept
         self.progress.step = "pairs"
-        self.engine.run(partial(_count_group, groups, blocks, len(counted.words), work.resolve()), len(groups))
+        self.engine.run(partial(_count_group, groups, blocks, counted.counts, work.resolve()), len(groups))
         for number, path in enumerate(kept):
             self.progress.step = f"sums, block {number + 1} of {len(blocks)}"
             if not path.exists():
-                self._sum(number, len(groups), counted, limits, path, work)
+                parts = [_part(work, group, number) for group in range(len(groups))]
+                pairs = self.engine.query(PAIRS.format(min_pair=limits.min_pair), {"pair_parts": parts})
+                keep_positive(pairs, counted, path)
         return kept
 
-    def _finish(self, block: int, counted: Counted, limits: Limits, to: Path, work: Path) -> None:
-        """Sum a block, and leave its part empty: it is done."""
-        if not to.exists():
-            self._sum(block, 1, counted, limits, to, work)
-            with write_atomically(_part(work, 0, block)):
-                pass
+    def _keep_pairs(
+        self, chunks: Sequence[Path], blocks: Sequence[Block], counted: Counted, limits: Limits, kept: Sequence[Path]
+    ) -> None:
+        """While a block is counted, the one before is written."""
+        found = count_pairs(
+            chunks,
+            blocks,
+            counted.counts,
+            least=limits.min_pair,
+            threads=self.engine.threads,
+            done=lambda number: kept[number].exists(),
+            wanted=counted.positive,
+        )
+        with ThreadPoolExecutor(1) as behind:
+            writing: Future[None] | None = None
+            self.progress.step = f"pairs, block 1 of {len(blocks)}"
+            for number, pairs in found:
+                self.progress.step = f"pairs, block {min(number + 2, len(blocks))} of {len(blocks)}"
+                if writing is not None:
+                    writing.result()
+                writing = behind.submit(save_pairs, pairs, kept[number])
+            if writing is not None:
+                writing.result()
 
-    def _sum(self, block: int, groups: int, counted: Counted, limits: Limits, to: Path, work: Path) -> None:
-        parts = [_part(work, group, block) for group in range(groups)]
-        keep_positive(self.engine.query(PAIRS.format(min_pair=limits.min_pair), {"pair_parts": parts}), counted, to)
+
+def _counted_files(where: Path, told: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
+    """The words and events of all shards of a corpus, by what the manifest says of it."""
+    for shard in range(told["shards"]):
+        for block in range(told.get("blocks", {}).get(str(shard), 0)):
+            yield shard_files(where, shard, block)
+        yield shard_files(where, shard)
+
+
+def _whole(files: Iterable[tuple[Path, Path]]) -> list[tuple[Path, Path]]:
+    shards = list(files)
+    if lost := [str(file) for pair in shards for file in pair if not file.exists()]:
+        raise InputError(f"{lost[0]} is gone, so counts cannot be added up; count all text anew into another folder")
+    return shards
 
 
 def _part(work: Path, group: int, block: int) -> Path:
@@ -312,11 +331,13 @@ def _part(work: Path, group: int, block: int) -> Path:
 
 
 def _count_group(
-    groups: Sequence[Sequence[Path]], blocks: Sequence[Block], words: int, work: Path, number: int
+    groups: Sequence[Sequence[Path]], blocks: Sequence[Block], counts: NDArray[np.int64], work: Path, number: int
 ) -> None:
     """One worker's share: all pairs of its chunks, for SQL to add to those of the others."""
     chunks = [work / chunk.name for chunk in groups[number]]
-    count_pairs(chunks, blocks, words, least=1, threads=1, to=partial(_part, work, number))
+    to = partial(_part, work, number)
+    for block, pairs in count_pairs(chunks, blocks, counts, least=1, threads=1, done=lambda block: to(block).exists()):
+        write_pairs(to(block), pairs)
 
 
 def _about(folder: Path) -> dict[str, Any] | None:

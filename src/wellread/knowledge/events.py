@@ -2,8 +2,9 @@
 
 Words are those of `kb.names`, folded, without bare signs: "Jean-Paul's CAFÉ!" -> jean paul s cafe. A shard becomes two
 files: `events-N.safetensors` (the words of every event, by their place among the shard's) and `words-N.parquet` (each
-word, and in how many events it is), which is written last: where it is, the shard is done. The first is kept beside
-the table: with it counts can be added, or other limits be set, without reading the text again.
+word, and in how many events it is), which is written last: where it is, the shard is done. Both are kept beside the
+table: with them counts can be added, or other limits be set, without reading the text again. A large archive has such
+files for every block of it: all but the last are `events-N-B.safetensors` and `words-N-B.parquet`.
 """
 
 from __future__ import annotations
@@ -60,19 +61,31 @@ def _folded(word: str) -> str:
     return "".join(map(fold, word))
 
 
-def shard_files(folder: Path, shard: int) -> tuple[Path, Path]:
-    """Where the words and the events of a shard are."""
-    return folder / f"words-{shard:06d}.parquet", folder / f"events-{shard:06d}.safetensors"
+def shard_files(folder: Path, shard: int, block: int | None = None) -> tuple[Path, Path]:
+    """Where the words and the events of a shard are; of an archive's blocks the last has no number."""
+    name = f"{shard:06d}" if block is None else f"{shard:06d}-{block:06d}"
+    return folder / f"words-{name}.parquet", folder / f"events-{name}.safetensors"
 
 
 def count_shard(corpus: Corpus, shard: int, folder: Path) -> None:
-    """Read a shard, and write its events and words."""
+    """Read a shard, and write its events and words, block by block; blocks that are there are left alone."""
+    blocks = corpus.blocks(shard)
+    texts = next(blocks)
+    for number, after in enumerate(blocks):
+        files = shard_files(folder, shard, number)
+        if not files[0].exists():
+            _count_block(texts, corpus, files)
+        texts = after
+    _count_block(texts, corpus, shard_files(folder, shard))
+
+
+def _count_block(documents: Iterable[str], corpus: Corpus, files: tuple[Path, Path]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     places: dict[str, int] = {}
     ids, sizes, total = [np.zeros(0, np.uint32)], [np.zeros(0, np.uint32)], 0
-    for texts in _batches(corpus.documents(shard)):
+    for texts in _batches(documents):
         numbers, starts = _numbered(texts, places)
         total += len(numbers)
         if corpus.window:
@@ -80,13 +93,13 @@ def count_shard(corpus: Corpus, shard: int, folder: Path) -> None:
         for some, filled in zip(_once(numbers, starts, len(places)), (ids, sizes), strict=True):
             filled.append(some)
     there = np.concatenate(ids)
-    words_file, events_file = shard_files(folder, shard)
+    words_file, events_file = files
     words_read = np.array([total], np.int64)
     save_arrays(events_file, {"ids": there, "sizes": np.concatenate(sizes), "words": words_read}, {})
     counts = np.bincount(there, minlength=len(places))
     table = pa.table({"word": pa.array(list(places), pa.string()), "n": pa.array(counts, pa.int64())})
     with write_atomically(words_file) as file:
-        pq.write_table(table, file, compression="zstd")
+        pq.write_table(table, file, compression="zstd", use_dictionary=False)
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:

@@ -9,27 +9,34 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import InputError
-from wellread.kb.names import word_hash
+from wellread.kb.names import split, word_hash
 from wellread.knowledge.arrays import Blocks, Strings, map_arrays, save_arrays
 from wellread.knowledge.correlation import Measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from scipy.sparse import csc_array, csr_array
 
-_BYTES_AN_ENTRY = 40
+_BYTES_AN_ENTRY = 32
 """Memory of a row entry while rows are filled."""
+_LOGS = np.append(-np.inf, np.log(np.arange(1.0, 1 << 16)))
+_HASHED = 1 << 13
 
 Rows = tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.float32]]
 """Neighbours, in how many events both are, relevance."""
+Filled = tuple[NDArray[np.uint32], NDArray[np.int64]]
+"""Neighbours, and as one number in how many events both are and relevance."""
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,23 @@ class Counted:
     def pmi(self, left: NDArray[Any], right: NDArray[Any], together: NDArray[Any]) -> NDArray[np.float64]:
         """PMI of pairs of ids, natural logarithm."""
         logs = self._logs
-        return np.asarray(np.log(together) + np.log(self.events) - logs[left] - logs[right], np.float64)
+        value = self._log_of(together)
+        value += np.log(self.events)
+        value -= logs[left]
+        value -= logs[right]
+        return value
+
+    def _log_of(self, together: NDArray[Any]) -> NDArray[np.float64]:
+        """Most pairs meet a few times: their logarithms are looked up."""
+        if int(together.max(initial=0)) < len(_LOGS):
+            return np.asarray(_LOGS[together])
+        return np.asarray(np.log(together), np.float64)
+
+    def positive(self, left: NDArray[Any], right: NDArray[Any], together: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which pairs of ids meet more often than chance."""
+        if self.events < 1 << 31:
+            return np.asarray(together * np.int64(self.events) > self.counts[left] * self.counts[right])
+        return self.pmi(left, right, together) > 0  # products would not fit 64 bits
 
     @cached_property
     def _logs(self) -> NDArray[np.float64]:
@@ -55,19 +78,24 @@ class Counted:
 
 
 def keep_positive(pairs: pa.Table, counted: Counted, to: Path) -> None:
-    """Keep the pairs of a block that meet more often than chance (PMI > 0), sorted by left word, then right."""
+    """Keep the pairs of a block, as SQL summed them, that meet more often than chance (PMI > 0)."""
+    left, right, together = (pairs[name].to_numpy() for name in ("left_word", "right_word", "events"))
+    wanted = counted.positive(left, right, together)
+    left, right, together = left[wanted], right[wanted], together[wanted]
+    order = np.argsort(right, kind="stable")  # SQL gives them in any order
+    save_pairs((left[order], right[order], together[order]), to)
+
+
+def save_pairs(pairs: tuple[NDArray[Any], ...], to: Path) -> None:
+    """Write the pairs of a block, whose right words rise for every left word, by left word."""
     from scipy.sparse import coo_array
 
-    left, right, together = (pairs[name].to_numpy() for name in ("left_word", "right_word", "events"))
-    if counted.events < 1 << 31:
-        wanted = together * counted.events > counted.counts[left] * counted.counts[right]
-    else:  # products would not fit 64 bits
-        wanted = counted.pmi(left, right, together) > 0
-    left, right, together = left[wanted], right[wanted], together[wanted].astype(np.uint32)
+    left, right, together = pairs
     first, over = (int(left.min()), int(left.max()) + 1) if len(left) else (0, 0)
-    block = coo_array((together, (left - first, right)), shape=(over - first, len(counted.words)))
+    words = int(right.max(initial=0)) + 1
+    block = coo_array((together.astype(np.uint32, copy=False), (left - first, right)), shape=(over - first, words))
     block.has_canonical_format = True  # no pair comes twice
-    rows = block.tocsc().tocsr()  # each turn goes by counting, and leaves rows sorted
+    rows = block.tocsr()  # goes by counting, and leaves the order within a row
     sorted_left = np.repeat(np.arange(first, over, dtype=np.uint32), np.diff(rows.indptr))
     save_arrays(to, {"left": sorted_left, "right": rows.indices.astype(np.uint32), "together": rows.data}, {})
 
@@ -80,6 +108,7 @@ def build_table(
     measure: Measure,
     neighbours: int,
     memory: int,
+    threads: int,
     work: Path,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -87,9 +116,11 @@ def build_table(
     size = len(counted.words)
     tell("the largest PMI")
     z, degrees = 0.0, np.zeros(size, np.int64)
-    for left, right, together in _read(kept):
-        z = max(z, float(counted.pmi(left, right, together).max(initial=0.0)))
-        degrees += np.bincount(left, minlength=size) + np.bincount(right, minlength=size)
+    with ThreadPoolExecutor(threads) as pool:
+        for first, largest, lefts, rights in pool.map(partial(_degrees, counted), kept):
+            z = max(z, largest)
+            degrees[first : first + len(lefts)] += lefts
+            degrees[: len(rights)] += rights
     if not z:
         raise InputError(
             f"no two words of {counted.events:,} events meet often enough to be correlated; count more text, smaller "
@@ -100,13 +131,13 @@ def build_table(
         value = counted.npmi(left, right, together) if measure == "npmi" else counted.pmi(left, right, together) / z
         return value.astype(np.float32)
 
-    filler = _Filler(kept, scores, degrees, memory)
+    filler = _Filler(kept, scores, degrees, memory, work)
     if neighbours and int(degrees.max()) > neighbours:
         tell("the nearest neighbours")
         filler.keep_nearest(neighbours)
     tell("the table")
     name = f"table-{uuid.uuid4().hex[:12]}.safetensors"
-    arrays = filler.arrays(work)
+    arrays = filler.arrays()
     save_arrays(folder / name, {**_word_arrays(counted), **arrays}, {})
     return {
         "file": name,
@@ -116,14 +147,20 @@ def build_table(
     }
 
 
-def _read(kept: Sequence[Path]) -> Iterator[tuple[NDArray[np.uint32], ...]]:
-    for path in kept:
-        arrays = map_arrays(path)
-        yield arrays["left"], arrays["right"], arrays["together"]
+def _read(kept: Path) -> tuple[NDArray[np.uint32], ...]:
+    arrays = map_arrays(kept)
+    return arrays["left"], arrays["right"], arrays["together"]
+
+
+def _degrees(counted: Counted, kept: Path) -> tuple[int, float, NDArray[np.int64], NDArray[np.int64]]:
+    """The first left word of a block, its largest PMI, and how many pairs each left and each right word has."""
+    left, right, together = _read(kept)
+    first, starts = _starts(left)
+    return first, float(counted.pmi(left, right, together).max(initial=0.0)), np.diff(starts), np.bincount(right)
 
 
 def _word_arrays(counted: Counted) -> dict[str, NDArray[Any]]:
-    hashes = np.array([word_hash(word) for word in counted.words], np.uint64)
+    hashes = _hashes(counted.words)
     order = np.argsort(hashes)
     return {
         **Strings.pack((word.encode("utf-8", "surrogatepass") for word in counted.words), "words"),
@@ -133,23 +170,39 @@ def _word_arrays(counted: Counted) -> dict[str, NDArray[Any]]:
     }
 
 
+def _hashes(words: Sequence[str]) -> NDArray[np.uint64]:
+    """The hash of every word; many at once where that may be."""
+    some = []
+    for begin in range(0, len(words), _HASHED):
+        few = words[begin : begin + _HASHED]
+        text = " ".join(few)
+        found = split(text).hashes if text.isascii() else np.zeros(0, np.uint64)
+        some.append(found if len(found) == len(few) else np.array([word_hash(word) for word in few], np.uint64))
+    return np.concatenate(some)
+
+
 class _Filler:
     """Fills rows of neighbours from blocks of pairs, some rows at a time."""
 
     def __init__(
-        self, kept: Sequence[Path], scores: Callable[..., NDArray[np.float32]], degrees: NDArray[np.int64], memory: int
+        self,
+        kept: Sequence[Path],
+        scores: Callable[..., NDArray[np.float32]],
+        degrees: NDArray[np.int64],
+        memory: int,
+        work: Path,
     ) -> None:
-        self.kept, self.scores, self.degrees = kept, scores, degrees
+        self.kept, self.scores, self.degrees, self.work = kept, scores, degrees, work
         self._floors: NDArray[np.float32] | None = None
         """Of each word, the relevance of its last neighbour that counts; ties with it stay."""
         self._ranges = list(_ranges(degrees, max(1, memory // 2 // _BYTES_AN_ENTRY)))
-        self._filled: Rows | None = None
+        self._filled: Filled | None = None
 
     def keep_nearest(self, most: int) -> None:
         """From here on only pairs among the `most` nearest of either word."""
         floors = np.zeros(len(self.degrees), np.float32)
         for begin, end in self._ranges:
-            scores = self._fill(begin, end)[2]
+            scores = _scores_of(self._fill(begin, end)[1])
             stops = np.cumsum(self.degrees[begin:end])
             for row in np.flatnonzero(self.degrees[begin:end] > most):
                 degree = self.degrees[begin + row]
@@ -157,53 +210,72 @@ class _Filler:
                 floors[begin + row] = np.partition(of_row, degree - most)[degree - most]
         self._floors = floors
 
-    def _fill(self, begin: int, end: int) -> Rows:
-        """The rows of some words, one behind the other; where one range is all, they are filled once.
+    def _fill(self, begin: int, end: int) -> Filled:
+        """The rows of some words, one behind the other: neighbours, and what is told of each; filled once.
 
         Blocks have rising left words. So a row gets first the words before its own, from the right column of the blocks
         up to its own, then those after it, from the left column of that: it is sorted without sorting.
         """
         if self._filled is not None:
             return self._filled
-        total = int(self.degrees[begin:end].sum())
-        rows = np.empty(total, np.uint32), np.empty(total, np.uint32), np.empty(total, np.float32)
-        cursor = np.cumsum(self.degrees[begin:end]) - self.degrees[begin:end]
-        for left, right, together in _read(self.kept):
-            score = self.scores(left, right, together)
-            order = _by_right(left, right, len(self.degrees))
-            for row, column, turned in ((right, left, order), (left, right, None)):
-                given = (
-                    (row, column, together, score)
-                    if turned is None
-                    else tuple(some[turned] for some in (row, column, together, score))
-                )
-                if begin > 0 or end < len(self.degrees):
-                    here = (given[0] >= begin) & (given[0] < end)
-                    given = tuple(some[here] for some in given)
-                sizes = np.bincount(given[0] - np.uint32(begin), minlength=end - begin)
-                moves = cursor - (np.cumsum(sizes) - sizes)
-                places = np.arange(len(given[0])) + np.repeat(moves, sizes)
-                for filled, some in zip(rows, given[1:], strict=True):
-                    filled[places] = some
-                cursor += sizes
+        file = self.work / f"filled-{begin:09d}.safetensors"
+        if file.exists():
+            arrays = map_arrays(file)
+            return arrays["neighbours"], arrays["told"]
+        degrees = self.degrees[begin:end]
+        cursor = np.cumsum(degrees) - degrees
+        neighbours, told = np.empty(int(degrees.sum()), np.uint32), np.empty(int(degrees.sum()), np.int64)
+        for by_right, by_left, first in _ahead(partial(self._turned, begin, end), self.kept):
+            # Rows of the first are right words, and its columns count from the first left word; of the second it is the
+            # other way round.
+            for block, row, column in ((by_right, begin, first), (by_left, first, 0)):
+                low, high = (int(np.clip(at - row, 0, len(block.indptr) - 1)) for at in (begin, end))
+                starts = block.indptr[low : high + 1]
+                these, its = slice(starts[0], starts[-1]), slice(row + low - begin, row + high - begin)
+                places = np.arange(starts[-1] - starts[0])
+                places += np.repeat(cursor[its] - (starts[:-1] - starts[0]), np.diff(starts))
+                neighbours[places] = block.indices[these].view(np.uint32) + np.uint32(column)
+                told[places] = block.data[these]
+                cursor[its] += np.diff(starts)
         if len(self._ranges) == 1:
-            self._filled = rows
-        return rows
+            self._filled = neighbours, told
+        else:
+            save_arrays(file, {"neighbours": neighbours, "told": told}, {})
+        return neighbours, told
+
+    def _turned(self, begin: int, end: int, kept: Path) -> tuple[csc_array, csr_array, int]:
+        """A block by right word, for those of some words, and by left word, from its first left word on."""
+        from scipy.sparse import csr_array
+
+        left, right, together = _read(kept)
+        both = np.empty((len(left), 2), np.uint32)
+        both[:, 0], both[:, 1] = together, self.scores(left, right, together).view(np.uint32)
+        told, columns = both.view(np.int64)[:, 0], right.view(np.int32)
+        first, starts = _starts(left)
+        height, words = len(starts) - 1, len(self.degrees)
+        block = csr_array((told, columns, starts), shape=(height, words))
+        if begin == 0 and end == words:
+            return block.tocsc(), block, first
+        here = (columns >= begin) & (columns < end)
+        passed = np.append(np.int32(0), np.cumsum(here, dtype=np.int32))
+        those = csr_array((told[here], columns[here] - np.int32(begin), passed[starts]), shape=(height, end - begin))
+        return those.tocsc(), block, first
 
     def _final(self, begin: int, end: int) -> tuple[NDArray[np.int64], Rows]:
         """The rows without what is not among the nearest, and how long each is now."""
-        rows = self._fill(begin, end)
+        neighbours, told = self._fill(begin, end)
         degrees = self.degrees[begin:end]
-        if self._floors is None:
-            return degrees, rows
-        neighbours, _, scores = rows
-        own = np.repeat(np.arange(begin, end), degrees)
-        wanted = (scores >= self._floors[own]) | (scores >= self._floors[neighbours])
-        left = np.bincount(own[wanted] - begin, minlength=end - begin)
-        return left, (neighbours[wanted], rows[1][wanted], scores[wanted])
+        if self._floors is not None:
+            scores = _scores_of(told)
+            dropped = scores < self._floors[neighbours]
+            dropped &= scores < np.repeat(self._floors[begin:end], degrees)
+            rows = np.searchsorted(np.cumsum(degrees), np.flatnonzero(dropped), "right")
+            degrees = degrees - np.bincount(rows, minlength=end - begin)
+            neighbours, told = neighbours[~dropped], told[~dropped]
+        return degrees, (neighbours, told.view(np.uint32)[::2], _scores_of(told))
 
-    def arrays(self, work: Path) -> dict[str, NDArray[Any] | Blocks]:
-        """The arrays of all rows; what does not fit in memory goes over files in `work`."""
+    def arrays(self) -> dict[str, NDArray[Any] | Blocks]:
+        """The arrays of all rows; what does not fit in memory goes over files."""
         names = ("neighbours", "together", "scores")
         if len(self._ranges) == 1:
             degrees, rows = self._final(*self._ranges[0])
@@ -212,7 +284,7 @@ class _Filler:
         for number, some in enumerate(self._ranges):
             degrees, rows = self._final(*some)
             all_degrees.append(degrees)
-            files.append(work / f"rows-{number:06d}.safetensors")
+            files.append(self.work / f"rows-{number:06d}.safetensors")
             save_arrays(files[-1], dict(zip(names, rows, strict=True)), {})
         starts = np.append(0, np.cumsum(np.concatenate(all_degrees)))
         dtypes: tuple[type[np.generic], ...] = (np.uint32, np.uint32, np.float32)
@@ -225,16 +297,24 @@ class _Filler:
         }
 
 
-def _by_right(left: NDArray[np.uint32], right: NDArray[np.uint32], words: int) -> NDArray[np.int32]:
-    """The order of a block's pairs by right word, then left; found by counting."""
-    from scipy.sparse import csr_array
+def _scores_of(told: NDArray[np.int64]) -> NDArray[np.float32]:
+    return told.view(np.float32)[1::2]
 
-    first = int(left[0]) if len(left) else 0
-    sizes = np.bincount(left - np.uint32(first))
-    starts = np.append(0, np.cumsum(sizes)).astype(np.int32)
-    places = np.arange(len(right), dtype=np.int32)
-    block = csr_array((places, right.view(np.int32), starts), shape=(len(sizes), words))
-    return np.asarray(block.tocsc().data, np.int32)
+
+def _starts(left: NDArray[np.uint32]) -> tuple[int, NDArray[np.int32]]:
+    """The first of some sorted left words, and where that and each after it starts."""
+    first, over = (int(left[0]), int(left[-1]) + 1) if len(left) else (0, 0)
+    return first, np.searchsorted(left, np.arange(first, over + 1, dtype=np.uint32)).astype(np.int32)
+
+
+def _ahead(work: Callable[[Path], Made], given: Sequence[Path]) -> Iterator[Made]:
+    """What work makes of each; while one is used, the next is made."""
+    with ThreadPoolExecutor(1) as pool:
+        made = [pool.submit(work, one) for one in given[:1]]
+        for number in range(len(given)):
+            now = made.pop().result()
+            made += [pool.submit(work, one) for one in given[number + 1 : number + 2]]
+            yield now
 
 
 def _ranges(degrees: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:

@@ -25,6 +25,7 @@ from wellread.training.checkpoint import load_weights
 from wellread.training.loop import seed_all, train
 from wellread.training.run import Run, read_log
 from wellread.training.schedule import Schedule
+from wellread.training.stopping import stop_if_asked
 
 SCHEDULE = Schedule(steps=12, learning_rate=0.02, accumulate=2, evaluate_every=4, seed=3)
 
@@ -285,6 +286,18 @@ def test_a_run_killed_by_sigkill_and_started_again_ends_with_the_same_bits(tmp_p
     assert not (tmp_path / "scores.json").exists()
     assert "going on after step" in end(start(tmp_path), tmp_path)
     assert_same(tmp_path, whole)
+
+
+def test_an_interruption_in_the_last_moments_is_not_forgotten(tmp_path):
+    def interrupt(report):
+        if report["step"] == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    train(Toy(), SCHEDULE, tmp_path, on_report=interrupt)
+    assert Run(tmp_path).scores() is not None
+    with pytest.raises(KeyboardInterrupt):
+        stop_if_asked()
+    stop_if_asked()
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])

@@ -18,12 +18,9 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from os import write
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +45,7 @@ from wellread.training.learner import Learner, Predicts
 from wellread.training.optimizer import add_gradients, build_optimizer
 from wellread.training.run import Run
 from wellread.training.schedule import Schedule
+from wellread.training.stopping import listening
 
 _REPORTS = 200
 """About how many lines of losses a log has, besides those of evaluations."""
@@ -89,7 +87,7 @@ def train(
             run.open(schedule if recipe is None else recipe, resume=resume)
         crew.wait_for_everyone()
         if run.scores() is None:
-            with _listening() as asked:
+            with listening() as asked:
                 _Training(learner, schedule, run, crew, save_seconds, on_report, asked).go()
         elif crew.is_main_process:
             console.note(f"{run.folder} is finished; to train anew, give another folder")
@@ -371,27 +369,6 @@ def _at_rest(model: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in modes:
             part.training = mode
-
-
-@contextlib.contextmanager
-def _listening() -> Iterator[list[int]]:
-    """Note a Ctrl-C or a polite kill and let the step end; a second one is obeyed at once."""
-    asked: list[int] = []
-
-    def note(number: int, frame: object) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-        # Not by print, which a signal may have interrupted.
-        write(2, b"stopping after this step; once more stops at once, without saving\n")
-
-    kinds = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    before = [(kind, signal.signal(kind, note)) for kind in kinds]
-    try:
-        yield asked
-    finally:
-        for kind, handler in before:
-            signal.signal(kind, handler)
 
 
 @contextlib.contextmanager

@@ -35,6 +35,18 @@ def test_two_arms_are_trained_and_held_against_each_other(wellread):
     assert wellread(*written, "--format", "markdown").out.startswith("| arm | RTE | Δ RTE |\n| --- |")
 
 
+def test_a_run_that_fails_makes_the_exit_code_that_of_a_training(wellread, tmp_path):
+    (tmp_path / "arms.toml").write_text("[arms]\nplain = {}\nwild = { schedule.learning_rate = 1e30 }\n")
+    asked = ["compare", "rte.toml", "--arms", "arms.toml", "--seeds", 1, "--no-costs", "--to", "c"]
+    done = wellread(*asked, "--set", "schedule.steps=2")
+    assert done.code == 8
+    assert "│ wild  │ –" in done.out
+    assert "–: no score, because 1 run failed:\n- RTE, wild, seed 0: the " in done.out
+    last = done.err.splitlines()[-1]
+    assert last.startswith("error: 1 of 2 runs failed, the first: RTE, wild, seed 0: the ")
+    assert last.endswith("mend that and give the same command, which tries them again")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -14,9 +14,10 @@ from scipy import stats
 
 from tests.tasking import rte_recipe
 from tests.test_task_recipe import PROCESSES  # noqa: F401  # its server has imported what our processes need
-from wellread.errors import InputError, TrainingError, UsageError
+from wellread.errors import InputError, StorageError, TrainingError, UsageError
 from wellread.evaluation.comparison import Cost, make_table, student
 from wellread.pictures import plots
+from wellread.tasks.learner import TaskLearner
 from wellread.training import compare as module
 from wellread.training import cost
 from wellread.training.arms import apply_arms, arms_of, read_arms, vary
@@ -59,6 +60,13 @@ def test_every_combination_is_an_arm_but_the_plain_encoder_is_one():
     assert (last.infusions, last.maps.maps, last.kam.alpha) == (("kam",), ("entity", "phrase"), 0.2)
     layers = vary(TaskRecipe("RTE", "kam"), ["kam.layers=0+2,1"])
     assert [arm.kam.layers for arm in layers.values()] == [(0, 2), (1,)]
+
+
+def test_lists_are_varied_as_toml_has_them_too():
+    base = TaskRecipe("RTE", "kam")
+    told = vary(base, ["""maps.maps=[],["entity"], ['entity', "phrase"]"""])
+    assert told == vary(base, ["maps.maps=none,entity,entity+phrase"])
+    assert list(told) == ["none", "entity", "entity+phrase"]
 
 
 def test_arms_of_a_file_change_what_they_name_and_nothing_else(tmp_path):
@@ -211,16 +219,103 @@ def test_runs_in_processes_end_as_those_in_one(recipe, tmp_path, monkeypatch, un
     assert "learning from 40 examples of RTE" in (tmp_path / "2/RTE/kam/0/said.txt").read_text()
 
 
-def test_a_run_that_fails_or_is_killed_ends_the_comparison_and_the_runs_that_wait():
-    for error, message in (
-        (InputError("no such file"), "no such file"),
-        (BrokenProcessPool(), "a run was killed from"),
-    ):
+def test_a_run_that_is_killed_ends_the_comparison_and_the_runs_that_wait():
+    for error, message in ((ValueError("a bug"), "a bug"), (BrokenProcessPool(), "a run was killed from")):
         failed, waiting = Future(), Future()
         failed.set_exception(error)
-        with pytest.raises((InputError, TrainingError), match=message):
+        with pytest.raises((ValueError, TrainingError), match=message):
             list(module._finished({failed: None, waiting: None}))
         assert waiting.cancelled()
+
+
+def test_a_run_that_fails_in_a_process_is_told_and_those_that_wait_go_on():
+    error, fine = TrainingError("the loss is nan"), Future()
+    failed = Future()
+    failed.set_exception(error)
+    fine.set_result(3.0)
+    assert sorted(module._finished({failed: "b", fine: "a"}), key=str) == [("a", 3.0, None), ("b", 0.0, error)]
+
+
+@pytest.fixture
+def ends(monkeypatch, undrawn):
+    """Runs that end as a table says, by arm: a score, or an error; each is counted."""
+    told, calls = {}, []
+
+    def train(recipe, folder, *, notes, keep_model, resume):
+        calls.append((recipe.batch, recipe.schedule.seed, resume))
+        end = told.get((recipe.batch, recipe.schedule.seed), 0.5)
+        Run(folder).open(recipe, resume=resume)
+        if isinstance(end, Exception):
+            raise end
+        Run(folder).result.write_text(json.dumps({"score": "auc", "scores": {"auc": end}}))
+
+    monkeypatch.setattr(module, "train_task", train)
+    return told, calls
+
+
+def test_a_run_that_fails_or_scores_no_number_leaves_a_gap_and_is_tried_again(recipe, tmp_path, capsys, ends):
+    told, calls = ends
+    arms = {name: replace(recipe, batch=batch) for name, batch in (("plain", 1), ("wild", 2), ("flat", 3), ("good", 4))}
+    told |= {(1, 1): 0.6, (4, 1): 0.7, (2, 1): TrainingError("the loss is nan\nat step 7"), (3, 0): math.nan}
+    table = compare({"RTE": arms}, [0, 1], tmp_path, measure=False)
+    assert [(one.arm, one.seed) for one in table.failed] == [("flat", 0), ("wild", 1)]
+    means = {arm: table.cells[arm, "RTE"].summary.mean for arm in arms}
+    assert math.isnan(means["wild"])
+    assert math.isnan(means["flat"])
+    assert (means["plain"], means["good"]) == pytest.approx((0.55, 0.6))
+    assert "RTE, wild, seed 1: failed: the loss is nan at step 7;" in capsys.readouterr().err
+    assert (tmp_path / "RTE/wild/1/failed.txt").read_text() == "the loss is nan\nat step 7\n"
+    written = (tmp_path / "table.md").read_text()
+    assert "| wild | – | – |" in written
+    assert "- RTE, flat, seed 0: its score (auc) is nan, no number\n- RTE, wild, seed 1: the loss is nan at" in written
+    assert json.loads((tmp_path / "table.json").read_text())["arms"]["wild"]["RTE"]["scores"] == [0.5, None]
+    calls.clear()
+    told.clear()
+    changed = {
+        **arms,
+        "wild": replace(arms["wild"], batch=5),
+    }  # of the runs of an arm, only those that failed may differ
+    with pytest.raises(UsageError, match=r"wild.0 holds a run with another recipe"):
+        compare({"RTE": changed}, [0, 1], tmp_path, measure=False)
+    again = compare({"RTE": arms}, [0, 1], tmp_path, measure=False)
+    assert calls == [(3, 0, False), (2, 1, False)]
+    assert again.failed == ()
+    assert not (tmp_path / "RTE/wild/1/failed.txt").exists()
+
+
+def test_a_run_that_failed_may_be_tried_with_another_recipe(recipe, tmp_path, ends):
+    told, calls = ends
+    arms = {"plain": replace(recipe, batch=1), "wild": replace(recipe, batch=2)}
+    told[2, 0] = TrainingError("the loss is nan")
+    compare({"RTE": arms}, [0], tmp_path, measure=False)
+    tamed = {**arms, "wild": replace(recipe, batch=3)}
+    assert compare({"RTE": tamed}, [0], tmp_path, measure=False).failed == ()
+    assert calls[-1] == (3, 0, False)
+
+
+def test_what_is_wrong_with_the_first_run_but_its_training_is_told_at_once(recipe, tmp_path, ends):
+    told, calls = ends
+    arms = {"plain": replace(recipe, batch=1), "other": replace(recipe, batch=2)}
+    for first in (InputError("no such file"), StorageError("the disk is full")):
+        told[1, 0] = first
+        with pytest.raises(type(first), match=str(first)):
+            compare({"RTE": arms}, [0], tmp_path / "a", measure=False)
+    assert len(calls) == 2
+    told.clear()
+    told[2, 0] = InputError("no table")
+    (only,) = compare({"RTE": arms}, [0], tmp_path / "b").failed  # and what cannot be trained costs nothing
+    assert str(only) == "RTE, other, seed 0: no table"
+    told[2, 0] = StorageError("the disk is full")
+    with pytest.raises(StorageError, match="the disk is full"):
+        compare({"RTE": arms}, [0], tmp_path / "b", measure=False)
+
+
+def test_a_training_that_diverges_is_told_by_the_loop_and_the_others_go_on(recipe, tmp_path, undrawn):
+    wild = replace(recipe, schedule=replace(recipe.schedule, learning_rate=1e30))
+    table = compare({"RTE": {"plain": replace(recipe, infusion="none"), "wild": wild}}, [0], tmp_path, measure=False)
+    (only,) = table.failed
+    assert only.arm == "wild"
+    assert "at step 2; try a lower learning_rate" in only.why
 
 
 def test_cores_are_counted_on_systems_that_do_not_tell_which_a_process_may_use(monkeypatch):
@@ -283,6 +378,29 @@ def test_the_table_reads_as_it_should():
     assert "ms/step" not in make_table(SCORES, [0, 1, 2]).to_markdown()
 
 
+def test_what_a_missing_score_has_a_part_in_is_not_told():
+    gap = {**SCORES, "kam": {"RTE": [0.63, math.nan, 0.62], "CoLA": SCORES["kam"]["CoLA"]}}
+    table, whole = make_table(gap, [0, 1, 2]), make_table(SCORES, [0, 1, 2])
+    kam = dict(zip(table.header(), table.rows()[1], strict=True))
+    assert [name for name, told in kam.items() if told == "–"] == ["RTE", "Δ RTE", "mean", "Δ mean"]
+    assert kam["CoLA"] == whole.rows()[1][3]
+    assert table.rows()[2][1] == whole.rows()[2][1]
+    # The other arms are then the only ones that p is corrected for.
+    assert table.cells["other", "mean"].difference.t_p_holm == table.cells["other", "mean"].difference.t_p
+    first = make_table({"plain": gap["kam"], "other": SCORES["other"]}, [0, 1, 2])
+    assert first.rows()[0][1:3] == ("–", "")
+    assert first.rows()[1][1:3] == ("60.00 ± 2.00", "–")
+    json.loads(table.to_json(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    endless = {**gap, "kam": {"RTE": [0.63, math.inf, 0.62], "CoLA": SCORES["kam"]["CoLA"]}}
+    assert make_table(endless, [0, 1, 2]).rows() == table.rows()
+
+
+def test_costs_without_those_of_the_first_arm_are_told_alone():
+    costs = {("kam", "RTE"): Cost(100, 50, 1, 0.1, 10**6, 5)}
+    table = make_table({arm: {"RTE": scores["RTE"]} for arm, scores in SCORES.items()}, [0, 1, 2], costs=costs)
+    assert table.cost_rows() == [("kam", "100", "50", "1", "100.0", "–", "1", "–")]
+
+
 def test_scores_that_are_missing_are_named():
     with pytest.raises(
         InputError, match="the arm 'kam' has not the scores of all 3 seeds of RTE; let every run finish"
@@ -306,6 +424,15 @@ def test_a_comparison_is_drawn_with_a_panel_for_each_column(tmp_path):
     assert plots.save(figure, tmp_path / "table")[0].stat().st_size > 1000
 
 
+def test_a_gap_in_the_scores_is_drawn_as_one(tmp_path):
+    gap = {**SCORES, "kam": {"RTE": [0.63, math.nan, 0.62], "CoLA": SCORES["kam"]["CoLA"]}}
+    for scores, dashes in ((gap, [1, 0, 1]), ({arm: gap[arm] for arm in ("kam", "plain", "other")}, [3, 0, 3])):
+        figure = plots.draw_comparison(json.loads(make_table(scores, [0, 1, 2]).to_json()))
+        assert [[text.get_text() for text in panel.texts] for panel in figure.axes] == [["–"] * n for n in dashes]
+        plots.save(figure, tmp_path / "table")
+    assert figure.axes[0].get_xlabel() == "points over kam (–)"
+
+
 # Costs.
 
 
@@ -321,6 +448,25 @@ def test_costs_count_weights_and_what_the_forward_pass_keeps(recipe, tmp_path):
         assert each.memory == each.activations + 16 * each.parameters
         assert each.step_seconds > 0
     assert kam.activations != plain.activations
+
+
+def test_a_step_is_clipped_and_as_precise_as_the_schedule_says(recipe, tmp_path, monkeypatch):
+    clips, kinds = [], set()
+    monkeypatch.setattr(cost.nn.utils, "clip_grad_norm_", lambda weights, most: clips.append((len(weights), most)))
+    whole = TaskLearner.loss
+
+    def loss(self, batch):
+        kinds.add(torch.is_autocast_enabled("cpu"))
+        return whole(self, batch)
+
+    monkeypatch.setattr(TaskLearner, "loss", loss)
+    for precision in ("fp32", "bf16"):
+        kinds.clear()
+        wanted = replace(recipe, schedule=replace(recipe.schedule, clip=0.25, precision=precision))
+        cost.measure_costs({"kam": wanted, "plain": replace(wanted, infusion="none")}, tmp_path / "notes", rounds=2)
+        assert kinds == {precision == "bf16"}
+    assert {most for _, most in clips} == {0.25}
+    assert len({count for count, _ in clips}) == 2  # of each arm its own weights
 
 
 def test_adapters_have_few_weights_that_learn(recipe, tmp_path):

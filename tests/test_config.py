@@ -155,8 +155,30 @@ def test_changes_from_the_command_line_are_read_as_toml_but_strings_need_no_quot
 
 
 @pytest.mark.parametrize(
+    ("change", "widths", "pair"),
+    [
+        ("widths=3+4", (3, 4), ("a", 0.5)),
+        ("widths = 3 + 4", (3, 4), ("a", 0.5)),
+        ("widths=3", (3,), ("a", 0.5)),
+        ("widths=none", (), ("a", 0.5)),
+        ("pair=b+1.5", (1, 2), ("b", 1.5)),
+        ("pair=1+2", (1, 2), None),
+    ],
+)
+def test_a_list_may_be_its_members_joined(change, widths, pair):
+    if pair is None:  # which of the letters are numbers is not guessed member by member
+        with pytest.raises(UsageError, match="expected a list of 2: a string, a number"):
+            override(Recipe("first"), [change])
+        return
+    recipe = override(Recipe("a+b"), [change])
+    assert (recipe.name, recipe.widths, recipe.pair) == ("a+b", widths, pair)
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
+        ("widths=3+", "'widths' is \"3+\"; expected a list, each a whole number"),
+        ("widths=3+x", "'widths' is \"3+x\"; expected a list, each a whole number"),
         ("training.steps", "'training.steps' changes no setting; expected name=value"),
         ("=1", "'=1' changes no setting"),
         ("training.stepz=1", "'training.stepz' is not a setting of Training; did you mean 'training.steps'?"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wellread.errors import InputError
+from wellread.errors import InputError, TrainingError
 from wellread.evaluation.probe import gold_ranks, score_probe
 
 RANKS = st.lists(
@@ -61,5 +61,5 @@ def test_what_cannot_be_scored_is_refused():
         gold_ranks([[1.0, 2.0]], [1], known_mask=[True, False])
     with pytest.raises(InputError, match="give"):
         gold_ranks([[1.0, 2.0]], [1, 0])
-    with pytest.raises(InputError, match="NaN"):
+    with pytest.raises(TrainingError, match="NaN; the training diverged"):
         gold_ranks([[1.0, math.nan]], [0])

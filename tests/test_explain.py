@@ -439,6 +439,12 @@ def test_json_page_and_pictures(wellread, model, tmp_path, monkeypatch):
         (["buy", "--correlation", "nowhere.pmi"], 3, "there is no table of correlations in nowhere.pmi"),
         (["buy", "--map-weight", "nan"], 2, "nan is not a number"),
         (["buy", "--maps", "graph", "--kb", "nowhere.kb"], 5, "nowhere.kb"),
+        (
+            ["buy", "--maps", "entity", "--kb", "vital"],
+            2,
+            "the knowledge base vital has no part in the maps entity, with entities of spacy; give --linker to have",
+        ),
+        (["buy", "--maps", "phrase", "--linker"], 2, "the maps are phrase; add entity to --maps"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line_that_names_the_fix(wellread, model, arguments, code, message):

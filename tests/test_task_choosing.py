@@ -28,7 +28,7 @@ def test_the_loss_is_that_of_loops():
     made = learner(Choosing(), CHOICES, batch=3)
     made.model.double()
     (batch,) = made.batches(0)
-    scores = made.model.head(made.model.states(batch), batch.packing)[:, 0].tolist()
+    scores = made.model.head(made.model.states(batch), batch.inputs, batch.packing)[:, 0].tolist()
     total = 0.0
     for place, question in enumerate(batch.examples):
         own = [score for score, of in zip(scores, batch.example_of.tolist(), strict=True) if of == place]

@@ -16,7 +16,7 @@ def first_batch(name):
     made = learner(*TASKS[name], batch=8)
     made.model.double()
     (batch,) = made.batches(0)
-    return made, batch, made.model.head(made.model.states(batch), batch.packing).tolist()
+    return made, batch, made.model.head(made.model.states(batch), batch.inputs, batch.packing).tolist()
 
 
 def test_a_text_is_one_input_and_a_pair_is_one_too():
@@ -98,3 +98,8 @@ def test_a_few_texts_are_learned_by_heart(name):
     made = learner(*TASKS[name])
     teach(made, 40)
     assert made.evaluate()["score"] > 0.95
+
+
+def test_pairs_without_labels_cannot_be_scored():
+    with pytest.raises(InputError, match="1 of 2 pairs have no label to score against"):
+        Relevance().scores([PAIRS[0], RelevancePair("0", "who", "me", None)], [[0.5], [0.1]])

@@ -316,6 +316,13 @@ def test_other_columns_and_labels_can_be_named(write):
     ]
 
 
+def test_a_label_that_is_kept_secret_is_none(write):
+    rows = [{**PRODUCT, "description": None, "esci": label} for label in (None, "", "E")]
+    assert [pair.label for pair in read_relevance(write(rows))] == [None, None, "E"]
+    with pytest.raises(InputError, match="no 'esci'"):  # a column that is nowhere is another thing
+        list(read_relevance(write([{**PRODUCT, "description": None}])))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

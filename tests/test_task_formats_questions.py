@@ -190,6 +190,35 @@ def test_passages_are_joined_to_questions_line_by_line(write):
     assert holds_answer(first) == [True, False, True]
 
 
+def test_broken_questions_are_left_out_where_there_is_somebody_to_tell(tmp_path, write):
+    asked = write([*ASKED, ASKED[0], ASKED[0]], "a.txt", True)
+    found = write([*FOUND, 5, FOUND[0]], "a.json", True)
+    lines = asked.read_text().splitlines()
+    asked.write_text("\n".join([*lines[:3], "{"]) + "\n")
+    skipped = []
+    assert [one.id for one in read_openqa(asked, found, skipped=skipped)] == ["1", "2"]
+    assert "a.json, line 3: expected a list" in skipped[0]
+    assert "a.txt, line 4 is not JSON: " in skipped[1]
+    assert skipped[1].endswith("; mend the line, or leave it out")
+    with pytest.raises(InputError, match=r"a.json ends before its line 4; .*copy it again"):  # which is no line's fault
+        list(read_openqa(asked, write([*FOUND, FOUND[0]], "a.json", True), skipped=[]))
+    contexts = write([{"uid": "a", "contexts": []}, {"uid": "b"}], "c.json", True)
+    questions = write([{"uid": name, "question": "x", "answer": "y"} for name in "ab"], "q.json", True)
+    skipped = []
+    assert [one.id for one in read_quasar(questions, contexts, skipped=skipped)] == ["a"]
+    assert [message.partition(":")[0].rpartition(", ")[2] for message in skipped] == ["line 2", "line 2"]
+    results = write([{"question": "x", "answer": "y"}, {"question": "x", "search_results": []}], "s.jsonl", True)
+    skipped = []
+    assert list(read_searchqa(results, skipped=skipped)) == [OpenQuestion("2", "x", (), ())]
+    assert len(skipped) == 1
+
+
+def test_answers_may_be_secret(write):
+    asked = [{"question": "x"}, {"question": "x", "answers": []}, {"question": "x", "answers": None}]
+    found = read_openqa(write(asked, "a.txt", True), write([[], [], []], "a.json", True))
+    assert [one.answers for one in found] == [(), (), ()]
+
+
 @pytest.mark.parametrize(
     ("asked", "found", "message"),
     [
@@ -198,7 +227,7 @@ def test_passages_are_joined_to_questions_line_by_line(write):
         (ASKED[::-1], FOUND, "a.txt, line 1 asks '2 . 2', but .*a.json, line 1 has passages for 'Who wrote"),
         (FOUND, ASKED, 'a.txt, line 1: expected "question"'),
         (ASKED, ASKED, "are the two files swapped"),
-        ([{"question": "x", "answers": []}], [[]], "at least one text"),
+        ([{"question": "x", "answers": [5]}], [[]], r'a.txt, line 1: "answers" is \[5\], expected a text, or a list'),
         (ASKED, [[{"question": "Who wrote Faust", "document": 5}], []], 'expected "document"'),
     ],
 )

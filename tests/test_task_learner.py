@@ -184,7 +184,7 @@ def test_a_text_is_pooled_by_its_mean_or_its_first_piece():
     states = torch.randn(batch.pieces, 8, dtype=torch.float64)
     for pooling in ("mean", "first"):
         head = TextHead(8, 2, pooling=pooling).double().eval()
-        found = head(states, batch.packing)
+        found = head(states, batch.inputs, batch.packing)
         begin = 0
         for row, one in zip(found, batch.inputs, strict=True):
             own = states[begin : begin + len(one)]
@@ -192,6 +192,24 @@ def test_a_text_is_pooled_by_its_mean_or_its_first_piece():
             expected = head.out(torch.nn.functional.gelu(head.dense(pooled)))
             torch.testing.assert_close(row, expected, rtol=0, atol=1e-10)
             begin += len(one)
+
+
+def test_the_two_texts_of_a_pair_are_held_against_each_other():
+    torch.manual_seed(0)
+    batch = make_batch(
+        ("a", "b"), [SEGMENTER.cut_many([("new york", "old york city")]), SEGMENTER.cut_many([("is it",)])], {}
+    )
+    states = torch.randn(batch.pieces, 8, dtype=torch.float64)
+    head = TextHead(8, 2, pooling="both").double().eval()
+    found = head(states, batch.inputs, batch.packing)
+    begin = 0
+    for row, one in zip(found, batch.inputs, strict=True):
+        own = states[begin : begin + len(one)]
+        means = [own[torch.from_numpy(one.segment_of == segment)].mean(0) for segment in range(len(one.texts))]
+        u, v = (torch.nn.functional.layer_norm(mean, (8,)) for mean in (means[0], means[-1]))
+        expected = head.out(torch.nn.functional.gelu(head.dense(torch.cat(((u - v).abs(), u * v)))))
+        torch.testing.assert_close(row, expected, rtol=0, atol=1e-10)
+        begin += len(one)
 
 
 def test_groups_are_of_like_length_and_no_larger_than_asked():

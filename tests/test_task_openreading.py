@@ -70,7 +70,7 @@ def test_the_loss_is_that_of_loops():
     made.model.double()
     (batch,) = made.batches(0)
     states = made.model.states(batch)
-    scores = made.model.head.passage(states, batch.packing)[:, 0].tolist()
+    scores = made.model.head.passage(states, batch.inputs, batch.packing)[:, 0].tolist()
     logits = made.model.head.span.out(states)
     passage, spans, begin = 0.0, [], 0
     for place in range(3):

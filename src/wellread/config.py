@@ -65,7 +65,8 @@ def to_toml(settings: Any) -> str:
 def override(settings: T, changes: Iterable[str]) -> T:
     """The settings with changes as from a command line: `override(recipe, ["training.steps=100"])`.
 
-    Values are as in TOML, but a string needs no quotes; `none` takes a setting away that may be left out.
+    Values are as in TOML, but a string needs no quotes; `none` takes a setting away that may be left out. A list may
+    also be its members joined by "+", "maps.maps=entity+phrase", and `none` where it is empty.
     """
     for change in changes:
         name, equals, text = change.partition("=")
@@ -255,6 +256,7 @@ def _change(settings: T, name: str, text: str) -> T:
         readings: Sequence[Any] = (None, text)
     else:
         readings = _readings(text)
+    readings = (*readings, *_list_readings(text))
     refused: InputError | None = None
     for reading in readings:
         table[key] = reading
@@ -274,6 +276,14 @@ def _readings(text: str) -> Sequence[Any]:
     if table.keys() != {"value"}:
         return (text,)
     return (table["value"],) if isinstance(table["value"], str) else (table["value"], text)
+
+
+def _list_readings(text: str) -> Sequence[Any]:
+    """What a value means where only a list will do: its members, each as TOML has it, else as its letters."""
+    members = [] if text == "none" else [member.strip() for member in text.split("+")]
+    if not all(members):
+        return ()
+    return ([_readings(member)[0] for member in members], members)
 
 
 def _flat(table: Mapping[str, Any], name: str = "") -> dict[str, Any]:

@@ -55,6 +55,9 @@ def command(
     trains only those. The table has mean ± standard deviation, the paired difference to the first arm with its
     interval and p, and what the arms cost; it is also written to the folder as table.md, table.json and table.png.
 
+    A run that fails does not end the others. The table has "–" for it and says why below; the exit code is then 8, and
+    the same command tries it again.
+
     \b
     Examples:
       wellread compare recipes/kam-rte.toml --set data.train=RTE/train.tsv --vary infusion=none,kam
@@ -64,6 +67,7 @@ def command(
     from pathlib import Path
 
     from wellread import console
+    from wellread.errors import TrainingError
     from wellread.training.arms import arms_of
     from wellread.training.compare import compare, read_recipes, seeds_of
 
@@ -82,3 +86,8 @@ def command(
             console.print_table(table.cost_header, table.cost_rows())
             click.echo(table.cost_legend())
     console.note(f"the table is also in {to} as table.md, table.json and table.png")
+    if table.failed:
+        raise TrainingError(
+            f"{len(table.failed)} of {len(table.seeds) * sum(map(len, tasks.values()))} runs failed, the first: "
+            f"{table.failed[0]}; mend that and give the same command, which tries them again"
+        )

@@ -1,4 +1,4 @@
-"""`wellread evaluate`: score a trained task on its data; a linker, or predictions already made, on linked text."""
+"""`wellread evaluate`: score a trained task on its data, models on facts, a linker (or its links) on linked text."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ if TYPE_CHECKING:
     from wellread.linker import Linker
 
 
-@click.group("evaluate", cls=DefaultGroup, default="task", subcommand_metavar="RUN DATA | linking FILE... [OPTIONS]")
+@click.group(
+    "evaluate",
+    cls=DefaultGroup,
+    default="task",
+    subcommand_metavar="RUN DATA | lama MODEL... DATA | linking FILE... [OPTIONS]",
+)
 def command() -> None:
-    """Score the model of a run on a task's data, or a linker on linked text.
+    """Score the model of a run on a task's data, models on the facts of LAMA, or a linker on linked text.
 
     \b
     Example: wellread evaluate linking --kb vital questions.jsonl
     Example: wellread evaluate runs/rte RTE/dev.tsv
+    Example: wellread evaluate lama runs/words LAMA/data
     """
 
 
@@ -46,17 +52,23 @@ def task(run: str, data: str, predictions: str | None, form: str) -> None:
     """Let the model of RUN (a folder that wellread train made) answer DATA, and score its answers.
 
     DATA is a file of the task's own format. One without labels, as test files are, can be answered but not scored:
-    give --predictions.
+    give --predictions. A run that learned masked words is also asked for the facts of LAMA, where DATA has such: see
+    wellread evaluate lama --help.
 
     \b
     Examples:
       wellread evaluate runs/rte RTE/dev.tsv
       wellread evaluate runs/rte RTE/test.tsv --predictions RTE.tsv
       wellread evaluate runs/esci other-pairs.jsonl --format json
+      wellread evaluate runs/words LAMA/data
     """
+    from wellread.tasks.lama import has_facts
     from wellread.training.task import load_task
 
     model = load_task(run)
+    if model.recipe.task in ("masking", "lama") and predictions is None and has_facts(data):
+        _probe((run,), data, None, None, form)
+        return
     examples = model.read(data)
     secret = sum(not model.has_gold([example]) for example in examples)
     if secret and predictions is None:
@@ -75,6 +87,93 @@ def task(run: str, data: str, predictions: str | None, form: str) -> None:
         click.echo(json.dumps({"data": data, "examples": len(examples), "scores": scores}, indent=2))
     else:
         console.print_table(("score", Path(data).name), list(scores.items()))
+
+
+@command.command("lama")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.argument("data", type=click.Path())
+@click.option(
+    "--part",
+    type=click.Choice(["google_re", "trex", "conceptnet", "squad"]),
+    help="Of LAMA's data folder only this part.  [default: all that are there]",
+)
+@click.option(
+    "--vocabulary",
+    metavar="FILE",
+    help="Words that may be answers, one a line, as LAMA's common_vocab_cased.txt.  [default: all that every MODEL has "
+    "as one piece]",
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
+)
+def lama(
+    models: tuple[str, ...],
+    data: str,
+    part: Literal["google_re", "trex", "conceptnet", "squad"] | None,
+    vocabulary: str | None,
+    form: str,
+) -> None:
+    """Ask MODEL... for the objects of facts: how often is the right word the first that comes to mind?
+
+    A model is a run of wellread train whose task is "masking" or "lama", or an encoder (a folder, an asset, or a name
+    on the hub with its commit) that has a head for masked words. DATA is LAMA's data folder, a folder of its JSONL
+    files, or one such file; facts of your own are lines like
+    {"relation": "capital", "sub_label": "Italy", "obj_label": "Rome", "masked_sentence": "Rome is in [MASK] ."}.
+
+    All models are asked the same facts and answer in the same words: those that are one piece for each of them, and in
+    the vocabulary. precision: over all facts (micro), the mean over relations (macro), and for each relation.
+
+    \b
+    Examples:
+      wellread evaluate lama runs/words LAMA/data --part trex
+      wellread evaluate lama runs/plain runs/kam bert-folder LAMA/data --vocabulary common_vocab_cased.txt
+      wellread evaluate lama runs/words my-facts.jsonl --format json
+    """
+    _probe(models, data, part, vocabulary, form)
+
+
+def _probe(
+    models: Sequence[str],
+    data: str,
+    part: Literal["google_re", "trex", "conceptnet", "squad"] | None,
+    vocabulary: str | None,
+    form: str,
+) -> None:
+    from wellread.tasks.lama import read_probe, read_vocabulary
+    from wellread.training.lama import load_prober, probe_models
+
+    broken: list[str] = []
+    facts = list(read_probe(data, part, skipped=broken))
+    if broken:
+        console.note(f"left out {len(broken):,} facts; the first: {broken[0]}")
+    if not facts:
+        raise InputError(f"{data} has no facts{f'; the first that is left out: {broken[0]}' if broken else ''}")
+    words = None if vocabulary is None else read_vocabulary(vocabulary)
+    begin = time.monotonic()
+    found = probe_models([load_prober(model) for model in models], facts, words)
+    count = len(facts) - found.left_out
+    console.note(
+        f"asked for {count:,} facts in {time.monotonic() - begin:.1f} s, {found.vocabulary:,} words to choose from; "
+        f"{found.left_out:,} others have an object that is none of these"
+    )
+    if form == "json":
+        click.echo(json.dumps({"data": data, "facts": count, **found.to_dict()}, indent=2, ensure_ascii=False))
+    elif len(models) == 1:
+        (scores,) = found.scores
+        shown = [("all (micro)", scores.micro), ("all (macro)", scores.macro), *scores.relations.items()]
+        rows = [(name, one.facts, one.precision, *one.at.values(), one.mrr) for name, one in shown]
+        console.print_table(("relation", "facts", "precision@1", *(f"@{k}" for k in scores.micro.at), "mrr"), rows)
+    else:
+        first = found.scores[0]
+        precisions = [
+            ("all (micro)", first.micro.facts, *(one.micro.precision for one in found.scores)),
+            ("all (macro)", first.macro.facts, *(one.macro.precision for one in found.scores)),
+            *(
+                (name, of.facts, *(one.relations[name].precision for one in found.scores))
+                for name, of in first.relations.items()
+            ),
+        ]
+        console.print_table(("relation", "facts", *models), precisions, title="precision@1")
 
 
 @command.command("linking")

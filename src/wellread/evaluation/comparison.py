@@ -4,6 +4,9 @@ Every arm is compared with the first, seed by seed: the mean of the differences,
 tests (paired t, and the exact sign-flip test, which five seeds cannot take below 0.0625), each also corrected for the
 number of arms in its column (Holm). With several tasks there is a column of their mean: the mean over tasks of each
 seed. Scores are shown in points, × 100.
+
+A score that is not there (a run that failed, or whose score is not a number) is NaN, and so is all that it has a part
+in: there is no mean over the seeds or tasks that happen to be there. It is shown as "–".
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from wellread.evaluation.significance import Summary, holm, paired_t, permutatio
 
 MEAN = "mean"
 """The column of the mean over tasks."""
+NOTHING = "–"
+"""What is shown where there is no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Cell:
     """What an arm reached in one column."""
 
     scores: tuple[float, ...]
-    """By seed."""
+    """By seed; NaN where there is none."""
     summary: Summary
     difference: Difference | None
     """None for the first arm."""
@@ -64,6 +69,19 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A run without a score, and why."""
+
+    arm: str
+    task: str
+    seed: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.task}, {self.arm}, seed {self.seed}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Arms by columns, and what the arms cost."""
 
@@ -75,6 +93,8 @@ class Table:
     """The score that each column shows."""
     costs: Mapping[tuple[str, str], Cost] = field(default_factory=dict)
     """By arm and task."""
+    failed: tuple[Failure, ...] = ()
+    """The runs without a score."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, for JSON; what is no number is None."""
@@ -91,6 +111,7 @@ class Table:
             "seeds": list(self.seeds),
             "metrics": dict(self.metrics),
             "arms": cells,
+            "failed": [asdict(failure) for failure in self.failed],
         }
 
     def to_json(self) -> str:
@@ -122,17 +143,18 @@ class Table:
 
     def _costs(self, arm: str) -> tuple[str, ...]:
         tasks = [column for column in self.columns if (arm, column) in self.costs]
-        ours, plain = ([self.costs[name, task] for task in tasks] for name in (arm, self.arms[0]))
-        slower = _geometric([a.step_seconds / b.step_seconds for a, b in zip(ours, plain, strict=True)])
-        larger = _geometric([a.memory / b.memory for a, b in zip(ours, plain, strict=True)])
+        ours = [self.costs[arm, task] for task in tasks]
+        plain = [self.costs.get((self.arms[0], task)) for task in tasks]
+        slower = _geometric([_times(a, b, "step_seconds") for a, b in zip(ours, plain, strict=True)])
+        larger = _geometric([_times(a, b, "memory") for a, b in zip(ours, plain, strict=True)])
         return (
             f"{ours[0].parameters:,}",
             f"{ours[0].trained:,}",
             f"{ours[0].added:,}",
             f"{1000 * _middle([cost.step_seconds for cost in ours]):.1f}",
-            f"{slower:.2f}",
+            _shown(slower),
             f"{_middle([float(cost.memory) for cost in ours]) / 1e6:.0f}",
-            f"{larger:.2f}",
+            _shown(larger),
         )
 
     def to_markdown(self) -> str:
@@ -151,7 +173,15 @@ class Table:
             f"seed{'s' * (count > 1)} ({', '.join(map(str, self.seeds))}).",
             f'Δ: against "{self.arms[0]}", paired by seed, with the 95 % interval (Student); p by paired t and by '
             "exact sign flips, each as it is / after Holm's correction for the arms of the column.",
+            *self._told_failures(),
         ]
+
+    def _told_failures(self) -> list[str]:
+        if not self.failed:
+            return []
+        count = len(self.failed)
+        begin = f"{NOTHING}: no score, because {count} run{'s' * (count > 1)} failed:"
+        return [begin, *(f"- {' '.join(str(failure).split())}" for failure in self.failed)]
 
     def cost_legend(self) -> str:
         """What the columns of costs mean."""
@@ -167,8 +197,11 @@ def make_table(
     *,
     metrics: Mapping[str, str] | None = None,
     costs: Mapping[tuple[str, str], Cost] | None = None,
+    failed: Sequence[Failure] = (),
 ) -> Table:
     """The table of scores[arm][task], a list over the same seeds each; the first arm is what others are held against.
+
+    A score that is not there is NaN.
 
     >>> table = make_table({"plain": {"RTE": [0.5, 0.6]}, "kam": {"RTE": [0.6, 0.6]}}, [0, 1])
     >>> round(table.cells["kam", "RTE"].difference.mean, 3)
@@ -185,7 +218,7 @@ def make_table(
                 f"the arm {arm!r} has not the scores of all {len(seeds)} seeds of {wrong[0] if wrong else tasks}; "
                 "let every run finish"
             )
-    full = {arm: {task: list(map(float, scores[arm][task])) for task in tasks} for arm in arms}
+    full = {arm: {task: list(map(_number, scores[arm][task])) for task in tasks} for arm in arms}
     columns = tasks
     if len(tasks) > 1:
         columns = (*tasks, MEAN)
@@ -195,22 +228,32 @@ def make_table(
     for column in columns:
         differences = _differences([full[arm][column] for arm in arms])
         for arm, difference in zip(arms, differences, strict=True):
-            cells[arm, column] = Cell(tuple(full[arm][column]), summarise(full[arm][column]), difference)
-    return Table(arms, columns, tuple(seeds), cells, dict(metrics or {}), dict(costs or {}))
+            cells[arm, column] = Cell(tuple(full[arm][column]), _summary(full[arm][column]), difference)
+    return Table(arms, columns, tuple(seeds), cells, dict(metrics or {}), dict(costs or {}), tuple(failed))
+
+
+def _summary(scores: Sequence[float]) -> Summary:
+    return summarise(scores) if _whole(scores) else Summary(math.nan, math.nan, math.nan, len(scores))
+
+
+def _whole(scores: Sequence[float]) -> bool:
+    """Whether no score is missing."""
+    return not any(map(math.isnan, scores))
 
 
 def _differences(rows: Sequence[Sequence[float]]) -> list[Difference | None]:
     """Of each row against the first, with p corrected over all of them."""
     plain, others = rows[0], rows[1:]
-    t_ps = [paired_t(row, plain)[1] for row in others]
-    flips = [permutation_test(row, plain) for row in others]
+    whole = [_whole(row) and _whole(plain) for row in others]
+    t_ps = [paired_t(row, plain)[1] if there else math.nan for row, there in zip(others, whole, strict=True)]
+    flips = [permutation_test(row, plain) if there else math.nan for row, there in zip(others, whole, strict=True)]
     ps = zip(t_ps, holm(t_ps), flips, holm(flips), strict=True)
     return [None, *(_against(row, plain, each) for row, each in zip(others, ps, strict=True))]
 
 
 def _against(row: Sequence[float], plain: Sequence[float], ps: tuple[float, float, float, float]) -> Difference:
     steps = [ours - theirs for ours, theirs in zip(row, plain, strict=True)]
-    summary = summarise(steps)
+    summary = _summary(steps)
     reach = student(summary.count - 1) * summary.error if summary.count > 1 else math.nan
     wins, losses = sum(step > 0 for step in steps), sum(step < 0 for step in steps)
     return Difference(summary.mean, summary.mean - reach, summary.mean + reach, *ps, wins, losses)
@@ -225,6 +268,8 @@ def student(freedom: int, level: float = 0.95) -> float:
 
 def _told(cell: Cell) -> tuple[str, str]:
     """A cell in words: its mean, and its difference if it has one."""
+    if math.isnan(cell.summary.mean):
+        return NOTHING, "" if cell.difference is None else NOTHING
     spread = f" ± {100 * cell.summary.deviation:.2f}" if cell.summary.count > 1 else ""
     return f"{100 * cell.summary.mean:.2f}{spread}", _difference(cell.difference)
 
@@ -232,6 +277,8 @@ def _told(cell: Cell) -> tuple[str, str]:
 def _difference(difference: Difference | None) -> str:
     if difference is None:
         return ""
+    if math.isnan(difference.mean):
+        return NOTHING
     told = f"{100 * difference.mean:+.2f}"
     if math.isnan(difference.low):
         return told
@@ -247,6 +294,20 @@ def _p(value: float) -> str:
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]
+
+
+def _times(cost: Cost, plain: Cost | None, name: str) -> float:
+    """How many times as much an arm costs as the first one; NaN where that was not measured."""
+    return math.nan if plain is None else float(getattr(cost, name) / getattr(plain, name))
+
+
+def _shown(factor: float) -> str:
+    return NOTHING if math.isnan(factor) else f"{factor:.2f}"
+
+
+def _number(score: float) -> float:
+    """What is no number, or has no end, is no score."""
+    return float(score) if math.isfinite(score) else math.nan
 
 
 def _middle(values: Sequence[float]) -> float:

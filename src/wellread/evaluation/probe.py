@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wellread.errors import InputError
+from wellread.errors import InputError, TrainingError
 from wellread.evaluation.ranking import mean_reciprocal_rank
 
 
@@ -58,7 +58,9 @@ def gold_ranks(scores: ArrayLike, gold_ids: ArrayLike, *, known_mask: ArrayLike 
             f"the gold word {gold[~mask[gold]][0]} is not in the vocabulary; leave such facts out before (see `within`)"
         )
     if np.isnan(values).any():
-        raise InputError("a score of a word is NaN; did the training diverge?")
+        raise TrainingError(
+            "a score of a word is NaN; the training diverged: try a lower learning_rate, or more warmup"
+        )
     own = np.take_along_axis(values, gold[:, None], axis=1)
     return np.asarray(((values >= own) & mask).sum(axis=1), dtype=np.int64)
 

@@ -7,13 +7,13 @@ their mean gain, which is the mean over all orders of them (McSherry and Najork 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wellread.errors import InputError
+from wellread.errors import InputError, TrainingError
 from wellread.evaluation.classification import average_ranks
 
 Floats = NDArray[np.float64]
@@ -76,28 +76,6 @@ def mean_ndcg(
     return math.fsum(found) / len(found) if found else math.nan
 
 
-def score_relevance(
-    queries: Sequence[Hashable],
-    labels: Sequence[str],
-    scores: ArrayLike,
-    *,
-    gains: Mapping[str, float] = ESCI_GAINS,
-    right: Iterable[str] = ("E",),
-    at: Sequence[int] = (10,),
-) -> dict[str, float]:
-    """AUC of the `right` labels against the rest over all pairs; NDCG with the gains of labels, whole and at `at`."""
-    right = frozenset(right)
-    unknown = {*labels, *right} - gains.keys()
-    if unknown:
-        raise InputError(f"no gain for the label {min(unknown)!r}; known are {', '.join(gains)}; give a table of gains")
-    table = [gains[label] for label in labels]
-    return {
-        "auc": roc_auc([label in right for label in labels], scores),
-        "ndcg": mean_ndcg(queries, table, scores),
-        **{f"ndcg@{k}": mean_ndcg(queries, table, scores, k=k) for k in at},
-    }
-
-
 def recall_at(hits: Sequence[Sequence[bool]], k: int) -> float:
     """The share of questions with a hit among their first `k`; `hits` are in ranked order. NaN without questions."""
     return sum(any(some[:k]) for some in hits) / len(hits) if hits else math.nan
@@ -123,5 +101,5 @@ def _scores(scores: ArrayLike, shape: tuple[int, ...]) -> Floats:
     if values.ndim != 1 or values.shape != shape:
         raise InputError(f"scores of shape {values.shape} for examples of {shape}; give one score for each example")
     if np.isnan(values).any():
-        raise InputError("a score is NaN; did the training diverge?")
+        raise TrainingError("a score is NaN; the training diverged: try a lower learning_rate, or more warmup")
     return values

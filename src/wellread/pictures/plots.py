@@ -98,25 +98,29 @@ def draw_reliability(
 def draw_comparison(table: Mapping[str, Any], *, title: str = "") -> Figure:
     """A panel for each task: every arm's difference to the first, with its interval, and a dot for each seed.
 
-    `table` is what a comparison's table.json holds.
+    `table` is what a comparison's table.json holds. Runs without a score have no dot, and their arm no mean: a "–".
     """
     arms, against = table["arms"], table["against"]
     columns = list(arms[against])
     figure = _figure(1.6 + 2.5 * len(columns), 1.4 + 0.36 * len(arms))
     panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-    plain = {column: np.asarray(arms[against][column]["scores"]) for column in columns}
+    plain = {column: np.asarray(arms[against][column]["scores"], dtype=float) for column in columns}
     for panel, column in zip(panels, columns, strict=True):
         for row, (_, cells) in enumerate(arms.items()):
             colour = _SOFT if not row else _COLOURS[0]
             cell = cells[column]
-            steps = 100 * (np.asarray(cell["scores"]) - plain[column])
+            steps = 100 * (np.asarray(cell["scores"], dtype=float) - plain[column])
             panel.plot(steps, np.full(len(steps), row), "o", color=colour, markersize=4, alpha=0.45, zorder=2)
             told = cell["difference"]
             if told is not None and told["low"] is not None:
                 panel.hlines(row, 100 * told["low"], 100 * told["high"], color=colour, linewidth=2, zorder=3)
-            panel.plot([steps.mean()], [row], "D", color=colour, markersize=6, zorder=4)
+            if np.isnan(steps).any():
+                panel.text(0, row, "–", color=colour, ha="center", va="center", fontsize=14, zorder=4)
+            else:
+                panel.plot([steps.mean()], [row], "D", color=colour, markersize=6, zorder=4)
         panel.axvline(0, color=_SOFT, linewidth=1, zorder=1)
-        _dress(panel, column, f"points over {against} ({100 * plain[column].mean():.1f})", "")
+        mean = 100 * plain[column].mean()
+        _dress(panel, column, f"points over {against} ({'–' if np.isnan(mean) else f'{mean:.1f}'})", "")
     panels[0].set_yticks(range(len(arms)), list(arms))
     panels[0].invert_yaxis()
     if title:

@@ -20,7 +20,7 @@ from wellread.evaluation.ranking import ranked
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
 from wellread.tasks.choice import ChoiceQuestion, score_choices
-from wellread.tasks.task import Batch, TextHead
+from wellread.tasks.task import Batch, Pooling, TextHead
 
 
 class Choosing:
@@ -28,7 +28,7 @@ class Choosing:
 
     score = "accuracy"
 
-    def __init__(self, *, pooling: str = "mean") -> None:
+    def __init__(self, *, pooling: Pooling = "mean") -> None:
         self.pooling = pooling
 
     def cut(self, segmenter: Segmenter, examples: Sequence[ChoiceQuestion], *, learning: bool) -> list[list[Segmented]]:
@@ -52,11 +52,11 @@ class Choosing:
 
     def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of the right answer among its question's."""
-        return {"choice": cross_entropy(batch.in_rows(head(states, batch.packing)[:, 0]), batch.target)}
+        return {"choice": cross_entropy(batch.in_rows(head(states, batch.inputs, batch.packing)[:, 0]), batch.target)}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
         """The score of each answer."""
-        found: list[Any] = head(states, batch.packing)[:, 0].tolist()
+        found: list[Any] = head(states, batch.inputs, batch.packing)[:, 0].tolist()
         return found
 
     def choose(self, answers: Sequence[Sequence[float]]) -> list[int]:

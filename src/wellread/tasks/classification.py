@@ -17,7 +17,7 @@ from wellread.mentions.segments import Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
 from wellread.tasks.labelled import LabelledTask, LabelledText
 from wellread.tasks.relevance import RelevancePair
-from wellread.tasks.task import Batch, TextHead
+from wellread.tasks.task import Batch, Pooling, TextHead
 
 
 class Labelling:
@@ -25,7 +25,7 @@ class Labelling:
 
     score = "score"
 
-    def __init__(self, facts: LabelledTask, *, pooling: str = "mean") -> None:
+    def __init__(self, facts: LabelledTask, *, pooling: Pooling = "mean") -> None:
         self.facts, self.pooling = facts, pooling
         low, high = facts.bounds or (0.0, 1.0)
         self.low, self.span = low, high - low
@@ -52,14 +52,14 @@ class Labelling:
 
     def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy, or the squared error of shares."""
-        found = head(states, batch.packing)
+        found = head(states, batch.inputs, batch.packing)
         if self.facts.labels:
             return {"label": cross_entropy(found, batch.target)}
         return {"number": mse_loss(found[:, 0], batch.target)}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
         """The best class, or the number."""
-        found = head(states, batch.packing)
+        found = head(states, batch.inputs, batch.packing)
         if self.facts.labels:
             best: list[Any] = found.argmax(1).tolist()
             return best
@@ -77,7 +77,7 @@ class Relevance:
     score = "auc"
 
     def __init__(
-        self, gains: Mapping[str, float] = ESCI_GAINS, *, right: str | None = None, pooling: str = "mean"
+        self, gains: Mapping[str, float] = ESCI_GAINS, *, right: str | None = None, pooling: Pooling = "mean"
     ) -> None:
         """`right` is the label that AUC tells from all others; the one that gains most if none is named."""
         self.labels, self.pooling = tuple(gains), pooling
@@ -103,18 +103,20 @@ class Relevance:
 
     def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of the labels."""
-        return {"label": cross_entropy(head(states, batch.packing), batch.target)}
+        return {"label": cross_entropy(head(states, batch.inputs, batch.packing), batch.target)}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
         """The gain that is expected of each pair."""
-        found = head(states, batch.packing).softmax(1)
+        found = head(states, batch.inputs, batch.packing).softmax(1)
         expected: list[Any] = (found @ self.gains.to(found)).tolist()
         return expected
 
     def scores(self, examples: Sequence[RelevancePair], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
         """AUC of the right label against all others, and NDCG by query."""
         values = [some[0] for some in answers]
-        labels = [pair.label or "" for pair in examples]
+        labels = [pair.label for pair in examples if pair.label is not None]
+        if secret := len(examples) - len(labels):
+            raise InputError(f"{secret} of {len(examples)} pairs have no label to score against")
         gains = [float(self.gains[self.labels.index(label)]) for label in labels]
         queries = [pair.query for pair in examples]
         return {

@@ -108,6 +108,8 @@ class Explainer:
             )
             encoder = infuse(encoder, [fresh])
             notes = _told_of_fresh(fresh, bool(chosen.terms))
+        if lent.get("kb") is not None and not chosen.needs_kb:
+            raise UsageError(_told_of_idle(chosen))
         opened = ExitStack()
         linker = opened.enter_context(Linker.load(str(chosen.kb), chosen.linker)) if chosen.needs_linker else None
         lender = Lender.build(chosen, tokenizer, linker=linker.link_many if linker is not None else None)
@@ -255,6 +257,18 @@ def _maps_config(settings: dict[str, Any]) -> MapsConfig:
         if name not in get_args(MapName):
             raise UsageError(f"{name!r} is no map; choose from {', '.join(get_args(MapName))}, or none")
     return config.from_dict(MapsConfig, {name: value for name, value in settings.items() if value is not None})
+
+
+def _told_of_idle(chosen: MapsConfig) -> str:
+    """Why a knowledge base that was given has no part in it, and what to do."""
+    if chosen.entities == "linker":
+        return (
+            f"a linker's entities are for the entity map, and the maps are {_list(chosen.maps)}; add entity to --maps"
+        )
+    return (
+        f"the knowledge base {chosen.kb} has no part in the maps {_list(chosen.maps)}, with entities of "
+        f"{chosen.entities}; give --linker to have entities linked to it, --maps graph for its facts, or leave out --kb"
+    )
 
 
 def _told_of_fresh(kam: KamConfig, terms: bool) -> list[str]:

@@ -2,7 +2,8 @@
 
 Its `data` folder has four parts. Google-RE and T-REx have a template for each relation, "[X] was born in [Y] ."; each
 pair of subject and object is asked once. ConceptNet and SQuAD have a sentence for each fact. As in the authors' code,
-facts that most judges of Google-RE reject are left out, and sentences of more than 100 words.
+facts that most judges of Google-RE reject are left out, and sentences of more than 100 words. Facts of your own are
+lines of the same kind: `{"relation", "sub_label", "obj_label", "masked_sentence": "… [MASK] …"}`.
 
 A model is asked for one piece, so only facts whose object is in a given vocabulary are asked (`within`): that of all
 models under comparison, for their scores to be comparable. Scored by `evaluation.probe`.
@@ -26,6 +27,8 @@ MASK = "[MASK]"
 """What stands for the object in a sentence, whatever the mask of a tokenizer is."""
 MOST_WORDS = 100
 
+_RELATIONS = "relations.jsonl"
+_FOLDERS: dict[Part, str] = {"google_re": "Google_RE", "trex": "TREx", "conceptnet": "ConceptNet", "squad": "Squad"}
 _GOOGLE_RE = {
     "place_of_birth": "[X] was born in [Y] .",
     "date_of_birth": "[X] (born [Y]).",
@@ -73,9 +76,9 @@ def read_lama(folder: str | Path, part: Part, *, skipped: list[str] | None = Non
     if part == "google_re":
         files = [(Relation(name, template), f"Google_RE/{name}_test.jsonl") for name, template in _GOOGLE_RE.items()]
     elif part == "trex":
-        files = [(relation, f"TREx/{relation.name}.jsonl") for relation in read_relations(folder / "relations.jsonl")]
+        files = [(relation, f"TREx/{relation.name}.jsonl") for relation in read_relations(folder / _RELATIONS)]
     elif part in get_args(Part):
-        name = {"conceptnet": "ConceptNet", "squad": "Squad"}[part]
+        name = _FOLDERS[part]
         files = [(Relation(name), f"{name}/test.jsonl")]
     else:
         raise UsageError(f"unknown part {part!r} of LAMA; choose one of {', '.join(get_args(Part))}")
@@ -85,6 +88,63 @@ def read_lama(folder: str | Path, part: Part, *, skipped: list[str] | None = Non
         raise InputError(f"{folder} has no {files[0][1] if files else 'relations'}; give the data folder of LAMA")
     for relation, path in there:
         yield from read_facts(path, relation, skipped=skipped)
+
+
+def read_probe(path: str | Path, part: Part | None = None, *, skipped: list[str] | None = None) -> Iterator[MaskedFact]:
+    """Facts of LAMA's `data` folder (one part of it, or all that are there), of a folder of files, or of one file.
+
+    A file of T-REx or Google-RE is asked by its relation's template where that is known: by its name, and by a
+    `relations.jsonl` beside the file or in the folder above. Other files have sentences of their own.
+    """
+    path = Path(path)
+    folder = path / "data" if (path / "data").is_dir() else path
+    parts = [part] if part is not None else [each for each in get_args(Part) if (folder / _FOLDERS[each]).is_dir()]
+    if path.is_dir() and parts:
+        for each in parts:
+            yield from read_lama(folder, each, skipped=skipped)
+        return
+    if part is not None:
+        raise UsageError(f"{told(path)} is a file, and {part!r} a part of LAMA's data folder; give that, or no part")
+    files = _fact_files(path) if path.is_dir() else [path]
+    if not files:
+        raise InputError(f"{told(path)} has no facts; give LAMA's data folder, or a JSONL file with obj_label in it")
+    for file in files:
+        yield from read_facts(file, _relation_of(file), skipped=skipped)
+
+
+def has_facts(path: str | Path) -> bool:
+    """Whether a file or folder is such as `read_probe` reads, and not just texts."""
+    path = Path(path)
+    if not path.is_dir():
+        return path.is_file() and _is_fact_file(path)
+    folder = path / "data" if (path / "data").is_dir() else path
+    return any((folder / name).is_dir() for name in _FOLDERS.values()) or bool(_fact_files(path))
+
+
+def _fact_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if ".jsonl" in file.suffixes and _is_fact_file(file))
+
+
+def _is_fact_file(file: Path) -> bool:
+    """By the first line: texts have no object."""
+    try:
+        first = next((line for _, line in read_lines(file) if line.strip()), b"")
+    except InputError:
+        return False
+    return first.lstrip().startswith(b"{") and b'"obj_label"' in first
+
+
+def _relation_of(file: Path) -> Relation:
+    """The relation that a file is of, with its template where that is known."""
+    name = file.name.partition(".")[0]
+    if (plain := name.removesuffix("_test")) in _GOOGLE_RE:
+        return Relation(plain, _GOOGLE_RE[plain])
+    for beside in (file.parent / _RELATIONS, file.absolute().parent.parent / _RELATIONS):
+        if beside.is_file():
+            known = {relation.name: relation for relation in read_relations(beside)}
+            if name in known:
+                return known[name]
+    return Relation(file.absolute().parent.name if name == "test" else name)
 
 
 def read_relations(path: str | Path) -> list[Relation]:
@@ -156,7 +216,8 @@ def _fact(record: Record, number: str, *, relation: Relation) -> tuple[str, Mask
     sentence = _own_sentence(record) if relation.template is None else relation.sentence(subject)
     if MASK not in sentence or not object:
         raise InputError(f"the sentence {sentence!r} and the object {object!r}: expected {MASK} and what it stands for")
-    fact = MaskedFact(str(record.get("uuid") or record.get("id") or number), relation.name, subject, object, sentence)
+    name = str(record.get("relation") or relation.name)
+    fact = MaskedFact(str(record.get("uuid") or record.get("id") or number), name, subject, object, sentence)
     judgments = record.get("judgments") or []
     yes = sum(isinstance(each, dict) and each.get("judgment") == "yes" for each in judgments)
     if 2 * yes < len(judgments):

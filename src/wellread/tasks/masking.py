@@ -35,7 +35,7 @@ from wellread.tasks.task import Batch, in_full
 from wellread.tasks.words import WordHead, load_word_head, mask_of, ordinary_ids
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedText(Segmented):
     """An input in which some pieces are hidden."""
 

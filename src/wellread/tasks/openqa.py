@@ -9,6 +9,9 @@ Three layouts are read:
   `{"uid", "contexts": [[score, text], …]}` in a file of contexts, in any order.
 - `searchqa`, that of SearchQA (Dunn et al. 2017): `{"question", "answer", "search_results": [{"snippet"}, …]}`.
 
+Test files keep answers secret: then there are none. A line that is broken is an `InputError` that names file and line;
+where a list `skipped` is given, it gets the message and the question is left out.
+
 Which passage holds the answer is not told: those in which an answer stands are taken to (distant supervision). All
 answers and predictions are compared as in SQuAD 1.1 (`evaluation.answers.score_open_answers`).
 """
@@ -21,12 +24,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from wellread.errors import InputError
 from wellread.evaluation.answers import normalise
 from wellread.files import told
-from wellread.tasks.tables import read_json_lines
+from wellread.tasks.tables import JsonDraft, read_json_drafts
+
+_D = TypeVar("_D")
+_T = TypeVar("_T")
 
 _WORD = re.compile(r"\w+|[^\w\s!-~]")
 """A word, or a sign that the normal form of an answer keeps: all but ASCII's."""
@@ -45,14 +51,14 @@ class OpenQuestion:
     passages: tuple[str, ...]
 
 
-def read_openqa(questions: str | Path, passages: str | Path) -> Iterator[OpenQuestion]:
+def read_openqa(
+    questions: str | Path, passages: str | Path, *, skipped: list[str] | None = None
+) -> Iterator[OpenQuestion]:
     """Questions of a `.txt` with the passages that the same line of the `.json` has, both plain or compressed."""
-    asked, found = read_json_lines(questions), read_json_lines(passages)
-    for number, (first, second) in enumerate(zip_longest(asked, found), 1):
-        if first is None or second is None:
-            shorter = questions if first is None else passages
-            raise InputError(f"{told(shorter)} ends before its line {number}; questions and passages go line by line")
-        (where, data), (there, documents) = first, second
+
+    def make(line: tuple[int, JsonDraft, JsonDraft]) -> OpenQuestion:
+        number, first, second = line
+        (where, data), (there, documents) = first(), second()
         question, answers = _text(data, "question", where), _answers(data, where)
         if not isinstance(documents, list):
             raise InputError(f'{there}: expected a list of {{"question", "document"}}; are the two files swapped?')
@@ -61,35 +67,50 @@ def read_openqa(questions: str | Path, passages: str | Path) -> Iterator[OpenQue
                 f"{where} asks {question!r}, but {there} has passages for {other!r}; the lines must be in one order"
             )
         texts = (_text(document, "document", there) for document in documents)
-        yield OpenQuestion(str(number), question, answers, _not_blank(texts))
+        return OpenQuestion(str(number), question, answers, _not_blank(texts))
+
+    return _each(_side_by_side(questions, passages), make, skipped)
 
 
-def read_quasar(questions: str | Path, contexts: str | Path) -> Iterator[OpenQuestion]:
+def read_quasar(
+    questions: str | Path, contexts: str | Path, *, skipped: list[str] | None = None
+) -> Iterator[OpenQuestion]:
     """Questions of Quasar-T with their contexts, the best first as in the file; both plain or compressed."""
-    found: dict[str, tuple[str, ...]] = {}
-    for where, data in read_json_lines(contexts):
+
+    def make_contexts(draft: JsonDraft) -> tuple[str, tuple[str, ...]]:
+        where, data = draft()
         pairs = data.get("contexts") if isinstance(data, dict) else None
         if not isinstance(pairs, list) or not all(
             isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str) for pair in pairs
         ):
             raise InputError(f'{where}: expected "contexts", a list of [score, text]')
-        found[_text(data, "uid", where)] = _not_blank(pair[1] for pair in pairs)
-    for where, data in read_json_lines(questions):
+        return _text(data, "uid", where), _not_blank(pair[1] for pair in pairs)
+
+    found = dict(_each(read_json_drafts(contexts), make_contexts, skipped))
+
+    def make(draft: JsonDraft) -> OpenQuestion:
+        where, data = draft()
         uid = _text(data, "uid", where)
         if uid not in found:
             raise InputError(f"{where}: {told(contexts)} has no contexts for {uid!r}; take those of the same part")
-        yield OpenQuestion(uid, _text(data, "question", where), _answers(data, where), found[uid])
+        return OpenQuestion(uid, _text(data, "question", where), _answers(data, where), found[uid])
+
+    yield from _each(read_json_drafts(questions), make, skipped)
 
 
-def read_searchqa(path: str | Path) -> Iterator[OpenQuestion]:
+def read_searchqa(path: str | Path, *, skipped: list[str] | None = None) -> Iterator[OpenQuestion]:
     """Questions of SearchQA, one object a line; results without a snippet are left out."""
-    for where, data in read_json_lines(path):
+
+    def make(draft: JsonDraft) -> OpenQuestion:
+        where, data = draft()
         question, results = _text(data, "question", where), data.get("search_results")
         if not isinstance(results, list) or not all(isinstance(result, dict) for result in results):
             raise InputError(f'{where}: expected "search_results", a list of objects with a "snippet"')
         snippets = (_text(result, "snippet", where) for result in results if result.get("snippet"))
         name = str(data.get("id") or where.rpartition(" ")[2])
-        yield OpenQuestion(name, question, _answers(data, where), _not_blank(snippets))
+        return OpenQuestion(name, question, _answers(data, where), _not_blank(snippets))
+
+    return _each(read_json_drafts(path), make, skipped)
 
 
 def answer_finder(answers: Iterable[str]) -> Callable[[str], list[tuple[int, int]]]:
@@ -158,11 +179,37 @@ def _text(data: Any, key: str, where: str) -> str:
 
 
 def _answers(data: Any, where: str) -> tuple[str, ...]:
+    """What may be answered; nothing where that is kept secret."""
     given = data.get("answers", data.get("answer")) if isinstance(data, dict) else None
-    answers = [given] if isinstance(given, str) else given
-    if not isinstance(answers, list) or not answers or not all(isinstance(each, str) for each in answers):
-        raise InputError(f'{where}: expected "answers", a list of at least one text')
-    return tuple(dict.fromkeys(each.strip() for each in answers))
+    answers = [given] if isinstance(given, str) else given or []
+    if not isinstance(answers, list) or not all(isinstance(each, str) for each in answers):
+        raise InputError(f'{where}: "answers" is {json.dumps(given)[:60]}, expected a text, or a list of texts')
+    return tuple(dict.fromkeys(filter(None, (each.strip() for each in answers))))
+
+
+def _side_by_side(questions: str | Path, passages: str | Path) -> Iterator[tuple[int, JsonDraft, JsonDraft]]:
+    """The lines of two files, numbered; there must be as many."""
+    pairs = zip_longest(read_json_drafts(questions), read_json_drafts(passages))
+    for number, (first, second) in enumerate(pairs, 1):
+        if first is None or second is None:
+            shorter = questions if first is None else passages
+            raise InputError(
+                f"{told(shorter)} ends before its line {number}; questions and passages go line by line: copy it again"
+            )
+        yield number, first, second
+
+
+def _each(drafts: Iterable[_D], make: Callable[[_D], _T], skipped: list[str] | None) -> Iterator[_T]:
+    """What is made of each line; what is broken is told, and left out where there is somebody to tell."""
+    for draft in drafts:
+        try:
+            made = make(draft)
+        except InputError as error:
+            if skipped is None:
+                raise
+            skipped.append(str(error))
+        else:
+            yield made
 
 
 def _not_blank(texts: Iterable[str]) -> tuple[str, ...]:

@@ -29,10 +29,10 @@ from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.packing import Packing
 from wellread.tasks.openqa import OpenQuestion, answer_finder, ranked_hits
 from wellread.tasks.spans import Span, SpanHead, best_spans, gold_pieces, shorten
-from wellread.tasks.task import Batch, TextHead, check_room, in_full
+from wellread.tasks.task import Batch, Pooling, TextHead, check_room, in_full
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassageWindow(Segmented):
     """A window of one of a question's passages."""
 
@@ -53,7 +53,7 @@ class PassageAnswer:
 class PassageHead(nn.Module):
     """A score of each window's passage, and the begins and ends of answers in it."""
 
-    def __init__(self, width: int, *, pooling: str = "mean") -> None:
+    def __init__(self, width: int, *, pooling: Pooling = "mean") -> None:
         super().__init__()
         self.passage = TextHead(width, 1, pooling=pooling)
         self.span = SpanHead(width)
@@ -63,7 +63,7 @@ class PassageHead(nn.Module):
     ) -> tuple[Float[Tensor, " input"], Float[Tensor, "input width"], Float[Tensor, "input width"]]:
         """Passage scores, and the log-chances of begins and ends in each window."""
         begins, ends = self.span(states, inputs, packing)
-        return in_full(self.passage(states, packing)[:, 0]), begins.log_softmax(1), ends.log_softmax(1)
+        return in_full(self.passage(states, inputs, packing)[:, 0]), begins.log_softmax(1), ends.log_softmax(1)
 
 
 class OpenReading:
@@ -81,7 +81,7 @@ class OpenReading:
         sampled: int = 8,
         most_passages: int | None = None,
         at: Sequence[int] = (1, 5, 20),
-        pooling: str = "mean",
+        pooling: Pooling = "mean",
     ) -> None:
         """`sampled` windows of a question are read at a step; of its passages, the first `most_passages` ever."""
         if sampled < 2:

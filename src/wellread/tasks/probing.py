@@ -62,6 +62,11 @@ class Probing(MaskedWords):
         """The facts that can be asked, as the tokenizer writes them; `skipped` gets the others' objects."""
         return list(within(map(lower, facts) if self.uncased else facts, self.words, skipped=skipped))
 
+    def place_usable(self, facts: Sequence[MaskedFact]) -> dict[int, MaskedFact]:
+        """The same, by their places among all."""
+        told = (lower(fact) if self.uncased else fact for fact in facts)
+        return {place: fact for place, fact in enumerate(told) if fact.object in self.words}
+
     def cut(self, segmenter: Segmenter, examples: Sequence[MaskedFact], *, learning: bool) -> list[list[Segmented]]:
         """Each sentence with the tokenizer's mask; only `usable` facts can be asked."""
         sentences = [(fact.sentence.replace(MASK, self.mask),) for fact in examples]

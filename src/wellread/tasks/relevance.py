@@ -1,7 +1,8 @@
 """Is a text what a query asks for? Pairs with graded labels, as in the Shopping Queries data (ESCI).
 
 A line is an object with a query, the texts of a product and one of the labels E (exact), S (substitute), C (complement)
-and I (irrelevant). Files of your own have other columns and labels: name them.
+and I (irrelevant); none, or null, where that is kept secret. Files of your own have other columns and labels: name
+them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class RelevanceColumns:
     query: str = "query"
     text: tuple[str, ...] = ("title", "brand", "bullet_points", "description")
     label: str | None = "esci"
-    """None for pairs without labels."""
+    """None for pairs without labels; a pair whose label is null or empty has none either."""
     id: str | None = "asin"
 
 
@@ -65,7 +66,8 @@ def _pair(record: Record, number: str, *, columns: RelevanceColumns, labels: Col
     text = "\n".join(each for each in texts if each)
     if not query or not text:
         raise InputError("the query or the text is empty")
-    label = None if columns.label is None else text_of(record, columns.label)
+    secret = columns.label is None or record.get(columns.label, 0) in (None, "")
+    label = None if secret else text_of(record, str(columns.label))
     if label is not None and label not in labels:
         raise InputError(f"the label is {label!r}, expected one of {', '.join(labels)}")
     return RelevancePair(number if columns.id is None else text_of(record, columns.id), query, text, label)

@@ -22,6 +22,8 @@ Form = Literal["tsv", "csv", "jsonl"]
 Record = dict[str, Any]
 Draft = Callable[[], Record]
 """A row still to be read, or to fail by itself."""
+JsonDraft = Callable[[], tuple[str, Any]]
+"""A line of JSON still to be read, with where it stands; or to fail by itself."""
 _T = TypeVar("_T")
 
 csv.field_size_limit(1 << 30)  # a cell may be an article; the usual limit is 128 KB
@@ -82,14 +84,9 @@ def read_json(path: str | Path) -> Any:
         raise InputError(f"{told(path)} is not JSON: {error}") from error
 
 
-def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
-    """JSON of any kind, one a line, and where it stands."""
-    for number, line in _lines(path):
-        where = f"{told(path)}, line {number}"
-        try:
-            yield where, json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{where} is not JSON: {error}") from error
+def read_json_drafts(path: str | Path) -> Iterator[JsonDraft]:
+    """Each line as a function that reads it as JSON of any kind, and tells where it stands (or fails by itself)."""
+    return (partial(_any_json, f"{told(path)}, line {number}", line) for number, line in _lines(path))
 
 
 def _told_form(path: str | Path) -> Form:
@@ -133,6 +130,13 @@ def name_cells(header: Sequence[str], row: Sequence[str]) -> Record:
     if len(row) != len(header):
         raise InputError(f"{len(row)} cells, expected {len(header)}: {', '.join(header)}")
     return dict(zip(header, row, strict=True))
+
+
+def _any_json(where: str, line: str) -> tuple[str, Any]:
+    try:
+        return where, json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} is not JSON: {error}; mend the line, or leave it out") from error
 
 
 def _object(line: str) -> Record:

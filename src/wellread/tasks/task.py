@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from accelerate.utils import send_to_device  # type: ignore[import-untyped]
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, layer_norm
 
 from wellread.errors import UsageError
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder, Read
 from wellread.nn.packing import Packing, first_position
 
+Pooling = Literal["mean", "first", "both"]
 E_contra = TypeVar("E_contra", contravariant=True)
 
 
@@ -125,23 +126,48 @@ class Reader(nn.Module):
 
 
 class TextHead(nn.Module):
-    """Scores of a whole text from the mean of its pieces, or from its first: a dense layer, then a linear one."""
+    """Scores of a whole input: a dense layer, then a linear one.
 
-    def __init__(self, width: int, count: int, *, pooling: str = "mean", dropout: float = 0.1) -> None:
+    They see the `mean` of its pieces, its `first` piece, or how `both` texts of a pair differ and agree: of the means u
+    and v of their pieces, normed, |u - v| and u v, as sentence encoders are compared (Reimers and Gurevych 2019). A
+    text alone is held against itself.
+    """
+
+    def __init__(self, width: int, count: int, *, pooling: Pooling = "mean", dropout: float = 0.1) -> None:
         super().__init__()
         self.pooling = pooling
-        self.dense = nn.Linear(width, width)
+        self.dense = nn.Linear(2 * width if pooling == "both" else width, width)
         self.dropout = nn.Dropout(dropout)
         self.out = nn.Linear(width, count)
         for layer in (self.dense, self.out):
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, states: Float[Tensor, "piece dim"], packing: Packing) -> Float[Tensor, "input count"]:
-        """One row of scores for each packed text."""
-        pooled = packing.mean(states) if self.pooling == "mean" else states[packing.starts]
+    def forward(
+        self, states: Float[Tensor, "piece dim"], inputs: Sequence[Segmented], packing: Packing
+    ) -> Float[Tensor, "input count"]:
+        """One row of scores for each packed input."""
+        if self.pooling == "both":
+            pooled = _both(states, inputs, packing)
+        else:
+            pooled = packing.mean(states) if self.pooling == "mean" else states[packing.starts]
         scores: Tensor = self.out(self.dropout(gelu(self.dense(self.dropout(pooled)))))
         return scores
+
+
+def _both(
+    states: Float[Tensor, "piece dim"], inputs: Sequence[Segmented], packing: Packing
+) -> Float[Tensor, "input features"]:
+    """How the means of both segments, normed, differ and agree."""
+    segment = torch.cat([torch.from_numpy(one.segment_of) for one in inputs]).to(states.device)
+    own = segment >= 0
+    place = 2 * packing.text_of[own] + segment[own]
+    total = states.new_zeros(2 * len(inputs), states.shape[-1]).index_add(0, place, states[own])
+    count = torch.bincount(place, minlength=2 * len(inputs))
+    mean = layer_norm(total / count.clamp(min=1)[:, None], states.shape[-1:]).view(len(inputs), 2, -1)
+    one, other = mean.unbind(1)
+    other = torch.where(count.view(-1, 2)[:, 1:] > 0, other, one)
+    return torch.cat(((one - other).abs(), one * other), 1)
 
 
 def make_batch(examples: Sequence[Any], cut: Sequence[Sequence[Segmented]], knowledge: Mapping[str, Tensor]) -> Batch:

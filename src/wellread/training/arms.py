@@ -9,8 +9,8 @@ They come from `--vary` (every combination of the values) or from the table [arm
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -29,8 +29,8 @@ Arm = TypeVar("Arm")
 def vary(recipe: TaskRecipe, varied: Sequence[str]) -> Arms:
     """The arms of every combination: ["infusion=none,kam", "maps.maps=entity,entity+phrase"].
 
-    A value of a list is its members joined by "+". What makes no difference makes no arm: with infusion=none, maps are
-    not looked at, so there is one such arm.
+    A value that is a list is its members joined by "+", or a list as TOML has it: ["entity","phrase"]. What makes no
+    difference makes no arm: with infusion=none, maps are not looked at, so there is one such arm.
     """
     choices = [_choices(each) for each in varied]
     if len({name for name, _ in choices}) < len(choices):
@@ -40,7 +40,7 @@ def vary(recipe: TaskRecipe, varied: Sequence[str]) -> Arms:
     for values in product(*(values for _, values in choices)):
         changed = recipe
         for (name, _), value in zip(choices, values, strict=True):
-            changed = _set(changed, name, value)
+            changed = config.override(changed, [f"{name}={value}"])
         if (plain := _effective(changed)) in seen:
             continue
         seen.append(plain)
@@ -76,27 +76,21 @@ def apply_arms(recipe: TaskRecipe, arms: Mapping[str, Mapping[str, Any]]) -> Arm
 
 def _choices(varied: str) -> tuple[str, list[str]]:
     name, equals, values = varied.partition("=")
-    found = [value.strip() for value in values.split(",")]
+    found = [value.strip() for value in _split(values)]
     if not equals or not name.strip() or not all(found):
         raise UsageError(f"{varied!r} varies no setting; expected name=value,value as in infusion=none,kam")
     return name.strip(), found
 
 
-def _set(recipe: TaskRecipe, name: str, value: str) -> TaskRecipe:
-    """A setting changed; of a list, by its members joined by "+"."""
-    try:
-        return config.override(recipe, [f"{name}={value}"])
-    except UsageError as error:
-        refused = error
-    members = [] if value == "none" else value.split("+")
-    for written in (members, map(repr, members)):  # of numbers, or of words
-        with suppress(UsageError):
-            return config.override(recipe, [f"{name}=[{', '.join(written)}]"])
-    raise refused
+def _split(values: str) -> list[str]:
+    """Values at their commas, but for those within brackets, braces and quotes: '["a", "b"],none' are two."""
+    return re.findall(r"""(?:\[[^\]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[^,])+|(?<=,)(?=,|$)|^(?=,|$)""", values)
 
 
 def _told(name: str, value: str) -> str:
     """How an arm is called by a setting: words speak for themselves, numbers do not."""
+    if value.startswith("["):  # as if it were joined by "+"
+        value = "+".join(member.strip(" \"'") for member in value[1:-1].split(",") if member.strip()) or "none"
     return value if value[0].isalpha() and value not in ("true", "false") else f"{name.split('.')[-1]} {value}"
 
 

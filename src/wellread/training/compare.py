@@ -7,12 +7,16 @@
 What is finished is kept, so the same command goes on after a kill, with more seeds, or with more arms. The same seed
 begins with the same head and reads the same batches in every arm: scores are paired by it. Weights are deleted when a
 run is finished, unless they are asked for: a hundred runs of a small encoder are 40 GB.
+
+A run that fails says why in its `failed.txt`, and the others go on. The table has no score for it, and none for what
+it would have a part in. The same command tries it again, from its beginning; so it does where the score is no number.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -26,15 +30,18 @@ from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 
 from wellread import config, console
-from wellread.errors import TrainingError, UsageError
-from wellread.evaluation.comparison import Cost, Table, make_table
+from wellread.errors import StorageError, TrainingError, UsageError, WellreadError
+from wellread.evaluation.comparison import Cost, Failure, Table, make_table
 from wellread.files import storage, write_atomically
 from wellread.training.arms import Arms
 from wellread.training.recipe import TaskRecipe
 from wellread.training.run import Run
+from wellread.training.stopping import stop_if_asked
 from wellread.training.task import NOTES, train_task
 from wellread.training.tasks import name_of
 
+FAILED = "failed.txt"
+"""The file in a run's folder that says why there is no score."""
 _START = "spawn"
 """How processes begin."""
 
@@ -86,21 +93,21 @@ def compare(
     keep: bool = False,
     measure: bool = True,
 ) -> Table:
-    """Train whatever is not finished yet, `jobs` runs at a time, and make the table."""
+    """Train whatever is not finished yet, `jobs` runs at a time, and make the table; it tells which runs failed."""
     folder = Path(folder)
     trials = plan(tasks, seeds, folder)
-    open_trials = [trial for trial in trials if outcome(trial) is None]
+    open_trials = [trial for trial in trials if not is_finished(trial)]
     if done := len(trials) - len(open_trials):
         console.note(f"{done:,} of {len(trials):,} runs are finished already")
     clock = _Clock(len(open_trials), jobs)
     with contextlib.closing(_run_all(open_trials, folder / NOTES, jobs, keep)) as finished:
-        for trial, seconds in finished:
-            found = outcome(trial)
-            assert found is not None
-            console.note(f"{clock.tick(seconds)}: {trial}: {found.metric} {100 * found.score:.2f} in {seconds:.0f} s")
+        for trial, seconds, error in finished:
+            if error is not None:
+                _record(trial, error, trials)
+            console.note(f"{clock.tick(seconds)}: {trial}: {_told(trial)} in {seconds:.0f} s")
             if (table := interim(trials)) is not None:
                 write_table(table, folder)
-    costs = _costs(tasks, folder / NOTES) if measure else {}
+    costs = _costs(tasks, trials, folder / NOTES) if measure else {}
     table = interim(trials, costs)
     assert table is not None
     write_table(table, folder, draw=True)
@@ -108,7 +115,7 @@ def compare(
 
 
 def outcome(trial: Trial) -> Outcome | None:
-    """What came out of a run, if it is finished."""
+    """What came out of a run, if it is at its end; the score may be no number."""
     result = Run(trial.folder).scores()
     if result is None:
         return None
@@ -118,20 +125,40 @@ def outcome(trial: Trial) -> Outcome | None:
     return Outcome(float(scores[name]), f"mean of {shown}" if name == "score" and len(parts) > 1 else shown)
 
 
+def failure(trial: Trial) -> str | None:
+    """Why a run has no score, if it failed: in words, on one line."""
+    if (found := outcome(trial)) is not None:
+        return None if math.isfinite(found.score) else f"its score ({found.metric}) is {found.score}, no number"
+    try:
+        return " ".join((trial.folder / FAILED).read_text("utf-8").split()) or "it does not say why"
+    except OSError:
+        return None
+
+
+def is_finished(trial: Trial) -> bool:
+    """Whether a run has a score."""
+    return outcome(trial) is not None and failure(trial) is None
+
+
 def interim(trials: Sequence[Trial], costs: Mapping[tuple[str, str], Cost] | None = None) -> Table | None:
-    """The table of the seeds that every arm of every task has finished; None if there is none yet."""
-    outcomes = [(trial, outcome(trial)) for trial in trials]
-    open_seeds = {trial.seed for trial, found in outcomes if found is None}
+    """The table of the seeds that every arm of every task has finished, or failed in; None if there is none yet."""
+    outcomes = [(trial, outcome(trial), failure(trial)) for trial in trials]
+    open_seeds = {trial.seed for trial, found, why in outcomes if found is None and why is None}
     seeds = [seed for seed in dict.fromkeys(trial.seed for trial in trials) if seed not in open_seeds]
     if not seeds:
         return None
     scores: dict[str, dict[str, list[float]]] = {}
     metrics: dict[str, str] = {}
-    for trial, found in outcomes:
-        if found is not None and trial.seed in seeds:
-            scores.setdefault(trial.arm, {}).setdefault(trial.task, []).append(found.score)
+    failed: list[Failure] = []
+    for trial, found, why in outcomes:
+        if trial.seed in open_seeds:
+            continue
+        scores.setdefault(trial.arm, {}).setdefault(trial.task, []).append(math.nan if found is None else found.score)
+        if found is not None:
             metrics[trial.task] = found.metric
-    return make_table(scores, seeds, metrics=metrics, costs=costs)
+        if why is not None:
+            failed.append(Failure(trial.arm, trial.task, trial.seed, why))
+    return make_table(scores, seeds, metrics=metrics, costs=costs, failed=failed)
 
 
 def write_table(table: Table, folder: str | Path, *, draw: bool = False) -> None:
@@ -155,9 +182,9 @@ def _folder_name(name: str) -> str:
 
 
 def _check(trial: Trial) -> None:
-    """A run that was made by another recipe must not be taken for this one."""
+    """A run that was made by another recipe must not be taken for this one; one that failed begins anew anyway."""
     made_by = Run(trial.folder).recipe
-    if made_by.exists():
+    if made_by.exists() and failure(trial) is None:
         differ = config.differences(config.read_table(made_by), config.to_dict(trial.recipe))
         if differ:
             name, (old, new) = next(iter(differ.items()))
@@ -171,9 +198,12 @@ def _check(trial: Trial) -> None:
 
 
 def run_trial(trial: Trial, notes: Path, keep: bool) -> float:
-    """Train one run, or go on with it; returns the seconds that it took."""
+    """Train one run, or go on with it, or begin anew if it failed; returns the seconds that it took."""
     begin = time.monotonic()
-    train_task(trial.recipe, trial.folder, notes=notes, keep_model=keep)
+    failed = failure(trial) is not None
+    with storage(trial.folder):
+        (trial.folder / FAILED).unlink(missing_ok=True)
+    train_task(trial.recipe, trial.folder, notes=notes, keep_model=keep, resume=not failed)
     if not keep:
         run = Run(trial.folder)
         for path in (run.last, run.best):
@@ -181,24 +211,58 @@ def run_trial(trial: Trial, notes: Path, keep: bool) -> float:
     return time.monotonic() - begin
 
 
-def _run_all(trials: Sequence[Trial], notes: Path, jobs: int, keep: bool) -> Generator[tuple[Trial, float]]:
-    """Every run as it is finished, with its seconds."""
+Ended = tuple[Trial, float, WellreadError | None]
+"""A run that is at its end, its seconds, and what went wrong."""
+
+
+def _record(trial: Trial, error: WellreadError, trials: Sequence[Trial]) -> None:
+    """Write down why a run failed, for the others to go on; or stop, where they would fail by the same.
+
+    A full disk is full for all. What is wrong with the first run of all, but for its training, most likely is with all.
+    """
+    alone = isinstance(error, TrainingError) or any(map(is_finished, trials))
+    if isinstance(error, StorageError) or not alone:
+        raise error
+    with write_atomically(trial.folder / FAILED) as file:
+        file.write(f"{error}\n".encode())
+
+
+def _told(trial: Trial) -> str:
+    """What came out of a run, in a few words."""
+    if (why := failure(trial)) is not None:
+        return f"failed: {why};"
+    found = outcome(trial)
+    assert found is not None
+    return f"{found.metric} {100 * found.score:.2f}"
+
+
+def _run_all(trials: Sequence[Trial], notes: Path, jobs: int, keep: bool) -> Generator[Ended]:
+    """Every run as it is at its end."""
     if jobs == 1:
         for number, trial in enumerate(trials, 1):
             console.note(f"run {number:,} of {len(trials):,}: {trial}")
-            yield trial, run_trial(trial, notes, keep)
+            begin, failed = time.monotonic(), None
+            try:
+                run_trial(trial, notes, keep)
+            except WellreadError as error:
+                failed = error
+            yield trial, time.monotonic() - begin, failed
+            stop_if_asked()
         return
     with _workers(jobs) as pool:
         yield from _finished({pool.submit(_run_quietly, trial, notes, keep): trial for trial in trials})
 
 
-def _finished(running: dict[Future[float], Trial]) -> Generator[tuple[Trial, float]]:
+def _finished(running: dict[Future[float], Trial]) -> Generator[Ended]:
     try:
         left = set(running)
         while left:
             done, left = wait(left, return_when=FIRST_COMPLETED)
             for future in done:
-                yield running[future], future.result()
+                if isinstance(error := future.exception(), WellreadError):
+                    yield running[future], 0.0, error
+                else:
+                    yield running[future], future.result(), None
     except BrokenProcessPool as error:
         raise TrainingError(
             "a run was killed from outside, perhaps for want of memory; start again, it goes on; with fewer --jobs "
@@ -263,13 +327,17 @@ class _Clock:
         return f"run {done:,} of {self.total:,}, about {console.duration(left)} left"
 
 
-def _costs(tasks: Mapping[str, Arms], notes: Path) -> dict[tuple[str, str], Cost]:
+def _costs(tasks: Mapping[str, Arms], trials: Sequence[Trial], notes: Path) -> dict[tuple[str, str], Cost]:
+    """Of the arms that can be trained, as at least one run has shown."""
     from wellread.training.cost import measure_costs
 
+    trained = {(trial.arm, trial.task) for trial in trials if is_finished(trial)}
     costs: dict[tuple[str, str], Cost] = {}
     for task, arms in tasks.items():
-        console.note(f"measuring steps of {task}")
-        costs |= {(arm, task): cost for arm, cost in measure_costs(arms, notes).items()}
+        some = {arm: recipe for arm, recipe in arms.items() if (arm, task) in trained}
+        if some:
+            console.note(f"measuring steps of {task}")
+            costs |= {(arm, task): cost for arm, cost in measure_costs(some, notes).items()}
     return costs
 
 

@@ -2,7 +2,7 @@
 
 Runs of a comparison go on at different hours beside different neighbours, so their clocks cannot be compared. Here the
 arms take turns, step by step, on the same batches, and a median is taken over the steps. A step is all that the loop
-does: build the batch with its maps, forward, backward, AdamW.
+does with one batch: build it with its maps, forward in the schedule's precision, backward, clip, AdamW.
 
 Memory is counted and not observed, since what a process holds on a CPU depends on its allocator and its past: weights,
 gradients, AdamW's two moments, and every tensor that the forward pass keeps for the backward pass, once each. What
@@ -28,6 +28,7 @@ from wellread.tasks.learner import TaskLearner
 from wellread.training.loop import seed_all
 from wellread.training.optimizer import build_optimizer
 from wellread.training.recipe import TaskRecipe
+from wellread.training.schedule import Schedule
 from wellread.training.task import build_learner
 from wellread.training.tasks import find_kind, read_parts
 
@@ -53,7 +54,7 @@ def measure_costs(arms: Mapping[str, TaskRecipe], notes: str | Path | None, *, r
                 seed_all(number)
                 keeping = None if turn else _Keeping(learner.model)  # the first turn counts bytes, and warms up
                 begin = time.perf_counter()
-                _step(learner, batches[arm], number, optimizer, keeping)
+                _step(learner, batches[arm], number, optimizer, arms[arm].schedule, keeping)
                 if keeping is None:
                     seconds[arm].append(time.perf_counter() - begin)
                 else:
@@ -66,12 +67,15 @@ def _step(
     batches: Sequence[Any],
     number: int,
     optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
     keeping: _Keeping | None,
 ) -> None:
     batch = batches[number]
-    with keeping or nullcontext():
-        loss = sum(learner.loss(batch).values(), torch.zeros(()))
-    loss.backward()  # type: ignore[no-untyped-call]
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=schedule.precision == "bf16")
+    with keeping or nullcontext(), autocast:
+        parts = learner.loss(batch)
+    torch.stack([part.float() for part in parts.values()]).sum().backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(_trained(learner.model).values(), schedule.clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 

@@ -38,3 +38,5 @@ class Kind:
     """An example of a text or two that a user asks about; None where that is not enough to ask."""
     tell: Callable[[Any, Any], Any] = lambda task, answer: answer
     """The task's answer as a person reads it."""
+    texts: Callable[[Any], int] = lambda task: 1
+    """How many texts the task is asked of at once."""

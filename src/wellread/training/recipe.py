@@ -26,6 +26,7 @@ from wellread.evaluation.classification import Metric
 from wellread.evaluation.ranking import ESCI_GAINS
 from wellread.knowledge.maps import MapsConfig
 from wellread.models.kam import KamConfig
+from wellread.tasks.task import Pooling
 from wellread.training.schedule import Schedule
 
 INFUSIONS = ("kam",)
@@ -67,8 +68,9 @@ class EncoderOptions:
     """An asset, a folder in the Hugging Face layout, or a name on the hub with its commit."""
     longest: int = 128
     """Pieces of a text, or of both, at most."""
-    pooling: Literal["mean", "first"] = "mean"
-    """A text's state: the mean of its pieces, or the first piece."""
+    pooling: Pooling = "mean"
+    """What an input is judged by: the `mean` of its pieces, its `first` piece, or `both` texts held against each other
+    (for pairs, with sentence encoders)."""
     rank: int = 0
     """Rank of the adapters that learn while the encoder's own weights stay; 0: all weights learn."""
 
@@ -170,12 +172,22 @@ class MaskingOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class LamaOptions:
+    """Facts whose objects are masked, for task = "lama"; data are LAMA's `data` folder, or files of facts."""
+
+    part: Literal["google_re", "trex", "conceptnet", "squad"] | None = None
+    """Of the folder; all that are there if none is named."""
+    vocabulary: str | None = None
+    """A file of the words that may be answers, one a line; without it all that are one piece of the tokenizer."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskRecipe:
     """What is learned, from what, and how."""
 
     task: str
     """One of GLUE ("CoLA", "STS-B", …), "labelled" (data of your own), "relevance", "choice", "squad", "openqa",
-    "masking"; see `training.tasks`."""
+    "masking", "lama"; see `training.tasks`."""
     infusion: str = "none"
     """What the encoder is lent: "none", or "kam"."""
     batch: int = 16
@@ -190,6 +202,7 @@ class TaskRecipe:
     relevance: RelevanceOptions = field(default_factory=RelevanceOptions)
     questions: QuestionOptions = field(default_factory=QuestionOptions)
     masking: MaskingOptions = field(default_factory=MaskingOptions)
+    lama: LamaOptions = field(default_factory=LamaOptions)
     schedule: Schedule = field(default_factory=lambda: Schedule(epochs=3, learning_rate=5e-5))
 
     def __post_init__(self) -> None:

@@ -155,6 +155,13 @@ class TaskModel:
                 f"{name_of(self.recipe)} asks more than texts can say; make its examples, and give them to answers()"
             )
         given = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+        expected = kind.texts(self.task)
+        for number, some in enumerate(given):
+            if len(some) != expected:
+                raise UsageError(
+                    f"item {number} has {len(some)} text{'s' * (len(some) != 1)}, and {name_of(self.recipe)} is asked "
+                    + ("of one; give a list of texts" if expected == 1 else "of two; give a list of pairs of texts")
+                )
         examples = [kind.example(str(number), some) for number, some in enumerate(given)]
         return [kind.tell(self.task, some[0]) for some in self.answers(examples)]
 

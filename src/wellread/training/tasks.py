@@ -28,9 +28,11 @@ from wellread.tasks.labelled import (
     read_labelled,
     split_labelled,
 )
+from wellread.tasks.lama import MaskedFact, read_probe, read_vocabulary
 from wellread.tasks.masking import Masking, read_texts
 from wellread.tasks.openqa import OpenQuestion, read_openqa, read_quasar, read_searchqa
 from wellread.tasks.openreading import OpenReading
+from wellread.tasks.probing import Probing
 from wellread.tasks.reading import Reading
 from wellread.tasks.relevance import RelevanceColumns, RelevancePair, read_relevance, split_queries
 from wellread.tasks.splits import split_by
@@ -130,6 +132,10 @@ def _text_example(number: str, texts: Texts) -> LabelledText:
     return LabelledText(number, texts[0], texts[1] if len(texts) > 1 else None)
 
 
+def _texts_of(task: Labelling) -> int:
+    return 2 if task.facts.pair else 1
+
+
 def _tell_label(task: Labelling, answer: Any) -> Any:
     return task.facts.name_of(answer) if task.facts.labels else answer
 
@@ -189,9 +195,8 @@ def _write_relevance(path: str | Path, task: Relevance, examples: Sequence[Any],
 
 
 def _pair(number: str, texts: Texts) -> RelevancePair:
-    if len(texts) != 2:
-        raise UsageError(f"relevance is asked of a query and a text, not of {len(texts)} texts; give two")
-    return RelevancePair(number, *texts, None)
+    query, text = texts
+    return RelevancePair(number, query, text, None)
 
 
 def _write_lines(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -239,10 +244,10 @@ def _read_open(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -
     """The passages of `train.txt` are in `train.json`, those of Quasar-T's `train_questions` in `train_contexts`."""
     file = Path(path)
     if recipe.questions.layout == "searchqa":
-        return read_searchqa(file)
+        return read_searchqa(file, skipped=broken)
     if recipe.questions.layout == "quasar":
-        return read_quasar(file, file.with_name(file.name.replace("questions", "contexts")))
-    return read_openqa(file, file.with_name(file.name.replace(".txt", ".json")))
+        return read_quasar(file, file.with_name(file.name.replace("questions", "contexts")), skipped=broken)
+    return read_openqa(file, file.with_name(file.name.replace(".txt", ".json")), skipped=broken)
 
 
 def _write_texts(path: str | Path, task: Any, examples: Sequence[Any], answers: Answers) -> None:
@@ -263,6 +268,35 @@ def _build_masking(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Ta
     return Masking(tokenizer, share=recipe.masking.share, units=recipe.masking.units, start=recipe.encoder.name)
 
 
+# facts with their objects masked
+
+
+def _lama_facts(recipe: TaskRecipe) -> dict[str, Any]:
+    """The vocabulary is kept with the model: its file may be elsewhere."""
+    name = recipe.lama.vocabulary
+    return {"vocabulary": None if name is None else sorted(read_vocabulary(_find(recipe.data.root, name)))}
+
+
+def _read_facts(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[MaskedFact]:
+    """Only those whose object the model could answer."""
+    from wellread.nn.encoders import load_tokenizer
+
+    task = _build_probing(recipe, facts, load_tokenizer(recipe.encoder.name))
+    strangers: list[str] = []
+    yield from task.usable(read_probe(path, recipe.lama.part, skipped=broken), skipped=strangers)
+    broken += (f"{path}: {word!r} is not one piece, or not in the vocabulary" for word in strangers)
+
+
+def _build_probing(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Probing:
+    return Probing(tokenizer, facts.get("vocabulary"), start=recipe.encoder.name)
+
+
+def _write_ranks(path: str | Path, task: Probing, examples: Sequence[Any], answers: Answers) -> None:
+    told = zip(examples, answers, strict=True)
+    rows = ({"id": one.id, "relation": one.relation, "rank": some[0] if some else None} for one, some in told)
+    _write_lines(path, rows)
+
+
 _GLUE = Kind(
     lambda recipe, facts, path, broken: read_glue(path, recipe.task, skipped=broken),
     split_labelled,
@@ -270,6 +304,7 @@ _GLUE = Kind(
     _write_glue,
     example=_text_example,
     tell=_tell_label,
+    texts=_texts_of,
 )
 KINDS: dict[str, Kind] = {
     "labelled": Kind(
@@ -280,8 +315,11 @@ KINDS: dict[str, Kind] = {
         facts=_labelled_facts,
         example=_text_example,
         tell=_tell_label,
+        texts=_texts_of,
     ),
-    "relevance": Kind(_read_pairs, split_queries, _build_relevance, _write_relevance, example=_pair),
+    "relevance": Kind(
+        _read_pairs, split_queries, _build_relevance, _write_relevance, example=_pair, texts=lambda task: 2
+    ),
     "choice": Kind(
         lambda recipe, facts, path, broken: read_choices(path, skipped=broken),
         split_choices,
@@ -308,6 +346,14 @@ KINDS: dict[str, Kind] = {
         lambda texts, count: split_by(texts, count, lambda text: text),
         _build_masking,
         has_gold=lambda text: True,
+    ),
+    "lama": Kind(
+        _read_facts,
+        lambda facts, count: split_by(facts, count, lambda fact: fact.subject),
+        _build_probing,
+        _write_ranks,
+        facts=_lama_facts,
+        has_gold=lambda fact: True,
     ),
 }
 """The families that are no GLUE task, by the name that a recipe has for them."""

@@ -3,13 +3,17 @@
 Bars, as multiples of the plain encoder's time at equal lengths: KAM with 4 maps ≤ 1.05 forward at up to 64 pieces, 1.10
 at 128, 1.20 at 256; with 8 auxiliary pieces ≤ 1.12, 1.15, 1.25; a training step ≤ 1.10 up to 128 pieces; nothing
 infused ≤ 1. Where lengths lie between 50 and 100 % of the longest, nothing infused is ≥ 1.2 × as fast. The encoder is
-BERT-base with random weights, six of its layers (two in a quick run). Each figure is the ratio of the least CPU times
-of one thread over rounds in which all contenders take turns.
+BERT-base with random weights, six of its layers (two in a quick run). In every round all contenders take turns, in an
+order that is drawn anew; each figure is the median over rounds of the ratio of processor times of one thread to the
+plain encoder's in the same round. The plain encoder takes two turns: how far its ratio to itself lies from 1 is the
+noise of the measure.
 """
 
 from __future__ import annotations
 
 import copy
+import random
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +34,7 @@ _FORWARD = {32: 1.05, 64: 1.05, 128: 1.10, 256: 1.20}
 _WITH_TERMS = {32: 1.12, 64: 1.12, 128: 1.15, 256: 1.25}
 _TRAINING = {32: 1.10, 64: 1.10, 128: 1.10}
 _UNEVEN = 1.2
+_AGAIN = "plain again"
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -42,9 +47,13 @@ def main(given: Sequence[str] | None = None) -> int:
     lengths, batches = ((32, 64), (8,)) if options.quick else (tuple(_FORWARD), (8, 32))
     for texts in batches:
         for length in lengths:
-            rounds = 2 if options.quick else max(3, 2048 // (texts * length))
+            rounds = 2 if options.quick else max(9, 8192 // (texts * length))
             _even(report, models, texts, length, rounds)
             _uneven(report, models, texts, length, rounds)
+    again = [abs(row["value"] - 1) for row in report.rows if _AGAIN in row["what"]]
+    report.about["noise"] = (
+        f"the plain encoder against itself: off by {statistics.median(again):.3f}, at most {max(again):.3f}"
+    )
     return report.show()
 
 
@@ -71,6 +80,7 @@ def _even(report: Report, models: dict[str, PreTrainedModel], texts: int, length
     }
     asked: dict[str, tuple[str, dict[str, Tensor]]] = {
         "plain": ("plain", {}),
+        _AGAIN: ("plain", {}),
         "nothing": ("nothing", {}),
         "kam": ("kam", more),
         "kam, terms": ("kam", terms),
@@ -92,30 +102,40 @@ def _uneven(report: Report, models: dict[str, PreTrainedModel], texts: int, leng
     for what, make in (("forward", _forward), ("training", _step)):
         if what == "training" and length not in _TRAINING:
             continue
-        seconds = least({name: make(models[name], given) for name in ("plain", "nothing")}, rounds)
-        name = f"{what}, {texts} × {length // 2}-{length}, plain / nothing"
-        report.add(name, seconds["plain"] / seconds["nothing"], "×", at_least=_UNEVEN)
+        works = {name: make(models[name.split()[0]], given) for name in ("plain", _AGAIN, "nothing")}
+        _, ratios = take_turns(works, rounds)
+        name = f"{what}, {texts} × {length // 2}-{length}, plain /"
+        report.add(f"{name} {_AGAIN}", 1 / ratios[_AGAIN], "×")
+        report.add(f"{name} nothing", 1 / ratios["nothing"], "×", at_least=_UNEVEN)
 
 
 def _compare(
     report: Report, what: str, works: Mapping[str, Callable[[], object]], rounds: int, bars: Mapping[str, float]
 ) -> None:
-    seconds = least(works, rounds)
-    report.add(f"{what}, plain", seconds["plain"] * 1000, "ms")
-    for name in [name for name in works if name != "plain"]:
-        report.add(f"{what}, {name} / plain", seconds[name] / seconds["plain"], "×", at_most=bars.get(name))
+    seconds, ratios = take_turns(works, rounds)
+    report.add(f"{what}, plain", seconds * 1000, "ms")
+    for name, ratio in ratios.items():
+        report.add(f"{what}, {name} / plain", ratio, "×", at_most=bars.get(name))
 
 
-def least(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The least CPU seconds of each, after one to warm up; they take turns, so that a busy minute is shared by all."""
-    seconds = dict.fromkeys(works, float("inf"))
-    for turn in range(rounds + 1):
-        for name, work in works.items():
+def take_turns(works: Mapping[str, Callable[[], object]], rounds: int) -> tuple[float, dict[str, float]]:
+    """Median CPU seconds of "plain", and the median ratio of each other to it in the same round; one to warm up."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    turns, draw = list(works), random.Random(0)
+    for work in works.values():
+        work()
+    for _ in range(rounds):
+        draw.shuffle(turns)
+        for name in turns:
             begin = time.process_time()
-            work()
-            if turn:
-                seconds[name] = min(seconds[name], time.process_time() - begin)
-    return seconds
+            works[name]()
+            seconds[name].append(time.process_time() - begin)
+    plain = seconds.pop("plain")
+    ratios = {
+        name: statistics.median(one / other for one, other in zip(times, plain, strict=True))
+        for name, times in seconds.items()
+    }
+    return statistics.median(plain), ratios
 
 
 def _forward(model: PreTrainedModel, given: dict[str, Any]) -> Callable[[], object]:

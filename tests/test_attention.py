@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from wellread.nn.attention import convolved_attention, mix
+from wellread.nn.attention import convolved_attention, mix, packed_attention
 
 TEXTS, HEADS, ROWS, COLUMNS, DIM, MAPS = 2, 2, 3, 4, 2, 1
 MASK = torch.tensor([[True, True, True, True], [True, True, False, False]])
@@ -123,3 +123,38 @@ def test_gradients_with_a_given_chance_are_those_of_small_steps() -> None:
 
     assert torch.autograd.gradcheck(attend, parts)
     assert bool((attend(*parts)[0] != convolved_attention(**given, scaling=0.3)[0]).any())
+
+
+def test_texts_that_lie_end_to_end_attend_within_themselves() -> None:
+    torch.manual_seed(0)
+    lengths = [3, 1, 4]
+    lines = [torch.randn(sum(lengths), 2, 5, dtype=torch.float64) for _ in range(3)]
+    made = packed_attention(*lines, lengths, scaling=0.3).split(lengths)
+    for text, parts in zip(made, zip(*(line.split(lengths) for line in lines), strict=True), strict=True):
+        query, key, value = (part.transpose(0, 1)[None] for part in parts)
+        wanted = mix(0.3 * query @ key.transpose(2, 3), value, None)[0]
+        torch.testing.assert_close(text.transpose(0, 1)[None], wanted, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_gradients_of_packed_texts_are_those_of_small_steps(share: float) -> None:
+    torch.manual_seed(0)
+    lines = [torch.randn(6, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+
+    def attend(*lines: Tensor) -> Tensor:
+        torch.manual_seed(5)
+        return packed_attention(*lines, [2, 4], scaling=0.3, drop=share)
+
+    assert torch.autograd.gradcheck(attend, lines)
+    assert torch.equal(attend(*lines), packed_attention(*lines, [2, 4], scaling=0.3)) == (not share)
+
+
+def test_a_share_of_packed_weights_is_dropped() -> None:
+    torch.manual_seed(0)
+    size, share = 60, 0.3
+    zeros, value = torch.zeros(2 * size, 1, size), torch.eye(size).repeat(2, 1)[:, None]
+    mixed = packed_attention(zeros, zeros, value, [size, size], scaling=1.0, drop=share)
+    dropped = mixed == 0
+    assert float(dropped.float().mean()) == pytest.approx(share, abs=0.02)
+    torch.testing.assert_close(mixed[~dropped], torch.full_like(mixed[~dropped], 1 / size / (1 - share)))
+    assert not packed_attention(zeros, zeros, value, [size, size], scaling=1.0, drop=1.0).any()

@@ -138,6 +138,37 @@ def test_dropout_runs_in_train_mode_only(family: str) -> None:
     first.sum().backward()
 
 
+@pytest.mark.parametrize("lengths", [[3, 9, 1, 5], [4, 4]], ids=str)
+@pytest.mark.parametrize("share", [0.0, 1e-9], ids=["plain", "dropping"])
+def test_text_by_text_is_all_at_once(share: float, lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    packing = Packing.of(lengths)
+    ids = draw_ids(packing)
+    states, gradients = [], []
+    for few in (1 << 30, 0):
+        monkeypatch.setattr("wellread.nn.packing._FEW", few)
+        encoder = pack(build("bert")).train()
+        for layer in encoder.encoder.layer:
+            layer.attention.self.dropout.p = share  # so small that nothing is dropped, but the way is that of dropping
+        states.append(encode(encoder, ids, packing))
+        states[-1].pow(3).sum().backward()
+        gradients.append({name: part.grad for name, part in encoder.named_parameters() if part.grad is not None})
+    torch.testing.assert_close(states[1], states[0], atol=1e-5, rtol=1e-5)
+    assert len(gradients[0]) >= 20
+    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-4, rtol=1e-4)
+
+
+def test_text_by_text_weights_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wellread.nn.packing._FEW", 0)
+    packing = Packing.of([3, 9, 1, 5])
+    ids = draw_ids(packing)
+    encoder = pack(build("bert")).train()
+    before = encode(encoder, ids, packing)
+    for layer in encoder.encoder.layer:
+        layer.attention.self.dropout.p = 0.4
+    assert not torch.allclose(encode(encoder, ids, packing), before)
+    assert torch.equal(encode(encoder.eval(), ids, packing), before)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_neighbours_have_no_say(family: str) -> None:

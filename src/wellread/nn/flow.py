@@ -48,9 +48,6 @@ class Chunk:
     """The most own pieces of a text: the rows that are mixed; rows behind them only have scores."""
     rows: int
     columns: int
-    first_row: int
-    """Where its rows begin in the line of all chunks' rows."""
-    first_column: int
     row_mask: Bool[Tensor, "text row"]
     column_mask: Bool[Tensor, "text column"]
     full: bool
@@ -60,18 +57,6 @@ class Chunk:
     def there_mask(self) -> Bool[Tensor, "text one row column"]:
         """Pairs of positions that are both there."""
         return (self.row_mask[:, :, None] & self.column_mask[:, None, :])[:, None]
-
-    def rows_of(self, line: Float[Tensor, "position head dim"]) -> Float[Tensor, "text head row dim"]:
-        """The part of a line of rows that is of these texts."""
-        return _part(line, self.first_row, len(self.texts), self.rows)
-
-    def columns_of(self, line: Float[Tensor, "position head dim"]) -> Float[Tensor, "text head column dim"]:
-        """The part of a line of columns that is of these texts."""
-        return _part(line, self.first_column, len(self.texts), self.columns)
-
-
-def _part(line: Tensor, first: int, texts: int, width: int) -> Tensor:
-    return line[first : first + texts * width].view(texts, width, *line.shape[1:]).transpose(1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +185,7 @@ def make_paths(packing: Packing, guests: Packing | None, guest_rows: int | None)
     sizes = columns[order].tolist()
     chunks: list[Chunk] = []
     places: tuple[list[Tensor], list[Tensor]] = ([], [])
-    first = first_row = first_column = 0
+    first = 0
     while first < len(sizes):
         last = first + 1
         while last < len(sizes) and (last - first + 1) * sizes[last] ** 2 * 48 <= _CACHE_BYTES:
@@ -214,8 +199,8 @@ def make_paths(packing: Packing, guests: Packing | None, guest_rows: int | None)
         row_mask, column_mask = masks
         most, height, width = int(packing.lengths[texts].max()), row_mask.shape[1], column_mask.shape[1]
         full = even or bool(row_mask.all() & column_mask.all())
-        chunks.append(Chunk(texts, most, height, width, first_row, first_column, row_mask, column_mask, full))
-        first_row, first_column, first = first_row + row_mask.numel(), first_column + column_mask.numel(), last
+        chunks.append(Chunk(texts, most, height, width, row_mask, column_mask, full))
+        first = last
     where = (None, None) if even else (torch.cat(places[0]), torch.cat(places[1]))
     return chunks, Line(packing, asking, taken, where[0]), Line(packing, guests, None, where[1])
 
@@ -233,6 +218,12 @@ def _places(
         end += len(guests.text_of)
     mask = place < counts[texts, None]
     return torch.where(mask, found, end), mask
+
+
+def _cut(line: Float[Tensor, "position head dim"], masks: Sequence[Bool[Tensor, "text place"]]) -> list[Tensor]:
+    """Each chunk's part of a line; all at once, so that its gradient is put together once."""
+    parts = line.split_with_sizes([mask.numel() for mask in masks]) if len(masks) > 1 else [line]
+    return [part.view(*mask.shape, *line.shape[1:]).transpose(1, 2) for part, mask in zip(parts, masks, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +256,10 @@ class Place:
         scaling = dim**-0.5 if scaling is None else scaling
         asked = flow.attending(self.layer)
         alone = asked[0].attend if len(asked) == 1 and not flow.keep_attention else None
-        query_line, key_line, value_line = self._lines(module, query, key, value)
-        mixed = []
-        for chunk in flow.paths[0]:
-            rows, columns = chunk.rows_of(query_line), chunk.columns_of(key_line)
-            values = chunk.columns_of(value_line)
+        chunks, mixed = flow.paths[0], []
+        lines = zip(self._lines(module, query, key, value), ("row_mask", "column_mask", "column_mask"), strict=True)
+        parts = (_cut(line, [getattr(chunk, mask) for chunk in chunks]) for line, mask in lines)
+        for chunk, rows, columns, values in zip(chunks, *parts, strict=True):
             if alone is not None:
                 made = alone(flow, self.layer, chunk, rows, columns, values, scaling=scaling, dropout=dropout)
             else:
@@ -288,7 +278,7 @@ class Place:
         """Queries, keys and values as the chunks take them; those of guests by the layer's own projections."""
         guests, (_, rows, columns) = self.flow.guests, self.flow.paths
         for part, name, line in zip(parts, self.projections, (rows, columns, columns), strict=True):
-            pieces, more = part[0].transpose(0, 1), None
+            pieces, more = part.squeeze(0).transpose(0, 1), None
             if guests is not None:
                 states = guests.states if line.taken is None else guests.states[line.taken]
                 more = module.get_submodule(name)(states).view(-1, *pieces.shape[1:])

@@ -2,21 +2,23 @@
 
 Spans that the matcher finds are looked up by their key. A form keeps to the part of speech whose rule made it: "ran"
 has the verb's senses of "run" and not the noun's. Where the text is tagged, the tag decides.
+
+    finder.mentions(text)      objects, for who looks at a few
+    finder.find(texts)         arrays over all texts, for who reads many
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import groupby
 
 import numpy as np
 
-from wellread.kb.names import Case, as_signed, key
-from wellread.kb.store import MOST_CANDIDATES, KnowledgeBase, rank
-from wellread.mentions.compiled import ALL_KINDS, KIND_BITS
-from wellread.mentions.match import Matcher, Overlaps
+from wellread.kb.names import Case, Offsets, split
+from wellread.kb.store import MOST_CANDIDATES, KnowledgeBase
+from wellread.mentions.lists import NONE, CandidateLists
+from wellread.mentions.match import Matcher, Matches, Overlaps
 from wellread.mentions.stopwords import FUNCTION_WORDS, STOP_WORDS
 from wellread.text import Candidate, Mention
 
@@ -24,9 +26,10 @@ _FENCE = "\n\uffff"
 """A sign that no name crosses: many short texts are matched as one with it between them. The blank before it keeps it
 from being joined to a text that ends in a joiner."""
 
-_TOGETHER = 1 << 16
+_TOGETHER = 1 << 18
 
-_LookUp = Callable[[tuple[tuple[int, int], ...], str | None, str], tuple[Candidate, ...]]
+_MOST_MET = 1 << 18
+"""Different spans whose candidates are remembered; beyond that one begins anew."""
 
 Tags = Mapping[tuple[int, int], str]
 """(start, end) of a word -> its kind, e.g. {(4, 8): "v"}."""
@@ -45,6 +48,25 @@ class Reading:
     limit: int = MOST_CANDIDATES
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The mentions of some texts: those of text n are the rows from `offsets[n]` up to `offsets[n + 1]`.
+
+    They are in order of their start, and of those that begin together the longer comes first.
+    """
+
+    offsets: Offsets
+    starts: Offsets
+    ends: Offsets
+    """Characters of the mention's own text."""
+    numbers: Offsets
+    """The number of its candidates among `lists`."""
+    lists: CandidateLists
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
 class CandidateFinder:
     """Finds the mentions of a text and what each may mean; follows its KB when that changes."""
 
@@ -52,9 +74,9 @@ class CandidateFinder:
         self.kb = kb
         self.reading = reading or Reading()
         self.matcher = Matcher.of(kb)
-        usual = FUNCTION_WORDS if kb.metadata.get("inflection") == "wordnet" else STOP_WORDS
-        self._stop_words = usual if self.reading.stop_words is None else frozenset(self.reading.stop_words)
-        self._remembered = lru_cache(1 << 16)(self._candidates)
+        usual = FUNCTION_WORDS if has_senses(kb) else STOP_WORDS
+        self.stop_words = usual if self.reading.stop_words is None else frozenset(self.reading.stop_words)
+        self._remembered = ("", -1), self._new_lists()
 
     def mentions(self, text: str, *, tags: Tags | None = None) -> list[Mention]:
         """The mentions of one text in order of their start, each with its candidates best first."""
@@ -62,67 +84,133 @@ class CandidateFinder:
 
     def mentions_of_many(self, texts: Sequence[str], *, tags: Sequence[Tags] | None = None) -> Iterator[list[Mention]]:
         """The mentions of each text; short texts are matched together."""
-        place = 0
-        while place < len(texts):
-            size, end = 0, place
-            while end < len(texts) and (end == place or size + len(texts[end]) <= _TOGETHER):
-                size += len(texts[end])
-                end += 1
-            changing = self.kb.connection.in_transaction  # what an open change says may be taken back
-            with self.kb.snapshot():
-                matcher = self.matcher = self.matcher.refresh(self.kb)
-                look_up = self._candidates if changing else self._remembered
-                look_up = partial(look_up, matcher.revision)
-                found = list(self._together(matcher, look_up, texts[place:end], tags[place:end] if tags else None))
+        for begin, end in _groups(texts):
+            with self._state() as (matcher, lists):
+                part = self._read(matcher, lists, texts[begin:end])
+                found = [
+                    part.mentions(place, texts[begin + place], tags[begin + place] if tags else {}, lists)
+                    for place in range(end - begin)
+                ]
             yield from found
-            place = end
+
+    def find(self, texts: Sequence[str], *, tell: Callable[[int], object] | None = None) -> Found:
+        """The mentions of all texts, at one state of the KB; no object is made for a mention.
+
+        `tell` is told now and then how many texts were read.
+        """
+        parts, offsets, count = [], [np.zeros(1, np.int64)], 0
+        with self._state() as (matcher, lists):
+            for begin, end in _groups(texts):
+                part = self._read(matcher, lists, texts[begin:end])
+                offsets.append(part.borders[1:] + count)
+                count += len(part.heads)
+                parts.append(part.columns())
+                if tell is not None:
+                    tell(end)
+        starts, ends, numbers = (
+            (np.concatenate(column) for column in zip(*parts, strict=True)) if parts else [np.zeros(0, np.int64)] * 3
+        )
+        return Found(np.concatenate(offsets), starts, ends, numbers, lists)
 
     def candidates(self, name: str) -> list[Candidate]:
         """The candidates of a span that somebody else found (a tagger, a label)."""
         return self.kb.candidates(name, case=self.reading.case, limit=self.reading.limit)
 
-    def _together(
-        self, matcher: Matcher, look_up: _LookUp, texts: Sequence[str], tags: Sequence[Tags] | None
-    ) -> Iterator[list[Mention]]:
-        found = matcher.find(
-            _FENCE.join(texts),
+    def meanings(self, text: str, kind: str | None = None) -> tuple[Candidate, ...]:
+        """The candidates of a whole text as if it were found in another, so of word forms too, if of one kind."""
+        words = split(text)
+        if not len(words.starts):
+            return ()
+        start, end = int(words.starts[0]), int(words.ends[-1])
+        with self._state() as (matcher, lists):
+            found = matcher.find(text, overlaps="all", case=self.reading.case)
+            whole = found.keep((found.starts == start) & (found.ends == end))
+            return lists.candidates(whole.stands(0), name=text[start:end], tag=kind)
+
+    @contextmanager
+    def _state(self) -> Iterator[tuple[Matcher, CandidateLists]]:
+        """One state of the KB: its matcher, and the lists that are known of it."""
+        changing = self.kb.connection.in_transaction  # what an open change says may be taken back
+        with self.kb.snapshot():
+            matcher = self.matcher = self.matcher.refresh(self.kb)
+            state, lists = self._remembered
+            if changing:
+                lists = self._new_lists()
+            elif state != (matcher.names.uid, matcher.revision) or lists.met > _MOST_MET:
+                lists = self._new_lists()
+                self._remembered = (matcher.names.uid, matcher.revision), lists
+            yield matcher, lists
+
+    def _new_lists(self) -> CandidateLists:
+        return CandidateLists(self.kb, case=self.reading.case, limit=self.reading.limit)
+
+    def _read(self, matcher: Matcher, lists: CandidateLists, texts: Sequence[str]) -> _Part:
+        """The mentions of texts that are matched as one."""
+        joined = _FENCE.join(texts)
+        matches = matcher.find(
+            joined,
             overlaps=self.reading.overlaps,
             case=self.reading.case,
-            stop_words=self._stop_words,
+            stop_words=self.stop_words,
             min_chars=self.reading.min_chars,
             max_words=self.reading.max_words,
         )
-        rows = list(
-            zip(found.starts.tolist(), found.ends.tolist(), found.keys.tolist(), found.kinds.tolist(), strict=True)
-        )
-        lengths = np.array([len(text) + len(_FENCE) for text in texts])
-        borders = np.searchsorted(found.starts, np.append(0, np.cumsum(lengths))).tolist()
-        offset = 0
-        for place, text in enumerate(texts):
-            spans = groupby(rows[borders[place] : borders[place + 1]], key=lambda row: row[:2])
-            mentions = []
-            for (start, end), rows_here in spans:
-                name = text[start - offset : end - offset]
-                tag = tags[place].get((start - offset, end - offset)) if tags else None
-                candidates = look_up(tuple(row[2:] for row in rows_here), tag, name)
-                if candidates:
-                    mentions.append(Mention(start - offset, end - offset, name, candidates, tag))
-            yield mentions
-            offset += len(text) + len(_FENCE)
+        heads, numbers = lists.of(matches, joined)
+        there = np.flatnonzero(numbers != NONE)
+        after = np.append(heads[1:], len(matches))[there]
+        heads = heads[there]
+        bases = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + len(_FENCE), out=bases[1:])
+        return _Part(matches, heads, numbers[there], after, bases, np.searchsorted(matches.starts[heads], bases))
 
-    def _candidates(
-        self, revision: int, readings: tuple[tuple[int, int], ...], tag: str | None, name: str
-    ) -> tuple[Candidate, ...]:
-        """What any of the readings (key, kinds) of a span may mean; at one revision always the same."""
-        case = self.reading.case
-        joined: dict[int, int] = {}
-        for node, kinds in readings:  # compiled and added forms may both lead to one name
-            joined[node] = joined.get(node, 0) | kinds
-        rows = []
-        for node, kinds in joined.items():
-            for row in self.kb.named(as_signed(node)):
-                fits = kinds == ALL_KINDS or KIND_BITS.get(row[5], 0) & kinds
-                spelled = case == "folded" or key(row[0], case) == key(name, case)
-                if fits and spelled and (tag is None or row[5] == tag):
-                    rows.append(row)
-        return tuple(rank(rows, self.reading.limit, spelled=name))
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What was found in texts that were matched as one: text n begins at `bases[n]`, its heads at `borders[n]`."""
+
+    matches: Matches
+    heads: Offsets
+    numbers: Offsets
+    after: Offsets
+    """The row after the last of each head's."""
+    bases: Offsets
+    borders: Offsets
+
+    def columns(self) -> tuple[Offsets, Offsets, Offsets]:
+        """Starts, ends and numbers of all mentions."""
+        shift = np.repeat(self.bases[:-1], np.diff(self.borders))
+        return self.matches.starts[self.heads] - shift, self.matches.ends[self.heads] - shift, self.numbers
+
+    def mentions(self, place: int, text: str, tags: Tags, lists: CandidateLists) -> list[Mention]:
+        """The mentions of one of the texts."""
+        here = slice(int(self.borders[place]), int(self.borders[place + 1]))
+        heads, base = self.heads[here], self.bases[place]
+        starts, ends = (self.matches.starts[heads] - base).tolist(), (self.matches.ends[heads] - base).tolist()
+        mentions = []
+        for row, (start, end, number) in enumerate(zip(starts, ends, self.numbers[here].tolist(), strict=True)):
+            tag = tags.get((start, end))
+            name = text[start:end]
+            candidates = lists.lists[number]
+            if tag is not None:
+                stands = self.matches.stands(heads[row], self.after[here][row])
+                candidates = lists.candidates(stands, name=name, tag=tag)
+            if candidates:
+                mentions.append(Mention(start, end, name, candidates, tag))
+        return mentions
+
+
+def has_senses(kb: KnowledgeBase) -> bool:
+    """Whether a KB is one of words and their senses, as WordNet is, whose words have forms."""
+    return kb.metadata.get("inflection") == "wordnet"
+
+
+def _groups(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """(begin, end) of texts that are matched as one."""
+    begin = 0
+    while begin < len(texts):
+        size, end = 0, begin
+        while end < len(texts) and (end == begin or size + len(texts[end]) <= _TOGETHER):
+            size += len(texts[end])
+            end += 1
+        yield begin, end
+        begin = end

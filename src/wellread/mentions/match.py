@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -61,8 +62,18 @@ class Matches:
 
     def spans(self) -> list[tuple[int, int]]:
         """The distinct (start, end) pairs."""
-        fresh = np.flatnonzero((np.diff(self.starts, prepend=-1) != 0) | (np.diff(self.ends, prepend=-1) != 0))
-        return list(zip(self.starts[fresh].tolist(), self.ends[fresh].tolist(), strict=True))
+        heads = self.heads()
+        return list(zip(self.starts[heads].tolist(), self.ends[heads].tolist(), strict=True))
+
+    def heads(self) -> Offsets:
+        """The first row of each distinct span."""
+        fresh = np.ones(len(self), np.bool_)
+        fresh[1:] = (self.starts[1:] != self.starts[:-1]) | (self.ends[1:] != self.ends[:-1])
+        return np.flatnonzero(fresh)
+
+    def stands(self, first: int, after: int | None = None) -> list[tuple[int, int]]:
+        """What rows stand for, (key of a name, kinds) of each: those of a span, from its head up to the next head."""
+        return list(zip(self.keys[first:after].tolist(), self.kinds[first:after].tolist(), strict=True))
 
     def keep(self, which: NDArray[np.bool_] | Offsets) -> Matches:
         """Only the matches where a mask is True, or those at the given places in their order."""
@@ -136,13 +147,13 @@ class Matcher:
         """Every span of the text that is a name.
 
         `longest` keeps, from left to right, the longest name at each place; `all` keeps every one. A name made of
-        `stop_words` only is passed over, unless capital letters say that it is a name ("IT", "The Who"), as is one
-        shorter than `min_chars`. Inflected forms are found under the `folded` policy.
+        `stop_words` only is passed over, unless capital letters say that it is a name ("IT", "The Who"), as are the
+        "don" of "don't" and one shorter than `min_chars`. Inflected forms are found under the `folded` policy.
         """
-        stops = _hash_set(stop_words)
+        stops = _hash_set(frozenset(stop_words))
         longest_name = max(names.max_words for names in self._both()) if max_words is None else max_words
         parts = []
-        for offset, block, whole in _blocks(text, longest_name):
+        for offset, block, whole in _blocks(text, max(longest_name, 2)):  # "don" must see its "'t"
             found = self._walk(block, case, longest_name, stops)
             found = found.keep((found.starts < whole) & (found.ends - found.starts >= min_chars))
             parts.append(replace(found, starts=found.starts + offset, ends=found.ends + offset))
@@ -209,6 +220,7 @@ class Matcher:
         longer = np.flatnonzero(is_stop & (words.ends - words.starts > 1))
         second = words.codes[words.starts[longer] + 1]
         is_stop[longer[(second >= ord("A")) & (second <= ord("Z"))]] = False
+        is_stop |= _negated(words)
         before = np.zeros(len(is_stop) + 1, np.int64)
         np.cumsum(is_stop, out=before[1:])
         there: NDArray[np.bool_] = before[final + 1] - before[first] < final + 1 - first
@@ -274,6 +286,17 @@ class _Options:
         )
 
 
+def _negated(words: Words) -> NDArray[np.bool_]:
+    """Which words stand before "'t": the "don" of "don't" is an auxiliary, whatever else its letters may name."""
+    negated = np.zeros(len(words.hashes), np.bool_)
+    at = np.flatnonzero(words.hashes[2:] == _T)
+    at = at[words.hashes[at + 1] == _APOSTROPHE]
+    negated[at[(words.ends[at] == words.starts[at + 1]) & (words.ends[at + 1] == words.starts[at + 2])]] = True
+    return negated
+
+
+_T, _APOSTROPHE = np.uint64(word_hash("t")), np.uint64(word_hash("'"))
+
 _NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint8))
 
 
@@ -296,7 +319,8 @@ def _blocks(text: str, max_words: int) -> Iterator[tuple[int, str, int]]:
         begin = end
 
 
-def _hash_set(entries: Collection[str]) -> KeyTable | None:
+@lru_cache(16)
+def _hash_set(entries: frozenset[str]) -> KeyTable | None:
     if not entries:
         return None
     hashes = np.unique(np.array([word_hash(word) for entry in entries for word in words(entry)], np.uint64))

@@ -1,0 +1,206 @@
+"""Markers around mentions that a task asks about, in any tokenizer's pieces; the text itself stays as it is.
+
+    text      Neptune was found by Galle
+    pieces    [CLS] @ neptune @ was found by # galle # [SEP]
+    word_of    -1  -1    0   -1  1    2   3 -1   4  -1  -1
+    places          1                        7
+
+Markers are put in among the pieces after the text is cut, not into the text: like [CLS] they stand for nothing in it
+(no word, no segment, the span 0, 0). So words, spans and marks of an input, and whatever is known of its text, are
+those of the text that the data has, with no offset to be moved; a linker never reads a marker.
+
+The pieces of markers are ones that the tokenizer has, so that an encoder needs no new embeddings: by default "@" and
+"#" around the first and the second mention (`SIGNS`, as LUKE's markers begin), which nearly every tokenizer has and
+every encoder has met. `UNUSED` are pieces that BERT's vocabulary keeps free for such things, one before and another
+behind (Baldini Soares et al. 2019, KnowBERT): they have met nothing, and must be learned.
+
+What is too long is cut around the mentions. Where even what lies between them is too long, the first one stays, and
+the markers of the other stand at the end, with nothing between them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from wellread.errors import InputError, UsageError
+from wellread.mentions.segments import Segmented, Segmenter
+from wellread.tasks.task import Batch
+
+Span = tuple[int, int]
+
+SIGNS = ("@", "#")
+UNUSED = ("[unused1]", "[unused2]", "[unused3]", "[unused4]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedText(Segmented):
+    """An input with markers around the mentions that are asked about."""
+
+    mentions: tuple[Span, ...]
+    """The characters of each in the first text."""
+    places: Int64[np.ndarray, " mention"]
+    """Where the marker before each stands."""
+
+
+class MarkerHead(nn.Module):
+    """Scores by the states of an input's mentions, laid side by side: dropout, and one linear layer (KnowBERT)."""
+
+    def __init__(self, width: int, mentions: int, count: int, *, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(width * mentions, count)
+        nn.init.normal_(self.out.weight, std=0.02)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, mentions: Float[Tensor, "input mention dim"]) -> Float[Tensor, "input count"]:
+        """One row of scores for each input."""
+        scores: Tensor = self.out(self.dropout(mentions.flatten(1)))
+        return scores
+
+
+class Marker:
+    """Puts markers into inputs of one tokenizer, around one mention or two."""
+
+    def __init__(self, tokenizer: Tokenizer, pieces: Sequence[str], *, mentions: int) -> None:
+        """`pieces`: one for each mention, which stands on both sides of it, or two, before it and behind it."""
+        if len(pieces) not in (mentions, 2 * mentions):
+            raise UsageError(
+                f"markers are {', '.join(pieces) or 'none'}; expected {mentions}, on both sides of a mention, or "
+                f"{2 * mentions}, before and behind, as in {list(SIGNS[:mentions])} or {list(UNUSED[: 2 * mentions])}"
+            )
+        ids = [_id(tokenizer, piece) for piece in pieces]
+        self.ids = np.array(ids, np.int64).reshape(mentions, -1).repeat(2 * mentions // len(ids), axis=1)
+
+    def cut(
+        self, segmenter: Segmenter, inputs: Sequence[tuple[tuple[str, ...], tuple[Span, ...]]]
+    ) -> list[list[Segmented]]:
+        """One input for each (texts, mentions in the first of them), markers counted in the segmenter's `longest`."""
+        for texts, mentions in inputs:
+            for start, end in mentions:
+                if not 0 <= start < end <= len(texts[0]):
+                    raise InputError(
+                        f"a mention from {start} to {end} in a text of {len(texts[0])} characters; mentions are "
+                        "characters of the text, end exclusive"
+                    )
+        whole = Segmenter(segmenter.tokenizer).cut_many([texts for texts, _ in inputs])
+        return [
+            [self._marked(one, mentions, segmenter.longest)] for one, (_, mentions) in zip(whole, inputs, strict=True)
+        ]
+
+    def _marked(self, one: Segmented, mentions: tuple[Span, ...], longest: int | None) -> MarkedText:
+        spans = [_pieces_of(one, *mention) for mention in mentions]
+        if longest is not None and len(one) + self.ids.size > longest:
+            kept = _window(one, spans, longest - self.ids.size)
+            one = _keep(one, kept)
+            # The place of a piece among those that are left; of one that is cut off, the end of what is left.
+            spans = [(int(np.searchsorted(kept, first)), int(np.searchsorted(kept, last))) for first, last in spans]
+        order = sorted(_order(spans))
+        at = np.array([place for place, *_ in order], np.int64)
+        ids = np.array([self.ids[number, side] for *_, number, side in order], np.int64)
+        places = np.zeros(len(mentions), np.int64)
+        for before, (place, *_, number, side) in enumerate(order):
+            if side == 0:
+                places[number] = place + before
+        told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Segmented)}
+        told["ids"] = np.insert(one.ids, at, ids)
+        told["types"] = np.insert(one.types, at, one.types[np.maximum(at - 1, 0)])
+        told["spans"] = np.insert(one.spans, at, 0, axis=0)
+        told["segment_of"] = np.insert(one.segment_of, at, -1)
+        told["word_of"] = np.insert(one.word_of, at, -1)
+        return MarkedText(**told, mentions=mentions, places=places)
+
+
+def marked_places(batch: Batch) -> Int[Tensor, "input mention"]:
+    """Where the markers before the mentions stand among all pieces of a batch."""
+    places = torch.from_numpy(np.stack([marked(one).places for one in batch.inputs]))
+    return batch.packing.starts[:, None] + places.to(batch.ids.device)
+
+
+def marked(one: Segmented) -> MarkedText:
+    """An input that a `Marker` made."""
+    assert isinstance(one, MarkedText)
+    return one
+
+
+def _id(tokenizer: Tokenizer, piece: str) -> int:
+    """The id of a marker as it stands in the middle of a text, by itself."""
+    ids = tokenizer.encode(f" {piece}", add_special_tokens=False).ids
+    if len(ids) == 1 and ids[0] not in (tokenizer.token_to_id(name) for name in ("[UNK]", "<unk>")):
+        return ids[0]
+    if (id := tokenizer.token_to_id(piece)) is not None:
+        return id
+    raise UsageError(
+        f"the tokenizer has no piece {piece!r} to mark mentions with; name pieces that it has as markers, such as signs"
+    )
+
+
+def _order(spans: Sequence[Span]) -> Iterator[tuple[int, int, int, int, int]]:
+    """(before which piece, then what comes first, number of the mention, 0 before or 1 behind it).
+
+    At one place mentions end before others begin, and an outer one begins before, and ends behind, an inner one.
+    """
+    for number, (first, last) in enumerate(spans):
+        if first == last:
+            yield first, 1, 0, number, 0
+            yield first, 1, 0, number, 1
+        else:
+            yield first, 2, -last, number, 0
+            yield last, 0, -first, number, 1
+
+
+def _pieces_of(one: Segmented, start: int, end: int) -> Span:
+    """The pieces (first, last + 1) that characters of the first text touch."""
+    touched = np.flatnonzero((one.segment_of == 0) & (one.spans[:, 0] < end) & (one.spans[:, 1] > start))
+    if len(touched):
+        return int(touched[0]), int(touched[-1]) + 1
+    # A tokenizer may make nothing of some characters: then between the pieces around them.
+    own = np.flatnonzero(one.segment_of == 0)
+    after = own[one.spans[own, 0] >= end]
+    place = int(after[0]) if len(after) else int(own[-1]) + 1 if len(own) else 1
+    return place, place
+
+
+def _window(one: Segmented, spans: Sequence[Span], room: int) -> NDArray[np.int64]:
+    """The pieces to keep: all that are not of the first text, and a window of it around the mentions."""
+    own = np.flatnonzero(one.segment_of == 0)
+    others = np.setdiff1d(np.arange(len(one)), own)
+    room -= len(others)
+    if room < 1:
+        raise UsageError(f"inputs have no room for text beside {len(others)} other pieces; let longest be more")
+    low, high = min(first for first, _ in spans) - own[0], max(last for _, last in spans) - own[0]
+    spare = room - (high - low)
+    begin = low if spare < 0 else int(np.clip(low - spare // 2, 0, len(own) - room))
+    return np.sort(np.concatenate((others, own[begin : begin + room])))
+
+
+def _keep(one: Segmented, kept: NDArray[np.int64]) -> Segmented:
+    """An input of fewer pieces, those of its first text a window of it; words of which nothing is left go."""
+    spans, segment_of = one.spans[kept], one.segment_of[kept]
+    here = np.flatnonzero(segment_of == 0)
+    low, high = spans[here[0], 0], spans[here[-1], 1]
+    gone = (one.word_segment == 0) & ((one.word_spans[:, 1] <= low) | (one.word_spans[:, 0] >= high))
+    stay = np.flatnonzero(~gone)
+    number = np.full(len(one.words) + 1, -1, np.int64)  # the last is that of pieces without a word
+    number[stay] = np.arange(len(stay))
+    first = int(((one.word_segment == 0) & (one.word_spans[:, 1] <= low)).sum())
+    return dataclasses.replace(
+        one,
+        ids=one.ids[kept],
+        types=one.types[kept],
+        spans=spans,
+        segment_of=segment_of,
+        word_of=number[one.word_of[kept]],
+        words=tuple(one.words[word] for word in stay.tolist()),
+        word_spans=one.word_spans[stay],
+        word_segment=one.word_segment[stay],
+        first_words=(first + one.first_words[0], *one.first_words[1:]),
+    )

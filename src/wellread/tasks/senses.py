@@ -1,0 +1,254 @@
+"""Word senses: which synset of WordNet a word of a text means, for any encoder.
+
+1. The words that are asked about are an input's `marks`, with lemma and part of speech; the lender offers each its
+   candidates with priors (`knowledge.offers`).
+2. An encoder with a knowledge layer of this KB (KnowBERT) links every mention: its best candidate is the answer, and
+   what it learns is its own loss. Any other encoder gets a head of the same form on its last states (`SenseHead`), so
+   that both are asked the same question.
+3. A word without candidates, or cut off, takes WordNet's first sense.
+
+What does not fit in an input is read in halves. Scored by `evaluation.senses`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from wellread.errors import UsageError
+from wellread.evaluation.senses import SenseInstance, answer_first, back_off, score_by_part
+from wellread.kb.sensekeys import SenseKeys
+from wellread.knowledge.vectors import EntityVectors
+from wellread.mentions.segments import Mark, Segmented, Segmenter
+from wellread.models.knowbert import KnowBertConfig, MentionLinker, Offers, softmax_loss
+from wellread.nn.infusion import InfusedEncoder
+from wellread.nn.kar import Mentions
+from wellread.nn.packing import Packing
+from wellread.nn.tables import EntityTable
+from wellread.tasks.marks import OFFERS, mentions_of, takes_offers, withhold_offers
+from wellread.tasks.raganato import SenseMark, SenseText
+from wellread.tasks.task import Batch, in_full
+
+
+@dataclass(frozen=True, slots=True)
+class SenseOptions:
+    """Word senses, for task = "senses"; data are files of Raganato's framework or JSONL (`tasks.raganato`)."""
+
+    kb: str = "wordnet"
+    """The knowledge base whose synsets are the senses, by its name or path."""
+    wordnet: str = ""
+    """The WNDB folder whose index.sense names them; "" is the asset."""
+    together: int = 1
+    """Sentences of a document that are read as one text."""
+    by: Literal["links", "head"] | None = None
+    """What answers: the links of the encoder's knowledge layer, or a head on the last states; None: links if it has
+    such a layer."""
+    dim: int = 200
+    """The head's width, as that of a knowledge layer."""
+    heads: int = 4
+    inner: int = 1024
+    prior_width: int = 100
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("together", "dim", "heads", "inner", "prior_width"):
+            if (value := getattr(self, name)) < 1:
+                raise UsageError(f"{name} is {value}; expected 1 or more")
+        if self.dim % self.heads:
+            raise UsageError(f"dim is {self.dim}, which {self.heads} heads cannot share; let it be a multiple of heads")
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout is {self.dropout}; expected 0 or more, less than 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenseInput(Segmented):
+    """A text, or part of one, with the instance that each mark is."""
+
+    instances: tuple[SenseInstance, ...]
+
+
+class SenseHead(nn.Module):
+    """The linker of a knowledge layer (steps 1 to 4 of KnowBERT's) on the last states of an encoder."""
+
+    def __init__(self, width: int, table: EntityTable, options: SenseOptions) -> None:
+        super().__init__()
+        sizes = {name: getattr(options, name) for name in ("dim", "heads", "inner", "prior_width", "dropout")}
+        self.linker = MentionLinker(KnowBertConfig(layer=0, raw=table.vectors.shape[1], **sizes), width)
+        for part in self.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=0.02)
+                nn.init.zeros_(part.bias)
+        nn.init.normal_(self.linker.entities.mask, std=0.02)
+        self.linker.entities.take(table)
+
+    def forward(
+        self, states: Float[Tensor, "piece dim"], packing: Packing, offers: Offers, asked: Int[Tensor, " mark"]
+    ) -> Float[Tensor, "mark cand"]:
+        """Scores of the candidates of the mentions that are asked for; minus infinity where there is none."""
+        mentions = Mentions.of(offers.text_of, len(packing.lengths))
+        seen = self.linker.contextualize(self.linker.narrow(states), offers, mentions)
+        some = replace(offers, entities=offers.entities[asked], priors=offers.priors[asked])
+        return self.linker.choose(mentions.pick(seen)[asked], some).scores
+
+
+class Senses:
+    """The sense of each marked word, by the WordNet KB whose entity vectors are given."""
+
+    score = "f1"
+
+    def __init__(self, keys: SenseKeys, vectors: EntityVectors, options: SenseOptions | None = None) -> None:
+        self.keys, self.vectors = keys, vectors
+        self.options = options or SenseOptions()
+        self._encoder_takes = True
+
+    def cut(self, segmenter: Segmenter, examples: Sequence[SenseText], *, learning: bool) -> list[list[Segmented]]:
+        """The text of each, in halves where it is too long; none where nothing is asked, or to be learned."""
+        wanted = [
+            [mark for mark in one.marks if self.keys.synsets(mark.instance.gold) or not learning] for one in examples
+        ]
+        whole = segmenter.cut_many([(one.text,) for one in examples])
+        return [
+            self._halves(segmenter, one.text, marks, cut) if marks else []
+            for one, marks, cut in zip(examples, wanted, whole, strict=True)
+        ]
+
+    def _halves(self, segmenter: Segmenter, text: str, marks: Sequence[SenseMark], cut: Segmented) -> list[Segmented]:
+        end = int(cut.spans[:, 1].max())
+        middle = None if end >= len(text.rstrip()) else _middle(text, marks)
+        if middle is None:
+            return [self._marked(cut, marks)]
+        parts = (
+            (text[:middle], [mark for mark in marks if mark.end <= middle]),
+            (
+                text[middle + 1 :],
+                [
+                    replace(mark, start=mark.start - middle - 1, end=mark.end - middle - 1)
+                    for mark in marks
+                    if mark.start > middle
+                ],
+            ),
+        )
+        found = [self._halves(segmenter, part, some, segmenter.cut(part)) for part, some in parts if some]
+        return [one for some in found for one in some]
+
+    def _marked(self, cut: Segmented, marks: Sequence[SenseMark]) -> SenseInput:
+        told = {part.name: getattr(cut, part.name) for part in dataclasses.fields(Segmented)}
+        told["marks"] = tuple(
+            Mark(
+                0,
+                mark.start,
+                mark.end,
+                mark.instance.lemma.replace("_", " "),
+                mark.instance.kind,
+                self.keys.synsets(mark.instance.gold),
+            )
+            for mark in marks
+        )
+        return SenseInput(**told, instances=tuple(mark.instance for mark in marks))
+
+    def head(self, encoder: InfusedEncoder) -> nn.Module:
+        """Nothing for an encoder that links by itself; else what links by its states."""
+        self._encoder_takes = takes_offers(encoder)
+        links = any(getattr(getattr(part, "config", None), "kb", None) == self.options.kb for part in encoder.infusions)
+        by = self.options.by or ("links" if links else "head")
+        if by == "head":
+            return SenseHead(int(encoder.config.hidden_size), EntityTable.of(self.vectors), self.options)
+        if not links:
+            raise UsageError(
+                f"the encoder has no knowledge layer of {self.options.kb} whose links could answer; infuse one "
+                '(infusion = "knowbert"), or let by be "head"'
+            )
+        return nn.Module()
+
+    def prepare(self, batch: Batch, *, learning: bool) -> Batch:
+        """With the offers, and which of the mentions are asked for."""
+        offers = cast(Any, batch.knowledge.get(OFFERS, {})).get(self.options.kb)
+        if offers is None:
+            raise UsageError(
+                f"nobody offers candidates of {self.options.kb} for the words that are asked about; give a lender of "
+                "its offers"
+            )
+        target = {"offers": offers, "mentions": mentions_of(batch, offers)}
+        return replace(batch if self._encoder_takes else withhold_offers(batch), target=target)
+
+    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+        """Minus the log-chance of a right candidate, where one is offered; an encoder that links learns by its own."""
+        asked = batch.target["mentions"]
+        asked = asked[asked >= 0]
+        gold = batch.target["offers"]["gold"][asked].bool()
+        known = gold.any(1)
+        if not isinstance(head, SenseHead) or not bool(known.any()):
+            return {"senses": states.sum() * 0.0}  # a loss all the same: the infusion's may be none, and some must be
+        return {"senses": softmax_loss(in_full(self._scores(head, states, batch, asked[known])), gold[known])}
+
+    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+        """For each input the sense keys by the ids of their instances; nothing for words without candidates."""
+        mentions = batch.target["mentions"]
+        there = (mentions >= 0).nonzero()[:, 0]
+        entities = batch.target["offers"]["entities"][mentions[there]]
+        rows = mentions.new_full((len(mentions),), -1)
+        if entities.numel():
+            scores = self._scores(head, states, batch, mentions[there])
+            best = scores.masked_fill(entities < 0, float("-inf")).argmax(1, keepdim=True)
+            rows[there] = entities.gather(1, best)[:, 0]
+        told = iter(rows.tolist())
+        return [
+            {
+                instance.id: key
+                for instance in cast(SenseInput, one).instances
+                if (row := next(told)) >= 0 and (key := self.keys.key(instance.lemma, self._id(row))) is not None
+            }
+            for one in batch.inputs
+        ]
+
+    def _scores(self, head: nn.Module, states: Tensor, batch: Batch, asked: Int[Tensor, " mark"]) -> Tensor:
+        if not isinstance(head, SenseHead):
+            links: Tensor = batch.told["links"][self.options.kb][asked]
+            return links
+        offers = Offers.of(batch.target["offers"], batch.packing, self.options.kb)
+        scores: Tensor = head(states, batch.packing, offers, asked)
+        return scores
+
+    def _id(self, row: int) -> str:
+        return self.vectors.ids.take([row])[0]
+
+    def chosen(self, examples: Sequence[SenseText], answers: Sequence[Sequence[Any]]) -> dict[str, tuple[str, ...]]:
+        """The key of every instance, by its id; the first sense where none was answered."""
+        return back_off(_instances(examples), _given(answers), self.keys.first)
+
+    def scores(self, examples: Sequence[SenseText], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
+        """F1 with the back-off, of all, by part of speech and data set; that of first senses; what was answered."""
+        instances = _instances(examples)
+        scores = score_by_part(instances, self.chosen(examples, answers))
+        first = score_by_part(instances, answer_first(instances, self.keys.first))["all"]
+        alone = score_by_part(instances, _given(answers))["all"]
+        parts = {f"f1_{name}": part.f1 for name, part in scores.items() if name != "all"}
+        return {
+            "f1": scores["all"].f1,
+            **parts,
+            "first_sense": first.f1,
+            "answered": alone.answered / alone.count,
+        }
+
+
+def _instances(examples: Sequence[SenseText]) -> list[SenseInstance]:
+    return [mark.instance for one in examples for mark in one.marks]
+
+
+def _given(answers: Sequence[Sequence[Mapping[str, str]]]) -> dict[str, tuple[str, ...]]:
+    return {id: (key,) for some in answers for one in some for id, key in one.items()}
+
+
+def _middle(text: str, marks: Sequence[SenseMark]) -> int | None:
+    """The blank nearest to the middle of a text that is in no mark."""
+    blanks = (
+        place
+        for place, sign in enumerate(text)
+        if sign == " " and 0 < place < len(text) - 1 and not any(mark.start <= place < mark.end for mark in marks)
+    )
+    return min(blanks, key=lambda place: abs(2 * place - len(text)), default=None)

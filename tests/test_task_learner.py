@@ -201,6 +201,7 @@ def test_the_two_texts_of_a_pair_are_held_against_each_other():
     )
     states = torch.randn(batch.pieces, 8, dtype=torch.float64)
     head = TextHead(8, 2, pooling="both").double().eval()
+    torch.nn.init.normal_(head.agree.weight)
     found = head(states, batch.inputs, batch.packing)
     begin = 0
     for row, one in zip(found, batch.inputs, strict=True):
@@ -208,6 +209,7 @@ def test_the_two_texts_of_a_pair_are_held_against_each_other():
         means = [own[torch.from_numpy(one.segment_of == segment)].mean(0) for segment in range(len(one.texts))]
         u, v = (torch.nn.functional.layer_norm(mean, (8,)) for mean in (means[0], means[-1]))
         expected = head.out(torch.nn.functional.gelu(head.dense(torch.cat(((u - v).abs(), u * v)))))
+        expected = expected + head.agree((u * v).mean()[None])
         torch.testing.assert_close(row, expected, rtol=0, atol=1e-10)
         begin += len(one)
 

@@ -63,6 +63,25 @@ class Encoding:
     """Entities whose vector was there already."""
 
 
+def find_kinds(kb: KnowledgeBase, vectors: EntityVectors, most: int) -> NDArray[np.int64]:
+    """The kind of every row's entity as a number, in the order of their names; for WordNet parts of speech."""
+    with sqlite_errors(kb.path), kb.snapshot():
+        names = [name for (name,) in kb.connection.execute("SELECT DISTINCT kind FROM entities ORDER BY kind")]
+        if len(names) > most:
+            raise KnowledgeBaseError(
+                f"{kb.path} has {len(names):,} kinds of entities, and the model has room for {most}; set kinds = 0"
+            )
+        number = {name: place for place, name in enumerate(names)}
+        ids, kinds = [], []
+        for id, kind in kb.connection.execute("SELECT id, kind FROM entities"):
+            ids.append(id)
+            kinds.append(number[kind])
+    found = np.zeros(len(vectors), np.int64)
+    rows = vectors.rows_of(ids)
+    found[rows[rows >= 0]] = np.array(kinds, np.int64)[rows >= 0]
+    return found
+
+
 def text_key(title: str, description: str) -> int:
     """The same for the same text; what a vector is known by."""
     text = f"{title}\0{description}".encode("utf-8", "surrogatepass")
@@ -153,7 +172,7 @@ class EntityVectors:
                 known = [part.texts] + ([old.texts] if old is not None else [])
                 while True:  # once, unless the KB changes meanwhile
                     progress.step = "reading the knowledge base"
-                    scan = _Scan.of(kb)
+                    scan = Scan.of(kb)
                     missing = scan.without(part.texts, *known)
                     if not len(missing):
                         break
@@ -196,7 +215,7 @@ class EntityVectors:
 
 
 @dataclass(frozen=True)
-class _Scan:
+class Scan:
     """All entities of one state of a KB: numbers, hashes of their texts, ids and titles."""
 
     uid: str
@@ -207,7 +226,8 @@ class _Scan:
     strings: dict[str, NDArray[Any]]
 
     @classmethod
-    def of(cls, kb: KnowledgeBase) -> _Scan:
+    def of(cls, kb: KnowledgeBase) -> Scan:
+        """Read them, in the order of `hashes`."""
         nums, texts, hashes = array("q"), array("Q"), array("L")
         ids, titles, id_ends, title_ends = bytearray(), bytearray(), array("Q", [0]), array("Q", [0])
         with sqlite_errors(kb.path), closing(connect(kb.path, writable=False, mapped=False)) as connection:
@@ -321,7 +341,7 @@ def encode(encoder: EntityEncoder, texts: Sequence[tuple[str, str]]) -> NDArray[
     return vectors.astype(np.float16)
 
 
-def _assemble(scan: _Scan, old: EntityVectors | None, part: _Part, folder: Path) -> str:
+def _assemble(scan: Scan, old: EntityVectors | None, part: _Part, folder: Path) -> str:
     """Write the rows of a scan in its order, each from where it is known; gives the file's name."""
     sources = [part.rows()] + ([old.rows] if old is not None else [])
     known = np.concatenate([part.texts] + ([old.texts] if old is not None else []))

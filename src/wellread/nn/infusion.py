@@ -31,7 +31,7 @@ from wellread.errors import UsageError
 from wellread.nn.flow import Flow, Guests, Infusion, Place
 from wellread.nn.packing import PACKED, Packing, first_position
 
-KINDS = {"kam": "wellread.models.kam:Kam"}
+KINDS = {"kam": "wellread.models.kam:Kam", "knowbert": "wellread.models.knowbert:KnowBert"}
 """Where each kind of infusion is, by the name that configurations have for it; add your own."""
 
 
@@ -116,6 +116,11 @@ def _load(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def _names_of(told: dict[str, Any]) -> list[str]:
+    """What an infusion is called: its kind, and where it is of a knowledge base, of which."""
+    return [told["kind"], f"{told['kind']}.{told['kb']}"] if "kb" in told else [told["kind"]]
+
+
 def build_infusion(told: dict[str, Any], config: PreTrainedConfig) -> Infusion:
     """The infusion that an entry of a configuration tells of."""
     options = dict(told)
@@ -190,15 +195,21 @@ class InfusedEncoder(Infused):
 
     def take_in(self, infusions: nn.ModuleList) -> None:
         """Have these infusions, instead of those that were here."""
-        self.infusions = infusions.to(self.embeddings.word_embeddings.weight.device)  # type: ignore[union-attr, arg-type]
+        device: Any = self.embeddings.word_embeddings.weight.device  # type: ignore[union-attr]
+        self.infusions = infusions.to(device).train(cast(nn.Module, self).training)
 
     @contextmanager
     def without(self, *kinds: str) -> Iterator[None]:
-        """Switch infusions off for a while, all or by their kinds: what would the encoder say without them?"""
-        told = [entry["kind"] for entry in self.config.infusions]
-        if unknown := set(kinds) - set(told):
-            raise UsageError(f"no infusion {sorted(unknown)[0]!r} here; there are: {', '.join(told) or 'none'}")
-        parts = [(part, part.on) for part, kind in zip(self.infusions, told, strict=True) if not kinds or kind in kinds]
+        """Switch infusions off for a while, all or by their kinds: what would the encoder say without them?
+
+        One of several of a kind is named by its knowledge base too, as in "knowbert.wordnet".
+        """
+        told = [_names_of(entry) for entry in self.config.infusions]
+        if unknown := set(kinds).difference(*told):
+            known = ", ".join(names[-1] for names in told) or "none"
+            raise UsageError(f"no infusion {sorted(unknown)[0]!r} here; there are: {known}")
+        some = zip(self.infusions, told, strict=True)
+        parts = [(part, part.on) for part, names in some if not kinds or not set(kinds).isdisjoint(names)]
         try:
             for part, _ in parts:
                 part.on = False  # type: ignore[assignment]
@@ -289,7 +300,7 @@ class InfusedEncoder(Infused):
         steps = [states]
         for number, layer in enumerate(cast(nn.Module, self).get_submodule(self.family.layers).children()):
             states = layer(states[None], None, packing=packing, at=Place(flow, number, self.family.projections))
-            states = (states[0] if isinstance(states, tuple) else states)[0]
+            states = (states[0] if isinstance(states, tuple) else states).squeeze(0)  # its gradient is not copied
             for infusion in infusions:
                 states = infusion.between(flow, number, states)
             if keep_states:
@@ -327,7 +338,7 @@ class InfusedEncoder(Infused):
         states = self.embeddings(input_ids=None if ids is None else ids[None], position_ids=positions[None], **more)
         if hasattr(self, "embeddings_project"):
             states = self.embeddings_project(states)
-        return cast(Tensor, states[0])
+        return cast(Tensor, states.squeeze(0))
 
 
 _PASSED = {"return_dict", "use_cache", "num_items_in_batch"}

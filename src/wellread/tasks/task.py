@@ -129,7 +129,8 @@ class TextHead(nn.Module):
     """Scores of a whole input: a dense layer, then a linear one.
 
     They see the `mean` of its pieces, its `first` piece, or how `both` texts of a pair differ and agree: of the means u
-    and v of their pieces, normed, |u - v| and u v, as sentence encoders are compared (Reimers and Gurevych 2019). A
+    and v of their pieces, normed, |u - v| and u v, as sentence encoders are compared (Reimers and Gurevych 2019). The
+    cosine of u and v is also weighed by itself (`agree`): such encoders know much by it before they learn anything. A
     text alone is held against itself.
     """
 
@@ -142,6 +143,9 @@ class TextHead(nn.Module):
         for layer in (self.dense, self.out):
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
+        self.agree = nn.Linear(1, count, bias=False) if pooling == "both" else None
+        if self.agree is not None:
+            nn.init.zeros_(self.agree.weight)
 
     def forward(
         self, states: Float[Tensor, "piece dim"], inputs: Sequence[Segmented], packing: Packing
@@ -152,6 +156,9 @@ class TextHead(nn.Module):
         else:
             pooled = packing.mean(states) if self.pooling == "mean" else states[packing.starts]
         scores: Tensor = self.out(self.dropout(gelu(self.dense(self.dropout(pooled)))))
+        if self.agree is not None:
+            cosine = pooled[:, pooled.shape[1] // 2 :].mean(1, keepdim=True)
+            scores = scores + self.agree(cosine)
         return scores
 
 

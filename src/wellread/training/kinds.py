@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
+from wellread.errors import UsageError
 from wellread.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -40,3 +41,19 @@ class Kind:
     """The task's answer as a person reads it."""
     texts: Callable[[Any], int] = lambda task: 1
     """How many texts the task is asked of at once."""
+    offers: Callable[[TaskRecipe], tuple[str, ...]] = lambda recipe: ()
+    """Knowledge bases whose candidates the task asks for, whatever the encoder is."""
+
+
+def train_file(recipe: TaskRecipe) -> str:
+    """What a recipe learns from."""
+    if not recipe.data.train:
+        raise UsageError("the recipe has nothing to learn from; give --set data.train=FILE, or train in its [data]")
+    return find_file(recipe.data.root, recipe.data.train)
+
+
+def find_file(root: str, name: str) -> str:
+    """A file, or its compressed twin."""
+    path = Path(root) / name
+    twins = (path.with_name(path.name + end) for end in (".xz", ".gz", ".bz2"))
+    return str(path if path.exists() else next((twin for twin in twins if twin.exists()), path))

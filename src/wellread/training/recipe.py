@@ -13,7 +13,7 @@
     [schedule]
     epochs = 3
 
-`infusion` is "none" for the plain encoder: then nothing of [maps] and [kam] is looked at.
+`infusion` is "none" for the plain encoder: then nothing of [maps], [kam] and [knowbert] is looked at.
 """
 
 from __future__ import annotations
@@ -25,11 +25,17 @@ from wellread.errors import UsageError
 from wellread.evaluation.classification import Metric
 from wellread.evaluation.ranking import ESCI_GAINS
 from wellread.knowledge.maps import MapsConfig
+from wellread.knowledge.mentioned import OffersConfig
 from wellread.models.kam import KamConfig
+from wellread.models.knowbert import KnowBertConfig
+from wellread.tasks.entitytypes import TypeOptions
+from wellread.tasks.relations import RelationOptions
+from wellread.tasks.senses import SenseOptions
 from wellread.tasks.task import Pooling
+from wellread.tasks.wic import WicOptions
 from wellread.training.schedule import Schedule
 
-INFUSIONS = ("kam",)
+INFUSIONS = ("kam", "knowbert")
 """What a recipe can lend an encoder; several are joined by "+"."""
 
 
@@ -79,6 +85,18 @@ class EncoderOptions:
             raise UsageError(f"longest is {self.longest}; expected 8 pieces or more")
         if self.rank < 0:
             raise UsageError(f"rank is {self.rank}; expected 0 (all weights learn) or more")
+
+
+@dataclass(frozen=True, slots=True)
+class OfferOptions:
+    """A knowledge base whose mentions and candidates are offered, in [offers.NAME]; usually there is nothing to say."""
+
+    kb: str | None = None
+    """By its name or path; without it NAME is one."""
+    vectors: str | None = None
+    """The folder of its entity vectors; without it those beside the knowledge base (`wellread index build`)."""
+    reading: OffersConfig = field(default_factory=OffersConfig)
+    """How its mentions are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +205,10 @@ class TaskRecipe:
 
     task: str
     """One of GLUE ("CoLA", "STS-B", …), "labelled" (data of your own), "relevance", "choice", "squad", "openqa",
-    "masking", "lama"; see `training.tasks`."""
+    "masking", "lama", "tacred", "semeval2010", "entity-types", "fact-probe", "senses", "wic", "wic-tsv";
+    see `training.tasks`."""
     infusion: str = "none"
-    """What the encoder is lent: "none", or "kam"."""
+    """What the encoder is lent: "none", "kam", "knowbert", or both as "kam+knowbert"."""
     batch: int = 16
     """Examples read together."""
     data: Data = field(default_factory=lambda: Data(develop=500))
@@ -198,11 +217,19 @@ class TaskRecipe:
     """The knowledge that KAM is lent."""
     kam: KamConfig = field(default_factory=KamConfig)
     """How KAM fuses it; which maps there are is said in [maps]."""
+    offers: dict[str, OfferOptions] = field(default_factory=dict)
+    """Where the knowledge bases of KnowBERT, and of tasks that ask for candidates, are."""
+    knowbert: dict[str, KnowBertConfig] = field(default_factory=dict)
+    """KnowBERT's layer for each knowledge base, by its name in [offers]: [knowbert.wordnet]."""
     labelled: LabelledOptions = field(default_factory=LabelledOptions)
     relevance: RelevanceOptions = field(default_factory=RelevanceOptions)
     questions: QuestionOptions = field(default_factory=QuestionOptions)
     masking: MaskingOptions = field(default_factory=MaskingOptions)
     lama: LamaOptions = field(default_factory=LamaOptions)
+    relations: RelationOptions = field(default_factory=RelationOptions)
+    types: TypeOptions = field(default_factory=TypeOptions)
+    senses: SenseOptions = field(default_factory=SenseOptions)
+    wic: WicOptions = field(default_factory=WicOptions)
     schedule: Schedule = field(default_factory=lambda: Schedule(epochs=3, learning_rate=5e-5))
 
     def __post_init__(self) -> None:
@@ -216,6 +243,8 @@ class TaskRecipe:
                 raise UsageError(f"{name!r} is no infusion; there are: none, {', '.join(INFUSIONS)}")
         if len(set(self.infusions)) < len(self.infusions):
             raise UsageError(f"infusion is {self.infusion!r}; name each once")
+        if "knowbert" in self.infusions and not self.knowbert:
+            raise UsageError("knowbert is lent no knowledge base; say which, and after which layer: [knowbert.wordnet]")
         if self.kam.maps:
             raise UsageError(f"kam.maps is {list(self.kam.maps)}; say which maps there are in [maps], as maps.maps")
 

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from wellread import config, console
 from wellread.errors import InputError, UsageError
 from wellread.files import storage
+from wellread.knowledge.lending import Lenders, Lends
 from wellread.knowledge.maps import Lender
 from wellread.mentions.segments import Segmenter
 from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, merge_adapters, silence
@@ -30,6 +31,7 @@ from wellread.tasks.task import Reader, Task, check_room
 from wellread.text import Document
 from wellread.training.kinds import Facts
 from wellread.training.loop import find_crew, seed_all, train
+from wellread.training.offering import build_offers, give_tables, layers_of
 from wellread.training.recipe import TaskRecipe
 from wellread.training.schedule import Schedule
 from wellread.training.tasks import find_kind, name_of, read_examples, read_parts
@@ -92,6 +94,7 @@ def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
     encoder = load_encoder(recipe.encoder.name)
     seed_all(recipe.schedule.seed)
     infuse(encoder, infusions_of(recipe))
+    give_tables(recipe, cast(InfusedEncoder, encoder))
     check_room(cast(InfusedEncoder, encoder), recipe.encoder.longest + (recipe.maps.terms if recipe.lends else 0))
     if recipe.encoder.rank:
         add_adapters(encoder, recipe.encoder.rank)
@@ -108,15 +111,22 @@ def schedule_of(recipe: TaskRecipe) -> Schedule:
 
 def infusions_of(recipe: TaskRecipe) -> list[Any]:
     """The configurations that `infuse` takes."""
-    made = {"kam": lambda: replace(recipe.kam, maps=recipe.maps.maps)}
-    return [made[name]() for name in recipe.infusions]
+    made: dict[str, Callable[[], list[Any]]] = {
+        "kam": lambda: [replace(recipe.kam, maps=recipe.maps.maps)],
+        "knowbert": lambda: layers_of(recipe),
+    }
+    return [infusion for name in recipe.infusions for infusion in made[name]()]
 
 
-def build_lender(recipe: TaskRecipe, tokenizer: Tokenizer) -> Lender | None:
+def build_lender(recipe: TaskRecipe, tokenizer: Tokenizer) -> Lends | None:
     """What lends knowledge to the texts of a recipe, if anything does; a linker is loaded when a text needs it."""
-    if not recipe.lends:
-        return None
-    return Lender.build(recipe.maps, tokenizer, longest=recipe.encoder.longest, linker=_linker(recipe))
+    lenders: list[Lends] = []
+    if recipe.lends:
+        lenders.append(Lender.build(recipe.maps, tokenizer, longest=recipe.encoder.longest, linker=_linker(recipe)))
+    names = [*find_kind(recipe.task).offers(recipe), *(recipe.knowbert if "knowbert" in recipe.infusions else ())]
+    if names:
+        lenders.append(build_offers(recipe, dict.fromkeys(names)))
+    return lenders[0] if len(lenders) == 1 else Lenders(lenders) if lenders else None
 
 
 def _linker(recipe: TaskRecipe) -> Callable[[list[str]], Iterable[Document]] | None:
@@ -145,7 +155,7 @@ class TaskModel:
     task: Task[Any]
     reader: Reader
     segmenter: Segmenter
-    lender: Lender | None
+    lender: Lends | None
 
     def answer(self, texts: Sequence[str | tuple[str, ...]]) -> list[Any]:
         """An answer for each text, or pair of texts: `model.answer([("It rained.", "It was wet.")])`."""
@@ -213,6 +223,7 @@ def load_task(folder: str | Path) -> TaskModel:
     infused = cast(InfusedEncoder, encoder)
     if not isinstance(encoder, InfusedEncoder):
         infuse(encoder, [])
+    give_tables(recipe, infused)
     reader = Reader(infused, task.head(infused))
     try:
         reader.head.load_state_dict(head)

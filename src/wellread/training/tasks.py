@@ -39,7 +39,8 @@ from wellread.tasks.splits import split_by
 from wellread.tasks.squad import read_squad, split_squad, squad_version, write_predictions
 from wellread.tasks.tables import make_each, read_records
 from wellread.tasks.task import Task
-from wellread.training.kinds import Answers, Facts, Kind, Texts
+from wellread.training import kinds_relations, kinds_senses
+from wellread.training.kinds import Answers, Facts, Kind, Texts, find_file, train_file
 
 if TYPE_CHECKING:
     from wellread.training.recipe import TaskRecipe
@@ -76,14 +77,14 @@ def read_examples(recipe: TaskRecipe, facts: Facts, path: str) -> list[Any]:
 def read_parts(recipe: TaskRecipe, facts: Facts) -> tuple[list[Any], list[Any]]:
     """Examples to learn from and to develop on, the same ones in every run."""
     data, kind = recipe.data, find_kind(recipe.task)
-    examples = _with_gold(recipe, facts, _train_file(recipe))
+    examples = _with_gold(recipe, facts, train_file(recipe))
     rest, dev = kind.split(examples, data.develop)
     if not rest:
         raise InputError(
             f"{data.train} has {len(examples):,} examples, and develop = {data.develop} takes them all; lower it"
         )
     if data.dev is not None:
-        dev = kind.split(_with_gold(recipe, facts, _find(data.root, data.dev)), 0)[0][: data.most_dev]
+        dev = kind.split(_with_gold(recipe, facts, find_file(data.root, data.dev)), 0)[0][: data.most_dev]
     return rest[: data.most], dev
 
 
@@ -96,19 +97,6 @@ def _with_gold(recipe: TaskRecipe, facts: Facts, path: str) -> list[Any]:
             "from, and develop on, a training file"
         )
     return examples
-
-
-def _train_file(recipe: TaskRecipe) -> str:
-    if not recipe.data.train:
-        raise UsageError("the recipe has nothing to learn from; give --set data.train=FILE, or train in its [data]")
-    return _find(recipe.data.root, recipe.data.train)
-
-
-def _find(root: str, name: str) -> str:
-    """A file, or its compressed twin."""
-    path = Path(root) / name
-    twins = (path.with_name(path.name + end) for end in (".xz", ".gz", ".bz2"))
-    return str(path if path.exists() else next((twin for twin in twins if twin.exists()), path))
 
 
 def _has_column(path: str, column: str) -> bool:
@@ -144,7 +132,7 @@ def _labelled_facts(recipe: TaskRecipe) -> dict[str, Any]:
     options = recipe.labelled
     if options.numbers:
         return {"labels": []}
-    return {"labels": list(options.labels or find_labels(_train_file(recipe), options.label))}
+    return {"labels": list(options.labels or find_labels(train_file(recipe), options.label))}
 
 
 def _labelled_task(recipe: TaskRecipe, facts: Facts) -> LabelledTask:
@@ -274,7 +262,7 @@ def _build_masking(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Ta
 def _lama_facts(recipe: TaskRecipe) -> dict[str, Any]:
     """The vocabulary is kept with the model: its file may be elsewhere."""
     name = recipe.lama.vocabulary
-    return {"vocabulary": None if name is None else sorted(read_vocabulary(_find(recipe.data.root, name)))}
+    return {"vocabulary": None if name is None else sorted(read_vocabulary(find_file(recipe.data.root, name)))}
 
 
 def _read_facts(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[MaskedFact]:
@@ -331,7 +319,7 @@ KINDS: dict[str, Kind] = {
         split_squad,
         _build_reading,
         _write_texts,
-        facts=lambda recipe: {"version": squad_version(_train_file(recipe))},
+        facts=lambda recipe: {"version": squad_version(train_file(recipe))},
         has_gold=lambda question: bool(question.answers) or question.impossible,
     ),
     "openqa": Kind(
@@ -355,5 +343,7 @@ KINDS: dict[str, Kind] = {
         facts=_lama_facts,
         has_gold=lambda fact: True,
     ),
+    **kinds_relations.KINDS,
+    **kinds_senses.KINDS,
 }
 """The families that are no GLUE task, by the name that a recipe has for them."""

@@ -1,0 +1,60 @@
+"""The knowledge bases whose candidates a recipe offers, with their entity vectors; and the layers that take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from wellread.errors import KnowledgeBaseError
+from wellread.kb.packaged import open_kb
+from wellread.kb.store import KnowledgeBase
+from wellread.knowledge.folder import mending, vectors_folder
+from wellread.knowledge.offers import OfferLender
+from wellread.knowledge.vectors import EntityVectors, find_kinds
+from wellread.models.knowbert import KnowBert, KnowBertConfig
+from wellread.nn.infusion import InfusedEncoder
+from wellread.nn.tables import EntityTable
+
+if TYPE_CHECKING:
+    from wellread.training.recipe import TaskRecipe
+
+
+def open_offer(recipe: TaskRecipe, name: str) -> tuple[KnowledgeBase, EntityVectors]:
+    """A knowledge base by its name in a recipe, and its entity vectors."""
+    told = recipe.offers.get(name)
+    kb = open_kb(name if told is None or told.kb is None else told.kb)
+    vectors = EntityVectors.open(vectors_folder(kb, None if told is None else told.vectors))
+    if vectors.uid != kb.metadata["uid"]:
+        raise KnowledgeBaseError(
+            f"{vectors.folder} has the vectors of another knowledge base than {kb.path}; make them with: "
+            f"{mending(kb.path)}"
+        )
+    return kb, vectors
+
+
+def build_offers(recipe: TaskRecipe, names: Iterable[str]) -> OfferLender:
+    """What offers the candidates of these knowledge bases."""
+    parts = [(name, *open_offer(recipe, name)) for name in names]
+    return OfferLender(parts, {name: recipe.offers[name].reading for name, _, _ in parts if name in recipe.offers})
+
+
+def layers_of(recipe: TaskRecipe) -> list[KnowBertConfig]:
+    """The layers of a recipe, as wide as the vectors that they will be given."""
+    layers = []
+    for name, layer in recipe.knowbert.items():
+        kb, vectors = open_offer(recipe, name)
+        kb.close()
+        layers.append(replace(layer, kb=name, raw=vectors.dim))
+    return layers
+
+
+def give_tables(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:
+    """Give the layers of an encoder their entity vectors, which are no weights."""
+    infusions: Iterable[Any] = encoder.infusions
+    for infusion in infusions:
+        if isinstance(infusion, KnowBert):
+            kb, vectors = open_offer(recipe, infusion.config.kb)
+            kinds = find_kinds(kb, vectors, infusion.config.kinds) if infusion.config.kinds else None
+            kb.close()
+            infusion.take(EntityTable.of(vectors, kinds))

@@ -7,11 +7,13 @@ import sys
 from benchmarks import (
     accuracy,
     building,
+    candidates,
     counting,
     encoding,
     faults,
     indexing,
     infusion,
+    kar,
     linking,
     maps,
     matching,
@@ -23,7 +25,7 @@ from benchmarks import (
 def main() -> int:
     """The first exit code that is not 0, else 0."""
     rooms = (matching, opening, building, indexing, encoding, reading, linking, accuracy)
-    codes = [benchmark.main(sys.argv[1:]) for benchmark in (*rooms, counting, maps, infusion, faults)]
+    codes = [benchmark.main(sys.argv[1:]) for benchmark in (*rooms, counting, maps, infusion, candidates, kar, faults)]
     return next((code for code in codes if code), 0)
 
 

@@ -174,15 +174,17 @@ def _together(folder: Path, size: int, count: int) -> list[dict[str, float]]:
     """What processes that use the same table tell, each while the others are there."""
     command = [sys.executable, "-m", "benchmarks.kar", "worker", str(folder), str(size)]
     root = Path(__file__).resolve().parents[1]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    workers = [subprocess.Popen(command, cwd=root, **pipes) for _ in range(count)]  # type: ignore[call-overload]
+    workers = [
+        subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]
     told = []
-    for step in ("ready\n", "measure\n"):
-        if step == "measure\n":
-            for worker in workers:
-                worker.stdin.write(step)
-                worker.stdin.flush()
-        told = [worker.stdout.readline() for worker in workers]
+    for asked in ("", "measure\n"):  # all are ready before any is asked, and told before any may go
+        for worker in workers:
+            assert worker.stdin
+            worker.stdin.write(asked)
+            worker.stdin.flush()
+        told = [worker.stdout.readline() for worker in workers if worker.stdout]
     for worker in workers:
         worker.communicate()
     return [json.loads(line) for line in told]

@@ -26,10 +26,8 @@ from torch.nn.functional import dropout, linear
 
 from wellread.errors import StorageError, UsageError
 from wellread.knowledge.arrays import Blocks, save_arrays
+from wellread.knowledge.mentioned import MASK_ENTITY, NO_ENTITY
 from wellread.knowledge.vectors import EntityVectors
-
-NO_ENTITY, MASK_ENTITY = -1, -2
-"""What stands for a row where there is no candidate, and where what the text hides must not be told."""
 
 SMALL = 8 << 20
 """Bytes of a table that stays in memory."""

@@ -11,6 +11,7 @@ from benchmarks import (
     counting,
     encoding,
     faults,
+    graph,
     indexing,
     infusion,
     kar,
@@ -25,7 +26,7 @@ from benchmarks import (
 def main() -> int:
     """The first exit code that is not 0, else 0."""
     rooms = (matching, opening, building, indexing, encoding, reading, linking, accuracy)
-    codes = [benchmark.main(sys.argv[1:]) for benchmark in (*rooms, counting, maps, infusion, candidates, kar, faults)]
+    codes = [benchmark.main(sys.argv[1:]) for benchmark in (*rooms, counting, maps, infusion, candidates, kar, graph, faults)]
     return next((code for code in codes if code), 0)
 
 

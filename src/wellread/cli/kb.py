@@ -1,4 +1,4 @@
-"""`wellread kb`: look into a knowledge base. Building and changing one are `kb_build.py` and `kb_change.py`."""
+"""`wellread kb`: look into a knowledge base. Making, changing and embedding one are the files `kb_*.py` beside this."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from wellread.cli.kb_build import build, merge
 from wellread.cli.kb_change import add, remove
+from wellread.cli.kb_embed import embed
 
 if TYPE_CHECKING:
     from wellread.kb.records import Entity
@@ -32,7 +33,7 @@ def command() -> None:
     """
 
 
-for _verb in (build, merge, add, remove):
+for _verb in (build, merge, add, remove, embed):
     command.add_command(_verb)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from wellread.mentions.segments import Segmented
 
 
@@ -16,8 +18,13 @@ class Lends(Protocol):
         """What it must find in the texts first, kept in a folder if one is given."""
         ...
 
-    def told(self, cut: Sequence[Segmented], notes: Any = None) -> dict[str, Any]:
-        """What an encoder is told of a batch: arrays, or dicts of them, by the keyword that the encoder has for it."""
+    def told(
+        self, cut: Sequence[Segmented], notes: Any = None, *, draw: np.random.Generator | None = None
+    ) -> dict[str, Any]:
+        """What an encoder is told of a batch: arrays, or dicts of them, by the keyword that the encoder has for it.
+
+        With a draw, what is told of hidden words may be left to chance: to learn from, never to be scored by.
+        """
         ...
 
 
@@ -31,10 +38,16 @@ class Lenders:
         """The annotations of each."""
         return [lender.annotate(inputs, cache=cache) for lender in self.lenders]
 
-    def told(self, cut: Sequence[Segmented], notes: Sequence[Any] | None = None) -> dict[str, Any]:
+    def told(
+        self,
+        cut: Sequence[Segmented],
+        notes: Sequence[Any] | None = None,
+        *,
+        draw: np.random.Generator | None = None,
+    ) -> dict[str, Any]:
         """What all of them tell."""
         known = [None] * len(self.lenders) if notes is None else notes
         told: dict[str, Any] = {}
         for lender, mine in zip(self.lenders, known, strict=True):
-            told |= lender.told(cut, mine)
+            told |= lender.told(cut, mine, draw=draw)
         return told

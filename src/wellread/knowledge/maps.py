@@ -217,8 +217,10 @@ class Lender:
             scores[:, number, :-1, :-1] = each.between(batch)
         return Lent(spread(scores, place), term_ids, term_mask, list(batch.terms))
 
-    def told(self, cut: Sequence[Segmented], notes: Annotations | None = None) -> dict[str, Any]:
-        """The same by the keywords of the encoder."""
+    def told(
+        self, cut: Sequence[Segmented], notes: Annotations | None = None, *, draw: np.random.Generator | None = None
+    ) -> dict[str, Any]:
+        """The same by the keywords of the encoder; of hidden words nothing is told, whatever is drawn."""
         lent = self.lend(cut, notes)
         told = {"maps": lent.maps} if self.maps else {}
         return told | ({"term_ids": lent.term_ids, "term_mask": lent.term_mask} if lent.term_ids.size else {})

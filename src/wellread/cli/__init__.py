@@ -27,7 +27,7 @@ VERBS = {
     "explain": "See what knowledge changes in the attention of a model.",
     "train": "Train an encoder for a task, or a linker, from a recipe.",
     "compare": "Train arms of a recipe on the same seeds, and tell what each brings.",
-    "convert": "Make a linker of the checkpoint that ELQ's authors released.",
+    "convert": "Take over checkpoints that the authors of ELQ and KnowBERT released.",
 }
 
 

@@ -35,3 +35,49 @@ def elq(checkpoint: str, params: str, folder: str, vocab: str | None, tokenizer:
 
     convert_elq(checkpoint, params, folder, vocab=vocab, tokenizer=tokenizer, heads=heads)
     console.note(f"the linker is in {folder}; use it with: wellread link --model {folder} --kb KB")
+
+
+@command.command("knowbert")
+@click.argument("archive", type=click.Path())
+@click.option("--to", "folder", required=True, help="The model's folder, which must be new.")
+@click.option("--vocab", metavar="FILE", help="The vocab.txt of the BERT that the model grew from.")
+@click.option("--tokenizer", metavar="NAME", help="Instead: an encoder (folder or hub) with the same tokenizer.")
+@click.option("--heads", type=click.IntRange(1), help="Attention heads.  [default: one for each 64 of the width]")
+@click.option(
+    "--entities", "lists", multiple=True, metavar="KB=FILE", help="A list of entities that the archive lacks."
+)
+@click.option("--synsets", is_flag=True, help='Name synsets as the WordNet KB does: "02084071-n", not "dog.n.01".')
+def knowbert(
+    archive: str,
+    folder: str,
+    vocab: str | None,
+    tokenizer: str | None,
+    heads: int | None,
+    lists: tuple[str, ...],
+    synsets: bool,
+) -> None:
+    """Convert KnowBERT's ARCHIVE, as allenai/kb has it (a tar file, or the folder of one), to a BERT with its layers.
+
+    Hidden states, candidate scores and losses are theirs. Nothing in the archive is run. The vocabulary of pieces is
+    not in it: give that of its bert_model_name.
+
+    \b
+    Examples:
+      wellread convert knowbert knowbert_wiki_wordnet_model.tar.gz --vocab vocab.txt --to models/knowbert
+      wellread convert knowbert knowbert_wordnet_model.tar.gz --vocab vocab.txt --synsets --to models/knowbert-wordnet
+    """
+    from wellread import console
+    from wellread.errors import UsageError
+    from wellread.kb.sensekeys import SenseKeys
+    from wellread.models.knowbert_conversion import convert_knowbert
+
+    entities = {}
+    for told in lists:
+        kb, equals, file = told.partition("=")
+        if not (kb and equals and file):
+            raise UsageError(f"--entities is {told!r}; expected KB=FILE, as in wiki=entity.txt")
+        entities[kb] = file
+    senses = SenseKeys.read() if synsets else None
+    convert_knowbert(archive, folder, vocab=vocab, tokenizer=tokenizer, heads=heads, entities=entities, senses=senses)
+    use = f"wellread.models.knowbert_conversion.take_vectors(model, {folder!r})"
+    console.note(f"the model is in {folder}; when it is loaded, give it its entities with: {use}")

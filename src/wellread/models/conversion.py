@@ -21,6 +21,8 @@ import math
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,26 +97,37 @@ def convert_elq(
     Their files have no vocabulary: give the `vocab.txt` of their `bert_model`, or an encoder with its tokenizer.
     """
     to = Path(to)
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UsageError(f"{to} exists and is not empty; choose another folder, or remove it")
+    refuse_full(to)
     theirs = ElqParams.read(params)
     pieces = _find_pieces(theirs, vocab, tokenizer)
     begins = {part: begin for begin, part in ELQ.items()}
     parts = sort_weights(read_weights(weights), ELQ, weights)
     berts = {part: build_bert(parts.pop(part), heads, where=begins[part]) for part in ("encoder", "entities")}
     _check(berts, parts["mention_head"], pieces, theirs)
+    with new_folder(to) as part:
+        _write(part, _config(theirs, part), berts, pieces, parts["mention_head"])
+    return ElqConfig.read(to)
+
+
+def refuse_full(folder: Path) -> None:
+    """Only a folder that is new or empty is written to."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not empty; choose another folder, or remove it")
+
+
+@contextmanager
+def new_folder(to: Path) -> Iterator[Path]:
+    """A folder beside `to` that takes its place when all is written, and is gone when something fails."""
     part = to.absolute().with_name(f".{to.absolute().name}.{uuid.uuid4().hex[:8]}.part")
     try:
         with storage(to):
             part.mkdir(parents=True)
-            config = _config(theirs, part)
-            _write(part, config, berts, pieces, parts["mention_head"])
+            yield part
             if to.is_dir():
                 to.rmdir()
             os.replace(part, to)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return ElqConfig.read(to)
 
 
 def _config(theirs: ElqParams, folder: Path) -> ElqConfig:
@@ -160,7 +173,7 @@ def _find_pieces(theirs: ElqParams, vocab: str | Path | None, tokenizer: str | N
             f"the checkpoint has no vocabulary; give either the vocab.txt of {theirs.bert_model} (--vocab) or the "
             "folder or hub name of an encoder with its tokenizer (--tokenizer)"
         )
-    pieces = load_tokenizer(tokenizer) if tokenizer is not None else _read_vocab(str(vocab), theirs.lowercase)
+    pieces = load_tokenizer(tokenizer) if tokenizer is not None else read_vocab(str(vocab), theirs.lowercase)
     where = tokenizer if tokenizer is not None else vocab
     needed = [piece for piece in ("[CLS]", "[SEP]", "[UNK]", TITLE_TAG) if pieces.token_to_id(piece) is None]
     if needed:
@@ -168,7 +181,7 @@ def _find_pieces(theirs: ElqParams, vocab: str | Path | None, tokenizer: str | N
     return pieces
 
 
-def _read_vocab(file: str, lowercase: bool) -> Tokenizer:
+def read_vocab(file: str, lowercase: bool) -> Tokenizer:
     """BERT's tokenizer from its vocabulary, a piece a line."""
     lines = read_text(file).removesuffix("\n").split("\n")
     ids = {line.removesuffix("\r"): number for number, line in enumerate(lines)}

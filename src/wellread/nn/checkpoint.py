@@ -24,6 +24,43 @@ ELQ = {
 }
 """How names begin in the checkpoints of ELQ's authors (facebookresearch/BLINK, elq/), and the part of ours they are."""
 
+_LINKER = "entity_linker.disambiguator."
+KNOWBERT = {
+    f"{_LINKER}bert_to_kg_projector.": "linker.narrow.",
+    f"{_LINKER}span_extractor._global_attention._module.": "linker.pooling.score.",
+    f"{_LINKER}projected_span_layer_norm.": "linker.mention_norm.",
+    f"{_LINKER}span_encoder.layer.0.attention.self.": "linker.block.",
+    f"{_LINKER}span_encoder.layer.0.attention.output.dense.": "linker.block.mixed.",
+    f"{_LINKER}span_encoder.layer.0.attention.output.LayerNorm.": "linker.block.mixed_norm.",
+    f"{_LINKER}span_encoder.layer.0.intermediate.dense.": "linker.block.wide.",
+    f"{_LINKER}span_encoder.layer.0.output.dense.": "linker.block.narrow.",
+    f"{_LINKER}span_encoder.layer.0.output.LayerNorm.": "linker.block.norm.",
+    f"{_LINKER}entity_embeddings.proj_feed_forward.": "linker.entities.linear.",
+    f"{_LINKER}kg_layer_norm.": "linker.entities.norm.",
+    f"{_LINKER}dot_attention_with_prior.out_layer_1.": "linker.scorer.wide.",
+    f"{_LINKER}dot_attention_with_prior.out_layer_2.": "linker.scorer.narrow.",
+    f"{_LINKER}dot_attention_with_prior.null_embedding": "null",
+    "weighted_entity_layer_norm.": "mixed_norm.",
+    "span_attention_layer.attention.attention.": "block.",
+    "span_attention_layer.attention.output.dense.": "block.mixed.",
+    "span_attention_layer.attention.output.LayerNorm.": "block.mixed_norm.",
+    "span_attention_layer.intermediate.dense.": "block.wide.",
+    "span_attention_layer.output.dense.": "block.narrow.",
+    "span_attention_layer.output.LayerNorm.": "block.norm.",
+    "kg_to_bert_projection.": "back.",
+    "output_layer_norm.": "norm.",
+}
+"""How names begin in a soldered layer of KnowBERT's authors (allenai/kb), and how they begin in `models.knowbert`."""
+
+KNOWBERT_ENTITIES = {
+    f"{_LINKER}entity_embeddings.weight": "vectors",
+    f"{_LINKER}entity_embeddings.entity_embeddings.weight": "vectors",
+    f"{_LINKER}entity_embeddings.entity_id_to_pos_index": "kinds",
+    f"{_LINKER}entity_embeddings.pos_embeddings.weight": "kind_embeddings",
+    f"{_LINKER}entity_embeddings.null_embedding": "idle",
+}
+"""What they have of entities, by its whole name, that is no weight of ours; "idle" is there twice."""
+
 IDLE = ("embeddings.position_ids", "embeddings.token_type_ids")
 """How names end of what some versions of transformers saved though it never learns."""
 
@@ -31,23 +68,27 @@ _HEAD_DIM = 64
 """Every BERT that Google released has a head for each 64 of its width."""
 
 
-def read_weights(file: str | Path) -> Weights:
-    """The weights in a file that `torch.save` wrote, on the CPU, without DataParallel's prefix."""
+def read_weights(file: str | Path, *, name: str | None = None, such_as: str = "elq_wiki_large.bin") -> Weights:
+    """The weights in a file that `torch.save` wrote, on the CPU, without DataParallel's prefix.
+
+    Messages call it by `name`, if it is a copy of what the user gave.
+    """
+    name = name or str(file)
     try:
         with open(file, "rb") as stream:
             state = torch.load(stream, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}; check the path and its permissions") from error
+        raise InputError(f"cannot read {name}: {error.strerror}; check the path and its permissions") from error
     except Exception as error:  # a broken pickle may raise anything
         reason = str(error).partition("\n")[0]
         raise InputError(
-            f"{file} is no file of weights alone ({type(error).__name__}: {reason}); give a state dict that torch.save "
-            "wrote, as elq_wiki_large.bin, or download it again"
+            f"{name} is no file of weights alone ({type(error).__name__}: {reason}); give a state dict that torch.save "
+            f"wrote, as {such_as}, or download it again"
         ) from error
     if not isinstance(state, Mapping) or not all(isinstance(part, Tensor) for part in state.values()):
-        raise InputError(f"{file} holds more than weights or none; give a state dict, as elq_wiki_large.bin")
-    prefix = "module." if state and all(name.startswith("module.") for name in state) else ""
-    return {name.removeprefix(prefix): part for name, part in state.items()}
+        raise InputError(f"{name} holds more than weights or none; give a state dict, as {such_as}")
+    prefix = "module." if state and all(key.startswith("module.") for key in state) else ""
+    return {key.removeprefix(prefix): part for key, part in state.items()}
 
 
 def sort_weights(weights: Mapping[str, Tensor], table: Mapping[str, str], file: str | Path) -> dict[str, Weights]:
@@ -63,15 +104,24 @@ def sort_weights(weights: Mapping[str, Tensor], table: Mapping[str, str], file: 
     missing = [f"{begin}*" for begin, part in table.items() if not parts[part]]
     if missing:
         raise InputError(
-            f"{file} has no weights named {_some(missing)} (but e.g. {_some(list(weights)[:1])}); give a checkpoint of "
+            f"{file} has no weights named {some(missing)} (but e.g. {some(list(weights)[:1])}); give a checkpoint of "
             "the authors' ELQ, as elq_wiki_large.bin: a bi-encoder of BLINK finds no mentions"
         )
     if unknown:
         raise InputError(
-            f"{file} has weights that ELQ's released models have not: {_some(unknown)}; only models with "
+            f"{file} has weights that ELQ's released models have not: {some(unknown)}; only models with "
             "mention_aggregation_type all_avg and without add_linear can be converted"
         )
     return parts
+
+
+def rename_weights(weights: Mapping[str, Tensor], table: Mapping[str, str]) -> Weights:
+    """Names as ours begin, where theirs begin as the table says; a name it lacks stays."""
+    renamed = {}
+    for name, weight in weights.items():
+        begin = max((begin for begin in table if name.startswith(begin)), key=len, default="")
+        renamed[table.get(begin, "") + name.removeprefix(begin)] = weight
+    return renamed
 
 
 def build_bert(weights: Mapping[str, Tensor], heads: int | None, *, where: str) -> BertModel:
@@ -105,12 +155,13 @@ def build_bert(weights: Mapping[str, Tensor], heads: int | None, *, where: str) 
     for names, told in ((missing, "are missing"), (unknown, "are not BERT's")):
         if names:
             raise InputError(
-                f"weights {told}: {_some([where + name for name in names])}; copy or download the checkpoint again, or "
+                f"weights {told}: {some([where + name for name in names])}; copy or download the checkpoint again, or "
                 "convert one whose encoders are BERT"
             )
     bert.train(False)
     return bert
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """A few of them, for a message: a, b, c and 2 more."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -194,6 +194,23 @@ def test_a_change_that_does_not_fit_is_a_usage_error(change, message):
     assert message in str(caught.value)
 
 
+def test_changes_may_make_sense_together_where_one_alone_does_not():
+    @dataclass(frozen=True)
+    class Data:
+        dev: str | None = None
+        develop: int = 0
+
+        def __post_init__(self):
+            if (self.dev is None) == (not self.develop):
+                raise UsageError("give one of the two")
+
+    given = Data(dev="a file")
+    assert override(given, ["dev=none", "develop=5"]) == override(given, ["develop=5", "dev=none"]) == Data(develop=5)
+    for alone in ("develop=5", "dev=none"):
+        with pytest.raises(UsageError, match="give one of the two"):
+            override(given, [alone])
+
+
 def test_differences_are_told_by_full_names():
     old, new = Recipe("a", Training(steps=1)), Recipe("a", Training(steps=2), note="n")
     assert differences(to_dict(old), to_dict(new)) == {"training.steps": (1, 2), "note": (None, "n")}

@@ -340,8 +340,11 @@ def test_two_processes_end_as_one_does(recipe, tmp_path):
     assert load_task(tmp_path / "crew").answers(dev_of(recipe)) == load_task(tmp_path / "whole").answers(dev_of(recipe))
 
 
-def test_rates_of_infusions_are_no_mistake_where_nothing_is_infused(recipe):
+def test_rates_of_a_part_are_no_mistake_where_there_is_none(recipe):
     with_rates = replace(recipe, schedule=replace(recipe.schedule, rates={"head": 1e-3, "encoder.infusions": 3e-3}))
-    assert schedule_of(with_rates).rates == {"head": 1e-3, "encoder.infusions": 3e-3}
+    model = build_learner(with_rates, None)[0].model
+    assert schedule_of(with_rates, model).rates == {"head": 1e-3, "encoder.infusions": 3e-3}
+    model.head = torch.nn.Identity()
+    assert schedule_of(with_rates, model).rates == {"encoder.infusions": 3e-3}
     plain = replace(with_rates, infusion="none")
-    assert schedule_of(plain).rates == {"head": 1e-3}
+    assert schedule_of(plain, build_learner(plain, None)[0].model).rates == {"head": 1e-3}

@@ -68,13 +68,20 @@ def override(settings: T, changes: Iterable[str]) -> T:
     Values are as in TOML, but a string needs no quotes; `none` takes a setting away that may be left out. A list may
     also be its members joined by "+", "maps.maps=entity+phrase", and `none` where it is empty.
     """
+    valid, joint, refused = to_dict(settings), to_dict(settings), None
     for change in changes:
         name, equals, text = change.partition("=")
         name, text = name.strip(), text.strip()
         if not equals or not name:
             raise UsageError(f"{change!r} changes no setting; expected name=value, as in training.steps=100")
-        settings = _change(settings, name, text)
-    return settings
+        value, error = _settle(type(settings), valid, name, text)
+        refused = refused or error
+        joint = _with(joint, name, value)
+        valid = _with(valid, name, value) if error is None else valid
+    try:  # two changes may make sense together where one alone does not
+        return from_dict(type(settings), joint)
+    except InputError as error:
+        raise UsageError(str(refused or error)) from None
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -85,6 +92,10 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
 
 
 # from plain to typed
+
+
+class _SenselessError(InputError):
+    """Values that are what they should be, each by itself, but make no sense together."""
 
 
 def _fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
@@ -114,7 +125,7 @@ def _table(cls: Any, data: Any, name: str) -> Any:
     try:
         return cls(**values)
     except WellreadError as error:
-        raise InputError(f"{name}: {error}" if name else str(error)) from error
+        raise _SenselessError(f"{name}: {error}" if name else str(error)) from error
 
 
 def _value(kind: Any, value: Any, name: str) -> Any:
@@ -243,28 +254,37 @@ def _written(value: Any) -> str:
 # changes
 
 
-def _change(settings: T, name: str, text: str) -> T:
-    data = to_dict(settings)
-    *path, key = name.split(".")
-    table = data
-    for step in path:
-        table = table.setdefault(step, {})
-        if not isinstance(table, dict):
-            raise UsageError(f"{name!r} is not a setting; {step!r} is one, and has no settings of its own")
-    if text == "none":
-        # What may be left out has None as its default; of anything else, None says what is expected.
-        readings: Sequence[Any] = (None, text)
-    else:
-        readings = _readings(text)
-    readings = (*readings, *_list_readings(text))
+def _settle(cls: type, data: dict[str, Any], name: str, text: str) -> tuple[Any, InputError | None]:
+    """What a text means as the value of a setting; and why it makes no sense beside the others, if it does not."""
+    # What may be left out has None as its default; of anything else, None says what is expected.
+    readings = (None, text) if text == "none" else _readings(text)
     refused: InputError | None = None
-    for reading in readings:
-        table[key] = reading
+    senseless: list[tuple[Any, InputError]] = []
+    for reading in (*readings, *_list_readings(text)):
         try:
-            return from_dict(type(settings), data)
+            from_dict(cls, _with(data, name, reading))
+        except _SenselessError as error:
+            senseless.append((reading, error))
         except InputError as error:
             refused = refused or error
+        else:
+            if not senseless:
+                return reading, None
+            break
+    if senseless:
+        return senseless[0]
     raise UsageError(str(refused)) from None
+
+
+def _with(data: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """The same with another value of a setting."""
+    key, _, below = name.partition(".")
+    if not below:
+        return {**data, key: value}
+    table = data.get(key, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{name!r} is not a setting; {key!r} is one, and has no settings of its own")
+    return {**data, key: _with(table, below, value)}
 
 
 def _readings(text: str) -> Sequence[Any]:

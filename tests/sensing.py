@@ -93,7 +93,7 @@ class Offering:
     def annotate(self, inputs, *, cache=None):
         return None
 
-    def told(self, cut, notes=None):
+    def told(self, cut, notes=None, *, draw=None):
         rows = []
         for text, one in enumerate(cut):
             rows.append((text, 1, 1, ["00000003-v"], [1.0], [0]))

@@ -9,17 +9,18 @@ from wellread.training.arms import arms_of
 from wellread.training.compare import read_recipes
 from wellread.training.graph import GraphRecipe
 from wellread.training.linker import LinkerRecipe
+from wellread.training.pretraining import PretrainingRecipe
 from wellread.training.recipe import TaskRecipe
 
 FILES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
 
 
-def test_every_recipe_is_one_of_a_linker_of_a_task_of_a_graph_or_of_arms():
-    kinds = {"kb": LinkerRecipe, "task": TaskRecipe, "graph": GraphRecipe}
+def test_every_recipe_is_one_of_a_linker_of_a_task_of_a_graph_of_pretraining_or_of_arms():
+    kinds = {"pretrain": PretrainingRecipe, "kb": LinkerRecipe, "task": TaskRecipe, "graph": GraphRecipe}
     found = []
     for file in FILES:
         table = config.read_table(file)
-        found += [kind for kind in ("arms", "task", "graph", "kb") if kind in table]
+        found += [kind for kind in ("arms", "task", "graph", "pretrain", "kb") if kind in table]
         if "arms" not in table:
             config.read(kinds[found[-1]], file)
     assert len(found) == len(FILES) >= 8

@@ -105,10 +105,13 @@ class _Lending:
             return cls(None, None)
         return cls(lender, lender.annotate([one for some in cut for one in some], cache=folder))
 
-    def lend(self, inputs: Sequence[Segmented]) -> dict[str, Any]:
+    def lend(self, inputs: Sequence[Segmented], *, learning: bool = False) -> dict[str, Any]:
+        """What is told of hidden words may be left to chance where one learns."""
         if self.lender is None:
             return {}
-        return {name: _tensors(value) for name, value in self.lender.told(inputs, self.notes).items()}
+        hides = learning and any(not all(one.words) for one in inputs)
+        draw = np.random.default_rng(int(torch.randint(1 << 62, ()))) if hides else None
+        return {name: _tensors(value) for name, value in self.lender.told(inputs, self.notes, draw=draw).items()}
 
 
 def _tensors(value: Any) -> Any:
@@ -154,7 +157,7 @@ def _collate(
     inputs = [cut[place] for place in group]
     if isinstance(task, Draws):
         inputs = [task.draw(one, some, learning=learning) for one, some in zip(chosen, inputs, strict=True)]
-    lent = lending.lend([one for some in inputs for one in some])
+    lent = lending.lend([one for some in inputs for one in some], learning=learning)
     return task.prepare(make_batch(chosen, inputs, lent), learning=learning)
 
 

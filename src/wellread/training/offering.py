@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from wellread.errors import KnowledgeBaseError
+from wellread.errors import KnowledgeBaseError, UsageError
 from wellread.kb.packaged import open_kb
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.folder import mending, vectors_folder
 from wellread.knowledge.offers import OfferLender
 from wellread.knowledge.vectors import EntityVectors, find_kinds
 from wellread.models.knowbert import KnowBert, KnowBertConfig
+from wellread.nn.flow import Infusion
 from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.tables import EntityTable
 
@@ -58,3 +59,38 @@ def give_tables(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:
             kinds = find_kinds(kb, vectors, infusion.config.kinds) if infusion.config.kinds else None
             kb.close()
             infusion.take(EntityTable.of(vectors, kinds))
+
+
+_FREE = ("margin", "threshold", "dropout", "start")
+"""Settings of a layer that its weights do not depend on."""
+
+
+def learned_in(encoder: Any) -> dict[str, Infusion]:
+    """What an encoder was infused with before, by kind and knowledge base; nothing in a plain one."""
+    if not isinstance(encoder, InfusedEncoder):
+        return {}
+    names = (_name_of(told) for told in encoder.config.infusions)
+    return dict(zip(names, encoder.infusions, strict=True))  # type: ignore[arg-type]
+
+
+def keep_learned(encoder: InfusedEncoder, before: Mapping[str, Infusion]) -> None:
+    """Give infusions that an encoder has again what they had learned there, as KnowBERT's layers in pretraining."""
+    infusions: Iterable[Any] = encoder.infusions
+    for told, infusion in zip(encoder.config.infusions, infusions, strict=True):
+        old: Any = before.get(_name_of(told))
+        if old is None:
+            continue
+        was, now = asdict(old.config), asdict(infusion.config)
+        differ = [name for name in now if was[name] != now[name] and name not in _FREE]
+        if not differ:
+            infusion.load_state_dict(old.state_dict())
+        elif isinstance(infusion, KnowBert):
+            name, kb = differ[0], infusion.config.kb
+            raise UsageError(
+                f"the encoder has learned a layer of {kb} with {name} = {was[name]}, and the recipe has one with "
+                f"{name} = {now[name]}; say the same in [knowbert.{kb}], or take an encoder that has no such layer"
+            )
+
+
+def _name_of(told: Mapping[str, Any]) -> str:
+    return f"{told['kind']}.{told['kb']}" if "kb" in told else str(told["kind"])

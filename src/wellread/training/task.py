@@ -31,15 +31,15 @@ from wellread.tasks.task import Reader, Task, check_room
 from wellread.text import Document
 from wellread.training.kinds import Facts
 from wellread.training.loop import find_crew, seed_all, train
-from wellread.training.offering import build_offers, give_tables, layers_of
+from wellread.training.offering import build_offers, give_tables, keep_learned, layers_of, learned_in
 from wellread.training.recipe import TaskRecipe
 from wellread.training.schedule import Schedule
 from wellread.training.tasks import find_kind, name_of, read_examples, read_parts
 
 MODEL = "model"
 """The folder in a run that `load_task` reads."""
-_INFUSIONS = "encoder.infusions"
-"""How the names of their weights begin."""
+_PARTS = ("head", "encoder.infusions")
+"""Parts that not every model has, as the names of their weights begin."""
 NOTES = "notes"
 """The folder where annotations are kept."""
 
@@ -62,7 +62,7 @@ def train_task(
     told = f"{len(learner.examples):,} examples of {name_of(recipe)}, developing on {len(learner.dev):,}"
     if find_crew().is_main_process:
         console.note(f"learning from {told}")
-    scores = train(learner, schedule_of(recipe), folder, recipe=recipe, resume=resume, **options)
+    scores = train(learner, schedule_of(recipe, learner.model), folder, recipe=recipe, resume=resume, **options)
     if keep_model and find_crew().is_main_process:
         _save(folder / MODEL, learner.model, load_tokenizer(recipe.encoder.name), recipe, facts)
     return scores
@@ -89,11 +89,14 @@ def build_learner(
 def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
     """The encoder with what it is lent, and the task's head: both start by the seed, and the head by nothing else.
 
-    So the arms of a comparison begin with the same head, whatever their infusions draw.
+    So the arms of a comparison begin with the same head, whatever their infusions draw. An encoder that has what it is
+    lent already, from pretraining, keeps what it learned there.
     """
     encoder = load_encoder(recipe.encoder.name)
     seed_all(recipe.schedule.seed)
+    before = learned_in(encoder)
     infuse(encoder, infusions_of(recipe))
+    keep_learned(cast(InfusedEncoder, encoder), before)
     give_tables(recipe, cast(InfusedEncoder, encoder))
     check_room(cast(InfusedEncoder, encoder), recipe.encoder.longest + (recipe.maps.terms if recipe.lends else 0))
     if recipe.encoder.rank:
@@ -103,10 +106,11 @@ def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
     return Reader(cast(InfusedEncoder, encoder), task.head(cast(InfusedEncoder, encoder)))
 
 
-def schedule_of(recipe: TaskRecipe) -> Schedule:
-    """Its schedule; the rates of infusions are of no use to an arm that has none."""
-    rates = {name: rate for name, rate in recipe.schedule.rates.items() if not name.startswith(_INFUSIONS)}
-    return recipe.schedule if recipe.infusions else replace(recipe.schedule, rates=rates)
+def schedule_of(recipe: TaskRecipe, model: Reader) -> Schedule:
+    """Its schedule; rates of a head or of infusions are of no use to an arm that has none."""
+    none = tuple(part for part in _PARTS if not any(True for _ in model.get_submodule(part).parameters()))
+    rates = {name: rate for name, rate in recipe.schedule.rates.items() if not name.startswith(none)}
+    return replace(recipe.schedule, rates=rates)
 
 
 def infusions_of(recipe: TaskRecipe) -> list[Any]:

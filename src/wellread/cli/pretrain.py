@@ -1,0 +1,45 @@
+"""`wellread pretrain`: teach an encoder to use knowledge, before any task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group("pretrain")
+def command() -> None:
+    """Pretrain encoders with knowledge from recipes; a run is a folder that goes on where it stopped.
+
+    Example: wellread pretrain knowbert recipes/knowbert-wiki.toml --to runs/wiki
+    """
+
+
+@command.command("knowbert")
+@click.argument("recipe", type=click.Path())
+@click.option("--to", "folder", help="The run's folder.  [default: runs/<name of the recipe>]")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting of the recipe.")
+@click.option("--anew", is_flag=True, help="Forget what is in the folder instead of going on with it.")
+def knowbert(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
+    """Give an encoder KnowBERT's layers and let them learn from text, as RECIPE (a TOML file) says.
+
+    First each new layer's linker learns alone from linked text, then all weights learn from masked words and links. The
+    folder gets the resolved recipe, logs, scores, plots, and in `model` the encoder: a task's recipe takes it as
+    encoder.name, and so does the next pretraining, to add another knowledge base.
+
+    \b
+    Examples:
+      wellread pretrain knowbert recipes/knowbert-wiki.toml --set words.root=texts --to runs/wiki
+      wellread pretrain knowbert recipes/knowbert-wordnet.toml --set encoder.name=runs/wiki/model --to runs/both
+    """
+    from wellread import config, console
+    from wellread.training.loop import find_crew
+    from wellread.training.pretraining import PretrainingRecipe, pretrain
+    from wellread.training.task import MODEL
+
+    wanted = config.override(config.read(PretrainingRecipe, recipe), changes)
+    to = Path(folder) if folder is not None else Path("runs") / Path(recipe).stem
+    scores = pretrain(wanted, to, resume=not anew)
+    if find_crew().is_main_process:
+        console.print_table(("score", "development"), list(scores.items()))
+        console.note(f"the encoder is in {to / MODEL}; a task's recipe takes it with: --set encoder.name={to / MODEL}")

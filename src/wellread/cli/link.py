@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,7 @@ from wellread.cli.options import reading_options, refuse_nan
 from wellread.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from wellread.linker import Linker
+    from wellread.linker.several import Linkers
     from wellread.pictures import Describe
     from wellread.text import Document
 
@@ -32,9 +30,11 @@ _MOST_ROWS = 500
 @click.option("--lines", is_flag=True, help="Every line is a text of its own, linked as it comes.")
 @click.option(
     "--model",
-    default="auto",
-    show_default=True,
-    help="elq (reads the text), prior (names alone), or a folder; auto: prior for WordNet, else elq.",
+    "models",
+    multiple=True,
+    metavar="[KB=]MODEL",
+    help="elq (finds what is named), knowbert (the meaning of every word), prior (names alone), or a folder; of one KB "
+    "by its name, or of all.  [default: auto: knowbert for WordNet if there is one, else prior; elq for others]",
 )
 @click.option(
     "--threshold",
@@ -43,8 +43,17 @@ _MOST_ROWS = 500
     help="Leave out weaker links.  [default: the model's best]",
 )
 @click.option("--overlaps", type=click.Choice(["longest", "all"]), default="longest", show_default=True)
-@click.option("--kind", "kinds", multiple=True, help="elq: link only to entities of this kind; may be repeated.")
-@click.option("--among", help="elq: link only to the entities whose ids are in this file, one a line.")
+@click.option(
+    "--kind", "kinds", multiple=True, help="elq, knowbert: link only to entities of this kind; may be repeated."
+)
+@click.option("--among", help="elq, knowbert: link only to the entities whose ids are in this file, one a line.")
+@click.option(
+    "--tags",
+    type=click.Choice(["auto", "spacy", "none"]),
+    default="auto",
+    show_default=True,
+    help="knowbert: restrict words to senses of their part of speech, told by spaCy; auto: as the model was made.",
+)
 @click.option(
     "--trust",
     type=float,
@@ -78,7 +87,7 @@ def command(
     kbs: tuple[str, ...],
     file: str | None,
     lines: bool,
-    model: str,
+    models: tuple[str, ...],
     format_: str,
     to: str,
     **given: Any,
@@ -92,7 +101,7 @@ def command(
       cat questions.txt | wellread link --kb my.kb --lines --format json
     """
     from wellread import console
-    from wellread.linker import Linker
+    from wellread.linker.several import Linkers, name_kbs
 
     if text is not None and file is not None:
         raise UsageError("give the text as an argument or with --file, not both")
@@ -102,12 +111,9 @@ def command(
         raise UsageError("brat's offsets are those of one text; leave out --lines, or choose --format json or conll")
     if format_ == "conll" and len(kbs) > 1:
         console.note("conll has one link at each place: the longest of all knowledge bases is written")
-    with ExitStack() as stack:
-        linkers = [
-            stack.enter_context(Linker.load(kb, model, name=name, **_settings(given)))
-            for name, kb in _named(kbs).items()
-        ]
-        _write(_linked(linkers, _texts(text, file, lines)), format_, to, _describer(linkers))
+    chosen = _models(models, list(name_kbs(kbs)))
+    with Linkers.load(kbs, models=chosen, **_settings(given)) as linkers:
+        _write(linkers.link_many(_texts(text, file, lines)), format_, to, _describer(linkers))
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +127,8 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
         "sources": given["sources"],
         "trust": given["trust"],
         "precision": given["precision"],
-        "nil": not given["no_nil"],
+        "nil": False if given["no_nil"] else None,
+        "tags": given["tags"],
         "overlaps": "keep" if all_overlaps else "auto",
         "kinds": given["kinds"] or None,
     }
@@ -139,15 +146,13 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _named(kbs: Sequence[str]) -> dict[str, str]:
-    """A name of its own for each KB: its file's stem, or where others have the same, what was given."""
-    from wellread.kb.packaged import kb_path
-
-    paths = [kb_path(kb) for kb in kbs]
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise UsageError("the same knowledge base is given twice; give each --kb once")
-    stems = Counter(path.stem for path in paths)
-    return {path.stem if stems[path.stem] == 1 else kb: kb for kb, path in zip(kbs, paths, strict=True)}
+def _models(given: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """The model of each KB that one was given for: ["elq", "wordnet=prior"] -> {"vital": "elq", "wordnet": "prior"}."""
+    own = {name: model for name, equals, model in (one.partition("=") for one in given) if equals and name in names}
+    for_all = [one for one in given if one.partition("=")[0] not in own]
+    if len(for_all) > 1:
+        raise UsageError(f"--model is given as {' and as '.join(for_all)}; say whose each is: --model {names[0]}=…")
+    return dict.fromkeys(names, for_all[0]) | own if for_all else own
 
 
 def _write(documents: Iterator[Document], format_: str, to: str, describe: Describe) -> None:
@@ -190,30 +195,9 @@ def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
         raise InputError("the text is empty; give some words to link")
 
 
-def _linked(linkers: list[Linker], texts: Iterable[str]) -> Iterator[Document]:
-    """Each text once, with the links of all linkers in the order of their places."""
-    from dataclasses import replace
-
-    if len(linkers) == 1:
-        yield from linkers[0].link_many(texts)
-        return
-    for text in texts:
-        layers = [linker.link(text) for linker in linkers]
-        links = sorted((link for layer in layers for link in layer.links), key=lambda link: (link.start, -link.end))
-        yield replace(
-            layers[0], links=tuple(links), meta={key: [layer.meta[key] for layer in layers] for key in ("kb", "model")}
-        )
-
-
-def _describer(linkers: list[Linker]) -> Describe:
+def _describer(linkers: Linkers) -> Describe:
     """What an entity is, in the words of its knowledge base."""
-    kbs = {linker.name: linker.kb for linker in linkers}
-
-    @lru_cache(1 << 14)
-    def describe(kb: str | None, entity: str) -> str:
-        return kbs[kb or ""].describe(entity)
-
-    return describe
+    return lru_cache(1 << 14)(linkers.describe)
 
 
 def _rendered(documents: Iterator[Document], format_: str, describe: Describe) -> Iterator[str]:

@@ -4,8 +4,10 @@
 >>> [(link.text, link.title) for link in linker.link("Marie Curie was born in Warsaw.").links]
 [('Marie Curie', 'Marie Curie'), ('Warsaw', 'Warsaw')]
 
-`model="elq"` reads the sentence (Li et al. 2020) and works with any KB, whose entities are encoded once. `"prior"`
-links by name and popularity alone. A folder is a model that `wellread train linker` or `wellread convert elq` wrote.
+`model="elq"` reads the sentence (Li et al. 2020) and works with any KB, whose entities are encoded once. `"knowbert"`
+chooses among the meanings of every name (Peters et al. 2019), for WordNet's senses. `"prior"` links by name and
+popularity alone. A folder is a model that `wellread train linker` or `wellread convert elq` wrote, or an encoder with a
+knowledge layer.
 """
 
 from __future__ import annotations
@@ -14,18 +16,20 @@ import os
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from wellread.errors import UsageError
 from wellread.kb.packaged import kb_path, open_kb
 from wellread.kb.store import KnowledgeBase
+from wellread.linker import packaged
 from wellread.linker.decoding import Decoding, Scored, ThresholdKind
 from wellread.linker.prior import Annotator, PriorReader
-from wellread.mentions.candidates import Reading
+from wellread.mentions.candidates import Reading, has_senses
 from wellread.text import Document
 
 if TYPE_CHECKING:
     from wellread.linker.elq import ElqReader
+    from wellread.linker.knowbert import KnowBertReader
 
 __all__ = ["Annotator", "Linker"]
 
@@ -38,7 +42,7 @@ _AT_ONCE = 256
 class Linker:
     """Links texts to one knowledge base."""
 
-    def __init__(self, kb: KnowledgeBase, reader: PriorReader | ElqReader) -> None:
+    def __init__(self, kb: KnowledgeBase, reader: PriorReader | ElqReader | KnowBertReader) -> None:
         self.kb, self.reader = kb, reader
 
     @classmethod
@@ -52,33 +56,40 @@ class Linker:
         threshold: float | None = None,
         kind: ThresholdKind = "joint",
         overlaps: Literal["auto", "drop", "keep"] = "auto",
-        nil: bool = True,
+        nil: bool | None = None,
         sources: Literal["union", "dense", "names"] = "union",
         among: Iterable[str] | None = None,
         kinds: Iterable[str] | None = None,
         trust: float | None = None,
         precision: Literal["auto", "fp32", "int8"] = "auto",
+        tags: Literal["auto", "spacy", "none"] = "auto",
         name: str | None = None,
     ) -> Linker:
         """A linker for a KB: a packaged one by its name ("wordnet", "vital"), or any by its path.
 
-        `model` "auto" is "elq", and "prior" for WordNet, whose words are not names, and wherever `mentions` or
-        `reading` are given, which only the prior takes. Links with a score below `threshold` are left out; without one,
-        the model's own. `name` is what links call the KB by, its file's name unless given.
+        `model` "auto" is "elq"; for WordNet, whose words are not names, "knowbert" where this wellread has one, else
+        "prior"; and "prior" wherever `mentions` or `reading` are given, which only it takes. Links with a score below
+        `threshold` are left out; without one, the model's own. `name` is what links call the KB by, its file's name
+        unless given.
 
         For "prior": `mentions="names"` finds every name of the KB; `"spacy"` takes spaCy's named entities, and those
         that the KB does not know become NIL links. `reading` says how names are looked for.
 
         For ELQ: `kind` is the type of threshold, `overlaps` whether links may overlap, `nil` whether mentions of what
-        the KB does not hold are told, `sources` where candidates come from, `among` (ids) and `kinds` restrict what
-        can be linked to, `trust` is how much a name of the KB counts (0: as learned; 4: nearly always believed; without
-        one, the model's own), and `precision` "int8" trades a little exactness for speed ("auto": where it is faster).
+        the KB does not hold are told (they are, unless it is False), `sources` where candidates come from, `among`
+        (ids) and `kinds` restrict what can be linked to, `trust` is how much a name of the KB counts (0: as learned;
+        4: nearly always believed; without one, the model's own), and `precision` "int8" trades a little exactness for
+        speed ("auto": where it is faster).
+
+        For a knowledge layer: `threshold`, `overlaps`, `among`, `kinds` and `precision` as above, `nil=True` tells
+        names that mean nothing of the KB, and `tags` says who tells the parts of speech that senses must have
+        ("spacy", "none", or as the model was made).
         """
         opened = kb if isinstance(kb, KnowledgeBase) else _open(kb)
         called = name if name is not None else opened.path.stem
         if str(model) == "auto":
-            by_name = mentions != "names" or reading is not None or opened.metadata.get("inflection") == "wordnet"
-            model = "prior" if by_name else "elq"
+            by_name = mentions != "names" or reading is not None
+            model = "prior" if by_name else _usual(opened)
         if str(model) == "prior":
             annotator = _annotator(mentions)
             if reading is None and overlaps == "keep":
@@ -90,10 +101,20 @@ class Linker:
                 "this model finds its mentions itself; leave mentions and reading out, or take model prior"
             )
         from wellread.linker.elq import load_reader, of_kinds
+        from wellread.linker.knowbert_folder import find_folder
         from wellread.linker.pool import Search
 
         if kinds is not None:
             among = of_kinds(opened, kinds, among)
+        if find_folder(model) is not None:
+            from wellread.linker import knowbert
+
+            options: dict[str, Any] = {"threshold": threshold, "overlaps": overlaps, "nil": bool(nil), "tags": tags}
+            return cls(
+                opened,
+                knowbert.load_reader(opened, model, among=among, precision=precision, name=called, **options),
+            )
+        nil = nil is not False
         return cls(
             opened,
             load_reader(
@@ -116,6 +137,8 @@ class Linker:
 
     def close(self) -> None:
         """Let go of the knowledge base."""
+        if hasattr(self.reader, "close"):
+            self.reader.close()
         self.kb.close()
 
     def __enter__(self) -> Linker:
@@ -144,7 +167,7 @@ class Linker:
     def score_many(self, texts: Iterable[str]) -> Iterator[Scored]:
         """The scores of each text."""
         if isinstance(self.reader, PriorReader):
-            raise UsageError("names alone have no scores to decide anew; load the linker with model elq")
+            raise UsageError("names alone have no scores to decide anew; load the linker with model elq or knowbert")
         for batch in _batches(texts, "score_many"):
             yield from self.reader.score_many(batch)
 
@@ -155,6 +178,13 @@ def _batches(texts: Iterable[str], verb: str) -> Iterator[list[str]]:
     stream = iter(texts)
     while batch := list(islice(stream, _AT_ONCE)):
         yield batch
+
+
+def _usual(kb: KnowledgeBase) -> str:
+    """The model for a KB that nobody has chosen one for."""
+    if not has_senses(kb):
+        return "elq"
+    return "knowbert" if packaged.SENSES.is_dir() else "prior"
 
 
 def _open(kb: str | Path) -> KnowledgeBase:

@@ -187,10 +187,11 @@ def decode(
         passed &= wanted_mask
     rows = np.flatnonzero(passed)
     order = rows[np.lexsort((spans[rows, 1], spans[rows, 0], -joint[rows]))]
-    return _without_overlaps(spans, order.tolist()) if drop_overlaps else order.tolist()
+    return without_overlaps(spans, order.tolist()) if drop_overlaps else order.tolist()
 
 
-def _without_overlaps(spans: Ints, order: Sequence[int]) -> list[int]:
+def without_overlaps(spans: Ints, order: Sequence[int]) -> list[int]:
+    """The rows of spans that overlap none before them in the order."""
     kept: list[int] = []
     taken: list[tuple[int, int]] = []
     for row in order:

@@ -3,7 +3,7 @@
 Every link is underlined in the colour of its knowledge base, paler the less sure it is. Pointing at it, or going to it
 with Tab, shows a card with the entity and its candidates. Links may nest, cross, or share a span: a link around others
 is underlined one line lower, a link that crosses the end of another is drawn in two pieces, and links of the same span
-share one card.
+share one card. Where there are several knowledge bases, the legend shows and hides the links of each.
 """
 
 from __future__ import annotations
@@ -90,10 +90,11 @@ def _number(many: int, word: str) -> str:
 
 
 def _legend(kbs: Counter[str], colours: dict[str, int], nils: int) -> str:
-    items = [
-        f'<li class="k{colours[kb]}"><i></i><bdi>{escape(kb or "knowledge base")}</bdi> <span>{many:,}</span></li>'
-        for kb, many in kbs.items()
-    ]
+    items = []
+    for kb, many in kbs.items():
+        told = f"<i></i><bdi>{escape(kb or 'knowledge base')}</bdi> <span>{many:,}</span>"
+        switch = f'<input type="checkbox" checked id="show{colours[kb]}">' if 1 < len(kbs) <= len(_LIGHT) else ""
+        items.append(f'<li class="k{colours[kb]}">{f"<label>{switch}{told}</label>" if switch else told}</li>')
     if nils:
         items.append(f'<li class="nil"><i></i>NIL: named, but not in the knowledge base <span>{nils:,}</span></li>')
     return f'<ul class="legend" aria-label="Knowledge bases and their links">{"".join(items)}</ul>' if items else ""
@@ -252,8 +253,15 @@ def _style() -> str:
         return "".join(f"--k{number}:{colour};" for number, colour in enumerate(colours))
 
     classes = "".join(f".k{number}{{--c:var(--k{number})}}" for number in range(len(_LIGHT)))
+    hiding = "".join(
+        f"body:has(#show{number}:not(:checked)) :is(mark,.lane).k{number}{{border-color:transparent;background:none}}"
+        f"body:has(#show{number}:not(:checked)) :is(.card .k{number},:not(.lane)>mark.k{number}>.card)"
+        "{display:none!important}"
+        for number in range(len(_LIGHT))
+    )
     return (
         f":root{{{variables(_LIGHT)}}}@media (prefers-color-scheme:dark){{:root{{{variables(_DARK)}}}}}{classes}{_CSS}"
+        f"{hiding}"
     )
 
 

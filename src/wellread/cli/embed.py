@@ -1,0 +1,174 @@
+"""`wellread embed`: contextual vectors of texts, words, pieces and mentions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wellread.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from wellread.knowledge.lending import Lends
+    from wellread.text import Document
+
+
+@click.command("embed")
+@click.argument("files", nargs=-1)
+@click.option("--to", required=True, metavar="FILE", help="Where vectors are written: FILE.npz or FILE.arrow.")
+@click.option(
+    "--model",
+    default="minilm",
+    show_default=True,
+    help="The encoder: an asset, a folder (of a trained task too, with the knowledge that it is lent), a model on the "
+    "hub with its commit.",
+)
+@click.option(
+    "--of",
+    type=click.Choice(["texts", "words", "pieces", "mentions"]),
+    default="texts",
+    show_default=True,
+    help="What has a vector.",
+)
+@click.option("--lines", is_flag=True, help="Every line is a text of its own.")
+@click.option("--documents", is_flag=True, help="Every line is a document that wellread link --format json wrote.")
+@click.option(
+    "--kb", "kbs", multiple=True, help="mentions: what a linker finds of this knowledge base; may be repeated."
+)
+@click.option("--linker", default="auto", show_default=True, help="mentions: the model of that linker.")
+@click.option(
+    "--pooling",
+    type=click.Choice(["mean", "first"]),
+    default="mean",
+    show_default=True,
+    help="texts: the mean of all pieces, or the first one.",
+)
+@click.option("--layers", type=click.IntRange(1), metavar="N", help="The states after N layers.  [default: all]")
+@click.option("--width", type=click.IntRange(16), default=256, show_default=True, help="Pieces read at once.")
+@click.option("--unit", is_flag=True, help="Make every vector as long as 1.")
+@click.option("--half", is_flag=True, help="Write numbers of 16 bits instead of 32.")
+def command(
+    files: tuple[str, ...],
+    to: str,
+    model: str,
+    lines: bool,
+    documents: bool,
+    kbs: tuple[str, ...],
+    linker: str,
+    layers: int | None,
+    width: int,
+    half: bool,
+    **how: Any,
+) -> None:
+    """Write contextual vectors of the texts in FILES (or on standard input), each file a text unless --lines is given.
+
+    Rows have the number of their text, where they stand in it, and their vector. Texts are streamed.
+
+    \b
+    Examples:
+      wellread embed story.txt --of words --to story.npz
+      cat questions.txt | wellread embed --lines --unit --to questions.arrow
+      wellread embed story.txt --of mentions --kb vital --to mentions.arrow
+      wellread embed reviews.txt --lines --model runs/my-model --to reviews.npz
+    """
+    from wellread import console
+    from wellread.tasks.embedding_files import format_of, write_rows
+
+    format_of(to)
+    if lines and documents:
+        raise UsageError("--documents are lines already; leave --lines out")
+    if how["of"] == "mentions" and not kbs and not documents:
+        raise UsageError("mentions need a knowledge base, or documents that have links; give --kb or --documents")
+    if kbs and (documents or how["of"] != "mentions"):
+        raise UsageError("--kb says whose mentions are embedded; give --of mentions, and no --documents")
+    if not files and sys.stdin.isatty():
+        raise UsageError("give a file, or pipe a text in: wellread embed story.txt --to story.npz")
+    from wellread.tasks.embedding import Embedder
+
+    with ExitStack() as stack:
+        encoder, tokenizer, lender = _load(model, stack)
+        if layers is not None:
+            _cut(encoder, layers)
+        embedder = Embedder.build(encoder, tokenizer, lender=lender, width=width)
+        given = _documents(files or ("-",), lines, documents)
+        if kbs:
+            from wellread.linker.several import Linkers
+
+            linkers = stack.enter_context(Linkers.load(kbs, linker))
+            given = linkers.link_many(document.text for document in given)
+        count = write_rows(to, embedder.embed(given, **how), half=half)
+    console.note(f"{count:,} vectors of {embedder.dim} numbers written to {to}")
+
+
+def _load(model: str, stack: ExitStack) -> tuple[Any, Any, Lends | None]:
+    """An encoder, its tokenizer, and what lends it knowledge: that of its task, or candidates of its layers' KBs."""
+    from wellread.nn.encoders import load_encoder, load_tokenizer
+
+    if any((Path(model) / place).is_file() for place in ("task.json", "model/task.json")):
+        from wellread.training.task import load_task
+
+        task = load_task(model)
+        return task.reader.encoder, task.segmenter.tokenizer, task.lender
+    encoder = load_encoder(model)
+    return encoder, load_tokenizer(model), _offers(encoder, stack)
+
+
+def _offers(encoder: Any, stack: ExitStack) -> Lends | None:
+    from wellread.kb.packaged import open_kb
+    from wellread.knowledge.folder import vectors_folder
+    from wellread.knowledge.offers import OfferLender
+    from wellread.knowledge.vectors import EntityVectors, find_kinds
+    from wellread.models.knowbert import KnowBert
+    from wellread.nn.tables import EntityTable
+
+    parts = []
+    for part in getattr(encoder, "infusions", ()):
+        if not isinstance(part, KnowBert):
+            raise UsageError(
+                f"this encoder is lent more than candidates ({type(part).__name__}), and only a trained task says how; "
+                "give the folder of its run"
+            )
+        name, kinds = part.config.kb, part.config.kinds
+        kb = stack.enter_context(open_kb(name))
+        vectors = EntityVectors.open(vectors_folder(kb))
+        part.take(EntityTable.of(vectors, find_kinds(kb, vectors, kinds) if kinds else None))
+        parts.append((name, kb, vectors))
+    return OfferLender(parts) if parts else None
+
+
+def _cut(encoder: Any, layers: int) -> None:
+    from wellread.linker.knowbert_folder import cut_layers
+
+    count = int(encoder.config.num_hidden_layers)
+    if layers > count:
+        raise UsageError(f"the encoder has {count} layers, not {layers}; ask for fewer")
+    cut_layers(encoder, layers)
+
+
+def _documents(files: tuple[str, ...], lines: bool, documents: bool) -> Iterator[Document]:
+    from wellread.files import decode, read_lines, read_text, told
+    from wellread.text import Document
+
+    empty = True
+    for path in files:
+        if not lines and not documents:
+            empty = False
+            yield Document(read_text(path))
+            continue
+        for number, line in read_lines(path):
+            where = f"{told(path)}, line {number}"
+            text = decode(line, where)
+            empty = False
+            if not documents:
+                yield Document(text)
+                continue
+            try:
+                yield Document.from_json(text)
+            except InputError as error:
+                raise InputError(f"{where}: {error}") from None
+    if empty:
+        raise InputError("there is no text; give some to make vectors of")

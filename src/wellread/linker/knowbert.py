@@ -1,0 +1,343 @@
+"""Linking with a knowledge layer (Peters et al. 2019): every name that the KB knows in a text gets its best candidate.
+
+1. Texts are cut into sentences (or windows), and all names of the KB are found with their candidates
+   (`knowledge.offers`).
+2. One pass of the encoder, only up to the knowledge layer, in 8 bits where that is faster.
+3. The layer's linker scores the candidates; their softmax are the probabilities. A layer with a threshold (`margin`)
+   also weighs that nothing is meant, NULL, whose score is the threshold.
+4. Of names that overlap the longest is linked, where every name means something (`softmax`), else the likeliest.
+
+Where parts of speech are told, words are restricted to senses of theirs, and function words are not linked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from wellread.errors import UsageError
+from wellread.kb.packaged import open_kb
+from wellread.kb.schema import sqlite_errors
+from wellread.kb.store import KnowledgeBase
+from wellread.knowledge.folder import vectors_folder
+from wellread.knowledge.offers import OfferLender, Offers
+from wellread.knowledge.vectors import EntityVectors, find_kinds
+from wellread.linker.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored, without_overlaps
+from wellread.linker.entities import Entities
+from wellread.linker.knowbert_folder import Parts, find_folder, load_parts
+from wellread.linker.tagging import Tagger, Tagging
+from wellread.mentions.candidates import has_senses
+from wellread.mentions.stretches import Stretch, TextCutter
+from wellread.models.knowbert import KnowBert, MentionLinker
+from wellread.models.knowbert import Offers as Told
+from wellread.nn.infusion import InfusedEncoder
+from wellread.nn.int8 import quantise, quantise_where_able
+from wellread.nn.kar import Mentions
+from wellread.nn.packing import Packing, encode
+from wellread.nn.tables import EntityTable
+from wellread.text import Document
+
+Precision = Literal["auto", "fp32", "int8"]
+Tags = Literal["auto", "spacy", "none"]
+
+_PIECES = 2048
+"""Pieces of one pass: enough to keep the cores busy, little enough for the cache."""
+_SHARED = 24
+
+
+@dataclass(frozen=True, slots=True)
+class SenseScored(Scored):
+    """Scores of mentions that are names of the KB; of those that overlap the longest may be taken."""
+
+    longest: bool = True
+
+    def _kept(self, decoding: Decoding) -> list[int]:
+        if decoding.overlaps == "keep" or not self.longest or not self.rows.size:
+            return super(SenseScored, self)._kept(replace(decoding, kind="joint"))
+        kept = super(SenseScored, self)._kept(replace(decoding, kind="joint", overlaps="keep"))
+        sizes = self.spans[:, 1] - self.spans[:, 0]
+        order = sorted(kept, key=lambda row: (self.rows[row, 0] < 0, -sizes[row], self.spans[row, 0]))
+        return without_overlaps(self.spans, order)
+
+
+class KnowBertReader:
+    """Scores texts with one knowledge layer against one knowledge base; follows the KB when that changes."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        kb: KnowledgeBase,
+        *,
+        decoding: Decoding | None = None,
+        tags: Tagger | None = None,
+        among: Iterable[str] | None = None,
+        precision: Precision = "auto",
+        name: str | None = None,
+    ) -> None:
+        self.kb, self.config, self.settings = kb, parts.config, parts.settings
+        self.name = name or kb.path.stem
+        self.decoding = decoding or Decoding(threshold=self.settings.threshold, nil=False)
+        self.tagger = tags
+        self.cutter = TextCutter(
+            parts.tokenizer,
+            width=self.settings.width,
+            shared=min(_SHARED, max(2, self.settings.width // 4)),
+            sentences=self.settings.sentences,
+        )
+        self.entities = Entities(kb, parts, among=among)
+        self._others: list[tuple[str, KnowledgeBase, EntityVectors]] = []
+        self._score = self._build(parts, precision)
+        self._revision: int | None = None
+
+    def _build(self, parts: Parts, precision: Precision) -> _Alone | _Among:
+        if not parts.below:
+            encoder: nn.Module = parts.encoder
+            if precision != "fp32":
+                reduce = quantise if precision == "int8" else quantise_where_able
+                encoder = reduce(encoder, self._sample())
+            return _Alone(encoder, parts.linker, self.config.kb)
+        if precision == "int8":
+            raise UsageError("8 bits know no knowledge layers below the one that links; leave precision out")
+        infused = cast(InfusedEncoder, parts.encoder)
+        for part in infused.infusions:
+            if isinstance(part, KnowBert) and part.config.kb != self.config.kb:
+                other = open_kb(part.config.kb)
+                vectors = EntityVectors.open(vectors_folder(other))
+                kinds = find_kinds(other, vectors, part.config.kinds) if part.config.kinds else None
+                part.take(EntityTable.of(vectors, kinds))
+                self._others.append((part.config.kb, other, vectors))
+        return _Among(infused, self.config.kb)
+
+    def _sample(self) -> tuple[Tensor, Packing] | None:
+        """Some texts like those to come, to measure the ranges of 8 bits by: what the KB says of its first entities."""
+        with sqlite_errors(self.kb.path):
+            rows = self.kb.connection.execute("SELECT title, description FROM entities LIMIT 128").fetchall()
+        stretches = [one for some in self.cutter.cut([f"{t}: {d}" for t, d in rows], words=False) for one in some]
+        return _pack(stretches) if stretches else None
+
+    def close(self) -> None:
+        """Let go of the knowledge bases of other layers."""
+        for _, kb, _ in self._others:
+            kb.close()
+
+    def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
+        """The links of each text."""
+        return (scored.document() for scored in self.score_many(texts))
+
+    def score_many(self, texts: Sequence[str]) -> list[SenseScored]:
+        """The scores of each text."""
+        with torch.inference_mode():  # in no snapshot: within one the finder would remember no candidates
+            self._follow()
+            cut = self.cutter.cut(texts, words=False)
+            notes = self._lender.annotate([one.input for some in cut for one in some])
+            tagging = None if self.tagger is None else self.tagger.tag(texts)
+            found: list[list[_Found]] = [[] for _ in texts]
+            for batch in _batches([one for some in cut for one in some]):
+                offered = self._lender.offers([one.input for one in batch], notes)
+                self._read(batch, offered, tagging, found)
+            self.entities.tell_of_missing()
+            return [self._scored(text, parts) for text, parts in zip(texts, found, strict=True)]
+
+    def _follow(self) -> None:
+        """Look at the KB as it is now."""
+        if self._revision == self.kb.revision:
+            return
+        self.entities.follow()
+        parts = [(self.config.kb, self.kb, self.entities), *self._others]
+        self._lender = OfferLender(cast(Any, parts), {self.config.kb: self.settings.offers})
+        self._revision = self.kb.revision
+
+    def _read(
+        self,
+        batch: Sequence[Stretch],
+        offered: dict[str, Offers],
+        tagging: Tagging | None,
+        found: list[list[_Found]],
+    ) -> None:
+        mine = offered[self.config.kb]
+        if not len(mine.text_of):
+            return
+        text_of = np.array([one.text for one in batch])[mine.text_of]
+        owned = _owned(batch, mine)
+        if tagging is not None:
+            mine, spoken = self._restricted(mine, tagging, text_of)
+            owned &= spoken
+        ids, packing = _pack(batch)
+        told = {name: _tensors(mine if name == self.config.kb else some) for name, some in offered.items()}
+        scores = self._score(ids, packing, told).double().numpy()[owned]
+        rows, priors = mine.entities[owned], mine.priors[owned].astype(np.float64)
+        rows = np.where(rows >= 0, rows, NONE)
+        if self.config.mode == "margin":
+            rows, priors = _behind(rows, NIL), _behind(priors, 0)
+            scores = _behind(scores, self.config.threshold)
+        log_p = scores - _log_sum(scores)
+        order = np.argsort(-log_p, axis=1, kind="stable")
+        columns = [np.take_along_axis(part, order, 1) for part in (rows, log_p, priors)]
+        text_of, spans = text_of[owned], mine.characters[owned]
+        for text in np.unique(text_of).tolist():
+            here = text_of == text
+            found[text].append(_Found(spans[here], *(part[here] for part in columns)))
+
+    def _restricted(self, mine: Offers, tagging: Tagging, text_of: Ints) -> tuple[Offers, NDArray[np.bool_]]:
+        """Candidates of words that are tagged, of that part of speech if there are any; and what may be linked."""
+        kinds, spoken = tagging.of(text_of, mine.characters)
+        same = (self.entities.kinds_of(mine.entities) == kinds[:, None]) & (mine.entities >= 0)
+        same |= ~same.any(1)[:, None]  # of another kind, or not tagged: all of them
+        entities = np.where(same, mine.entities, -1)
+        priors = np.where(same, mine.priors, 0)
+        totals = priors.sum(1, keepdims=True)
+        return replace(mine, entities=entities, priors=(priors / np.where(totals > 0, totals, 1)).astype(np.float32)), (
+            spoken
+        )
+
+    def _scored(self, text: str, parts: Sequence[_Found]) -> SenseScored:
+        width = max((part.rows.shape[1] for part in parts), default=0)
+        count = sum(len(part.spans) for part in parts)
+        spans = np.concatenate([part.spans for part in parts]) if parts else np.zeros((0, 2), np.int64)
+        rows, log_p = np.full((count, width), NONE, np.int64), np.full((count, width), -np.inf)
+        priors, begin = np.zeros((count, width)), 0
+        for part in parts:
+            end, wide = begin + len(part.spans), part.rows.shape[1]
+            rows[begin:end, :wide], log_p[begin:end, :wide], priors[begin:end, :wide] = (
+                part.rows,
+                part.log_p,
+                part.priors,
+            )
+            begin = end
+        return SenseScored(
+            text,
+            spans,
+            np.zeros(count),
+            rows,
+            log_p,
+            priors,
+            Calibration(),
+            self.decoding,
+            partial(self.entities.names_of, self.entities.state),
+            self.name,
+            (("kb", self.name), ("model", "knowbert")),
+            longest=self.config.mode == "softmax",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Mentions of one text with what they may mean, best first."""
+
+    spans: Ints
+    rows: Ints
+    log_p: Floats
+    priors: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """An encoder of which nothing but the layer's linker is asked."""
+
+    encoder: nn.Module
+    linker: MentionLinker
+    kb: str
+
+    def __call__(self, ids: Tensor, packing: Packing, told: dict[str, dict[str, Tensor]]) -> Tensor:
+        offers = Told.of(told[self.kb], packing, self.kb)
+        mentions = Mentions.of(offers.text_of, len(packing.lengths))
+        narrow = self.linker.narrow(encode(self.encoder, ids, packing))
+        return self.linker.choose(mentions.pick(self.linker.contextualize(narrow, offers, mentions)), offers).scores
+
+
+@dataclass(frozen=True, slots=True)
+class _Among:
+    """An encoder with other knowledge layers below."""
+
+    encoder: InfusedEncoder
+    kb: str
+
+    def __call__(self, ids: Tensor, packing: Packing, told: dict[str, dict[str, Tensor]]) -> Tensor:
+        links: Tensor = self.encoder.read(ids, packing, None, offers=told).told["links"][self.kb]
+        return links
+
+
+def load_reader(
+    kb: KnowledgeBase,
+    model: str | Path,
+    *,
+    threshold: float | None,
+    overlaps: Literal["auto", "drop", "keep"],
+    nil: bool,
+    tags: Tags,
+    among: Iterable[str] | None,
+    precision: Precision,
+    name: str,
+) -> KnowBertReader:
+    """A reader for inference, by the name or folder of its model."""
+    if precision not in ("auto", "fp32", "int8"):
+        raise UsageError(f"precision={precision!r} is not known; choose auto, fp32 or int8")
+    if tags not in ("auto", "spacy", "none"):
+        raise UsageError(f"tags={tags!r} is not known; choose auto, spacy or none")
+    folder = find_folder(model)
+    if folder is None:
+        raise UsageError(f"{model} has no knowledge layer; give the folder of an encoder that has")
+    parts = load_parts(folder, kb.path.stem)
+    wanted = parts.settings.tags if tags == "auto" else tags
+    if tags == "spacy" and not has_senses(kb):
+        raise UsageError(f"{kb.path.name} does not know parts of speech; leave tags out")
+    return KnowBertReader(
+        parts,
+        kb,
+        decoding=Decoding(
+            threshold=parts.settings.threshold if threshold is None else threshold, overlaps=overlaps, nil=nil
+        ),
+        tags=Tagger() if wanted == "spacy" else None,
+        among=among,
+        precision=precision,
+        name=name,
+    )
+
+
+def _pack(batch: Sequence[Stretch]) -> tuple[Tensor, Packing]:
+    ids = torch.from_numpy(np.concatenate([one.input.ids for one in batch]))
+    return ids, Packing.of([len(one) for one in batch])
+
+
+def _tensors(offers: Offers) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(part) for name, part in offers.told().items() if name != "gold"}
+
+
+def _owned(batch: Sequence[Stretch], offers: Offers) -> NDArray[np.bool_]:
+    """Whether a mention begins where its stretch is the one that tells."""
+    firsts, lasts = (np.array([getattr(one, name) for one in batch])[offers.text_of] for name in ("first", "last"))
+    return np.asarray((firsts <= offers.spans[:, 0]) & (offers.spans[:, 0] < lasts))
+
+
+def _behind(part: NDArray[Any], value: float) -> NDArray[Any]:
+    return np.concatenate((part, np.full((len(part), 1), value, part.dtype)), 1)
+
+
+def _log_sum(scores: Floats) -> Floats:
+    """The logarithm of the sum of exponentials, row by row; 0 where all are minus infinity."""
+    most = scores.max(1, keepdims=True, initial=-np.inf)
+    most = np.where(np.isfinite(most), most, 0.0)
+    total = np.exp(scores - most).sum(1, keepdims=True)
+    return np.asarray(most + np.log(np.where(total > 0, total, 1.0)))
+
+
+def _batches(stretches: Sequence[Stretch]) -> Iterator[list[Stretch]]:
+    """Stretches of like length, at most `_PIECES` pieces together."""
+    batch: list[Stretch] = []
+    size = 0
+    for one in sorted(stretches, key=len):
+        if batch and size + len(one) > _PIECES:
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += len(one)
+    if batch:
+        yield batch

@@ -1,0 +1,281 @@
+"""The folder of a linker that is a knowledge layer (`models.knowbert`), and how little of it links need.
+
+A link depends on the layers up to the one that the knowledge layer comes after, and on the linker inside of it. Three
+kinds of folders have that:
+
+- an infused encoder as `save_pretrained` writes it, with its tokenizer; also the run of a task, or its `model`
+- the same with `linker.json` (`LinkerSettings`), which says how texts are read
+- a small one: `linker.json` names the encoder that everybody has, `linker.safetensors` has what learning changed in it
+  (differences of low rank) and the linker's own weights
+
+With `entities.safetensors` (`nn.ready`) a folder needs no vectors of the knowledge base's entities.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from wellread import config as configs
+from wellread.errors import InputError, UsageError
+from wellread.files import storage, write_atomically
+from wellread.knowledge.mentioned import OffersConfig
+from wellread.linker import packaged
+from wellread.models.knowbert import KnowBert, KnowBertConfig, MentionLinker
+from wellread.nn.encoders import load_encoder, load_tokenizer, positions_of, silence
+from wellread.nn.infusion import FAMILIES, InfusedEncoder
+from wellread.nn.ready import ReadyTable
+
+FORMAT = "wellread knowbert linker 1"
+SETTINGS, WEIGHTS, ENTITIES = "linker.json", "linker.safetensors", "entities.safetensors"
+
+_FEW = 1 << 16
+"""Numbers of a weight that is written whole if it changed; more are written as a difference of low rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkerSettings:
+    """How a knowledge layer links texts; `linker.json`."""
+
+    kb: str = "wordnet"
+    """The name of its knowledge base in the encoder."""
+    sentences: int = 1
+    """Sentences that are read together, as the layer has learned; 0: windows, wherever sentences end."""
+    width: int = 128
+    """Pieces that are read at once."""
+    threshold: float = 0.0
+    """The probability that a link must exceed, unless another is asked for."""
+    tags: Literal["spacy"] | None = None
+    """Who tells the part of speech of words, to which their candidates are then restricted; None: nobody."""
+    offers: OffersConfig = field(default_factory=OffersConfig)
+    vectors: str | None = None
+    """The folder of the entity vectors; None: beside the knowledge base."""
+    encoder: str | None = None
+    """The encoder that `linker.safetensors` tells the differences to; None: the folder has one."""
+    layer: KnowBertConfig | None = None
+    """What the layer is, where the folder has no encoder that says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What links are made with."""
+
+    settings: LinkerSettings
+    config: KnowBertConfig
+    encoder: PreTrainedModel
+    """Only its layers up to the knowledge layer."""
+    linker: MentionLinker
+    below: tuple[KnowBertConfig, ...]
+    """Other knowledge layers that these states depend on; the encoder has them, and the knowledge layer itself."""
+    tokenizer: Tokenizer
+    ready: ReadyTable | None
+
+
+def find_folder(model: str | Path) -> Path | None:
+    """The folder of a linker that is a knowledge layer: "knowbert" is the packaged one; None: it is something else."""
+    if str(model) == "knowbert":
+        if not packaged.SENSES.is_dir():
+            raise UsageError("this wellread has no packaged knowbert; give the folder of a trained one")
+        return packaged.SENSES
+    for folder in (Path(model), Path(model) / "model"):
+        if (folder / SETTINGS).is_file() or _layers_told(folder):
+            return folder
+    return None
+
+
+def _layers_told(folder: Path) -> list[dict[str, Any]]:
+    """The knowledge layers that the encoder in a folder has."""
+    try:
+        told = json.loads((folder / "config.json").read_bytes())
+        return [entry for entry in told.get("infusions", ()) if entry.get("kind") == "knowbert"]
+    except (OSError, ValueError, AttributeError):
+        return []
+
+
+def read_settings(folder: Path, kb: str) -> LinkerSettings:
+    """What a folder says of how it links: `linker.json`, or what the recipe of its task says; `kb` chooses a layer."""
+    if (folder / SETTINGS).is_file():
+        try:
+            told = json.loads((folder / SETTINGS).read_bytes())
+            if told.pop("format", None) != FORMAT:
+                raise ValueError("its format is another")
+            return configs.from_dict(LinkerSettings, told)
+        except (OSError, ValueError, AttributeError) as error:
+            raise InputError(f"{folder / SETTINGS} cannot be read ({error}); copy the linker again") from error
+    names = [str(entry["kb"]) for entry in _layers_told(folder)]
+    if kb not in names and len(names) > 1:
+        raise UsageError(f"{folder} has knowledge layers of {', '.join(names)}, and none of {kb}; name the KB like one")
+    settings = LinkerSettings(kb=kb if kb in names else names[0])
+    try:
+        recipe = json.loads((folder / "task.json").read_bytes())["recipe"]
+    except (OSError, ValueError, KeyError):
+        return settings
+    offered = recipe.get("offers", {}).get(settings.kb) or {}
+    return replace(
+        settings,
+        sentences=int(recipe.get("senses", {}).get("together", 1)) if recipe.get("task") == "senses" else 0,
+        width=int(recipe.get("encoder", {}).get("longest", settings.width)),
+        offers=configs.from_dict(OffersConfig, offered.get("reading", {})),
+        vectors=offered.get("vectors"),
+    )
+
+
+def load_parts(folder: Path, kb: str) -> Parts:
+    """What a folder has, for linking to a KB of this name (or to any, where it has one layer)."""
+    settings = read_settings(folder, kb)
+    ready = ReadyTable.load(folder / ENTITIES) if (folder / ENTITIES).is_file() else None
+    if settings.encoder is not None:
+        encoder, config, linker = _load_small(folder, settings)
+        below: tuple[KnowBertConfig, ...] = ()
+        name = settings.encoder
+    else:
+        encoder, config, linker, below = _load_whole(folder, settings)
+        name = str(folder)
+    tokenizer = load_tokenizer(name)
+    settings = replace(settings, width=min(settings.width, positions_of(name)))
+    return Parts(
+        settings, config, encoder.train(False).requires_grad_(False), linker.train(False), below, tokenizer, ready
+    )
+
+
+def _load_whole(
+    folder: Path, settings: LinkerSettings
+) -> tuple[PreTrainedModel, KnowBertConfig, MentionLinker, tuple[KnowBertConfig, ...]]:
+    encoder = load_encoder(str(folder))
+    infusions = list(cast(InfusedEncoder, encoder).infusions) if isinstance(encoder, InfusedEncoder) else []
+    mine = [part for part in infusions if isinstance(part, KnowBert) and part.config.kb == settings.kb]
+    if not mine:
+        raise UsageError(f"{folder} has no knowledge layer of {settings.kb}; give a folder that has one")
+    config = mine[0].config
+    if other := [type(part).__name__ for part in infusions if not isinstance(part, KnowBert)]:
+        raise UsageError(
+            f"{folder} is lent more than candidates ({', '.join(other)}), which a linker is not; train one without"
+        )
+    layers = [part for part in infusions if isinstance(part, KnowBert)]
+    # Of layers at one place those that come first are read first.
+    earlier = layers[: layers.index(mine[0])]
+    below = [part for part in layers if part.config.layer < config.layer]
+    below += [part for part in earlier if part.config.layer == config.layer]
+    kept = [part for part in layers if part in below or part is mine[0]] if below else []
+    cast(InfusedEncoder, encoder).take_in(nn.ModuleList(kept))
+    cut_layers(encoder, config.layer + 1)
+    return encoder, config, mine[0].linker, tuple(part.config for part in below)
+
+
+def _load_small(folder: Path, settings: LinkerSettings) -> tuple[PreTrainedModel, KnowBertConfig, MentionLinker]:
+    config = settings.layer
+    if config is None:
+        raise InputError(f"{folder / SETTINGS} does not say what its layer is; copy the linker again")
+    encoder = load_encoder(str(settings.encoder))
+    cut_layers(encoder, config.layer + 1)
+    linker = MentionLinker(config, int(encoder.config.hidden_size))
+    try:
+        weights = load_file(folder / WEIGHTS)
+        own = {
+            name.removeprefix("linker."): _full(weights.pop(name)) for name in list(weights) if name[:7] == "linker."
+        }
+        linker.load_state_dict(own)
+        with torch.no_grad():
+            for name, weight in encoder.named_parameters():
+                if f"{name}.up" in weights:
+                    weight.add_(_full(weights.pop(f"{name}.up")) @ _full(weights.pop(f"{name}.down")))
+                elif name in weights:
+                    weight.copy_(_full(weights.pop(name)))
+        if weights:
+            raise ValueError(f"{settings.encoder} has no {sorted(weights)[0]}")
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise InputError(f"{folder / WEIGHTS} cannot be read ({error}); copy the linker again") from error
+    return encoder, config, linker
+
+
+def cut_layers(encoder: PreTrainedModel, count: int) -> None:
+    """Leave an encoder only its first layers."""
+    family = FAMILIES[str(encoder.config.model_type).removeprefix("infused-")]
+    layers = cast(nn.ModuleList, cast(nn.Module, encoder).get_submodule(family.layers))
+    del layers[count:]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """How a linker was written."""
+
+    bytes: int
+    error: float
+    """The largest share of a weight's change that its low rank leaves out; 0 where the encoder was written whole."""
+
+
+def save_linker(
+    folder: str | Path,
+    encoder: PreTrainedModel,
+    tokenizer: Tokenizer,
+    settings: LinkerSettings,
+    *,
+    ready: ReadyTable | None = None,
+    base: str | None = None,
+    rank: int = 32,
+) -> Saved:
+    """Write the knowledge layer of an infused encoder as a linker.
+
+    With a `base`, the encoder it was before it learned ("minilm"), only what changed is written: exactly where adapters
+    of this rank learned, nearly where all weights did. Without one the whole encoder is.
+    """
+    folder = Path(folder)
+    found = [
+        part
+        for part in cast(InfusedEncoder, encoder).infusions
+        if isinstance(part, KnowBert) and part.config.kb == settings.kb
+    ]
+    if not found:
+        raise UsageError(f"the encoder has no knowledge layer of {settings.kb}; give one that has")
+    layer, error = found[0], 0.0
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if base is None:
+            with silence():
+                encoder.save_pretrained(folder)
+            tokenizer.save(str(folder / "tokenizer.json"))
+        else:
+            settings = replace(settings, encoder=base, layer=layer.config)
+            weights = {f"linker.{name}": weight for name, weight in layer.linker.state_dict().items()}
+            for name, part, lost in _changes(encoder, base, layer.config.layer + 1, rank):
+                weights[name], error = part, max(error, lost)
+            half = {name: weight.detach().cpu().to(torch.float16).contiguous() for name, weight in weights.items()}
+            save_file(half, folder / WEIGHTS)
+        if ready is not None:
+            ready.save(folder / ENTITIES)
+        with write_atomically(folder / SETTINGS) as file:
+            file.write(json.dumps({"format": FORMAT, **configs.to_dict(settings)}, indent=2).encode() + b"\n")
+        return Saved(sum(path.stat().st_size for path in folder.iterdir()), error)
+
+
+def _changes(encoder: PreTrainedModel, base: str, layers: int, rank: int) -> Iterator[tuple[str, Tensor, float]]:
+    """(name, weight, share that is lost) of what differs from the base in the embeddings and first layers."""
+    before = load_encoder(base)
+    cut_layers(before, layers)
+    now = dict(encoder.named_parameters())
+    for name, old in before.named_parameters():
+        new = now[name].detach().cpu().to(old.dtype)
+        if torch.equal(new, old):
+            continue
+        if old.numel() <= _FEW:
+            yield name, new, 0.0
+            continue
+        left, sizes, right = torch.linalg.svd((new - old.detach()).double(), full_matrices=False)
+        root = sizes[:rank].sqrt()
+        lost = float(sizes[rank:].norm() / sizes.norm())
+        yield f"{name}.up", (left[:, :rank] * root), lost
+        yield f"{name}.down", (root[:, None] * right[:rank]), lost
+
+
+def _full(weight: Tensor) -> Tensor:
+    return weight.float()

@@ -1,0 +1,124 @@
+"""Several knowledge bases over one text: links side by side, each with its KB; on the command line and as a page."""
+
+import itertools
+
+import pytest
+from lxml import html
+
+from tests.sensing import Hashing
+from tests.test_linker_knowbert import SENSES, layer, write_model
+from tests.tiny import write_kb
+from wellread import Document, Linker
+from wellread.errors import KnowledgeBaseError, UsageError
+from wellread.kb.records import Entity
+from wellread.knowledge.vectors import EntityVectors
+from wellread.linker.several import Linkers
+
+PLACES = [Entity("danube", "Danube", "a river", "river", 1, {"Danube": 2, "river": 1})]
+TEXT = "the old bank of the Danube, a river"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, encoder):
+    folder = tmp_path_factory.mktemp("several")
+    with write_kb(folder / "senses.kb", SENSES) as kb:
+        EntityVectors.build(kb, Hashing())
+    write_kb(folder / "places.kb", PLACES).close()
+    write_model(folder / "model", encoder, layer())
+    return folder
+
+
+def load(home, **options):
+    models = {"places": "prior", "senses": str(home / "model")}
+    return Linkers.load([home / "places.kb", home / "senses.kb"], models=models, precision="fp32", **options)
+
+
+def test_links_of_all_stand_side_by_side(home):
+    with load(home) as linkers:
+        document = linkers.link(TEXT)
+        alone = [linker.link(TEXT).links for linker in linkers.linkers]
+        assert linkers.names == ["places", "senses"]
+        assert linkers.describe("places", "danube") == "a river"
+        assert linkers.describe("senses", "danube") == ""
+    assert [(link.text, link.kb) for link in document.links] == [
+        ("old", "senses"),
+        ("bank", "senses"),
+        ("Danube", "places"),
+        ("river", "places"),
+        ("river", "senses"),
+    ]
+    assert set(document.links) == {link for some in alone for link in some}
+    assert document.meta == {"kb": ["places", "senses"], "model": ["prior", "knowbert"]}
+
+
+def test_texts_may_be_endless(home):
+    with load(home) as linkers:
+        found = linkers.link_many(f"the bank {number}" for number in itertools.count())
+        assert [one.text for one in itertools.islice(found, 3)] == ["the bank 0", "the bank 1", "the bank 2"]
+
+
+def test_one_linker_alone_says_what_it_says(home):
+    with Linkers.load([home / "places.kb"], "prior") as linkers, Linker.load(home / "places.kb", "prior") as alone:
+        assert linkers.link(TEXT) == alone.link(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda home: Linkers.load([home / "places.kb"], models={"nobody": "prior"}), "a model for nobody"),
+        (lambda home: Linkers.load([home / "places.kb"] * 2, "prior"), "given twice"),
+        (lambda home: Linkers([]), "one linker or more"),
+        (lambda home: next(Linkers.load([home / "places.kb"], "prior").link_many("text")), "use link for one"),
+    ],
+)
+def test_what_cannot_be_linked_says_why(home, call, message):
+    with pytest.raises(UsageError, match=message):
+        call(home)
+
+
+def test_if_one_cannot_be_loaded_the_others_are_closed(home, monkeypatch):
+    closed = []
+    monkeypatch.setattr(Linker, "close", lambda self: closed.append(self.name))
+    with pytest.raises(KnowledgeBaseError):
+        Linkers.load([home / "places.kb", home / "none.kb"], "prior")
+    assert closed == ["places"]
+
+
+def run(wellread, home, *arguments):
+    kbs = ("--kb", home / "places.kb", "--kb", home / "senses.kb", "--precision", "fp32")
+    return wellread("link", *kbs, "--model", "prior", "--model", f"senses={home / 'model'}", *arguments, TEXT)
+
+
+def test_each_kb_has_its_model_on_the_command_line(wellread, home):
+    result = run(wellread, home, "--format", "json")
+    assert (result.code, result.err) == (0, "")
+    document = Document.from_json(result.out)
+    assert document.meta["model"] == ["prior", "knowbert"]
+    assert [link.text for link in document.links if link.kb == "senses"] == ["old", "bank", "river"]
+
+
+def test_a_table_says_which_kb_a_link_is_of(wellread, home):
+    result = run(wellread, home)
+    assert "senses" in result.out
+    assert "places" in result.out
+    assert "danube" in result.out
+
+
+def test_a_page_has_two_layers_that_can_be_hidden(wellread, home, tmp_path):
+    result = run(wellread, home, "--format", "html", "--to", tmp_path / "page.html")
+    assert result.code == 0
+    page = html.fromstring((tmp_path / "page.html").read_text("utf-8"))
+    legend = [
+        (item.get("class"), item.text_content(), item.xpath(".//input/@id"))
+        for item in page.xpath("//ul[@class='legend']/li")
+    ]
+    assert legend == [("k0", "senses 3", ["show0"]), ("k1", "places 2", ["show1"])]
+    shared = page.xpath("//span[contains(@class, 'lane')]//mark")
+    assert [mark.text for mark in shared] == ["river"]
+    assert "#show1:not(:checked)" in page.xpath("string(//style)")
+
+
+def test_two_models_for_all_are_refused(wellread, home):
+    result = wellread("link", "--kb", home / "places.kb", "--model", "prior", "--model", "elq", "x")
+    assert (result.code, len(result.err.splitlines())) == (2, 1)
+    assert "--model is given as prior and as elq; say whose each is: --model places=" in result.err

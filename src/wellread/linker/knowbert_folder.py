@@ -85,7 +85,10 @@ def find_folder(model: str | Path) -> Path | None:
     """The folder of a linker that is a knowledge layer: "knowbert" is the packaged one; None: it is something else."""
     if str(model) == "knowbert":
         if not packaged.SENSES.is_dir():
-            raise UsageError("this wellread has no packaged knowbert; give the folder of a trained one")
+            raise UsageError(
+                "no knowbert comes with this wellread; give the folder of one that you trained, as with: "
+                "wellread train recipes/knowbert-senses.toml"
+            )
         return packaged.SENSES
     for folder in (Path(model), Path(model) / "model"):
         if (folder / SETTINGS).is_file() or _layers_told(folder):

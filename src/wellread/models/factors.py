@@ -64,6 +64,8 @@ class Factors(nn.Module):
         wide = config.relation_dim if config.kind == "tucker" else config.entity_dim
         self.entities = nn.Parameter(torch.empty(entities, config.entity_dim))
         self.relations = nn.Parameter(torch.empty(relations, wide))
+        for weight in (self.entities, self.relations):
+            nn.init.normal_(weight, std=_SMALL)
 
     @staticmethod
     def build(config: FactorsConfig, entities: int, relations: int) -> Factors:
@@ -117,11 +119,6 @@ class Tucker(Factors):
 class DistMult(Factors):
     """A relation weighs the numbers of subject and object: the same both ways round."""
 
-    def __init__(self, config: FactorsConfig, entities: int, relations: int) -> None:
-        super().__init__(config, entities, relations)
-        nn.init.normal_(self.entities, std=_SMALL)
-        nn.init.normal_(self.relations, std=_SMALL)
-
     def query(
         self, subjects: Float[Tensor, "query dim"], relations: Int64[Tensor, " query"]
     ) -> Float[Tensor, "query dim"]:
@@ -132,11 +129,6 @@ class DistMult(Factors):
 
 class ComplEx(Factors):
     """A relation also turns: what holds one way round need not hold the other."""
-
-    def __init__(self, config: FactorsConfig, entities: int, relations: int) -> None:
-        super().__init__(config, entities, relations)
-        nn.init.normal_(self.entities, std=_SMALL)
-        nn.init.normal_(self.relations, std=_SMALL)
 
     def query(
         self, subjects: Float[Tensor, "query dim"], relations: Int64[Tensor, " query"]

@@ -46,11 +46,21 @@ def test_order_and_batch_size_change_nothing(config, monkeypatch):
     assert np.allclose(tower.encode(TEXTS), vectors, atol=1e-6)
 
 
-def test_batches_hold_every_row_once_and_not_too_many_pieces():
-    lengths = [3, 5000, 2, 4000, 90, 7, 1]
-    batches = list(module._batches(lengths))
-    assert sorted(row for batch in batches for row in batch) == list(range(7))
-    assert all(len(batch) == 1 or sum(lengths[row] for row in batch) <= 4096 for batch in batches)
+def test_passes_hold_every_entity_once_and_not_too_many_pieces(config, monkeypatch):
+    passes = []
+
+    def encode(encoder, ids, packing):
+        passes.append(packing.lengths.tolist())
+        return torch.zeros(len(ids), tower.dim)
+
+    tower = EntityTower.load(config)
+    monkeypatch.setattr(module, "encode", encode)
+    monkeypatch.setattr(module, "_PIECES", 30)
+    tower.encode(TEXTS)
+    lengths = [length for some in passes for length in some]
+    assert lengths == sorted((len(tower.tokenizer.encode(tower._read(*text)).ids) for text in TEXTS), reverse=True)
+    assert len(passes) > 1
+    assert all(len(some) == 1 or sum(some) <= 30 for some in passes)
 
 
 def test_without_a_description_the_title_stands_alone(config):

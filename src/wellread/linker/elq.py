@@ -29,6 +29,7 @@ from wellread.knowledge.index import EntityIndex
 from wellread.knowledge.vectors import Encoding
 from wellread.linker.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored
 from wellread.linker.pool import Pool, Search, features_of
+from wellread.mentions.groups import gather
 from wellread.mentions.windows import Window, WindowCutter
 from wellread.models.elq import Candidates, Elq, ElqConfig, pack_windows
 from wellread.models.entities import EntityTower, fingerprint_of
@@ -52,7 +53,7 @@ def find_model(model: str | Path) -> Path:
         return PACKAGED
     if not Path(model).is_dir():
         raise UsageError(
-            f"there is no model {str(model)!r}; choose elq or prior, or give a folder that wellread train linker wrote"
+            f"there is no model {str(model)!r}; choose elq, knowbert or prior, or give the folder of a trained one"
         )
     return Path(model)
 
@@ -139,7 +140,7 @@ class ElqReader:
         windows = [window for text in self.cutter.cut(texts) for window in text]
         found: list[list[tuple[Ints, Floats, Ints, Floats, Floats]]] = [[] for _ in texts]
         with torch.inference_mode(), self.kb.snapshot():
-            for batch in _batches(windows):
+            for batch in gather(sorted(windows, key=len), largest=_PIECES):
                 spans = self._spans(batch, self.search.floor if floor is None else floor)
                 if not len(spans.first):
                     continue
@@ -277,20 +278,6 @@ def of_kinds(kb: KnowledgeBase, kinds: Iterable[str], among: Iterable[str] | Non
 def _names_of(index: EntityIndex, rows: Sequence[int]) -> list[tuple[str, str]]:
     """(id, title) of rows."""
     return list(zip(index.entities(rows), index.titles(rows), strict=True))
-
-
-def _batches(windows: Sequence[Window]) -> Iterator[list[Window]]:
-    """Windows of like length, at most `_PIECES` pieces together."""
-    batch: list[Window] = []
-    size = 0
-    for window in sorted(windows, key=len):
-        if batch and size + len(window) > _PIECES:
-            yield batch
-            batch, size = [], 0
-        batch.append(window)
-        size += len(window)
-    if batch:
-        yield batch
 
 
 def _best_of_each(group: Ints, score: Floats, most: int) -> Ints:

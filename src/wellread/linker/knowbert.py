@@ -35,6 +35,7 @@ from wellread.linker.entities import Entities
 from wellread.linker.knowbert_folder import Parts, find_folder, load_parts
 from wellread.linker.tagging import Tagger, Tagging
 from wellread.mentions.candidates import has_senses
+from wellread.mentions.groups import gather
 from wellread.mentions.stretches import Stretch, TextCutter
 from wellread.models.knowbert import KnowBert, MentionLinker
 from wellread.models.knowbert import Offers as Told
@@ -140,7 +141,7 @@ class KnowBertReader:
             notes = self._lender.annotate([one.input for some in cut for one in some])
             tagging = None if self.tagger is None else self.tagger.tag(texts)
             found: list[list[_Found]] = [[] for _ in texts]
-            for batch in _batches([one for some in cut for one in some]):
+            for batch in gather(sorted((one for some in cut for one in some), key=len), largest=_PIECES):
                 offered = self._lender.offers([one.input for one in batch], notes)
                 self._read(batch, offered, tagging, found)
             self.entities.tell_of_missing()
@@ -327,17 +328,3 @@ def _log_sum(scores: Floats) -> Floats:
     most = np.where(np.isfinite(most), most, 0.0)
     total = np.exp(scores - most).sum(1, keepdims=True)
     return np.asarray(most + np.log(np.where(total > 0, total, 1.0)))
-
-
-def _batches(stretches: Sequence[Stretch]) -> Iterator[list[Stretch]]:
-    """Stretches of like length, at most `_PIECES` pieces together."""
-    batch: list[Stretch] = []
-    size = 0
-    for one in sorted(stretches, key=len):
-        if batch and size + len(one) > _PIECES:
-            yield batch
-            batch, size = [], 0
-        batch.append(one)
-        size += len(one)
-    if batch:
-        yield batch

@@ -7,7 +7,7 @@ that encoding costs what the encoder's forward pass costs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from torch.nn.functional import normalize
 
+from wellread.mentions.groups import gather
 from wellread.models.elq import ElqConfig
 from wellread.nn.encoders import digest_of, load_encoder, load_tokenizer
 from wellread.nn.packing import Packing, encode
@@ -49,7 +50,8 @@ class EntityTower:
         ids = [code.ids for code in codes]
         vectors = np.empty((len(ids), self.dim), np.float32)
         with torch.inference_mode():
-            for rows in _batches([len(row) for row in ids]):
+            longest_first = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
+            for rows in gather(longest_first, largest=_PIECES, size=lambda row: len(ids[row])):
                 packing = Packing.of([len(ids[row]) for row in rows])
                 pieces = torch.tensor([piece for row in rows for piece in ids[row]])
                 states = encode(self.encoder, pieces, packing)
@@ -66,17 +68,3 @@ def fingerprint_of(config: ElqConfig) -> str:
     """Changes whenever the vectors of entities would: other weights, other pooling, another way to write an entity."""
     parts = (config.pooling, config.normalised, config.separator, config.entity_pieces)
     return hashlib.sha256(repr((digest_of(config.entity_encoder or config.encoder), parts)).encode()).hexdigest()[:16]
-
-
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Rows of like length, longest first, at most `_PIECES` pieces together."""
-    batch: list[int] = []
-    size = 0
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        if batch and size + lengths[row] > _PIECES:
-            yield batch
-            batch, size = [], 0
-        batch.append(row)
-        size += lengths[row]
-    if batch:
-        yield batch

@@ -8,6 +8,8 @@ from typing import TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wellread.mentions.groups import gather
+
 _T = TypeVar("_T")
 
 
@@ -26,15 +28,7 @@ def cut_groups(
 ) -> list[list[int]]:
     """An order of examples cut into groups of at most so many pieces or examples."""
     sizes = np.asarray(lengths)
-    groups: list[list[int]] = []
-    size = 0
-    for place in order:
-        size += int(sizes[place])
-        if not groups or (pieces and size > pieces) or (examples and len(groups[-1]) == examples):
-            groups.append([])
-            size = int(sizes[place])
-        groups[-1].append(place)
-    return groups
+    return list(gather(order, largest=pieces, most=examples, size=lambda place: int(sizes[place])))
 
 
 class Lazy(Sequence[_T]):

@@ -19,14 +19,15 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int64
 from tokenizers import Tokenizer
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from wellread.errors import UsageError
 from wellread.knowledge.lending import Lends
+from wellread.mentions.groups import gather
 from wellread.mentions.stretches import Stretch, TextCutter
 from wellread.nn.infusion import InfusedEncoder, infuse
 from wellread.nn.packing import Packing, first_position
+from wellread.tasks.task import as_tensors
 from wellread.text import Document, Link
 
 Of = Literal["pieces", "words", "mentions", "texts"]
@@ -96,11 +97,12 @@ class Embedder:
         if of not in get_args(Of):
             raise UsageError(f"of={of!r} is not known; choose {', '.join(get_args(Of))}")
         tell = _Texts(pooling) if of == "texts" else _TELLERS[of]()
-        for begin, group in _groups(documents):
+        begin = 0
+        for group in gather(documents, largest=_CHARACTERS, most=_TEXTS, size=lambda document: len(document.text)):
             cut = self.cutter.cut([one.text for one in group])
             stretches = [one for some in cut for one in some]
             notes = None if self.lender is None else self.lender.annotate([one.input for one in stretches])
-            for chunk in _chunks(stretches):
+            for chunk in gather(stretches, largest=_CHUNK):
                 states = self._states(chunk, notes)
                 for stretch, found in zip(chunk, states, strict=True):
                     tell.take(stretch, found, group[stretch.text], begin + stretch.text)
@@ -109,15 +111,16 @@ class Embedder:
             tell.end(begin, len(group), self.dim)
             if len(tell):
                 yield tell.rows(unit)
+            begin += len(group)
 
     def _states(self, chunk: Sequence[Stretch], notes: Any) -> list[Float32[np.ndarray, "piece dim"]]:
         """The states of all pieces of each, read together with others of like length."""
         states: list[Any] = [None] * len(chunk)
         order = sorted(range(len(chunk)), key=lambda place: len(chunk[place]))
         with torch.inference_mode():
-            for places in _passes(order, chunk):
+            for places in gather(order, largest=_PIECES, size=lambda place: len(chunk[place])):
                 inputs = [chunk[place].input for place in places]
-                lent = {} if self.lender is None else _tensors(self.lender.told(inputs, notes))
+                lent = {} if self.lender is None else as_tensors(self.lender.told(inputs, notes))
                 packing = Packing.of([len(one) for one in inputs])
                 ids, types = (torch.from_numpy(np.concatenate([getattr(one, n) for one in inputs])) for n in _GIVEN)
                 found = self.encoder.states(ids, packing, types, **lent).float()
@@ -235,49 +238,3 @@ class _Texts(_Teller):
 
 
 _TELLERS: dict[str, type[_Teller]] = {"pieces": _Pieces, "words": _Words, "mentions": _Mentions}
-
-
-def _groups(documents: Iterable[Document]) -> Iterator[tuple[int, list[Document]]]:
-    group: list[Document] = []
-    begin, size = 0, 0
-    for document in documents:
-        if group and (len(group) == _TEXTS or size + len(document.text) > _CHARACTERS):
-            yield begin, group
-            begin, size, group = begin + len(group), 0, []
-        group.append(document)
-        size += len(document.text)
-    if group:
-        yield begin, group
-
-
-def _chunks(stretches: Sequence[Stretch]) -> Iterator[list[Stretch]]:
-    chunk: list[Stretch] = []
-    size = 0
-    for one in stretches:
-        if chunk and size + len(one) > _CHUNK:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(one)
-        size += len(one)
-    if chunk:
-        yield chunk
-
-
-def _passes(order: Sequence[int], chunk: Sequence[Stretch]) -> Iterator[list[int]]:
-    places: list[int] = []
-    size = 0
-    for place in order:
-        if places and size + len(chunk[place]) > _PIECES:
-            yield places
-            places, size = [], 0
-        places.append(place)
-        size += len(chunk[place])
-    if places:
-        yield places
-
-
-def _tensors(value: Any) -> Any:
-    """Arrays as tensors, also in dicts."""
-    if isinstance(value, Mapping):
-        return {name: _tensors(part) for name, part in value.items()}
-    return value if isinstance(value, Tensor) else torch.from_numpy(value)

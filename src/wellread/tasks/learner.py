@@ -15,7 +15,7 @@ from wellread.errors import InputError
 from wellread.knowledge.lending import Lends
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.tasks.batches import Lazy, by_length, cut_groups
-from wellread.tasks.task import Batch, Draws, Reader, Task, make_batch
+from wellread.tasks.task import Batch, Draws, Reader, Task, as_tensors, make_batch
 
 _AT_ONCE = 4096
 """Pieces that are read together where nothing is learned."""
@@ -111,14 +111,8 @@ class _Lending:
             return {}
         hides = learning and any(not all(one.words) for one in inputs)
         draw = np.random.default_rng(int(torch.randint(1 << 62, ()))) if hides else None
-        return {name: _tensors(value) for name, value in self.lender.told(inputs, self.notes, draw=draw).items()}
-
-
-def _tensors(value: Any) -> Any:
-    """Arrays as tensors, also in dicts."""
-    if isinstance(value, Mapping):
-        return {name: _tensors(part) for name, part in value.items()}
-    return torch.from_numpy(value)
+        told: dict[str, Any] = as_tensors(self.lender.told(inputs, self.notes, draw=draw))
+        return told
 
 
 def _answers(

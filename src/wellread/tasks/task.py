@@ -192,6 +192,13 @@ def make_batch(examples: Sequence[Any], cut: Sequence[Sequence[Segmented]], know
     )
 
 
+def as_tensors(told: Any) -> Any:
+    """Arrays as tensors, also in dicts: what a lender tells, as an encoder takes it."""
+    if isinstance(told, Mapping):
+        return {name: as_tensors(part) for name, part in told.items()}
+    return torch.from_numpy(told)
+
+
 def check_room(encoder: InfusedEncoder, longest: int) -> None:
     """Refuse inputs that an encoder has not the positions for."""
     positions = int(encoder.config.max_position_embeddings) - first_position(cast(nn.Module, encoder))

@@ -427,9 +427,7 @@ def test_what_cannot_be_loaded_says_why(own, encoder, options, message):
 
 def test_the_packaged_linker_is_named_only_where_it_is(home, monkeypatch, tmp_path):
     monkeypatch.setattr(packaged, "SENSES", tmp_path / "none")
-    with pytest.raises(
-        UsageError, match="no knowbert comes with this wellread; give the folder of one"
-    ):
+    with pytest.raises(UsageError, match="no knowbert comes with this wellread; give the folder of one"):
         Linker.load(home / "senses.kb", "knowbert")
     monkeypatch.setattr(packaged, "SENSES", home / "model")
     with Linker.load(home / "senses.kb", "knowbert", precision="fp32") as linker:

@@ -65,7 +65,7 @@ class Factors(nn.Module):
         self.entities = nn.Parameter(torch.empty(entities, config.entity_dim))
         self.relations = nn.Parameter(torch.empty(relations, wide))
         for weight in (self.entities, self.relations):
-            nn.init.normal_(weight, std=_SMALL)
+            self._start(weight)
 
     @staticmethod
     def build(config: FactorsConfig, entities: int, relations: int) -> Factors:
@@ -84,6 +84,10 @@ class Factors(nn.Module):
         """The score of every entity as the object."""
         return self.query(embedding(subjects, self.entities), relations) @ self.entities.T
 
+    @staticmethod
+    def _start(weight: nn.Parameter) -> None:
+        nn.init.normal_(weight, std=_SMALL)
+
     def _dropped(self, states: Tensor, share: float) -> Tensor:
         return dropout(states, share, self.training) if share else states
 
@@ -97,9 +101,11 @@ class Tucker(Factors):
         self.core = nn.Parameter(torch.empty(config.relation_dim, dim, dim))
         self.before = nn.BatchNorm1d(dim)
         self.behind = nn.BatchNorm1d(dim)
-        nn.init.xavier_normal_(self.entities)
-        nn.init.xavier_normal_(self.relations)
         nn.init.uniform_(self.core, -1, 1)
+
+    @staticmethod
+    def _start(weight: nn.Parameter) -> None:
+        nn.init.xavier_normal_(weight)
 
     def query(
         self, subjects: Float[Tensor, "query dim"], relations: Int64[Tensor, " query"]

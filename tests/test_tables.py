@@ -56,7 +56,7 @@ def test_what_is_projected_once_is_what_is_projected_in_training(
         monkeypatch.setattr(tables, "SMALL", 0)
     projection = make(**options).to(dtype)
     projection.take(table(folder=tmp_path if kept == "mapped" else None, fingerprint="one"))
-    wanted = vectors_of(projection.train())
+    wanted = vectors_of(copy.deepcopy(projection).train())
     with torch.no_grad():
         got = vectors_of(projection.eval())
     exact = {"atol": 1e-12, "rtol": 1e-12} if dtype == torch.float64 else {}
@@ -112,6 +112,16 @@ def test_what_was_learned_is_seen_however_weights_were_changed() -> None:
         part.training = False
     with torch.no_grad():
         assert not torch.allclose(vectors_of(projection), before)
+
+
+def test_while_it_learns_no_table_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "SMALL", 0)
+    projection = make().train()
+    projection.take(table(folder=tmp_path, fingerprint="one"))
+    with torch.no_grad():
+        in_training = vectors_of(projection)
+        assert torch.allclose(vectors_of(projection.eval()), in_training)
+    assert not list(tmp_path.iterdir())
 
 
 def test_with_gradients_it_learns_in_evaluation_too() -> None:

@@ -144,6 +144,7 @@ class EntityProjection(nn.Module):
             )
         if self._learns():
             self._known.doubt()
+            self._known.learns = True
             distinct, rows = torch.unique(entities, return_inverse=True)
             named = distinct >= 0
             vectors = torch.cat((self._project(*self.table.take(distinct[named], self._dtype)), self.mask[None]))
@@ -206,6 +207,8 @@ class _Known:
         self._seen: list[Any] = []
         self._mine: Path | None = None
         self._lock = threading.Lock()
+        self.learns = False
+        """Whether these weights were seen to learn: then nobody else will ask for what they are now."""
 
     def __reduce__(self) -> tuple[type[_Known], tuple[()]]:
         """A copy, in this process or in another, knows nothing yet."""
@@ -240,7 +243,7 @@ class _Known:
             self._mine.unlink(missing_ok=True)
             self._mine = None
         found = None
-        if table.folder is not None and table.fingerprint:
+        if table.folder is not None and table.fingerprint and not self.learns:
             path = table.folder / f"projected-{digest}.safetensors"
             found = _map(path, shape, dtype)
             if found is None and _write(path, shape, dtype, projection):

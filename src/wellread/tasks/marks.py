@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from wellread.mentions.segments import Mark, Segmented
+from wellread.mentions.segments import Mark, Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
 from wellread.tasks.task import Batch
 
@@ -48,3 +48,10 @@ def mentions_of(batch: Batch, offers: Mapping[str, Any]) -> Int[Tensor, " mark"]
             pieces = pieces_of(one, mark)
             found.append(-1 if pieces is None else places.get((text, *pieces), -1))
     return torch.tensor(found, dtype=torch.long)
+
+
+def fits(text: str, segmenter: Segmenter) -> bool:
+    """Whether an input of this text loses nothing."""
+    if segmenter.longest is None:
+        return True
+    return len(segmenter.tokenizer.encode(text).ids) <= segmenter.longest

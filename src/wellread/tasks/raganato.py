@@ -167,9 +167,14 @@ def write_lines_of_senses(path: str | Path, texts: Iterable[SenseText]) -> None:
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 
+def document_of(text: SenseText) -> str:
+    """What a sentence's id says of its document: "d000" of "d000.s001"; one without a dot is alone."""
+    return text.id.rpartition(".")[0] or text.id
+
+
 def join_sentences(texts: Iterable[SenseText], count: int) -> Iterator[SenseText]:
     """So many sentences of one document as one text, in their order: what stands around a word tells its sense."""
-    for _, group in groupby(texts, key=lambda text: text.id.rpartition(".")[0]):
+    for _, group in groupby(texts, key=document_of):
         sentences = list(group)
         for begin in range(0, len(sentences), count):
             yield _joined(sentences[begin : begin + count])

@@ -30,7 +30,7 @@ from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.kar import Mentions
 from wellread.nn.packing import Packing
 from wellread.nn.tables import EntityTable
-from wellread.tasks.marks import OFFERS, mentions_of, takes_offers, withhold_offers
+from wellread.tasks.marks import OFFERS, fits, mentions_of, takes_offers, withhold_offers
 from wellread.tasks.raganato import SenseMark, SenseText
 from wellread.tasks.task import Batch, in_full
 
@@ -118,8 +118,7 @@ class Senses:
         ]
 
     def _halves(self, segmenter: Segmenter, text: str, marks: Sequence[SenseMark], cut: Segmented) -> list[Segmented]:
-        end = int(cut.spans[:, 1].max())
-        middle = None if end >= len(text.rstrip()) else _middle(text, marks)
+        middle = None if fits(text, segmenter) else _middle(text, marks)
         if middle is None:
             return [self._marked(cut, marks)]
         parts = (
@@ -183,7 +182,8 @@ class Senses:
         gold = batch.target["offers"]["gold"][asked].bool()
         known = gold.any(1)
         if not isinstance(head, SenseHead) or not bool(known.any()):
-            return {"senses": states.sum() * 0.0}  # a loss all the same: the infusion's may be none, and some must be
+            name = "senses" if isinstance(head, SenseHead) else f"links {self.options.kb}"
+            return {name: states.sum() * 0.0}  # a loss of the same name in every batch, as several processes need
         return {"senses": softmax_loss(in_full(self._scores(head, states, batch, asked[known])), gold[known])}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from wellread import console
 from wellread.errors import InputError
 from wellread.kb.sensekeys import SenseKeys
-from wellread.tasks.raganato import SenseText, join_sentences, read_senses, unknown_keys, write_keys
+from wellread.tasks.raganato import SenseText, document_of, join_sentences, read_senses, unknown_keys, write_keys
 from wellread.tasks.senses import Senses
 from wellread.tasks.splits import split_by
 from wellread.tasks.task import Task
@@ -43,7 +43,7 @@ def _read_senses(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str])
 
 def _split_senses(texts: Sequence[SenseText], count: int) -> tuple[list[SenseText], list[SenseText]]:
     """Documents stay whole: in one document a word mostly keeps its sense."""
-    return split_by(texts, count, lambda text: text.id.rpartition(".")[0])
+    return split_by(texts, count, document_of)
 
 
 def _build_senses(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:

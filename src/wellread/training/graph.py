@@ -41,6 +41,7 @@ from wellread.models.factors import Factors, FactorsConfig, Kind
 from wellread.training.loop import seed_all, train
 from wellread.training.run import Run
 from wellread.training.schedule import Schedule
+from wellread.training.stopping import stop_if_asked
 
 FEW = 30_000
 """Entities that are all scored for every query; with more, some are drawn."""
@@ -307,6 +308,7 @@ def train_graph(
     learner = GraphLearner(model, graph, split, recipe)
     console.note(learner.explain())
     train(learner, recipe.schedule, folder, recipe=recipe, resume=resume)
+    stop_if_asked()
     model.eval()
     parts = (
         {"dev": split.dev, "test": split.test} if len(split.dev) + len(split.test) else {"learned": learner.developed}

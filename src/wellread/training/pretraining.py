@@ -46,6 +46,7 @@ from wellread.training.loop import find_crew, train
 from wellread.training.offering import open_offer
 from wellread.training.recipe import Data, EncoderOptions, MaskingOptions, OfferOptions, TaskRecipe
 from wellread.training.schedule import Schedule
+from wellread.training.stopping import stop_if_asked
 from wellread.training.task import MODEL, NOTES, build_lender, build_reader
 
 WORDS = "words"
@@ -186,6 +187,7 @@ def pretrain(
     if recipe.linker is not None:
         for layer in work.new_layers():
             work.train_linker(layer, folder, recipe.linker, resume=resume, **options)
+            stop_if_asked()
     work.free()
     scores = train(work.mixture(), work.schedule(), folder, recipe=recipe, resume=resume, **options)
     if find_crew().is_main_process:

@@ -96,6 +96,8 @@ class Embedder:
         """
         if of not in get_args(Of):
             raise UsageError(f"of={of!r} is not known; choose {', '.join(get_args(Of))}")
+        if pooling not in get_args(Pooling):
+            raise UsageError(f"pooling={pooling!r} is not known; choose {', '.join(get_args(Pooling))}")
         tell = _Texts(pooling) if of == "texts" else _TELLERS[of]()
         begin = 0
         for group in gather(documents, largest=_CHARACTERS, most=_TEXTS, size=lambda document: len(document.text)):

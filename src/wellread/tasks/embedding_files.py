@@ -73,7 +73,7 @@ def _write_arrow(file: IO[bytes], rows: Iterable[Rows], kind: np.dtype[Any]) -> 
 def _write_npz(file: IO[bytes], rows: Iterable[Rows], kind: np.dtype[Any]) -> int:
     count, dim, columns = 0, 0, dict[str, Any]()
     widest: dict[str, int] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=Path(file.name).parent) as folder:  # where there is room for it, too
         aside = {name: open(Path(folder) / name, "wb+") for name in ("vectors", "text", "start", "end")}  # noqa: SIM115
         try:
             for some in rows:

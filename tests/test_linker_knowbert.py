@@ -295,6 +295,17 @@ def test_a_linker_with_vectors_follows_the_kb_as_far_as_these_do(own, capsys, mo
         assert [link.text for link in first.document().links] == ["old", "bank"]
 
 
+def test_a_kind_that_the_model_does_not_know_leaves_rows_and_vectors_in_step(own, encoder, capsys, monkeypatch):
+    write_model(own / "kinds", encoder, layer(kinds=3, kind_width=2))
+    monkeypatch.setattr("wellread.linker.entities.Entities._encoder", lambda self, fingerprint: Hashing())
+    with load(own, "kinds") as linker:
+        before = chances(linker.score("the old bank"))
+        linker.kb.add(Entity("pile", "bank", "a pile of snow", "new kind", 1, {"oak": 1}))
+        assert_same(chances(linker.score("the old bank")), before)
+        assert linker.link("the oak").links == ()
+    assert "left out: 1 so far (pile)" in capsys.readouterr().err
+
+
 def parts_of(home, **options):
     parts = load_parts(home / "model", "senses")
     return Parts(**{name: getattr(parts, name) for name in Parts.__slots__} | options)

@@ -151,10 +151,11 @@ def combine(
         save_arrays(folder / file, arrays, {"format": FORMAT, "uid": scan.uid, "revision": str(scan.revision)})
         told = {"format": FORMAT, "kb": str(kb.path), "uid": scan.uid, "revision": scan.revision}
         told |= {"fingerprint": fingerprint, "dim": dim, "count": len(ids), "file": file}
-        told |= {"parts": _parts(text, graph, mixture), "without_facts": int((places < 0).sum())}
+        lacking = 0 if graph is None else int((places < 0).sum())
+        told |= {"parts": _parts(text, graph, mixture), "without_facts": lacking}
         write_manifest(folder / "vectors.json", told)
         sweep(folder)
-    return Combined(EntityVectors.of_manifest(folder, told), int((places < 0).sum()) if graph is not None else 0)
+    return Combined(EntityVectors.of_manifest(folder, told), lacking)
 
 
 def _places(ids: Strings, known: Strings) -> NDArray[np.int64]:

@@ -83,8 +83,8 @@ class Entities:
             if encoder is not None:
                 try:
                     self._take(EntityVectors.build(self.kb, encoder, self._vectors.folder))
-                except (StorageError, KnowledgeBaseError):  # a folder of somebody else: what is missing is told of
-                    return
+                except (StorageError, KnowledgeBaseError):
+                    return  # not to be written, or a kind that the model does not know: what is missing is told of
 
     def _take(self, vectors: EntityVectors) -> None:
         if vectors.uid != self.kb.metadata["uid"]:
@@ -92,9 +92,9 @@ class Entities:
                 f"{vectors.folder} has the vectors of another knowledge base than {self.kb.path}; make them with: "
                 f"{mending(self.kb.path)}"
             )
-        self._vectors = vectors
         kinds = find_kinds(self.kb, vectors, self.config.kinds) if self.config.kinds else None
         self.linker.entities.take(EntityTable.of(vectors, kinds))
+        self._vectors = vectors  # last: rows are those of the table that was taken
 
     def rows_of(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """The rows of entities; -1 for what is not to be linked to, or has no vector."""

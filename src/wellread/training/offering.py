@@ -86,9 +86,12 @@ def keep_learned(encoder: InfusedEncoder, before: Mapping[str, Infusion]) -> Non
             infusion.load_state_dict(old.state_dict())
         elif isinstance(infusion, KnowBert):
             name, kb = differ[0], infusion.config.kb
+            fix = f"say the same in [knowbert.{kb}], or take an encoder that has no such layer"
+            if name == "raw":
+                fix = f"give the vectors that it learned with, as vectors in [offers.{kb}]"
             raise UsageError(
                 f"the encoder has learned a layer of {kb} with {name} = {was[name]}, and the recipe has one with "
-                f"{name} = {now[name]}; say the same in [knowbert.{kb}], or take an encoder that has no such layer"
+                f"{name} = {now[name]}; {fix}"
             )
 
 

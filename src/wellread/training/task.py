@@ -97,6 +97,8 @@ def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
     before = learned_in(encoder)
     infuse(encoder, infusions_of(recipe))
     keep_learned(cast(InfusedEncoder, encoder), before)
+    if lost := sorted(before.keys() - learned_in(encoder).keys()):
+        console.note(f"{recipe.encoder.name} has learned {', '.join(lost)}, which this recipe does without")
     give_tables(recipe, cast(InfusedEncoder, encoder))
     check_room(cast(InfusedEncoder, encoder), recipe.encoder.longest + (recipe.maps.terms if recipe.lends else 0))
     if recipe.encoder.rank:

@@ -419,6 +419,29 @@ def test_a_run_of_word_senses_says_how_it_was_trained(own):
         assert len(linker.link("bank").links[0].candidates) == 2
 
 
+def test_an_encoder_that_was_pretrained_says_so_too(own):
+    links = [{"kb": "other", "form": "senses", "together": 9}, {"kb": "senses", "form": "senses", "together": 2}]
+    told = {"layers": [], "recipe": {"pretrain": "knowbert", "links": links, "encoder": {"longest": 66}}}
+    told["recipe"]["offers"] = {"senses": {"reading": {"candidates": 1}}}
+    (own / "model" / "knowledge.json").write_text(json.dumps(told))
+    with load(own, "model") as linker:
+        settings = linker.reader.settings
+        assert (settings.sentences, settings.width, settings.offers.candidates) == (2, 66, 1)
+        assert len(linker.link("bank").links[0].candidates) == 1
+
+
+def test_layers_below_are_offered_what_their_recipe_says(own, encoder, monkeypatch):
+    monkeypatch.setattr("wellread.linker.knowbert.open_kb", KnowledgeBase.open)
+    with write_kb(own / "towns.kb", [Entity("x", "river", "a place", "n", 1, {"river": 1, "old": 1})]) as kb:
+        EntityVectors.build(kb, Hashing(), own / "elsewhere")
+    write_model(own / "two", encoder, layer(kb="places"), layer(layer=1))
+    places = {"kb": str(own / "towns.kb"), "vectors": str(own / "elsewhere"), "reading": {"candidates": 3}}
+    (own / "two" / "task.json").write_text(json.dumps({"recipe": {"task": "RTE", "offers": {"places": places}}}))
+    with load(own, "two") as linker:
+        assert linker.reader._offers["places"].candidates == 3
+        assert [link.text for link in linker.link("the old bank").links] == ["old", "bank"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -95,6 +95,7 @@ class KnowBertReader:
         )
         self.entities = Entities(kb, parts, among=among)
         self._others: list[tuple[str, KnowledgeBase, EntityVectors]] = []
+        self._offers = {self.config.kb: self.settings.offers} | {one.config.kb: one.offers for one in parts.below}
         self._score = self._build(parts, precision)
         self._revision: int | None = None
 
@@ -108,13 +109,13 @@ class KnowBertReader:
         if precision == "int8":
             raise UsageError("8 bits know no knowledge layers below the one that links; leave precision out")
         infused = cast(InfusedEncoder, parts.encoder)
-        for part in infused.infusions:
-            if isinstance(part, KnowBert) and part.config.kb != self.config.kb:
-                other = open_kb(part.config.kb)
-                vectors = EntityVectors.open(vectors_folder(other))
-                kinds = find_kinds(other, vectors, part.config.kinds) if part.config.kinds else None
-                part.take(EntityTable.of(vectors, kinds))
-                self._others.append((part.config.kb, other, vectors))
+        for below in parts.below:
+            layer = next(part for part in infused.infusions if cast(KnowBert, part).config is below.config)
+            other = open_kb(below.kb)
+            vectors = EntityVectors.open(below.vectors or vectors_folder(other))
+            kinds = find_kinds(other, vectors, below.config.kinds) if below.config.kinds else None
+            cast(KnowBert, layer).take(EntityTable.of(vectors, kinds))
+            self._others.append((below.config.kb, other, vectors))
         return _Among(infused, self.config.kb)
 
     def _sample(self) -> tuple[Tensor, Packing] | None:
@@ -153,7 +154,7 @@ class KnowBertReader:
             return
         self.entities.follow()
         parts = [(self.config.kb, self.kb, self.entities), *self._others]
-        self._lender = OfferLender(cast(Any, parts), {self.config.kb: self.settings.offers})
+        self._lender = OfferLender(cast(Any, parts), self._offers)
         self._revision = self.kb.revision
 
     def _read(

@@ -67,6 +67,18 @@ class LinkerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Below:
+    """A knowledge layer that the states of another depend on."""
+
+    config: KnowBertConfig
+    kb: str
+    """The knowledge base, by its name or path."""
+    vectors: str | None
+    """The folder of its entity vectors; None: beside the knowledge base."""
+    offers: OffersConfig
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """What links are made with."""
 
@@ -75,7 +87,7 @@ class Parts:
     encoder: PreTrainedModel
     """Only its layers up to the knowledge layer."""
     linker: MentionLinker
-    below: tuple[KnowBertConfig, ...]
+    below: tuple[Below, ...]
     """Other knowledge layers that these states depend on; the encoder has them, and the knowledge layer itself."""
     tokenizer: Tokenizer
     ready: ReadyTable | None
@@ -118,19 +130,39 @@ def read_settings(folder: Path, kb: str) -> LinkerSettings:
     names = [str(entry["kb"]) for entry in _layers_told(folder)]
     if kb not in names and len(names) > 1:
         raise UsageError(f"{folder} has knowledge layers of {', '.join(names)}, and none of {kb}; name the KB like one")
+    recipe = _recipe(folder)
     settings = LinkerSettings(kb=kb if kb in names else names[0])
-    try:
-        recipe = json.loads((folder / "task.json").read_bytes())["recipe"]
-    except (OSError, ValueError, KeyError):
+    if not recipe:
         return settings
-    offered = recipe.get("offers", {}).get(settings.kb) or {}
+    offered = _offered(recipe, settings.kb)
     return replace(
         settings,
-        sentences=int(recipe.get("senses", {}).get("together", 1)) if recipe.get("task") == "senses" else 0,
+        sentences=_sentences(recipe, settings.kb),
         width=int(recipe.get("encoder", {}).get("longest", settings.width)),
         offers=configs.from_dict(OffersConfig, offered.get("reading", {})),
         vectors=offered.get("vectors"),
     )
+
+
+def _recipe(folder: Path) -> dict[str, Any]:
+    """The recipe that an encoder was trained by, for a task or in pretraining; an empty one where nobody says."""
+    for name in ("task.json", "knowledge.json"):
+        try:
+            return dict(json.loads((folder / name).read_bytes())["recipe"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return {}
+
+
+def _offered(recipe: dict[str, Any], kb: str) -> dict[str, Any]:
+    return recipe.get("offers", {}).get(kb) or {}
+
+
+def _sentences(recipe: dict[str, Any], kb: str) -> int:
+    """How many sentences a layer has read together; 0 where what it learned from was no sentences."""
+    told = [recipe.get("senses", {})] if recipe.get("task") == "senses" else []
+    told += [one for one in recipe.get("links", ()) if one.get("kb") == kb and one.get("form") == "senses"]
+    return int(told[0].get("together", 1)) if told else 0
 
 
 def load_parts(folder: Path, kb: str) -> Parts:
@@ -139,16 +171,22 @@ def load_parts(folder: Path, kb: str) -> Parts:
     ready = ReadyTable.load(folder / ENTITIES) if (folder / ENTITIES).is_file() else None
     if settings.encoder is not None:
         encoder, config, linker = _load_small(folder, settings)
-        below: tuple[KnowBertConfig, ...] = ()
+        below: tuple[Below, ...] = ()
         name = settings.encoder
     else:
-        encoder, config, linker, below = _load_whole(folder, settings)
+        encoder, config, linker, others = _load_whole(folder, settings)
+        below = tuple(_below(_offered(_recipe(folder), other.kb), other) for other in others)
         name = str(folder)
     tokenizer = load_tokenizer(name)
     settings = replace(settings, width=min(settings.width, positions_of(name)))
     return Parts(
         settings, config, encoder.train(False).requires_grad_(False), linker.train(False), below, tokenizer, ready
     )
+
+
+def _below(offered: dict[str, Any], config: KnowBertConfig) -> Below:
+    reading = configs.from_dict(OffersConfig, offered.get("reading", {}))
+    return Below(config, offered.get("kb") or config.kb, offered.get("vectors"), reading)
 
 
 def _load_whole(

@@ -49,7 +49,8 @@ from wellread.tasks.raganato import (
 from wellread.tasks.senses import SenseHead, SenseOptions, Senses
 from wellread.tasks.task import Reader
 from wellread.training.kinds_senses import KINDS
-from wellread.training.recipe import TaskRecipe
+from wellread.training.recipe import Data, TaskRecipe
+from wellread.training.tasks import read_parts
 
 SHARED = Path(__file__).parents[2] / "shared/data/senses"
 XML = """<?xml version="1.0" encoding="UTF-8" ?>
@@ -485,6 +486,19 @@ def test_the_row_reads_patterns_splits_documents_and_writes_keys(tmp_path, task,
     assert not documents[0] & documents[1]
     kind.write(tmp_path / "answers.txt", task, TEXTS[3:4], [[{"d.4.t000": SHORE}]])
     assert (tmp_path / "answers.txt").read_text() == f"d.4.t000 {SHORE}\n"
+
+
+def test_wordnets_own_examples_are_learned_from_where_the_recipe_says_so(tmp_path, monkeypatch):
+    write(tmp_path)
+    monkeypatch.setattr(SenseKeys, "read", classmethod(lambda cls, folder=None: keys()))
+    seen = []
+    monkeypatch.setattr("wellread.training.kinds_senses.read_examples", lambda folder: seen.append(folder) or TEXTS[:2])
+    data = Data(train="*.xml", root=str(tmp_path), develop=1, most=1)
+    recipe = TaskRecipe("senses", data=data, senses=SenseOptions(wordnet="here"))
+    rest, dev = read_parts(recipe, {})
+    more, same_dev = read_parts(replace(recipe, senses=replace(recipe.senses, examples=True)), {})
+    assert (more, same_dev) == ([*rest, *TEXTS[:2]], dev)
+    assert (len(rest), seen) == (1, ["here"])
 
 
 # the real files

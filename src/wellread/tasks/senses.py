@@ -45,6 +45,8 @@ class SenseOptions:
     """The WNDB folder whose index.sense names them; "" is the asset."""
     together: int = 1
     """Sentences of a document that are read as one text."""
+    examples: bool = False
+    """Whether WordNet's own examples are learned from too, besides the data (`tasks.glosses`)."""
     by: Literal["links", "head"] | None = None
     """What answers: the links of the encoder's knowledge layer, or a head on the last states; None: links if it has
     such a layer."""

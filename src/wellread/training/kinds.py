@@ -41,6 +41,8 @@ class Kind:
     """The task's answer as a person reads it."""
     texts: Callable[[Any], int] = lambda task: 1
     """How many texts the task is asked of at once."""
+    more: Callable[[TaskRecipe], Iterable[Any]] = lambda recipe: ()
+    """What is learned from besides the training file."""
     offers: Callable[[TaskRecipe], tuple[str, ...]] = lambda recipe: ()
     """Knowledge bases whose candidates the task asks for, whatever the encoder is."""
 

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from wellread import console
 from wellread.errors import InputError
 from wellread.kb.sensekeys import SenseKeys
+from wellread.tasks.glosses import read_examples
 from wellread.tasks.raganato import SenseText, document_of, join_sentences, read_senses, unknown_keys, write_keys
 from wellread.tasks.senses import Senses
 from wellread.tasks.splits import split_by
@@ -39,6 +40,10 @@ def _read_senses(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str])
         if unknown := unknown_keys(texts, keys):
             console.note(f"{one}: WordNet does not know {len(unknown):,} of the gold keys; the first: {unknown[0]}")
         yield from texts
+
+
+def _more_senses(recipe: TaskRecipe) -> Iterator[SenseText]:
+    return read_examples(recipe.senses.wordnet or None) if recipe.senses.examples else iter(())
 
 
 def _split_senses(texts: Sequence[SenseText], count: int) -> tuple[list[SenseText], list[SenseText]]:
@@ -80,6 +85,7 @@ KINDS: dict[str, Kind] = {
         _build_senses,
         _write_senses,
         has_gold=lambda text: text.has_gold,
+        more=_more_senses,
         offers=lambda recipe: (recipe.senses.kb,),
     ),
     "wic": Kind(_read_wic, split_wic, _build_wic, _write_wic),

@@ -85,7 +85,7 @@ def read_parts(recipe: TaskRecipe, facts: Facts) -> tuple[list[Any], list[Any]]:
         )
     if data.dev is not None:
         dev = kind.split(_with_gold(recipe, facts, find_file(data.root, data.dev)), 0)[0][: data.most_dev]
-    return rest[: data.most], dev
+    return [*rest[: data.most], *kind.more(recipe)], dev
 
 
 def _with_gold(recipe: TaskRecipe, facts: Facts, path: str) -> list[Any]:

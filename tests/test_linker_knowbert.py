@@ -21,6 +21,7 @@ from wellread.linker import packaged
 from wellread.linker.decoding import Decoding
 from wellread.linker.knowbert import KnowBertReader
 from wellread.linker.knowbert_folder import LinkerSettings, Parts, load_parts, save_linker
+from wellread.linker.shrinking import shrink
 from wellread.linker.tagging import Tagging
 from wellread.mentions.segments import Segmenter
 from wellread.models.knowbert import KnowBertConfig
@@ -213,6 +214,22 @@ def small(home, folder, encoder, **options):
     ready = ReadyTable.build(model.infusions[0].linker.entities, ids, fingerprint=options.pop("fingerprint", ""))
     settings = LinkerSettings(kb="senses")
     return save_linker(folder, model, load_tokenizer(encoder), settings, ready=ready, **options)
+
+
+@pytest.mark.parametrize("base", [True, False], ids=["changes", "whole"])
+def test_a_run_becomes_a_small_linker(own, encoder, base):
+    text = "the old bank near the river bank"
+    with KnowledgeBase.open(own / "senses.kb") as kb:
+        saved = shrink(own, kb, own / "small", base=encoder if base else None, rank=2)
+        assert saved.bytes > 0
+        with pytest.raises(UsageError, match="is there already; name a new folder"):
+            shrink(own, kb, own / "small")
+        with pytest.raises(UsageError, match="has no knowledge layer"):
+            shrink(encoder, kb, own / "other")
+    expected = psi(own, text)
+    shutil.rmtree(own / "senses.kb.vectors")
+    with load(own, "small") as linker:
+        assert_same(chances(linker.score(text)), expected, tolerance=0.02)
 
 
 def test_a_small_linker_has_what_changed_and_needs_no_vectors(own, encoder):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 
 @click.group("convert")
 def command() -> None:
-    """Make wellread's models of the checkpoints that the authors of papers released.
+    """Make wellread's models of the checkpoints that the authors of papers released, and small linkers of your own.
 
     Example: wellread convert elq elq_wiki_large.bin elq_large_params.txt --vocab vocab.txt --to models/elq-large
     """
@@ -81,3 +83,31 @@ def knowbert(
     convert_knowbert(archive, folder, vocab=vocab, tokenizer=tokenizer, heads=heads, entities=entities, senses=senses)
     use = f"wellread.models.knowbert_conversion.take_vectors(model, {folder!r})"
     console.note(f"the model is in {folder}; when it is loaded, give it its entities with: {use}")
+
+
+@command.command("linker")
+@click.argument("model", type=click.Path())
+@click.option("--kb", "kb_name", required=True, help="The knowledge base that it links to, by its name or path.")
+@click.option("--to", "folder", required=True, help="The linker's folder, which must be new.")
+@click.option("--base", metavar="NAME", help="The encoder that the model was before it learned; what changed is kept.")
+@click.option("--rank", type=click.IntRange(1), default=32, show_default=True, help="Of the changes, with --base.")
+@click.option("--tags", type=click.Choice(["spacy"]), help="Who tells parts of speech when it links, unless asked.")
+def linker(model: str, kb_name: str, folder: str, base: str | None, rank: int, tags: Literal["spacy"] | None) -> None:
+    """Make a small linker of a MODEL that has learned to link with a knowledge layer (the run of a recipe).
+
+    It has all entities in 8 bits, so that it needs no vectors of the knowledge base. With --base only what changed in
+    the encoder is kept: exactly where adapters of that rank learned (encoder.rank in the recipe), else nearly.
+
+    \b
+    Examples:
+      wellread convert linker runs/senses --kb wordnet --base minilm --to models/senses
+      wellread link --kb wordnet --model models/senses "They sat on the bank."
+    """
+    from wellread import console
+    from wellread.kb.packaged import open_kb
+    from wellread.linker.shrinking import shrink
+
+    with open_kb(kb_name) as kb:
+        saved = shrink(model, kb, folder, base=base, rank=rank, tags=tags)
+    lost = f"; the low rank leaves out up to {saved.error:.1%} of a weight's change" if saved.error > 1e-3 else ""
+    console.note(f"the linker is in {folder} ({saved.bytes / 1e6:.1f} MB{lost})")

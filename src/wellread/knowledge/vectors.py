@@ -63,10 +63,16 @@ class Encoding:
     """Entities whose vector was there already."""
 
 
+def kind_names(kb: KnowledgeBase) -> list[str]:
+    """The kinds of a KB's entities, in the order in which a model numbers them."""
+    with sqlite_errors(kb.path):
+        return [name for (name,) in kb.connection.execute("SELECT DISTINCT kind FROM entities ORDER BY kind")]
+
+
 def find_kinds(kb: KnowledgeBase, vectors: EntityVectors, most: int) -> NDArray[np.int64]:
     """The kind of every row's entity as a number, in the order of their names; for WordNet parts of speech."""
     with sqlite_errors(kb.path), kb.snapshot():
-        names = [name for (name,) in kb.connection.execute("SELECT DISTINCT kind FROM entities ORDER BY kind")]
+        names = kind_names(kb)
         if len(names) > most:
             raise KnowledgeBaseError(
                 f"{kb.path} has {len(names):,} kinds of entities, and the model has room for {most}; set kinds = 0"

@@ -1,0 +1,61 @@
+"""A trained knowledge layer as a small linker: entities in 8 bits, of the encoder only what learning changed.
+
+wellread train recipes/knowbert-senses.toml --to runs/senses
+wellread convert linker runs/senses --kb wordnet --to models/senses      # some megabytes
+wellread link --kb wordnet --model models/senses "…"
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, cast
+
+from wellread.errors import UsageError
+from wellread.kb.store import KnowledgeBase
+from wellread.knowledge.folder import vectors_folder
+from wellread.knowledge.vectors import EntityVectors, find_kinds, kind_names
+from wellread.linker.knowbert_folder import Saved, find_folder, read_settings, save_linker
+from wellread.models.knowbert import KnowBert
+from wellread.nn.encoders import load_encoder, load_tokenizer
+from wellread.nn.infusion import InfusedEncoder
+from wellread.nn.ready import ReadyTable
+from wellread.nn.tables import EntityTable
+
+
+def shrink(
+    model: str | Path,
+    kb: KnowledgeBase,
+    folder: str | Path,
+    *,
+    base: str | None = None,
+    rank: int = 32,
+    tags: Literal["spacy"] | None = None,
+    threshold: float = 0.0,
+) -> Saved:
+    """Write the knowledge layer that a model has of a knowledge base as a linker that needs no entity vectors.
+
+    `base` is the encoder that the model was before it learned; None: the whole encoder is written.
+    """
+    if Path(folder).exists():
+        raise UsageError(f"{folder} is there already; name a new folder")
+    found = find_folder(model)
+    if found is None:
+        raise UsageError(f"{model} has no knowledge layer; give the folder of an encoder that has, or of its run")
+    settings = read_settings(found, kb.path.stem)
+    encoder = load_encoder(str(found))
+    layers = [part for part in cast(InfusedEncoder, encoder).infusions if isinstance(part, KnowBert)]
+    mine = next(part for part in layers if part.config.kb == settings.kb)
+    if base is not None and len(layers) > 1:
+        raise UsageError(f"{model} has {len(layers)} knowledge layers, so its encoder must be kept; leave --base out")
+    vectors = EntityVectors.open(settings.vectors or vectors_folder(kb))
+    kinds = find_kinds(kb, vectors, mine.config.kinds) if mine.config.kinds else None
+    mine.take(EntityTable.of(vectors, kinds))
+    ready = ReadyTable.build(
+        mine.linker.entities,
+        vectors.ids.take(range(len(vectors))),
+        fingerprint=vectors.fingerprint,
+        kinds=kind_names(kb) if mine.config.kinds else (),
+    )
+    settings = replace(settings, vectors=None, tags=tags, threshold=threshold)
+    return save_linker(folder, encoder, load_tokenizer(str(found)), settings, ready=ready, base=base, rank=rank)

@@ -119,11 +119,9 @@ def _load(model: str, stack: ExitStack) -> tuple[Any, Any, Lends | None]:
 
 def _offers(encoder: Any, stack: ExitStack) -> Lends | None:
     from wellread.kb.packaged import open_kb
-    from wellread.knowledge.folder import vectors_folder
     from wellread.knowledge.offers import OfferLender
-    from wellread.knowledge.vectors import EntityVectors, find_kinds
+    from wellread.knowledge.vectors import EntityVectors
     from wellread.models.knowbert import KnowBert
-    from wellread.nn.tables import EntityTable
 
     parts = []
     for part in getattr(encoder, "infusions", ()):
@@ -132,11 +130,10 @@ def _offers(encoder: Any, stack: ExitStack) -> Lends | None:
                 f"this encoder is lent more than candidates ({type(part).__name__}), and only a trained task says how; "
                 "give the folder of its run"
             )
-        name, kinds = part.config.kb, part.config.kinds
-        kb = stack.enter_context(open_kb(name))
-        vectors = EntityVectors.open(vectors_folder(kb))
-        part.take(EntityTable.of(vectors, find_kinds(kb, vectors, kinds) if kinds else None))
-        parts.append((name, kb, vectors))
+        kb = stack.enter_context(open_kb(part.config.kb))
+        vectors = EntityVectors.of_kb(kb)
+        part.take_of(kb, vectors)
+        parts.append((part.config.kb, kb, vectors))
     return OfferLender(parts) if parts else None
 
 

@@ -137,6 +137,17 @@ class EntityVectors:
         raise KnowledgeBaseError(lacks)
 
     @classmethod
+    def of_kb(cls, kb: KnowledgeBase, folder: str | Path | None = None) -> EntityVectors:
+        """Map the vectors of a KB, which lie beside it unless a folder is named."""
+        vectors = cls.open(vectors_folder(kb, folder))
+        if vectors.uid != kb.metadata["uid"]:
+            raise KnowledgeBaseError(
+                f"{vectors.folder} has the vectors of another knowledge base than {kb.path}; make them with: "
+                f"{mending(kb.path)}"
+            )
+        return vectors
+
+    @classmethod
     def of_manifest(cls, folder: Path, told: dict[str, Any]) -> EntityVectors:
         """Map the file that a manifest names."""
         path = folder / told["file"]

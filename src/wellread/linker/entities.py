@@ -19,7 +19,7 @@ from wellread.errors import KnowledgeBaseError, StorageError
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.folder import mending, vectors_folder
-from wellread.knowledge.vectors import EntityEncoder, EntityVectors, encode, find_kinds
+from wellread.knowledge.vectors import EntityEncoder, EntityVectors, encode
 from wellread.linker.decoding import Ints
 from wellread.linker.elq import PACKAGED as ELQ
 from wellread.linker.knowbert_folder import Parts
@@ -27,7 +27,6 @@ from wellread.linker.tagging import KINDS
 from wellread.models.elq import ElqConfig
 from wellread.models.entities import EntityTower, fingerprint_of
 from wellread.nn.ready import ReadyEntities
-from wellread.nn.tables import EntityTable
 
 _UNKNOWN = -9
 
@@ -56,7 +55,7 @@ class Entities:
             self._ready = ReadyEntities(parts.ready, parts.linker.entities)
             parts.linker.entities = self._ready  # type: ignore[assignment]  # it answers the same questions
         else:
-            self._take(EntityVectors.open(vectors_folder(kb, self.settings.vectors)))
+            self._take(EntityVectors.of_kb(kb, self.settings.vectors))
         self._revision = -1
         self._forget()
 
@@ -87,13 +86,7 @@ class Entities:
                     return  # not to be written, or a kind that the model does not know: what is missing is told of
 
     def _take(self, vectors: EntityVectors) -> None:
-        if vectors.uid != self.kb.metadata["uid"]:
-            raise KnowledgeBaseError(
-                f"{vectors.folder} has the vectors of another knowledge base than {self.kb.path}; make them with: "
-                f"{mending(self.kb.path)}"
-            )
-        kinds = find_kinds(self.kb, vectors, self.config.kinds) if self.config.kinds else None
-        self.linker.entities.take(EntityTable.of(vectors, kinds))
+        self.linker.entities.take_of(self.kb, vectors)
         self._vectors = vectors  # last: rows are those of the table that was taken
 
     def rows_of(self, ids: Sequence[str]) -> NDArray[np.int64]:

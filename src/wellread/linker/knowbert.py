@@ -27,9 +27,8 @@ from wellread.errors import UsageError
 from wellread.kb.packaged import open_kb
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
-from wellread.knowledge.folder import vectors_folder
 from wellread.knowledge.offers import OfferLender, Offers
-from wellread.knowledge.vectors import EntityVectors, find_kinds
+from wellread.knowledge.vectors import EntityVectors
 from wellread.linker.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored, without_overlaps
 from wellread.linker.entities import Entities
 from wellread.linker.knowbert_folder import Parts, find_folder, load_parts
@@ -43,7 +42,6 @@ from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.int8 import quantise, quantise_where_able
 from wellread.nn.kar import Mentions
 from wellread.nn.packing import Packing, encode
-from wellread.nn.tables import EntityTable
 from wellread.text import Document
 
 Precision = Literal["auto", "fp32", "int8"]
@@ -112,9 +110,8 @@ class KnowBertReader:
         for below in parts.below:
             layer = next(part for part in infused.infusions if cast(KnowBert, part).config is below.config)
             other = open_kb(below.kb)
-            vectors = EntityVectors.open(below.vectors or vectors_folder(other))
-            kinds = find_kinds(other, vectors, below.config.kinds) if below.config.kinds else None
-            cast(KnowBert, layer).take(EntityTable.of(vectors, kinds))
+            vectors = EntityVectors.of_kb(other, below.vectors)
+            cast(KnowBert, layer).take_of(other, vectors)
             self._others.append((below.config.kb, other, vectors))
         return _Among(infused, self.config.kb)
 

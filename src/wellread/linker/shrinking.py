@@ -13,14 +13,12 @@ from typing import Literal, cast
 
 from wellread.errors import UsageError
 from wellread.kb.store import KnowledgeBase
-from wellread.knowledge.folder import vectors_folder
-from wellread.knowledge.vectors import EntityVectors, find_kinds, kind_names
+from wellread.knowledge.vectors import EntityVectors, kind_names
 from wellread.linker.knowbert_folder import Saved, find_folder, read_settings, save_linker
 from wellread.models.knowbert import KnowBert
 from wellread.nn.encoders import load_encoder, load_tokenizer
 from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.ready import ReadyTable
-from wellread.nn.tables import EntityTable
 
 
 def shrink(
@@ -48,9 +46,8 @@ def shrink(
     mine = next(part for part in layers if part.config.kb == settings.kb)
     if base is not None and len(layers) > 1:
         raise UsageError(f"{model} has {len(layers)} knowledge layers, so its encoder must be kept; leave --base out")
-    vectors = EntityVectors.open(settings.vectors or vectors_folder(kb))
-    kinds = find_kinds(kb, vectors, mine.config.kinds) if mine.config.kinds else None
-    mine.take(EntityTable.of(vectors, kinds))
+    vectors = EntityVectors.of_kb(kb, settings.vectors)
+    mine.take_of(kb, vectors)
     ready = ReadyTable.build(
         mine.linker.entities,
         vectors.ids.take(range(len(vectors))),

@@ -40,6 +40,8 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 
 from wellread.errors import UsageError
+from wellread.kb.store import KnowledgeBase
+from wellread.knowledge.vectors import EntityVectors
 from wellread.nn.flow import Flow, Infusion
 from wellread.nn.kar import Block, CandidateScorer, Chosen, Mentions, SpanPooling, choose
 from wellread.nn.packing import Packing
@@ -166,6 +168,10 @@ class KnowBert(Infusion):
     def take(self, table: EntityTable) -> None:
         """Have these entity vectors: after building or loading, since they are no weights."""
         self.linker.entities.take(table)
+
+    def take_of(self, kb: KnowledgeBase, vectors: EntityVectors) -> None:
+        """Have the entity vectors of a knowledge base."""
+        self.linker.entities.take_of(kb, vectors)
 
     def between(self, flow: Flow, layer: int, states: Float[Tensor, "piece dim"]) -> Float[Tensor, "piece dim"]:
         """After its layer, the states with what the mentions mean."""

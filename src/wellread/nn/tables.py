@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
 from wellread.errors import StorageError, UsageError
+from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.arrays import Blocks, save_arrays
 from wellread.knowledge.mentioned import MASK_ENTITY, NO_ENTITY
-from wellread.knowledge.vectors import EntityVectors
+from wellread.knowledge.vectors import EntityVectors, find_kinds
 
 SMALL = 8 << 20
 """Bytes of a table that stays in memory."""
@@ -125,6 +126,11 @@ class EntityProjection(nn.Module):
             if most >= self.kinds.num_embeddings or int(table.kinds.min(initial=0)) < 0:
                 raise UsageError(f"the table has the kind {most}, the model knows {self.kinds.num_embeddings} from 0")
         self.table, self._known = table, _Known()
+
+    def take_of(self, kb: KnowledgeBase, vectors: EntityVectors) -> None:
+        """Have the vectors of a knowledge base from now on, with the kinds of its entities if these have embeddings."""
+        kinds = None if self.kinds is None else find_kinds(kb, vectors, self.kinds.num_embeddings)
+        self.take(EntityTable.of(vectors, kinds))
 
     def look_up(
         self, entities: Int[Tensor, "mention cand"]

@@ -6,16 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from wellread.errors import KnowledgeBaseError, UsageError
+from wellread.errors import UsageError
 from wellread.kb.packaged import open_kb
 from wellread.kb.store import KnowledgeBase
-from wellread.knowledge.folder import mending, vectors_folder
 from wellread.knowledge.offers import OfferLender
-from wellread.knowledge.vectors import EntityVectors, find_kinds
+from wellread.knowledge.vectors import EntityVectors
 from wellread.models.knowbert import KnowBert, KnowBertConfig
 from wellread.nn.flow import Infusion
 from wellread.nn.infusion import InfusedEncoder
-from wellread.nn.tables import EntityTable
 
 if TYPE_CHECKING:
     from wellread.training.recipe import TaskRecipe
@@ -25,13 +23,11 @@ def open_offer(recipe: TaskRecipe, name: str) -> tuple[KnowledgeBase, EntityVect
     """A knowledge base by its name in a recipe, and its entity vectors."""
     told = recipe.offers.get(name)
     kb = open_kb(name if told is None or told.kb is None else told.kb)
-    vectors = EntityVectors.open(vectors_folder(kb, None if told is None else told.vectors))
-    if vectors.uid != kb.metadata["uid"]:
-        raise KnowledgeBaseError(
-            f"{vectors.folder} has the vectors of another knowledge base than {kb.path}; make them with: "
-            f"{mending(kb.path)}"
-        )
-    return kb, vectors
+    try:
+        return kb, EntityVectors.of_kb(kb, None if told is None else told.vectors)
+    except BaseException:
+        kb.close()
+        raise
 
 
 def build_offers(recipe: TaskRecipe, names: Iterable[str]) -> OfferLender:
@@ -56,9 +52,8 @@ def give_tables(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:
     for infusion in infusions:
         if isinstance(infusion, KnowBert):
             kb, vectors = open_offer(recipe, infusion.config.kb)
-            kinds = find_kinds(kb, vectors, infusion.config.kinds) if infusion.config.kinds else None
-            kb.close()
-            infusion.take(EntityTable.of(vectors, kinds))
+            with kb:
+                infusion.take_of(kb, vectors)
 
 
 _FREE = ("margin", "threshold", "dropout", "start")

@@ -11,6 +11,7 @@ from transformers import BertConfig, BertModel
 from tests.tiny import tokenizer, write_encoder
 from wellread import assets
 from wellread.errors import AssetError, InputError
+from wellread.models.knowbert import KnowBertConfig
 from wellread.nn.encoders import (
     add_adapters,
     digest_of,
@@ -20,6 +21,7 @@ from wellread.nn.encoders import (
     merge_adapters,
     positions_of,
 )
+from wellread.nn.infusion import infuse
 from wellread.nn.packing import Packing, encode
 
 
@@ -172,6 +174,13 @@ def test_adapters_freeze_all_but_themselves(encoder):
     learns = {name for name, weight in model.named_parameters() if weight.requires_grad}
     assert len(learns) == 2 * 2 * 6
     assert all(".lora_" in name for name in learns)
+
+
+def test_what_is_infused_gets_no_adapters(encoder):
+    model = infuse(load_encoder(encoder), [KnowBertConfig(layer=0, dim=4, heads=2, inner=4, raw=3)])
+    add_adapters(model, 2)
+    assert not any(".lora_" in name for name in model.infusions.state_dict())
+    assert sum(".lora_" in name for name in model.state_dict()) == 2 * 2 * 6
 
 
 def test_merging_twice_is_merging_once(encoder):

@@ -34,7 +34,7 @@ from wellread.mentions.segments import Mark, Segmenter
 from wellread.models.knowbert import KnowBertConfig
 from wellread.nn.infusion import infuse
 from wellread.nn.tables import EntityTable
-from wellread.tasks.glosses import read_examples
+from wellread.tasks.glosses import SOURCE, read_examples
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.raganato import (
     gold_of,
@@ -373,6 +373,26 @@ def test_a_plain_encoder_learns_senses_by_a_head_of_its_own(task, vectors):
     assert (scores["f1"], scores["answered"]) == (1.0, 1.0)
     assert scores["first_sense"] == pytest.approx(4 / 8)
     assert set(scores) == {"f1", "f1_noun", "f1_verb", "f1_adjective", "first_sense", "answered"}
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["layer", "head"])
+def test_candidates_of_examples_have_equal_priors_while_they_are_learned(task, vectors, knows):
+    own = [replace(mark, instance=replace(mark.instance, source=SOURCE)) for mark in TEXTS[3].marks]
+    texts = [TEXTS[0], replace(TEXTS[3], marks=tuple(own))]
+    encoder = knowing(vectors) if knows else tiny_encoder()
+    reader = Reader(encoder, task.head(encoder))
+    made = TaskLearner(task, reader, SEGMENTER, texts, texts, lender=Offering(vectors), batch=2)
+    [batch] = made.batches(0)
+    plain = Offering(vectors).told(batch.inputs)["offers"]["wordnet"]["priors"]
+    priors, mentions = batch.target["offers"]["priors"], batch.target["mentions"]
+    of_example = torch.tensor([instance.source == SOURCE for one in batch.inputs for instance in one.instances])
+    there = batch.target["offers"]["entities"][mentions] >= 0
+    equal = there / there.sum(1, keepdim=True)
+    assert torch.equal(priors[mentions][of_example], equal[of_example].to(priors.dtype))
+    assert torch.equal(priors[mentions][~of_example], torch.as_tensor(plain)[mentions][~of_example])
+    assert not torch.equal(priors, torch.as_tensor(plain))
+    if knows:
+        assert torch.equal(batch.knowledge["offers"]["wordnet"]["priors"], priors)
 
 
 def knowing(vectors, **options):

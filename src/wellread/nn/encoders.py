@@ -165,9 +165,10 @@ def _matters(file: str) -> bool:
 
 
 def add_adapters(encoder: PreTrainedModel, rank: int, dropout: float = 0.0) -> None:
-    """Freeze an encoder and give each of its linear layers a trainable update of low rank."""
+    """Freeze an encoder and give each of its own linear layers, not those infused, a trainable update of low rank."""
     encoder.requires_grad_(False)
-    linear = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
+    own = [(name, module) for name, module in encoder.named_modules() if not name.startswith("infusions.")]
+    linear = [name for name, module in own if isinstance(module, nn.Linear)]
     inject_adapter_in_model(
         LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=dropout, target_modules=linear), encoder
     )

@@ -20,6 +20,8 @@ from wellread.kb.wordnet import read_wordnet
 from wellread.mentions.inflect import word_forms
 from wellread.tasks.raganato import SenseMark, SenseText
 
+SOURCE = "wordnet"
+"""The data set that instances of examples are of."""
 _QUOTED = re.compile(r'"([^"]+)"')
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*\.?|\S")
 _FEWEST = 2
@@ -48,7 +50,7 @@ def read_examples(folder: str | Path | None = None) -> Iterator[SenseText]:
             key = keys.key(name, entity.id)
             if key is not None:
                 id = f"{entity.id}.{number}"
-                instance = SenseInstance(f"{id}.t000", as_lemma(name), entity.kind, (key,), "wordnet")
+                instance = SenseInstance(f"{id}.t000", as_lemma(name), entity.kind, (key,), SOURCE)
                 yield SenseText(id, text.strip(), (SenseMark(start, end, instance),))
 
 

@@ -17,12 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from wellread.errors import UsageError
 from wellread.evaluation.senses import SenseInstance, answer_first, back_off, score_by_part
 from wellread.kb.sensekeys import SenseKeys
+from wellread.knowledge.mentioned import NO_ENTITY
 from wellread.knowledge.vectors import EntityVectors
 from wellread.mentions.segments import Mark, Segmented, Segmenter
 from wellread.models.knowbert import KnowBertConfig, MentionLinker, Offers, softmax_loss
@@ -30,6 +32,7 @@ from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.kar import Mentions
 from wellread.nn.packing import Packing
 from wellread.nn.tables import EntityTable
+from wellread.tasks import glosses
 from wellread.tasks.marks import OFFERS, fits, mentions_of, takes_offers, withhold_offers
 from wellread.tasks.raganato import SenseMark, SenseText
 from wellread.tasks.task import Batch, in_full
@@ -46,7 +49,8 @@ class SenseOptions:
     together: int = 1
     """Sentences of a document that are read as one text."""
     examples: bool = False
-    """Whether WordNet's own examples are learned from too, besides the data (`tasks.glosses`)."""
+    """Whether WordNet's own examples are learned from too, besides the data (`tasks.glosses`); their candidates have
+    equal priors, since examples of rare senses are as many as those of frequent ones."""
     by: Literal["links", "head"] | None = None
     """What answers: the links of the encoder's knowledge layer, or a head on the last states; None: links if it has
     such a layer."""
@@ -174,7 +178,12 @@ class Senses:
                 f"nobody offers candidates of {self.options.kb} for the words that are asked about; give a lender of "
                 "its offers"
             )
-        target = {"offers": offers, "mentions": mentions_of(batch, offers)}
+        mentions = mentions_of(batch, offers)
+        if learning:
+            offers = _level_examples(batch, offers, mentions)
+            every = cast(Any, batch.knowledge[OFFERS]) | {self.options.kb: offers}
+            batch = replace(batch, knowledge={**batch.knowledge, OFFERS: every})
+        target = {"offers": offers, "mentions": mentions}
         return replace(batch if self._encoder_takes else withhold_offers(batch), target=target)
 
     def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
@@ -244,6 +253,19 @@ def _instances(examples: Sequence[SenseText]) -> list[SenseInstance]:
 
 def _given(answers: Sequence[Sequence[Mapping[str, str]]]) -> dict[str, tuple[str, ...]]:
     return {id: (key,) for some in answers for one in some for id, key in one.items()}
+
+
+def _level_examples(batch: Batch, offers: dict[str, Tensor], mentions: Int[Tensor, " mark"]) -> dict[str, Tensor]:
+    """Offers with equal priors where WordNet's examples are learned: those use rare senses as often as others."""
+    instances = [instance for one in batch.inputs for instance in cast(SenseInput, one).instances]
+    examples = mentions[torch.tensor([instance.source == glosses.SOURCE for instance in instances], dtype=torch.bool)]
+    examples = examples[examples >= 0]
+    if not len(examples):
+        return offers
+    there = (offers["entities"][examples] != NO_ENTITY).to(offers["priors"].dtype)
+    priors = offers["priors"].clone()
+    priors[examples] = there / there.sum(1, keepdim=True).clamp(min=1)
+    return offers | {"priors": priors}
 
 
 def _middle(text: str, marks: Sequence[SenseMark]) -> int | None:

@@ -27,12 +27,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Int64
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from wellread.errors import InputError, UsageError
 from wellread.mentions.segments import Segmented, Segmenter
+from wellread.tasks.crops import keep_pieces, window_around
 from wellread.tasks.task import Batch
 
 Span = tuple[int, int]
@@ -99,8 +99,9 @@ class Marker:
     def _marked(self, one: Segmented, mentions: tuple[Span, ...], longest: int | None) -> MarkedText:
         spans = [_pieces_of(one, *mention) for mention in mentions]
         if longest is not None and len(one) + self.ids.size > longest:
-            kept = _window(one, spans, longest - self.ids.size)
-            one = _keep(one, kept)
+            edges = min(first for first, _ in spans), max(last for _, last in spans)
+            kept = window_around(one, *edges, longest - self.ids.size)
+            one = keep_pieces(one, kept)
             # The place of a piece among those that are left; of one that is cut off, the end of what is left.
             spans = [(int(np.searchsorted(kept, first)), int(np.searchsorted(kept, last))) for first, last in spans]
         order = sorted(_order(spans))
@@ -167,40 +168,3 @@ def _pieces_of(one: Segmented, start: int, end: int) -> Span:
     after = own[one.spans[own, 0] >= end]
     place = int(after[0]) if len(after) else int(own[-1]) + 1 if len(own) else 1
     return place, place
-
-
-def _window(one: Segmented, spans: Sequence[Span], room: int) -> NDArray[np.int64]:
-    """The pieces to keep: all that are not of the first text, and a window of it around the mentions."""
-    own = np.flatnonzero(one.segment_of == 0)
-    others = np.setdiff1d(np.arange(len(one)), own)
-    room -= len(others)
-    if room < 1:
-        raise UsageError(f"inputs have no room for text beside {len(others)} other pieces; let longest be more")
-    low, high = min(first for first, _ in spans) - own[0], max(last for _, last in spans) - own[0]
-    spare = room - (high - low)
-    begin = low if spare < 0 else int(np.clip(low - spare // 2, 0, len(own) - room))
-    return np.sort(np.concatenate((others, own[begin : begin + room])))
-
-
-def _keep(one: Segmented, kept: NDArray[np.int64]) -> Segmented:
-    """An input of fewer pieces, those of its first text a window of it; words of which nothing is left go."""
-    spans, segment_of = one.spans[kept], one.segment_of[kept]
-    here = np.flatnonzero(segment_of == 0)
-    low, high = spans[here[0], 0], spans[here[-1], 1]
-    gone = (one.word_segment == 0) & ((one.word_spans[:, 1] <= low) | (one.word_spans[:, 0] >= high))
-    stay = np.flatnonzero(~gone)
-    number = np.full(len(one.words) + 1, -1, np.int64)  # the last is that of pieces without a word
-    number[stay] = np.arange(len(stay))
-    first = int(((one.word_segment == 0) & (one.word_spans[:, 1] <= low)).sum())
-    return dataclasses.replace(
-        one,
-        ids=one.ids[kept],
-        types=one.types[kept],
-        spans=spans,
-        segment_of=segment_of,
-        word_of=number[one.word_of[kept]],
-        words=tuple(one.words[word] for word in stay.tolist()),
-        word_spans=one.word_spans[stay],
-        word_segment=one.word_segment[stay],
-        first_words=(first + one.first_words[0], *one.first_words[1:]),
-    )

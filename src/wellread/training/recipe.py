@@ -29,6 +29,7 @@ from wellread.knowledge.mentioned import OffersConfig
 from wellread.models.kam import KamConfig
 from wellread.models.knowbert import KnowBertConfig
 from wellread.tasks.entitytypes import TypeOptions
+from wellread.tasks.ner import NerOptions
 from wellread.tasks.relations import RelationOptions
 from wellread.tasks.senses import SenseOptions
 from wellread.tasks.task import Pooling
@@ -150,7 +151,7 @@ class RelevanceOptions:
 
 @dataclass(frozen=True, slots=True)
 class QuestionOptions:
-    """Questions that a span answers, for task = "squad" and "openqa"; windows have `encoder.longest` pieces."""
+    """Questions about passages, for task = "squad", "openqa" and "record"; windows have `encoder.longest` pieces."""
 
     stride: int | None = None
     """Pieces that neighbouring windows share; a quarter of a window if nothing is said."""
@@ -205,8 +206,8 @@ class TaskRecipe:
 
     task: str
     """One of GLUE ("CoLA", "STS-B", …), "labelled" (data of your own), "relevance", "choice", "squad", "openqa",
-    "masking", "lama", "tacred", "semeval2010", "entity-types", "fact-probe", "senses", "wic", "wic-tsv";
-    see `training.tasks`."""
+    "masking", "lama", "ner", "record", "tacred", "semeval2010", "entity-types", "fact-probe", "senses", "wic",
+    "wic-tsv"; see `training.tasks`."""
     infusion: str = "none"
     """What the encoder is lent: "none", "kam", "knowbert", or both as "kam+knowbert"."""
     batch: int = 16
@@ -226,6 +227,7 @@ class TaskRecipe:
     questions: QuestionOptions = field(default_factory=QuestionOptions)
     masking: MaskingOptions = field(default_factory=MaskingOptions)
     lama: LamaOptions = field(default_factory=LamaOptions)
+    ner: NerOptions = field(default_factory=NerOptions)
     relations: RelationOptions = field(default_factory=RelationOptions)
     types: TypeOptions = field(default_factory=TypeOptions)
     senses: SenseOptions = field(default_factory=SenseOptions)

@@ -179,7 +179,7 @@ class TaskModel:
                     + ("of one; give a list of texts" if expected == 1 else "of two; give a list of pairs of texts")
                 )
         examples = [kind.example(str(number), some) for number, some in enumerate(given)]
-        return [kind.tell(self.task, some[0]) for some in self.answers(examples)]
+        return [kind.tell(self.task, kind.join(self.task, some)) for some in self.answers(examples)]
 
     def answers(self, examples: Sequence[Any], *, notes: str | Path | None = None) -> list[list[Any]]:
         """What the task answers to the inputs of each example."""

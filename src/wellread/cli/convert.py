@@ -81,3 +81,28 @@ def knowbert(
     convert_knowbert(archive, folder, vocab=vocab, tokenizer=tokenizer, heads=heads, entities=entities, senses=senses)
     use = f"wellread.models.knowbert_conversion.take_vectors(model, {folder!r})"
     console.note(f"the model is in {folder}; when it is loaded, give it its entities with: {use}")
+
+
+@command.command("luke")
+@click.argument("source", metavar="FOLDER", type=click.Path())
+@click.option("--to", "folder", required=True, help="The model's folder, which must be new.")
+def luke(source: str, folder: str) -> None:
+    """Convert the LUKE or mLUKE in FOLDER: one of Hugging Face's layout to one of wellread's, and one of these back.
+
+    Outputs stay the same, under the head that the model was saved with. The authors' own files (metadata.json,
+    pytorch_model.bin, entity_vocab.tsv) are read, too. Tokenizer and entity vocabulary go along. Nothing is run.
+
+    \b
+    Examples:
+      wellread convert luke downloads/luke-base --to models/luke-base
+      wellread convert luke models/my-luke --to for-transformers/my-luke
+    """
+    from wellread import console
+    from wellread.models.luke_layout import convert_luke
+
+    made = convert_luke(source, folder)
+    loads = {
+        "wellread": f"wellread.models.luke_layout.load({folder!r})",
+        "transformers": f"transformers.AutoModel.from_pretrained({folder!r})",
+    }
+    console.note(f"the model is in {folder}; load it with: {loads[made]}")

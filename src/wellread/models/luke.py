@@ -26,13 +26,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, linear
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from wellread.errors import UsageError
 from wellread.nn.entity_attention import Queries
 from wellread.nn.flow import Flow, Guests, Infusion
+from wellread.nn.infusion import base_of
 from wellread.nn.packing import Packing, first_position
 
 ENTITIES = "entities"
@@ -230,6 +231,15 @@ class EntityPrediction(nn.Module):
         """States as rows of the entity table are compared with them."""
         made: Tensor = self.norm(self.activation(self.dense(states)))
         return made
+
+
+def luke_of(model: PreTrainedModel) -> Luke:
+    """What an encoder (or one under a head) knows of entities."""
+    infusions: Any = getattr(base_of(model), "infusions", ())
+    found = next((part for part in infusions if isinstance(part, Luke)), None)
+    if found is None:
+        raise UsageError("this model knows no entities; infuse it with a LukeConfig")
+    return found
 
 
 def _told(knowledge: Mapping[str, Any]) -> Mapping[str, Tensor] | None:

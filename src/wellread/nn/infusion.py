@@ -102,6 +102,12 @@ def base_of(model: PreTrainedModel) -> PreTrainedModel:
     return cast(PreTrainedModel, getattr(model, model.base_model_prefix, model))
 
 
+def infused_class(kind: str, head: str = "Model") -> type[PreTrainedModel]:
+    """The infused class of a family and a head: ("bert", "ForMaskedLM") -> InfusedBertForMaskedLM."""
+    found: type[PreTrainedModel] = _CLASSES[getattr(transformers, f"{FAMILIES[kind].name}{head}")]
+    return found
+
+
 def _infused_config(model: PreTrainedModel, infusions: Sequence[Any]) -> PreTrainedConfig:
     if not isinstance(model, Infused) and type(model) not in _CLASSES:
         raise UsageError(

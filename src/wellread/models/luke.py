@@ -84,6 +84,8 @@ class Luke(Infusion):
 
     config_class: ClassVar[type[LukeConfig]] = LukeConfig
     inputs = (ENTITIES, *PADDED)
+    masks: tuple[int, int] = (2, 3)
+    """The rows of [MASK] and [MASK2]: as a vocabulary of ours has them; set what another one says."""
 
     def __init__(self, config: LukeConfig, encoder: PreTrainedConfig) -> None:
         super().__init__()

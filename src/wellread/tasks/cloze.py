@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, gelu
@@ -30,7 +30,7 @@ from wellread.evaluation.answers import normalise
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.spans import span_means
-from wellread.tasks.entities import ENTITIES, entity_masks, takes_entities
+from wellread.tasks.entities import ENTITIES, masks_of, with_entities
 from wellread.tasks.record import PLACEHOLDER, ClozeQuestion, Span, score_record
 from wellread.tasks.task import Batch, check_room
 from wellread.tasks.words import mask_of
@@ -110,7 +110,7 @@ class Cloze:
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """A score for each candidate."""
         check_room(encoder, self.longest)
-        self._masks = entity_masks(encoder) if takes_entities(encoder) else None
+        self._masks = masks_of(encoder)
         return ClozeHead(int(encoder.config.hidden_size), entities=self._masks is not None)
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
@@ -127,14 +127,18 @@ class Cloze:
                 for one, example in zip(windows, batch.example_of.tolist(), strict=True)
             ]
             target["right"] = torch.from_numpy(np.concatenate(right))
-        knowledge = dict(batch.knowledge)
+        target["holes"] = holes + batch.packing.starts[:, None]
+        target["spans"] = spans + batch.packing.starts[input_of, None]
         if self._masks is not None:
-            entities, target["holes"], target["spans"] = self._entities(input_of, holes, spans, counts)
-            knowledge[ENTITIES] = entities  # type: ignore[assignment]
-        else:
-            target["holes"] = holes + batch.packing.starts[:, None]
-            target["spans"] = spans + batch.packing.starts[input_of, None]
-        return replace(batch, target=target, knowledge=knowledge)
+            # Each window's placeholder comes before its candidates.
+            firsts = counts.cumsum(0) - counts + torch.arange(len(holes))
+            places = torch.arange(len(spans)) + input_of + 1
+            both, text_of = spans.new_zeros(len(spans) + len(holes), 2), input_of.new_zeros(len(spans) + len(holes))
+            both[firsts], both[places] = holes, spans
+            text_of[firsts], text_of[places] = torch.arange(len(holes)), input_of
+            batch = with_entities(batch, text_of, torch.full_like(text_of, self._masks[0]), both)
+            target["among"] = firsts, places
+        return replace(batch, target=target)
 
     def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
         """Binary cross-entropy, the mean over candidates."""
@@ -168,34 +172,12 @@ class Cloze:
 
     def _scores(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> Float[Tensor, " cand"]:
         target = batch.target
-        if self._masks is not None:
-            entities = batch.told[ENTITIES]
-            holes, candidates = entities[target["holes"]], entities[target["spans"]]
+        if ENTITIES in batch.told:
+            holes, candidates = (batch.told[ENTITIES][places] for places in target["among"])
         else:
             holes, candidates = (span_means(states, *target[name].unbind(1)) for name in ("holes", "spans"))
         found: Tensor = head(holes[target["input_of"]], candidates)
         return found
-
-    def _entities(
-        self,
-        input_of: Int[Tensor, " cand"],
-        holes: Int[Tensor, "input 2"],
-        spans: Int[Tensor, "cand 2"],
-        counts: Tensor,
-    ) -> tuple[dict[str, Tensor], Int[Tensor, " input"], Int[Tensor, " cand"]]:
-        """What the encoder is told, each window's placeholder before its candidates; and where both are in it."""
-        assert self._masks is not None
-        texts = torch.arange(len(holes))
-        firsts = counts.cumsum(0) - counts + texts
-        places = torch.arange(len(spans)) + input_of + 1
-        told = spans.new_zeros(len(spans) + len(holes), 2)
-        told[firsts], told[places] = holes, spans
-        text_of = input_of.new_zeros(len(told))
-        text_of[firsts], text_of[places] = texts, input_of
-        types = torch.zeros_like(text_of)
-        types[places] = 1
-        ids = torch.full_like(text_of, self._masks[0])
-        return {"text_of": text_of, "ids": ids, "spans": told, "types": types}, firsts, places
 
     def _right(self, question: ClozeQuestion, window: ClozeInput) -> np.ndarray[Any, np.dtype[np.bool_]]:
         golds = {normalise(answer) for answer in question.answers}

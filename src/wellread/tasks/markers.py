@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from wellread.errors import InputError, UsageError
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.tasks.crops import keep_pieces, window_around
+from wellread.tasks.entities import ENTITIES, with_entities
 from wellread.tasks.task import Batch
 
 Span = tuple[int, int]
@@ -49,17 +50,20 @@ class MarkedText(Segmented):
     """The characters of each in the first text."""
     places: Int64[np.ndarray, " mention"]
     """Where the marker before each stands."""
+    ends: Int64[np.ndarray, " mention"]
+    """Where the marker behind each stands."""
 
 
 class MarkerHead(nn.Module):
     """Scores by the states of an input's mentions, laid side by side: dropout, and one linear layer (KnowBERT)."""
 
-    def __init__(self, width: int, mentions: int, count: int, *, dropout: float = 0.1) -> None:
+    def __init__(self, width: int, mentions: int, count: int, *, bias: bool = True, dropout: float = 0.1) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.out = nn.Linear(width * mentions, count)
+        self.out = nn.Linear(width * mentions, count, bias=bias)
         nn.init.normal_(self.out.weight, std=0.02)
-        nn.init.zeros_(self.out.bias)
+        if bias:
+            nn.init.zeros_(self.out.bias)
 
     def forward(self, mentions: Float[Tensor, "input mention dim"]) -> Float[Tensor, "input count"]:
         """One row of scores for each input."""
@@ -107,23 +111,44 @@ class Marker:
         order = sorted(_order(spans))
         at = np.array([place for place, *_ in order], np.int64)
         ids = np.array([self.ids[number, side] for *_, number, side in order], np.int64)
-        places = np.zeros(len(mentions), np.int64)
+        edges = np.zeros((2, len(mentions)), np.int64)
         for before, (place, *_, number, side) in enumerate(order):
-            if side == 0:
-                places[number] = place + before
+            edges[side, number] = place + before
         told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Segmented)}
         told["ids"] = np.insert(one.ids, at, ids)
         told["types"] = np.insert(one.types, at, one.types[np.maximum(at - 1, 0)])
         told["spans"] = np.insert(one.spans, at, 0, axis=0)
         told["segment_of"] = np.insert(one.segment_of, at, -1)
         told["word_of"] = np.insert(one.word_of, at, -1)
-        return MarkedText(**told, mentions=mentions, places=places)
+        return MarkedText(**told, mentions=mentions, places=edges[0], ends=edges[1])
 
 
 def marked_places(batch: Batch) -> Int[Tensor, "input mention"]:
     """Where the markers before the mentions stand among all pieces of a batch."""
     places = torch.from_numpy(np.stack([marked(one).places for one in batch.inputs]))
     return batch.packing.starts[:, None] + places.to(batch.ids.device)
+
+
+def mask_mentions(batch: Batch, masks: tuple[int, int] | None) -> Batch:
+    """A batch whose first mentions are [MASK] entities, the second ones [MASK2], each with its markers (LUKE).
+
+    Without `masks`, for an encoder that takes no entities, it is as it was.
+    """
+    if masks is None:
+        return batch
+    spans = np.stack([np.stack((marked(one).places, marked(one).ends), axis=1) for one in batch.inputs])
+    inputs, mentions, _ = spans.shape
+    text_of = torch.arange(inputs).repeat_interleave(mentions)
+    ids = torch.tensor(masks[:mentions]).repeat(inputs)
+    return with_entities(batch, text_of, ids, torch.from_numpy(spans.reshape(-1, 2)))
+
+
+def mention_states(states: Float[Tensor, "piece dim"], batch: Batch) -> Float[Tensor, "input mention dim"]:
+    """What mentions are judged by: their entities, or where they have none the markers before them."""
+    if ENTITIES not in batch.told:
+        return states[marked_places(batch)]
+    entities: Tensor = batch.told[ENTITIES]
+    return entities.view(len(batch.inputs), -1, entities.shape[-1])
 
 
 def marked(one: Segmented) -> MarkedText:

@@ -36,7 +36,7 @@ from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.spans import span_means
 from wellread.tasks.conll import Columns, NamedText, Span
 from wellread.tasks.crops import keep_pieces, window_around
-from wellread.tasks.entities import ENTITIES, entity_masks, takes_entities
+from wellread.tasks.entities import ENTITIES, masks_of, with_entities
 from wellread.tasks.task import Batch, in_full
 
 _AT_ONCE = 1 << 14
@@ -123,8 +123,8 @@ class ChunkHead(nn.Module):
     ) -> Float[Tensor, "span count"]:
         """One row of scores for each span of pieces first … last."""
         if self.dense is None:
-            assert entities is not None
-            seen = torch.cat((states[firsts], states[lasts], entities), 1)
+            spans = span_means(states, firsts, lasts) if entities is None else entities  # LUKE may be switched off
+            seen = torch.cat((states[firsts], states[lasts], spans), 1)
             return cast(Tensor, self.out(self.dropout(seen)))
         parts = linear(self.dropout(states), torch.cat(self.dense.weight.chunk(3, 1))).chunk(3, 1)
         made = parts[0][firsts] + parts[1][lasts] + span_means(parts[2], firsts, lasts) + self.dense.bias
@@ -156,7 +156,7 @@ class NamedEntities:
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """A score for each label, and for none."""
-        self._masks = entity_masks(encoder) if takes_entities(encoder) else None
+        self._masks = masks_of(encoder)
         width = int(encoder.config.hidden_size)
         return ChunkHead(width, 1 + len(self.labels), entities=self._masks is not None)
 
@@ -176,11 +176,9 @@ class NamedEntities:
                 for one, example, some in zip(batch.inputs, batch.example_of.tolist(), chunks, strict=True)
             ]
             target["classes"] = torch.from_numpy(np.concatenate(classes))
-        knowledge = dict(batch.knowledge)
         if self._masks is not None:
-            masks = torch.full((len(spans),), self._masks[0])
-            knowledge[ENTITIES] = {"text_of": input_of, "ids": masks, "spans": spans}  # type: ignore[assignment]
-        return replace(batch, target=target, knowledge=knowledge)
+            batch = with_entities(batch, input_of, torch.full_like(input_of, self._masks[0]), spans)
+        return replace(batch, target=target)
 
     def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy, the mean over all spans."""

@@ -45,6 +45,8 @@ class Kind:
     """How many texts the task is asked of at once."""
     offers: Callable[[TaskRecipe], tuple[str, ...]] = lambda recipe: ()
     """Knowledge bases whose candidates the task asks for, whatever the encoder is."""
+    own_entities: bool = False
+    """Whether the task itself gives entities to an encoder that takes them (LUKE)."""
 
 
 def train_file(recipe: TaskRecipe) -> str:

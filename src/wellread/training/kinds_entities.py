@@ -69,6 +69,7 @@ KINDS: dict[str, Kind] = {
         example=_sentence,
         join=lambda task, answers: answers,
         tell=lambda task, answers: task.tell(answers),
+        own_entities=True,
     ),
     "record": Kind(
         _read_questions,
@@ -76,6 +77,7 @@ KINDS: dict[str, Kind] = {
         _build_cloze,
         _write_cloze,
         has_gold=lambda question: bool(question.answers),
+        own_entities=True,
     ),
 }
 """The tasks of this family, by the name that a recipe has for them."""

@@ -13,7 +13,7 @@
     [schedule]
     epochs = 3
 
-`infusion` is "none" for the plain encoder: then nothing of [maps], [kam] and [knowbert] is looked at.
+`infusion` is "none" for the plain encoder: then nothing of [maps], [kam], [knowbert] and [luke] is looked at.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from wellread.tasks.relations import RelationOptions
 from wellread.tasks.senses import SenseOptions
 from wellread.tasks.task import Pooling
 from wellread.tasks.wic import WicOptions
+from wellread.training.entities import LukeOptions
 from wellread.training.schedule import Schedule
 
-INFUSIONS = ("kam", "knowbert")
+INFUSIONS = ("kam", "knowbert", "luke")
 """What a recipe can lend an encoder; several are joined by "+"."""
 
 
@@ -209,7 +210,7 @@ class TaskRecipe:
     "masking", "lama", "ner", "record", "tacred", "semeval2010", "entity-types", "fact-probe", "senses", "wic",
     "wic-tsv"; see `training.tasks`."""
     infusion: str = "none"
-    """What the encoder is lent: "none", "kam", "knowbert", or both as "kam+knowbert"."""
+    """What the encoder is lent: "none", "kam", "knowbert", "luke", or several, as in "kam+knowbert"."""
     batch: int = 16
     """Examples read together."""
     data: Data = field(default_factory=lambda: Data(develop=500))
@@ -222,6 +223,8 @@ class TaskRecipe:
     """Where the knowledge bases of KnowBERT, and of tasks that ask for candidates, are."""
     knowbert: dict[str, KnowBertConfig] = field(default_factory=dict)
     """KnowBERT's layer for each knowledge base, by its name in [offers]: [knowbert.wordnet]."""
+    luke: LukeOptions = field(default_factory=LukeOptions)
+    """How LUKE takes entities, and where they come from."""
     labelled: LabelledOptions = field(default_factory=LabelledOptions)
     relevance: RelevanceOptions = field(default_factory=RelevanceOptions)
     questions: QuestionOptions = field(default_factory=QuestionOptions)
@@ -247,6 +250,10 @@ class TaskRecipe:
             raise UsageError(f"infusion is {self.infusion!r}; name each once")
         if "knowbert" in self.infusions and not self.knowbert:
             raise UsageError("knowbert is lent no knowledge base; say which, and after which layer: [knowbert.wordnet]")
+        if "luke" in self.infusions and self.luke.links and find_kind(self.task).own_entities:
+            raise UsageError(
+                f"{self.task} asks about mentions by entities of its own; leave luke.kb and luke.given out"
+            )
         if self.kam.maps:
             raise UsageError(f"kam.maps is {list(self.kam.maps)}; say which maps there are in [maps], as maps.maps")
 

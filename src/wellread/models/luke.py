@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -143,8 +142,7 @@ class Luke(Infusion):
         self._check(told, flow.packing)
         counts = torch.bincount(told["text_of"], minlength=len(flow.packing.lengths))
         packing = Packing.of(counts, counts.device)
-        ask = partial(self.ask, len(flow.packing.text_of)) if self.config.aware else None
-        return Guests(self.embed(told), packing, stay=ENTITIES, ask=ask)
+        return Guests(self.embed(told), packing, stay=ENTITIES, ask=self.ask if self.config.aware else None)
 
     def embed(self, told: Mapping[str, Tensor]) -> Float[Tensor, "entity dim"]:
         """Entities as they enter the first layer."""
@@ -160,15 +158,19 @@ class Luke(Infusion):
         return made
 
     def ask(
-        self, words: int, layer: int, states: Float[Tensor, "position dim"], query: Float[Tensor, "position head dim"]
+        self,
+        layer: int,
+        words: Float[Tensor, "piece dim"],
+        entities: Float[Tensor, "entity dim"],
+        query: Float[Tensor, "piece head dim"],
     ) -> Queries:
-        """What so many words and the entities behind them ask each other in a layer."""
-        queries, shape = cast(EntityQueries, self.queries[layer]), query.shape[1:]
+        """What words and entities ask each other in a layer, which has its own queries of words for words."""
+        own, shape = cast(EntityQueries, self.queries[layer]), query.shape[1:]
         return Queries(
-            query[:words],
-            queries.entity_to_word(states[words:]).unflatten(-1, shape),
-            queries.word_to_entity(states[:words]).unflatten(-1, shape),
-            queries.entity_to_entity(states[words:]).unflatten(-1, shape),
+            query,
+            own.entity_to_word(entities).unflatten(-1, shape),
+            own.word_to_entity(words).unflatten(-1, shape),
+            own.entity_to_entity(entities).unflatten(-1, shape),
         )
 
     def predict(self, states: Float[Tensor, "entity dim"]) -> Float[Tensor, "entity row"]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -30,10 +30,10 @@ _CACHE_BYTES = 1 << 21
 
 
 Asks = Callable[
-    [int, Float[Tensor, "position dim"], Float[Tensor, "position head dim"]],
+    [int, Float[Tensor, "piece dim"], Float[Tensor, "guest dim"], Float[Tensor, "piece head dim"]],
     Queries,
 ]
-"""A layer, the states of all pieces and guests, and their queries by the layer's own projection -> how they ask."""
+"""A layer, the states of pieces and of guests, and the layer's own queries of pieces -> how they ask each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,29 +270,74 @@ class Place:
         """Whether this attention is not simply the encoder's own."""
         return self.flow.keep_attention or self.flow.guests is not None or bool(self.flow.attending(self.layer))
 
+    @property
+    def asks(self) -> bool:
+        """Whether guests say how pieces and they ask each other."""
+        return self.flow.guests is not None and self.flow.guests.ask is not None
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it goes text by text, with its own gradients
     def attend(
         self,
         module: nn.Module,
-        query: Float[Tensor, "one head piece dim"],
-        key: Float[Tensor, "one head piece dim"],
-        value: Float[Tensor, "one head piece dim"],
+        query: Float[Tensor, "one head position dim"],
+        key: Float[Tensor, "one head position dim"],
+        value: Float[Tensor, "one head position dim"],
         *,
         scaling: float | None,
         dropout: float,
-    ) -> Float[Tensor, "one piece head dim"]:
+    ) -> Float[Tensor, "one position head dim"]:
         """Attention within each text, with its guests and by the scores that infusions make of it."""
-        flow, heads, dim = self.flow, query.shape[1], query.shape[-1]
-        scaling = dim**-0.5 if scaling is None else scaling
-        asked = flow.attending(self.layer)
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         lines = [part.squeeze(0).transpose(0, 1) for part in (query, key, value)]
-        asks = self._ask(lines[0])
-        if asks is not None and flow.guests is not None and not asked and not flow.keep_attention:
-            words, entities = (packing.lengths.tolist() for packing in (flow.packing, flow.guests.packing))
-            mixed_line = entity_attention(asks, lines[1], lines[2], words, entities, scaling=scaling, drop=dropout)
-            return mixed_line[None]
+        asks = None
+        if self.flow.stays:
+            own, rest = self.split(lines[0])
+            asks = self._ask(*self.split(cast(Tensor, self.states)), own) if self.asks else Queries(own, rest)
+        return self._attend(module, asks, lines, scaling, dropout)[None]
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def attend_as_asked(
+        self,
+        states: tuple[Float[Tensor, "piece dim"], Float[Tensor, "guest dim"]],
+        query: Float[Tensor, "piece head dim"],
+        key: Float[Tensor, "position head dim"],
+        value: Float[Tensor, "position head dim"],
+        *,
+        scaling: float,
+        dropout: float,
+    ) -> Float[Tensor, "position head dim"]:
+        """The same, where guests say how they ask; then the layer's own queries are needed of pieces alone."""
+        return self._attend(None, self._ask(*states, query), [query, key, value], scaling, dropout)
+
+    def _ask(
+        self,
+        pieces: Float[Tensor, "piece dim"],
+        guests: Float[Tensor, "guest dim"],
+        query: Float[Tensor, "piece head dim"],
+    ) -> Queries:
+        ask = cast(Asks, cast(Guests, self.flow.guests).ask)
+        return ask(self.layer, pieces, guests, query)
+
+    def split(self, states: Float[Tensor, "position dim"]) -> tuple[Tensor, ...]:
+        """The states of pieces, and of guests that stay; cut at once, so that their gradient is put together once."""
+        count = len(self.flow.packing.text_of)
+        return states.split_with_sizes((count, len(states) - count))
+
+    def _attend(
+        self,
+        module: nn.Module | None,
+        asks: Queries | None,
+        lines: list[Float[Tensor, "position head dim"]],
+        scaling: float,
+        dropout: float,
+    ) -> Float[Tensor, "position head dim"]:
+        flow, (heads, dim) = self.flow, lines[1].shape[1:]
+        asked = flow.attending(self.layer)
         second = None
-        if asks is not None:
+        if asks is not None and flow.guests is not None:
+            if not asked and not flow.keep_attention:
+                words, entities = (packing.lengths.tolist() for packing in (flow.packing, flow.guests.packing))
+                return entity_attention(asks, lines[1], lines[2], words, entities, scaling=scaling, drop=dropout)
             lines[0], second = asks.lines()
         alone = asked[0].attend if len(asked) == 1 and not flow.keep_attention and second is None else None
         chunks, mixed = flow.paths[0], []
@@ -315,23 +360,13 @@ class Place:
                     self._keep(chunk, weights)
             mixed.append(made.transpose(1, 2).reshape(-1, heads, dim))
         joined = torch.cat(mixed) if len(mixed) > 1 else mixed[0]
-        return (joined if flow.back is None else joined.index_select(0, flow.back))[None]
+        return joined if flow.back is None else joined.index_select(0, flow.back)
 
-    def _ask(self, query: Float[Tensor, "position head dim"]) -> Queries | None:
-        """How pieces and guests that stay ask each other."""
-        guests = self.flow.guests
-        if guests is None or guests.stay is None:
-            return None
-        if guests.ask is not None and self.states is not None:
-            return guests.ask(self.layer, self.states, query)
-        count = len(self.flow.packing.text_of)
-        return Queries(query[:count], query[count:])
-
-    def _laid(self, module: nn.Module, *parts: Float[Tensor, "position head dim"]) -> Iterator[Tensor]:
+    def _laid(self, module: nn.Module | None, *parts: Float[Tensor, "position head dim"]) -> Iterator[Tensor]:
         """Queries, keys and values as the chunks take them; those of passing guests by the layer's own projections."""
         guests, (_, rows, columns) = self.flow.guests, self.flow.paths
         for part, name, line in zip(parts, self.projections, (rows, columns, columns), strict=True):
-            if guests is None or self.flow.stays:
+            if guests is None or module is None or self.flow.stays:
                 yield self._lay(line, part)
             else:
                 states = guests.states if line.taken is None else guests.states[line.taken]
@@ -340,8 +375,7 @@ class Place:
     def _lay(self, line: Line, part: Float[Tensor, "position head dim"]) -> Float[Tensor, "place head dim"]:
         if not self.flow.stays:
             return line.lay(part, None)
-        count = len(self.flow.packing.text_of)
-        return line.lay(part[:count], part[count:])
+        return line.lay(*self.split(part))
 
     def _guest_mask(self, chunk: Chunk) -> Bool[Tensor, "text one one column"]:
         """The columns of guests."""

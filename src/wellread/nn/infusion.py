@@ -28,6 +28,7 @@ from transformers.utils.generic import can_return_tuple
 
 from wellread import config as settings
 from wellread.errors import UsageError
+from wellread.nn.entity_attention import asking_class
 from wellread.nn.flow import Flow, Guests, Infusion, Place
 from wellread.nn.packing import PACKED, Packing, first_position
 
@@ -49,6 +50,8 @@ class Family:
     projections: tuple[str, str, str]
     typed: bool = True
     """Whether pieces have types (of the first or the second segment)."""
+    asking: str | None = "attention.self"
+    """Where a layer has its attention, if that can leave it to guests how they ask; else it makes queries in vain."""
 
 
 _BERT = ("query", "key", "value")
@@ -57,7 +60,7 @@ FAMILIES = {
     "roberta": Family("Roberta", "encoder.layer", _BERT),
     "xlm-roberta": Family("XLMRoberta", "encoder.layer", _BERT),
     "electra": Family("Electra", "encoder.layer", _BERT),
-    "distilbert": Family("DistilBert", "transformer.layer", ("q_lin", "k_lin", "v_lin"), typed=False),
+    "distilbert": Family("DistilBert", "transformer.layer", ("q_lin", "k_lin", "v_lin"), typed=False, asking=None),
 }
 HEADS = (
     "Model",
@@ -223,6 +226,10 @@ class InfusedEncoder(Infused):
         """Have these infusions, instead of those that were here."""
         device: Any = self.embeddings.word_embeddings.weight.device  # type: ignore[union-attr]
         self.infusions = infusions.to(device).train(cast(nn.Module, self).training)
+        if self.family.asking is not None:
+            for layer in self.layers:
+                attention = layer.get_submodule(self.family.asking)
+                attention.__class__ = asking_class(type(attention))
 
     @contextmanager
     def without(self, *kinds: str) -> Iterator[None]:

@@ -28,9 +28,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, gelu
 from wellread.errors import UsageError
 from wellread.evaluation.answers import normalise
 from wellread.mentions.segments import Segmented, Segmenter
+from wellread.models.luke import ENTITIES
 from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.spans import span_means
-from wellread.tasks.entities import ENTITIES, masks_of, with_entities
+from wellread.tasks.entities import masks_of, with_entities
 from wellread.tasks.record import PLACEHOLDER, ClozeQuestion, Span, score_record
 from wellread.tasks.task import Batch, check_room
 from wellread.tasks.words import mask_of

@@ -32,8 +32,9 @@ from torch import Tensor, nn
 
 from wellread.errors import InputError, UsageError
 from wellread.mentions.segments import Segmented, Segmenter
+from wellread.models.luke import ENTITIES
 from wellread.tasks.crops import keep_pieces, window_around
-from wellread.tasks.entities import ENTITIES, with_entities
+from wellread.tasks.entities import with_entities
 from wellread.tasks.task import Batch
 
 Span = tuple[int, int]
@@ -103,8 +104,8 @@ class Marker:
     def _marked(self, one: Segmented, mentions: tuple[Span, ...], longest: int | None) -> MarkedText:
         spans = [_pieces_of(one, *mention) for mention in mentions]
         if longest is not None and len(one) + self.ids.size > longest:
-            edges = min(first for first, _ in spans), max(last for _, last in spans)
-            kept = window_around(one, *edges, longest - self.ids.size)
+            first, last = min(first for first, _ in spans), max(last for _, last in spans)
+            kept = window_around(one, first, last, longest - self.ids.size)
             one = keep_pieces(one, kept)
             # The place of a piece among those that are left; of one that is cut off, the end of what is left.
             spans = [(int(np.searchsorted(kept, first)), int(np.searchsorted(kept, last))) for first, last in spans]

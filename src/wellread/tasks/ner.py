@@ -32,11 +32,12 @@ from torch.nn.functional import cross_entropy, gelu, linear
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk, score_chunks
 from wellread.mentions.segments import Segmented, Segmenter
+from wellread.models.luke import ENTITIES
 from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.spans import span_means
 from wellread.tasks.conll import Columns, NamedText, Span
 from wellread.tasks.crops import keep_pieces, window_around
-from wellread.tasks.entities import ENTITIES, masks_of, with_entities
+from wellread.tasks.entities import masks_of, with_entities
 from wellread.tasks.task import Batch, in_full
 
 _AT_ONCE = 1 << 14

@@ -78,9 +78,9 @@ def vocabulary_of(recipe: TaskRecipe) -> EntityVocabulary:
 
 def luke_config(recipe: TaskRecipe, before: Mapping[str, Infusion]) -> LukeConfig:
     """As the encoder has it, if it has learned to take entities; with the rows that the task needs."""
-    old: Any = before.get("luke")
+    old = before.get("luke")
     rows, aware = len(vocabulary_of(recipe)), recipe.luke.aware
-    if old is None:
+    if not isinstance(old, Luke):
         return LukeConfig(entities=rows, dim=recipe.luke.dim, aware=aware)
     return replace(old.config, entities=rows, aware=aware, predicts=False)
 

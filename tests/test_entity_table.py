@@ -7,19 +7,19 @@ import torch
 from tests.asking import tiny_encoder
 from wellread.errors import UsageError
 from wellread.knowledge.vocabulary import EntityVocabulary
-from wellread.models.entity_table import carry_over, copy_mask, luke_of, start_table
+from wellread.models.entity_table import carry_over, copy_mask, luke_in, start_table
 from wellread.models.luke import LukeConfig
 from wellread.nn.infusion import infuse
 
 
 def luke(entities=6, seed=0, **options):
     torch.manual_seed(seed)
-    return luke_of(infuse(tiny_encoder(), [LukeConfig(entities=entities, dim=8, **options)]))
+    return luke_in(infuse(tiny_encoder(), [LukeConfig(entities=entities, dim=8, **options)]))
 
 
 def test_an_encoder_that_takes_no_entities_has_no_table():
-    assert luke_of(tiny_encoder()) is None
-    assert luke_of(tiny_encoder(knowing=True)) is None
+    assert luke_in(tiny_encoder()) is None
+    assert luke_in(tiny_encoder(knowing=True)) is None
     assert luke() is not None
 
 
@@ -48,7 +48,7 @@ def test_what_has_no_place_is_told():
 def test_a_table_that_does_not_fit_is_refused():
     with pytest.raises(UsageError, match="has 6 rows, more than the 5 of the vocabulary"):
         carry_over(luke(5), luke())
-    other = luke_of(infuse(tiny_encoder(), [LukeConfig(entities=6, dim=4)]))
+    other = luke_in(infuse(tiny_encoder(), [LukeConfig(entities=6, dim=4)]))
     with pytest.raises(UsageError, match="rows of 8 numbers; set dim = 8"):
         carry_over(other, luke())
 

@@ -18,7 +18,7 @@ _BY_ROW = ("table.weight", "prediction.bias")
 """What has a row, or a number, for each entity."""
 
 
-def luke_of(encoder: PreTrainedModel | InfusedEncoder) -> Luke | None:
+def luke_in(encoder: PreTrainedModel | InfusedEncoder) -> Luke | None:
     """An encoder's infusion of entities, if it has one."""
     infusions: Iterable[object] = getattr(encoder, "infusions", ())
     return next((part for part in infusions if isinstance(part, Luke)), None)

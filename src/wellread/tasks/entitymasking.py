@@ -31,7 +31,7 @@ from torch.nn.functional import cross_entropy
 from wellread.errors import UsageError
 from wellread.knowledge.linked import BEGINS, SPECIAL, LinkedWindows, Window
 from wellread.knowledge.vocabulary import EntityVocabulary
-from wellread.models.entity_table import luke_of
+from wellread.models.entity_table import luke_in
 from wellread.models.luke import ENTITIES, EntityPrediction, Luke
 from wellread.nn.blockwise import cross_entropy_over_rows, score_rows
 from wellread.nn.packing import Packing
@@ -179,7 +179,7 @@ class EntityMaskingLearner:
         """`model` is an encoder with LUKE's infusion, and its head for entities, and a `WordHead`."""
         self.masking, self.model, self.windows, self.dev = masking, model, windows, dev
         self.batch, self.seed = batch, seed
-        found = luke_of(model.encoder)
+        found = luke_in(model.encoder)
         if found is None or found.prediction is None:
             raise UsageError("the encoder takes no entities, or cannot guess them; infuse LukeConfig(predicts=True)")
         if found.config.entities != len(masking.vocabulary):
@@ -191,7 +191,7 @@ class EntityMaskingLearner:
     @property
     def luke(self) -> Luke:
         """The encoder's infusion."""
-        found = luke_of(self.model.encoder)
+        found = luke_in(self.model.encoder)
         assert found is not None
         return found
 

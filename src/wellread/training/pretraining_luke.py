@@ -53,7 +53,7 @@ from wellread.knowledge.linked import LinkedWindows
 from wellread.knowledge.vectors import EntityVectors
 from wellread.knowledge.vocabulary import EntityVocabulary, Unknown
 from wellread.mentions.marked import MarkCutter
-from wellread.models.entity_table import carry_over, copy_mask, luke_of, start_table
+from wellread.models.entity_table import carry_over, copy_mask, luke_in, start_table
 from wellread.models.luke import Luke, LukeConfig
 from wellread.nn.encoders import find_encoder, load_encoder, load_tokenizer, silence
 from wellread.nn.infusion import InfusedEncoder, infuse
@@ -237,12 +237,12 @@ class LukePretraining:
     def _build(self) -> tuple[Reader, bool]:
         recipe = self.recipe
         encoder = load_encoder(recipe.encoder.name)
-        old = luke_of(encoder)
+        old = luke_in(encoder)
         self.has_table = old is not None
         seed_all(recipe.schedule.seed)
         settings = LukeConfig(entities=len(self.vocabulary), dim=recipe.dim, aware=recipe.aware, predicts=True)
         infuse(encoder, [settings])
-        luke = cast(Luke, luke_of(encoder))
+        luke = cast(Luke, luke_in(encoder))
         if recipe.entities.start:
             self._start(luke)
         if old is not None and (left := carry_over(luke, old)):

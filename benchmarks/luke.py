@@ -3,7 +3,7 @@
 Bars, base size, one thread: 8 × (128 words + 32 entities), 50-100 % long: forward and training step ≥ 1.25 × as fast as
 transformers' LUKE; 2 × (512 + 128): ≥ 1.4 ×; as in NER, 4 × (128 + 128), 30-100 % long: ≥ 1.5 ×. And ≤ 1.15 × the time
 of a plain encoder (ours, packed) that reads words alone, as many as words and entities together. Weights are random,
-the same in both; six of twelve layers (two in a quick run). In every round all contenders take turns, in an order that
+the same in both; four of twelve layers (two in a quick run). In every round all contenders take turns, in an order that
 is drawn anew; each figure is the median over rounds of the ratio of processor times in the same round. Theirs takes two
 turns: how far its ratio to itself lies from 1 is the noise of the measure.
 """
@@ -43,14 +43,15 @@ def main(given: Sequence[str] | None = None) -> int:
     report = Report("luke", options.quick)
     torch.set_num_threads(1)
     logging.set_verbosity_error()
-    layers = 2 if options.quick else 6
+    logging.disable_progress_bar()
+    layers = 2 if options.quick else 4
     theirs, ours, plain = _models(layers)
     report.about = {"models": f"base size, {layers} layers, random weights, {_ENTITIES} entities"}
     noise = []
     for name, texts, words, entities, least, bar in _CASES[:1] if options.quick else _CASES:
         inputs = _draw(texts, words, entities, least)
         whole = _draw(texts, words + entities, 0, least, like=inputs)
-        rounds = 2 if options.quick else 15
+        rounds = 2 if options.quick else 9
         for what, make in (("forward", _forward), ("training", _step)):
             works = {
                 "plain": make(theirs, inputs),  # all others are held against it

@@ -94,7 +94,7 @@ def labels(head: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
         asked = [(torch.rand(part.shape) < 0.5) & (part > 0) for part in (mask, there)]
         return {"labels": words.where(asked[0], -100), "entity_labels": entities.where(asked[1], -100)}
     if head == "ForQuestionAnswering":
-        return {"start_positions": torch.tensor([0, 1, 2, 0]), "end_positions": torch.tensor([1, 3, 2, 1])}
+        return {f"{end}_positions": torch.randint(0, min(LENGTHS), (len(mask),)) for end in ("start", "end")}
     shapes = {"ForTokenClassification": mask, "ForEntitySpanClassification": there}
     if head in shapes:
         return {"labels": torch.randint(0, 3, shapes[head].shape).where(shapes[head] > 0, -100)}

@@ -213,7 +213,7 @@ def _complete(weights: Weights, told: dict[str, Any], folder: Path) -> None:
         if MASK2 in names:
             table[names[MASK2]] = table[names[MASK]]
     if "lm_head.bias" not in weights and "lm_head.decoder.bias" in weights:
-        weights["lm_head.bias"] = weights["lm_head.decoder.bias"]
+        weights["lm_head.bias"] = weights["lm_head.decoder.bias"].clone()  # one tensor would be saved but once
 
 
 def _our_config(
@@ -266,16 +266,15 @@ def _head_table(made: type[PreTrainedModel], head: str) -> dict[str, str]:
 
 
 def _build(made: type[PreTrainedModel], config: PreTrainedConfig, weights: Weights, folder: Path) -> PreTrainedModel:
-    with silence():
-        loaded: Any = made.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True)
+    refusal = "its config.json and weights must be of one model: copy or download it again"
+    try:
+        with silence():
+            loaded: Any = made.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True)
+    except RuntimeError as error:  # sizes that differ
+        raise InputError(f"{folder} has weights of another size than it says; {refusal}") from error
     model, report = loaded
-    missing = [name for name in report["missing_keys"] if "pooler" not in name]
-    if missing or report["mismatched_keys"]:
-        wrong = missing or [str(found[0]) for found in report["mismatched_keys"]]
-        raise InputError(
-            f"{folder} lacks weights of its model, or has them in another size: {some(sorted(wrong))}; its config.json "
-            "and weights must be of one model: copy or download it again"
-        )
+    if missing := sorted(name for name in report["missing_keys"] if "pooler" not in name):
+        raise InputError(f"{folder} lacks weights of its model: {some(missing)}; {refusal}")
     return cast(PreTrainedModel, model)
 
 

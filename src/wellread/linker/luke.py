@@ -212,7 +212,7 @@ class LukeReader:
         weighed = scores + self.trust * np.log(priors[known])
         log_p = np.log(priors)
         log_p[known] = weighed - np.logaddexp.reduce(weighed) + math.log(priors[known].sum())
-        return np.minimum(log_p, 0.0)
+        return np.asarray(np.minimum(log_p, 0.0))
 
     def _settle(self, window: _Window, steps: int) -> None:
         """Link the surest of the mentions that are open: all of them in the last step."""
@@ -290,11 +290,12 @@ def load_reader(
     name: str,
 ) -> LukeReader:
     """A reader for inference, by the folder of its model."""
-    encoder = cast(InfusedEncoder, load_encoder(str(folder)).eval())
+    encoder = load_encoder(str(folder))
+    encoder.train(False)
     longest = min(_LONGEST, positions_of(str(folder)))
     vocabulary = EntityVocabulary.load(folder).named_by(kb)
     return LukeReader(
-        encoder,
+        cast(InfusedEncoder, encoder),
         MarkCutter(load_tokenizer(str(folder)), longest=longest, most=128),
         vocabulary,
         kb,

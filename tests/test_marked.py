@@ -153,6 +153,13 @@ def test_what_cannot_fit_is_told():
     assert [(lost.mark.start, lost.why) for lost in cut.lost] == [(33, "an input has no room for it beside the others")]
 
 
+def test_of_too_many_marks_at_one_place_the_first_are_kept():
+    marks = [Mark(0, 5, 14, gold=(str(number),)) for number in range(3)]
+    cut = MarkCutter(tokenizer(), longest=8, most=2).cut("avon brno cork dover essen fargo genoa", marks=marks)
+    assert [mark for one in cut.windows for mark in one.marks] == marks[:2]
+    assert [lost.mark for lost in cut.lost] == marks[2:]
+
+
 def test_a_question_is_whole_in_every_window_of_its_passage():
     marks = [Mark(0, 0, 3), Mark(1, 0, 4), Mark(1, 20, 24)]
     cut = MarkCutter(TOKENIZER, longest=11).cut("who is avon", "rome is near the old city of brno", marks=marks)

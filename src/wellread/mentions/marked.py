@@ -158,7 +158,7 @@ class MarkCutter:
         free = len(segments[last]) if room is None else room - sum(len(segment) for segment in segments[:last])
         ranges: list[tuple[int, int]] = [parts[last]]
         if windows:
-            if free <= shared:
+            if free <= shared and len(segments[last]) > free:
                 raise UsageError(
                     f"inputs of {self.longest} pieces that share {shared} have {max(free, 0)} for a text beside "
                     f"{short(texts[0], 60)!r}; let longest be more, or shared less"
@@ -251,31 +251,32 @@ def _ranges(
     for first, last in marks.tolist():
         if last - first <= room:
             apart[first + 1 : last] = False
+    fine = [np.flatnonzero(places) for places in (whole & apart, apart)]
     begin = 0
     while True:
-        end = min(begin + room, pieces)
-        if most is not None:
-            end = _with_room(begin, end, marks, most)
-        if end < pieces:
-            fine = [np.flatnonzero(ok[begin + 1 : end + 1]) for ok in (whole & apart, apart)]
-            end = next((begin + 1 + int(places[-1]) for places in fine if len(places)), end)
+        full = min(begin + room, pieces)
+        least = full if most is None else _with_room(begin, full, marks, most)
+        found = (_last(places, begin, end) for end in dict.fromkeys((least, full)) for places in fine)
+        end = next((place for place in found if place is not None), full)
         yield begin, end
         if end >= pieces:
             return
-        again = end
-        if shared:
-            fitting = np.flatnonzero((whole & apart)[: end - shared + 1])
-            again = max(int(fitting[-1]) if len(fitting) else end, begin + 1)
-        begin = again
+        again = _last(fine[0], begin, end - shared) if shared and least == full else end
+        begin = begin + 1 if again is None else again
+
+
+def _last(places: NDArray[np.int64], begin: int, end: int) -> int | None:
+    """The last of ascending places that is behind `begin` and not behind `end`."""
+    at = int(np.searchsorted(places, end, side="right")) - 1
+    return int(places[at]) if at >= 0 and places[at] > begin else None
 
 
 def _with_room(begin: int, end: int, marks: NDArray[np.int64], most: int) -> int:
-    """An end that leaves no more than so many marks inside, if there is one."""
+    """An end that leaves no more than so many marks inside."""
     inside = np.sort(marks[(marks[:, 0] >= begin) & (marks[:, 1] <= end), 1])
     if len(inside) <= most:
         return end
-    fewer = int(inside[most]) - 1
-    return fewer if fewer > begin else end
+    return int(inside[most]) - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class EntityMasking:
                 raise UsageError(f"{name} is {share}; expected a share to mask, between 0 and 1")
         _, self.mask_id = mask_of(tokenizer)
         self.ordinary = np.array(ordinary_ids(tokenizer), np.int64)
-        self.pieces = tokenizer.get_vocab_size()
+        self.pieces = max(tokenizer.get_vocab().values()) + 1
         self.vocabulary, self.words, self.entities = vocabulary, words, entities
 
     def mask(self, window: Window, chance: np.random.Generator) -> MaskedWindow:

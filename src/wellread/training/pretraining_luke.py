@@ -280,7 +280,8 @@ class LukePretraining:
         pieces, rows = (torch.from_numpy(some).float() for some in learner.frequencies)
         if not self.has_head:
             bias = cast(WordHead, self.reader.head).bias
-            bias[: len(pieces)] = pieces[: len(bias)]
+            bias.fill_(float(pieces.min()))  # an encoder may have more embeddings than there are pieces
+            bias[: len(pieces)] = pieces
         if not self.has_table and learner.luke.prediction is not None:
             learner.luke.prediction.bias.copy_(rows)
 

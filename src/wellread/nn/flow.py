@@ -318,10 +318,11 @@ class Place:
         ask = cast(Asks, cast(Guests, self.flow.guests).ask)
         return ask(self.layer, pieces, guests, query)
 
-    def split(self, states: Float[Tensor, "position dim"]) -> tuple[Tensor, ...]:
+    def split(self, states: Float[Tensor, "position ..."]) -> tuple[Tensor, Tensor]:
         """The states of pieces, and of guests that stay; cut at once, so that their gradient is put together once."""
         count = len(self.flow.packing.text_of)
-        return states.split_with_sizes((count, len(states) - count))
+        pieces, guests = states.split_with_sizes((count, len(states) - count))
+        return pieces, guests
 
     def _attend(
         self,

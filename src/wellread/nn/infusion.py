@@ -229,7 +229,8 @@ class InfusedEncoder(Infused):
         if self.family.asking is not None:
             for layer in self.layers:
                 attention = layer.get_submodule(self.family.asking)
-                attention.__class__ = asking_class(type(attention))
+                kind: Any = type(attention)
+                attention.__class__ = asking_class(kind)
 
     @contextmanager
     def without(self, *kinds: str) -> Iterator[None]:

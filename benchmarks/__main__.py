@@ -16,6 +16,7 @@ from benchmarks import (
     infusion,
     kar,
     linking,
+    luke,
     maps,
     matching,
     opening,
@@ -26,7 +27,7 @@ from benchmarks import (
 def main() -> int:
     """The first exit code that is not 0, else 0."""
     rooms = (matching, opening, building, indexing, encoding, reading, linking, accuracy)
-    more = (counting, maps, infusion, candidates, kar, graph, faults)
+    more = (counting, maps, infusion, candidates, kar, luke, graph, faults)
     codes = [benchmark.main(sys.argv[1:]) for benchmark in (*rooms, *more)]
     return next((code for code in codes if code), 0)
 

@@ -10,6 +10,7 @@ from wellread.training.compare import read_recipes
 from wellread.training.graph import GraphRecipe
 from wellread.training.linker import LinkerRecipe
 from wellread.training.pretraining import PretrainingRecipe
+from wellread.training.pretraining_luke import LukePretrainingRecipe
 from wellread.training.recipe import TaskRecipe
 
 FILES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
@@ -22,7 +23,7 @@ def test_every_recipe_is_one_of_a_linker_of_a_task_of_a_graph_of_pretraining_or_
         table = config.read_table(file)
         found += [kind for kind in ("arms", "task", "graph", "pretrain", "kb") if kind in table]
         if "arms" not in table:
-            config.read(kinds[found[-1]], file)
+            config.read(LukePretrainingRecipe if table.get("pretrain") == "luke" else kinds[found[-1]], file)
     assert len(found) == len(FILES) >= 8
 
 

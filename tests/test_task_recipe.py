@@ -19,7 +19,7 @@ from wellread import config
 from wellread.errors import InputError, UsageError
 from wellread.knowledge.maps import Lender, MapsConfig
 from wellread.pictures import plots
-from wellread.training import kinds_relations, kinds_senses
+from wellread.training import kinds_entities, kinds_relations, kinds_senses
 from wellread.training import task as module
 from wellread.training.recipe import Data, EncoderOptions, TaskRecipe
 from wellread.training.run import Run
@@ -244,7 +244,7 @@ def test_every_kind_of_task_learns_answers_scores_and_writes(tmp_path, encoder, 
 
 
 def test_the_kinds_tested_are_all_but_those_that_have_tests_of_their_own(tmp_path, encoder):
-    apart = {"masking", "lama", *kinds_relations.KINDS, *kinds_senses.KINDS}
+    apart = {"masking", "lama", *kinds_entities.KINDS, *kinds_relations.KINDS, *kinds_senses.KINDS}
     assert {recipe.task for recipe in recipes(tmp_path, encoder).values()} == KINDS.keys() - apart
 
 

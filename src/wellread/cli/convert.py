@@ -111,3 +111,28 @@ def linker(model: str, kb_name: str, folder: str, base: str | None, rank: int, t
         saved = shrink(model, kb, folder, base=base, rank=rank, tags=tags)
     lost = f"; the low rank leaves out up to {saved.error:.1%} of a weight's change" if saved.error > 1e-3 else ""
     console.note(f"the linker is in {folder} ({saved.bytes / 1e6:.1f} MB{lost})")
+
+
+@command.command("luke")
+@click.argument("source", metavar="FOLDER", type=click.Path())
+@click.option("--to", "folder", required=True, help="The model's folder, which must be new.")
+def luke(source: str, folder: str) -> None:
+    """Convert the LUKE or mLUKE in FOLDER: one of Hugging Face's layout to one of wellread's, and one of these back.
+
+    Outputs stay the same, under the head that the model was saved with. The authors' own files (metadata.json,
+    pytorch_model.bin, entity_vocab.tsv) are read, too. Tokenizer and entity vocabulary go along. Nothing is run.
+
+    \b
+    Examples:
+      wellread convert luke downloads/luke-base --to models/luke-base
+      wellread convert luke models/my-luke --to for-transformers/my-luke
+    """
+    from wellread import console
+    from wellread.models.luke_layout import convert_luke
+
+    made = convert_luke(source, folder)
+    loads = {
+        "wellread": f"wellread.models.luke_layout.load({folder!r})",
+        "transformers": f"transformers.AutoModel.from_pretrained({folder!r})",
+    }
+    console.note(f"the model is in {folder}; load it with: {loads[made]}")

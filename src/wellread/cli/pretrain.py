@@ -43,3 +43,34 @@ def knowbert(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bo
     if find_crew().is_main_process:
         console.print_table(("score", "development"), list(scores.items()))
         console.note(f"the encoder is in {to / MODEL}; a task's recipe takes it with: --set encoder.name={to / MODEL}")
+
+
+@command.command("luke")
+@click.argument("recipe", type=click.Path())
+@click.option("--to", "folder", help="The run's folder.  [default: runs/<name of the recipe>]")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting of the recipe.")
+@click.option("--anew", is_flag=True, help="Forget what is in the folder instead of going on with it.")
+def luke(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
+    """Give an encoder LUKE's entities and let it learn from linked text, as RECIPE (a TOML file) says.
+
+    Words and entities are masked, and both are guessed. First only what is new learns, then all weights. The text is
+    JSONL with mentions: what `wellread kb build wikipedia --paragraphs` writes, or your own, linked by `wellread link`.
+    The folder gets the resolved recipe, logs, scores, plots, and in `model` the encoder and its entity vocabulary.
+
+    \b
+    Examples:
+      wellread pretrain luke recipes/luke-schools.toml --to runs/luke
+      wellread link notes.txt --kb my.kb > linked.jsonl
+      wellread pretrain luke recipes/luke-schools.toml --set 'text.train=["linked.jsonl"]' --set text.root=.
+    """
+    from wellread import config, console
+    from wellread.training.loop import find_crew
+    from wellread.training.pretraining_luke import LukePretrainingRecipe, pretrain_luke
+    from wellread.training.task import MODEL
+
+    wanted = config.override(config.read(LukePretrainingRecipe, recipe), changes)
+    to = Path(folder) if folder is not None else Path("runs") / Path(recipe).stem
+    scores = pretrain_luke(wanted, to, resume=not anew)
+    if find_crew().is_main_process:
+        console.print_table(("score", "development"), list(scores.items()))
+        console.note(f"the encoder is in {to / MODEL}; a task's recipe takes it with: --set encoder.name={to / MODEL}")

@@ -6,8 +6,8 @@
 
 `model="elq"` reads the sentence (Li et al. 2020) and works with any KB, whose entities are encoded once. `"knowbert"`
 chooses among the meanings of every name (Peters et al. 2019), for WordNet's senses. `"prior"` links by name and
-popularity alone. A folder is a model that `wellread train linker` or `wellread convert elq` wrote, or an encoder with a
-knowledge layer.
+popularity alone. A folder is a model that `wellread train linker` or `wellread convert elq` wrote, an encoder with a
+knowledge layer, or one that guesses masked entities (LUKE: `wellread pretrain luke`, `wellread convert luke`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from wellread.text import Document
 if TYPE_CHECKING:
     from wellread.linker.elq import ElqReader
     from wellread.linker.knowbert import KnowBertReader
+    from wellread.linker.luke import LukeReader
 
 __all__ = ["Annotator", "Linker"]
 
@@ -42,7 +43,7 @@ _AT_ONCE = 256
 class Linker:
     """Links texts to one knowledge base."""
 
-    def __init__(self, kb: KnowledgeBase, reader: PriorReader | ElqReader | KnowBertReader) -> None:
+    def __init__(self, kb: KnowledgeBase, reader: PriorReader | ElqReader | KnowBertReader | LukeReader) -> None:
         self.kb, self.reader = kb, reader
 
     @classmethod
@@ -63,6 +64,7 @@ class Linker:
         trust: float | None = None,
         precision: Literal["auto", "fp32", "int8"] = "auto",
         tags: Literal["auto", "spacy", "none"] = "auto",
+        order: Literal["global", "local"] = "global",
         name: str | None = None,
     ) -> Linker:
         """A linker for a KB: a packaged one by its name ("wordnet", "vital"), or any by its path.
@@ -84,6 +86,11 @@ class Linker:
         For a knowledge layer: `threshold`, `overlaps`, `among`, `kinds` and `precision` as above, `nil=True` tells
         names that mean nothing of the KB, and `tags` says who tells the parts of speech that senses must have
         ("spacy", "none", or as the model was made).
+
+        For LUKE, which chooses among the candidates of given mentions: `mentions` and `reading` as for "prior",
+        `threshold`, `overlaps`, `nil`, `among` and `kinds` as above, `trust` is how much the prior counts (0: not at
+        all; 1 unless given), and `order` "global" links the surest mentions first and the others in their light,
+        "local" each by itself.
         """
         opened = kb if isinstance(kb, KnowledgeBase) else _open(kb)
         called = name if name is not None else opened.path.stem
@@ -96,6 +103,26 @@ class Linker:
                 reading = Reading(overlaps="all")
             reader = PriorReader(opened, reading=reading, threshold=threshold or 0.0, annotator=annotator, name=called)
             return cls(opened, reader)
+        if (folder := _luke_folder(model)) is not None:
+            from wellread.linker import luke
+            from wellread.linker.elq import of_kinds
+
+            return cls(
+                opened,
+                luke.load_reader(
+                    opened,
+                    folder,
+                    threshold=threshold,
+                    overlaps=overlaps,
+                    nil=nil,
+                    order=order,
+                    trust=trust,
+                    annotator=_annotator(mentions),
+                    reading=reading,
+                    among=among if kinds is None else of_kinds(opened, kinds, among),
+                    name=called,
+                ),
+            )
         if mentions != "names" or reading is not None:
             raise UsageError(
                 "this model finds its mentions itself; leave mentions and reading out, or take model prior"
@@ -178,6 +205,15 @@ def _batches(texts: Iterable[str], verb: str) -> Iterator[list[str]]:
     stream = iter(texts)
     while batch := list(islice(stream, _AT_ONCE)):
         yield batch
+
+
+def _luke_folder(model: str | Path) -> Path | None:
+    """The folder of a LUKE model; torch is loaded only where there may be one."""
+    if str(model) == "luke" or any((Path(model) / part / "entity_vocab.json").is_file() for part in ("", "model")):
+        from wellread.linker.luke import find_folder
+
+        return find_folder(model)
+    return None
 
 
 def _usual(kb: KnowledgeBase) -> str:

@@ -80,7 +80,7 @@ def _softmax(scores: Scores, column_mask: Bool[Tensor, "text column"] | None) ->
     return torch.softmax(scores, -1)
 
 
-def _drop(weights: Tensor, share: float) -> tuple[Tensor, float]:
+def drop_weights(weights: Tensor, share: float) -> tuple[Tensor, float]:
     """Weights of which a share is zero, and by how much the others are to grow.
 
     Chances of 16 bits are drawn four at a time, which takes a quarter of the time of `dropout`; the share is met to
@@ -95,7 +95,7 @@ def _drop(weights: Tensor, share: float) -> tuple[Tensor, float]:
     return weights * kept, 1 / (1 - share) if share < 1 else 0.0
 
 
-def _through_softmax(d_dropped: Scores, weights: Scores, dropped: Scores) -> Scores:
+def through_softmax(d_dropped: Scores, weights: Scores, dropped: Scores) -> Scores:
     """The gradient of scores, in the place of that of the dropped weights (times their growth)."""
     if dropped is weights:
         return torch._softmax_backward_data(d_dropped, weights, -1, weights.dtype)
@@ -161,7 +161,7 @@ class _Convolved(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         scores = conv2d(_buffer(query, key, scaling, maps, below, own, carry), kernel, padding=1)
         weights = _softmax(scores[:, :, :mixed_rows], column_mask).to(value.dtype)
-        dropped, growth = _drop(weights, drop)
+        dropped, growth = drop_weights(weights, drop)
         ctx.save_for_backward(query, key, value, maps, kernel, below, own, carry, weights, dropped)
         ctx.scaling, ctx.growth, ctx.dropping = scaling, growth, drop > 0
         ctx.set_materialize_grads(False)
@@ -175,7 +175,7 @@ class _Convolved(torch.autograd.Function):
         if d_mixed is not None:
             d_value = _multiply(_laid(value, value.shape[2]), dropped.transpose(2, 3), d_mixed, ctx.growth)
             through = _multiply(torch.empty_like(weights), d_mixed, value.transpose(2, 3), ctx.growth)
-            through = _through_softmax(through, weights, dropped if ctx.dropping else weights)
+            through = through_softmax(through, weights, dropped if ctx.dropping else weights)
             if more := query.shape[2] - through.shape[2]:
                 through = pad(through, (0, 0, 0, more))
             d_scores = through if d_scores is None else d_scores + through
@@ -209,7 +209,7 @@ class _Packed(torch.autograd.Function):
         for asks, asked, values, into in _texts(lengths, query, key, value, mixed):
             scores = query.new_empty(*asks.shape[:2], asked.shape[1])
             weights = scores.baddbmm_(asks, asked.transpose(1, 2), beta=0, alpha=scaling).softmax(-1)
-            dropped, growth = _drop(weights, drop)
+            dropped, growth = drop_weights(weights, drop)
             into.baddbmm_(dropped, values, beta=0, alpha=growth)
             kept += [weights, dropped]
         ctx.save_for_backward(query, key, value, *kept)
@@ -226,7 +226,7 @@ class _Packed(torch.autograd.Function):
             weights, dropped = kept[2 * text : 2 * text + 2]
             d_values.baddbmm_(dropped.transpose(1, 2), d_into, beta=0, alpha=ctx.growth)
             through = torch.empty_like(weights).baddbmm_(d_into, values.transpose(1, 2), beta=0, alpha=ctx.growth)
-            through = _through_softmax(through, weights, dropped if ctx.dropping else weights)
+            through = through_softmax(through, weights, dropped if ctx.dropping else weights)
             d_asks.baddbmm_(through, asked, beta=0, alpha=ctx.scaling)
             d_asked.baddbmm_(through.transpose(1, 2), asks, beta=0, alpha=ctx.scaling)
         return *made, None, None, None

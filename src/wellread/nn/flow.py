@@ -1,13 +1,13 @@
 """What flows through an infused encoder, and the three places where knowledge may enter it.
 
 1. *sequence*: `guests` are more positions behind the pieces of each text. They enter every layer anew and are cut off
-   after it (KAM's auxiliary terms).
+   after it (KAM's auxiliary terms), or they stay and go through all layers (LUKE's entities).
 2. *attention*: `scores` changes the score of each pair of positions before the softmax; an infusion that is alone there
    may do the whole attention its own way (`attend`).
 3. *between layers*: `between` takes hidden states and gives hidden states.
 
 The attention sees texts in chunks: a few at a time, of like length, so that their scores stay in the processor's cache.
-Everywhere else the pieces of all texts are one sequence (`nn.packing`).
+Everywhere else the pieces of all texts are one sequence (`nn.packing`); behind it, guests that stay are another.
 """
 
 from __future__ import annotations
@@ -15,17 +15,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from wellread.nn.attention import mix
+from wellread.nn.entity_attention import Queries, entity_attention
 from wellread.nn.packing import Packing
 
 _CACHE_BYTES = 1 << 21
 """About how much of scores is worked on at a time."""
+
+
+Asks = Callable[
+    [int, Float[Tensor, "piece dim"], Float[Tensor, "guest dim"], Float[Tensor, "piece head dim"]],
+    Queries,
+]
+"""A layer, the states of pieces and of guests, and the layer's own queries of pieces -> how they ask each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,10 @@ class Guests:
 
     states: Float[Tensor, "guest dim"]
     packing: Packing
+    stay: str | None = None
+    """They go through all layers, and their last states are told by this name; None: they enter every layer anew."""
+    ask: Asks | None = None
+    """How pieces and guests that stay ask for each other, if not as pieces do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +57,8 @@ class Chunk:
 
     texts: Int[Tensor, " text"]
     pieces: int
-    """The most own pieces of a text: the rows that are mixed; rows behind them only have scores."""
+    """The most own pieces of a text (with its guests, if they stay): the rows that are mixed; rows behind them only
+    have scores."""
     rows: int
     columns: int
     row_mask: Bool[Tensor, "text row"]
@@ -111,20 +124,29 @@ class Flow:
     def paths(self) -> tuple[list[Chunk], Line, Line]:
         """How the attention goes through the texts: the chunks, and how their rows and columns are laid out."""
         asked = [infusion.guest_rows() for infusion in self.infusions]
-        most = None if None in asked else max((rows or 0 for rows in asked), default=0)
-        return make_paths(self.packing, self.guests.packing if self.guests else None, most)
+        most = None if None in asked or self.stays else max((rows or 0 for rows in asked), default=0)
+        return make_paths(self.packing, self.guests.packing if self.guests else None, most, mixes_guests=self.stays)
+
+    @property
+    def stays(self) -> bool:
+        """Whether there are guests that go through all layers."""
+        return self.guests is not None and self.guests.stay is not None
 
     @cached_property
-    def back(self) -> Int[Tensor, " piece"] | None:
-        """Where each piece lies among what the chunks have mixed; None: all lie in their order."""
+    def back(self) -> Int[Tensor, " position"] | None:
+        """Where each piece (and guest that stays) lies among what the chunks have mixed; None: all in their order."""
         chunks, rows, _ = self.paths
-        if rows.where is None:
+        if rows.where is None and not self.stays:
             return None
         first, begins = 0, torch.zeros_like(self.packing.starts)
         for chunk in chunks:
             begins[chunk.texts] = first + torch.arange(len(chunk.texts), device=begins.device) * chunk.pieces
             first += len(chunk.texts) * chunk.pieces
-        return begins[self.packing.text_of] + self.packing.places
+        found = begins[self.packing.text_of] + self.packing.places
+        if self.guests is None or not self.stays:
+            return found
+        guests = self.guests.packing
+        return torch.cat((found, (begins + self.packing.lengths)[guests.text_of] + guests.places))
 
 
 class Infusion(nn.Module):
@@ -139,6 +161,9 @@ class Infusion(nn.Module):
 
     def start(self) -> None:
         """Set all weights to what they start with, by `transformers.initialization` (which spares loaded ones)."""
+
+    def adopt(self, encoder: nn.Module, layers: Sequence[nn.Module], projections: tuple[str, str, str]) -> None:
+        """Take over what starts as a copy of the encoder's weights; asked once, when it is infused."""
 
     def guests(self, flow: Flow) -> Guests | None:
         """The sequence: positions to add to each text; asked once, before the first layer."""
@@ -171,7 +196,9 @@ class Infusion(nn.Module):
         return {}
 
 
-def make_paths(packing: Packing, guests: Packing | None, guest_rows: int | None) -> tuple[list[Chunk], Line, Line]:
+def make_paths(
+    packing: Packing, guests: Packing | None, guest_rows: int | None, *, mixes_guests: bool = False
+) -> tuple[list[Chunk], Line, Line]:
     """Texts of like length, a few at a time; the first `guest_rows` of each text's guests are rows, all are columns."""
     device = packing.starts.device
     asking, taken = guests, None
@@ -197,7 +224,8 @@ def make_paths(packing: Packing, guests: Packing | None, guest_rows: int | None)
             found.append(there.flatten())
             masks.append(mask)
         row_mask, column_mask = masks
-        most, height, width = int(packing.lengths[texts].max()), row_mask.shape[1], column_mask.shape[1]
+        height, width = row_mask.shape[1], column_mask.shape[1]
+        most = height if mixes_guests else int(packing.lengths[texts].max())
         full = even or bool(row_mask.all() & column_mask.all())
         chunks.append(Chunk(texts, most, height, width, row_mask, column_mask, full))
         first = last
@@ -234,36 +262,97 @@ class Place:
     layer: int
     projections: tuple[str, str, str]
     """What a layer calls its queries, keys and values."""
+    states: Float[Tensor, "position dim"] | None = None
+    """What the layer is given, where guests stay."""
 
     @property
     def concerns(self) -> bool:
         """Whether this attention is not simply the encoder's own."""
         return self.flow.keep_attention or self.flow.guests is not None or bool(self.flow.attending(self.layer))
 
+    @property
+    def asks(self) -> bool:
+        """Whether guests say how pieces and they ask each other."""
+        return self.flow.guests is not None and self.flow.guests.ask is not None
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it goes text by text, with its own gradients
     def attend(
         self,
         module: nn.Module,
-        query: Float[Tensor, "one head piece dim"],
-        key: Float[Tensor, "one head piece dim"],
-        value: Float[Tensor, "one head piece dim"],
+        query: Float[Tensor, "one head position dim"],
+        key: Float[Tensor, "one head position dim"],
+        value: Float[Tensor, "one head position dim"],
         *,
         scaling: float | None,
         dropout: float,
-    ) -> Float[Tensor, "one piece head dim"]:
+    ) -> Float[Tensor, "one position head dim"]:
         """Attention within each text, with its guests and by the scores that infusions make of it."""
-        flow, heads, dim = self.flow, query.shape[1], query.shape[-1]
-        scaling = dim**-0.5 if scaling is None else scaling
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        lines = [part.squeeze(0).transpose(0, 1) for part in (query, key, value)]
+        asks = None
+        if self.flow.stays:
+            own, rest = self.split(lines[0])
+            asks = self._ask(*self.split(cast(Tensor, self.states)), own) if self.asks else Queries(own, rest)
+        return self._attend(module, asks, lines, scaling, dropout)[None]
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def attend_as_asked(
+        self,
+        states: tuple[Float[Tensor, "piece dim"], Float[Tensor, "guest dim"]],
+        query: Float[Tensor, "piece head dim"],
+        key: Float[Tensor, "position head dim"],
+        value: Float[Tensor, "position head dim"],
+        *,
+        scaling: float,
+        dropout: float,
+    ) -> Float[Tensor, "position head dim"]:
+        """The same, where guests say how they ask; then the layer's own queries are needed of pieces alone."""
+        return self._attend(None, self._ask(*states, query), [query, key, value], scaling, dropout)
+
+    def _ask(
+        self,
+        pieces: Float[Tensor, "piece dim"],
+        guests: Float[Tensor, "guest dim"],
+        query: Float[Tensor, "piece head dim"],
+    ) -> Queries:
+        ask = cast(Asks, cast(Guests, self.flow.guests).ask)
+        return ask(self.layer, pieces, guests, query)
+
+    def split(self, states: Float[Tensor, "position ..."]) -> tuple[Tensor, Tensor]:
+        """The states of pieces, and of guests that stay; cut at once, so that their gradient is put together once."""
+        count = len(self.flow.packing.text_of)
+        pieces, guests = states.split_with_sizes((count, len(states) - count))
+        return pieces, guests
+
+    def _attend(
+        self,
+        module: nn.Module | None,
+        asks: Queries | None,
+        lines: list[Float[Tensor, "position head dim"]],
+        scaling: float,
+        dropout: float,
+    ) -> Float[Tensor, "position head dim"]:
+        flow, (heads, dim) = self.flow, lines[1].shape[1:]
         asked = flow.attending(self.layer)
-        alone = asked[0].attend if len(asked) == 1 and not flow.keep_attention else None
+        second = None
+        if asks is not None and flow.guests is not None:
+            if not asked and not flow.keep_attention:
+                words, entities = (packing.lengths.tolist() for packing in (flow.packing, flow.guests.packing))
+                return entity_attention(asks, lines[1], lines[2], words, entities, scaling=scaling, drop=dropout)
+            lines[0], second = asks.lines()
+        alone = asked[0].attend if len(asked) == 1 and not flow.keep_attention and second is None else None
         chunks, mixed = flow.paths[0], []
-        lines = zip(self._lines(module, query, key, value), ("row_mask", "column_mask", "column_mask"), strict=True)
-        parts = (_cut(line, [getattr(chunk, mask) for chunk in chunks]) for line, mask in lines)
-        for chunk, rows, columns, values in zip(chunks, *parts, strict=True):
+        masks = [[getattr(chunk, mask) for chunk in chunks] for mask in ("row_mask", "column_mask", "column_mask")]
+        parts = [_cut(line, mask) for line, mask in zip(self._laid(module, *lines), masks, strict=True)]
+        others = None if second is None else _cut(self._lay(flow.paths[1], second), masks[0])
+        for number, (chunk, rows, columns, values) in enumerate(zip(chunks, *parts, strict=True)):
             if alone is not None:
                 made = alone(flow, self.layer, chunk, rows, columns, values, scaling=scaling, dropout=dropout)
             else:
                 scores = (rows * scaling) @ columns.transpose(2, 3)
+                if others is not None:
+                    of_guests = (others[number] * scaling) @ columns.transpose(2, 3)
+                    scores = torch.where(self._guest_mask(chunk), of_guests, scores)
                 for infusion in asked:
                     scores = infusion.scores(flow, self.layer, chunk, scores)
                 mask = None if chunk.full else chunk.column_mask
@@ -272,22 +361,35 @@ class Place:
                     self._keep(chunk, weights)
             mixed.append(made.transpose(1, 2).reshape(-1, heads, dim))
         joined = torch.cat(mixed) if len(mixed) > 1 else mixed[0]
-        return (joined if flow.back is None else joined.index_select(0, flow.back))[None]
+        return joined if flow.back is None else joined.index_select(0, flow.back)
 
-    def _lines(self, module: nn.Module, *parts: Float[Tensor, "one head piece dim"]) -> Iterator[Tensor]:
-        """Queries, keys and values as the chunks take them; those of guests by the layer's own projections."""
+    def _laid(self, module: nn.Module | None, *parts: Float[Tensor, "position head dim"]) -> Iterator[Tensor]:
+        """Queries, keys and values as the chunks take them; those of passing guests by the layer's own projections."""
         guests, (_, rows, columns) = self.flow.guests, self.flow.paths
         for part, name, line in zip(parts, self.projections, (rows, columns, columns), strict=True):
-            pieces, more = part.squeeze(0).transpose(0, 1), None
-            if guests is not None:
+            if guests is None or module is None or self.flow.stays:
+                yield self._lay(line, part)
+            else:
                 states = guests.states if line.taken is None else guests.states[line.taken]
-                more = module.get_submodule(name)(states).view(-1, *pieces.shape[1:])
-            yield line.lay(pieces, more)
+                yield line.lay(part, module.get_submodule(name)(states).view(-1, *part.shape[1:]))
+
+    def _lay(self, line: Line, part: Float[Tensor, "position head dim"]) -> Float[Tensor, "place head dim"]:
+        if not self.flow.stays:
+            return line.lay(part, None)
+        return line.lay(*self.split(part))
+
+    def _guest_mask(self, chunk: Chunk) -> Bool[Tensor, "text one one column"]:
+        """The columns of guests."""
+        place = torch.arange(chunk.columns, device=chunk.texts.device)
+        return (place >= self.flow.packing.lengths[chunk.texts, None])[:, None, None]
 
     def _keep(self, chunk: Chunk, weights: Float[Tensor, "text head row column"]) -> None:
         flow = self.flow
         total = max(chunk.columns for chunk in flow.paths[0])
-        shape = (len(flow.packing.lengths), weights.shape[1], flow.packing.width, total)
+        shape = (len(flow.packing.lengths), weights.shape[1], total if flow.stays else flow.packing.width, total)
         kept = flow.attentions.setdefault(self.layer, weights.new_zeros(shape))
-        own = torch.arange(chunk.pieces, device=weights.device) < flow.packing.lengths[chunk.texts, None]
+        lengths = flow.packing.lengths
+        if flow.stays and flow.guests is not None:
+            lengths = lengths + flow.guests.packing.lengths
+        own = torch.arange(chunk.pieces, device=weights.device) < lengths[chunk.texts, None]
         kept[chunk.texts, :, : chunk.pieces, : chunk.columns] = weights.detach() * own[:, None, :, None]

@@ -23,15 +23,20 @@ import transformers
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as Output
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.utils.generic import can_return_tuple
 
 from wellread import config as settings
 from wellread.errors import UsageError
+from wellread.nn.entity_attention import asking_class
 from wellread.nn.flow import Flow, Guests, Infusion, Place
 from wellread.nn.packing import PACKED, Packing, first_position
 
-KINDS = {"kam": "wellread.models.kam:Kam", "knowbert": "wellread.models.knowbert:KnowBert"}
+KINDS = {
+    "kam": "wellread.models.kam:Kam",
+    "knowbert": "wellread.models.knowbert:KnowBert",
+    "luke": "wellread.models.luke:Luke",
+}
 """Where each kind of infusion is, by the name that configurations have for it; add your own."""
 
 
@@ -45,6 +50,8 @@ class Family:
     projections: tuple[str, str, str]
     typed: bool = True
     """Whether pieces have types (of the first or the second segment)."""
+    asking: str | None = "attention.self"
+    """Where a layer has its attention, if that can leave it to guests how they ask; else it makes queries in vain."""
 
 
 _BERT = ("query", "key", "value")
@@ -53,7 +60,7 @@ FAMILIES = {
     "roberta": Family("Roberta", "encoder.layer", _BERT),
     "xlm-roberta": Family("XLMRoberta", "encoder.layer", _BERT),
     "electra": Family("Electra", "encoder.layer", _BERT),
-    "distilbert": Family("DistilBert", "transformer.layer", ("q_lin", "k_lin", "v_lin"), typed=False),
+    "distilbert": Family("DistilBert", "transformer.layer", ("q_lin", "k_lin", "v_lin"), typed=False, asking=None),
 }
 HEADS = (
     "Model",
@@ -64,6 +71,14 @@ HEADS = (
     "ForTokenClassification",
 )
 """MiniLM's encoders are BERT's or XLM-R's."""
+
+
+@dataclass
+class Output(BaseModelOutputWithPoolingAndCrossAttentions):
+    """What transformers' encoders give, and the states of entities, named and filled up as those of its LUKE."""
+
+    entity_last_hidden_state: Tensor | None = None
+    entity_hidden_states: tuple[Tensor, ...] | None = None
 
 
 def infuse(model: PreTrainedModel, infusions: Sequence[Any]) -> PreTrainedModel:
@@ -78,13 +93,22 @@ def infuse(model: PreTrainedModel, infusions: Sequence[Any]) -> PreTrainedModel:
             part.config = config  # type: ignore[assignment]
         if type(part) in _CLASSES:
             part.__class__ = _CLASSES[type(part)]
-    cast(InfusedEncoder, base_of(model)).take_in(made)
+    encoder = cast(InfusedEncoder, base_of(model))
+    encoder.take_in(made)
+    for infusion in encoder.infusions:
+        cast(Infusion, infusion).adopt(cast(nn.Module, encoder), encoder.layers, encoder.family.projections)
     return model
 
 
 def base_of(model: PreTrainedModel) -> PreTrainedModel:
     """The encoder under a head; an encoder is its own."""
     return cast(PreTrainedModel, getattr(model, model.base_model_prefix, model))
+
+
+def infused_class(kind: str, head: str = "Model") -> type[PreTrainedModel]:
+    """The infused class of a family and a head: ("bert", "ForMaskedLM") -> InfusedBertForMaskedLM."""
+    found: type[PreTrainedModel] = _CLASSES[getattr(transformers, f"{FAMILIES[kind].name}{head}")]
+    return found
 
 
 def _infused_config(model: PreTrainedModel, infusions: Sequence[Any]) -> PreTrainedConfig:
@@ -193,10 +217,20 @@ class InfusedEncoder(Infused):
             self.pooler = None
         self.take_in(build_infusions(config))
 
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The encoder's layers, from the first on."""
+        return list(cast(nn.Module, self).get_submodule(self.family.layers).children())
+
     def take_in(self, infusions: nn.ModuleList) -> None:
         """Have these infusions, instead of those that were here."""
         device: Any = self.embeddings.word_embeddings.weight.device  # type: ignore[union-attr]
         self.infusions = infusions.to(device).train(cast(nn.Module, self).training)
+        if self.family.asking is not None:
+            for layer in self.layers:
+                attention = layer.get_submodule(self.family.asking)
+                kind: Any = type(attention)
+                attention.__class__ = asking_class(kind)
 
     @contextmanager
     def without(self, *kinds: str) -> Iterator[None]:
@@ -268,17 +302,24 @@ class InfusedEncoder(Infused):
         states, flow, steps = self._run(
             ids, embeds, layout.packing, places, types, knowledge, bool(keep_attention), bool(keep_states)
         )
+        count = len(layout.packing.text_of)
         last, firsts = layout.spread(states), states[layout.packing.starts]
         if layout.is_left:
             last = torch.cat((firsts[:, None], last[:, 1:]), 1)
         pooler = getattr(self, "pooler", None)
         attentions: Any = tuple(flow.attentions[layer] for layer in sorted(flow.attentions))
-        return Output(
+        made = Output(
             last_hidden_state=last,
             pooler_output=pooler(firsts[:, None]) if pooler is not None else None,
-            hidden_states=tuple(layout.spread(step) for step in steps) if keep_states else None,
+            hidden_states=tuple(layout.spread(step[:count]) for step in steps) if keep_states else None,
             attentions=attentions if keep_attention else None,
         )
+        if flow.guests is not None and flow.guests.stay is not None:
+            guests = flow.guests.packing
+            made.entity_last_hidden_state = guests.spread(flow.told[flow.guests.stay])
+            if keep_states:
+                made.entity_hidden_states = tuple(guests.spread(step[count:]) for step in steps)
+        return made
 
     def _run(
         self,
@@ -296,16 +337,22 @@ class InfusedEncoder(Infused):
         flow = Flow(packing, infusions, known, types, embed=self._embed, keep_attention=keep_attention)
         positions = packing.places + first_position(cast(nn.Module, self)) if positions is None else positions
         states = self._embed_at(ids, positions, types, embeds)
-        flow.guests = _invite(flow)
+        flow.guests = guests = _invite(flow)
+        count, staying = len(states), guests is not None and guests.stay is not None
+        if guests is not None and staying:
+            states = torch.cat((states, guests.states))
         steps = [states]
-        for number, layer in enumerate(cast(nn.Module, self).get_submodule(self.family.layers).children()):
-            states = layer(states[None], None, packing=packing, at=Place(flow, number, self.family.projections))
+        for number, layer in enumerate(self.layers):
+            place = Place(flow, number, self.family.projections, states if staying else None)
+            states = layer(states[None], None, packing=packing, at=place)
             states = (states[0] if isinstance(states, tuple) else states).squeeze(0)  # its gradient is not copied
             for infusion in infusions:
-                states = infusion.between(flow, number, states)
+                states = _between(infusion, flow, number, states, count)
             if keep_states:
                 steps.append(states)
-        return states, flow, steps
+        if guests is not None and guests.stay is not None:
+            flow.told[guests.stay] = states[count:]
+        return states[:count] if staying else states, flow, steps
 
     def _known(self, knowledge: dict[str, Any], texts: int) -> dict[str, Any]:
         """What is told to infusions, text by text; transformers passes more, most of it None."""
@@ -390,6 +437,15 @@ class _Layout:
             return states.view(batch, self.width, *states.shape[1:])
         padded = states.new_zeros(batch * self.width, *states.shape[1:])
         return padded.index_copy(0, self.where, states).view(batch, self.width, *states.shape[1:])
+
+
+def _between(infusion: Infusion, flow: Flow, layer: int, states: Tensor, count: int) -> Tensor:
+    """The states of pieces as an infusion would have them; those of guests, behind them, stay as they are."""
+    if not flow.stays:
+        return infusion.between(flow, layer, states)
+    pieces = states[:count]
+    changed = infusion.between(flow, layer, pieces)
+    return states if changed is pieces else torch.cat((changed, states[count:]))
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

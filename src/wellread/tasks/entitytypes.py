@@ -2,7 +2,8 @@
 
 1. The mention is marked, and the text is read (`tasks.markers`).
 2. The state of the marker before it gives a score for each type; each type is a question of its own (binary
-   cross-entropy, as in KnowBERT). Types with a chance above the threshold are the answer.
+   cross-entropy, as in KnowBERT). An encoder that takes entities is given a [MASK] at the mention, and its state counts
+   (LUKE). Types with a chance above the threshold are the answer.
 
 Files, plain or compressed, as a JSON list or with an object a line:
 
@@ -31,7 +32,8 @@ from wellread.evaluation.entitytypes import score_types
 from wellread.files import write_atomically
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
-from wellread.tasks.markers import SIGNS, Marker, MarkerHead, Span, marked_places
+from wellread.tasks.entities import masks_of
+from wellread.tasks.markers import SIGNS, Marker, MarkerHead, Span, mask_mentions, mention_states
 from wellread.tasks.relations import join_words, make_objects
 from wellread.tasks.splits import split_by
 from wellread.tasks.tables import Record, text_of
@@ -78,6 +80,7 @@ class EntityTyping:
             raise InputError(f"the types are {', '.join(types) or 'none'}; expected one or more, each once")
         self.types = tuple(types)
         self.marker = Marker(tokenizer, self.options.markers, mentions=1)
+        self._masks: tuple[int, int] | None = None
         self._number = {name: number for number, name in enumerate(self.types)}
         # The score, not the chance, so that nothing is lost in the last digits of a chance.
         self._least = float(torch.logit(torch.tensor(self.options.threshold, dtype=torch.float64)))
@@ -88,10 +91,12 @@ class EntityTyping:
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """A score for each type."""
+        self._masks = masks_of(encoder)
         return MarkerHead(int(encoder.config.hidden_size), 1, len(self.types))
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
         """With a row of 0 and 1 for each mention; types that are not asked for have no part in it."""
+        batch = mask_mentions(batch, self._masks)
         if not learning:
             return batch
         target = torch.zeros(len(batch.examples), len(self.types))
@@ -103,12 +108,12 @@ class EntityTyping:
 
     def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
         """Binary cross-entropy, the mean over mentions and types."""
-        found = head(states[marked_places(batch)])
+        found = head(mention_states(states, batch))
         return {"type": binary_cross_entropy_with_logits(found, batch.target.to(found.dtype))}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
         """The types of each mention."""
-        found = head(states[marked_places(batch)])
+        found = head(mention_states(states, batch))
         chosen = found > self._least
         if self.options.at_least_one:
             chosen[torch.arange(len(found)), found.argmax(1)] = True

@@ -27,12 +27,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Int64
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from wellread.errors import InputError, UsageError
 from wellread.mentions.segments import Segmented, Segmenter
+from wellread.models.luke import ENTITIES
+from wellread.tasks.crops import keep_pieces, window_around
+from wellread.tasks.entities import with_entities
 from wellread.tasks.task import Batch
 
 Span = tuple[int, int]
@@ -49,17 +51,20 @@ class MarkedText(Segmented):
     """The characters of each in the first text."""
     places: Int64[np.ndarray, " mention"]
     """Where the marker before each stands."""
+    ends: Int64[np.ndarray, " mention"]
+    """Where the marker behind each stands."""
 
 
 class MarkerHead(nn.Module):
     """Scores by the states of an input's mentions, laid side by side: dropout, and one linear layer (KnowBERT)."""
 
-    def __init__(self, width: int, mentions: int, count: int, *, dropout: float = 0.1) -> None:
+    def __init__(self, width: int, mentions: int, count: int, *, bias: bool = True, dropout: float = 0.1) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.out = nn.Linear(width * mentions, count)
+        self.out = nn.Linear(width * mentions, count, bias=bias)
         nn.init.normal_(self.out.weight, std=0.02)
-        nn.init.zeros_(self.out.bias)
+        if bias:
+            nn.init.zeros_(self.out.bias)
 
     def forward(self, mentions: Float[Tensor, "input mention dim"]) -> Float[Tensor, "input count"]:
         """One row of scores for each input."""
@@ -99,30 +104,52 @@ class Marker:
     def _marked(self, one: Segmented, mentions: tuple[Span, ...], longest: int | None) -> MarkedText:
         spans = [_pieces_of(one, *mention) for mention in mentions]
         if longest is not None and len(one) + self.ids.size > longest:
-            kept = _window(one, spans, longest - self.ids.size)
-            one = _keep(one, kept)
+            first, last = min(first for first, _ in spans), max(last for _, last in spans)
+            kept = window_around(one, first, last, longest - self.ids.size)
+            one = keep_pieces(one, kept)
             # The place of a piece among those that are left; of one that is cut off, the end of what is left.
             spans = [(int(np.searchsorted(kept, first)), int(np.searchsorted(kept, last))) for first, last in spans]
         order = sorted(_order(spans))
         at = np.array([place for place, *_ in order], np.int64)
         ids = np.array([self.ids[number, side] for *_, number, side in order], np.int64)
-        places = np.zeros(len(mentions), np.int64)
+        edges = np.zeros((2, len(mentions)), np.int64)
         for before, (place, *_, number, side) in enumerate(order):
-            if side == 0:
-                places[number] = place + before
+            edges[side, number] = place + before
         told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Segmented)}
         told["ids"] = np.insert(one.ids, at, ids)
         told["types"] = np.insert(one.types, at, one.types[np.maximum(at - 1, 0)])
         told["spans"] = np.insert(one.spans, at, 0, axis=0)
         told["segment_of"] = np.insert(one.segment_of, at, -1)
         told["word_of"] = np.insert(one.word_of, at, -1)
-        return MarkedText(**told, mentions=mentions, places=places)
+        return MarkedText(**told, mentions=mentions, places=edges[0], ends=edges[1])
 
 
 def marked_places(batch: Batch) -> Int[Tensor, "input mention"]:
     """Where the markers before the mentions stand among all pieces of a batch."""
     places = torch.from_numpy(np.stack([marked(one).places for one in batch.inputs]))
     return batch.packing.starts[:, None] + places.to(batch.ids.device)
+
+
+def mask_mentions(batch: Batch, masks: tuple[int, int] | None) -> Batch:
+    """A batch whose first mentions are [MASK] entities, the second ones [MASK2], each with its markers (LUKE).
+
+    Without `masks`, for an encoder that takes no entities, it is as it was.
+    """
+    if masks is None:
+        return batch
+    spans = np.stack([np.stack((marked(one).places, marked(one).ends), axis=1) for one in batch.inputs])
+    inputs, mentions, _ = spans.shape
+    text_of = torch.arange(inputs).repeat_interleave(mentions)
+    ids = torch.tensor(masks[:mentions]).repeat(inputs)
+    return with_entities(batch, text_of, ids, torch.from_numpy(spans.reshape(-1, 2)))
+
+
+def mention_states(states: Float[Tensor, "piece dim"], batch: Batch) -> Float[Tensor, "input mention dim"]:
+    """What mentions are judged by: their entities, or where they have none the markers before them."""
+    if ENTITIES not in batch.told:
+        return states[marked_places(batch)]
+    entities: Tensor = batch.told[ENTITIES]
+    return entities.view(len(batch.inputs), -1, entities.shape[-1])
 
 
 def marked(one: Segmented) -> MarkedText:
@@ -167,40 +194,3 @@ def _pieces_of(one: Segmented, start: int, end: int) -> Span:
     after = own[one.spans[own, 0] >= end]
     place = int(after[0]) if len(after) else int(own[-1]) + 1 if len(own) else 1
     return place, place
-
-
-def _window(one: Segmented, spans: Sequence[Span], room: int) -> NDArray[np.int64]:
-    """The pieces to keep: all that are not of the first text, and a window of it around the mentions."""
-    own = np.flatnonzero(one.segment_of == 0)
-    others = np.setdiff1d(np.arange(len(one)), own)
-    room -= len(others)
-    if room < 1:
-        raise UsageError(f"inputs have no room for text beside {len(others)} other pieces; let longest be more")
-    low, high = min(first for first, _ in spans) - own[0], max(last for _, last in spans) - own[0]
-    spare = room - (high - low)
-    begin = low if spare < 0 else int(np.clip(low - spare // 2, 0, len(own) - room))
-    return np.sort(np.concatenate((others, own[begin : begin + room])))
-
-
-def _keep(one: Segmented, kept: NDArray[np.int64]) -> Segmented:
-    """An input of fewer pieces, those of its first text a window of it; words of which nothing is left go."""
-    spans, segment_of = one.spans[kept], one.segment_of[kept]
-    here = np.flatnonzero(segment_of == 0)
-    low, high = spans[here[0], 0], spans[here[-1], 1]
-    gone = (one.word_segment == 0) & ((one.word_spans[:, 1] <= low) | (one.word_spans[:, 0] >= high))
-    stay = np.flatnonzero(~gone)
-    number = np.full(len(one.words) + 1, -1, np.int64)  # the last is that of pieces without a word
-    number[stay] = np.arange(len(stay))
-    first = int(((one.word_segment == 0) & (one.word_spans[:, 1] <= low)).sum())
-    return dataclasses.replace(
-        one,
-        ids=one.ids[kept],
-        types=one.types[kept],
-        spans=spans,
-        segment_of=segment_of,
-        word_of=number[one.word_of[kept]],
-        words=tuple(one.words[word] for word in stay.tolist()),
-        word_spans=one.word_spans[stay],
-        word_segment=one.word_segment[stay],
-        first_words=(first + one.first_words[0], *one.first_words[1:]),
-    )

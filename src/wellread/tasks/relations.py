@@ -3,7 +3,8 @@
 1. Both entities are marked, and the text is read (`tasks.markers`). Where the data says what kinds of things they are,
    as TACRED does, that is a second segment: "person , city" (KnowBERT appends the same as special pieces).
 2. The states of the markers before them, side by side, give a score for each relation (KnowBERT; Baldini Soares et al.
-   2019).
+   2019). An encoder that takes entities is given a [MASK] at the first, a [MASK2] at the second, markers and all, and
+   their states count (LUKE; its head has no bias).
 
 Files, plain or compressed:
 
@@ -36,7 +37,8 @@ from wellread.evaluation.relations import NO_RELATION, OTHER, score_semeval2010,
 from wellread.files import decode, read_lines, told, write_atomically
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
-from wellread.tasks.markers import SIGNS, Marker, MarkerHead, Span, marked_places
+from wellread.tasks.entities import masks_of
+from wellread.tasks.markers import SIGNS, Marker, MarkerHead, Span, mask_mentions, mention_states
 from wellread.tasks.splits import split_by
 from wellread.tasks.tables import Draft, Record, make_each, read_json, read_records, text_of
 from wellread.tasks.task import Batch
@@ -95,6 +97,7 @@ class Relating:
             raise InputError(f"the relations are {', '.join(labels) or 'none'}; expected two or more, each once")
         self.labels, self.rule, self.kinds = tuple(labels), rule, options.kinds
         self.marker = Marker(tokenizer, options.markers, mentions=2)
+        self._masks: tuple[int, int] | None = None
 
     def cut(self, segmenter: Segmenter, examples: Sequence[EntityPair], *, learning: bool) -> list[list[Segmented]]:
         """One input for each pair, a `MarkedText`."""
@@ -102,10 +105,12 @@ class Relating:
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """A score for each relation."""
-        return MarkerHead(int(encoder.config.hidden_size), 2, len(self.labels))
+        self._masks = masks_of(encoder)
+        return MarkerHead(int(encoder.config.hidden_size), 2, len(self.labels), bias=self._masks is None)
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
         """With the relations as numbers."""
+        batch = mask_mentions(batch, self._masks)
         if not learning:
             return batch
         labels = [pair.relation for pair in batch.examples]
@@ -119,11 +124,11 @@ class Relating:
 
     def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of the relations."""
-        return {"relation": cross_entropy(head(states[marked_places(batch)]), batch.target)}
+        return {"relation": cross_entropy(head(mention_states(states, batch)), batch.target)}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
         """The label of the best relation."""
-        return [self.labels[best] for best in head(states[marked_places(batch)]).argmax(1).tolist()]
+        return [self.labels[best] for best in head(mention_states(states, batch)).argmax(1).tolist()]
 
     def scores(self, examples: Sequence[EntityPair], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
         """The official ones; `f1` is micro for TACRED and macro for SemEval-2010, where `micro_f1` is beside it."""

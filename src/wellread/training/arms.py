@@ -20,6 +20,7 @@ from wellread import config, files
 from wellread.errors import InputError, UsageError, WellreadError
 from wellread.knowledge.maps import MapsConfig
 from wellread.models.kam import KamConfig
+from wellread.training.entities import LukeOptions
 from wellread.training.recipe import TaskRecipe
 
 Arms = dict[str, TaskRecipe]
@@ -96,7 +97,7 @@ def _told(name: str, value: str) -> str:
 
 def _effective(recipe: TaskRecipe) -> TaskRecipe:
     """What of a recipe makes a difference."""
-    return recipe if recipe.infusions else replace(recipe, maps=MapsConfig(), kam=KamConfig())
+    return recipe if recipe.infusions else replace(recipe, maps=MapsConfig(), kam=KamConfig(), luke=LukeOptions())
 
 
 def _merged(table: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

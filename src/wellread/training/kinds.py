@@ -37,6 +37,8 @@ class Kind:
     """Whether an example says what is right; test files keep it secret."""
     example: Callable[[str, Texts], Any] | None = None
     """An example of a text or two that a user asks about; None where that is not enough to ask."""
+    join: Callable[[Any, Sequence[Any]], Any] = lambda task, answers: answers[0]
+    """One answer of those to the inputs of an example."""
     tell: Callable[[Any, Any], Any] = lambda task, answer: answer
     """The task's answer as a person reads it."""
     texts: Callable[[Any], int] = lambda task: 1
@@ -45,6 +47,8 @@ class Kind:
     """What is learned from besides the training file."""
     offers: Callable[[TaskRecipe], tuple[str, ...]] = lambda recipe: ()
     """Knowledge bases whose candidates the task asks for, whatever the encoder is."""
+    own_entities: bool = False
+    """Whether the task itself gives entities to an encoder that takes them (LUKE)."""
 
 
 def train_file(recipe: TaskRecipe) -> str:

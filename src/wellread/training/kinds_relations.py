@@ -126,6 +126,7 @@ KINDS: dict[str, Kind] = {
         facts=_relation_facts,
         has_gold=_has_relation,
         example=_tagged_pair,
+        own_entities=True,
     ),
     "semeval2010": Kind(
         _read_pairs,
@@ -135,6 +136,7 @@ KINDS: dict[str, Kind] = {
         facts=_relation_facts,
         has_gold=_has_relation,
         example=_tagged_pair,
+        own_entities=True,
     ),
     "entity-types": Kind(
         _read_mentions,
@@ -144,6 +146,7 @@ KINDS: dict[str, Kind] = {
         facts=_type_facts,
         has_gold=lambda mention: mention.types is not None,
         example=_tagged_mention,
+        own_entities=True,
     ),
     "fact-probe": Kind(_read_facts, split_facts, _build_probing, has_gold=lambda fact: True),
 }

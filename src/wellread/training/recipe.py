@@ -13,7 +13,7 @@
     [schedule]
     epochs = 3
 
-`infusion` is "none" for the plain encoder: then nothing of [maps], [kam] and [knowbert] is looked at.
+`infusion` is "none" for the plain encoder: then nothing of [maps], [kam], [knowbert] and [luke] is looked at.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from wellread.knowledge.mentioned import OffersConfig
 from wellread.models.kam import KamConfig
 from wellread.models.knowbert import KnowBertConfig
 from wellread.tasks.entitytypes import TypeOptions
+from wellread.tasks.ner import NerOptions
 from wellread.tasks.relations import RelationOptions
 from wellread.tasks.senses import SenseOptions
 from wellread.tasks.task import Pooling
 from wellread.tasks.wic import WicOptions
+from wellread.training.entities import LukeOptions
 from wellread.training.schedule import Schedule
 
-INFUSIONS = ("kam", "knowbert")
+INFUSIONS = ("kam", "knowbert", "luke")
 """What a recipe can lend an encoder; several are joined by "+"."""
 
 
@@ -150,7 +152,7 @@ class RelevanceOptions:
 
 @dataclass(frozen=True, slots=True)
 class QuestionOptions:
-    """Questions that a span answers, for task = "squad" and "openqa"; windows have `encoder.longest` pieces."""
+    """Questions about passages, for task = "squad", "openqa" and "record"; windows have `encoder.longest` pieces."""
 
     stride: int | None = None
     """Pieces that neighbouring windows share; a quarter of a window if nothing is said."""
@@ -205,10 +207,10 @@ class TaskRecipe:
 
     task: str
     """One of GLUE ("CoLA", "STS-B", …), "labelled" (data of your own), "relevance", "choice", "squad", "openqa",
-    "masking", "lama", "tacred", "semeval2010", "entity-types", "fact-probe", "senses", "wic", "wic-tsv";
-    see `training.tasks`."""
+    "masking", "lama", "ner", "record", "tacred", "semeval2010", "entity-types", "fact-probe", "senses", "wic",
+    "wic-tsv"; see `training.tasks`."""
     infusion: str = "none"
-    """What the encoder is lent: "none", "kam", "knowbert", or both as "kam+knowbert"."""
+    """What the encoder is lent: "none", "kam", "knowbert", "luke", or several, as in "kam+knowbert"."""
     batch: int = 16
     """Examples read together."""
     data: Data = field(default_factory=lambda: Data(develop=500))
@@ -221,11 +223,14 @@ class TaskRecipe:
     """Where the knowledge bases of KnowBERT, and of tasks that ask for candidates, are."""
     knowbert: dict[str, KnowBertConfig] = field(default_factory=dict)
     """KnowBERT's layer for each knowledge base, by its name in [offers]: [knowbert.wordnet]."""
+    luke: LukeOptions = field(default_factory=LukeOptions)
+    """How LUKE takes entities, and where they come from."""
     labelled: LabelledOptions = field(default_factory=LabelledOptions)
     relevance: RelevanceOptions = field(default_factory=RelevanceOptions)
     questions: QuestionOptions = field(default_factory=QuestionOptions)
     masking: MaskingOptions = field(default_factory=MaskingOptions)
     lama: LamaOptions = field(default_factory=LamaOptions)
+    ner: NerOptions = field(default_factory=NerOptions)
     relations: RelationOptions = field(default_factory=RelationOptions)
     types: TypeOptions = field(default_factory=TypeOptions)
     senses: SenseOptions = field(default_factory=SenseOptions)
@@ -245,6 +250,10 @@ class TaskRecipe:
             raise UsageError(f"infusion is {self.infusion!r}; name each once")
         if "knowbert" in self.infusions and not self.knowbert:
             raise UsageError("knowbert is lent no knowledge base; say which, and after which layer: [knowbert.wordnet]")
+        if "luke" in self.infusions and self.luke.links and find_kind(self.task).own_entities:
+            raise UsageError(
+                f"{self.task} asks about mentions by entities of its own; leave luke.kb and luke.given out"
+            )
         if self.kam.maps:
             raise UsageError(f"kam.maps is {list(self.kam.maps)}; say which maps there are in [maps], as maps.maps")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,11 +24,14 @@ from wellread.files import storage
 from wellread.knowledge.lending import Lenders, Lends
 from wellread.knowledge.maps import Lender
 from wellread.mentions.segments import Segmenter
+from wellread.models.luke import Luke
 from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, merge_adapters, silence
+from wellread.nn.flow import Infusion
 from wellread.nn.infusion import InfusedEncoder, infuse
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.task import Reader, Task, check_room
 from wellread.text import Document
+from wellread.training.entities import build_entities, find_luke, give_masks, keep_entities, luke_config, vocabulary_of
 from wellread.training.kinds import Facts
 from wellread.training.loop import find_crew, seed_all, train
 from wellread.training.offering import build_offers, give_tables, keep_learned, layers_of, learned_in
@@ -95,8 +98,10 @@ def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
     encoder = load_encoder(recipe.encoder.name)
     seed_all(recipe.schedule.seed)
     before = learned_in(encoder)
-    infuse(encoder, infusions_of(recipe))
+    infuse(encoder, infusions_of(recipe, before))
     keep_learned(cast(InfusedEncoder, encoder), before)
+    if (made := find_luke(encoder)) is not None:
+        keep_entities(recipe, made, cast(Luke | None, before.get("luke")))
     if lost := sorted(before.keys() - learned_in(encoder).keys()):
         console.note(f"{recipe.encoder.name} has learned {', '.join(lost)}, which this recipe does without")
     give_tables(recipe, cast(InfusedEncoder, encoder))
@@ -115,11 +120,12 @@ def schedule_of(recipe: TaskRecipe, model: Reader) -> Schedule:
     return replace(recipe.schedule, rates=rates)
 
 
-def infusions_of(recipe: TaskRecipe) -> list[Any]:
-    """The configurations that `infuse` takes."""
+def infusions_of(recipe: TaskRecipe, before: Mapping[str, Infusion] | None = None) -> list[Any]:
+    """The configurations that `infuse` takes, for an encoder that has these already."""
     made: dict[str, Callable[[], list[Any]]] = {
         "kam": lambda: [replace(recipe.kam, maps=recipe.maps.maps)],
         "knowbert": lambda: layers_of(recipe),
+        "luke": lambda: [luke_config(recipe, before or {})],
     }
     return [infusion for name in recipe.infusions for infusion in made[name]()]
 
@@ -132,6 +138,8 @@ def build_lender(recipe: TaskRecipe, tokenizer: Tokenizer) -> Lends | None:
     names = [*find_kind(recipe.task).offers(recipe), *(recipe.knowbert if "knowbert" in recipe.infusions else ())]
     if names:
         lenders.append(build_offers(recipe, dict.fromkeys(names)))
+    if "luke" in recipe.infusions and recipe.luke.links:
+        lenders.append(build_entities(recipe))
     return lenders[0] if len(lenders) == 1 else Lenders(lenders) if lenders else None
 
 
@@ -179,7 +187,7 @@ class TaskModel:
                     + ("of one; give a list of texts" if expected == 1 else "of two; give a list of pairs of texts")
                 )
         examples = [kind.example(str(number), some) for number, some in enumerate(given)]
-        return [kind.tell(self.task, some[0]) for some in self.answers(examples)]
+        return [kind.tell(self.task, kind.join(self.task, some)) for some in self.answers(examples)]
 
     def answers(self, examples: Sequence[Any], *, notes: str | Path | None = None) -> list[list[Any]]:
         """What the task answers to the inputs of each example."""
@@ -230,6 +238,7 @@ def load_task(folder: str | Path) -> TaskModel:
     if not isinstance(encoder, InfusedEncoder):
         infuse(encoder, [])
     give_tables(recipe, infused)
+    give_masks(recipe, infused)
     reader = Reader(infused, task.head(infused))
     try:
         reader.head.load_state_dict(head)
@@ -252,6 +261,8 @@ def _save(folder: Path, model: torch.nn.Module, tokenizer: Tokenizer, recipe: Ta
         head = {name: tensor.detach().cpu().contiguous() for name, tensor in reader.head.state_dict().items()}
         save_file(head, part / "head.safetensors")
         tokenizer.save(str(part / "tokenizer.json"))
+        if "luke" in recipe.infusions:
+            vocabulary_of(recipe).save(part)
         told = {"recipe": config.to_dict(recipe), "facts": dict(facts)}
         (part / "task.json").write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", "utf-8")
         shutil.rmtree(folder, ignore_errors=True)

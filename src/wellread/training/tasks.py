@@ -39,7 +39,7 @@ from wellread.tasks.splits import split_by
 from wellread.tasks.squad import read_squad, split_squad, squad_version, write_predictions
 from wellread.tasks.tables import make_each, read_records
 from wellread.tasks.task import Task
-from wellread.training import kinds_relations, kinds_senses
+from wellread.training import kinds_entities, kinds_relations, kinds_senses
 from wellread.training.kinds import Answers, Facts, Kind, Texts, find_file, train_file
 
 if TYPE_CHECKING:
@@ -343,6 +343,7 @@ KINDS: dict[str, Kind] = {
         facts=_lama_facts,
         has_gold=lambda fact: True,
     ),
+    **kinds_entities.KINDS,
     **kinds_relations.KINDS,
     **kinds_senses.KINDS,
 }

@@ -1,0 +1,183 @@
+"""The heads that transformers has for LUKE, on an encoder of ours that knows entities: what checkpoints of others need.
+
+Each is a model like any of transformers, made for the families BERT, RoBERTa and XLM-R: `HEADS["ForMaskedLM"]["bert"]`.
+They take `entity_ids`, `entity_attention_mask`, `entity_position_ids` and `entity_token_type_ids` as theirs do (or
+`entities`, see `models.luke.Luke`) and give what theirs give. Heads for whole texts, words, choices and answers need
+nothing of their own: `AutoModelForSequenceClassification` and its kin know them.
+
+- ForMaskedLM: hidden words and hidden entities, a loss for both.
+- ForEntityClassification: the first entity of each text.
+- ForEntityPairClassification: the first two.
+- ForEntitySpanClassification: every entity, with the first and the last piece of its span.
+
+Unlike theirs: where labels are given, hidden words and entities are scored where there is a label, nowhere else, and a
+batch without any has a loss of zero (theirs: not a number).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+import transformers
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.models.bert.modeling_bert import BertPooler
+from transformers.models.luke.modeling_luke import (
+    EntityClassificationOutput,
+    EntitySpanClassificationOutput,
+    LukeMaskedLMOutput,
+)
+
+from wellread.errors import UsageError
+from wellread.models.luke import luke_of
+from wellread.nn.infusion import FAMILIES, InfusedHead, base_of, infused_class
+
+_UNASKED = -100
+"""The label of what is not to be told."""
+
+
+class _Masked:
+    """Words and entities that are hidden; mixed into a head for words."""
+
+    config: Any
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        encoder: Any = base_of(cast(PreTrainedModel, self))
+        if self.config.pooler and getattr(encoder, "pooler", None) is None:
+            encoder.pooler = BertPooler(config)  # type: ignore[no-untyped-call]  # nobody asks it, but it goes where the checkpoint goes
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Int[Tensor, "text piece"] | None = None,
+        entity_labels: Int[Tensor, "text entity"] | None = None,
+        **more: Any,
+    ) -> LukeMaskedLMOutput:
+        """As transformers' own; with labels, `logits` has a row for each piece that has one, text by text."""
+        model = cast(PreTrainedModel, self)
+        read = base_of(model)(input_ids, attention_mask, return_dict=True, **more)
+        head: Any = getattr(self, "lm_head", None) or self.cls  # type: ignore[attr-defined]
+        logits, word_loss = _score(head, read.last_hidden_state, labels)
+        entity_logits = entity_loss = None
+        if read.entity_last_hidden_state is not None:
+            entity_logits, entity_loss = _score(luke_of(model).predict, read.entity_last_hidden_state, entity_labels)
+        parts = [part for part in (word_loss, entity_loss) if part is not None]
+        return LukeMaskedLMOutput(
+            loss=sum(parts[1:], parts[0]) if parts else None,  # type: ignore[arg-type]
+            mlm_loss=word_loss,  # type: ignore[arg-type]
+            mep_loss=entity_loss,  # type: ignore[arg-type]
+            logits=logits,  # type: ignore[arg-type]
+            entity_logits=entity_logits,  # type: ignore[arg-type]
+            hidden_states=read.hidden_states,
+            entity_hidden_states=read.entity_hidden_states,
+            attentions=read.attentions,
+        )
+
+
+def _score(
+    head: Any, states: Float[Tensor, "text place dim"], labels: Int[Tensor, "text place"] | None
+) -> tuple[Tensor, Tensor | None]:
+    """Scores of all positions; with labels, of those that have one, and the loss."""
+    if labels is None:
+        return head(states), None
+    asked = labels.to(states.device) != _UNASKED
+    scores = head(states[asked])
+    return scores, cross_entropy(scores, labels[asked]) if len(scores) else scores.sum()
+
+
+class _Entities:
+    """What a linear layer makes of the states of entities; mixed into an encoder of one family."""
+
+    reads: ClassVar[Literal["entity", "pair", "span"]]
+    family_name: ClassVar[str]
+    base_model_prefix: str
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config)  # type: ignore[call-arg]
+        setattr(self, self.base_model_prefix, getattr(transformers, f"{self.family_name}Model")(config))
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        parts = {"entity": 1, "pair": 2, "span": 3}[self.reads]
+        labels: Any = config.num_labels
+        self.classifier = nn.Linear(parts * config.hidden_size, labels, bias=self.reads != "pair")
+        self.post_init()  # type: ignore[attr-defined]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        entity_start_positions: Int[Tensor, "text entity"] | None = None,
+        entity_end_positions: Int[Tensor, "text entity"] | None = None,
+        **more: Any,
+    ) -> EntityClassificationOutput | EntitySpanClassificationOutput:
+        """As transformers' own: labels of many may each be right or not, those of one are by their number."""
+        read = base_of(cast(PreTrainedModel, self))(input_ids, attention_mask, return_dict=True, **more)
+        entities, needed = read.entity_last_hidden_state, 2 if self.reads == "pair" else 1
+        if entities is None or entities.shape[1] < needed:
+            raise UsageError(f"this head reads {needed} of each text's entities; give entity_ids, or entities")
+        if self.reads == "span":
+            found = (
+                _at(read.last_hidden_state, place, name)
+                for name, place in (
+                    ("entity_start_positions", entity_start_positions),
+                    ("entity_end_positions", entity_end_positions),
+                )
+            )
+            states = torch.cat((*found, entities), -1)
+        else:
+            states = entities[:, :needed].flatten(1)
+        logits = self.classifier(self.dropout(states))
+        made: Any = EntitySpanClassificationOutput if self.reads == "span" else EntityClassificationOutput
+        told: EntityClassificationOutput = made(
+            loss=None if labels is None else _loss(logits, labels),
+            logits=logits,
+            hidden_states=read.hidden_states,
+            entity_hidden_states=read.entity_hidden_states,
+            attentions=read.attentions,
+        )
+        return told
+
+
+def _at(
+    states: Float[Tensor, "text piece dim"], places: Int[Tensor, "text entity"] | None, name: str
+) -> Float[Tensor, "text entity dim"]:
+    if places is None:
+        raise UsageError(f"this head reads words, too; give {name}, the piece of each entity's span in its text")
+    return states.gather(1, places.to(states.device)[..., None].expand(-1, -1, states.shape[-1]))
+
+
+def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+    labels = labels.to(logits.device)
+    if labels.dim() < logits.dim():
+        return cross_entropy(logits.flatten(0, -2), labels.flatten())
+    return binary_cross_entropy_with_logits(logits.flatten(), labels.flatten().type_as(logits))
+
+
+_READS = {
+    "ForEntityClassification": "entity",
+    "ForEntityPairClassification": "pair",
+    "ForEntitySpanClassification": "span",
+}
+
+
+def _make_heads() -> dict[str, dict[str, type[PreTrainedModel]]]:
+    heads: dict[str, dict[str, type[PreTrainedModel]]] = {name: {} for name in ("ForMaskedLM", *_READS)}
+    for kind in ("bert", "roberta", "xlm-roberta"):
+        family = FAMILIES[kind]
+        masked = infused_class(kind, "ForMaskedLM")
+        about = {"__module__": __name__, "family": family, "family_name": family.name}
+        heads["ForMaskedLM"][kind] = type(f"Luke{family.name}ForMaskedLM", (_Masked, masked), about)
+        start = getattr(transformers, f"{family.name}PreTrainedModel")
+        for name, reads in _READS.items():
+            body = about | {"reads": reads, "config_class": masked.config_class}
+            heads[name][kind] = type(f"Luke{family.name}{name}", (InfusedHead, _Entities, start), body)
+    return heads
+
+
+HEADS = _make_heads()
+"""Classes by the name of the head and the family of the encoder."""

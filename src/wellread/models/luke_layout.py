@@ -1,0 +1,351 @@
+"""LUKE as others have it: folders of Hugging Face's layout and the authors' own files, read and written.
+
+    model = from_hf("luke-base")      # an infused RoBERTa with the head that the folder says
+    to_hf(model, "mine-for-transformers")
+
+`LukeModel` and all its heads, mLUKE, and what the authors of LUKE released (`metadata.json`, `pytorch_model.bin`,
+`entity_vocab.tsv`). Outputs are theirs. An encoder of BERT's family becomes a LUKE whose positions begin behind its
+padding id, as RoBERTa's do.
+
+Facts of such checkpoints: the authors' files have no prefix and none of the three queries, which start as copies, and
+[MASK2] as a copy of [MASK]. Files saved by transformers 4 have no `lm_head.decoder`, since it was the word embedding;
+version 5 saves it and has it learn apart, so where both differ we keep them apart.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import LukeConfig as TheirConfig
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from wellread.errors import InputError, UsageError
+from wellread.files import read_text
+from wellread.knowledge.vocabulary import MASK, MASK2, EntityVocabulary
+from wellread.models.conversion import new_folder, refuse_full
+from wellread.models.luke import luke_of
+from wellread.models.luke_heads import HEADS
+from wellread.nn.checkpoint import IDLE, Weights, read_weights, rename_weights, some
+from wellread.nn.encoders import silence
+from wellread.nn.infusion import base_of, infused_class
+
+_LUKE = "infusions.0."
+ENCODER = {
+    "entity_embeddings.entity_embeddings.": f"{_LUKE}table.",
+    "entity_embeddings.entity_embedding_dense.": f"{_LUKE}wide.",
+    "entity_embeddings.position_embeddings.": f"{_LUKE}positions.",
+    "entity_embeddings.token_type_embeddings.": f"{_LUKE}types.",
+    "entity_embeddings.LayerNorm.": f"{_LUKE}norm.",
+    "entity_predictions.transform.dense.": f"{_LUKE}prediction.dense.",
+    "entity_predictions.transform.LayerNorm.": f"{_LUKE}prediction.norm.",
+    "entity_predictions.bias": f"{_LUKE}prediction.bias",
+}
+"""How names begin in transformers' LUKE, without "luke.", and how in an encoder of ours; others are the same."""
+QUERIES = {"w2e_query": "word_to_entity", "e2w_query": "entity_to_word", "e2e_query": "entity_to_entity"}
+_QUERY = re.compile(r"encoder\.layer\.(\d+)\.attention\.self\.(\w+_query)\.(\w+)")
+_OWN = re.compile(rf"{re.escape(_LUKE)}queries\.(\d+)\.(\w+)\.(\w+)")
+_PARTS = ("embeddings.", "encoder.", "entity_embeddings.", "entity_predictions.", "pooler.")
+"""How names begin of what is the encoder's, with what it knows of entities."""
+_TIED = "entity_predictions.decoder.weight"
+"""The entity table under another name."""
+HEAD = {
+    ("roberta", "ForSequenceClassification"): {
+        "pooler.dense.": "classifier.dense.",
+        "classifier.": "classifier.out_proj.",
+    },
+    ("bert", "ForMaskedLM"): {
+        "lm_head.dense.": "cls.predictions.transform.dense.",
+        "lm_head.layer_norm.": "cls.predictions.transform.LayerNorm.",
+        "lm_head.decoder.": "cls.predictions.decoder.",
+        "lm_head.bias": "cls.predictions.bias",
+    },
+}
+"""How names begin in their heads, and how in ours; others are the same."""
+_FIELDS = (
+    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act hidden_dropout_prob "
+    "attention_probs_dropout_prob max_position_embeddings type_vocab_size initializer_range layer_norm_eps "
+    "classifier_dropout pad_token_id bos_token_id eos_token_id id2label label2id problem_type"
+).split()
+_AUTHORS = "metadata.json"
+_BESIDE = ("*.json", "*.txt", "*.model", "entity_vocab.*")
+"""What goes with the weights: tokenizers and the entity vocabulary."""
+
+
+def from_hf(folder: str | Path, head: str | None = None) -> PreTrainedModel:
+    """The LUKE of a folder as an infused encoder, under the head that it was saved with or the one that is named.
+
+    `head` is "Model", "ForMaskedLM", "ForEntitySpanClassification" and so on.
+    """
+    folder = Path(folder)
+    told = _read_config(folder)
+    weights = {name.removeprefix("luke."): weight for name, weight in _read_weights(folder).items()}
+    weights = {name: weight for name, weight in weights.items() if not name.endswith(IDLE)}
+    if "entity_embeddings.entity_embeddings.weight" not in weights:
+        raise InputError(f"{folder} has weights, but no embeddings of entities; give the folder of a LUKE")
+    if head is None:
+        head = str((told.get("architectures") or [""])[0]).removeprefix("Luke") or _guess(weights)
+    family = "xlm-roberta" if told.get("tokenizer_class") == "MLukeTokenizer" else "roberta"
+    made = _class_of(family, head)
+    _complete(weights, told, folder)
+    config = _our_config(told, weights, made, head)
+    return _build(made, config, _rename(weights, made, head), folder)
+
+
+def load(folder: str | Path, head: str | None = None) -> PreTrainedModel:
+    """The LUKE of a folder, in whichever layout, under the head that it was saved with or the one that is named."""
+    folder = Path(folder)
+    told = _read_config(folder)
+    return _open_ours(folder, told, head) if _is_ours(told) else from_hf(folder, head)
+
+
+def to_hf(model: PreTrainedModel, folder: str | Path) -> None:
+    """Write a model with entities as transformers' LUKE has it, to a new folder."""
+    to = Path(folder)
+    refuse_full(to)
+    config, weights = _theirs(model)
+    with new_folder(to) as part:
+        config.save_pretrained(part)
+        save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
+
+
+def convert_luke(source: str | Path, to: str | Path) -> str:
+    """Write a LUKE of others as one of ours to a new folder, or one of ours as transformers has it; say which."""
+    source, to = Path(source), Path(to)
+    refuse_full(to)
+    ours = _is_ours(_read_config(source))
+    model = load(source)
+    with new_folder(to) as part:
+        if ours:
+            to_hf(model, part / "new")
+            for file in (part / "new").iterdir():
+                file.rename(part / file.name)
+            (part / "new").rmdir()
+        else:
+            with silence():
+                model.save_pretrained(part)
+        _copy_beside(source, part)
+    return "transformers" if ours else "wellread"
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Their configuration; the authors' own is inside of another."""
+    file = next((folder / name for name in ("config.json", _AUTHORS) if (folder / name).is_file()), None)
+    if file is None:
+        raise InputError(f"{folder} has no config.json; give the folder of a LUKE, ours or Hugging Face's")
+    try:
+        told = json.loads(read_text(file))
+        told = told if file.name == "config.json" else {"model_type": "luke", **told["model_config"]}
+        kind = str(told["model_type"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} is no configuration of a LUKE; copy it again") from error
+    if kind != "luke" and not kind.startswith("infused-"):
+        raise InputError(
+            f"{folder} has a model of the kind {kind!r}; give the folder of a LUKE, ours or Hugging Face's"
+        )
+    tokenizer = folder / "tokenizer_config.json"
+    if "tokenizer_class" not in told and tokenizer.is_file():
+        told["tokenizer_class"] = json.loads(read_text(tokenizer)).get("tokenizer_class")
+    return cast(dict[str, Any], told)
+
+
+def _is_ours(told: Mapping[str, Any]) -> bool:
+    return str(told["model_type"]).startswith("infused-")
+
+
+def _read_weights(folder: Path) -> Weights:
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            files = [folder / file for file in sorted(set(json.loads(read_text(index))["weight_map"].values()))]
+        elif (folder / name).is_file():
+            files = [folder / name]
+        else:
+            continue
+        weights: Weights = {}
+        for file in files:
+            weights |= _read_safe(file) if file.suffix == ".safetensors" else read_weights(file, such_as=name)
+        return weights
+    raise InputError(f"{folder} has neither model.safetensors nor pytorch_model.bin; copy or download it again")
+
+
+def _read_safe(file: Path) -> Weights:
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot read {file}: {error}; copy or download it again") from error
+
+
+def _guess(weights: Mapping[str, Tensor]) -> str:
+    """The authors' files do not say; those of pretraining have both heads."""
+    return "ForMaskedLM" if "lm_head.dense.weight" in weights else "Model"
+
+
+def _class_of(family: str, head: str) -> type[PreTrainedModel]:
+    try:
+        return HEADS[head][family] if head in HEADS else infused_class(family, head)
+    except AttributeError:
+        raise InputError(f"there is no head Luke{head}; give one that transformers' LUKE has, or Model") from None
+
+
+def _complete(weights: Weights, told: dict[str, Any], folder: Path) -> None:
+    """What is not in their files but known."""
+    aware = told.setdefault("use_entity_aware_attention", True)
+    for name in [name for name in weights if ".attention.self.query." in name]:
+        for query in QUERIES:
+            new = name.replace(".query.", f".{query}.")
+            if aware:
+                weights.setdefault(new, weights[name].clone())
+            else:
+                weights.pop(new, None)
+    weights.pop(_TIED, None)
+    if (folder / _AUTHORS).is_file() and not (folder / "config.json").is_file():
+        table = weights["entity_embeddings.entity_embeddings.weight"]
+        names = EntityVocabulary.load(folder).row_of
+        if MASK2 in names:
+            table[names[MASK2]] = table[names[MASK]]
+    if "lm_head.bias" not in weights and "lm_head.decoder.bias" in weights:
+        weights["lm_head.bias"] = weights["lm_head.decoder.bias"].clone()  # one tensor would be saved but once
+
+
+def _our_config(
+    told: Mapping[str, Any], weights: Mapping[str, Tensor], made: type[PreTrainedModel], head: str
+) -> PreTrainedConfig:
+    """Sizes of tables are those of the weights, whatever the configuration says."""
+    theirs = TheirConfig.from_dict({name: value for name, value in told.items() if name != "architectures"})
+    fields = {name: getattr(theirs, name) for name in _FIELDS}
+    entities, dim = weights["entity_embeddings.entity_embeddings.weight"].shape
+    luke = {
+        "kind": "luke",
+        "entities": entities,
+        "dim": dim,
+        "aware": bool(theirs.use_entity_aware_attention),
+        "predicts": "entity_predictions.bias" in weights,
+    }
+    words, decoder = weights["embeddings.word_embeddings.weight"], weights.get("lm_head.decoder.weight")
+    apart = head == "ForMaskedLM" and decoder is not None and not torch.equal(words, decoder)
+    pooler = "pooler.dense.weight" in weights and head != "ForSequenceClassification"
+    more = {"vocab_size": len(words), "infusions": [luke], "pooler": pooler, "tie_word_embeddings": not apart}
+    kind: Any = made.config_class
+    config: PreTrainedConfig = kind(**fields | more)
+    return config
+
+
+def _rename(weights: Mapping[str, Tensor], made: type[PreTrainedModel], head: str) -> Weights:
+    """Their weights by our names, without those of other heads."""
+    table = _head_table(made, head)
+    moved = tuple(begin for begin in table if begin.startswith(_PARTS))
+    parts = {
+        name: weight
+        for name, weight in weights.items()
+        if name.startswith(_PARTS) and not name.startswith(moved or "\0")
+    }
+    rest = {name: weight for name, weight in weights.items() if name not in parts}
+    prefix = "" if head == "Model" else f"{made.base_model_prefix}."
+    renamed = {
+        f"{prefix}{_QUERY.sub(_name_query, name)}": weight for name, weight in rename_weights(parts, ENCODER).items()
+    }
+    return renamed | ({} if head == "Model" else rename_weights(rest, table))
+
+
+def _name_query(match: re.Match[str]) -> str:
+    return f"{_LUKE}queries.{match[1]}.{QUERIES[match[2]]}.{match[3]}"
+
+
+def _head_table(made: type[PreTrainedModel], head: str) -> dict[str, str]:
+    kind = "bert" if made.base_model_prefix == "bert" else "roberta"
+    return HEAD.get((kind, head), {})
+
+
+def _build(made: type[PreTrainedModel], config: PreTrainedConfig, weights: Weights, folder: Path) -> PreTrainedModel:
+    refusal = "its config.json and weights must be of one model: copy or download it again"
+    try:
+        with silence():
+            loaded: Any = made.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True)
+    except RuntimeError as error:  # sizes that differ
+        raise InputError(f"{folder} has weights of another size than it says; {refusal}") from error
+    model, report = loaded
+    if missing := sorted(name for name in report["missing_keys"] if "pooler" not in name):
+        raise InputError(f"{folder} lacks weights of its model: {some(missing)}; {refusal}")
+    return cast(PreTrainedModel, model)
+
+
+def _open_ours(folder: Path, told: Mapping[str, Any], head: str | None) -> PreTrainedModel:
+    """A model that wellread saved."""
+    made = _class_of(str(told["model_type"]).removeprefix("infused-"), head or _head_in(told["architectures"][0]))
+    with silence():
+        return made.from_pretrained(folder, local_files_only=True)
+
+
+def _theirs(model: PreTrainedModel) -> tuple[TheirConfig, Weights]:
+    """A model of ours by their names."""
+    luke = luke_of(model)
+    kind, head = str(model.config.model_type).removeprefix("infused-"), _head_in(type(model).__name__)
+    if kind not in HEADS["ForMaskedLM"] or len(cast(Any, base_of(model)).infusions) > 1:
+        raise UsageError(
+            f"transformers' LUKE has no place for {kind} or for other knowledge than entities; only BERT, RoBERTa and "
+            "XLM-R with LUKE alone can be written for it"
+        )
+    prefix = "" if head == "Model" else f"{model.base_model_prefix}."
+    begin = "" if head == "Model" else "luke."
+    weights: Weights = {}
+    back = {ours: theirs for theirs, ours in ENCODER.items()}
+    table = {ours: theirs for theirs, ours in _head_table(type(model), head).items()}
+    for name, weight in model.state_dict().items():
+        inside = name.removeprefix(prefix)
+        known = {_OWN.sub(_name_theirs, inside): weight} if name.startswith(prefix) else {name: weight}
+        (told,) = rename_weights(known, back if name.startswith(prefix) else table)
+        in_encoder = told.startswith(_PARTS) and not told.startswith("entity_predictions.")
+        weights[f"{begin if in_encoder else ''}{told}"] = weight.detach().clone().contiguous()
+    if head != "ForMaskedLM":  # which alone has a place for it
+        weights = {name: weight for name, weight in weights.items() if not name.startswith("entity_predictions.")}
+    first = _begin_behind_padding(weights, model, begin) if kind == "bert" else 0
+    fields = {name: getattr(model.config, name) for name in _FIELDS if hasattr(model.config, name)}
+    fields["max_position_embeddings"] += first
+    config = TheirConfig(
+        **fields,
+        entity_vocab_size=luke.config.entities,
+        entity_emb_size=luke.config.dim,
+        use_entity_aware_attention=luke.config.aware,
+        architectures=[f"Luke{head}"],
+    )
+    return config, weights
+
+
+def _head_in(name: str) -> str:
+    """InfusedBertForMaskedLM -> ForMaskedLM, InfusedBertModel -> Model."""
+    _, found, head = name.partition("For")
+    return f"For{head}" if found else "Model"
+
+
+def _name_theirs(match: re.Match[str]) -> str:
+    query = next(theirs for theirs, ours in QUERIES.items() if ours == match[2])
+    return f"encoder.layer.{match[1]}.attention.self.{query}.{match[3]}"
+
+
+def _begin_behind_padding(weights: Weights, model: PreTrainedModel, begin: str) -> int:
+    """BERT's positions begin at 0, LUKE's behind the padding id: more rows, before those of words, behind entities'."""
+    first = int(model.config.pad_token_id) + 1
+    for part, order in (("embeddings", 1), ("entity_embeddings", -1)):
+        name = f"{begin}{part}.position_embeddings.weight"
+        rows = weights[name].new_zeros(first, weights[name].shape[1])
+        weights[name] = torch.cat((rows, weights[name])[::order])
+    return first
+
+
+def _copy_beside(source: Path, to: Path) -> None:
+    """Tokenizer and entity vocabulary; the latter as transformers reads it."""
+    for file in sorted({file for pattern in _BESIDE for file in source.glob(pattern)}):
+        weighty = file.name.endswith(".index.json") or file.name == _AUTHORS
+        if file.is_file() and not weighty and not (to / file.name).exists():
+            shutil.copyfile(file, to / file.name)
+    if not (to / "entity_vocab.json").exists() and any(source.glob("entity_vocab.*")):
+        EntityVocabulary.load(source).save(to)

@@ -1,0 +1,154 @@
+"""The entities of a task's recipe: which rows LUKE's table has, who links the texts, and what was learned before.
+
+A task that asks about mentions (names, relations, types, cloze questions) needs the special rows alone: [MASK] and
+[MASK2]. Then the table has no others, whatever the encoder knew, as LUKE's authors have it. Where [luke] says who links
+the texts (`kb` or `given`), all entities of the vocabulary are there, and their rows stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from wellread.errors import UsageError
+from wellread.formats import read_linked
+from wellread.kb.packaged import open_kb
+from wellread.knowledge.annotations import Links
+from wellread.knowledge.entitylending import EntityLender
+from wellread.knowledge.vocabulary import FILE, SPECIAL, EntityVocabulary, Unknown
+from wellread.models.luke import Luke, LukeConfig
+from wellread.nn.encoders import find_encoder
+from wellread.nn.flow import Infusion
+from wellread.nn.infusion import InfusedEncoder
+from wellread.text import Document
+from wellread.training.kinds import find_file
+
+if TYPE_CHECKING:
+    from wellread.training.recipe import TaskRecipe
+
+_BY_ROW = ("table.weight", "prediction.bias")
+
+
+@dataclass(frozen=True, slots=True)
+class LukeOptions:
+    """How an encoder takes entities, for infusion = "luke"."""
+
+    aware: bool = True
+    """Entity-aware attention; its queries start as copies of the encoder's, or as they were learned."""
+    dim: int = 256
+    """How wide a row of the entity table is, where the encoder has none yet."""
+    kb: str | None = None
+    """Link the texts to this knowledge base, by its name or path, and lend them the entities."""
+    linker: str = "auto"
+    """The linker's model."""
+    given: str | None = None
+    """Or: a file of linked text, the links that you have."""
+    most: int = 128
+    """Entities of an input at most."""
+    unknown: Unknown = "drop"
+    """What becomes of linked entities that are not in the vocabulary: `drop`, or `unk`, [UNK]."""
+
+    def __post_init__(self) -> None:
+        if self.kb is not None and self.given is not None:
+            raise UsageError(f"luke.kb is {self.kb!r} and luke.given is {self.given!r}; give one of the two")
+        for name in ("dim", "most"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"luke.{name} is {getattr(self, name)}; expected 1 or more")
+
+    @property
+    def links(self) -> bool:
+        """Whether texts are linked."""
+        return self.kb is not None or self.given is not None
+
+
+def vocabulary_of(recipe: TaskRecipe) -> EntityVocabulary:
+    """The rows of the entity table of a recipe's model."""
+    if not recipe.luke.links:
+        return EntityVocabulary.of_ids(())
+    known = _known(recipe)
+    if recipe.luke.kb is None:
+        return known or EntityVocabulary.of_documents(_given(recipe))
+    with open_kb(recipe.luke.kb) as kb:
+        return known.named_by(kb) if known is not None else EntityVocabulary.of_kb(kb)
+
+
+def luke_config(recipe: TaskRecipe, before: Mapping[str, Infusion]) -> LukeConfig:
+    """As the encoder has it, if it has learned to take entities; with the rows that the task needs."""
+    old = before.get("luke")
+    rows, aware = len(vocabulary_of(recipe)), recipe.luke.aware
+    if not isinstance(old, Luke):
+        return LukeConfig(entities=rows, dim=recipe.luke.dim, aware=aware)
+    return replace(old.config, entities=rows, aware=aware, predicts=False)
+
+
+@torch.no_grad()
+def keep_entities(recipe: TaskRecipe, infusion: Luke, old: Luke | None) -> None:
+    """Give a fresh infusion what the encoder's own had learned; rows that both have, by name."""
+    vocabulary = vocabulary_of(recipe)
+    if old is not None:
+        known = _known(recipe)
+        if known is None:
+            raise UsageError(
+                f"{recipe.encoder.name} knows entities, but not which: its {FILE} is missing; copy it there"
+            )
+        names = [name for name in vocabulary.row_of if name in known]
+        ours, theirs = vocabulary.rows_of(names), known.rows_of(names)
+        mask2 = vocabulary.row_of[SPECIAL[3]]
+        own = infusion.state_dict()
+        for name, weight in old.state_dict().items():
+            if name in _BY_ROW and name in own:
+                own[name][torch.from_numpy(ours)] = weight[torch.from_numpy(theirs)]
+                if SPECIAL[3] not in known:
+                    own[name][mask2] = weight[known.mask]
+            elif name in own:
+                own[name].copy_(weight)
+    infusion.masks = (vocabulary.mask, vocabulary.mask2)
+    infusion.table.weight.requires_grad_(not recipe.luke.links)
+
+
+def find_luke(encoder: Any) -> Luke | None:
+    """What takes entities in an encoder, if anything does."""
+    return next((part for part in encoder.infusions if isinstance(part, Luke)), None)
+
+
+def give_masks(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:
+    """Tell an encoder that was loaded with its vocabulary which rows are masks."""
+    if (infusion := find_luke(encoder)) is not None:
+        vocabulary = vocabulary_of(recipe)
+        infusion.masks = (vocabulary.mask, vocabulary.mask2)
+
+
+def build_entities(recipe: TaskRecipe) -> EntityLender:
+    """What lends the texts of a recipe the entities that they are linked to; a linker is loaded when it is needed."""
+    options = recipe.luke
+    if options.kb is None:
+        links = Links.given(_given(recipe), name="entities")
+    else:
+        with open_kb(options.kb) as kb:
+            about = f"{kb.metadata['uid']} {kb.metadata['revision']} {options.linker}"
+        links = Links(_linker(options.kb, options.linker), fingerprint=about, name="entities")
+    return EntityLender(links, vocabulary_of(recipe), most=options.most, unknown=options.unknown)
+
+
+def _linker(kb: str, model: str) -> Callable[[list[str]], Iterable[Document]]:
+    def link(texts: list[str]) -> Iterator[Document]:
+        from wellread.linker import Linker
+
+        with Linker.load(kb, model) as linker:
+            yield from linker.link_many(texts)
+
+    return link
+
+
+def _given(recipe: TaskRecipe) -> Iterator[Document]:
+    return read_linked(find_file(recipe.data.root, str(recipe.luke.given)))
+
+
+def _known(recipe: TaskRecipe) -> EntityVocabulary | None:
+    """That of the encoder's folder, if it has one."""
+    folder: Path = find_encoder(recipe.encoder.name)
+    return EntityVocabulary.load(folder) if (folder / FILE).exists() else None

@@ -1,0 +1,83 @@
+"""Rows of the table of tasks: names in sentences, and cloze questions about the entities of a passage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer
+
+from wellread.tasks.cloze import Cloze
+from wellread.tasks.conll import NamedText, find_labels, read_conll, split_sentences, write_conll
+from wellread.tasks.ner import NamedEntities
+from wellread.tasks.record import ClozeQuestion, read_record, split_record
+from wellread.tasks.squad import write_predictions
+from wellread.tasks.task import Task
+from wellread.training.kinds import Answers, Facts, Kind, Texts, train_file
+
+if TYPE_CHECKING:
+    from wellread.training.recipe import TaskRecipe
+
+
+def _read_sentences(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[NamedText]:
+    return read_conll(path, recipe.ner.columns, skipped=broken)
+
+
+def _ner_facts(recipe: TaskRecipe) -> dict[str, Any]:
+    return {"labels": list(find_labels(read_conll(train_file(recipe), recipe.ner.columns, skipped=[])))}
+
+
+def _build_ner(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
+    return NamedEntities(facts["labels"], recipe.ner)
+
+
+def _write_ner(path: str | Path, task: NamedEntities, examples: Sequence[NamedText], answers: Answers) -> None:
+    write_conll(path, examples, task.chosen(answers))
+
+
+def _sentence(number: str, texts: Texts) -> NamedText:
+    return NamedText.of_text(number, texts[0])
+
+
+def _read_questions(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[ClozeQuestion]:
+    return read_record(path, skipped=broken)
+
+
+def _build_cloze(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
+    options, longest = recipe.questions, recipe.encoder.longest
+    return Cloze(
+        tokenizer,
+        longest=longest,
+        stride=longest // 4 if options.stride is None else options.stride,
+        longest_question=min(options.longest_question, longest // 3),
+    )
+
+
+def _write_cloze(path: str | Path, task: Cloze, examples: Sequence[ClozeQuestion], answers: Answers) -> None:
+    write_predictions(path, task.texts(examples, answers))
+
+
+KINDS: dict[str, Kind] = {
+    "ner": Kind(
+        _read_sentences,
+        split_sentences,
+        _build_ner,
+        _write_ner,
+        facts=_ner_facts,
+        has_gold=lambda sentence: sentence.chunks is not None,
+        example=_sentence,
+        join=lambda task, answers: answers,
+        tell=lambda task, answers: task.tell(answers),
+        own_entities=True,
+    ),
+    "record": Kind(
+        _read_questions,
+        split_record,
+        _build_cloze,
+        _write_cloze,
+        has_gold=lambda question: bool(question.answers),
+        own_entities=True,
+    ),
+}
+"""The tasks of this family, by the name that a recipe has for them."""

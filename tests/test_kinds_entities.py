@@ -1,0 +1,167 @@
+"""Names and cloze questions by recipe: the rows of the table, from a file to scores, predictions and answers."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.tasking import SCHEDULE, recipes
+from tests.test_task_cloze import QUESTIONS, as_record
+from tests.tiny import PEOPLE, PLACES
+from wellread.errors import UsageError
+from wellread.knowledge.vocabulary import EntityVocabulary
+from wellread.models.luke import LukeConfig, luke_of
+from wellread.nn.encoders import load_encoder, load_tokenizer, silence
+from wellread.nn.infusion import infuse
+from wellread.pictures import plots
+from wellread.tasks.conll import Columns, read_conll
+from wellread.tasks.ner import NerOptions
+from wellread.training.entities import LukeOptions
+from wellread.training.recipe import Data, EncoderOptions, TaskRecipe
+from wellread.training.task import build_learner, load_task, train_task
+from wellread.training.tasks import read_examples, read_parts
+
+SAID = [f"{one} B-person\nwas O\nborn O\nnear O\n{two} B-place\n" for one, two in zip(PEOPLE, PLACES, strict=True)]
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch):
+    for name in ("draw_curves", "draw_comparison", "save"):
+        monkeypatch.setattr(plots, name, lambda *args, **options: None)
+
+
+def recipe(task, train, encoder, **more):
+    return TaskRecipe(task, batch=4, data=Data(str(train), develop=1), encoder=EncoderOptions(encoder, 48), **more)
+
+
+def test_a_file_of_columns_leads_to_a_model_that_finds_names(encoder, tmp_path):
+    (tmp_path / "train").write_text("\n".join(SAID))
+    schedule = replace(SCHEDULE, steps=60, evaluate_every=30, learning_rate=1e-2, accumulate=1)
+    made = recipe("ner", tmp_path / "train", encoder, schedule=schedule, ner=NerOptions(longest=4))
+    scores = train_task(made, tmp_path / "run")
+    assert next(iter(scores)) == "f1"
+    model = load_task(tmp_path / "run")
+    assert model.facts == {"labels": ["person", "place"]}
+    sentences = model.read(tmp_path / "train")
+    assert model.has_gold(sentences)
+    answers = model.answers(sentences)
+    assert model.score(sentences, answers)["f1"] > 0.4
+    chosen = model.task.chosen(answers)
+    model.write(tmp_path / "told", sentences, answers)
+    assert [list(one.chunks) for one in read_conll(tmp_path / "told")] == chosen
+    assert [one.chunks for one in read_conll(tmp_path / "told", Columns(tag=1))] == [one.chunks for one in sentences]
+    *names, none = model.answer([*(one.text for one in sentences), " "])
+    assert none == []
+    told = [
+        [(one.text[name["start"] : name["end"]], name["label"]) for name in some]
+        for one, some in zip(sentences, names, strict=True)
+    ]
+    words = [
+        [(" ".join(map(one.word, range(*chunk[:2]))), chunk.label) for chunk in some]
+        for one, some in zip(sentences, chosen, strict=True)
+    ]
+    assert told == words
+
+
+def test_a_file_of_cloze_questions_leads_to_predictions(encoder, tmp_path):
+    (tmp_path / "train").write_text(json.dumps(as_record(QUESTIONS)))
+    scores = train_task(recipe("record", tmp_path / "train", encoder, schedule=SCHEDULE), tmp_path / "run")
+    assert list(scores)[:2] == ["exact", "f1"]
+    model = load_task(tmp_path / "run")
+    questions = model.read(tmp_path / "train")
+    assert model.has_gold(questions)
+    answers = model.answers(questions)
+    model.write(tmp_path / "told", questions, answers)
+    told = json.loads((tmp_path / "told").read_text())
+    for one in questions:
+        assert told[one.id] in {one.passage[slice(*span)] for span in one.entities}
+
+
+# LUKE by recipe
+
+
+def luke_folder(folder, encoder, *, entities=("one", "two")):
+    """An encoder that has learned to take entities, with a vocabulary whose special rows lie in another order."""
+    names = ("[MASK]", "[UNK]", *entities, "[PAD]", "[MASK2]")
+    vocabulary = EntityVocabulary({name: row for row, name in enumerate(names)})
+    model = infuse(load_encoder(encoder), [LukeConfig(entities=len(vocabulary), dim=6, aware=False, predicts=True)])
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for weight in luke_of(model).parameters():
+            weight.copy_(torch.randn_like(weight) * 0.1)
+    with silence():
+        model.save_pretrained(folder)
+    load_tokenizer(encoder).save(str(folder / "tokenizer.json"))
+    vocabulary.save(folder)
+    return str(folder), luke_of(model), vocabulary
+
+
+def test_what_luke_has_learned_is_kept_with_the_special_rows_alone(encoder, tmp_path):
+    (tmp_path / "train").write_text("\n".join(SAID))
+    name, old, known = luke_folder(tmp_path / "luke", encoder)
+    made = recipe("ner", tmp_path / "train", name, schedule=SCHEDULE, infusion="luke")
+    learner, _ = build_learner(made, None)
+    luke = luke_of(learner.model.encoder)
+    assert (luke.config.entities, luke.config.dim, luke.config.aware, luke.config.predicts) == (4, 6, True, False)
+    rows = [known.row_of[name] for name in ("[PAD]", "[UNK]", "[MASK]", "[MASK2]")]
+    assert torch.equal(luke.table.weight, old.table.weight[rows])
+    assert torch.equal(luke.positions.weight, old.positions.weight)
+    query = learner.model.encoder.encoder.layer[1].attention.self.query
+    assert torch.equal(luke.queries[1].entity_to_word.weight, query.weight)
+    assert luke.masks == (2, 3)
+    (tmp_path / "luke" / "entity_vocab.json").unlink()
+    with pytest.raises(UsageError, match=r"knows entities, but not which: its entity_vocab.json is missing"):
+        build_learner(made, None)
+
+
+@pytest.mark.parametrize("start", ["plain", "luke"])
+def test_a_model_that_learned_with_entities_answers_as_before_it_was_saved(start, encoder, tmp_path):
+    (tmp_path / "train").write_text("\n".join(SAID))
+    name = encoder if start == "plain" else luke_folder(tmp_path / "luke", encoder)[0]
+    made = recipe("ner", tmp_path / "train", name, schedule=SCHEDULE, infusion="luke", ner=NerOptions(together=8))
+    scores = train_task(made, tmp_path / "run")
+    model = load_task(tmp_path / "run")
+    _, dev = read_parts(model.recipe, model.facts)
+    found = model.answers(dev)
+    assert len(found[0]) == 2  # groups of 8 of 15 spans
+    assert model.score(dev, found)["f1"] == pytest.approx(scores["f1"])
+
+
+def test_squad_is_read_with_linked_entities_whose_rows_stay(encoder, tmp_path):
+    squad = recipes(tmp_path, encoder)["squad"]
+    texts = set()
+    for one in read_examples(squad, {}, squad.data.train):
+        texts |= {one.context, one.question}
+    with (tmp_path / "links.jsonl").open("w") as file:
+        for text in texts:
+            last = text.rindex(" ") + 1
+            mentions = [[0, text.index(" "), "one"], [last, len(text), "new"]]
+            file.write(json.dumps({"text": text, "mentions": mentions}) + "\n")
+    name, old, known = luke_folder(tmp_path / "luke", encoder)
+    luke = LukeOptions(given=str(tmp_path / "links.jsonl"))
+    made = replace(squad, infusion="luke", encoder=EncoderOptions(name, 32), luke=luke)
+    learner, _ = build_learner(made, tmp_path / "notes")
+    batch = learner.batches(0)[0]
+    told = batch.knowledge["entities"]
+    assert set(told["ids"].tolist()) == {known.row_of["one"]}  # "new" is not in the vocabulary
+    assert len(told["ids"]) == 2 * len(batch.inputs)
+    table = luke_of(learner.model.encoder).table.weight
+    assert torch.equal(table, old.table.weight)
+    assert not table.requires_grad
+    sum(learner.loss(batch).values()).backward()
+    assert luke_of(learner.model.encoder).queries[0].word_to_entity.weight.grad.any()
+    scores = train_task(made, tmp_path / "run")
+    model = load_task(tmp_path / "run")
+    _, dev = read_parts(model.recipe, model.facts)
+    assert model.score(dev, model.answers(dev))["f1"] == pytest.approx(scores["f1"])
+
+
+def test_settings_of_luke_that_do_not_fit_are_refused(encoder, tmp_path):
+    with pytest.raises(UsageError, match="give one of the two"):
+        LukeOptions(kb="vital", given="links.jsonl")
+    with pytest.raises(UsageError, match=r"luke\.most is 0"):
+        LukeOptions(most=0)
+    with pytest.raises(UsageError, match=r"ner asks about mentions by entities of its own; leave luke\.kb"):
+        recipe("ner", tmp_path / "train", encoder, infusion="luke", luke=LukeOptions(kb="vital"))
+    assert not recipe("ner", tmp_path / "train", encoder, luke=LukeOptions(kb="vital")).infusions

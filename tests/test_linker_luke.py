@@ -1,0 +1,204 @@
+"""Linking with a model that guesses entities: what candidates are given, in which order, and what is left to names."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny import ENTITIES, PEOPLE, tokenizer, write_kb
+from wellread.errors import UsageError
+from wellread.kb.records import Entity
+from wellread.knowledge.vocabulary import EntityVocabulary
+from wellread.linker import Linker
+from wellread.linker.luke import LukeReader
+from wellread.mentions.marked import MarkCutter
+from wellread.mentions.segments import Mark
+from wellread.models.luke import LukeConfig, luke_of
+from wellread.nn.encoders import load_encoder, silence
+from wellread.nn.infusion import infuse
+from wellread.nn.packing import Packing
+from wellread.text import Mention
+
+MORE = [
+    *ENTITIES,
+    Entity("cork2", "cork person", "a person", "person", 1, {"cork": 1}),
+    Entity("new", "mercury city", "a city", "city", 1, {"mercury": 2}),
+]
+
+
+@pytest.fixture(scope="module")
+def kb(tmp_path_factory):
+    with write_kb(tmp_path_factory.mktemp("kb") / "toy.kb", MORE) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, encoder, kb):
+    """A model whose weights are drawn, and that knows all entities but "new"."""
+    made = tmp_path_factory.mktemp("luke")
+    vocabulary = EntityVocabulary.of_ids(entity.id for entity in MORE[:-1])
+    model = infuse(load_encoder(encoder), [LukeConfig(entities=len(vocabulary), dim=8, predicts=True)])
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in luke_of(model).parameters():
+            weight.add_(torch.randn_like(weight) * 0.3)
+    with silence():
+        model.save_pretrained(made)
+    tokenizer().save(str(made / "tokenizer.json"))
+    vocabulary.save(made)
+    return made
+
+
+def chances(reader, text, told):
+    """The model's scores of all rows for each mention of a text, naively; `told` is (name, row) in order."""
+    marks = [Mark(0, text.index(name), text.index(name) + len(name)) for name, _ in told]
+    (window,) = reader.cutter.cut(text, marks=marks).windows
+    ids = torch.from_numpy(window.ids)
+    spans = torch.from_numpy(window.mark_pieces) - torch.tensor([0, 1])
+    entities = {
+        "text_of": torch.zeros(len(told), dtype=torch.long),
+        "ids": torch.tensor([row for _, row in told]),
+        "spans": spans,
+    }
+    with torch.no_grad():
+        read = reader.encoder.read(ids, Packing.of([len(ids)]), torch.zeros_like(ids), entities=entities)
+        return reader.luke.predict(read.told["entities"]).double()
+
+
+def test_local_scores_are_those_of_the_head_and_the_prior(kb, folder):
+    text, mask = "mercury wrote to cork", 2
+    for trust in (0.0, 1.0, 0.5):
+        reader = Linker.load(kb, folder, order="local", trust=trust).reader
+        (document,) = reader.link_many([text])
+        scores = chances(reader, text, [("mercury", mask), ("cork", mask)])
+        first, second = document.links
+        rows = reader.vocabulary.rows_of(["p2", "cork2"]).tolist()
+        weighed = scores[1, rows].exp() * torch.tensor([0.75, 0.25]) ** trust
+        expected = dict(zip(["p2", "cork2"], (weighed / weighed.sum()).tolist(), strict=True))
+        assert {one.entity: pytest.approx(one.score, abs=1e-5) for one in second.candidates} == expected
+        assert second.entity == max(expected, key=expected.get)
+        # "new" is not in the vocabulary, and keeps its fifth; the others share the rest.
+        rows = reader.vocabulary.rows_of(["planet", "god"]).tolist()
+        weighed = scores[0, rows].exp() * torch.tensor([0.75, 0.25]) ** trust
+        expected = dict(zip(["planet", "god"], (0.8 * weighed / weighed.sum()).tolist(), strict=True)) | {"new": 0.2}
+        assert {one.entity: pytest.approx(one.score, abs=1e-5) for one in first.candidates} == expected
+
+
+def test_globally_the_surest_is_linked_first_and_the_others_in_its_light(kb, folder):
+    text, mask = "mercury wrote to cork", 2
+    reader = LukeReader(
+        load_encoder(str(folder)).eval(),
+        MarkCutter(tokenizer(), longest=64),
+        EntityVocabulary.load(folder),
+        kb,
+        trust=0.0,
+        passes=8,
+    )
+    names = [("mercury", ("planet", "god")), ("cork", ("p2", "cork2"))]
+    told = {name: mask for name, _ in names}
+    expected = {}
+    while len(expected) < len(names):
+        scores = chances(reader, text, list(told.items()))
+        best = {}
+        for row, (name, ids) in enumerate(names):
+            if name not in expected:
+                share = 0.8 if name == "mercury" else 1.0
+                found = share * scores[row, reader.vocabulary.rows_of(ids).tolist()].softmax(0)
+                best[name] = (float(found.max()), ids[int(found.argmax())])
+        name = max(best, key=best.get)
+        expected[name] = best[name]
+        told[name] = int(reader.vocabulary.rows_of([best[name][1]])[0])
+    (document,) = reader.link_many([text])
+    assert {link.text: (pytest.approx(link.score, abs=1e-5), link.entity) for link in document.links} == expected
+    local = LukeReader(reader.encoder, reader.cutter, reader.vocabulary, kb, trust=0.0, order="local").score_many(
+        [text]
+    )
+    assert not np.allclose(np.exp(local[0].entity_log_p), np.exp(reader.score_many([text])[0].entity_log_p))
+
+
+def test_texts_of_any_length_lose_no_mention_and_neighbours_have_no_say(kb, folder):
+    texts = [" and ".join(["mercury is a planet near cork"] * 40), "", "who is it", "mercury god", "in cork"]
+    reader = LukeReader(
+        load_encoder(str(folder)).eval(), MarkCutter(tokenizer(), longest=32, most=5), EntityVocabulary.load(folder), kb
+    )
+    found = list(reader.link_many(texts))
+    assert [len(document.links) for document in found] == [80, 0, 0, 1, 1]
+    for text, document in zip(texts, found, strict=True):
+        (alone,) = reader.link_many([text])
+        assert [link.entity for link in alone.links] == [link.entity for link in document.links]
+        assert np.allclose([link.score for link in alone.links], [link.score for link in document.links], atol=1e-5)
+
+
+class Given:
+    """Finds every word that begins with a letter."""
+
+    def __init__(self, letters):
+        self.letters = letters
+
+    def annotate(self, texts):
+        for text in texts:
+            words = [word for word in dict.fromkeys(text.split()) if word[0] in self.letters]
+            yield [Mention(text.index(word), text.index(word) + len(word), word) for word in words]
+
+
+def test_mentions_may_be_given_and_unknown_ones_are_nil(kb, folder):
+    with_nil = Linker.load(kb, folder, mentions=Given("mx"))
+    links = with_nil.link("cork , mercury and xanadu").links
+    assert [(link.text, link.entity is None) for link in links] == [("mercury", False), ("xanadu", True)]
+    assert math.isclose(links[1].score, 1.0, abs_tol=1e-6)
+    assert len(Linker.load(kb, folder, mentions=Given("mx"), nil=False).link("mercury xanadu").links) == 1
+
+
+def test_candidates_may_be_restricted(kb, folder):
+    assert Linker.load(kb, folder, among=["god"]).link("mercury").links[0].entity == "god"
+    (link,) = Linker.load(kb, folder, kinds=["city"]).link("mercury").links
+    assert link.entity == "new"  # the model has no row for it: by its name alone
+    assert not Linker.load(kb, folder, among=["p0"]).link("mercury").links
+    assert not Linker.load(kb, folder, threshold=1.0).link("mercury").links
+
+
+def test_what_it_has_learned_tells_meanings_apart(kb, encoder):
+    """ "mercury" is a god where somebody wrote, and a planet near a river."""
+    vocabulary = EntityVocabulary.of_ids(["planet", "god"])
+    model = infuse(load_encoder(encoder), [LukeConfig(entities=len(vocabulary), dim=8, predicts=True)])
+    frames = {"god": "{} wrote to mercury", "planet": "the river of {} is near mercury"}
+    cutter, luke = MarkCutter(tokenizer(), longest=32), luke_of(model)
+    texts = [(frame.format(name), id) for name in PEOPLE[:8] for id, frame in frames.items()]
+    windows = [
+        cutter.cut(text, marks=[Mark(0, text.index("mercury"), text.index("mercury") + 7)]).windows[0]
+        for text, _ in texts
+    ]
+    ids = torch.from_numpy(np.concatenate([one.ids for one in windows]))
+    entities = {
+        "text_of": torch.arange(len(windows)),
+        "ids": torch.full((len(windows),), vocabulary.mask),
+        "spans": torch.from_numpy(np.concatenate([one.mark_pieces for one in windows])) - torch.tensor([0, 1]),
+    }
+    gold = torch.from_numpy(vocabulary.rows_of([id for _, id in texts]))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(40):
+        read = model.read(ids, Packing.of([len(one) for one in windows]), torch.zeros_like(ids), entities=entities)
+        loss = torch.nn.functional.cross_entropy(luke.predict(read.told["entities"]), gold)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    reader = LukeReader(model.eval(), cutter, vocabulary, kb, trust=0.0)
+    asked = [(frame.format(name), id) for name in PEOPLE[8:] for id, frame in frames.items()]
+    found = [
+        next(link.entity for link in document.links if link.text == "mercury")
+        for document in reader.link_many([text for text, _ in asked])
+    ]
+    assert found == [id for _, id in asked]
+
+
+def test_what_is_no_such_model_is_refused(kb, folder, encoder):
+    with pytest.raises(UsageError, match="no luke comes with this wellread; give the folder"):
+        Linker.load(kb, "luke")
+    with pytest.raises(UsageError, match="order='best' is not known; choose global or local"):
+        Linker.load(kb, folder, order="best")
+    model = infuse(load_encoder(encoder), [LukeConfig(entities=4, dim=8)])
+    with pytest.raises(UsageError, match="has no head for entities; take one that was pretrained"):
+        LukeReader(model, MarkCutter(tokenizer()), EntityVocabulary.of_ids(()), kb)
+    with pytest.raises(UsageError, match="passes is 0"):
+        LukeReader(model, MarkCutter(tokenizer()), EntityVocabulary.of_ids(()), kb, passes=0)

@@ -1,0 +1,251 @@
+"""LUKE as others have it: read with the same outputs, written with the same weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+
+from tests import infused, lukes
+from wellread.cli.convert import command
+from wellread.errors import InputError, UsageError
+from wellread.knowledge.vocabulary import EntityVocabulary
+from wellread.models.kam import KamConfig
+from wellread.models.luke import LukeConfig, luke_of
+from wellread.models.luke_layout import convert_luke, from_hf, load, to_hf
+from wellread.nn.infusion import infuse
+
+EVERY = (3, 2, 2, 2)
+"""Entities of each text, where a head reads two."""
+
+
+def compare(ours: torch.nn.Module, theirs: torch.nn.Module, head: str) -> None:
+    given = lukes.batch(head, EVERY)
+    mask, there = given["attention_mask"] > 0, given["entity_attention_mask"] > 0
+    found, wanted = ours(**given), theirs(**given)
+    compared = [name for name in wanted if found.get(name) is not None]
+    assert len(compared) == len(wanted)
+    for name in compared:
+        one, other = found[name], wanted[name]
+        if one.shape[:2] == mask.shape:
+            one, other = one[mask], other[mask]
+        elif one.shape[:2] == there.shape:
+            one, other = one[there], other[there]
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("aware", [True, False], ids=["aware", "not aware"])
+@pytest.mark.parametrize("head", lukes.HEADS)
+def test_there_and_back_every_head_says_the_same(head: str, aware: bool, tmp_path: Path) -> None:
+    theirs = lukes.build(head, aware=aware, dim=lukes.WIDTH if aware else 6)
+    ours = from_hf(lukes.save(theirs, tmp_path / "theirs")).eval()
+    compare(ours, theirs, head)
+    compare(load(lukes.save(ours, tmp_path / "ours")).eval(), theirs, head)
+    to_hf(ours, tmp_path / "back")
+    back, report = type(theirs).from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    weights = back.state_dict()
+    for name, weight in theirs.state_dict().items():
+        assert torch.equal(weights[name], weight), name
+
+
+@pytest.mark.parametrize("head", lukes.HEADS[1:])
+def test_losses_and_their_gradients_are_those_of_transformers(head: str, tmp_path: Path) -> None:
+    theirs = lukes.build(head).train()
+    ours = from_hf(lukes.save(theirs, tmp_path)).train()
+    given = lukes.batch(head, EVERY)
+    if head == "ForQuestionAnswering":  # where theirs has padding compete with words
+        given = {name: part[[0, 2]] for name, part in given.items()}
+    given |= lukes.labels(head, given)
+    losses = [model(**given).loss for model in (ours, theirs)]
+    torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)
+    for loss in losses:
+        loss.backward()
+    luke, table = luke_of(ours), theirs.luke.entity_embeddings
+    torch.testing.assert_close(luke.wide.weight.grad, table.entity_embedding_dense.weight.grad, atol=1e-5, rtol=1e-4)
+    mine, wanted = (model.get_input_embeddings().weight.grad for model in (ours, theirs))
+    torch.testing.assert_close(mine, wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_hidden_words_and_entities_are_scored_where_they_are_asked(tmp_path: Path) -> None:
+    theirs = lukes.build("ForMaskedLM")
+    ours = from_hf(lukes.save(theirs, tmp_path)).eval()
+    given = lukes.batch("ForMaskedLM", EVERY)
+    labels = lukes.labels("ForMaskedLM", given)
+    found, wanted = ours(**given, **labels), theirs(**given, **labels)
+    for name in ("loss", "mlm_loss", "mep_loss"):
+        torch.testing.assert_close(found[name], wanted[name], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.logits, wanted.logits[labels["labels"] >= 0], atol=1e-5, rtol=1e-5)
+    asked = labels["entity_labels"] >= 0
+    torch.testing.assert_close(found.entity_logits, wanted.entity_logits[asked], atol=1e-5, rtol=1e-5)
+    nothing = {name: torch.full_like(part, -100) for name, part in labels.items()}
+    assert ours(**given, **nothing).loss == 0
+
+
+def test_labels_of_which_many_may_be_right(tmp_path: Path) -> None:
+    theirs = lukes.build("ForEntityClassification")
+    ours = from_hf(lukes.save(theirs, tmp_path)).eval()
+    given, labels = lukes.batch("ForEntityClassification", EVERY), torch.eye(4)[:, :3].contiguous()
+    found, wanted = (model(**given, labels=labels).loss for model in (ours, theirs))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_files_of_version_4_have_the_word_embedding_as_their_decoder(tmp_path: Path) -> None:
+    theirs = lukes.build("ForMaskedLM")
+    theirs.lm_head.decoder.weight = theirs.luke.embeddings.word_embeddings.weight
+    weights = {name: part.clone() for name, part in theirs.state_dict().items() if "decoder" not in name}
+    weights["luke.embeddings.position_ids"] = torch.arange(40)[None]
+    theirs.config.architectures = ["LukeForMaskedLM"]
+    theirs.config.save_pretrained(tmp_path)
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    compare(from_hf(tmp_path).eval(), theirs, "ForMaskedLM")
+
+
+def test_the_authors_files_have_neither_prefix_nor_queries(tmp_path: Path) -> None:
+    theirs = lukes.build("ForMaskedLM", vocab_size=lukes.WORDS)
+    for layer in theirs.luke.encoder.layer:
+        for name in ("w2e", "e2w", "e2e"):
+            getattr(layer.attention.self, f"{name}_query").load_state_dict(layer.attention.self.query.state_dict())
+    theirs.lm_head.decoder.weight = theirs.luke.embeddings.word_embeddings.weight
+    kept = {name.removeprefix("luke."): part for name, part in theirs.state_dict().items() if "2e_" not in name}
+    kept = {name: part.clone() for name, part in kept.items() if "2w_" not in name and "decoder" not in name}
+    torch.save(kept, tmp_path / "pytorch_model.bin")
+    told = theirs.config.to_dict()
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    more = ("max_position_embeddings", "type_vocab_size", "entity_vocab_size", "entity_emb_size")
+    about = {name: told[name] for name in (*names, *more)} | {"bert_model_name": "roberta-base"}
+    (tmp_path / "metadata.json").write_text(json.dumps({"model_config": about, "max_mention_length": 30}))
+    vocabulary = ["[PAD]", "[UNK]", "[MASK]", *(f"Entity {number}" for number in range(7)), "[MASK2]"]
+    (tmp_path / "entity_vocab.tsv").write_text("".join(f"{name}\t0\n" for name in vocabulary))
+    with torch.no_grad():
+        rows = theirs.luke.entity_embeddings.entity_embeddings.weight
+        rows[10] = rows[2]
+    compare(from_hf(tmp_path).eval(), theirs, "ForMaskedLM")
+    assert type(from_hf(tmp_path, "Model")).__name__ == "InfusedRobertaModel"
+
+
+def test_mluke_is_of_the_family_of_xlm_r(tmp_path: Path) -> None:
+    theirs = lukes.build("ForMaskedLM")
+    lukes.save(theirs, tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "MLukeTokenizer"}')
+    ours = from_hf(tmp_path).eval()
+    assert ours.config.model_type == "infused-xlm-roberta"
+    compare(ours, theirs, "ForMaskedLM")
+
+
+def test_weights_in_several_files(tmp_path: Path) -> None:
+    theirs = lukes.build()
+    lukes.save(theirs, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    files = {name: f"part-{number % 2}.safetensors" for number, name in enumerate(weights)}
+    for file in set(files.values()):
+        save_file({name: weights[name] for name in weights if files[name] == file}, tmp_path / file)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    compare(from_hf(tmp_path).eval(), theirs, "Model")
+
+
+@pytest.mark.parametrize(
+    "head", ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
+)
+def test_an_infused_bert_becomes_a_luke_of_transformers(head: str, tmp_path: Path) -> None:
+    ours = infuse(infused.build("Bert", head, pad_token_id=0), [LukeConfig(entities=11, dim=6, predicts=True)])
+    infused.shake(ours)
+    to_hf(ours, tmp_path / "theirs")
+    theirs = getattr(transformers, f"Luke{head}").from_pretrained(tmp_path / "theirs").eval()
+    given = lukes.batch(head, EVERY)
+    given["input_ids"] = given["input_ids"] * given["attention_mask"]  # BERT pads with 0
+    found, wanted = ours(**given), theirs(**given)
+    mask = given["attention_mask"] > 0
+    for name in ("last_hidden_state", "logits", "start_logits"):
+        if name in wanted:
+            one, other = found[name], wanted[name]
+            one, other = (one[mask], other[mask]) if one.shape[:2] == mask.shape else (one, other)
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    again = load(tmp_path / "theirs").eval()
+    assert type(again).__name__.startswith(("InfusedRoberta", "LukeRoberta"))
+
+
+def test_convert_goes_there_and_back_with_tokenizer_and_vocabulary(tmp_path: Path) -> None:
+    theirs = lukes.build("ForEntityPairClassification")
+    lukes.save(theirs, tmp_path / "theirs")
+    EntityVocabulary.of_ids(f"Q{number}" for number in range(7)).save(tmp_path / "theirs")
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text('{"tokenizer_class": "LukeTokenizer"}')
+    for one, other, says in (("theirs", "ours", "load"), ("ours", "back", "AutoModel")):
+        done = CliRunner().invoke(command, ["luke", str(tmp_path / one), "--to", str(tmp_path / other)])
+        assert done.exit_code == 0, done.output
+        assert says in done.output
+        assert (tmp_path / other / "tokenizer_config.json").exists()
+        assert len(EntityVocabulary.load(tmp_path / other)) == 11
+    compare(load(tmp_path / "ours").eval(), theirs, "ForEntityPairClassification")
+    back = type(theirs).from_pretrained(tmp_path / "back").state_dict()
+    assert all(torch.equal(back[name], weight) for name, weight in theirs.state_dict().items())
+    assert isinstance(AutoModel.from_pretrained(tmp_path / "back"), transformers.LukeModel)
+
+
+def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for write in (lambda: convert_luke(tmp_path, tmp_path / "full"), lambda: to_hf(None, tmp_path / "full")):
+        with pytest.raises(UsageError, match="exists and is not empty"):
+            write()
+
+
+def test_a_folder_that_is_no_luke_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no config\.json"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match="is no configuration of a LUKE"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(InputError, match="a model of the kind 'bert'"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "luke"}')
+    with pytest.raises(InputError, match=r"neither model\.safetensors nor pytorch_model\.bin"):
+        load(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="cannot read"):
+        load(tmp_path)
+
+
+def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
+    lukes.save(lukes.build(), tmp_path)
+    told = json.loads((tmp_path / "config.json").read_text())
+    for change, message in (({"num_hidden_layers": 4}, "lacks weights of its"), ({"hidden_size": 8}, "another size")):
+        (tmp_path / "config.json").write_text(json.dumps(told | change))
+        with pytest.raises(InputError, match=message):
+            load(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    with pytest.raises(InputError, match="there is no head LukeForPoetry"):
+        load(tmp_path, "ForPoetry")
+
+
+def test_what_transformers_has_no_place_for_is_not_written(tmp_path: Path) -> None:
+    luke = LukeConfig(entities=9)
+    for model in (infuse(infused.build("Electra"), [luke]), infuse(infused.build(), [luke, KamConfig()])):
+        with pytest.raises(UsageError, match="only BERT, RoBERTa and XLM-R with LUKE alone"):
+            to_hf(model, tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [("ForEntityClassification", "reads 1 of each text's"), ("ForEntityPairClassification", "reads 2 of each text's")],
+)
+def test_heads_of_entities_need_entities(head: str, message: str, tmp_path: Path) -> None:
+    ours = from_hf(lukes.save(lukes.build(head), tmp_path)).eval()
+    given = {name: part for name, part in lukes.batch().items() if not name.startswith("entity")}
+    with pytest.raises(UsageError, match=message):
+        ours(**given)
+
+
+def test_spans_need_their_pieces(tmp_path: Path) -> None:
+    ours = from_hf(lukes.save(lukes.build("ForEntitySpanClassification"), tmp_path)).eval()
+    with pytest.raises(UsageError, match="give entity_start_positions"):
+        ours(**lukes.batch())

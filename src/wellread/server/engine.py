@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wellread.errors import InputError, UnknownEntityError
 from wellread.kb.records import Entity
 from wellread.kb.store import How, KnowledgeBase, Neighbour
-from wellread.pictures.attention import Seen
 from wellread.server.batching import BusyError, Worker
 from wellread.server.metrics import Metrics
 from wellread.server.reading import Lent, Reading, Vectors
 from wellread.server.settings import Settings
 from wellread.server.shelf import Answer, Asked, Edit, Edited, Shelf, Source
-from wellread.tasks.embedding import Rows
+
+if TYPE_CHECKING:
+    from wellread.pictures.attention import Seen
+    from wellread.tasks.embedding import Rows
 
 T = TypeVar("T")
 

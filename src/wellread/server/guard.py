@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wellread.server.metrics import Metrics
@@ -33,12 +34,19 @@ _HEADERS = [
 ]
 
 
-class TooLarge(Exception):  # noqa: N818  # what happened, not what went wrong here
+class TooLarge(HTTPException):
     """A body with more bytes than are taken."""
 
+    def __init__(self, most: int) -> None:
+        why = f"a request has at most {most:,} bytes; send fewer texts, or use /link/stream"
+        super().__init__(413, why, {"connection": "close"})
 
-class TooSlow(Exception):  # noqa: N818
+
+class TooSlow(HTTPException):
     """A body that did not arrive in time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(408, f"the request did not arrive within {seconds:g} s", {"connection": "close"})
 
 
 class Guard:
@@ -54,17 +62,13 @@ class Guard:
             await self.app(scope, receive, send)
             return
         passage = _Passage(self, scope, receive, send)
-        scope["state"]["note"] = passage.note
+        scope.setdefault("state", {})["note"] = passage.note
         try:
             refused = self._refused(scope)
             if refused is not None:
                 await passage.refuse(*refused)
             else:
                 await self.app(scope, passage.receive, passage.send)
-        except TooLarge:
-            await passage.refuse(413, f"a request has at most {self.settings.limits.body:,} bytes; send fewer texts")
-        except TooSlow:
-            await passage.refuse(408, f"the request did not arrive within {self.settings.limits.seconds:g} s")
         except Exception:
             LOG.exception("a request failed", extra={"told": {"id": passage.id}})
             await passage.refuse(500, f"something went wrong here; the log tells more under {passage.id}")
@@ -79,7 +83,7 @@ class Guard:
                 return 400, "this server does not go by that name; start it with --allow-host to let it"
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.settings.limits.body and not _streams(scope):
-            raise TooLarge
+            return 413, str(TooLarge(self.settings.limits.body).detail)
         return None
 
 
@@ -114,12 +118,12 @@ class _Passage:
             async with asyncio.timeout(max(0.001, left)):
                 message = await self._receive()
         except TimeoutError:
-            raise TooSlow from None
+            raise TooSlow(self._limits.seconds) from None
         if message["type"] == "http.request":
             self._bytes += len(message.get("body", b""))
             self._whole = not message.get("more_body", False)
             if self._bytes > self._limits.body and not self._streams:
-                raise TooLarge
+                raise TooLarge(self._limits.body)
         return message
 
     async def send(self, message: Message) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +48,17 @@ class Reading:
         self.encoder = encoder
         self._explainers: OrderedDict[Lent, Explainer] = OrderedDict()
         self._loading = Lock()
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether the encoder has learned nothing of maps, so that a client may say how much they weigh."""
+        for folder in (Path(self.encoder), Path(self.encoder, "model")):
+            try:
+                if json.loads((folder / "config.json").read_bytes()).get("infusions"):
+                    return False
+            except (OSError, ValueError, AttributeError):
+                continue
+        return True
 
     @cached_property
     def embedder(self) -> Embedder:

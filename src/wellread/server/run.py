@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +53,26 @@ def serve(engine: Engine, *, host: str, port: int) -> None:
         backlog=512,
         **options,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
     try:
         server.run()
     except SystemExit:  # uvicorn's way to say that it could not start
         raise UsageError(f"nothing can be served at {host}, port {port}: is it taken? choose another --port") from None
     LOG.info("stopped")
+
+
+class _Server(uvicorn.Server):
+    """One whose end, when it is told to stop, is a good end: uvicorn's own would then kill the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop at SIGINT and SIGTERM."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _log_lines() -> None:

@@ -255,6 +255,7 @@ class Health(BaseModel):
     version: str
     kbs: list[KbHealth]
     encoder: str
+    plain: bool = Field(description="Whether maps, and how much they weigh, can be chosen for /explain.")
     waiting: int
     editable: bool
     limits: dict[str, float]

@@ -198,6 +198,7 @@ try {
   tellAbout();
   begin(health.kbs, health.editable);
   knowledge.editable = health.editable;
+  byId("lend").hidden = byId("weigh").hidden = !health.plain;
   byId("encoder").textContent = `The model is ${health.encoder}.`;
   clear();
   byId("text").value = state.text || SAMPLE;

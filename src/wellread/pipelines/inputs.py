@@ -32,7 +32,7 @@ LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 20
 _SHARDS, _MOST_SHARDS = 256, 100_000
 _SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson", ".json", ".parquet")
 _PARQUET = b"PAR1"
-_BLANK_LINES = re.compile(rb"\n[ \t\r]*\n")
+_BLANK_LINES = re.compile(rb"\n[ \t\r\v\f]*\n")  # what `bytes.strip` leaves nothing of, as where files are cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,12 @@ def _split(data: bytes, begin: int, unit: Unit) -> Iterator[tuple[int, bytes]]:
             end, behind = found, found + 1
         elif unit == "paragraph" and (match := _BLANK_LINES.search(data, at)) is not None:
             end, behind = match.span()
-        text = data[at:end] if unit == "file" else data[at:end].strip(b"\r\n")
+        text = data[at:end]
+        if unit == "line":
+            text = text.rstrip(b"\r\n")
+        elif unit == "paragraph":
+            text = text.lstrip()
+            at, text = end - len(text), text.rstrip()
         if text.strip():
             yield begin + at, text
         at = behind

@@ -7,8 +7,12 @@ its assets installed; a frame's knowledge bases and models are sent to them as f
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import shutil
 import sqlite3
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -31,6 +35,7 @@ from wellread.pipelines.rows import SCHEMA, Annotation, annotate_batches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_SENT = "sent:"
 _MEMORY = 1 << 30
 """Of Spark's own: workers, which are Python's, take theirs besides."""
 
@@ -68,7 +73,7 @@ def _open(told: str, sent: bool) -> tuple[Annotation, Any]:
         from pyspark import SparkFiles
 
         def place(name: str) -> str:
-            return SparkFiles.get(name.removeprefix("sent:")) if name.startswith("sent:") else name
+            return SparkFiles.get(name.removeprefix(_SENT)) if name.startswith(_SENT) else name
 
         annotation = replace(
             annotation,
@@ -76,43 +81,52 @@ def _open(told: str, sent: bool) -> tuple[Annotation, Any]:
             model=place(annotation.model),
             models={kb: place(model) for kb, model in annotation.models.items()},
         )
-    _one_thread()
-    return annotation, annotation.open()
-
-
-def _one_thread() -> None:
-    """Spark has as many workers as cores."""
-    import torch
-
-    torch.set_num_threads(1)
+    opened = annotation.open()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)  # Spark has as many workers as cores
+    return annotation, opened
 
 
 def _send(frame: DataFrame, annotation: Annotation) -> Annotation:
-    """Have Spark bring files to every machine; names that stand for them begin with "sent:"."""
-    context = frame.sparkSession.sparkContext
-    named, folder = [], Path(tempfile.mkdtemp(prefix="wellread-"))  # Spark reads it whenever a machine joins
+    """Have Spark bring files to every machine, in one folder; names that stand for what is in it begin with "sent:"."""
+    folder = Path(tempfile.mkdtemp(prefix="wellread-"))  # Spark reads it again whenever a machine joins
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    named = []
     for name in annotation.kbs:
         with open_kb(name) as kb:
-            # Not the file itself: what was changed last may be in the log beside it.
-            copy = folder / f"{kb.path.stem}.kb"
+            copy = folder / kb.path.name
             if copy.exists():
-                raise UsageError(f"two knowledge bases are called {copy.stem}; rename one, or give send=False")
+                raise UsageError(f"two knowledge bases are called {copy.name}; rename one, or give send=False")
+            # Not the file itself: what was changed last may be in the log beside it.
             with sqlite_errors(kb.path), closing(sqlite3.connect(copy)) as other:
                 kb.connection.backup(other)
-            (folder / f"{copy.name}.vectors").symlink_to(vectors_folder(kb).resolve(), target_is_directory=True)
-            context.addFile(str(copy))
-            if vectors_folder(kb).is_dir():
-                context.addFile(str(folder / f"{copy.name}.vectors"), recursive=True)
-            named.append(f"sent:{copy.name}")
+            _put(vectors_folder(kb), vectors_folder(kb, f"{copy}.vectors"))
+            named.append(f"{_SENT}{folder.name}/{copy.name}")
 
     def model(name: str) -> str:
         if not Path(name).is_dir():
             return name
-        context.addFile(str(Path(name).resolve()), recursive=True)
-        return f"sent:{Path(name).resolve().name}"
+        place = f"model-{len(list(folder.glob('model-*')))}"
+        _put(Path(name), folder / place)
+        return f"{_SENT}{folder.name}/{place}"
 
     models = {kb: model(name) for kb, name in annotation.models.items()}
-    return replace(annotation, kbs=tuple(named), model=model(annotation.model), models=models)
+    sent = replace(annotation, kbs=tuple(named), model=model(annotation.model), models=models)
+    frame.sparkSession.sparkContext.addFile(str(folder), recursive=True)
+    return sent
+
+
+def _put(folder: Path, to: Path) -> None:
+    """A folder of files that are never changed: linked where the disk is the same, else copied."""
+
+    def put(file: str, place: str) -> None:
+        try:
+            os.link(file, place)
+        except OSError:
+            shutil.copyfile(file, place)
+
+    if folder.is_dir():
+        shutil.copytree(folder, to, copy_function=put, ignore=shutil.ignore_patterns(".*"))
 
 
 def make_parts(

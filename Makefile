@@ -18,7 +18,7 @@ demo: assets ## Install, fetch, build two knowledge bases, link a sample text, s
 	@echo "Open demo/explained.html: where attention goes when a model is told which words are one name."
 
 test: $(VENV)/.dev assets ## Run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "slow or not slow"
 
 check: $(VENV)/.dev ## Run the linters and type checks, cheapest first
 	$(BIN)/ruff format --check .
@@ -49,5 +49,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[spacy,spark,dev]"
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[serve,spacy,spark,dev]"
 	@touch $@

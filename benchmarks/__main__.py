@@ -21,13 +21,14 @@ from benchmarks import (
     matching,
     opening,
     reading,
+    serving,
 )
 
 
 def main() -> int:
     """The first exit code that is not 0, else 0."""
     rooms = (matching, opening, building, indexing, encoding, reading, linking, accuracy)
-    more = (counting, maps, infusion, candidates, kar, luke, graph, faults)
+    more = (counting, maps, infusion, candidates, kar, luke, graph, serving, faults)
     codes = [benchmark.main(sys.argv[1:]) for benchmark in (*rooms, *more)]
     return next((code for code in codes if code), 0)
 

@@ -126,7 +126,7 @@ def test_a_reader_that_goes_away_is_no_error(kbs):
 
 
 def test_help_is_quick_and_every_verb_has_an_example():
-    verbs = [["fetch"], ["link"], ["evaluate", "linking"]]
+    verbs = [["fetch"], ["link"], ["annotate"], ["evaluate", "linking"]]
     verbs += [["kb", verb] for verb in "build merge add remove show search stats check export".split()]
     code = f"""
 import sys
@@ -142,7 +142,7 @@ for verb in {verbs}:
     assert [("Example" in page, slow.split()) for page, slow in zip(pages[::2], pages[1::2], strict=True)] == [
         (True, []) for _ in verbs
     ]
-    assert (rest, len(verbs)) == ("\n", 12)
+    assert (rest, len(verbs)) == ("\n", 13)
 
 
 @pytest.fixture

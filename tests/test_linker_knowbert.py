@@ -493,3 +493,15 @@ def test_a_damaged_folder_says_so(own, encoder):
     (own / "small" / "linker.json").write_text("{}")
     with pytest.raises(InputError, match="its format is another"):
         load(own, "small")
+
+
+def test_given_spans_that_are_names_get_their_meaning_and_others_none(home):
+    with load(home) as linker:
+        spans = [(4, 7), (8, 12), (8, 17), (22, 32), (28, 32)]
+        (document,) = linker.link_given([TEXT], [spans])
+        likeliest = {span: max(some, key=some.get) for span, some in chances(linker.score(TEXT)).items()}
+    assert [(link.start, link.end) for link in document.links] == spans
+    assert links(document)[2] == (8, 17, None)  # "bank near" is no name
+    assert [found for found in links(document) if found[:2] != (8, 17)] == [
+        (*span, likeliest[span]) for span in spans if span != (8, 17)
+    ]

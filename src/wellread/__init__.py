@@ -4,13 +4,16 @@
 >>> [link.title for link in Linker.load().link("Mozart lived in Vienna.").links]
 ['Wolfgang Amadeus Mozart', 'Vienna']
 
-Names are loaded when first used, so that `import wellread` costs nothing.
+Names are loaded when first used, so that `import wellread` costs nothing. transformers is told of what we have for it
+when it is imported (`arrivals`).
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from wellread.arrivals import greet
 
 if TYPE_CHECKING:
     from wellread.kb.records import Entity
@@ -37,3 +40,6 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'wellread' has no attribute {name!r}")
+
+
+greet()

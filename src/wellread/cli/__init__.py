@@ -23,6 +23,8 @@ VERBS = {
     "index": "Encode entities and build the index of the nearest.",
     "correlate": "Count which words meet, and make a table of correlations.",
     "link": "Link a text to knowledge bases.",
+    "annotate": "Link the texts of files and folders, with all cores or on Spark.",
+    "serve": "Serve linkers, knowledge bases and a page over HTTP.",
     "embed": "Write contextual vectors of texts, words, pieces and mentions.",
     "evaluate": "Score a trained task on its data, or a linker on linked text.",
     "explain": "See what knowledge changes in the attention of a model.",

@@ -111,7 +111,7 @@ def command(
         raise UsageError("brat's offsets are those of one text; leave out --lines, or choose --format json or conll")
     if format_ == "conll" and len(kbs) > 1:
         console.note("conll has one link at each place: the longest of all knowledge bases is written")
-    chosen = _models(models, list(name_kbs(kbs)))
+    chosen = models_of(models, list(name_kbs(kbs)))
     with Linkers.load(kbs, models=chosen, **_settings(given)) as linkers:
         _write(linkers.link_many(_texts(text, file, lines)), format_, to, _describer(linkers))
 
@@ -146,7 +146,7 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _models(given: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+def models_of(given: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """The model of each KB that one was given for: ["elq", "wordnet=prior"] -> {"vital": "elq", "wordnet": "prior"}."""
     own = {name: model for name, equals, model in (one.partition("=") for one in given) if equals and name in names}
     for_all = [one for one in given if one.partition("=")[0] not in own]

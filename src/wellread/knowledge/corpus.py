@@ -96,7 +96,7 @@ class Corpus:
         for file in files:
             info = file.stat()
             state.update(f"{file.resolve()}\0{info.st_size}\0{info.st_mtime_ns}\0".encode("utf-8", "surrogatepass"))
-            pieces += _cut(file, info.st_size, unit, shard_bytes)
+            pieces += cut_file(file, info.st_size, unit, shard_bytes)
         sources = tuple(str(path) for path in paths)
         shards = _group(pieces, shard_bytes)
         return cls(sources, shards, state.hexdigest(), unit, tuple(fields), False, window, step)
@@ -169,7 +169,7 @@ class Corpus:
             if piece.kind == "kb":
                 yield 0, partial(_described, piece, self.titles)
                 continue
-            for data, begin in _blocks(piece, "line" if piece.kind == "jsonl" else self.unit):
+            for data, begin in blocks_of(piece, "line" if piece.kind == "jsonl" else self.unit):
                 yield len(data), partial(self._texts, piece, data, begin)
 
     def _texts(self, piece: Piece, data: bytes, begin: int) -> Iterator[str]:
@@ -216,7 +216,7 @@ def _files(path: Path) -> list[Path]:
         for folder, folders, names in os.walk(path)
         for name in names
         if not name.startswith(".")
-        and _suffix(Path(name)) in _TEXT
+        and suffix_of(Path(name)) in _TEXT
         and not any(part.startswith(".") for part in Path(folder).relative_to(path).parts)
     ]
     if not found:
@@ -226,19 +226,19 @@ def _files(path: Path) -> list[Path]:
     return sorted(found)
 
 
-def _suffix(path: Path) -> str:
+def suffix_of(path: Path) -> str:
     """What a file is by its name, whatever its compression: "a.jsonl.gz" -> ".jsonl"."""
     suffix = path.suffix.lower()
     return Path(path.stem).suffix.lower() if suffix in _PACKED else suffix
 
 
-def _cut(path: Path, size: int, unit: Unit, shard_bytes: int) -> Iterator[Piece]:
+def cut_file(path: Path, size: int, unit: Unit, shard_bytes: int) -> Iterator[Piece]:
     """The pieces of a file, each ending where a document does."""
     with open_bytes(path) as unpacked, open(path, "rb") as file:
         head = file.read(6)
         packed = head.startswith(_MAGIC)
         opening = b"" if head.startswith(_ZSTD) else _peek(unpacked, path)
-        kind: Kind = "jsonl" if _suffix(path) in _JSONL or opening.startswith(b"{") else "text"
+        kind: Kind = "jsonl" if suffix_of(path) in _JSONL or opening.startswith(b"{") else "text"
         where = str(path.resolve())
         if packed:
             yield Piece(where, 0, -1, kind)
@@ -279,7 +279,7 @@ def _group(pieces: Sequence[Piece], shard_bytes: int) -> tuple[tuple[Piece, ...]
     return (*shards, tuple(open_pieces)) if open_pieces else tuple(shards)
 
 
-def _blocks(piece: Piece, unit: Unit) -> Iterator[tuple[bytes, int]]:
+def blocks_of(piece: Piece, unit: Unit) -> Iterator[tuple[bytes, int]]:
     """Bytes that begin and end with a document, and where they begin (in what was unpacked)."""
     try:
         if piece.end >= 0:

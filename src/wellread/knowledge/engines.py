@@ -108,7 +108,8 @@ class DuckEngine:
                 count_shard(corpus, shard, folder)
                 done(shard)
             return
-        _Workers(folder, shards, done).run(min(self.threads, len(shards)))
+        command = (sys.executable, "-m", "wellread.knowledge.events", str(folder))
+        Workers(command, shards, done).run(min(self.threads, len(shards)))
 
     def run(self, work: Callable[[int], None], count: int) -> None:
         """One after the other."""
@@ -136,17 +137,29 @@ class DuckEngine:
         self._database.close()
 
 
-class _Workers:
-    """Processes that count shards: each is told a number, answers, and is told the next; it ends with its input."""
+class Workers:
+    """Processes that work on shards: each is told a number, answers, and is told the next; it ends with its input.
 
-    def __init__(self, folder: Path, shards: Sequence[int], done: Callable[[int], None]) -> None:
-        self._folder, self._done = folder, done
+    An answer is "done", or the name of one of our errors and its message. `env` is added to their environment.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        shards: Sequence[int],
+        done: Callable[[int], None],
+        *,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._command, self._done = list(command), done
+        self._env = None if env is None else {**os.environ, **env}
         self._shards: queue.SimpleQueue[int] = queue.SimpleQueue()
         for shard in shards:
             self._shards.put(shard)
         self._failures: list[BaseException] = []
 
     def run(self, workers: int) -> None:
+        """Have all shards done by so many processes; the first failure is raised when all have stopped."""
         threads = [threading.Thread(target=self._feed, daemon=True) for _ in range(workers)]
         for thread in threads:
             thread.start()
@@ -156,10 +169,10 @@ class _Workers:
             raise self._failures[0]
 
     def _feed(self) -> None:
-        command = [sys.executable, "-m", "wellread.knowledge.events", str(self._folder)]
+        pipe = subprocess.PIPE
         try:
-            with subprocess.Popen(  # noqa: S603  # our own module
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            with subprocess.Popen(  # noqa: S603  # our own modules
+                self._command, stdin=pipe, stdout=pipe, text=True, encoding="utf-8", env=self._env
             ) as worker:
                 assert worker.stdin is not None
                 assert worker.stdout is not None
@@ -180,9 +193,7 @@ class _Workers:
             return
         kind, _, message = answer.strip().partition(" ")
         failure: Any = getattr(errors, kind, StorageError)
-        raise failure(
-            message or f"a worker died while it counted shard {shard}; run the same command again, it goes on"
-        )
+        raise failure(message or f"a worker died at shard {shard}; run the same command again, it goes on")
 
 
 class SparkEngine:

@@ -23,6 +23,7 @@ from wellread.kb.packaged import kb_path, open_kb
 from wellread.kb.store import KnowledgeBase
 from wellread.linker import packaged
 from wellread.linker.decoding import Decoding, Scored, ThresholdKind
+from wellread.linker.given import Spans, link_given
 from wellread.linker.prior import Annotator, PriorReader
 from wellread.mentions.candidates import Reading, has_senses
 from wellread.text import Document
@@ -182,6 +183,18 @@ class Linker:
         """The links of each text, streamed: texts may be endless, memory is not."""
         for batch in _batches(texts, "link_many"):
             yield from self.reader.link_many(batch)
+
+    def link_given(self, texts: Iterable[str], spans: Iterable[Spans]) -> Iterator[Document]:
+        """A link for each of the spans that were found in each text by somebody else; NIL where nothing is meant.
+
+        >>> next(linker.link_given(["who wrote the hobbit?"], [[(10, 20)]])).links
+        """
+        given = iter(spans)
+        for batch in _batches(texts, "link_given"):
+            theirs = list(islice(given, len(batch)))
+            if len(theirs) < len(batch):
+                raise UsageError("there are more texts than lists of spans; give a list, empty or not, for each text")
+            yield from link_given(self.reader, batch, theirs)
 
     def score(self, text: str) -> Scored:
         """Every span that may be a mention, with its scores: links at any threshold without running the model again.

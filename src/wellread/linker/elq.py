@@ -147,6 +147,28 @@ class ElqReader:
                 self._score(texts, batch, spans, found)
         return [self._joined(text, parts) for text, parts in zip(texts, found, strict=True)]
 
+    def score_given(self, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]) -> list[Scored]:
+        """The scores of given spans, which are taken for mentions; those that touch no piece are left out."""
+        self.pool.follow(lambda: self.tower)
+        asked, spans_of = list[Window](), dict[int, list[tuple[int, int]]]()
+        for windows, some in zip(self.cutter.cut(texts), spans, strict=True):
+            for number, mine in _windows_of(windows, some).items():
+                asked.append(windows[number])
+                spans_of[id(windows[number])] = mine
+        found: list[list[tuple[Ints, Floats, Ints, Floats, Floats]]] = [[] for _ in texts]
+        with torch.inference_mode(), self.kb.snapshot():
+            for batch in gather(sorted(asked, key=len), largest=_PIECES):
+                ids, packing, _ = pack_windows(batch, self.config.longest)
+                states = self.model.states(ids, packing)
+                places = [(number, span) for number, window in enumerate(batch) for span in spans_of[id(window)]]
+                covered = np.array([batch[number].covering(*span) for number, span in places], np.int64)
+                window_of = np.array([number for number, _ in places])
+                pieces = torch.from_numpy(covered) + packing.starts[torch.from_numpy(window_of)][:, None]
+                vectors = self.model.mention_vectors(states, pieces[:, 0], pieces[:, 1]).float().numpy()
+                text_of = np.array([window.text for window in batch])[window_of]
+                self._put(texts, text_of, np.array([span for _, span in places]), np.zeros(len(places)), vectors, found)
+        return [self._joined(text, parts) for text, parts in zip(texts, found, strict=True)]
+
     def _spans(self, batch: Sequence[Window], floor: float) -> _Spans:
         """One pass of the encoder, and the spans above the floor."""
         ids, packing, asked = pack_windows(batch, self.config.longest)
@@ -180,14 +202,25 @@ class ElqReader:
             np.int64,
         )
         text_of = np.array([batch[window].text for window in spans.window])
+        self._put(texts, text_of, offsets, spans.log_p, spans.vectors, found)
+
+    def _put(
+        self,
+        texts: Sequence[str],
+        text_of: Ints,
+        offsets: Ints,
+        mention_log_p: Floats,
+        vectors: NDArray[np.float32],
+        found: list[list[tuple[Ints, Floats, Ints, Floats, Floats]]],
+    ) -> None:
         names = [texts[text][start:end] for text, (start, end) in zip(text_of, offsets.tolist(), strict=True)]
-        rows, log_p, priors = self._candidates(names, spans.vectors)
+        rows, log_p, priors = self._candidates(names, vectors)
         order = np.argsort(-log_p, axis=1, kind="stable")
         rows, log_p = np.take_along_axis(rows, order, 1), np.take_along_axis(log_p, order, 1)
         priors = np.take_along_axis(priors, order, 1)
         for text in dict.fromkeys(text_of.tolist()):
             mine = text_of == text
-            found[text].append((offsets[mine], spans.log_p[mine], rows[mine], log_p[mine], priors[mine]))
+            found[text].append((offsets[mine], mention_log_p[mine], rows[mine], log_p[mine], priors[mine]))
 
     def _candidates(self, names: Sequence[str], vectors: NDArray[np.float32]) -> tuple[Ints, Floats, Floats]:
         """(rows, log probabilities, priors) of what each mention may mean, NIL last."""
@@ -215,6 +248,22 @@ class ElqReader:
             self.name,
             (("kb", self.name), ("model", "elq")),
         )
+
+
+def _windows_of(windows: Sequence[Window], spans: Sequence[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:
+    """The window that each span is best read in: that which sees most of it, and most around it."""
+    begins = np.array([window.spans[~window.special_mask, 0].min(initial=1 << 62) for window in windows])
+    ends = np.array([window.spans[:, 1].max() for window in windows])
+    chosen: dict[int, list[tuple[int, int]]] = {}
+    for start, end in spans:
+        best = (-1, -1, 1)
+        for number in np.flatnonzero((begins < end) & (ends > start)).tolist():
+            if (seen := windows[number].covering(start, end)) is not None:
+                around = min(seen[0], len(windows[number]) - 1 - seen[1])
+                best = max(best, (seen[1] - seen[0], around, -number))
+        if best[2] <= 0:
+            chosen.setdefault(-best[2], []).append((start, end))
+    return chosen
 
 
 def load_reader(

@@ -6,6 +6,7 @@ It needs no torch, is the baseline that every other model has to beat, and the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from wellread.errors import UsageError
@@ -37,6 +38,16 @@ class PriorReader:
             links = (self._decide(mention) for mention in mentions)
             kept = tuple(link for link in links if link.entity is None or link.score >= self.threshold)
             yield Document(text, kept, meta={"kb": self.name, "model": "prior"})
+
+    def link_given(self, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]) -> Iterator[Document]:
+        """The links of given spans; what the KB does not know, or is too weak, is NIL."""
+        for text, some in zip(texts, spans, strict=True):
+            links = []
+            for start, end in some:
+                name = text[start:end]
+                link = self._decide(Mention(start, end, name, tuple(self.finder.candidates(name))))
+                links.append(link if link.score >= self.threshold else replace(link, entity=None, title=None))
+            yield Document(text, tuple(links), meta={"kb": self.name, "model": "prior"})
 
     def _mentions(self, texts: Sequence[str]) -> Iterator[list[Mention]]:
         if self.annotator is None:

@@ -31,6 +31,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from transformers import PreTrainedModel
 
 from wellread import config as settings
+from wellread.arrivals import LINKER
 from wellread.errors import InputError
 from wellread.files import storage, write_atomically
 from wellread.mentions.windows import Window
@@ -89,13 +90,15 @@ class ElqConfig:
             raise InputError(
                 f"{folder} has no linker: {error}; give a folder that wellread train linker wrote"
             ) from error
+        if isinstance(data, dict):
+            data.pop("model_type", None)
         return settings.from_dict(cls, data)._named(lambda name: _from(folder, name))
 
     def write(self, folder: Path) -> None:
         """To the `config.json` in a folder, which can be moved with the folders in it."""
         told = self._named(lambda name: _told_in(folder, name))
         with write_atomically(folder / "config.json") as file:
-            file.write(json.dumps(asdict(told), indent=2).encode() + b"\n")
+            file.write(json.dumps({"model_type": LINKER, **asdict(told)}, indent=2).encode() + b"\n")
 
     def _named(self, rename: Callable[[str], str]) -> ElqConfig:
         entity_encoder = None if self.entity_encoder is None else rename(self.entity_encoder)

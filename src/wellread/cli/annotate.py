@@ -1,0 +1,95 @@
+"""`wellread annotate`: link the texts of files and folders, with all cores or on Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from wellread.cli.options import reading_options, refuse_nan
+
+
+@click.command("annotate")
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.option("--to", required=True, type=click.Path(), metavar="FOLDER", help="Where the parts are written.")
+@click.option(
+    "--kb", "kbs", multiple=True, required=True, help="A knowledge base; several give several layers of links."
+)
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="[KB=]MODEL",
+    help="elq, knowbert, prior, or a folder; of one KB by its name, or of all.  [default: as wellread link]",
+)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    callback=refuse_nan,
+    help="Leave out weaker links.  [default: the model's best]",
+)
+@click.option(
+    "--kind", "kinds", multiple=True, help="elq, knowbert: link only to entities of this kind; may be repeated."
+)
+@click.option("--no-nil", is_flag=True, help="elq: do not tell mentions of what the KB does not hold.")
+@reading_options
+@click.option("--candidates", type=click.IntRange(0), default=0, show_default=True, help="Told with each link.")
+@click.option(
+    "--format", "format_", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True, help="Of parts."
+)
+@click.option(
+    "--unit",
+    type=click.Choice(["line", "paragraph", "file"]),
+    default="line",
+    show_default=True,
+    help="What a text is in a text file.",
+)
+@click.option("--field", default="text", show_default=True, help="The field of JSONL, or column of Parquet, of texts.")
+@click.option("--id-field", default="id", show_default=True, help="That of their ids, if there is one.")
+@click.option("--workers", type=click.IntRange(1), help="Processes.  [one a core]")
+@click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
+@click.option("--master", help="Spark's master, such as spark://host:7077.  [this machine]")
+def command(
+    files: tuple[str, ...],
+    to: str,
+    kbs: tuple[str, ...],
+    models: tuple[str, ...],
+    threshold: float | None,
+    kinds: tuple[str, ...],
+    no_nil: bool,
+    sources: str,
+    precision: str,
+    candidates: int,
+    format_: Any,
+    **how: Any,
+) -> None:
+    """Link the texts in FILES: text files, JSONL, Parquet, compressed or not, and folders of them.
+
+    A part is written for every shard of the input, the same for any number of workers. A run that was killed goes on
+    when it is started again.
+
+    \b
+    Examples:
+      wellread annotate news/ --kb vital --to annotated/
+      wellread annotate crawl.parquet --field body --id-field url --kb my.kb --format parquet --to annotated/
+      wellread annotate /data/crawl --kb /data/my.kb --to /data/annotated --engine spark --master spark://host:7077
+    """
+    from wellread import console
+    from wellread.cli.link import models_of
+    from wellread.linker.several import name_kbs
+    from wellread.pipelines.annotate import annotate
+    from wellread.pipelines.rows import Annotation
+
+    given = {
+        "threshold": threshold,
+        "kinds": list(kinds) or None,
+        "nil": False if no_nil else None,
+        "sources": sources,
+        "precision": precision,
+    }
+    settings = {name: value for name, value in given.items() if value is not None}
+    chosen = models_of(models, list(name_kbs(kbs)))
+    annotation = Annotation(kbs, models=chosen, settings=settings, candidates=candidates)
+    done = annotate(files, to, annotation, format=format_, **how)
+    before = len(done.parts) - done.made
+    console.note(f"{done.made:,} parts written to {to}" + (f", {before:,} were there" if before else ""))

@@ -1,0 +1,103 @@
+"""`wellread serve`: linkers, knowledge bases and a page over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from wellread.errors import MissingExtraError, UsageError
+
+
+@click.command("serve")
+@click.option("--kb", "kbs", multiple=True, required=True, help="A knowledge base; several give several layers.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="[KB=]MODEL",
+    help="elq, knowbert, prior, or a folder; of one KB by its name, or of all. Several can be compared on the page. "
+    "[default: the usual one, and prior]",
+)
+@click.option("--encoder", default="minilm", show_default=True, help="What vectors and the attention view are of.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 lets other machines in.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option(
+    "--token-file", metavar="FILE", help="Who knows the word in it may change knowledge bases; without it nobody may."
+)
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="NAME", help="A name that the server is called by besides its own."
+)
+@click.option(
+    "--queue", type=click.IntRange(1), default=256, show_default=True, help="Texts that may wait; then 429 is said."
+)
+@click.option("--max-body", type=click.IntRange(1024), default=2 << 20, show_default=True, help="Bytes of a request.")
+@click.option("--max-text", type=click.IntRange(1), default=100_000, show_default=True, help="Characters of a text.")
+@click.option("--max-texts", type=click.IntRange(1), default=64, show_default=True, help="Texts of a request.")
+@click.option("--timeout", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Seconds for a request.")
+@click.option(
+    "--grace", type=click.IntRange(1), default=30, show_default=True, help="Seconds to finish in when told to stop."
+)
+def command(
+    kbs: tuple[str, ...],
+    models: tuple[str, ...],
+    encoder: str,
+    host: str,
+    port: int,
+    token_file: str | None,
+    hosts: tuple[str, ...],
+    queue: int,
+    max_body: int,
+    max_text: int,
+    max_texts: int,
+    timeout: float,
+    grace: int,
+) -> None:
+    """Serve linkers, knowledge bases and a page to try them on. Ctrl-C finishes what was taken, and stops.
+
+    \b
+    Examples:
+      wellread serve --kb vital
+      wellread serve --kb vital --kb wordnet --port 8080
+      wellread serve --kb my.kb --model runs/my-linker/model --model prior --token-file token.txt
+    """
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{error.name} is not installed; install it with: pip install 'wellread[serve]'"
+        ) from None
+    from wellread import console
+    from wellread.linker.several import name_kbs
+    from wellread.server.engine import Engine
+    from wellread.server.guard import LOG
+    from wellread.server.run import LOOPBACK, allowed_hosts, read_token, serve
+    from wellread.server.settings import Limits, Settings
+    from wellread.server.shelf import Shelf
+
+    limits = Limits(body=max_body, text=max_text, texts=max_texts, queue=queue, seconds=timeout, grace=grace)
+    token = None if token_file is None else read_token(token_file)
+    settings = Settings(limits, token, allowed_hosts(host, hosts), encoder)
+    chosen = _models(models, list(name_kbs(kbs)))
+    shelf = Shelf.load(kbs, chosen, LOG.warning)
+    console.note(f"the page is at http://{host if ':' not in host else f'[{host}]'}:{port}/  (Ctrl-C stops)")
+    if host not in LOOPBACK:
+        console.note(f"{host} lets other machines in: whoever reaches it may read these knowledge bases")
+    serve(Engine(shelf, settings), host=host, port=port)
+
+
+def _models(given: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
+    """The models of each KB: ["elq", "wordnet=prior"] -> {"vital": ["elq"], "wordnet": ["prior"]}."""
+    own: dict[str, list[str]] = {}
+    for_all = []
+    for one in given:
+        name, equals, model = one.partition("=")
+        if equals and name in names:
+            if not model:
+                raise UsageError(f"--model {one} names no model; give elq, knowbert, prior, or a folder")
+            own.setdefault(name, []).append(model)
+        else:
+            for_all.append(one)
+    return {name: own.get(name, for_all) for name in names}

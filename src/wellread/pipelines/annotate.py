@@ -1,0 +1,101 @@
+"""Annotate files by the million: all cores of a machine, or a Spark cluster; a killed run goes on.
+
+>>> annotate(["corpus/"], "annotated", Annotation(kbs=("vital",)))
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from wellread import console
+from wellread.errors import UsageError
+from wellread.files import only_writer, write_atomically
+from wellread.knowledge.corpus import Unit
+from wellread.knowledge.engines import Workers
+from wellread.pipelines.folder import SUCCESS, Format, Plan, Worker
+from wellread.pipelines.inputs import Inputs
+from wellread.pipelines.rows import Annotation
+
+Engine = Literal["local", "spark"]
+_PATIENCE = 2.0
+_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a run."""
+
+    parts: tuple[Path, ...]
+    made: int
+    """Parts that this run has made; the others were there."""
+
+
+def annotate(
+    paths: Sequence[str | Path],
+    to: str | Path,
+    annotation: Annotation,
+    *,
+    format: Format = "jsonl",
+    unit: Unit = "line",
+    field: str = "text",
+    id_field: str = "id",
+    workers: int | None = None,
+    shard_bytes: int | None = None,
+    engine: Engine = "local",
+    master: str | None = None,
+) -> Done:
+    """Link all texts of files and folders, and write a folder of parts; run it again and it goes on.
+
+    `workers` is how many processes share the work, all cores unless told; the parts are the same for any number.
+    """
+    if engine not in ("local", "spark"):
+        raise UsageError(f"engine={engine!r} is not known; choose local or spark")
+    if master is not None and engine != "spark":
+        raise UsageError("only Spark has a master; add --engine spark, or leave --master out")
+    folder = Path(to)
+    inputs = Inputs.of_files(paths, unit=unit, field=field, id_field=id_field, shard_bytes=shard_bytes, besides=folder)
+    plan = Plan.build(inputs, annotation, format)
+    refusal = UsageError(f"another process annotates into {folder}; wait for it, or choose another folder")
+    with only_writer(folder, refusal, patience=_PATIENCE):
+        plan.write(folder)
+        shards = plan.pending(folder)
+        count = len(inputs.shards)
+        there = count - len(shards)
+        if there and shards:
+            console.note(f"{there:,} of {count:,} parts are there; going on with the others")
+        with console.step_bar("annotating", there, count) as tell:
+            finished = there
+
+            def done(shard: int) -> None:
+                nonlocal finished
+                finished += 1
+                tell(finished, f"{plan.part(folder, shard).name}")
+
+            if shards:
+                processes = min(workers or os.cpu_count() or 1, len(shards))
+                _make(folder, shards, done, processes, engine, master)
+        with write_atomically(folder / SUCCESS):
+            pass
+    return Done(tuple(plan.part(folder, shard) for shard in range(count)), len(shards))
+
+
+def _make(
+    folder: Path, shards: Sequence[int], done: Callable[[int], None], processes: int, engine: Engine, master: str | None
+) -> None:
+    if engine == "spark":
+        from wellread.pipelines.spark import make_parts
+
+        make_parts(folder, shards, done, master=master, workers=processes)
+    elif processes > 1:
+        command = (sys.executable, "-m", "wellread.pipelines.worker", str(folder))
+        Workers(command, shards, done, env=_THREADS).run(processes)
+    else:
+        with Worker(folder) as worker:
+            for shard in shards:
+                worker.make(shard)
+                done(shard)

@@ -1,0 +1,87 @@
+"""How the server answers: JSON, errors with the status that clients expect, and nothing to those who have left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import Request, Response
+from starlette.exceptions import HTTPException
+
+from wellread.errors import (
+    AssetError,
+    InputError,
+    KnowledgeBaseError,
+    MissingExtraError,
+    UnknownEntityError,
+    UsageError,
+    WellreadError,
+)
+from wellread.server import schemas
+from wellread.server.batching import BusyError, ClosedError
+
+LATE = "this took too long; send less at once, or try again"
+_STATUS: dict[type[WellreadError], int] = {
+    BusyError: 429,
+    ClosedError: 503,
+    UnknownEntityError: 404,
+    UsageError: 422,
+    InputError: 422,
+    KnowledgeBaseError: 409,
+    MissingExtraError: 501,
+    AssetError: 501,
+}
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schemas.Problem, "description": why}
+    for status, why in (
+        (400, "not to be read"),
+        (413, "too large"),
+        (422, "not what is asked for"),
+        (429, "too many texts are waiting; Retry-After says when to come again"),
+        (503, "not answered in time, or about to stop"),
+    )
+}
+T = TypeVar("T")
+
+
+def json_answer(told: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """An answer; dataclasses and arrays are told as they are."""
+    body = orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(body, status, headers, media_type="application/json")
+
+
+def status_of(error: WellreadError) -> int:
+    """What an error of ours is in HTTP."""
+    return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
+
+
+async def answered(request: Request, answer: Awaitable[T], seconds: float) -> T:
+    """What was asked for, unless the client goes away before it is begun, or it takes too long."""
+    asked = asyncio.ensure_future(answer)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({asked, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if asked.done():
+            return asked.result()
+        if gone.done():
+            raise HTTPException(499, "the client went away")
+        raise TimeoutError
+    finally:
+        gone.cancel()
+        asked.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def told_of(errors: Any) -> str:
+    """Where a request is wrong and why, without what it said."""
+    parts = []
+    for error in list(errors)[:3]:
+        place = ".".join(str(part) for part in error["loc"] if part != "body")
+        parts.append(f"{place}: {error['msg']}" if place else str(error["msg"]))
+    return "; ".join(parts).encode("utf-8", "replace").decode()

@@ -1,0 +1,160 @@
+"""The application over an `Engine`: its routes, its errors, its page, and how it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
+from starlette.exceptions import HTTPException
+
+from wellread import __version__
+from wellread.errors import WellreadError
+from wellread.kb.store import KnowledgeBase
+from wellread.linker.prior import PriorReader
+from wellread.server import schemas
+from wellread.server.answers import LATE, json_answer, status_of, told_of
+from wellread.server.batching import BusyError, ClosedError
+from wellread.server.engine import Engine
+from wellread.server.entity_routes import add_entities
+from wellread.server.guard import Guard
+from wellread.server.reading_routes import add_reading
+
+PAGE = {
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "marks.js": "text/javascript",
+    "card.js": "text/javascript",
+    "knowledge.js": "text/javascript",
+    "parts.js": "text/javascript",
+}
+"""The files of the page besides its HTML; nothing else is given out."""
+
+
+def create_app(engine: Engine) -> FastAPI:
+    """The application; it closes the engine when it ends."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(engine.close)
+
+    app = FastAPI(
+        title="wellread",
+        version=__version__,
+        summary="Link text to knowledge bases, and see what knowledge does.",
+        lifespan=lifespan,
+        docs_url=None,  # its scripts would come from elsewhere
+        redoc_url=None,
+    )
+    app.add_middleware(Guard, settings=engine.settings, metrics=engine.metrics)
+    _add_errors(app)
+    add_reading(app, engine)
+    add_entities(app, engine)
+    _add_page(app, engine)
+    return app
+
+
+def _add_errors(app: FastAPI) -> None:
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, WellreadError)
+        headers = {}
+        if isinstance(error, BusyError | ClosedError):
+            headers["retry-after"] = str(getattr(error, "seconds", 5))
+        return json_answer({"error": str(error)}, status_of(error), headers)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return json_answer({"error": told_of(error.errors())}, 422)
+
+    async def other(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return json_answer({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
+
+    async def late(request: Request, error: Exception) -> Response:
+        return json_answer({"error": LATE}, 503, {"retry-after": "5"})
+
+    app.add_exception_handler(WellreadError, refuse)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, other)
+    app.add_exception_handler(TimeoutError, late)
+
+
+def _add_page(app: FastAPI, engine: Engine) -> None:
+    here = files("wellread.server").joinpath("page")
+    page = here.joinpath("page.html").read_bytes()
+    parts = {name: here.joinpath(name).read_bytes() for name in PAGE}
+    fresh = {"cache-control": "no-cache"}
+
+    @app.get("/", include_in_schema=False)
+    async def home() -> Response:
+        return HTMLResponse(page, headers=fresh)
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def part(name: str) -> Response:
+        if name not in parts:
+            raise HTTPException(404, "the page has no such part")
+        return Response(parts[name], media_type=PAGE[name], headers=fresh)
+
+    sizes: dict[str, tuple[tuple[int, int], int]] = {}
+
+    def size(name: str, kb: KnowledgeBase) -> int:
+        """Counting millions takes a while, and whoever watches asks often."""
+        state = id(kb), kb.revision
+        if name not in sizes or sizes[name][0] != state:
+            sizes[name] = state, len(kb)
+        return sizes[name][1]
+
+    def about() -> list[dict[str, Any]]:
+        told = []
+        for name, book in list(engine.shelf.books.items()):
+            readers = {model: linker.reader for model, linker in book.linkers.items()}
+            told.append(
+                {
+                    "name": name,
+                    "entities": size(name, book.kb),
+                    "revision": book.kb.revision,
+                    "models": list(readers),
+                    "thresholds": {
+                        model: reader.threshold if isinstance(reader, PriorReader) else reader.decoding.threshold
+                        for model, reader in readers.items()
+                    },
+                    "overlaps": {model: _rule(reader) for model, reader in readers.items()},
+                }
+            )
+        return told
+
+    @app.get("/health", response_model=schemas.Health, tags=["server"])
+    async def health() -> Response:
+        """Whether the server works, what it has, and what it allows."""
+        told = {
+            "status": "ok" if engine.worker.alive else "failing",
+            "version": __version__,
+            "kbs": await engine.aside(about),
+            "encoder": engine.settings.encoder,
+            "plain": engine.reading.plain,
+            "waiting": engine.worker.waiting,
+            "editable": engine.settings.token is not None,
+            "limits": asdict(engine.settings.limits),
+        }
+        return json_answer(told, 200 if engine.worker.alive else 503)
+
+    @app.get("/metrics", response_class=Response, tags=["server"])
+    async def metrics() -> Response:
+        """Figures for Prometheus."""
+        revisions = await engine.aside(
+            lambda: {name: book.kb.revision for name, book in list(engine.shelf.books.items())}
+        )
+        return Response(engine.metrics.tell(revisions), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _rule(reader: Any) -> str:
+    if isinstance(reader, PriorReader):
+        return "fixed"
+    return "longest" if getattr(reader.config, "mode", "") == "softmax" else "best"

@@ -1,0 +1,171 @@
+"""One thread owns the models, and reads what many clients ask together.
+
+Whoever asks gets a future. While the thread is busy, others come and wait; when it is free it takes the first and all
+that can be read with it, so that batches are as large as there are clients, and nobody waits for one to fill. The queue
+is bounded: beyond it `BusyError` says when to come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wellread.errors import WellreadError
+
+
+class BusyError(WellreadError):
+    """More is asked than there is room for; `seconds` is when it is worth to try again."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = max(1, round(seconds))
+        super().__init__(f"too many texts are waiting; try again in {self.seconds} s, or send fewer at once")
+
+
+class ClosedError(WellreadError):
+    """The server is about to stop."""
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """Something to be done by the thread; jobs of the same kind are done together."""
+
+    kind: Hashable
+    given: Any
+    size: int
+    """Texts."""
+    characters: int
+    future: asyncio.Future[Any]
+    alone: bool = False
+    asked: float = field(default_factory=time.monotonic)
+
+
+Do = Callable[[Hashable, Sequence[Any]], Sequence[Any]]
+"""Does jobs of one kind: what was given for each -> what came out for each, or the error that it is to raise."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the thread did with one batch, for whoever watches."""
+
+    jobs: int
+    texts: int
+    seconds: float
+    waited: float
+
+
+class Worker:
+    """The thread, and the queue before it."""
+
+    def __init__(
+        self,
+        do: Do,
+        *,
+        queue: int,
+        together: int,
+        together_characters: int,
+        watch: Callable[[Seen], None] = lambda seen: None,
+    ) -> None:
+        self._do, self._watch = do, watch
+        self._queue, self._together, self._characters = queue, together, together_characters
+        self._waiting: deque[Job] = deque()
+        self._texts = 0
+        self._pace = 0.02
+        """Seconds for a text, of late."""
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="wellread-model", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Texts in the queue."""
+        return self._texts
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still works."""
+        return self._thread.is_alive()
+
+    def submit(
+        self, kind: Hashable, given: Any, *, size: int = 1, characters: int = 0, alone: bool = False
+    ) -> asyncio.Future[Any]:
+        """Ask for something; called on the event loop. A future that is cancelled before its turn is not done."""
+        job = Job(kind, given, size, characters, asyncio.get_running_loop().create_future(), alone)
+        with self._changed:
+            if self._closed:
+                raise ClosedError("the server is about to stop; ask again when it is back")
+            if self._texts and self._texts + size > self._queue:
+                raise BusyError(self._pace * self._texts)
+            self._texts += size
+            self._waiting.append(job)
+            self._changed.notify()
+        return job.future
+
+    def close(self) -> None:
+        """Finish all that was taken, then stop."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._take():
+            begin = time.monotonic()
+            asked = [job for job in batch if not job.future.cancelled()]
+            if not asked:
+                continue
+            try:
+                made = self._do(asked[0].kind, [job.given for job in asked])
+            except BaseException as error:  # whatever it is belongs to those who asked, and the thread goes on
+                made = [error] * len(asked)
+            seconds, texts = time.monotonic() - begin, sum(job.size for job in asked)
+            self._pace += 0.2 * (seconds / max(1, texts) - self._pace)
+            waited = begin - min(job.asked for job in asked)
+            self._watch(Seen(len(asked), texts, seconds, waited))
+            try:
+                asked[0].future.get_loop().call_soon_threadsafe(_deliver, asked, made)
+            except RuntimeError:  # the loop is gone, and with it all who waited
+                return
+
+    def _take(self) -> list[Job]:
+        """The first that waits, and those of its kind that go with it, in their order."""
+        with self._changed:
+            while not self._waiting:
+                if self._closed:
+                    return []
+                self._changed.wait()
+            batch = [self._waiting.popleft()]
+            texts, characters = batch[0].size, batch[0].characters
+            left: deque[Job] = deque()
+            while self._waiting and not batch[0].alone:
+                job = self._waiting.popleft()
+                if job.alone:  # what comes after a change must not overtake it
+                    left.append(job)
+                    break
+                if (
+                    job.kind == batch[0].kind
+                    and texts + job.size <= self._together
+                    and characters + job.characters <= self._characters
+                ):
+                    batch.append(job)
+                    texts, characters = texts + job.size, characters + job.characters
+                else:
+                    left.append(job)
+            self._waiting.extendleft(reversed(left))
+            self._texts -= texts
+            return batch
+
+
+def _deliver(jobs: Sequence[Job], made: Sequence[Any]) -> None:
+    for job, result in zip(jobs, made, strict=True):
+        if job.future.done():
+            continue
+        if isinstance(result, BaseException):
+            job.future.set_exception(result)
+        else:
+            job.future.set_result(result)

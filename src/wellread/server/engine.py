@@ -1,0 +1,122 @@
+"""All that a server has: linkers, an encoder, the thread that owns them, and the figures of what it did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from wellread.errors import InputError, UnknownEntityError
+from wellread.kb.records import Entity
+from wellread.kb.store import How, KnowledgeBase, Neighbour
+from wellread.server.batching import BusyError, Worker
+from wellread.server.metrics import Metrics
+from wellread.server.reading import Lent, Reading, Vectors
+from wellread.server.settings import Settings
+from wellread.server.shelf import Answer, Asked, Edit, Edited, Shelf, Source
+
+if TYPE_CHECKING:
+    from wellread.pictures.attention import Seen
+    from wellread.tasks.embedding import Rows
+
+T = TypeVar("T")
+
+
+class Engine:
+    """Asks the rooms on behalf of clients; every method is for the event loop."""
+
+    def __init__(self, shelf: Shelf, settings: Settings) -> None:
+        self.shelf, self.settings = shelf, settings
+        self.reading = Reading(settings.encoder)
+        self.metrics = Metrics()
+        limits = settings.limits
+        self.worker = Worker(
+            self._do,
+            queue=limits.queue,
+            together=limits.together,
+            together_characters=limits.together_characters,
+            watch=self.metrics.watch,
+        )
+        self.metrics.waiting(lambda: self.worker.waiting)
+        self._aside = ThreadPoolExecutor(2, "wellread-aside")
+
+    def close(self) -> None:
+        """Finish what was taken."""
+        self.worker.close()
+        self._aside.shutdown()
+        self.shelf.close()
+
+    def check(self, texts: Sequence[str]) -> int:
+        """The characters of a client's texts, if they are within the limits."""
+        limits = self.settings.limits
+        if len(texts) > limits.texts:
+            raise InputError(f"there are {len(texts)} texts; send at most {limits.texts} at once, or use /link/stream")
+        if (longest := max(map(len, texts))) > limits.text:
+            raise InputError(f"a text has {longest:,} characters; at most {limits.text:,} are read, so cut it")
+        if (characters := sum(map(len, texts))) > limits.characters:
+            raise InputError(
+                f"the texts have {characters:,} characters; at most {limits.characters:,} are read at once"
+            )
+        return characters
+
+    def link(self, sources: Sequence[Source], asked: Asked) -> asyncio.Future[list[Answer]]:
+        """An answer for each source; all are taken, or none."""
+        characters = self.check(asked.texts)
+        futures: list[asyncio.Future[Answer]] = []
+        try:
+            for source in sources:
+                futures.append(self.worker.submit(source, asked, size=len(asked.texts), characters=characters))
+        except BusyError:
+            for future in futures:
+                future.cancel()
+            self.metrics.refused.inc()
+            raise
+        return asyncio.gather(*futures)
+
+    def edit(self, edit: Edit) -> asyncio.Future[Edited]:
+        """Change a knowledge base between two batches."""
+        return self.worker.submit(Edit, edit, alone=True)
+
+    async def embed(self, vectors: Vectors, texts: Sequence[str]) -> list[Rows]:
+        """The rows of each text."""
+        characters = self.check(texts)
+        await self.aside(lambda: self.reading.embedder)
+        made: list[Rows] = await self.worker.submit(vectors, texts, size=len(texts), characters=characters)
+        return made
+
+    async def explain(self, lent: Lent, text: str, second: str | None) -> Seen:
+        """What is seen of a text."""
+        self.check([text] if second is None else [text, second])
+        await self.aside(lambda: self.reading.explainer(lent))
+        seen: Seen = await self.worker.submit(lent, (text, second))
+        return seen
+
+    async def aside(self, ask: Callable[[], T]) -> T:
+        """Ask something that neither the event loop nor the models should wait for."""
+        return await asyncio.get_running_loop().run_in_executor(self._aside, ask)
+
+    async def entity(self, kb: KnowledgeBase, id: str) -> tuple[Entity, list[Neighbour], int]:
+        """An entity, its neighbours, and the revision that both are of."""
+
+        def ask() -> tuple[Entity, list[Neighbour], int]:
+            with kb.snapshot():
+                return kb.get(id), kb.neighbours(id), kb.revision
+
+        try:
+            return await self.aside(ask)
+        except UnknownEntityError:
+            raise UnknownEntityError(f"there is no entity {id!r} here; look for it with /entities?search=") from None
+
+    async def search(self, kb: KnowledgeBase, query: str, how: How, limit: int) -> list[Entity]:
+        """Entities by what a person types."""
+        return await self.aside(lambda: kb.search(query, how=how, limit=limit))
+
+    def _do(self, kind: Hashable, given: Sequence[Any]) -> Sequence[Any]:
+        if isinstance(kind, Source):
+            return self.shelf.link(kind, given)
+        if isinstance(kind, Vectors):
+            return self.reading.embed(kind, given)
+        if isinstance(kind, Lent):
+            return self.reading.explain(kind, given)
+        return [self.shelf.edit(edit) for edit in given]

@@ -1,0 +1,118 @@
+"""Routes of knowledge bases: search, look, and for those who have the token, change."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from fastapi import Depends, FastAPI, Query, Response
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
+
+from wellread.errors import KnowledgeBaseError
+from wellread.kb.records import Entity
+from wellread.server import schemas
+from wellread.server.answers import REFUSALS, json_answer
+from wellread.server.engine import Engine
+from wellread.server.shelf import Edit
+
+_SHOWN = 60
+"""Neighbours of an entity that are told."""
+_CHANGES: dict[int | str, dict[str, Any]] = {
+    **REFUSALS,
+    401: {"model": schemas.Problem, "description": "no token, or a wrong one"},
+    403: {"model": schemas.Problem, "description": "this server changes nothing"},
+    404: {"model": schemas.Problem, "description": "no such entity"},
+    409: {"model": schemas.Problem, "description": "the knowledge base does not take it"},
+}
+Kb = Annotated[str | None, Query(max_length=500, description="The first knowledge base unless given.")]
+BEARER = HTTPBearer(auto_error=False, description="The token that the server was started with.")
+
+
+def add_entities(app: FastAPI, engine: Engine) -> None:
+    """The routes of an engine."""
+
+    async def permitted(given: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
+        token = engine.settings.token
+        if token is None:
+            raise HTTPException(403, "this server changes nothing; start it with --token-file to let it")
+        said = "" if given is None else given.credentials
+        digests = [hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest() for one in (said, token)]
+        if not hmac.compare_digest(*digests):
+            raise HTTPException(401, "give the server's token: Authorization: Bearer …", {"www-authenticate": "Bearer"})
+
+    async def change(kb: str | None, id: str, entity: Entity | None) -> Response:
+        name = _name(engine, kb)
+        book = engine.shelf.book(name)
+        try:
+            done = await engine.edit(Edit(name, id, entity))
+        except KnowledgeBaseError as error:
+            # Of an entity to be put it is a fact's object that is unknown; and where files lie is nobody's business.
+            kind = KnowledgeBaseError if entity is not None else type(error)
+            raise kind(str(error).replace(f"{book.kb.path.parent}/", "")) from None
+        told = {"kb": name, "id": id, "what": done.what, "revision": done.revision}
+        return json_answer(told, 201 if done.what == "added" else 200)
+
+    @app.get("/entities", response_model=schemas.Found, responses=REFUSALS, tags=["knowledge"])
+    async def search(
+        search: Annotated[str, Query(max_length=500, examples=["mercury"], description="What a person types.")],
+        how: Literal["prefix", "text", "fuzzy"] = "prefix",
+        limit: Annotated[int, Query(ge=1, le=100)] = 10,
+        kb: Kb = None,
+    ) -> Response:
+        """Entities by the beginning of a name, by words, or by a name with typing errors."""
+        name = _name(engine, kb)
+        found = await engine.search(engine.shelf.book(name).kb, search, how, limit)
+        return json_answer({"entities": [{"kb": name, **asdict(entity)} for entity in found]})
+
+    @app.get(
+        "/entities/{id:path}",
+        response_model=schemas.EntityCard,
+        responses={**REFUSALS, 404: {"model": schemas.Problem, "description": "no such entity"}},
+        tags=["knowledge"],
+    )
+    async def entity(id: str, kb: Kb = None) -> Response:
+        """An entity with its names, facts and neighbours."""
+        name = _name(engine, kb)
+        known, neighbours, revision = await engine.entity(engine.shelf.book(name).kb, id)
+        told = {
+            "kb": name,
+            **asdict(known),
+            "neighbours": neighbours[:_SHOWN],
+            "more_neighbours": max(0, len(neighbours) - _SHOWN),
+            "revision": revision,
+        }
+        return json_answer(told)
+
+    @app.put(
+        "/entities/{id:path}",
+        response_model=schemas.Changed,
+        responses={**_CHANGES, 201: {"model": schemas.Changed, "description": "added"}},
+        dependencies=[Depends(permitted)],
+        tags=["knowledge"],
+    )
+    async def put(id: str, body: schemas.EntityBody, kb: Kb = None) -> Response:
+        """Add an entity, or replace it; what is linked next knows of it."""
+        aliases = body.aliases if isinstance(body.aliases, dict) else dict.fromkeys(body.aliases, 1.0)
+        facts = tuple(body.facts)
+        return await change(
+            kb, id, Entity(id, body.title, body.description, body.kind, body.popularity, aliases, facts)
+        )
+
+    @app.delete(
+        "/entities/{id:path}",
+        response_model=schemas.Changed,
+        responses=_CHANGES,
+        dependencies=[Depends(permitted)],
+        tags=["knowledge"],
+    )
+    async def delete(id: str, kb: Kb = None) -> Response:
+        """Remove an entity with its names and every fact it stands in."""
+        return await change(kb, id, None)
+
+
+def _name(engine: Engine, kb: str | None) -> str:
+    engine.shelf.book(kb)
+    return kb if kb is not None else next(iter(engine.shelf.books))

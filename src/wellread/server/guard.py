@@ -1,0 +1,195 @@
+"""What every request passes: its host, its size, its time, the headers of its answer, a line in the log, a count.
+
+Lines are JSON, and know routes, sizes and times, never what a text, a name or an address says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import traceback
+import uuid
+from pathlib import Path
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from wellread.server.metrics import Metrics
+from wellread.server.settings import Settings
+
+LOG = logging.getLogger("wellread.server")
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""What a browser lets the page do: only what comes from here, and nothing inline."""
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+class TooLarge(HTTPException):
+    """A body with more bytes than are taken."""
+
+    def __init__(self, most: int) -> None:
+        why = f"a request has at most {most:,} bytes; send fewer texts, or use /link/stream"
+        super().__init__(413, why, {"connection": "close"})
+
+
+class TooSlow(HTTPException):
+    """A body that did not arrive in time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(408, f"the request did not arrive within {seconds:g} s", {"connection": "close"})
+
+
+class Guard:
+    """An ASGI application around another."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+        self.app, self.settings, self.metrics = app, settings, metrics
+        self._hosts = {host.lower() for host in settings.hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or refuse it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        passage = _Passage(self, scope, receive, send)
+        scope.setdefault("state", {})["note"] = passage.note
+        try:
+            refused = self._refused(scope)
+            if refused is not None:
+                await passage.refuse(*refused)
+            else:
+                await self.app(scope, passage.receive, passage.send)
+        except Exception:
+            LOG.exception("a request failed", extra={"told": {"id": passage.id}})
+            await passage.refuse(500, f"something went wrong here; the log tells more under {passage.id}")
+        finally:
+            passage.tell()
+
+    def _refused(self, scope: Scope) -> tuple[int, str] | None:
+        headers = dict(scope["headers"])
+        if self._hosts:
+            host = headers.get(b"host", b"").decode("latin-1").lower()
+            if host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
+                return 400, "this server does not go by that name; start it with --allow-host to let it"
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self.settings.limits.body and not _streams(scope):
+            return 413, str(TooLarge(self.settings.limits.body).detail)
+        return None
+
+
+def _streams(scope: Scope) -> bool:
+    return bool(scope["path"] == "/link/stream")
+
+
+class _Passage:
+    """One request on its way."""
+
+    def __init__(self, guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
+        self._guard, self._scope, self._receive, self._send = guard, scope, receive, send
+        self._begin = time.monotonic()
+        self._limits = guard.settings.limits
+        self._bytes = 0
+        self._whole = False
+        self._streams = _streams(scope)
+        self.id = uuid.uuid4().hex[:12]
+        self.status = 0
+        self.told: dict[str, Any] = {}
+
+    def note(self, **told: Any) -> None:
+        """Something for the line in the log: numbers and names of ours."""
+        self.told.update(told)
+
+    async def receive(self) -> Message:
+        """A part of the body, in time and not too much; after all of it, word that the client has left."""
+        if self._whole:
+            return await self._receive()
+        left = self._limits.seconds - (0 if self._streams else time.monotonic() - self._begin)
+        try:
+            async with asyncio.timeout(max(0.001, left)):
+                message = await self._receive()
+        except TimeoutError:
+            raise TooSlow(self._limits.seconds) from None
+        if message["type"] == "http.request":
+            self._bytes += len(message.get("body", b""))
+            self._whole = not message.get("more_body", False)
+            if self._bytes > self._limits.body and not self._streams:
+                raise TooLarge(self._limits.body)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """A part of the answer, its head with our headers."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = list(message["headers"])
+            names = {name for name, _ in headers}
+            headers += [(b"x-request-id", self.id.encode()), *_HEADERS]
+            if b"content-security-policy" not in names:
+                headers.append((b"content-security-policy", POLICY.encode()))
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+    async def refuse(self, status: int, why: str) -> None:
+        """Say no, if nothing was said yet; and hear no more of that client."""
+        if self.status:
+            return
+        body = json.dumps({"error": why}).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+    def tell(self) -> None:
+        """The line in the log, and the counts."""
+        seconds = time.monotonic() - self._begin
+        route = getattr(self._scope.get("route"), "path", "other")
+        method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
+        self._guard.metrics.requests.labels(method, route, str(self.status)).inc()
+        self._guard.metrics.seconds.labels(route).observe(seconds)
+        LOG.info(
+            "request",
+            extra={
+                "told": {
+                    "id": self.id,
+                    "method": method,
+                    "route": route,
+                    "status": self.status,
+                    "seconds": round(seconds, 4),
+                    "bytes": self._bytes,
+                    **self.told,
+                }
+            },
+        )
+
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time, level, message, and what was told with it."""
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "told", {}),
+        }
+        if record.exc_info and record.exc_info[0] is not None:  # its message may quote a text
+            frames = traceback.extract_tb(record.exc_info[2])
+            line["error"] = record.exc_info[0].__name__
+            line["trace"] = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+        return json.dumps(line, ensure_ascii=True)

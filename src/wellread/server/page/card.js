@@ -1,0 +1,111 @@
+// The card of an entity: why it was linked, what else was possible, what is known of it, and whom it is joined to.
+import { ask, byId, count, el, said, score } from "./parts.js";
+
+const past = [];
+let asked = 0;
+const MOST = 420, FEWEST = 3;
+
+export const card = { edit: () => {}, colours: new Map() };
+
+const shut = () => byId("card").replaceChildren(el("p", { className: "soft" }, "Pick an underlined name to see what it is, and what else it may mean."));
+
+export function clear() { past.length = 0; asked++; byId("card").classList.remove("open"); shut(); }
+byId("card").addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+
+let opener = null;
+function close() { clear(); opener?.focus(); }
+
+// A mark was picked: its links, each with its candidates; the first entity is told of in full.
+export function showLinks(links, from) {
+  past.length = 0;
+  opener = from;
+  const known = links.find((link) => link.entity !== null);
+  show(known ? { kb: known.kb, id: known.entity, links } : { links });
+}
+
+async function show(place) {
+  const mine = ++asked, box = byId("card");
+  box.classList.add("open");
+  const parts = (place.links ?? []).map((link) => linked(link, place));
+  if (place.id === undefined) { box.replaceChildren(closing(), ...parts); return; }
+  let known;
+  try {
+    known = await ask(`/entities/${encodeURIComponent(place.id)}?kb=${encodeURIComponent(place.kb)}`);
+  } catch (error) {
+    if (mine === asked) box.replaceChildren(closing(), ...parts, el("p", { className: "note" }, error.message));
+    return;
+  }
+  if (mine !== asked) return;
+  box.replaceChildren(...[closing(), head(known), ...parts, ...told(known, place)].filter(Boolean));
+  box.scrollTop = 0;
+}
+
+const closing = () => el("button", { type: "button", className: "quiet close", "aria-label": "Close", onclick: close }, "×");
+
+const go = (from, to) => { past.push(from); show(to); };
+
+export const showEntity = (kb, id) => { past.length = 0; show({ kb, id }); };
+
+function head(known) {
+  const back = past.length ? el("button", { type: "button", className: "quiet back", onclick: () => show(past.pop()) }, "← back") : null;
+  return el("div", { className: `head k${card.colours.get(known.kb)}` }, back,
+    el("h2", {}, said(known.title)),
+    el("p", { className: "soft" }, known.kind ? said(known.kind) : null, known.kind ? " · " : null,
+      el("code", {}, said(known.id)), " · ", said(known.kb)));
+}
+
+function linked(link, place) {
+  const nil = link.entity === null;
+  const best = Math.max(...link.candidates.map((one) => one.score), 1e-9);
+  const most = best > 1 ? best : 1;
+  const row = (one) => el("li", { className: one.entity === link.entity ? "chosen" : "" },
+    el("button", {
+      type: "button", className: "quiet", title: one.entity,
+      onclick: () => go(place, { kb: link.kb, id: one.entity, links: place.links }),
+    }, said(one.title || one.entity)),
+    el("span", { className: "bar", "--v": Math.max(0, one.score / most).toFixed(3) }),
+    el("span", { className: "value" }, score(one.score)));
+  const weak = (one, at) => at >= FEWEST && one.score < 0.01;
+  const rows = link.candidates.filter((one, at) => !weak(one, at)).map(row), rest = link.candidates.filter(weak);
+  if (rest.length) {
+    const more = el("li", { className: "rest" }, el("button", { type: "button", className: "quiet", onclick: () => more.replaceWith(...rest.map(row)) },
+      `${rest.length} more, below 0.01`));
+    rows.push(more);
+  }
+  return el("div", { className: `link ${nil ? "nil" : "k" + card.colours.get(link.kb)}` },
+    el("p", {}, el("q", {}, said(link.text)), nil ? " is named, but not in " : " in ", said(link.kb), ": score ", el("b", {}, score(link.score)),
+      link.mention_score === null ? null : ` · a mention ${score(link.mention_score)}`),
+    rows.length ? el("ol", { className: "candidates", "aria-label": "Candidates" }, ...rows) : null);
+}
+
+function told(known, place) {
+  const parts = [];
+  if (known.description) {
+    const long = known.description.length > MOST;
+    const text = said(long ? known.description.slice(0, MOST).trimEnd() + "…" : known.description);
+    const more = long ? el("button", { type: "button", className: "quiet more" }, "more") : null;
+    if (more) more.onclick = () => { text.textContent = known.description; more.remove(); };
+    parts.push(el("p", { className: "gist", dir: "auto" }, text, more ? " " : null, more));
+  }
+  const names = Object.entries(known.aliases).sort((one, other) => other[1] - one[1]);
+  if (names.length) {
+    parts.push(el("h3", {}, "Names"), el("ul", { className: "names" },
+      ...names.slice(0, 12).map(([name, many]) => el("li", { title: `seen ${many.toLocaleString("en")} times` }, said(name))),
+      names.length > 12 ? el("li", { className: "soft" }, `and ${names.length - 12} more`) : null));
+  }
+  for (const [outgoing, title] of [[true, "Facts"], [false, "Neighbours that speak of it"]]) {
+    const here = known.neighbours.filter((one) => one.outgoing === outgoing);
+    if (!here.length) continue;
+    const groups = new Map();
+    here.forEach((one) => groups.set(one.relation, [...(groups.get(one.relation) ?? []), one]));
+    parts.push(el("h3", {}, title), el("dl", { className: "facts" }, ...[...groups].flatMap(([relation, some]) => [
+      el("dt", {}, outgoing ? "" : "← ", said(relation)),
+      el("dd", {}, ...some.flatMap((one, number) => [number ? ", " : "", el("button", {
+        type: "button", className: "quiet", title: one.entity, onclick: () => go(place, { kb: known.kb, id: one.entity }),
+      }, said(one.title))]))])));
+  }
+  if (known.more_neighbours) parts.push(el("p", { className: "soft" }, `and ${count(known.more_neighbours, "neighbour")} more`));
+  parts.push(el("p", { className: "foot" }, el("button", { type: "button", onclick: () => card.edit(known) }, "Edit"),
+    el("span", { className: "soft" }, ` revision ${known.revision}`)));
+  return parts;
+}

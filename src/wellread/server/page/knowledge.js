@@ -1,0 +1,90 @@
+// Search and edit knowledge bases.
+import { ask, byId, count, el, said } from "./parts.js";
+
+const field = (name) => byId(`e-${name}`);
+let editing = { kb: null, popularity: 0 };
+export const knowledge = { changed: async () => "", editable: false };
+
+export function begin(kbs, editable) {
+  knowledge.editable = editable;
+  byId("where").replaceChildren(...kbs.map((kb) => el("option", { value: kb.name }, kb.name)));
+  byId("locked").hidden = editable;
+  for (const id of ["save", "remove"]) byId(id).disabled = !editable;
+  blank();
+}
+
+function blank() {
+  editing = { kb: byId("where").value, popularity: 0 };
+  for (const name of ["id", "title", "description", "kind", "aliases", "facts"]) field(name).value = "";
+  field("id").readOnly = false;
+  byId("edit-title").replaceChildren("A new entity of ", said(editing.kb));
+  byId("remove").hidden = true;
+}
+
+export function fill(known) {
+  editing = { kb: known.kb, popularity: known.popularity };
+  field("id").value = known.id;
+  field("id").readOnly = true;
+  field("title").value = known.title;
+  field("description").value = known.description;
+  field("kind").value = known.kind;
+  field("aliases").value = Object.entries(known.aliases).map(([name, many]) => `${name} | ${many}`).join("\n");
+  field("facts").value = known.facts.map((fact) => fact.join(" | ")).join("\n");
+  byId("edit-title").replaceChildren(said(known.title), " in ", said(known.kb));
+  byId("remove").hidden = false;
+  byId("edit-says").textContent = "";
+}
+
+// "a | b" is parted at its last bar: names may have bars in them.
+const parted = (line) => {
+  const at = line.lastIndexOf("|");
+  return at < 0 ? [line.trim(), ""] : [line.slice(0, at).trim(), line.slice(at + 1).trim()];
+};
+const lines = (name) => field(name).value.split("\n").map((line) => line.trim()).filter(Boolean);
+
+function body() {
+  const aliases = {};
+  for (const line of lines("aliases")) {
+    const [name, many] = parted(line), number = Number(many);
+    if (many && Number.isFinite(number)) aliases[name] = number; else aliases[line] = 1;
+  }
+  const facts = lines("facts").map((line) => {
+    const at = line.indexOf("|");
+    if (at < 0) throw new Error(`“${line}” is no fact: write relation | id`);
+    return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
+  });
+  return { title: field("title").value, description: field("description").value, kind: field("kind").value, popularity: editing.popularity, aliases, facts };
+}
+
+async function change(method) {
+  const says = byId("edit-says"), id = field("id").value;
+  if (!byId("token").value) { says.textContent = "Give the token that the server was started with."; byId("token").focus(); return; }
+  says.textContent = "…";
+  try {
+    const path = `/entities/${encodeURIComponent(id)}?kb=${encodeURIComponent(editing.kb)}`;
+    const done = await ask(path, { method, token: byId("token").value, body: method === "PUT" ? body() : undefined });
+    if (method === "DELETE") blank();
+    else { field("id").readOnly = true; byId("remove").hidden = false; }
+    const linked = await knowledge.changed();
+    says.replaceChildren(said(id), ` was ${done.what}; ${done.kb} is at revision ${done.revision}. ${linked}`);
+  } catch (error) { says.textContent = error.message; }
+}
+
+async function find() {
+  const query = byId("query").value.trim(), says = byId("found-says"), kb = byId("where").value;
+  if (!query) { byId("found").replaceChildren(); says.textContent = ""; return; }
+  try {
+    const given = new URLSearchParams({ search: query, how: byId("how").value, kb, limit: 20 });
+    const { entities } = await ask(`/entities?${given}`);
+    says.textContent = entities.length ? `${count(entities.length, "entity").replace(/ys$/, "ies")}` : "Nothing found. Try another way to search.";
+    byId("found").replaceChildren(...entities.map((one) => el("li", {}, el("button", { type: "button", className: "entry", onclick: () => fill(one) },
+      el("b", {}, said(one.title)), " ", el("code", {}, said(one.id)),
+      el("span", { className: "soft", dir: "auto" }, said(one.description.slice(0, 160)))))));
+  } catch (error) { says.textContent = error.message; }
+}
+
+byId("find").addEventListener("submit", (event) => { event.preventDefault(); find(); });
+byId("where").addEventListener("change", () => { if (!field("id").readOnly) blank(); });
+byId("edit").addEventListener("submit", (event) => { event.preventDefault(); change("PUT"); });
+byId("remove").addEventListener("click", () => change("DELETE"));
+byId("blank").addEventListener("click", () => { blank(); byId("edit-says").textContent = ""; field("id").focus(); });

@@ -1,0 +1,207 @@
+// The page: what is asked, what is shown, and the address that tells both to somebody else.
+import { card, clear, showLinks } from "./card.js";
+import { begin, fill, knowledge } from "./knowledge.js";
+import { decide, listed, marked, same } from "./marks.js";
+import { ask, byId, count, el, said } from "./parts.js";
+
+const SAMPLE = "Marie Curie was born in Warsaw and worked in Paris. She named polonium after her country, and won the Nobel Prize twice.";
+const state = { text: "", asked: "", threshold: null, model: "auto", other: "", off: new Set(), answers: new Map() };
+let health = null, running = null;
+
+// asking
+
+const models = () => [...new Set(health.kbs.flatMap((kb) => kb.models))];
+const about = (kb) => health.kbs.find((one) => one.name === kb);
+const modelOf = (kb, model) => (model === "auto" ? kb.models[0] : model);
+
+async function link() {
+  running?.abort();
+  const mine = running = new AbortController(), status = byId("status");
+  state.text = byId("text").value;
+  if (!state.text.trim()) { status.textContent = "Type or paste a text first."; return ""; }
+  status.textContent = "Reading…";
+  byId("result").setAttribute("aria-busy", "true");
+  remember();
+  try {
+    const wanted = [state.model, ...(state.other ? [state.other] : [])];
+    const body = (model) => ({ text: state.text, model, threshold: 0, overlaps: "keep" });
+    const told = await Promise.all(wanted.map((model) => ask("/link", { method: "POST", body: body(model), signal: mine.signal })));
+    state.asked = state.text;
+    state.answers = new Map(wanted.map((model, at) => [model, told[at]]));
+    clear();
+    return draw();
+  } catch (error) {
+    if (error.name !== "AbortError") status.textContent = error.message;
+    return "";
+  } finally {
+    if (running === mine) byId("result").removeAttribute("aria-busy");
+  }
+}
+
+// showing
+
+function linksOf(model) {
+  const { links } = state.answers.get(model).documents[0];
+  const nil = !state.off.has("\u0000nil");
+  return health.kbs.filter((kb) => !state.off.has(kb.name)).flatMap((kb) => {
+    const name = modelOf(kb, model);
+    if (!kb.models.includes(name)) return [];
+    const threshold = state.threshold ?? kb.thresholds[name];
+    return decide(links.filter((one) => one.kb === kb.name), kb.overlaps[name], threshold, { nil });
+  }).sort((one, other) => one.start - other.start || other.end - one.end);
+}
+
+function draw() {
+  if (!state.answers.size) return "";
+  const shown = [...state.answers.keys()].map((model) => ({ model, links: linksOf(model) }));
+  const sets = shown.map(({ links }) => new Set(links.map(same)));
+  const pick = (links, from) => showLinks(links, from);
+  const panes = shown.map(({ model, links }, at) => {
+    const others = sets[1 - at], only = others && new Set(links.map(same).filter((one) => !others.has(one)));
+    const options = { colours: card.colours, only, pick };
+    const told = only ? `${count(links.length, "link")}, ${only.size} only here` : count(links.length, "link");
+    return el("article", { className: "pane", "aria-label": `Links by ${title(model)}` },
+      el("h2", {}, said(title(model)), el("small", {}, ` ${told}`)), marked(state.asked, links, options), listed(links, options));
+  });
+  byId("result").className = shown.length > 1 ? "two" : "";
+  byId("result").replaceChildren(...panes);
+  const says = shown.map(({ model, links }) => `${title(model)}: ${count(links.length, "link")}`).join(" · ");
+  byId("status").textContent = says;
+  return says;
+}
+
+const title = (model) => (model === "auto" ? [...new Set(health.kbs.map((kb) => kb.models[0]))].join(" + ") : model);
+
+function tellThreshold() {
+  const usual = health.kbs[0].thresholds[modelOf(health.kbs[0], state.model)] ?? 0;
+  byId("threshold").value = state.threshold ?? usual;
+  const told = state.threshold === null ? "as usual" : state.threshold.toFixed(2);
+  byId("threshold-says").textContent = told;
+  byId("threshold").setAttribute("aria-valuetext", told);
+  byId("usual").style.visibility = state.threshold === null ? "hidden" : "";
+}
+
+function fillTools() {
+  const option = (value, name) => el("option", { value }, name);
+  const named = models();
+  byId("model").replaceChildren(option("auto", `usual (${title("auto")})`), ...named.map((name) => option(name, name)));
+  byId("other").replaceChildren(option("", "nothing"), ...named.map((name) => option(name, name)));
+  byId("model").value = state.model;
+  byId("other").value = state.other;
+  health.kbs.forEach((kb, at) => card.colours.set(kb.name, at % 6));
+  const layer = (key, name, className) => el("label", { className }, el("input", {
+    type: "checkbox", checked: !state.off.has(key),
+    onchange: (event) => { state.off[event.target.checked ? "delete" : "add"](key); remember(); draw(); },
+  }), el("i"), said(name));
+  byId("layers").replaceChildren(el("legend", {}, "layers"), ...health.kbs.map((kb, at) => layer(kb.name, kb.name, `k${at % 6}`)),
+    layer("\u0000nil", "not in any", "nil"));
+  tellThreshold();
+}
+
+// the address of what is shown: after #, which browsers keep to themselves
+
+function remember() {
+  const told = new URLSearchParams();
+  if (state.text) told.set("text", state.text);
+  if (state.threshold !== null) told.set("threshold", state.threshold);
+  if (state.model !== "auto") told.set("model", state.model);
+  if (state.other) told.set("beside", state.other);
+  state.off.forEach((key) => told.append("off", key === "\u0000nil" ? "" : key));
+  history.replaceState(null, "", told.size ? `#${told}` : location.pathname);
+}
+
+function recall() {
+  const told = new URLSearchParams(location.hash.slice(1)), number = Number.parseFloat(told.get("threshold"));
+  state.text = told.get("text") ?? "";
+  state.threshold = number >= 0 && number <= 1 ? number : null;
+  const known = (name) => models().includes(name);
+  state.model = known(told.get("model")) ? told.get("model") : "auto";
+  state.other = known(told.get("beside")) ? told.get("beside") : "";
+  state.off = new Set(told.getAll("off").map((key) => key || "\u0000nil").filter((key) => key === "\u0000nil" || about(key)));
+}
+
+async function share() {
+  state.text = byId("text").value;
+  remember();
+  try {
+    await navigator.clipboard.writeText(location.href);
+    byId("status").textContent = "The link is copied: it has the text and all that you have chosen.";
+  } catch {
+    byId("status").textContent = "Copy the address of this page: it has the text and all that you have chosen.";
+  }
+}
+
+function download() {
+  if (!state.answers.size) { byId("status").textContent = "Link a text first."; return; }
+  const documents = [...state.answers].map(([model, told]) => ({
+    text: state.asked, links: linksOf(model), id: null, meta: { ...told.documents[0].meta, threshold: state.threshold, revisions: told.revisions },
+  }));
+  const url = URL.createObjectURL(new Blob([JSON.stringify(documents.length > 1 ? documents : documents[0], null, 1)], { type: "application/json" }));
+  el("a", { href: url, download: "links.json" }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+// views
+
+const tabs = [...document.querySelectorAll("[role=tab]")];
+function view(name) {
+  for (const tab of tabs) {
+    const here = tab.getAttribute("aria-controls") === name;
+    tab.setAttribute("aria-selected", here);
+    tab.tabIndex = here ? 0 : -1;
+    byId(tab.getAttribute("aria-controls")).hidden = !here;
+  }
+  if (name === "attention" && !byId("explained").value) {
+    byId("explained").value = (byId("text").value.match(/^.*?[.?!](?=\s|$)/s)?.[0] ?? byId("text").value).slice(0, 400).trim();
+  }
+}
+tabs.forEach((tab, at) => {
+  tab.addEventListener("click", () => view(tab.getAttribute("aria-controls")));
+  tab.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const next = tabs[(at + step + tabs.length) % tabs.length];
+    view(next.getAttribute("aria-controls")); next.focus(); event.preventDefault();
+  });
+});
+
+card.edit = (known) => { fill(known); view("knowledge"); byId("edit").scrollIntoView({ block: "nearest" }); byId("e-title").focus({ preventScroll: true }); };
+knowledge.changed = async () => {
+  health = await ask("/health");
+  tellAbout();
+  const says = byId("text").value.trim() ? await link() : "";
+  return says ? `The text was linked anew: ${says}.` : "";
+};
+
+byId("ask").addEventListener("submit", (event) => { event.preventDefault(); link(); });
+byId("text").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); link(); } });
+byId("threshold").addEventListener("input", (event) => { state.threshold = Number(event.target.value); tellThreshold(); draw(); });
+byId("threshold").addEventListener("change", remember);
+byId("usual").addEventListener("click", () => { state.threshold = null; tellThreshold(); byId("threshold").focus(); draw(); remember(); });
+for (const [id, key] of [["model", "model"], ["other", "other"]]) {
+  byId(id).addEventListener("change", (event) => { state[key] = event.target.value; tellThreshold(); if (byId("text").value.trim()) link(); });
+}
+byId("share").addEventListener("click", share);
+byId("download").addEventListener("click", download);
+byId("explain").addEventListener("submit", () => { byId("looking").textContent = "Looking… the first time takes some seconds."; byId("view").hidden = false; });
+byId("view").addEventListener("load", () => { if (byId("looking").textContent) byId("looking").textContent = "The view is below."; });
+addEventListener("hashchange", () => { recall(); fillTools(); byId("text").value = state.text; if (state.text) link(); });
+
+function tellAbout() {
+  byId("about").replaceChildren(...health.kbs.flatMap((kb, at) => [at ? " · " : "", said(kb.name), ` ${count(kb.entities, "entity").replace(/ys$/, "ies")}`]));
+}
+
+try {
+  health = await ask("/health");
+  recall();
+  fillTools();
+  tellAbout();
+  begin(health.kbs, health.editable);
+  knowledge.editable = health.editable;
+  byId("lend").hidden = byId("weigh").hidden = !health.plain;
+  byId("encoder").textContent = `The model is ${health.encoder}.`;
+  clear();
+  byId("text").value = state.text || SAMPLE;
+  if (state.text) await link();
+  document.documentElement.dataset.ready = "yes";
+} catch (error) { byId("status").textContent = error.message; }

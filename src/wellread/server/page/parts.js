@@ -1,0 +1,49 @@
+// What all parts of the page share: elements made of texts (never of markup), questions to the server, numbers.
+export const byId = (id) => document.getElementById(id);
+
+// el("b", { className: "x", onclick }, "text", other): an element; strings become text and nothing else.
+export function el(tag, given = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(given)) {
+    if (value === undefined || value === null) continue;
+    if (name.startsWith("--")) made.style.setProperty(name, value);
+    else if (name in made) made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export const said = (text, given = {}) => el("bdi", given, text);
+
+// What the server answers; an error has its words.
+export async function ask(path, { method = "GET", body, token, signal } = {}) {
+  const headers = {};
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (token) headers.Authorization = `Bearer ${token}`;
+  let answer;
+  try {
+    answer = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer. Is it still running?");
+  }
+  const told = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Error(told.error ?? `The server says ${answer.status}.`);
+  return told;
+}
+
+export const count = (many, word) => `${many.toLocaleString("en")} ${word}${many === 1 ? "" : "s"}`;
+export const score = (value) => value.toFixed(2);
+
+// Offsets of the server count characters (code points), those of strings here count 16 bits.
+export function offsets(text) {
+  const places = [];
+  for (let at = 0; at < text.length; at++) {
+    places.push(at);
+    const unit = text.charCodeAt(at), next = text.charCodeAt(at + 1);
+    if (unit >= 0xd800 && unit < 0xdc00 && next >= 0xdc00 && next < 0xe000) at++;
+  }
+  places.push(text.length);
+  return places;
+}

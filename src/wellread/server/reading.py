@@ -1,0 +1,133 @@
+"""Vectors and attention for clients: an encoder, and what knowledge changes in it, loaded when first asked for."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from wellread.errors import UsageError
+from wellread.text import Document
+
+if TYPE_CHECKING:
+    from wellread.pictures.attention import Seen
+    from wellread.tasks.embedding import Embedder, Of, Pooling, Rows
+    from wellread.tasks.explain import Explainer
+
+_KEPT = 2
+"""Explainers that are kept: each has an encoder of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """What a text is to have vectors of. Texts with the same are read together."""
+
+    of: Of = "texts"
+    pooling: Pooling = "mean"
+    unit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """What a text is explained with."""
+
+    maps: tuple[str, ...] | None = None
+    weight: float | None = None
+    alpha: float | None = None
+
+
+class Reading:
+    """One encoder for vectors and attention."""
+
+    def __init__(self, encoder: str) -> None:
+        self.encoder = encoder
+        self._explainers: OrderedDict[Lent, Explainer] = OrderedDict()
+        self._loading = Lock()
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether the encoder has learned nothing of maps, so that a client may say how much they weigh."""
+        for folder in (Path(self.encoder), Path(self.encoder, "model")):
+            try:
+                if json.loads((folder / "config.json").read_bytes()).get("infusions"):
+                    return False
+            except (OSError, ValueError, AttributeError):
+                continue
+        return True
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """Of the plain encoder."""
+        from wellread.nn.encoders import load_encoder, load_tokenizer
+        from wellread.tasks.embedding import Embedder
+
+        encoder = load_encoder(self.encoder)
+        if getattr(encoder, "infusions", ()):
+            raise UsageError(f"{self.encoder} must be lent knowledge; use wellread embed, or serve a plain encoder")
+        return Embedder.build(encoder, load_tokenizer(self.encoder))
+
+    def explainer(self, lent: Lent) -> Explainer:
+        """Loaded where it is not; the two of last are kept."""
+        from wellread.tasks.explain import Explainer
+
+        with self._loading:
+            if lent not in self._explainers:
+                options: dict[str, Any] = {"alpha": lent.alpha, "map_weight": lent.weight}
+                self._explainers[lent] = Explainer.load(self.encoder, lent.maps, **options)
+                while len(self._explainers) > _KEPT:
+                    self._explainers.popitem(last=False)
+            self._explainers.move_to_end(lent)
+            return self._explainers[lent]
+
+    def embed(self, asked: Vectors, given: Sequence[Sequence[str]]) -> list[list[Rows]]:
+        """The rows of each client's texts, those of each text together."""
+        texts = [Document(text) for some in given for text in some]
+        found: list[list[Rows]] = [[] for _ in texts]
+        for rows in self.embedder.embed(texts, of=asked.of, pooling=asked.pooling, unit=asked.unit):
+            for number in sorted(set(rows.texts.tolist())):
+                found[number].append(_only(rows, number))
+        each = iter([_joined(some) for some in found])
+        return [[next(each) for _ in some] for some in given]
+
+    def explain(self, lent: Lent, given: Sequence[tuple[str, str | None]]) -> list[Seen | Exception]:
+        """What is seen of each client's text; a text that cannot be shown is that client's error alone."""
+        explainer, found = self.explainer(lent), list[Any]()
+        for text, second in given:
+            try:
+                found.append(explainer.explain(text, second))
+            except Exception as error:
+                found.append(error)
+        return found
+
+
+def _only(rows: Rows, number: int) -> Rows:
+    from wellread.tasks.embedding import Rows
+
+    here = rows.texts == number
+    places = here.nonzero()[0].tolist()
+    more = {key: [values[place] for place in places] for key, values in rows.more.items()}
+    return Rows(rows.vectors[here], rows.texts[here], rows.spans[here], [rows.names[place] for place in places], more)
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    import numpy as np
+
+    from wellread.tasks.embedding import Rows
+
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return Rows(np.zeros((0, 0), np.float32), np.zeros(0, np.int64), np.zeros((0, 2), np.int64), [])
+    more = {key: [value for part in parts for value in part.more[key]] for key in parts[0].more}
+    return Rows(
+        np.concatenate([part.vectors for part in parts]),
+        np.concatenate([part.texts for part in parts]),
+        np.concatenate([part.spans for part in parts]),
+        [name for part in parts for name in part.names],
+        more,
+    )

@@ -1,0 +1,204 @@
+"""Routes that read texts: links, vectors, attention."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, cast
+from urllib.parse import parse_qs
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.responses import HTMLResponse
+from pydantic import ValidationError
+
+from wellread.errors import InputError, UsageError, WellreadError
+from wellread.linker.several import join
+from wellread.pictures.page import escape
+from wellread.server import schemas
+from wellread.server.answers import LATE, REFUSALS, answered, json_answer, status_of, told_of
+from wellread.server.batching import BusyError
+from wellread.server.engine import Engine
+from wellread.server.reading import Lent, Vectors
+from wellread.server.shelf import Asked, Source
+from wellread.server.stream import LineStream
+from wellread.text import Document
+
+if TYPE_CHECKING:
+    from wellread.pictures.attention import Seen
+
+_SPELLED = 20_000
+"""Characters whose words or pieces have vectors: each is some kilobytes."""
+_EXPLAINED = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-ancestors 'self'; "
+    "sandbox allow-scripts"
+)
+"""What the attention view may do in its frame; its own policy lets no script run but its own."""
+
+
+def add_reading(app: FastAPI, engine: Engine) -> None:
+    """The routes of an engine."""
+    limits = engine.settings.limits
+
+    @app.post("/link", response_model=schemas.Linked, responses=REFUSALS, tags=["reading"])
+    async def link(asked: schemas.LinkRequest, request: Request) -> Response:
+        """Link one text or several: a document for each, with the links of all layers."""
+        given = asked.given
+        sources = _sources(engine, asked)
+        request.state.note(texts=len(given), characters=sum(map(len, given)), kbs=[one.kb for one in sources])
+        answers = await answered(request, engine.link(sources, _asked(asked, given)), limits.seconds)
+        made = [join_layers(layers) for layers in zip(*(answer.documents for answer in answers), strict=True)]
+        revisions = {source.kb: answer.revision for source, answer in zip(sources, answers, strict=True)}
+        return json_answer({"documents": made, "revisions": revisions})
+
+    streaming = asyncio.Semaphore(limits.streams)
+
+    @app.post(
+        "/link/stream",
+        responses={200: {"content": {"application/x-ndjson": {}}, "description": "A document a line"}, **REFUSALS},
+        response_class=Response,
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {"application/x-ndjson": {"schema": {"type": "string"}, "example": '"Mozart in Vienna."\n'}},
+            }
+        },
+        tags=["reading"],
+    )
+    async def stream(
+        request: Request,
+        kb: Annotated[list[str] | None, Query(max_length=100)] = None,
+        model: Annotated[str, Query(max_length=500)] = "auto",
+        threshold: Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)] = None,
+        top_k: Annotated[int, Query(ge=0, le=100)] = 10,
+        nil: bool | None = None,
+    ) -> Response:
+        """Link a text a line (a JSON string, or an object with text and id): a document a line, as they are ready."""
+        options = schemas.LinkOptions.model_validate(
+            {"kb": kb, "model": model, "threshold": threshold, "top_k": top_k, "nil": nil}
+        )
+        sources = _sources(engine, options)
+        if streaming.locked():
+            engine.metrics.refused.inc()
+            raise BusyError(5)
+        await streaming.acquire()
+
+        async def answer(text: str) -> dict[str, Any]:
+            answers = await engine.link(sources, _asked(options, (text,)))
+            document = join_layers([one.documents[0] for one in answers])
+            revisions = {source.kb: one.revision for source, one in zip(sources, answers, strict=True)}
+            return {**_fields(document), "revisions": revisions}
+
+        ahead = min(limits.ahead, max(1, limits.queue // 2))
+        return LineStream(request, answer, ahead=ahead, longest=limits.body, done=streaming.release)
+
+    @app.post("/embed", response_model=schemas.Embedded, responses=REFUSALS, tags=["reading"])
+    async def embed(asked: schemas.EmbedRequest, request: Request) -> Response:
+        """Contextual vectors of texts, of their words, or of their pieces."""
+        given = asked.given
+        request.state.note(texts=len(given), characters=sum(map(len, given)))
+        if asked.of != "texts" and sum(map(len, given)) > _SPELLED:
+            raise InputError(f"vectors of {asked.of} are made for at most {_SPELLED:,} characters at once; send fewer")
+        vectors = Vectors(asked.of, asked.pooling, asked.unit)
+        rows = await answered(request, engine.embed(vectors, given), limits.seconds)
+        texts = [
+            [
+                {"start": start, "end": end, "text": name, "vector": vector}
+                for (start, end), name, vector in zip(one.spans.tolist(), one.names, one.vectors, strict=True)
+            ]
+            for one in rows
+        ]
+        return json_answer({"model": engine.settings.encoder, "dim": engine.reading.embedder.dim, "texts": texts})
+
+    @app.post("/explain", response_model=schemas.Explained, responses=REFUSALS, tags=["reading"])
+    async def explain(asked: schemas.ExplainRequest, request: Request) -> Response:
+        """What knowledge changes in attention: one layer and head, with knowledge and without."""
+        request.state.note(texts=1, characters=len(asked.text))
+        seen, layer = await _explained(engine, asked, request)
+        from wellread.pictures.attention import by_words
+
+        shown = by_words(seen) if asked.by == "words" else seen
+        without, infused = shown.attention(layer, asked.head)
+        told = {
+            "texts": shown.texts,
+            "model": shown.model,
+            "notes": shown.notes,
+            "layers": shown.layers,
+            "heads": shown.heads,
+            "layer": layer,
+            "head": asked.head,
+            "rows": shown.labels[: shown.rows],
+            "columns": shown.labels,
+            "without": without.round(5).tolist(),
+            "infused": infused.round(5).tolist(),
+            "moved": shown.moved.round(5).tolist(),
+            "maps": {name: scores.round(5).tolist() for name, scores in shown.maps.items()},
+        }
+        return json_answer(told)
+
+    @app.post("/explain/page", include_in_schema=False)
+    async def explain_page(request: Request) -> Response:
+        """The attention view for a frame of the page, which asks for it with a form; errors are for people there."""
+        status, headers = 200, {"content-security-policy": _EXPLAINED, "cache-control": "no-store"}
+        try:
+            asked = _form(await request.body(), engine.reading.plain)
+            request.state.note(texts=1, characters=len(asked.text))
+            seen, layer = await _explained(engine, asked, request)
+            from wellread.pictures.attention_page import explained_page
+
+            page = explained_page(seen, layer=layer, head=asked.head, by=asked.by)
+        except (WellreadError, TimeoutError) as error:
+            status = status_of(error) if isinstance(error, WellreadError) else 503
+            page = f'<!doctype html><html lang="en"><title>error</title><p>{escape(str(error) or LATE)}</p>'
+        return HTMLResponse(page, status, headers)
+
+
+def _sources(engine: Engine, asked: schemas.LinkOptions) -> list[Source]:
+    """A linker for each layer; a model that only some of all KBs have is theirs alone."""
+    options: dict[str, Any] = {"among": asked.among, "kinds": asked.kinds, "threshold": asked.threshold}
+    if asked.kb is None and asked.model != "auto":
+        names = [name for name, book in engine.shelf.books.items() if asked.model in book.linkers]
+        names = names or list(engine.shelf.books)
+    else:
+        names = list(engine.shelf.books) if asked.kb is None else [asked.kb] if isinstance(asked.kb, str) else asked.kb
+    if not names:
+        raise UsageError("there is no knowledge base in kb; name one, or leave it out for all")
+    return [engine.shelf.source(name, asked.model, **options) for name in dict.fromkeys(names)]
+
+
+def _asked(options: schemas.LinkOptions, texts: tuple[str, ...]) -> Asked:
+    return Asked(texts, options.threshold, options.top_k, options.overlaps, options.nil)
+
+
+def join_layers(layers: Any) -> Document:
+    """Documents of one text as one, as `Linkers` joins them."""
+    return cast(Document, layers[0]) if len(layers) == 1 else join(layers)
+
+
+def _fields(document: Document) -> dict[str, Any]:
+    return {"text": document.text, "links": document.links, "id": document.id, "meta": document.meta}
+
+
+def _form(body: bytes, plain: bool) -> schemas.ExplainRequest:
+    """What a form asks for; a model that has learned its maps is shown with those."""
+    try:
+        form = parse_qs(body.decode("utf-8", "replace"), max_num_fields=32)
+        given: dict[str, Any] = {name: values[0] for name, values in form.items() if name != "maps"}
+        if plain:
+            given["maps"] = form.get("maps", [])
+        else:
+            given.pop("map_weight", None)
+        return schemas.ExplainRequest.model_validate(given)
+    except ValidationError as error:
+        raise InputError(told_of(error.errors())) from None
+    except ValueError:
+        raise InputError("the form has too many fields; send it from the page") from None
+
+
+async def _explained(engine: Engine, asked: schemas.ExplainRequest, request: Request) -> tuple[Seen, int]:
+    lent = Lent(None if asked.maps is None else tuple(asked.maps), asked.map_weight, asked.alpha)
+    seen = await answered(request, engine.explain(lent, asked.text, asked.second), engine.settings.limits.seconds)
+    layer = seen.best_layer if asked.layer is None else asked.layer
+    if layer >= seen.layers:
+        raise UsageError(f"there is no layer {layer}; the model has {seen.layers}, from 0")
+    if asked.head != "mean" and not 0 <= asked.head < seen.heads:
+        raise UsageError(f"there is no head {asked.head}; the model has {seen.heads}, from 0, and their mean")
+    return seen, layer

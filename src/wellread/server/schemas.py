@@ -1,0 +1,267 @@
+"""What clients send and get, as OpenAPI tells it: each with an example that works with the packaged knowledge bases."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Name = Annotated[str, Field(min_length=1, max_length=500)]
+Count = Annotated[float, Field(ge=0, le=1e300, allow_inf_nan=False)]
+
+
+class Request(BaseModel):
+    """A body; a field that is not known is refused, since it is a slip of the pen."""
+
+    model_config = ConfigDict(extra="forbid", str_max_length=4 << 20)
+
+
+class Texts(Request):
+    """One text or several."""
+
+    text: str | None = Field(None, description="One text.")
+    texts: list[str] | None = Field(None, min_length=1, description="Several texts, instead of one.")
+
+    @model_validator(mode="after")
+    def _one_or_many(self) -> Texts:
+        if (self.text is None) == (self.texts is None):
+            raise ValueError("give either text or texts")
+        return self
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.text,) if self.text is not None else tuple(self.texts or ())
+
+
+class LinkOptions(Request):
+    """How texts are linked."""
+
+    kb: str | list[str] | None = Field(
+        None, description="A knowledge base or several, each a layer of links; all of the server's unless given."
+    )
+    model: str = Field("auto", max_length=500, description="Of those that /health names; auto is each KB's usual one.")
+    threshold: float | None = Field(
+        None, ge=0, le=1, allow_inf_nan=False, description="Leave out weaker links; the model's own unless given."
+    )
+    top_k: int = Field(10, ge=0, le=100, description="Candidates told with each link.")
+    overlaps: Literal["auto", "drop", "keep"] | None = Field(None, description="Whether links may overlap.")
+    nil: bool | None = Field(None, description="Whether mentions of what the KB does not hold are told.")
+    among: list[Name] | None = Field(None, max_length=10_000, description="Link only to entities with these ids.")
+    kinds: list[Name] | None = Field(None, max_length=1_000, description="Link only to entities of these kinds.")
+
+
+class LinkRequest(Texts, LinkOptions):
+    """Texts to link."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"text": "Marie Curie was born in Warsaw."},
+                {"texts": ["Mozart lived in Vienna.", "Mercury is near the Sun."], "threshold": 0.5, "top_k": 3},
+            ]
+        }
+    )
+
+
+class CandidateShape(BaseModel):
+    """An entity that a mention may mean."""
+
+    entity: str
+    title: str
+    prior: float = Field(description="What the name alone says.")
+    score: float = Field(description="What the linker says.")
+
+
+class LinkShape(BaseModel):
+    """A mention and what it is linked to; offsets are characters (code points), `end` exclusive."""
+
+    start: int
+    end: int
+    text: str
+    entity: str | None = Field(description="null: named, but not in the knowledge base")
+    title: str | None
+    score: float
+    candidates: list[CandidateShape]
+    kb: str | None
+    mention_score: float | None
+
+
+class DocumentShape(BaseModel):
+    """A text with its links: what `wellread link --format json` writes."""
+
+    text: str
+    links: list[LinkShape]
+    id: str | None
+    meta: dict[str, Any]
+
+
+class Linked(BaseModel):
+    """A document for each text, and the revision of each KB that they are of."""
+
+    documents: list[DocumentShape]
+    revisions: dict[str, int]
+
+
+class EmbedRequest(Texts):
+    """Texts to make vectors of."""
+
+    of: Literal["texts", "words", "pieces"] = "texts"
+    pooling: Literal["mean", "first"] = Field("mean", description="What a text's vector is.")
+    unit: bool = Field(False, description="Make every vector as long as 1.")
+    model_config = ConfigDict(json_schema_extra={"examples": [{"texts": ["a river bank", "a savings bank"]}]})
+
+
+class VectorShape(BaseModel):
+    """A vector, and the characters that it is of."""
+
+    start: int
+    end: int
+    text: str
+    vector: list[float]
+
+
+class Embedded(BaseModel):
+    """The vectors of each text."""
+
+    model: str
+    dim: int
+    texts: list[list[VectorShape]]
+
+
+class ExplainRequest(Request):
+    """A text, or a pair, whose attention is looked at with knowledge and without."""
+
+    text: str = Field(min_length=1)
+    second: str | None = None
+    maps: list[Literal["entity", "phrase"]] | None = Field(None, description="What is lent; the model's unless given.")
+    map_weight: Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)] | None = Field(
+        None, description="A plain encoder: how much maps weigh."
+    )
+    alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
+        None, description="A plain encoder: the share of what convolution says."
+    )
+    layer: int | None = Field(None, ge=0, le=1000, description="From 0; the one that changes most unless given.")
+    head: int | Literal["mean"] = Field("mean", description="From 0, or the mean of all.")
+    by: Literal["words", "pieces"] = "words"
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"text": "The Academy of Fine Arts is in Northern Maidan.", "maps": ["entity"], "map_weight": 10}
+            ]
+        }
+    )
+
+
+class Explained(BaseModel):
+    """The attention of one layer and head: rows attend to columns."""
+
+    texts: list[str]
+    model: str
+    notes: list[str]
+    layers: int
+    heads: int
+    layer: int
+    head: int | Literal["mean"]
+    rows: list[str]
+    columns: list[str]
+    without: list[list[float]]
+    infused: list[list[float]]
+    moved: list[list[float]] = Field(description="The share of attention moved, by layers: of the mean, then of heads.")
+    maps: dict[str, list[list[float]]]
+
+
+class EntityBody(Request):
+    """What is to be known of an entity."""
+
+    title: str = Field(min_length=1, max_length=2_000)
+    description: str = Field("", max_length=100_000)
+    kind: str = Field("", max_length=500)
+    popularity: Count = 0.0
+    aliases: dict[Name, Count] | list[Name] = Field(
+        default_factory=dict, max_length=10_000, description="Names, with how often each was seen where that is known."
+    )
+    facts: list[tuple[Name, Name]] = Field(
+        default_factory=list, max_length=10_000, description="(relation, id of another entity) pairs."
+    )
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"title": "Aspirin Forte", "description": "a strong painkiller", "aliases": {"ASA forte": 3}}]
+        }
+    )
+
+
+class FactShape(BaseModel):
+    """A fact that joins an entity to another; `outgoing` when it is the subject."""
+
+    relation: str
+    entity: str
+    title: str
+    outgoing: bool
+
+
+class EntityShape(BaseModel):
+    """What is known of an entity."""
+
+    kb: str
+    id: str
+    title: str
+    description: str
+    kind: str
+    popularity: float
+    aliases: dict[str, float]
+    facts: list[tuple[str, str]]
+
+
+class EntityCard(EntityShape):
+    """An entity with its neighbours."""
+
+    neighbours: list[FactShape]
+    more_neighbours: int = Field(description="How many there are besides.")
+    revision: int
+
+
+class Found(BaseModel):
+    """Entities that were searched for, best first."""
+
+    entities: list[EntityShape]
+
+
+class Changed(BaseModel):
+    """What was done, and the KB's revision since."""
+
+    kb: str
+    id: str
+    what: Literal["added", "updated", "removed"]
+    revision: int
+
+
+class KbHealth(BaseModel):
+    """A knowledge base and its linkers, the usual one first."""
+
+    name: str
+    entities: int
+    revision: int
+    models: list[str]
+    thresholds: dict[str, float]
+    overlaps: dict[str, Literal["best", "longest", "fixed"]]
+    """How links are chosen among those that overlap, for whoever draws them at another threshold."""
+
+
+class Health(BaseModel):
+    """Whether the server works, and what it has."""
+
+    status: Literal["ok", "failing"]
+    version: str
+    kbs: list[KbHealth]
+    encoder: str
+    plain: bool = Field(description="Whether maps, and how much they weigh, can be chosen for /explain.")
+    waiting: int
+    editable: bool
+    limits: dict[str, float]
+
+
+class Problem(BaseModel):
+    """Why a request was refused, and what to do."""
+
+    error: str

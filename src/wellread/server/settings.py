@@ -1,0 +1,45 @@
+"""What a server allows: sizes, numbers and times, each with a default that suits one machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may ask for, and how much may wait."""
+
+    body: int = 2 << 20
+    """Bytes of a request."""
+    text: int = 100_000
+    """Characters of one text."""
+    texts: int = 64
+    """Texts of one request."""
+    characters: int = 400_000
+    """Characters of all texts of one request."""
+    queue: int = 256
+    """Texts that wait for the model; who comes then is asked to come again."""
+    together: int = 48
+    """Texts read in one go: some, so that the model is quick; not all, so that it works while others are answered."""
+    together_characters: int = 32_000
+    seconds: float = 30.0
+    """How long a request may take: to arrive, and then to be answered."""
+    streams: int = 8
+    """Streams at the same time."""
+    ahead: int = 64
+    """Texts of a stream that are read before the first of them is answered."""
+    grace: int = 30
+    """Seconds that a server which is told to stop takes to finish what it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a server is run."""
+
+    limits: Limits = field(default_factory=Limits)
+    token: str | None = None
+    """Whoever knows it may change knowledge bases; without one nobody may."""
+    hosts: tuple[str, ...] = ()
+    """Names that the server may be called by; none: any. Keeps other sites' names from leading to this machine."""
+    encoder: str = "minilm"
+    """What `/embed` and `/explain` read with."""

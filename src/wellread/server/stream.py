@@ -1,0 +1,112 @@
+"""Texts without end: a text a line in, a document a line out, in their order, while more are still coming.
+
+A line is a JSON string, or an object with `text` and perhaps `id`. Nothing is refused for being much: a stream reads
+as fast as it is answered. A line that is wrong is answered with its error, and the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from wellread.errors import InputError, WellreadError
+from wellread.server.batching import BusyError
+from wellread.server.guard import TooSlow
+
+Answer = Callable[[str], Awaitable[dict[str, Any]]]
+"""A text -> what is told of it; taken by the model when this returns its awaitable."""
+
+_WAIT = 0.05
+"""Seconds before a stream asks again whether there is room."""
+
+
+async def lines_of(chunks: AsyncIterator[bytes], longest: int) -> AsyncIterator[bytes]:
+    """Lines, without their ends; an empty one is none."""
+    rest = b""
+    async for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            if line.strip():
+                yield line
+        if len(rest) > longest:
+            raise InputError(f"a line has more than {longest:,} bytes; send shorter texts")
+    if rest.strip():
+        yield rest
+
+
+def parse(line: bytes) -> tuple[str, str | None]:
+    """Text and id of a line."""
+    try:
+        said = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"not JSON: {error}") from None
+    if isinstance(said, str):
+        return said, None
+    if isinstance(said, dict) and isinstance(said.get("text"), str) and isinstance(said.get("id"), str | None):
+        return said["text"], said.get("id")
+    raise InputError('a line is a text, "…", or an object {"text": "…", "id": "…"}')
+
+
+class LineStream(Response):
+    """Answers lines while it reads them."""
+
+    def __init__(self, request: Request, answer: Answer, *, ahead: int, longest: int, done: Callable[[], None]) -> None:
+        super().__init__(media_type="application/x-ndjson")
+        del self.headers["content-length"]
+        self._request, self._answer, self._done = request, answer, done
+        self._ahead, self._longest = ahead, longest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send a line for each that comes."""
+        asked: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(self._ahead)
+        reading = asyncio.create_task(self._read(asked))
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            while (one := await asked.get()) is not None:
+                await send({"type": "http.response.body", "body": await one, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            reading.cancel()
+            while not asked.empty():
+                if (left := asked.get_nowait()) is not None:
+                    left.cancel()
+            self._done()
+
+    async def _read(self, asked: asyncio.Queue[asyncio.Task[bytes] | None]) -> None:
+        number = 0
+        try:
+            async for line in lines_of(self._request.stream(), self._longest):
+                number += 1
+                await asked.put(asyncio.create_task(self._told(number, line)))
+        except ClientDisconnect:
+            pass
+        except TooSlow:
+            await asked.put(asyncio.create_task(_wrong(number + 1, "the next line did not arrive in time")))
+        except InputError as error:
+            await asked.put(asyncio.create_task(_wrong(number + 1, str(error))))
+        await asked.put(None)
+
+    async def _told(self, number: int, line: bytes) -> bytes:
+        try:
+            text, id = parse(line)
+            while True:
+                try:
+                    told = await self._answer(text)
+                    break
+                except BusyError:
+                    await asyncio.sleep(_WAIT)
+            if id is not None:
+                told["id"] = id
+            return orjson.dumps(told) + b"\n"
+        except WellreadError as error:
+            return await _wrong(number, str(error))
+
+
+async def _wrong(number: int, why: str) -> bytes:
+    return orjson.dumps({"line": number, "error": why}) + b"\n"

@@ -1,0 +1,275 @@
+"""The routes of the server: what clients ask, and what they are told when it cannot be answered."""
+
+import json
+import logging
+
+import pytest
+
+from tests.serving import BEARER, CITIES, asking, engine_of, write_kbs
+from wellread import Document
+from wellread.linker.several import Linkers
+
+
+@pytest.fixture(scope="module")
+def kbs(tmp_path_factory):
+    return write_kbs(tmp_path_factory.mktemp("kbs"))
+
+
+@pytest.fixture(scope="module")
+def client(kbs):
+    with engine_of(kbs) as engine, asking(engine) as client:
+        yield client
+
+
+@pytest.fixture
+def changing(tmp_path):
+    """A client of knowledge bases that a test may change."""
+    with engine_of(write_kbs(tmp_path)) as engine, asking(engine) as client:
+        yield client
+
+
+TEXT = "Paris is the capital of France, a city."
+
+
+def entities(answer):
+    return [[link["entity"] for link in document["links"]] for document in answer.json()["documents"]]
+
+
+# linking
+
+
+def test_an_answer_is_the_same_as_offline(client, kbs):
+    with Linkers.load(kbs, "prior") as linkers:
+        offline = [linkers.link(text) for text in (TEXT, "nothing")]
+    answer = client.post("/link", json={"texts": [TEXT, "nothing"]})
+    assert answer.status_code == 200
+    assert [Document.from_dict(one) for one in answer.json()["documents"]] == offline
+    assert answer.json()["revisions"] == {"cities": 1, "words": 1}
+
+
+def test_layers_threshold_and_candidates_are_chosen(client):
+    asked = lambda **more: entities(client.post("/link", json={"text": TEXT, **more}))  # noqa: E731
+    assert asked(kb="words") == [["w1", "w2"]]
+    assert asked(kb=["cities"]) == [["Q90", "Q142"]]
+    assert asked(kb="cities", threshold=0.95) == [["Q142"]]
+    links = client.post("/link", json={"text": TEXT, "kb": "cities", "top_k": 1}).json()["documents"][0]["links"]
+    assert [len(link["candidates"]) for link in links] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({}, "give either text or texts"),
+        ({"text": "a", "texts": ["b"]}, "give either text or texts"),
+        ({"texts": []}, "texts"),
+        ({"text": "a", "treshold": 1}, "treshold"),
+        ({"text": "a", "threshold": 2}, "threshold"),
+        ({"text": "a", "kb": "moon"}, "there is no knowledge base 'moon' here; choose cities, words"),
+        ({"text": "a", "kb": []}, "there is no knowledge base in kb"),
+        ({"text": "a", "model": "elq"}, "choose prior"),
+        ({"text": "a", "kinds": ["city"]}, "names alone know no subset"),
+        ({"texts": ["a"] * 65}, "send at most 64"),
+        ({"text": "a" * 100_001}, "at most 100,000 are read"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told_with_the_fix(client, asked, message):
+    answer = client.post("/link", json=asked)
+    assert answer.status_code == 422
+    assert message in answer.json()["error"]
+
+
+def test_lines_are_answered_as_they_come(client):
+    lines = [json.dumps(TEXT), json.dumps({"text": "AC/DC", "id": "x"}), "", "{", '{"text": 1}', '"\\ud800"']
+    answer = client.post("/link/stream?kb=cities&top_k=0", content="\n".join(lines))
+    told = [json.loads(line) for line in answer.text.splitlines()]
+    assert [(one.get("id"), [link["entity"] for link in one.get("links", [])]) for one in told[:2]] == (
+        [(None, ["Q90", "Q142"]), ("x", ["a/b c?"])]
+    )
+    assert [(one["line"], "error" in one) for one in told[2:]] == [(3, True), (4, True), (5, True)]
+    assert answer.headers["content-type"] == "application/x-ndjson"
+
+
+def test_a_stream_longer_than_the_queue_loses_nothing(kbs):
+    with engine_of(kbs, queue=4, together=2) as engine, asking(engine) as client:
+        lines = "".join(json.dumps({"text": f"Paris {n}", "id": str(n)}) + "\n" for n in range(40))
+        told = [json.loads(line) for line in client.post("/link/stream", content=lines).text.splitlines()]
+    assert [one["id"] for one in told] == [str(n) for n in range(40)]
+
+
+# entities
+
+
+def test_an_entity_is_told_with_its_neighbours(client):
+    told = client.get("/entities/Q142").json()
+    assert (told["title"], told["kb"], told["revision"]) == ("France", "cities", 1)
+    assert told["neighbours"] == [{"relation": "country", "entity": "Q90", "title": "Paris", "outgoing": False}]
+    assert client.get("/entities/Q90").json()["facts"] == [["country", "Q142"]]
+
+
+@pytest.mark.parametrize("path", ["a/b%20c%3F", "a%2Fb%20c%3F"])
+def test_ids_may_have_any_letters(client, path):
+    assert client.get(f"/entities/{path}").json()["title"] == "AC/DC"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/entities/../../etc/passwd", "/entities/%2e%2e%2f%2e%2e%2fetc%2fpasswd", "/page/..%2fapp.py", "/page/app.py"],
+)
+def test_a_path_leads_to_no_file(client, path):
+    assert client.get(path).status_code == 404
+
+
+def test_entities_are_searched_for(client):
+    found = lambda **asked: [one["id"] for one in client.get("/entities", params=asked).json()["entities"]]  # noqa: E731
+    assert found(search="par") == ["Q90", "Q167646"]
+    assert found(search="par", limit=1) == ["Q90"]
+    assert found(search="prince", how="text") == ["Q167646"]
+    assert found(search="frnace", how="fuzzy") == ["Q142"]
+    assert found(search="city", kb="words") == ["w2"]
+
+
+def test_a_new_entity_is_linked_at_once(changing):
+    body = {
+        "title": "Springfield",
+        "description": "a town",
+        "aliases": ["Springfield Town"],
+        "facts": [["near", "Q90"]],
+    }
+    put = changing.put("/entities/new one", json=body, headers=BEARER)
+    assert (put.status_code, put.json()) == (
+        201,
+        {"kb": "cities", "id": "new one", "what": "added", "revision": 2},
+    )
+    answer = changing.post("/link", json={"text": "In Springfield Town", "kb": "cities"})
+    assert (entities(answer), answer.json()["revisions"]) == ([["new one"]], {"cities": 2})
+    again = changing.put("/entities/new one", json=body | {"title": "Shelbyville", "aliases": {}}, headers=BEARER)
+    assert (again.status_code, again.json()["what"]) == (200, "updated")
+    assert entities(changing.post("/link", json={"text": "Springfield, Shelbyville", "kb": "cities"})) == [["new one"]]
+    gone = changing.delete("/entities/new one", headers=BEARER)
+    assert (gone.status_code, gone.json()["revision"]) == (200, 4)
+    assert changing.get("/entities/new one").status_code == 404
+    assert changing.delete("/entities/new one", headers=BEARER).status_code == 404
+
+
+def test_a_change_that_breaks_the_knowledge_base_is_refused(changing, tmp_path):
+    answer = changing.put("/entities/x", json={"title": "X", "facts": [["near", "nobody"]]}, headers=BEARER)
+    assert (answer.status_code, "nobody" in answer.json()["error"]) == (409, True)
+    nameless = changing.put("/entities/x", json={"title": " "}, headers=BEARER)
+    assert (nameless.status_code, str(tmp_path) in nameless.text) == (409, False)
+    assert changing.get("/health").json()["kbs"][0]["revision"] == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer "},
+        {"authorization": "Bearer wrong"},
+        {"authorization": f"Basic {BEARER['authorization'][7:]}"},
+        {"authorization": BEARER["authorization"] + "x"},
+        {"authorization": b"Bearer \xff\xfe"},
+    ],
+)
+def test_without_the_token_nothing_changes(client, headers):
+    for answer in (
+        client.put("/entities/Q90", json={"title": "Lutetia"}, headers=headers),
+        client.delete("/entities/Q90", headers=headers),
+    ):
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert client.get("/entities/Q90").json()["title"] == "Paris"
+
+
+def test_a_server_without_a_token_changes_nothing(kbs):
+    with engine_of(kbs, token=None) as engine, asking(engine) as client:
+        answer = client.delete("/entities/Q90", headers=BEARER)
+        assert (answer.status_code, client.get("/health").json()["editable"]) == (403, False)
+
+
+# what comes with every answer
+
+
+def test_health_tells_what_there_is(client):
+    told = client.get("/health").json()
+    assert (told["status"], told["waiting"], told["editable"]) == ("ok", 0, True)
+    assert told["kbs"][0] == {
+        "name": "cities",
+        "entities": len(CITIES),
+        "revision": 1,
+        "models": ["prior"],
+        "thresholds": {"prior": 0.0},
+        "overlaps": {"prior": "fixed"},
+    }
+
+
+def test_metrics_count_requests_texts_and_batches(kbs):
+    with engine_of(kbs) as engine, asking(engine) as client:
+        client.post("/link", json={"texts": ["Paris", "France"], "kb": "cities"})
+        client.get("/entities/none")
+        told = client.get("/metrics").text
+    for line in (
+        'wellread_requests_total{method="POST",route="/link",status="200"} 1.0',
+        'wellread_requests_total{method="GET",route="/entities/{id:path}",status="404"} 1.0',
+        "wellread_texts_total 2.0",
+        "wellread_batch_texts_sum 2.0",
+        "wellread_waiting_texts 0.0",
+        'wellread_kb_revision{kb="cities"} 1.0',
+    ):
+        assert line in told
+
+
+def test_the_log_has_no_word_of_what_was_said(client, caplog):
+    with caplog.at_level(logging.INFO, "wellread.server"):
+        client.post("/link", json={"text": "Paris is secret"})
+        client.get("/entities?search=secret")
+        client.get("/secret/secret?secret=secret")
+        client.put("/entities/secret", json={"title": "secret"}, headers={"authorization": "Bearer secret"})
+        client.post("/link", content=b'{"text": "secret')
+    from wellread.server.guard import JsonLines
+
+    lines = [json.loads(JsonLines().format(record)) for record in caplog.records if record.name == "wellread.server"]
+    assert [line["route"] for line in lines] == ["/link", "/entities", "other", "/entities/{id:path}", "/link"]
+    assert (lines[0]["texts"], lines[0]["characters"], lines[0]["status"]) == (1, 15, 200)
+    assert "secret" not in json.dumps(lines)
+
+
+def test_every_answer_forbids_what_a_page_does_not_need(client):
+    for path in ("/", "/health", "/page/page.js", "/nothing"):
+        headers = client.get(path).headers
+        assert "default-src 'none'; script-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert len(headers["x-request-id"]) == 12
+
+
+def test_openapi_has_an_example_for_every_body_that_works(changing):
+    told = changing.get("/openapi.json").json()
+    bodies = {
+        path: told["components"]["schemas"][about["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]]
+        for path, methods in told["paths"].items()
+        for method in methods.values()
+        if "application/json" in (about := method.get("requestBody", {"content": {}}))["content"]
+    }
+    assert set(bodies) == {"/link", "/embed", "/explain", "/entities/{id}"}
+    assert all(body["examples"] for body in bodies.values())
+    for example in bodies["/link"]["examples"]:
+        assert changing.post("/link", json=example).status_code == 200
+    for example in bodies["/entities/{id}"]["examples"]:
+        assert changing.put("/entities/new", json=example, headers=BEARER).status_code == 201
+
+
+def test_the_page_is_whole_and_from_here(client):
+    page = client.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "http" not in page.text.replace("https://wellread", "")
+    import re
+
+    parts = re.findall(r'(?:src|href)="(/page/[^"]+)"', page.text)
+    assert parts == ["/page/page.css", "/page/page.js"]
+    script = client.get("/page/page.js")
+    imported = re.findall(r'from "\./([^"]+)"', script.text)
+    assert len(imported) == 4
+    for name in [*(part.removeprefix("/page/") for part in parts), *imported]:
+        answer = client.get(f"/page/{name}")
+        assert answer.status_code == 200
+        assert "innerHTML" not in answer.text
+        assert "://" not in answer.text

@@ -1,0 +1,169 @@
+"""The thread that owns the models: what is read together, what is refused, and what becomes of the rest."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from wellread.server.batching import BusyError, ClosedError, Worker
+
+
+class Model:
+    """Notes the batches that it is given, and works only when it may."""
+
+    def __init__(self, *, held=False):
+        self.batches = []
+        self.may = threading.Event()
+        if not held:
+            self.may.set()
+
+    def __call__(self, kind, given):
+        assert self.may.wait(20)
+        self.batches.append((kind, list(given)))
+        if kind == "broken":
+            raise ValueError("broken")
+        return [ValueError(f"not {one}") if one == "bad" else f"{kind} {one}" for one in given]
+
+
+def run(scenario, model, **limits):
+    async def main():
+        worker = Worker(model, **{"queue": 100, "together": 100, "together_characters": 10_000, **limits})
+        try:
+            return await scenario(worker)
+        finally:
+            model.may.set()
+            await asyncio.to_thread(worker.close)
+
+    return asyncio.run(asyncio.wait_for(main(), 60))
+
+
+async def first_taken(worker, future):
+    """Wait until the thread has taken what came first, so that all else waits behind it."""
+    while worker.waiting and not future.done():
+        await asyncio.sleep(0.001)
+
+
+def test_who_waits_is_read_together_with_others_of_its_kind():
+    model = Model(held=True)
+
+    async def scenario(worker):
+        first = worker.submit("a", 0)
+        await first_taken(worker, first)
+        others = [worker.submit(kind, number) for number, kind in enumerate("aabab", 1)]
+        model.may.set()
+        return await asyncio.gather(first, *others)
+
+    assert run(scenario, model) == ["a 0", "a 1", "a 2", "b 3", "a 4", "b 5"]
+    assert model.batches == [("a", [0]), ("a", [1, 2, 4]), ("b", [3, 5])]
+
+
+def test_a_batch_is_no_larger_than_allowed():
+    model = Model(held=True)
+
+    async def scenario(worker):
+        first = worker.submit("a", 0)
+        await first_taken(worker, first)
+        sizes = [(3, 10), (3, 10), (1, 10), (1, 91)]
+        others = [worker.submit("a", n, size=size, characters=letters) for n, (size, letters) in enumerate(sizes, 1)]
+        model.may.set()
+        await asyncio.gather(*others)
+
+    run(scenario, model, together=5, together_characters=100)
+    assert [given for _, given in model.batches] == [[0], [1, 3], [2], [4]]
+
+
+def test_nobody_overtakes_a_change():
+    model = Model(held=True)
+
+    async def scenario(worker):
+        first = worker.submit("a", 0)
+        await first_taken(worker, first)
+        others = [worker.submit("a", 1), worker.submit("change", 2, alone=True), worker.submit("a", 3)]
+        model.may.set()
+        await asyncio.gather(*others)
+
+    run(scenario, model)
+    assert [given for _, given in model.batches] == [[0], [1], [2], [3]]
+
+
+def test_a_full_queue_says_when_to_come_again():
+    model = Model(held=True)
+
+    async def scenario(worker):
+        first = worker.submit("a", 0)
+        await first_taken(worker, first)
+        taken = [worker.submit("a", n) for n in range(4)]
+        with pytest.raises(BusyError, match="try again in 1 s") as error:
+            worker.submit("a", 9)
+        assert (error.value.seconds, worker.waiting) == (1, 4)
+        model.may.set()
+        assert len(await asyncio.gather(*taken)) == 4
+        return await worker.submit("a", 10)
+
+    assert run(scenario, model, queue=4) == "a 10"
+
+
+def test_more_than_the_queue_holds_is_taken_when_nobody_waits():
+    async def scenario(worker):
+        return await worker.submit("a", 0, size=50)
+
+    assert run(scenario, Model(), queue=4) == "a 0"
+
+
+def test_an_error_is_theirs_who_asked_and_the_thread_goes_on():
+    async def scenario(worker):
+        with pytest.raises(ValueError, match="broken"):
+            await worker.submit("broken", 0)
+        with pytest.raises(ValueError, match="not bad"):
+            await worker.submit("a", "bad")
+        assert worker.alive
+        return await worker.submit("a", "good")
+
+    assert run(scenario, Model()) == "a good"
+
+
+def test_what_nobody_waits_for_any_more_is_not_done():
+    model = Model(held=True)
+
+    async def scenario(worker):
+        first = worker.submit("a", 0)
+        await first_taken(worker, first)
+        gone, other = worker.submit("a", 1), worker.submit("a", 2)
+        gone.cancel()
+        model.may.set()
+        await other
+
+    run(scenario, model)
+    assert [given for _, given in model.batches] == [[0], [2]]
+
+
+def test_what_was_taken_is_finished_before_the_end():
+    model = Model(held=True)
+
+    async def scenario(worker):
+        futures = [worker.submit("a", n) for n in range(20)]
+        closing = asyncio.create_task(asyncio.to_thread(worker.close))
+        while True:
+            try:
+                futures.append(worker.submit("a", 99))
+            except ClosedError:
+                break
+            await asyncio.sleep(0.001)
+        model.may.set()
+        await closing
+        return await asyncio.gather(*futures)
+
+    assert run(scenario, model, together=3)[:20] == [f"a {n}" for n in range(20)]
+
+
+def test_whoever_watches_is_told_of_every_batch():
+    seen = []
+
+    async def scenario(worker):
+        await worker.submit("a", 0, size=3)
+
+    begin = time.monotonic()
+    run(scenario, Model(), watch=seen.append)
+    assert [(one.jobs, one.texts) for one in seen] == [(1, 3)]
+    assert 0 <= seen[0].waited <= time.monotonic() - begin

@@ -1,0 +1,345 @@
+"""The page in a real browser: every action of a person, and that nothing from a text or a knowledge base is run."""
+
+import json
+import re
+import shutil
+
+import httpx
+import pytest
+
+from tests.serving import TOKEN, listening
+from wellread import Document
+from wellread.kb.build import Origin, build
+from wellread.kb.records import Entity
+from wellread.server.engine import Engine
+from wellread.server.settings import Settings
+from wellread.server.shelf import Shelf
+
+pytestmark = pytest.mark.slow
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+EVIL = "<img src=x onerror=\"window.hit='title'\"><script>window.hit=1</script>"
+TEXT = "who is the mayor of cork ? was dora born near the river in a city"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; see: make test")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium to run the page in; install one (Debian: apt install chromium)")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(toy, encoder, tmp_path_factory):
+    """A server with a linker that reads, names alone, and a second layer of words."""
+    folder = tmp_path_factory.mktemp("page")
+    shutil.copy(toy / "toy.kb", folder)
+    shutil.copytree(toy / "toy.kb.vectors", folder / "toy.kb.vectors")
+    words = [
+        Entity("w1", "river", "a stream of water", "n", 1, {}, (("near", "w2"),)),
+        Entity("w2", "city", "a large town", "n"),
+        Entity("w3", EVIL, EVIL, EVIL, 1, {"evil": 2, EVIL: 1}, ((EVIL, "w1"),)),
+    ]
+    build(lambda tally: iter(words), folder / "words.kb", origin=Origin("test"))
+    models = {"toy": [str(toy / "model"), "prior"], "words": ["prior"]}
+    shelf = Shelf.load([folder / "toy.kb", folder / "words.kb"], models)
+    with listening(Engine(shelf, Settings(token=TOKEN, encoder=encoder))) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser, address):
+    """A fresh page; what it complains of, or a script from outside that it runs, fails the test."""
+    context = browser.new_context(viewport={"width": 1200, "height": 800}, accept_downloads=True)
+    context.set_default_timeout(60_000)
+    page, complaints = context.new_page(), []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.complaints = complaints
+    visit(page, f"{address}/")
+    yield page
+    hit = page.evaluate("window.hit")
+    context.close()
+    assert (complaints, hit) == ([], None)
+
+
+def visit(page, address):
+    page.goto(address)
+    page.wait_for_selector("html[data-ready]")
+
+
+def link(page, text=TEXT):
+    page.fill("#text", text)
+    page.click("#go")
+    page.wait_for_selector("#result mark")
+
+
+def shown(page, pane=0):
+    """(text, kb entity) of the marks of a pane, as the page has them."""
+    got = page.evaluate(
+        """(pane) => [...document.querySelectorAll(".pane")[pane].querySelectorAll("mark[tabindex]")]
+        .flatMap((mark) => mark.links.map((link) => [link.start, link.end, link.kb, link.entity]))""",
+        pane,
+    )
+    return sorted(map(tuple, got), key=str)
+
+
+def served(address, text=TEXT, **asked):
+    answer = httpx.post(f"{address}/link", json={"text": text, **asked}, timeout=60).json()
+    links = answer["documents"][0]["links"]
+    return sorted(((one["start"], one["end"], one["kb"], one["entity"]) for one in links), key=str)
+
+
+def test_a_text_is_linked_and_a_mark_opens_its_card(page, address):
+    link(page)
+    assert shown(page) == served(address)
+    page.click("mark:has-text('river')")
+    page.wait_for_selector("#card h2:has-text('river')")
+    card = page.inner_text("#card")
+    assert "a stream of water" in card
+    assert page.locator("#card .candidates .bar").count() >= 1
+    page.click("#card .facts button:has-text('city')")
+    page.wait_for_selector("#card h2:has-text('city')")
+    assert "← near" in page.inner_text("#card")
+    page.click("#card .back")
+    page.wait_for_selector("#card h2:has-text('river')")
+
+
+def test_another_threshold_needs_no_other_run(page, address):
+    link(page)
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    counts = set()
+    for threshold in (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0):
+        page.locator("#threshold").fill(str(threshold))
+        assert shown(page) == served(address, threshold=threshold), threshold
+        counts.add(len(shown(page)))
+    assert asked == []
+    assert len(counts) > 2
+    page.click("#usual")
+    assert shown(page) == served(address)
+
+
+def test_layers_are_switched_off_and_on(page):
+    link(page)
+    kbs = lambda: {kb for _, _, kb, _ in shown(page)}  # noqa: E731
+    assert kbs() == {"toy", "words"}
+    page.uncheck("#layers label:has-text('words') input")
+    assert kbs() == {"toy"}
+    page.check("#layers label:has-text('words') input")
+    page.uncheck("#layers label:has-text('toy') input")
+    assert kbs() == {"words"}
+
+
+def test_two_linkers_stand_side_by_side(page, address):
+    link(page, "mercury was born in cork and dora wrote to mercury")
+    page.select_option("#other", "prior")
+    page.wait_for_selector("#result.two .pane:nth-child(2) mark")
+    text = "mercury was born in cork and dora wrote to mercury"
+    assert shown(page, 0) == served(address, text)
+    assert shown(page, 1) == served(address, text, model="prior")
+    only = len(set(shown(page, 1)) - set(shown(page, 0)))
+    assert f"{only} only here" in page.inner_text(".pane:nth-child(2) h2")
+
+
+def test_the_address_tells_it_all_to_somebody_else(page, address):
+    link(page, "cork & dora #1 = 100 % of cork?")
+    page.locator("#threshold").fill("0.11")
+    page.uncheck("#layers label:has-text('words') input")
+    page.click("#share")
+    said, marks = page.url, shown(page)
+    assert "#" in said
+    page.goto("about:blank")
+    visit(page, said)
+    page.wait_for_selector("#result mark")
+    assert page.input_value("#text") == "cork & dora #1 = 100 % of cork?"
+    assert (page.inner_text("#threshold-says"), shown(page)) == ("0.11", marks)
+
+
+def test_links_are_downloaded_as_documents(page):
+    link(page)
+    with page.expect_download() as waiting:
+        page.click("#download")
+    with open(waiting.value.path()) as file:
+        told = json.load(file)
+    document = Document.from_dict(told)
+    assert waiting.value.suggested_filename == "links.json"
+    assert sorted(((one.start, one.end, one.kb, one.entity) for one in document.links), key=str) == shown(page)
+
+
+def test_a_new_entity_is_added_and_linked_at_once(page, address):
+    link(page, "we saw zanzibar from cork")
+    assert all("zan" not in str(entity) for *_, entity in shown(page))
+    page.click("#tab-knowledge")
+    page.select_option("#where", "words")
+    for name, value in (("id", "zan"), ("title", "zanzibar"), ("aliases", "the zan | 3\nzed"), ("facts", "near | w1")):
+        page.fill(f"#e-{name}", value)
+    page.click("#save")
+    page.wait_for_selector("#edit-says:has-text('Give the token')")
+    page.fill("#token", "wrong")
+    page.click("#save")
+    page.wait_for_selector('#edit-says:has-text("server\'s token")')
+    page.complaints.clear()  # the browser's own note of the refusal
+    page.fill("#token", TOKEN)
+    page.click("#save")
+    page.wait_for_selector("#edit-says:has-text('was added')")
+    page.click("#tab-links")
+    assert any(entity == "zan" for *_, entity in shown(page))
+    known = httpx.get(f"{address}/entities/zan?kb=words").json()
+    assert known["aliases"] == {"the zan": 3.0, "zanzibar": 1.0, "zed": 1.0}
+    assert known["facts"] == [["near", "w1"]]
+    page.click("mark:has-text('zanzibar')")
+    page.click("#card button:has-text('Edit')")
+    page.fill("#e-description", "an island")
+    page.click("#save")
+    page.wait_for_selector("#edit-says:has-text('was updated')")
+    assert httpx.get(f"{address}/entities/zan?kb=words").json() == known | {
+        "description": "an island",
+        "revision": known["revision"] + 1,
+    }
+    page.click("#remove")
+    page.wait_for_selector("#edit-says:has-text('was removed')")
+    page.click("#tab-links")
+    assert all(entity != "zan" for *_, entity in shown(page))
+
+
+def test_entities_are_searched_for(page):
+    page.click("#tab-knowledge")
+    page.fill("#query", "merc")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#found li")
+    assert page.locator("#found li").count() == 2
+    page.click("#found li button")
+    assert page.input_value("#e-title").startswith("mercury")
+    page.fill("#query", "meruryc")
+    page.select_option("#how", "fuzzy")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#found li")
+    page.fill("#query", "nothing such")
+    page.select_option("#how", "text")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#found-says:has-text('Nothing found')")
+
+
+def test_what_texts_and_knowledge_say_is_never_run(page, address):
+    """Markup in a text, in an entity and in an address is shown as it is written; the fixture sees that nothing ran."""
+    link(page, f"evil {EVIL} and evil </textarea><script>window.hit=2</script>")
+    page.click("mark:has-text('evil')")
+    page.wait_for_selector("#card h2")
+    assert page.inner_text("#card h2") == EVIL
+    assert page.inner_text(".text").startswith(f"evil {EVIL}")
+    page.click("#card button:has-text('Edit')")
+    assert page.input_value("#e-title") == EVIL
+    page.fill("#query", "evil")
+    page.select_option("#where", "words")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#found li")
+    assert page.inner_text("#found li b") == EVIL
+    visit(page, f"{address}/#text={EVIL}&model={EVIL}&off={EVIL}")
+    page.click("#tab-attention")
+    page.fill("#explained", EVIL)
+    for box in page.locator("#explain input[type=checkbox]").all():
+        box.uncheck()
+    page.click("#explain button")
+    page.frame_locator("#view").locator("h1").wait_for()
+    assert page.frame(name="view").evaluate("window.hit") is None
+    page.wait_for_timeout(200)
+
+
+def test_attention_is_looked_at_by_layer_and_head(page):
+    page.click("#tab-attention")
+    page.fill("#explained", "who wrote to the mayor of cork")
+    for box in page.locator("#explain input[type=checkbox]").all():
+        box.uncheck()  # entities and phrases are spaCy's, which may not be here
+    page.click("#explain button")
+    frame = page.frame_locator("#view")
+    frame.locator("#which").wait_for()
+    frame.locator("button[data-layer='1'][data-head='0']").click()
+    assert frame.locator("#which").inner_text() == "layer 1, head 0"
+    assert frame.locator("#view1 button").count() >= 7
+
+
+def test_an_error_is_told_in_the_frame_and_on_the_page(page):
+    page.click("#tab-attention")
+    page.fill("#explained", "mayor " * 300)
+    for box in page.locator("#explain input[type=checkbox]").all():
+        box.uncheck()
+    page.click("#explain button")
+    page.frame_locator("#view").locator("p:has-text('give a shorter one')").wait_for()
+    page.click("#tab-links")
+    page.fill("#text", "x" * 100_001)
+    page.click("#go")
+    page.wait_for_selector("#status:has-text('at most 100,000 are read')")
+    page.complaints.clear()
+
+
+def test_a_person_without_a_mouse_reaches_all(page):
+    page.focus("#text")
+    page.fill("#text", TEXT)
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#result mark")
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.tagName") == "MARK":
+            break
+    first = page.evaluate("document.activeElement.textContent")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.tagName") == "MARK"
+    assert page.evaluate("document.activeElement.textContent") != first
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#card.open")
+    page.focus("#card button")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.tagName") == "MARK"
+    page.focus("#tab-links")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-attention"
+    assert page.is_visible("#attention")
+    unnamed = page.evaluate(
+        """[...document.querySelectorAll("input, select, textarea, button, iframe")].filter((one) => !(
+        one.labels?.length || one.textContent.trim() || one.title || one.getAttribute("aria-label")
+        )).map((one) => one.id)"""
+    )
+    assert unnamed == []
+
+
+def test_letters_beyond_16_bits_do_not_shift_marks(page):
+    link(page, "😀𝔓 cork 👩‍👩‍👧 dora")
+    assert set(page.locator("#result mark").all_inner_texts()) <= {"cork", "dora"}
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1600])
+def test_no_window_is_too_narrow(page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    link(page, TEXT + " " + "x" * 300)
+    page.select_option("#other", "prior")
+    page.wait_for_selector("#result.two")
+    page.click("mark")
+    for tab in ("links", "attention", "knowledge"):
+        page.click(f"#tab-{tab}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, tab
+
+
+def test_dark_and_light_can_both_be_read(page):
+    """The contrast of text on its ground is that of WCAG AA, in both."""
+
+    def light(colour):
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for place in ("body", ".soft", "#go", "#share", "#text"):
+            ink, ground = page.evaluate(
+                """(place) => {
+                const one = document.querySelector(place); let around = one;
+                while (getComputedStyle(around).backgroundColor.endsWith(", 0)")) around = around.parentElement;
+                return [getComputedStyle(one).color, getComputedStyle(around).backgroundColor]; }""",
+                place,
+            )
+            low, high = sorted((light(ink), light(ground)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (scheme, place, ink, ground)

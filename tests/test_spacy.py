@@ -1,0 +1,191 @@
+"""The spaCy component: links in documents, alone and in streams, in other processes, saved and loaded."""
+
+import shutil
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.kb.conftest import CITIES, build_kb
+from wellread.errors import InputError, KnowledgeBaseError, UsageError
+from wellread.kb.records import Entity
+
+spacy = pytest.importorskip("spacy", reason="spaCy is not installed; run: pip install 'wellread[spacy]'")
+
+from spacy.tokens import Doc, DocBin, Span  # noqa: E402
+
+from wellread.pipelines.spacy import NAME, SpacyLinker  # noqa: E402
+
+TEXT = "Einstein left Paris for the US."
+LINKED = [("Einstein", "person", "Q937"), ("Paris", "city", "Q90"), ("US", "country", "Q30")]
+
+
+@pytest.fixture
+def kb(tmp_path):
+    build_kb(tmp_path / "cities.kb", CITIES)
+    return str(tmp_path / "cities.kb")
+
+
+@pytest.fixture
+def make(kb):
+    """An English pipeline with the component, and with rules that know some entities if wanted."""
+    made = []
+
+    def make(rules=(), **config):
+        nlp = spacy.blank("en")
+        if rules:
+            nlp.add_pipe("entity_ruler").add_patterns([{"label": label, "pattern": name} for name, label in rules])
+        nlp.add_pipe(NAME, config={"kb": kb, "model": "prior", **config})
+        made.append(nlp)
+        return nlp
+
+    yield make
+    for nlp in made:
+        if (linker := nlp.get_pipe(NAME)._linker) is not None:
+            linker.close()
+
+
+def told(doc):
+    return [(ent.text, ent.label_, ent.kb_id_) for ent in doc.ents]
+
+
+def test_links_are_entities_with_all_that_the_linker_says(make):
+    doc = make()(TEXT)
+    assert told(doc) == LINKED
+    paris = doc.ents[1]
+    assert (paris._.wellread["title"], paris._.wellread["kb"]) == ("Paris", "cities")
+    assert [one["entity"] for one in paris._.wellread["candidates"]] == ["Q90", "Q830149"]
+    assert TEXT[paris._.wellread["start"] : paris._.wellread["end"]] == "Paris"
+    assert doc[0:1]._.wellread["entity"] == "Q937"
+    assert doc[1:2]._.wellread is None
+    assert [(span.text, span.kb_id_) for span in doc.spans["wellread"]] == [(name, id) for name, _, id in LINKED]
+
+
+def test_entities_that_were_there_stay_where_no_link_is(make):
+    doc = make(rules=[("Einstein left", "EVENT"), ("left", "VERB"), ("Paris", "GPE"), ("for", "X")])(TEXT)
+    assert told(doc) == [("Einstein", "person", "Q937"), ("Paris", "GPE", "Q90"), ("for", "X", ""), *LINKED[2:]]
+
+
+def test_only_spacys_own_entities_are_linked_if_wanted(make):
+    doc = make(rules=[("Paris", "GPE"), ("left", "VERB")], entities="spacy")(TEXT)
+    assert told(doc) == [("left", "VERB", "NIL"), ("Paris", "GPE", "Q90")]
+    assert [ent._.wellread["entity"] for ent in doc.ents] == [None, "Q90"]
+    assert [token.ent_kb_id_ for token in doc if token.ent_type_] == ["NIL", "Q90"]
+    assert len(doc.spans["wellread"]) == 2
+
+
+def test_links_that_end_within_a_word_take_all_of_it(make):
+    nlp = make()
+    doc = Doc(nlp.vocab, words=["Paris-Texas", "Einstein"], spaces=[True, False])
+    nlp.get_pipe(NAME)(doc)
+    assert [(ent.text, ent.kb_id_) for ent in doc.ents] == [("Paris-Texas", "Q90"), ("Einstein", "Q937")]
+    assert doc.ents[0]._.wellread["text"] == "Paris"
+
+
+def test_entities_can_be_left_alone(make):
+    doc = make(rules=[("left", "VERB")], set_ents=False, key="places")(TEXT)
+    assert told(doc) == [("left", "VERB", "")]
+    assert [span.kb_id_ for span in doc.spans["places"]] == ["Q937", "Q90", "Q30"]
+    assert doc.spans["places"][1]._.places["title"] == "Paris"
+
+
+def test_a_stream_gives_the_same_in_any_batches(make):
+    nlp = make()
+    texts = [TEXT, "", "nothing", "Paris " * 3, " \n"] * 4
+    alone = [told(nlp(text)) for text in texts]
+    for size in (1, 3, 100):
+        assert [told(doc) for doc in nlp.pipe(texts, batch_size=size)] == alone
+    with_context = list(nlp.pipe([(TEXT, 7)], as_tuples=True))
+    assert [(told(doc), context) for doc, context in with_context] == [(LINKED, 7)]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # fork is spaCy's choice
+def test_other_processes_give_the_same(make):
+    nlp = make()
+    nlp("")
+    texts = [TEXT, "", "Paris"] * 3
+    found = list(nlp.pipe(texts, n_process=2, batch_size=2))
+    assert [told(doc) for doc in found] == [told(doc) for doc in nlp.pipe(texts)]
+    assert found[0].ents[1]._.wellread["candidates"][1]["entity"] == "Q830149"
+
+
+def test_documents_are_saved_with_their_links(make):
+    nlp = make()
+    kept = DocBin(store_user_data=True, docs=[nlp(TEXT)]).to_bytes()
+    (doc,) = DocBin().from_bytes(kept).get_docs(nlp.vocab)
+    assert told(doc) == LINKED
+    assert doc.ents[1]._.wellread["title"] == "Paris"
+
+
+def test_a_pipeline_is_saved_and_loaded(make, kb, tmp_path):
+    nlp = make(threshold=0.99)
+    assert told(nlp(TEXT)) == [LINKED[0], LINKED[2]]
+    nlp.to_disk(tmp_path / "saved")
+    again = spacy.load(tmp_path / "saved")
+    assert told(again(TEXT)) == [LINKED[0], LINKED[2]]
+    blank = spacy.blank("en")
+    blank.add_pipe(NAME)
+    assert told(blank.from_bytes(nlp.to_bytes())(TEXT)) == [LINKED[0], LINKED[2]]
+    for opened in (again, blank):
+        opened.get_pipe(NAME).linker.close()
+
+
+def test_a_bundle_needs_nothing_but_itself(make, kb, tmp_path):
+    nlp = make(bundle=True)
+    nlp.get_pipe(NAME).linker.kb.add(Entity("new", "Xyzzy", "a place", "city", 1, {"Xyzzy": 1}))
+    nlp.to_disk(tmp_path / "saved")
+    nlp.to_disk(tmp_path / "saved")  # over itself
+    shutil.move(tmp_path / "saved", tmp_path / "moved")
+    for file in Path(kb).parent.glob("cities.kb*"):
+        file.unlink()
+    again = spacy.load(tmp_path / "moved")
+    doc = again(f"Xyzzy: {TEXT}")
+    assert [ent.kb_id_ for ent in doc.ents] == ["new", "Q937", "Q90", "Q30"]
+    assert doc.ents[0]._.wellread["kb"] == "cities"
+    again.get_pipe(NAME).linker.close()
+
+
+def test_another_knowledge_base_can_be_named_when_loading(make, tmp_path):
+    make(bundle=True).to_disk(tmp_path / "saved")
+    build_kb(tmp_path / "other.kb", [Entity("only", "left", "a side", "side", 1, {"left": 1})])
+    config = {f"components.{NAME}.kb": str(tmp_path / "other.kb")}
+    again = spacy.load(tmp_path / "saved", config=config)
+    assert told(again(TEXT)) == [("left", "side", "only")]
+    again.get_pipe(NAME).linker.close()
+
+
+def test_what_changes_in_the_knowledge_base_is_linked_at_once(make):
+    nlp = make()
+    assert told(nlp("Xyzzy")) == []
+    nlp.get_pipe(NAME).linker.kb.add(Entity("new", "Xyzzy", "a place", "", 1, {"Xyzzy": 1}))
+    assert told(nlp("Xyzzy")) == [("Xyzzy", "ENTITY", "new")]
+
+
+def test_what_fails_goes_to_the_handler(make, tmp_path):
+    nlp = make(kb=str(tmp_path / "none.kb"))
+    with pytest.raises(KnowledgeBaseError):
+        nlp(TEXT)
+    failed = []
+    nlp.set_error_handler(lambda name, component, docs, error: failed.append((name, len(docs), type(error))))
+    assert list(nlp.pipe([TEXT] * 3, batch_size=2)) == []
+    assert failed == [(NAME, 2, KnowledgeBaseError), (NAME, 1, KnowledgeBaseError)]
+
+
+def test_settings_that_do_not_fit_are_told(tmp_path):
+    for options, message in (
+        ({"entities": "mine"}, "choose wellread or spacy"),
+        ({"key": "a b"}, "cannot be an attribute"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            SpacyLinker(**options)
+    with pytest.raises(InputError, match="has no settings of a linker"):
+        SpacyLinker().from_disk(tmp_path)
+    assert Span.has_extension("wellread")
+
+
+def test_spacy_finds_the_factory_by_its_entry_point():
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["spacy_factories"][NAME].partition(":")
+    assert callable(getattr(import_module(module), name))
+    assert spacy.blank("en").has_factory(NAME)

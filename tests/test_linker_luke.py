@@ -150,6 +150,14 @@ def test_mentions_may_be_given_and_unknown_ones_are_nil(kb, folder):
     assert len(Linker.load(kb, folder, mentions=Given("mx"), nil=False).link("mercury xanadu").links) == 1
 
 
+def test_spans_of_others_are_linked_as_an_annotators_are(kb, folder):
+    text = "cork , mercury and xanadu"
+    wanted = Linker.load(kb, folder, mentions=Given("mx")).link(text).links
+    (found,) = Linker.load(kb, folder).link_given([text], [[(link.start, link.end) for link in wanted]])
+    assert [(link.text, link.entity) for link in found.links] == [(link.text, link.entity) for link in wanted]
+    assert found.links[0].candidates == wanted[0].candidates
+
+
 def test_candidates_may_be_restricted(kb, folder):
     assert Linker.load(kb, folder, among=["god"]).link("mercury").links[0].entity == "god"
     (link,) = Linker.load(kb, folder, kinds=["city"]).link("mercury").links

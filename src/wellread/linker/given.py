@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from wellread.linker.decoding import Scored
     from wellread.linker.elq import ElqReader
     from wellread.linker.knowbert import KnowBertReader
+    from wellread.linker.luke import LukeReader
 
 Spans = Sequence[tuple[int, int]]
 """(start, end) in characters, end exclusive."""
 
 
 def link_given(
-    reader: PriorReader | ElqReader | KnowBertReader, texts: Sequence[str], spans: Sequence[Spans]
+    reader: PriorReader | ElqReader | KnowBertReader | LukeReader, texts: Sequence[str], spans: Sequence[Spans]
 ) -> Iterator[Document]:
     """The links of spans, one for each in the order of their places; a span outside its text is an `InputError`."""
     asked = [

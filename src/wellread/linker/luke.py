@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -31,6 +31,7 @@ from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.vocabulary import FILE, EntityVocabulary
 from wellread.linker.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored
 from wellread.linker.prior import Annotator
+from wellread.mentions.annotate import given
 from wellread.mentions.candidates import CandidateFinder, Reading
 from wellread.mentions.groups import gather
 from wellread.mentions.marked import MarkCutter, Marked
@@ -124,7 +125,15 @@ class LukeReader:
 
     def score_many(self, texts: Sequence[str]) -> list[Scored]:
         """The scores of each text."""
-        asked = [[self._ask(mention) for mention in some] for some in self._mentions(texts)]
+        return self._score(texts, self._mentions(texts))
+
+    def score_given(self, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]) -> list[Scored]:
+        """The scores of spans that somebody else has found."""
+        told = [[(start, end, None) for start, end in some] for some in spans]
+        return self._score(texts, map(self._named, map(given, texts, told)))
+
+    def _score(self, texts: Sequence[str], mentions: Iterable[Iterable[Mention]]) -> list[Scored]:
+        asked = [[self._ask(mention) for mention in some] for some in mentions]
         windows = list(self._windows(texts, asked))
         with torch.inference_mode():
             for window in windows:
@@ -146,10 +155,11 @@ class LukeReader:
             raise UsageError(
                 f"the annotator gave {len(found)} lists of mentions for {len(texts)} texts; it owes one each"
             )
-        return [
-            [Mention(one.start, one.end, one.text, tuple(self.finder.candidates(one.text)), one.label) for one in some]
-            for some in found
-        ]
+        return [self._named(some) for some in found]
+
+    def _named(self, found: Iterable[Mention]) -> list[Mention]:
+        """Mentions that somebody else has found, with the candidates that their names have."""
+        return [replace(one, candidates=tuple(self.finder.candidates(one.text))) for one in found]
 
     def _ask(self, mention: Mention) -> _Asked:
         candidates = tuple(one for one in mention.candidates if self._among is None or one.entity in self._among)

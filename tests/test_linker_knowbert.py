@@ -12,12 +12,12 @@ from tests.infused import shake
 from tests.sensing import Hashing
 from tests.tiny import write_kb
 from wellread import Linker
-from wellread.errors import InputError, UsageError
+from wellread.errors import AssetError, InputError, MissingExtraError, UsageError
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.offers import OfferLender
 from wellread.knowledge.vectors import EntityVectors
-from wellread.linker import packaged
+from wellread.linker import knowbert, packaged
 from wellread.linker.decoding import Decoding
 from wellread.linker.knowbert import KnowBertReader
 from wellread.linker.knowbert_folder import LinkerSettings, Parts, load_parts, save_linker
@@ -474,6 +474,18 @@ def test_what_cannot_be_loaded_says_why(own, encoder, options, message):
         write_model(own / "three", encoder, layer(kb="a"), layer(kb="b"))
     with pytest.raises(UsageError, match=message):
         load(own, **options)
+
+
+@pytest.mark.parametrize("error", [MissingExtraError("no spaCy"), AssetError("not fetched")])
+def test_without_spacy_senses_are_told_apart_without_it(error, monkeypatch, capsys):
+    def missing():
+        raise error
+
+    monkeypatch.setattr(knowbert, "Tagger", missing)
+    assert knowbert._tagger(asked=False) is None
+    assert str(error) in capsys.readouterr().err
+    with pytest.raises(type(error)):
+        knowbert._tagger(asked=True)
 
 
 def test_the_packaged_linker_is_named_only_where_it_is(home, monkeypatch, tmp_path):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "evaluate",
     cls=DefaultGroup,
     default="task",
-    subcommand_metavar="RUN DATA | lama MODEL... DATA | linking FILE... [OPTIONS]",
+    subcommand_metavar="RUN DATA | senses FILE... | lama MODEL... DATA | linking FILE... [OPTIONS]",
 )
 def command() -> None:
     """Score the model of a run on a task's data, models on the facts of LAMA, or a linker on linked text.
@@ -37,6 +37,7 @@ def command() -> None:
     \b
     Example: wellread evaluate linking --kb vital questions.jsonl
     Example: wellread evaluate runs/rte RTE/dev.tsv
+    Example: wellread evaluate senses semeval2007.data.xml
     Example: wellread evaluate lama runs/words LAMA/data
     """
 
@@ -87,6 +88,48 @@ def task(run: str, data: str, predictions: str | None, form: str) -> None:
         click.echo(json.dumps({"data": data, "examples": len(examples), "scores": scores}, indent=2))
     else:
         console.print_table(("score", Path(data).name), list(scores.items()))
+
+
+@command.command("senses")
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.option("--model", default="knowbert", show_default=True, help="The linker: a name, or a folder.")
+@click.option("--kb", "kb_name", default="wordnet", show_default=True, help="The knowledge base of its senses.")
+@click.option("--predictions", metavar="FILE", help="Write the key of every instance, as the official scorer takes it.")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
+)
+def senses(files: tuple[str, ...], model: str, kb_name: str, predictions: str | None, form: str) -> None:
+    """Score a linker on word senses: FILE... of Raganato's framework (XML with its gold keys beside it) or JSONL.
+
+    F1 over all words that are asked about, by part of speech and data set; first_sense is that of WordNet's first
+    senses, which also answer where the linker does not.
+
+    \b
+    Examples:
+      wellread evaluate senses semeval2007.data.xml
+      wellread evaluate senses senseval2.data.xml senseval3.data.xml --predictions all.key.txt
+      wellread evaluate senses my-texts.jsonl --model models/senses --format json
+    """
+    from wellread.kb.packaged import open_kb
+    from wellread.kb.sensekeys import SenseKeys
+    from wellread.tasks.raganato import read_senses, write_keys
+    from wellread.tasks.senselinker import answer_senses
+
+    texts = [text for file in files for text in read_senses(file, secret=predictions is not None)]
+    begin = time.monotonic()
+    with open_kb(kb_name) as kb:
+        chosen, scores = answer_senses(model, kb, SenseKeys.read(), texts)
+    words = sum(len(text.text.split()) for text in texts)
+    console.note(f"answered {len(chosen):,} words of {words:,} in {time.monotonic() - begin:.1f} s")
+    if predictions is not None:
+        write_keys(predictions, chosen)
+        if not all(text.has_gold for text in texts):
+            console.note(f"not all texts have gold keys to score against; the answers are in {predictions}")
+            return
+    if form == "json":
+        click.echo(json.dumps({"data": list(files), "scores": scores}, indent=2))
+    else:
+        console.print_table(("score", ", ".join(Path(file).name for file in files)), list(scores.items()))
 
 
 @command.command("lama")

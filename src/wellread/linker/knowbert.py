@@ -23,7 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from wellread.errors import UsageError
+from wellread import console
+from wellread.errors import AssetError, MissingExtraError, UsageError
 from wellread.kb.packaged import open_kb
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
@@ -294,11 +295,22 @@ def load_reader(
         decoding=Decoding(
             threshold=parts.settings.threshold if threshold is None else threshold, overlaps=overlaps, nil=nil
         ),
-        tags=Tagger() if wanted == "spacy" else None,
+        tags=_tagger(asked=tags == "spacy") if wanted == "spacy" else None,
         among=among,
         precision=precision,
         name=name,
     )
+
+
+def _tagger(*, asked: bool) -> Tagger | None:
+    """Who tags parts of speech; nobody where that is not installed and was not asked for."""
+    try:
+        return Tagger()
+    except (MissingExtraError, AssetError) as error:
+        if asked:
+            raise
+        console.note(f"senses are told apart better where parts of speech are known: {error}")
+        return None
 
 
 def _pack(batch: Sequence[Stretch]) -> tuple[Tensor, Packing]:

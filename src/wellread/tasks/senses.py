@@ -92,6 +92,14 @@ class SenseHead(nn.Module):
         nn.init.normal_(self.linker.entities.mask, std=0.02)
         self.linker.entities.take(table)
 
+    @classmethod
+    def of(cls, linker: MentionLinker) -> SenseHead:
+        """One that has learned already."""
+        head = cls.__new__(cls)
+        nn.Module.__init__(head)
+        head.linker = linker
+        return head
+
     def forward(
         self, states: Float[Tensor, "piece dim"], packing: Packing, offers: Offers, asked: Int[Tensor, " mark"]
     ) -> Float[Tensor, "mark cand"]:

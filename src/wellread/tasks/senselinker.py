@@ -1,0 +1,62 @@
+"""How well a linker tells senses: the words of a data set are asked of it, with their lemmas and parts of speech.
+
+    wellread evaluate senses semeval2007.data.xml --model knowbert
+
+A linker with a knowledge layer is asked as it was taught (`tasks.senses`), in full precision. Scored by the official
+rule, with the first sense as the back-off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from wellread.errors import UsageError
+from wellread.kb.sensekeys import SenseKeys
+from wellread.kb.store import KnowledgeBase
+from wellread.knowledge.offers import OfferLender
+from wellread.linker.entities import Entities
+from wellread.linker.knowbert_folder import find_folder, load_parts
+from wellread.mentions.segments import Segmenter
+from wellread.nn.infusion import InfusedEncoder, infuse
+from wellread.tasks.learner import ask
+from wellread.tasks.raganato import SenseText, join_sentences
+from wellread.tasks.senses import SenseHead, SenseOptions, Senses
+from wellread.tasks.task import Reader
+
+
+class LinkerSenses(Senses):
+    """The senses that a linker's own entities are."""
+
+    def __init__(self, keys: SenseKeys, entities: Entities, kb: str) -> None:
+        super().__init__(keys, cast(Any, entities), SenseOptions(kb=kb))
+        self.entities = entities
+        self._encoder_takes = False
+
+    def _id(self, row: int) -> str:
+        return self.entities.state.ids[row]
+
+
+def answer_senses(
+    model: str | Path, kb: KnowledgeBase, keys: SenseKeys, texts: Sequence[SenseText]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
+    """The key of every instance by its id, and the scores of these (`Senses.scores`)."""
+    folder = find_folder(model)
+    if folder is None:
+        raise UsageError(
+            f"{model} has no knowledge layer; give knowbert, or the folder of a linker or encoder that has"
+        )
+    parts = load_parts(folder, kb.path.stem)
+    if parts.below:
+        raise UsageError(
+            f"{model} has knowledge layers below that of {parts.config.kb}; take its run: wellread evaluate RUN DATA"
+        )
+    entities = Entities(kb, parts)
+    entities.follow()
+    task = LinkerSenses(keys, entities, parts.config.kb)
+    reader = Reader(cast(InfusedEncoder, infuse(parts.encoder, [])), SenseHead.of(parts.linker))
+    lender = OfferLender([(parts.config.kb, kb, entities)], {parts.config.kb: parts.settings.offers})
+    asked = list(join_sentences(texts, max(1, parts.settings.sentences)))
+    answers = ask(task, reader, Segmenter(parts.tokenizer, longest=parts.settings.width), asked, lender=lender)
+    return task.chosen(asked, answers), task.scores(asked, answers)

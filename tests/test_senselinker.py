@@ -1,0 +1,76 @@
+"""A linker that is asked for senses answers as the encoder it was made of does."""
+
+import json
+
+import pytest
+
+from tests.infused import shake
+from tests.sensing import ENTITIES, TEXTS, Hashing, keys
+from tests.tiny import tokenizer, write_encoder, write_kb
+from wellread.errors import UsageError
+from wellread.kb.sensekeys import SenseKeys
+from wellread.kb.store import KnowledgeBase
+from wellread.knowledge.offers import OfferLender
+from wellread.knowledge.vectors import EntityVectors
+from wellread.linker.shrinking import shrink
+from wellread.mentions.segments import Segmenter
+from wellread.models.knowbert import KnowBertConfig
+from wellread.nn.encoders import load_encoder
+from wellread.nn.infusion import infuse
+from wellread.tasks.learner import ask
+from wellread.tasks.raganato import write_lines_of_senses
+from wellread.tasks.senselinker import answer_senses
+from wellread.tasks.senses import SenseOptions, Senses
+from wellread.tasks.task import Reader
+
+SIZES = {"dim": 8, "heads": 2, "inner": 8, "prior_width": 4, "raw": 6}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with `senses.kb`, its vectors, `encoder` and `model`, and `small`, the linker made of it."""
+    folder = tmp_path_factory.mktemp("home")
+    write_encoder(folder / "encoder")
+    model = infuse(load_encoder(str(folder / "encoder")), [KnowBertConfig(kb="senses", layer=0, **SIZES)])
+    shake(model.infusions[0], 2.0)
+    model.save_pretrained(folder / "model")
+    tokenizer().save(str(folder / "model" / "tokenizer.json"))
+    with write_kb(folder / "senses.kb", ENTITIES) as kb:
+        EntityVectors.build(kb, Hashing())
+        shrink(folder / "model", kb, folder / "small", base=str(folder / "encoder"))
+    return folder
+
+
+def test_it_answers_as_its_encoder_does(home):
+    model = load_encoder(str(home / "model"))
+    with KnowledgeBase.open(home / "senses.kb") as kb:
+        vectors = EntityVectors.of_kb(kb)
+        model.infusions[0].take_of(kb, vectors)
+        task = Senses(keys(), vectors, SenseOptions(kb="senses"))
+        reader = Reader(model, task.head(model))
+        lender = OfferLender([("senses", kb, vectors)])
+        answers = ask(task, reader, Segmenter(tokenizer(), longest=32), TEXTS, lender=lender)
+        for made in ("model", "small"):
+            chosen, scores = answer_senses(home / made, kb, keys(), TEXTS)
+            assert chosen == task.chosen(TEXTS, answers)
+            assert scores == task.scores(TEXTS, answers)
+    assert len({key for some in chosen.values() for key in some}) > 3
+
+
+def test_the_command_scores_files_and_writes_keys(home, tmp_path, monkeypatch, wellread):
+    monkeypatch.setattr(SenseKeys, "read", classmethod(lambda cls, folder=None: keys()))
+    write_lines_of_senses(tmp_path / "some.jsonl", TEXTS)
+    given = [str(tmp_path / "some.jsonl"), "--model", str(home / "small"), "--kb", str(home / "senses.kb")]
+    told = wellread("evaluate", "senses", *given, "--format", "json")
+    with KnowledgeBase.open(home / "senses.kb") as kb:
+        chosen, scores = answer_senses(home / "small", kb, keys(), TEXTS)
+    found = json.loads(told.out)["scores"]
+    assert (found["f1"], found["first_sense"]) == (scores["f1"], scores["first_sense"])
+    answers = tmp_path / "answers.txt"
+    assert "first_sense" in wellread("evaluate", "senses", *given, "--predictions", answers).out
+    assert sorted(answers.read_text().splitlines()) == sorted(f"{id} {key}" for id, (key,) in chosen.items())
+
+
+def test_what_has_no_knowledge_layer_is_refused(home):
+    with KnowledgeBase.open(home / "senses.kb") as kb, pytest.raises(UsageError, match="has no knowledge layer"):
+        answer_senses(home / "encoder", kb, keys(), TEXTS)

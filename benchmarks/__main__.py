@@ -20,6 +20,7 @@ from benchmarks import (
     maps,
     matching,
     opening,
+    pretraining,
     reading,
 )
 
@@ -27,7 +28,7 @@ from benchmarks import (
 def main() -> int:
     """The first exit code that is not 0, else 0."""
     rooms = (matching, opening, building, indexing, encoding, reading, linking, accuracy)
-    more = (counting, maps, infusion, candidates, kar, luke, graph, faults)
+    more = (counting, maps, infusion, candidates, kar, luke, pretraining, graph, faults)
     codes = [benchmark.main(sys.argv[1:]) for benchmark in (*rooms, *more)]
     return next((code for code in codes if code), 0)
 

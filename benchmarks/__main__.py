@@ -20,6 +20,7 @@ from benchmarks import (
     maps,
     matching,
     opening,
+    pretraining,
     reading,
     serving,
 )
@@ -28,7 +29,7 @@ from benchmarks import (
 def main() -> int:
     """The first exit code that is not 0, else 0."""
     rooms = (matching, opening, building, indexing, encoding, reading, linking, accuracy)
-    more = (counting, maps, infusion, candidates, kar, luke, graph, serving, faults)
+    more = (counting, maps, infusion, candidates, kar, luke, pretraining, graph, serving, faults)
     codes = [benchmark.main(sys.argv[1:]) for benchmark in (*rooms, *more)]
     return next((code for code in codes if code), 0)
 

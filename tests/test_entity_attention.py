@@ -8,14 +8,14 @@ from torch import Tensor
 
 from wellread.nn.entity_attention import Queries, entity_attention
 
-WORDS, ENTITIES = (5, 1, 7), (3, 0, 2)
+WORDS, ENTITIES = (3, 1, 4), (2, 0, 1)
 
 
 def draw(*, aware: bool = True, learns: bool = True, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     torch.manual_seed(0)
     words, entities = sum(WORDS), sum(ENTITIES)
     counts = (words, entities, words, entities) if aware else (words, entities)
-    shapes = [(count, 2, 4) for count in (*counts, words + entities, words + entities)]
+    shapes = [(count, 2, 3) for count in (*counts, words + entities, words + entities)]
     return [torch.randn(shape, dtype=dtype, requires_grad=learns) for shape in shapes]
 
 

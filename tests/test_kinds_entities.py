@@ -151,6 +151,8 @@ def test_squad_is_read_with_linked_entities_whose_rows_stay(encoder, tmp_path):
     assert not table.requires_grad
     sum(learner.loss(batch).values()).backward()
     assert luke_of(learner.model.encoder).queries[0].word_to_entity.weight.grad.any()
+    adapted, _ = build_learner(replace(made, encoder=EncoderOptions(name, 32, rank=2)), tmp_path / "notes")
+    assert not luke_of(adapted.model.encoder).table.weight.requires_grad
     scores = train_task(made, tmp_path / "run")
     model = load_task(tmp_path / "run")
     _, dev = read_parts(model.recipe, model.facts)

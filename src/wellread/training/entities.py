@@ -107,7 +107,6 @@ def keep_entities(recipe: TaskRecipe, infusion: Luke, old: Luke | None) -> None:
             elif name in own:
                 own[name].copy_(weight)
     infusion.masks = (vocabulary.mask, vocabulary.mask2)
-    infusion.table.weight.requires_grad_(not recipe.luke.links)
 
 
 def find_luke(encoder: Any) -> Luke | None:

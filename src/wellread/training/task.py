@@ -100,7 +100,8 @@ def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
     before = learned_in(encoder)
     infuse(encoder, infusions_of(recipe, before))
     keep_learned(cast(InfusedEncoder, encoder), before)
-    if (made := find_luke(encoder)) is not None:
+    made = find_luke(encoder)
+    if made is not None:
         keep_entities(recipe, made, cast(Luke | None, before.get("luke")))
     if lost := sorted(before.keys() - learned_in(encoder).keys()):
         console.note(f"{recipe.encoder.name} has learned {', '.join(lost)}, which this recipe does without")
@@ -109,6 +110,8 @@ def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
     if recipe.encoder.rank:
         add_adapters(encoder, recipe.encoder.rank)
         cast(InfusedEncoder, encoder).infusions.requires_grad_(True)
+    if made is not None and recipe.luke.links:
+        made.table.weight.requires_grad_(False)
     seed_all(recipe.schedule.seed, 1)
     return Reader(cast(InfusedEncoder, encoder), task.head(cast(InfusedEncoder, encoder)))
 

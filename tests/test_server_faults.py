@@ -147,8 +147,8 @@ def test_the_schema_holds_for_generated_requests(client):
     operations = [result.ok() for result in schema.get_all_operations()]
     assert len(operations) >= 9
     for operation in operations:
-        if operation.path in ("/explain", "/embed"):  # their encoders would be fetched
-            continue
+        if operation.path in ("/explain", "/embed", "/link/stream"):
+            continue  # the encoder of two would be fetched; lines are nothing that schemathesis can write
 
         @settings(max_examples=15, suppress_health_check=list(HealthCheck), database=None)
         @given(case=operation.as_strategy())

@@ -68,7 +68,6 @@ def test_a_token_is_a_word_in_a_file(tmp_path):
         ([], 2, "Missing option '--kb'"),
         (["--kb", "{}/none.kb"], 5, "there is no knowledge base"),
         (["--kb", "{}/cities.kb", "--token-file", "{}/none"], 3, "none"),
-        (["--kb", "{}/cities.kb", "--model", "prior", "--model", "{}/none"], 2, "there is no model"),
         (["--kb", "{}/cities.kb", "--port", "70000"], 2, "see: wellread serve --help"),
     ],
 )

@@ -213,6 +213,19 @@ def test_several_processes_write_the_same_parts(tmp_path, corpus, how):
     assert len(bytes_of(tmp_path / "out1")) >= 3
 
 
+def test_vectors_are_made_once_and_not_by_every_worker(tmp_path, corpus, how, monkeypatch):
+    from wellread.linker.several import Linkers
+
+    said = []
+    monkeypatch.setattr(Linkers, "link", lambda self, text: said.append(text))
+    monkeypatch.setattr(room, "_make", lambda folder, shards, done, processes, *_: said.append(processes))
+    annotate([corpus], tmp_path / "a", how, workers=2, shard_bytes=1500)
+    (tmp_path / "cities.kb.vectors").mkdir()
+    (tmp_path / "cities.kb.vectors" / "index.json").write_text('{"revision": 1}')
+    annotate([corpus], tmp_path / "b", how, workers=2, shard_bytes=1500)
+    assert said == ["", 2, 2]
+
+
 def test_a_run_that_was_killed_goes_on_at_what_is_missing(tmp_path, corpus, how, monkeypatch, capsys):
     whole, out = tmp_path / "whole", tmp_path / "out"
     annotate([corpus], whole, how, workers=1, shard_bytes=1000)

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
+import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -147,15 +147,15 @@ def test_the_schema_holds_for_generated_requests(client):
     operations = [result.ok() for result in schema.get_all_operations()]
     assert len(operations) >= 9
     for operation in operations:
-        if operation.path in ("/explain", "/embed"):  # their encoders would be fetched
-            continue
+        if operation.path in ("/explain", "/embed", "/link/stream"):
+            continue  # the encoder of two would be fetched; lines are nothing that schemathesis can write
 
         @settings(max_examples=15, suppress_health_check=list(HealthCheck), database=None)
         @given(case=operation.as_strategy())
         def ask(case):
             given = case.as_transport_kwargs()
             headers = {**dict(given.get("headers") or {}), **BEARER}
-            asked = {key: given[key] for key in ("params", "json", "cookies") if given.get(key) is not None}
+            asked = {key: given[key] for key in ("params", "json") if given.get(key) is not None}
             if "data" in given and given["data"] is not None:
                 data = given["data"]
                 asked["content"] = data if isinstance(data, bytes) else str(data).encode("utf-8", "replace")
@@ -196,14 +196,21 @@ def send(address, data):
 
 
 def head(length, path="/link"):
-    lines = (f"POST {path} HTTP/1.1", "host: x", "content-type: application/json", f"content-length: {length}", "", "")
+    lines = (
+        f"POST {path} HTTP/1.1",
+        "host: 127.0.0.1",
+        "content-type: application/json",
+        f"content-length: {length}",
+        "",
+        "",
+    )
     return "\r\n".join(lines).encode()
 
 
 def test_slow_clients_are_sent_away_and_nobody_waits_for_them(kbs):
     with engine_of(kbs, seconds=1.0) as engine, listening(engine) as address:
         slow = [send(address, head(1000) + b'{"te') for _ in range(20)]
-        assert httpx.post(f"{address}/link", json={"text": "Paris"}, timeout=30).status_code == 200
+        assert requests.post(f"{address}/link", json={"text": "Paris"}, timeout=30).status_code == 200
         for connection in slow:
             with closing(connection):
                 assert connection.recv(100).startswith(b"HTTP/1.1 408")
@@ -217,7 +224,7 @@ def test_clients_that_leave_are_forgotten(kbs):
             send(address, head(len(body)) + body[:5]).close()
             send(address, b"POST /link HT").close()
             send(address, b"\x16\x03\x01 nonsense\r\n\r\n").close()
-        assert httpx.post(f"{address}/link", json={"text": "Paris"}, timeout=30).status_code == 200
+        assert requests.post(f"{address}/link", json={"text": "Paris"}, timeout=30).status_code == 200
         assert engine.worker.waiting == 0
 
 
@@ -225,7 +232,7 @@ def test_a_full_queue_answers_429_and_all_that_is_taken_is_right(kbs):
     with engine_of(kbs, queue=4, together=2) as engine, listening(engine) as address:
         do, held = engine.shelf.link, threading.Event()
         engine.shelf.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
-        ask = lambda n: httpx.post(f"{address}/link", json={"text": f"Paris {n}", "kb": "cities"}, timeout=60)  # noqa: E731
+        ask = lambda n: requests.post(f"{address}/link", json={"text": f"Paris {n}", "kb": "cities"}, timeout=60)  # noqa: E731
         with ThreadPoolExecutor(12) as pool:
             asked = [pool.submit(ask, number) for number in range(12)]
             while sum(future.done() for future in asked) < 6:  # at most two taken and four waiting have no answer yet
@@ -262,13 +269,14 @@ def test_a_bug_of_ours_is_told_without_its_text(kbs, caplog):
 @pytest.mark.slow
 def test_told_to_stop_a_server_finishes_what_it_took(kbs, tmp_path):
     """SIGTERM under load: whoever got a connection gets a right answer, and the process ends well."""
-    (tmp_path / "token").write_text("a-token-for-tests-only")
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "wellread.cli", "serve", "--kb", kbs[0], "--model", "prior", "--port", str(port)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    serving = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    log = tmp_path / "log"
+    with log.open("w") as said:
+        serving = subprocess.Popen(command, stderr=said, env=environment)
     address, answers, lost, stop = f"http://127.0.0.1:{port}", [], [], threading.Event()
 
     def ask():
@@ -292,18 +300,19 @@ def test_told_to_stop_a_server_finishes_what_it_took(kbs, tmp_path):
     try:
         for _ in range(6000):
             try:
-                httpx.get(f"{address}/health", timeout=60)
+                requests.get(f"{address}/health", timeout=60)
                 break
-            except httpx.ConnectError:
+            except requests.ConnectionError:
                 assert serving.poll() is None
                 time.sleep(0.05)
         with ThreadPoolExecutor(8) as pool:
             for _ in range(8):
                 pool.submit(ask)
             while len(answers) < 20:
+                assert not lost
                 time.sleep(0.01)
             serving.send_signal(signal.SIGTERM)
-            _, log = serving.communicate(timeout=120)
+            serving.wait(120)
             stop.set()
     finally:
         stop.set()
@@ -311,6 +320,6 @@ def test_told_to_stop_a_server_finishes_what_it_took(kbs, tmp_path):
     assert serving.returncode == 0
     # A connection that the kernel held and nobody had taken when the door was shut is no loss: it has no answer at all.
     assert [told for told in lost if told] == []
-    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     assert lines[-1]["message"] == "stopped"
     assert {line["status"] for line in lines if line["message"] == "request"} == {200}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from typing import Literal
 from wellread import console
 from wellread.errors import UsageError
 from wellread.files import only_writer, write_atomically
+from wellread.kb.packaged import kb_path
 from wellread.knowledge.corpus import Unit
 from wellread.knowledge.engines import Workers
 from wellread.pipelines.folder import SUCCESS, Format, Plan, Worker
@@ -78,10 +80,25 @@ def annotate(
 
             if shards:
                 processes = min(workers or os.cpu_count() or 1, len(shards))
+                if processes > 1 or engine == "spark":
+                    _encode_first(plan)
                 _make(folder, shards, done, processes, engine, master)
         with write_atomically(folder / SUCCESS):
             pass
     return Done(tuple(plan.part(folder, shard) for shard in range(count)), len(shards))
+
+
+def _encode_first(plan: Plan) -> None:
+    """Bring the vectors of knowledge bases up to date, or all workers would begin to, and wait for each other."""
+    for name, (_, revision) in zip(plan.annotation.kbs, plan.states, strict=True):
+        try:
+            told = json.loads(Path(f"{kb_path(name)}.vectors", "index.json").read_bytes())
+        except (OSError, ValueError):
+            told = {}
+        if told.get("revision") != revision:
+            with plan.annotation.open() as linkers:
+                linkers.link("")
+            return
 
 
 def _make(

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig
-from transformers.pipelines import PIPELINE_REGISTRY, Pipeline
+from transformers.pipelines import PIPELINE_REGISTRY, base
 from transformers.pipelines.pt_utils import KeyDataset
 
 from wellread.arrivals import LINKER
@@ -28,9 +28,10 @@ from wellread.linker.prior import PriorReader
 from wellread.text import Document, Link
 
 TASK = "entity-linking"
+_Pipeline: Any = base.Pipeline  # whose types are those of models and tensors
 
 
-class LinkerConfig(PreTrainedConfig):
+class LinkerConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     """The config.json of a linker, as far as transformers has to know it: that it is one."""
 
     model_type = LINKER
@@ -58,7 +59,7 @@ class LinkerFolder:
         return cls(str(folder))
 
 
-class EntityLinkingPipeline(Pipeline):  # type: ignore[misc]  # transformers does not tell its types
+class EntityLinkingPipeline(_Pipeline):  # type: ignore[misc]
     """Links texts to one knowledge base; gives a list of links for each, in the words of token classification."""
 
     _load_processor = False

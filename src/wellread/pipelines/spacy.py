@@ -103,7 +103,7 @@ class SpacyLinker:
 
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
         """Link documents as they come, many at once."""
-        for docs in minibatch(stream, batch_size):
+        for docs in minibatch(stream, batch_size):  # type: ignore[no-untyped-call]
             batch = list(docs)
             try:
                 self._link(batch)

@@ -11,6 +11,7 @@ import logging
 import time
 import traceback
 import uuid
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ class _Passage:
         self._bytes = 0
         self._whole = False
         self._streams = _streams(scope)
-        self.id = uuid.uuid4().hex[:12]
+        self.id = f"{_HERE}{next(_NUMBERS):06x}"
         self.status = 0
         self.told: dict[str, Any] = {}
 
@@ -174,6 +175,8 @@ class _Passage:
         )
 
 
+_HERE, _NUMBERS = uuid.uuid4().hex[:6], count(1)
+"""An id for each request: of this process, and its number."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 

@@ -20,7 +20,7 @@ export function showLinks(links, from) {
   past.length = 0;
   opener = from;
   const known = links.find((link) => link.entity !== null);
-  show(known ? { kb: known.kb, id: known.entity, links } : { links });
+  show(known ? { kb: known.kb, id: known.entity, links, from } : { links, from });
 }
 
 async function show(place) {
@@ -38,6 +38,7 @@ async function show(place) {
   if (mine !== asked) return;
   box.replaceChildren(...[closing(), head(known), ...parts, ...told(known, place)].filter(Boolean));
   box.scrollTop = 0;
+  place.from?.scrollIntoView({ block: "nearest" });  // where the card lies over the text
 }
 
 const closing = () => el("button", { type: "button", className: "quiet close", "aria-label": "Close", onclick: close }, "×");

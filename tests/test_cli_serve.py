@@ -1,0 +1,92 @@
+"""`wellread serve` as a person types it: what it says before it serves, and when it cannot."""
+
+import logging
+import socket
+import sys
+
+import pytest
+
+from tests.serving import write_kbs
+from wellread.cli.serve import _models
+from wellread.errors import InputError, UsageError
+from wellread.server.run import allowed_hosts, read_token
+
+
+@pytest.fixture(scope="module")
+def kbs(tmp_path_factory):
+    return write_kbs(tmp_path_factory.mktemp("kbs"))
+
+
+@pytest.fixture
+def quiet():
+    """Servers set up logging for a process of their own."""
+    loggers = [logging.getLogger(name) for name in ("wellread.server", "uvicorn.error")]
+    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    yield
+    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+def test_help_has_an_example(wellread):
+    said = wellread("serve", "--help")
+    assert (said.code, "Examples:" in said.out) == (0, True)
+
+
+def test_models_are_of_one_knowledge_base_or_of_all():
+    names = ["vital", "wordnet"]
+    assert _models([], names) == {"vital": [], "wordnet": []}
+    assert _models(["elq", "prior"], names) == {"vital": ["elq", "prior"], "wordnet": ["elq", "prior"]}
+    assert _models(["elq", "wordnet=prior"], names) == {"vital": ["elq"], "wordnet": ["prior"]}
+    assert _models(["runs/a=b"], names) == {"vital": ["runs/a=b"], "wordnet": ["runs/a=b"]}
+    with pytest.raises(UsageError, match="names no model"):
+        _models(["vital="], names)
+
+
+def test_loopback_goes_by_its_own_names_only():
+    assert allowed_hosts("127.0.0.1") == allowed_hosts("localhost") == ("127.0.0.1", "localhost", "[::1]")
+    assert allowed_hosts("::1", ("kb.example",))[-1] == "kb.example"
+    assert allowed_hosts("0.0.0.0") == ()
+    assert allowed_hosts("0.0.0.0", ("kb.example",)) == ("kb.example",)
+
+
+@pytest.mark.parametrize("word", ["", "short", "two words of some length", "häßlich-und-lang-genug", "a" * 15])
+def test_a_token_that_can_be_guessed_is_refused(tmp_path, word):
+    (tmp_path / "token").write_text(word, "utf-8")
+    with pytest.raises(InputError, match="make one with"):
+        read_token(tmp_path / "token")
+
+
+def test_a_token_is_a_word_in_a_file(tmp_path):
+    (tmp_path / "token").write_text("a-word-of-some-length\n")
+    assert read_token(tmp_path / "token") == "a-word-of-some-length"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "Missing option '--kb'"),
+        (["--kb", "{}/none.kb"], 5, "there is no knowledge base"),
+        (["--kb", "{}/cities.kb", "--token-file", "{}/none"], 3, "none"),
+        (["--kb", "{}/cities.kb", "--port", "70000"], 2, "see: wellread serve --help"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(wellread, kbs, arguments, code, message):
+    said = wellread("serve", *(argument.format(kbs[0].parent) for argument in arguments))
+    assert (said.code, len(said.err.strip().splitlines())) == (code, 1)
+    assert message in said.err
+
+
+def test_a_port_that_is_taken_is_told(wellread, kbs, quiet):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        said = wellread("serve", "--kb", kbs[0], "--model", "prior", "--port", taken.getsockname()[1])
+    assert said.code == 2
+    assert "choose another --port" in said.err.splitlines()[-1]
+
+
+def test_without_the_extra_its_name_is_told(wellread, kbs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    said = wellread("serve", "--kb", kbs[0])
+    assert (said.code, "pip install 'wellread[serve]'" in said.err) == (7, True)

@@ -1,0 +1,96 @@
+"""Vectors and attention over HTTP: those that the rooms give."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.serving import asking, engine_of, write_kbs
+from wellread.nn.encoders import load_encoder, load_tokenizer
+from wellread.server.reading import Reading, Vectors
+from wellread.tasks.embedding import Embedder
+from wellread.text import Document
+
+TEXTS = ["who is the mayor of cork", "dora", ""]
+
+
+@pytest.fixture(scope="module")
+def client(encoder, tmp_path_factory):
+    with engine_of(write_kbs(tmp_path_factory.mktemp("kbs")), encoder=encoder) as engine, asking(engine) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def embedder(encoder):
+    return Embedder.build(load_encoder(encoder), load_tokenizer(encoder))
+
+
+@pytest.mark.parametrize("of", ["texts", "words", "pieces"])
+def test_vectors_are_those_of_the_embedder(client, embedder, of):
+    told = client.post("/embed", json={"texts": TEXTS, "of": of, "unit": True}).json()
+    assert (told["dim"], len(told["texts"])) == (embedder.dim, 3)
+    for text, rows in zip(TEXTS, told["texts"], strict=True):
+        offline = list(embedder.embed([Document(text)], of=of, unit=True))
+        assert [row["text"] for row in rows] == [name for some in offline for name in some.names]
+        assert [(row["start"], row["end"]) for row in rows] == [
+            tuple(at) for some in offline for at in some.spans.tolist()
+        ]
+        if rows:
+            found = np.array([row["vector"] for row in rows])
+            np.testing.assert_allclose(found, np.concatenate([some.vectors for some in offline]), atol=1e-5)
+
+
+def test_clients_that_are_read_together_get_their_own(encoder):
+    reading = Reading(encoder)
+    first, second = reading.embed(Vectors("words"), [["cork dora"], ["", "mayor"]])
+    assert [rows.names for rows in first] == [["cork", "dora"]]
+    assert [rows.names for rows in second] == [[], ["mayor"]]
+
+
+def test_words_of_long_texts_are_too_many(client):
+    answer = client.post("/embed", json={"text": "a " * 10_001, "of": "words"})
+    assert (answer.status_code, "at most 20,000 characters" in answer.json()["error"]) == (422, True)
+
+
+def test_attention_is_told_for_a_layer_and_head(client):
+    told = client.post("/explain", json={"text": "who wrote to dora", "maps": [], "layer": 1, "head": 0}).json()
+    assert (told["layers"], told["heads"], told["layer"], told["head"]) == (2, 2, 1, 0)
+    assert told["rows"] == told["columns"] == ["[CLS]", "who", "wrote", "to", "dora", "[SEP]"]
+    np.testing.assert_allclose(np.array(told["without"]).sum(1), 1, atol=1e-3)
+    assert np.array(told["moved"]).shape == (2, 3)
+    pieces = client.post("/explain", json={"text": "dorax", "maps": [], "by": "pieces"}).json()
+    assert len(pieces["rows"]) > 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"text": "a", "layer": 2}, "there is no layer 2"),
+        ({"text": "a", "head": 2}, "there is no head 2"),
+        ({"text": "a", "head": -1}, "there is no head -1"),
+        ({"text": " "}, "the text is empty"),
+        ({"text": "mayor " * 300}, "give a shorter one"),
+        ({"text": "a", "maps": ["moon"]}, "maps"),
+    ],
+)
+def test_what_cannot_be_explained_is_told(client, asked, message):
+    answer = client.post("/explain", json={"maps": [], **asked})
+    assert (answer.status_code, message in answer.json()["error"]) == (422, True)
+
+
+def test_the_view_of_a_form_runs_no_script_but_its_own(client):
+    page = client.post("/explain/page", data={"text": "<script>alert(1)</script>"})
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "sandbox allow-scripts" in page.headers["content-security-policy"]
+    assert "<script>alert" not in page.text
+    wrong = client.post("/explain/page", data={"text": "a", "map_weight": "<b>"})
+    assert (wrong.status_code, "<b>" in wrong.text) == (422, False)
+    assert client.post("/explain/page", content="&".join(f"a{n}=1" for n in range(99))).status_code == 422
+
+
+def test_a_model_that_has_learned_its_maps_is_told_apart(tmp_path, encoder):
+    assert Reading(encoder).plain
+    assert Reading("minilm").plain
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"infusions": [{"kind": "kam"}]}))
+    assert not Reading(str(tmp_path)).plain

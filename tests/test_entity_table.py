@@ -7,8 +7,8 @@ import torch
 from tests.asking import tiny_encoder
 from wellread.errors import UsageError
 from wellread.knowledge.vocabulary import EntityVocabulary
-from wellread.models.entity_table import carry_over, copy_mask, luke_in, start_table
-from wellread.models.luke import LukeConfig
+from wellread.models.entity_table import carry_over, copy_mask, start_table
+from wellread.models.luke import LukeConfig, luke_in
 from wellread.nn.infusion import infuse
 
 

@@ -108,7 +108,7 @@ class LukeReader:
         if passes < 1 or trust < 0:
             raise UsageError(f"passes is {passes} and trust is {trust}; expected 1 or more, and 0 or more")
         self.encoder, self.cutter, self.vocabulary, self.kb = encoder, cutter, vocabulary, kb
-        self.luke: Luke = luke_of(encoder)  # type: ignore[arg-type]
+        self.luke: Luke = luke_of(encoder)
         if self.luke.prediction is None:
             raise UsageError(
                 "this model has no head for entities; take one that was pretrained: wellread pretrain luke"

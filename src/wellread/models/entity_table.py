@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
 
 from wellread.errors import UsageError
 from wellread.knowledge.vocabulary import EntityVocabulary
 from wellread.models.luke import Luke
-from wellread.nn.infusion import InfusedEncoder
 
 _BY_ROW = ("table.weight", "prediction.bias")
 """What has a row, or a number, for each entity."""
-
-
-def luke_in(encoder: PreTrainedModel | InfusedEncoder) -> Luke | None:
-    """An encoder's infusion of entities, if it has one."""
-    infusions: Iterable[object] = getattr(encoder, "infusions", ())
-    return next((part for part in infusions if isinstance(part, Luke)), None)
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, linear
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
@@ -237,10 +237,15 @@ class EntityPrediction(nn.Module):
         return made
 
 
-def luke_of(model: PreTrainedModel) -> Luke:
-    """What an encoder (or one under a head) knows of entities."""
+def luke_in(model: Any) -> Luke | None:
+    """What an encoder (or one under a head) knows of entities, if anything."""
     infusions: Any = getattr(base_of(model), "infusions", ())
-    found = next((part for part in infusions if isinstance(part, Luke)), None)
+    return next((part for part in infusions if isinstance(part, Luke)), None)
+
+
+def luke_of(model: Any) -> Luke:
+    """What an encoder (or one under a head) knows of entities."""
+    found = luke_in(model)
     if found is None:
         raise UsageError("this model knows no entities; infuse it with a LukeConfig")
     return found

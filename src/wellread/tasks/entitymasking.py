@@ -31,8 +31,7 @@ from torch.nn.functional import cross_entropy
 from wellread.errors import UsageError
 from wellread.knowledge.linked import BEGINS, SPECIAL, LinkedWindows, Window
 from wellread.knowledge.vocabulary import EntityVocabulary
-from wellread.models.entity_table import luke_in
-from wellread.models.luke import ENTITIES, EntityPrediction, Luke
+from wellread.models.luke import ENTITIES, EntityPrediction, Luke, luke_in
 from wellread.nn.blockwise import cross_entropy_over_rows, score_rows
 from wellread.nn.packing import Packing
 from wellread.tasks.batches import Lazy, by_length, cut_groups

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,7 +20,7 @@ from wellread.kb.packaged import open_kb
 from wellread.knowledge.annotations import Links
 from wellread.knowledge.entitylending import EntityLender
 from wellread.knowledge.vocabulary import FILE, SPECIAL, EntityVocabulary, Unknown
-from wellread.models.luke import Luke, LukeConfig
+from wellread.models.luke import Luke, LukeConfig, luke_in
 from wellread.nn.encoders import find_encoder
 from wellread.nn.flow import Infusion
 from wellread.nn.infusion import InfusedEncoder
@@ -109,14 +109,9 @@ def keep_entities(recipe: TaskRecipe, infusion: Luke, old: Luke | None) -> None:
     infusion.masks = (vocabulary.mask, vocabulary.mask2)
 
 
-def find_luke(encoder: Any) -> Luke | None:
-    """What takes entities in an encoder, if anything does."""
-    return next((part for part in encoder.infusions if isinstance(part, Luke)), None)
-
-
 def give_masks(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:
     """Tell an encoder that was loaded with its vocabulary which rows are masks."""
-    if (infusion := find_luke(encoder)) is not None:
+    if (infusion := luke_in(encoder)) is not None:
         vocabulary = vocabulary_of(recipe)
         infusion.masks = (vocabulary.mask, vocabulary.mask2)
 

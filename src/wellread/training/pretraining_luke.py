@@ -53,8 +53,8 @@ from wellread.knowledge.linked import LinkedWindows
 from wellread.knowledge.vectors import EntityVectors
 from wellread.knowledge.vocabulary import EntityVocabulary, Unknown
 from wellread.mentions.marked import MarkCutter
-from wellread.models.entity_table import carry_over, copy_mask, luke_in, start_table
-from wellread.models.luke import Luke, LukeConfig
+from wellread.models.entity_table import carry_over, copy_mask, start_table
+from wellread.models.luke import Luke, LukeConfig, luke_in
 from wellread.nn.encoders import find_encoder, load_encoder, load_tokenizer, silence
 from wellread.nn.infusion import InfusedEncoder, infuse
 from wellread.tasks.entitymasking import EntityMasking, EntityMaskingLearner

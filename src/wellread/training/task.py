@@ -24,14 +24,14 @@ from wellread.files import storage
 from wellread.knowledge.lending import Lenders, Lends
 from wellread.knowledge.maps import Lender
 from wellread.mentions.segments import Segmenter
-from wellread.models.luke import Luke
+from wellread.models.luke import Luke, luke_in
 from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, merge_adapters, silence
 from wellread.nn.flow import Infusion
 from wellread.nn.infusion import InfusedEncoder, infuse
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.task import Reader, Task, check_room
 from wellread.text import Document
-from wellread.training.entities import build_entities, find_luke, give_masks, keep_entities, luke_config, vocabulary_of
+from wellread.training.entities import build_entities, give_masks, keep_entities, luke_config, vocabulary_of
 from wellread.training.kinds import Facts
 from wellread.training.loop import find_crew, seed_all, train
 from wellread.training.offering import build_offers, give_tables, keep_learned, layers_of, learned_in
@@ -100,7 +100,7 @@ def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
     before = learned_in(encoder)
     infuse(encoder, infusions_of(recipe, before))
     keep_learned(cast(InfusedEncoder, encoder), before)
-    made = find_luke(encoder)
+    made = luke_in(encoder)
     if made is not None:
         keep_entities(recipe, made, cast(Luke | None, before.get("luke")))
     if lost := sorted(before.keys() - learned_in(encoder).keys()):

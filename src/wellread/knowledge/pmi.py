@@ -7,7 +7,6 @@ pair stays if it is among the nearest of either word, so that relevance is the s
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,19 +36,7 @@ Rows = tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.float32]]
 """Neighbours, in how many events both are, relevance."""
 Filled = tuple[NDArray[np.uint32], NDArray[np.int64]]
 """Neighbours, and as one number in how many events both are and relevance."""
-_COLUMNS: dict[str, type[np.generic]] = {"neighbours": np.uint32, "together": np.uint32, "scores": np.float32}
-"""What a table says of each row's entries."""
 Made = TypeVar("Made")
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """Some of the rows that are filled together."""
-
-    rows: slice
-    """Their words."""
-    entries: slice
-    """Where theirs lie among the entries that are filled."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +131,7 @@ def build_table(
         value = counted.npmi(left, right, together) if measure == "npmi" else counted.pmi(left, right, together) / z
         return value.astype(np.float32)
 
-    filler = _Filler(kept, scores, degrees, memory, work, threads)
+    filler = _Filler(kept, scores, degrees, memory, work)
     if neighbours and int(degrees.max()) > neighbours:
         tell("the nearest neighbours")
         filler.keep_nearest(neighbours)
@@ -204,9 +191,8 @@ class _Filler:
         degrees: NDArray[np.int64],
         memory: int,
         work: Path,
-        threads: int,
     ) -> None:
-        self.kept, self.scores, self.degrees, self.work, self.threads = kept, scores, degrees, work, threads
+        self.kept, self.scores, self.degrees, self.work = kept, scores, degrees, work
         self._floors: NDArray[np.float32] | None = None
         """Of each word, the relevance of its last neighbour that counts; ties with it stay."""
         self._ranges = list(_ranges(degrees, max(1, memory // 2 // _BYTES_AN_ENTRY)))
@@ -215,32 +201,14 @@ class _Filler:
     def keep_nearest(self, most: int) -> None:
         """From here on only pairs among the `most` nearest of either word."""
         floors = np.zeros(len(self.degrees), np.float32)
-
-        def find(share: _Share) -> None:
-            degrees = self.degrees[share.rows]
-            stops = np.cumsum(degrees) + share.entries.start
-            for row in np.flatnonzero(degrees > most):
-                degree = degrees[row]
-                of_row = scores[stops[row] - degree : stops[row]]
-                floors[share.rows.start + row] = np.partition(of_row, degree - most)[degree - most]
-
         for begin, end in self._ranges:
             scores = _scores_of(self._fill(begin, end)[1])
-            for _ in self._side_by_side(find, begin, end):
-                pass
+            stops = np.cumsum(self.degrees[begin:end])
+            for row in np.flatnonzero(self.degrees[begin:end] > most):
+                degree = self.degrees[begin + row]
+                of_row = scores[stops[row] - degree : stops[row]]
+                floors[begin + row] = np.partition(of_row, degree - most)[degree - most]
         self._floors = floors
-
-    def _side_by_side(self, work: Callable[[_Share], Made], begin: int, end: int) -> Iterator[Made]:
-        """What work makes of the rows of some words, a few of them on every thread."""
-        stops = np.append(0, np.cumsum(self.degrees[begin:end]))
-        cuts = np.searchsorted(stops, np.linspace(0, stops[-1], 4 * self.threads + 1))
-        cuts[-1] = end - begin
-        shares = [
-            _Share(slice(begin + low, begin + high), slice(stops[low], stops[high]))
-            for low, high in itertools.pairwise(np.unique(cuts).tolist())
-        ]
-        with ThreadPoolExecutor(self.threads) as pool:
-            yield from pool.map(work, shares)
 
     def _fill(self, begin: int, end: int) -> Filled:
         """The rows of some words, one behind the other: neighbours, and what is told of each; filled once.
@@ -293,50 +261,40 @@ class _Filler:
         those = csr_array((told[here], columns[here] - np.int32(begin), passed[starts]), shape=(height, end - begin))
         return those.tocsc(), block, first
 
-    def _final(self, begin: int, end: int) -> tuple[NDArray[np.int64], list[Rows]]:
-        """The rows without what is not among the nearest, in parts, and how long each row is now."""
-        all_neighbours, all_told = self._fill(begin, end)
-
-        def cut(share: _Share) -> tuple[NDArray[np.int64], Rows]:
-            neighbours, told = all_neighbours[share.entries], all_told[share.entries]
-            degrees = self.degrees[share.rows]
-            if self._floors is not None:
-                scores = _scores_of(told)
-                dropped = scores < self._floors[neighbours]
-                dropped &= scores < np.repeat(self._floors[share.rows], degrees)
-                rows = np.searchsorted(np.cumsum(degrees), np.flatnonzero(dropped), "right")
-                degrees = degrees - np.bincount(rows, minlength=len(degrees))
-                neighbours, told = neighbours[~dropped], told[~dropped]
-            return degrees, (neighbours, told.view(np.uint32)[::2].copy(), _scores_of(told).copy())
-
-        degrees, parts = zip(*self._side_by_side(cut, begin, end), strict=True)
-        return np.concatenate(degrees), list(parts)
+    def _final(self, begin: int, end: int) -> tuple[NDArray[np.int64], Rows]:
+        """The rows without what is not among the nearest, and how long each is now."""
+        neighbours, told = self._fill(begin, end)
+        degrees = self.degrees[begin:end]
+        if self._floors is not None:
+            scores = _scores_of(told)
+            dropped = scores < self._floors[neighbours]
+            dropped &= scores < np.repeat(self._floors[begin:end], degrees)
+            rows = np.searchsorted(np.cumsum(degrees), np.flatnonzero(dropped), "right")
+            degrees = degrees - np.bincount(rows, minlength=end - begin)
+            neighbours, told = neighbours[~dropped], told[~dropped]
+        return degrees, (neighbours, told.view(np.uint32)[::2], _scores_of(told))
 
     def arrays(self) -> dict[str, NDArray[Any] | Blocks]:
         """The arrays of all rows; what does not fit in memory goes over files."""
-        files: list[Path] = []
-        all_degrees: list[NDArray[np.int64]] = []
-        parts: list[Rows] = []
+        names = ("neighbours", "together", "scores")
+        if len(self._ranges) == 1:
+            degrees, rows = self._final(*self._ranges[0])
+            return {"starts": np.append(0, np.cumsum(degrees)), **dict(zip(names, rows, strict=True))}
+        files, all_degrees = [], []
         for number, some in enumerate(self._ranges):
-            degrees, parts = self._final(*some)
+            degrees, rows = self._final(*some)
             all_degrees.append(degrees)
-            if len(self._ranges) > 1:
-                files.append(self.work / f"rows-{number:06d}.safetensors")
-                save_arrays(files[-1], _columns(parts, int(degrees.sum())), {})
+            files.append(self.work / f"rows-{number:06d}.safetensors")
+            save_arrays(files[-1], dict(zip(names, rows, strict=True)), {})
         starts = np.append(0, np.cumsum(np.concatenate(all_degrees)))
-        count = int(starts[-1])
-        if not files:
-            return {"starts": starts, **_columns(parts, count)}
-        return {"starts": starts} | {
-            name: Blocks(dtype, (count,), _parts(files, name)) for name, dtype in _COLUMNS.items()
+        dtypes: tuple[type[np.generic], ...] = (np.uint32, np.uint32, np.float32)
+        return {
+            "starts": starts,
+            **{
+                name: Blocks(dtype, (int(starts[-1]),), _parts(files, name))
+                for name, dtype in zip(names, dtypes, strict=True)
+            },
         }
-
-
-def _columns(parts: Sequence[Rows], count: int) -> dict[str, NDArray[Any] | Blocks]:
-    return {
-        name: Blocks(dtype, (count,), iter([part[place] for part in parts]))
-        for place, (name, dtype) in enumerate(_COLUMNS.items())
-    }
 
 
 def _scores_of(told: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -19,6 +19,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SLOW = ("README.md", "embed.md")
+"""Pages whose blocks take the longest."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -27,7 +29,11 @@ def blocks(page, language):
 
 
 def with_blocks(language):
-    return [pytest.param(page, id=page.name) for page in PAGES if blocks(page, language)]
+    return [
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW else [])
+        for page in PAGES
+        if blocks(page, language)
+    ]
 
 
 @pytest.fixture

@@ -316,6 +316,7 @@ def test_a_page_beyond_the_limits_of_the_xml_parser_is_only_skipped(tmp_path):
     assert tally.skipped == {"page of more than 2,097,152 characters": 1}
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_pages(tmp_path):
     def peak(pages: int) -> int:
         path = tmp_path / f"{pages}.xml.gz"

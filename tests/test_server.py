@@ -62,7 +62,7 @@ def test_layers_threshold_and_candidates_are_chosen(client):
         ({}, "give either text or texts"),
         ({"text": "a", "texts": ["b"]}, "give either text or texts"),
         ({"texts": []}, "texts"),
-        ({"text": "a", "treshold": 1}, "treshold"),
+        ({"text": "a", "treshold": 1}, "treshold is no field of this request; /openapi.json names them"),
         ({"text": "a", "threshold": 2}, "threshold"),
         ({"text": "a", "kb": "moon"}, "there is no knowledge base 'moon' here; choose cities, words"),
         ({"text": "a", "kb": []}, "there is no knowledge base in kb"),

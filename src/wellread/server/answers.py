@@ -83,5 +83,6 @@ def told_of(errors: Any) -> str:
     parts = []
     for error in list(errors)[:3]:
         place = ".".join(str(part) for part in error["loc"] if part != "body")
-        parts.append(f"{place}: {error['msg']}" if place else str(error["msg"]))
+        why = "is no field of this request; /openapi.json names them" if error["type"] == "extra_forbidden" else None
+        parts.append(f"{place} {why}" if why else f"{place}: {error['msg']}" if place else str(error["msg"]))
     return "; ".join(parts).encode("utf-8", "replace").decode()

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 from tests.asking import TOKENIZER
+from tests.learned import moved, weights
 from tests.pretraining import SIZES, with_senses, write_recipe
 from wellread import config
 from wellread.errors import InputError, UsageError
@@ -49,14 +50,6 @@ def whole(tmp_path_factory):
         recipe = write_recipe(folder)
         scores = pretrain(recipe, folder / "run")
     return recipe, folder / "run", scores
-
-
-def weights(model):
-    return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
-
-
-def moved(model, before):
-    return {name for name, weight in weights(model).items() if not torch.equal(weight, before[name])}
 
 
 def test_the_first_stage_moves_the_linker_alone_and_then_sets_the_way_back(recipe, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
+from tests.learned import moved, weights
 from tests.pretraining import CITIES, LINES, NAMED, write_encoder, write_names
 from wellread import config
 from wellread.errors import InputError, UsageError
@@ -68,14 +69,6 @@ def whole(tmp_path_factory):
         recipe = write_recipe(folder)
         scores = pretrain_luke(recipe, folder / "run")
     return recipe, folder / "run", scores
-
-
-def weights(model):
-    return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
-
-
-def moved(model, before):
-    return {name for name, weight in weights(model).items() if not torch.equal(weight, before[name])}
 
 
 def test_the_first_stage_moves_what_is_new_alone(recipe, tmp_path):

@@ -1,0 +1,11 @@
+"""What tests of training look at: the weights of a model, and which of them have moved."""
+
+import torch
+
+
+def weights(model):
+    return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+
+
+def moved(model, before):
+    return {name for name, weight in weights(model).items() if not torch.equal(weight, before[name])}

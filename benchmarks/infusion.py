@@ -3,14 +3,15 @@
 Bars, as multiples of the plain encoder's time at equal lengths: KAM with 4 maps ≤ 1.05 forward at up to 64 pieces, 1.10
 at 128, 1.20 at 256; with 8 auxiliary pieces ≤ 1.12, 1.15, 1.25; a training step ≤ 1.10 up to 128 pieces; nothing
 infused ≤ 1. Where lengths lie between 50 and 100 % of the longest, nothing infused is ≥ 1.2 × as fast. The encoder is
-BERT-base with random weights, six of its layers (two in a quick run). In every round all contenders take turns, in an
-order that is drawn anew; each figure is the median over rounds of the ratio of processor times of one thread to the
-plain encoder's in the same round. The plain encoder takes two turns: how far its ratio to itself lies from 1 is the
-noise of the measure.
+BERT-base with random weights, six of its layers for 8 texts, two for 32 and in a quick run. In every round all
+contenders take turns, in an order that is drawn anew; each figure is the median over rounds of the ratio of processor
+times of one thread to the plain encoder's in the same round. The plain encoder takes two turns: how far its ratio to
+itself lies from 1 is the noise of the measure. `--texts 8` or `--texts 32` runs a half of it; each takes half an hour.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import random
 import statistics
@@ -30,6 +31,8 @@ from wellread.nn.infusion import infuse
 
 _MAPS = ("entity", "phrase", "correlation", "graph")
 _TERMS = 8
+_LAYERS = {8: 6, 32: 2}
+"""Layers of the encoder, by how many texts it reads at once."""
 _FORWARD = {32: 1.05, 64: 1.05, 128: 1.10, 256: 1.20}
 _WITH_TERMS = {32: 1.12, 64: 1.12, 128: 1.15, 256: 1.25}
 _TRAINING = {32: 1.10, 64: 1.10, 128: 1.10}
@@ -38,15 +41,18 @@ _AGAIN = "plain again"
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    options = arguments(__doc__, given)
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--texts", type=int, nargs="+", choices=tuple(_LAYERS), default=list(_LAYERS))
+    own, rest = parser.parse_known_args(given)
+    options = arguments(__doc__, rest)
     report = Report("infusion", options.quick)
     torch.set_num_threads(1)
     logging.set_verbosity_error()
-    models = _models(2 if options.quick else 6)
-    report.about = {"encoder": f"BERT-base, {models['plain'].config.num_hidden_layers} layers, random weights"}
-    lengths, batches = ((32, 64), (8,)) if options.quick else (tuple(_FORWARD), (8, 32))
-    for texts in batches:
-        for length in lengths:
+    for texts in own.texts[:1] if options.quick else own.texts:
+        layers = 2 if options.quick else _LAYERS[texts]
+        models = _models(layers)
+        report.about[f"encoder of {texts} texts"] = f"BERT-base, {layers} layers, random weights"
+        for length in tuple(_FORWARD)[:2] if options.quick else _FORWARD:
             rounds = 2 if options.quick else max(9, 8192 // (texts * length))
             _even(report, models, texts, length, rounds)
             _uneven(report, models, texts, length, rounds)

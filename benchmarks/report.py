@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class Report:
             if isinstance(value, int | float) and not self.quick:
                 row["met"] = value <= at_most if at_most is not None else value >= (at_least or 0)
         self.rows.append(row)
+        print(f"{self.name}: {what}: {_shown(value)} {unit}".rstrip(), file=sys.stderr, flush=True)
 
     def show(self) -> int:
         """Print table and JSON; the exit code is 0 even when a bar is missed: a busy machine is not an error."""

@@ -300,6 +300,20 @@ def test_what_is_new_is_projected_if_its_vectors_can_be_had(own, encoder, capsys
     assert capsys.readouterr().err == ""
 
 
+def test_the_encoder_of_what_is_new_is_loaded_once(own, encoder, monkeypatch, capsys):
+    loaded = []
+    monkeypatch.setattr("wellread.linker.entities.fingerprint_of", lambda config: Hashing.fingerprint)
+    monkeypatch.setattr("wellread.linker.entities.EntityTower.load", lambda config: loaded.append(config) or Hashing())
+    small(own, own / "small", encoder, base=encoder, fingerprint=Hashing.fingerprint)
+    shutil.rmtree(own / "senses.kb.vectors")
+    with load(own, "small") as linker:
+        for name in ("oak", "elm"):
+            linker.kb.add(Entity(name, name, "a tree", "n", 1, {name: 1}))
+            assert [link.entity for link in linker.link(f"the {name}").links] == [name]
+    assert len(loaded) == 1
+    assert capsys.readouterr().err == ""
+
+
 def test_a_linker_with_vectors_follows_the_kb_as_far_as_these_do(own, capsys, monkeypatch):
     with load(own) as linker:
         first = linker.score("the old bank")

@@ -21,11 +21,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk, Scheme, chunks_of, split_tag, tags_of
-from wellread.files import decode, read_lines, told, write_atomically
+from wellread.files import decode, make_or_tell, read_lines, told, write_atomically
 from wellread.kb.names import split
 from wellread.tasks.splits import split_by
 from wellread.text import short
@@ -88,17 +89,11 @@ def read_conll(
             yield from _together(document or [])
             document = []
             continue
-        try:
-            sentence = _sentence(path, number, rows, columns)
-        except InputError as error:
-            if skipped is None:
-                raise
-            skipped.append(str(error))
-            continue
+        found = make_or_tell(partial(_sentence, path, number, rows, columns), skipped)
         if document is None:
-            yield sentence
+            yield from found
         else:
-            document.append(sentence)
+            document += found
     yield from _together(document or [])
 
 

@@ -22,13 +22,14 @@ from benchmarks import (
     opening,
     pretraining,
     reading,
+    senses,
     serving,
 )
 
 
 def main() -> int:
     """The first exit code that is not 0, else 0."""
-    rooms = (matching, opening, building, indexing, encoding, reading, linking, accuracy)
+    rooms = (matching, opening, building, indexing, encoding, reading, senses, linking, accuracy)
     more = (counting, maps, infusion, candidates, kar, luke, pretraining, graph, serving, faults)
     codes = [benchmark.main(sys.argv[1:]) for benchmark in (*rooms, *more)]
     return next((code for code in codes if code), 0)

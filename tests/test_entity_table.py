@@ -7,7 +7,7 @@ import torch
 from tests.asking import tiny_encoder
 from wellread.errors import UsageError
 from wellread.knowledge.vocabulary import EntityVocabulary
-from wellread.models.entity_table import carry_over, copy_mask, start_table
+from wellread.models.entity_table import carry_over, copy_mask, same_rows, start_table
 from wellread.models.luke import LukeConfig, luke_in
 from wellread.nn.infusion import infuse
 
@@ -51,6 +51,21 @@ def test_a_table_that_does_not_fit_is_refused():
     other = luke_in(infuse(tiny_encoder(), [LukeConfig(entities=6, dim=4)]))
     with pytest.raises(UsageError, match="rows of 8 numbers; set dim = 8"):
         carry_over(other, luke())
+
+
+def test_rows_are_taken_over_by_their_names():
+    theirs = EntityVocabulary.of_ids(["a", "b", "c"])
+    ours = EntityVocabulary.of_ids(["c", "x", "a"])
+    old, made = luke(len(theirs), predicts=True), luke(len(ours), seed=1, predicts=True)
+    before = made.table.weight.detach().clone()
+    assert carry_over(made, old, same_rows(ours, theirs)) == []
+    for name, row in ours.row_of.items():
+        expected = old.table.weight[theirs.row_of[name]] if name in theirs else before[row]
+        assert torch.equal(made.table.weight[row], expected), name
+    assert torch.equal(made.prediction.bias[4], old.prediction.bias[6])
+    alone = EntityVocabulary({"[PAD]": 0, "[UNK]": 1, "[MASK]": 2, "a": 3})
+    assert same_rows(ours, alone).tolist() == [[0, 0], [1, 1], [2, 2], [6, 3], [3, 2]]
+    assert carry_over(luke(4), luke(9), same_rows(EntityVocabulary.of_ids(()), theirs)) == []
 
 
 def test_some_rows_start_from_vectors():

@@ -10,17 +10,18 @@ from tests.tasking import SCHEDULE, recipes
 from tests.test_task_cloze import QUESTIONS, as_record
 from tests.tiny import PEOPLE, PLACES
 from wellread.errors import UsageError
+from wellread.evaluation.chunks import Chunk
 from wellread.knowledge.vocabulary import EntityVocabulary
 from wellread.models.luke import LukeConfig, luke_of
 from wellread.nn.encoders import load_encoder, load_tokenizer, silence
 from wellread.nn.infusion import infuse
 from wellread.pictures import plots
 from wellread.tasks.conll import Columns, read_conll
-from wellread.tasks.ner import NerOptions
+from wellread.tasks.ner import Found, NerOptions
 from wellread.training.entities import LukeOptions
 from wellread.training.recipe import Data, EncoderOptions, TaskRecipe
 from wellread.training.task import build_learner, load_task, train_task
-from wellread.training.tasks import read_examples, read_parts
+from wellread.training.tasks import find_kind, read_examples, read_parts
 
 SAID = [f"{one} B-person\nwas O\nborn O\nnear O\n{two} B-place\n" for one, two in zip(PEOPLE, PLACES, strict=True)]
 
@@ -62,6 +63,32 @@ def test_a_file_of_columns_leads_to_a_model_that_finds_names(encoder, tmp_path):
         for one, some in zip(sentences, chosen, strict=True)
     ]
     assert told == words
+
+
+def test_names_in_characters_lead_there_too_and_none_is_lost(encoder, tmp_path, capsys):
+    texts = [f"{one} was born near {two}s" for one, two in zip(PEOPLE, PLACES, strict=True)]
+    lines = [
+        {"text": text, "mentions": [[0, len(one), "person"], [text.index(two), text.index(two) + len(two), "place"]]}
+        for text, one, two in zip(texts, PEOPLE, PLACES, strict=True)
+    ]
+    (tmp_path / "train").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    schedule = replace(SCHEDULE, steps=2, evaluate_every=1)
+    made = recipe("ner", tmp_path / "train", encoder, schedule=schedule)
+    train_task(made, tmp_path / "run")
+    assert f"{len(texts)} of {2 * len(texts)} names begin or end within a word" in capsys.readouterr().err
+    model = load_task(tmp_path / "run")
+    assert model.facts == {"labels": ["person"]}
+    sentences = model.read(tmp_path / "train")
+    right = [[[Found(0.0, Chunk(0, 1, "person"), 0, 1)]] for _ in sentences]
+    assert model.score(sentences, right) == pytest.approx(
+        {"f1": 2 / 3, "precision": 1, "recall": 0.5, "f1_person": 1, "f1_place": 0}
+    )
+    model.write(tmp_path / "told.jsonl", sentences, right)
+    assert [len(one.chunks) for one in model.read(tmp_path / "told.jsonl")] == [1] * len(texts)
+    with pytest.raises(UsageError, match="write to a file named"):
+        model.write(tmp_path / "told.conll", sentences, right)
+    wide = replace(made, ner=NerOptions(borders="widen"))
+    assert find_kind("ner").facts(wide) == {"labels": ["person", "place"]}
 
 
 def test_a_file_of_cloze_questions_leads_to_predictions(encoder, tmp_path):

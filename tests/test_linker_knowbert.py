@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import time
+from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -300,6 +303,20 @@ def test_what_is_new_is_projected_if_its_vectors_can_be_had(own, encoder, capsys
     assert capsys.readouterr().err == ""
 
 
+def test_the_encoder_of_what_is_new_is_loaded_once(own, encoder, monkeypatch, capsys):
+    loaded = []
+    monkeypatch.setattr("wellread.linker.entities.fingerprint_of", lambda config: Hashing.fingerprint)
+    monkeypatch.setattr("wellread.linker.entities.EntityTower.load", lambda config: loaded.append(config) or Hashing())
+    small(own, own / "small", encoder, base=encoder, fingerprint=Hashing.fingerprint)
+    shutil.rmtree(own / "senses.kb.vectors")
+    with load(own, "small") as linker:
+        for name in ("oak", "elm"):
+            linker.kb.add(Entity(name, name, "a tree", "n", 1, {name: 1}))
+            assert [link.entity for link in linker.link(f"the {name}").links] == [name]
+    assert len(loaded) == 1
+    assert capsys.readouterr().err == ""
+
+
 def test_a_linker_with_vectors_follows_the_kb_as_far_as_these_do(own, capsys, monkeypatch):
     with load(own) as linker:
         first = linker.score("the old bank")
@@ -338,7 +355,8 @@ class Verbs:
             for word, kind in (("old", 2), ("bank", 1), ("river", -2))
             if word in text
         ]
-        return Tagging(*(np.array(column) for column in zip(*sorted(words), strict=True)))
+        places, ends, kinds = np.array(sorted(words), np.int64).reshape(-1, 3).T
+        return Tagging(places, ends, kinds.astype(np.int8))
 
 
 def test_words_keep_to_their_part_of_speech(home):
@@ -348,6 +366,73 @@ def test_words_keep_to_their_part_of_speech(home):
         found = chances(scored)
     assert {span: set(some) for span, some in found.items()} == {(4, 7): {"aged", "past"}, (8, 12): {"tilt"}}
     assert found[8, 12]["tilt"] == pytest.approx(1)
+
+
+class Late(Verbs):
+    """A tagger who is ready when all has been read."""
+
+    def tag(self, texts):
+        time.sleep(0.1)
+        return super().tag(texts)
+
+
+@pytest.mark.parametrize("windows", [False, True], ids=["sentences", "windows"])
+def test_tags_that_come_early_or_late_make_no_difference(home, windows, monkeypatch):
+    texts = [TEXT, "", "nothing here is known", "the bank", " ".join(["the old bank near the river"] * 9)]
+    parts = parts_of(home)
+    parts = replace(parts, settings=replace(parts.settings, sentences=0 if windows else 1, width=24))
+    monkeypatch.setattr(knowbert, "_PIECES", 40)
+    with KnowledgeBase.open(home / "senses.kb") as kb:
+        late = KnowBertReader(parts, kb, tags=Late(), precision="fp32")
+        early = KnowBertReader(parts, kb, tags=Verbs(), precision="fp32")
+        monkeypatch.setattr(early, "_tagged", lambda texts: nullcontext(ready(early.tagger.tag(texts))))
+        for some in (texts, texts[::-1], texts[:1], texts[4:]):
+            assert [list(chances(one).items()) for one in late.score_many(some)] == [
+                list(chances(one).items()) for one in early.score_many(some)
+            ]
+        alone = [chances(early.score_many([text])[0]) for text in texts]
+        for found, expected in zip(late.score_many(texts), alone, strict=True):
+            assert_same(chances(found), expected)
+        assert next(map(len, late.cutter.cut(texts[4:]))) > 1 or not windows
+
+
+def ready(tagging):
+    future = Future()
+    future.set_result(tagging)
+    return future
+
+
+def test_what_mentions_are_like_does_not_depend_on_their_candidates(home):
+    text = "the old bank near the river bank"
+    with load(home) as linker:
+        reader = linker.reader
+        reader.score_many([text])
+        ((stretch,),) = reader.cutter.cut([text], words=False)
+        offers = {name: some.told() for name, some in reader._lender.offers([stretch.input]).items()}
+        told = {name: {key: torch.from_numpy(part) for key, part in some.items()} for name, some in offers.items()}
+        mine = told["senses"]
+        kept = torch.arange(mine["entities"].shape[1]) == 0
+        left = mine | {"entities": torch.where(kept, mine["entities"], -1), "priors": mine["priors"] * kept}
+        asked = torch.from_numpy(stretch.input.ids), Packing.of([len(stretch)])
+        with torch.inference_mode():
+            later = reader._score(*asked, told)(left)
+            at_once = reader._score(*asked, {"senses": left})(left)
+        assert torch.equal(later, at_once)
+        assert (later[:, 1:] == float("-inf")).all()
+
+
+def test_a_tagger_that_fails_says_so_and_the_next_text_is_read(home):
+    class Failing(Verbs):
+        def tag(self, texts):
+            if "bank" in texts[0]:
+                raise InputError("no tags for this")
+            return super().tag(texts)
+
+    with KnowledgeBase.open(home / "senses.kb") as kb:
+        reader = KnowBertReader(parts_of(home), kb, tags=Failing(), precision="fp32")
+        with pytest.raises(InputError, match="no tags for this"):
+            reader.score_many(["the old bank"])
+        assert chances(reader.score_many(["the old"])[0]).keys() == {(4, 7)}
 
 
 def test_a_tag_that_fits_no_candidate_is_not_believed():
@@ -377,6 +462,46 @@ def test_spacy_tells_parts_of_speech(monkeypatch):
         (18, "n"),
     ]
     assert (2, 301) in [place[:2] for place in said]
+
+
+def test_rules_that_were_asked_before_answer_the_same():
+    from wellread.assets import is_cached
+    from wellread.linker.tagging import Tagger
+
+    if not is_cached("spacy-en"):
+        pytest.skip("spaCy's model is not there; run: make assets")
+    texts = [
+        "There is nothing that he'd have done, isn't there? It's gonna rain; let's go.",
+        "That these things (which ones?) don't matter to them: 3 of 4 said so .\n\n  And to whom?",
+        "Whoever has been there will've seen the old U.S. leader's leaves leave -- again.",
+    ]
+    fast, slow = Tagger(), Tagger()
+    slow._rules = None
+    slow._disabled.remove("attribute_ruler")
+    for some in (texts, texts, texts[::-1]):
+        found, expected = fast.tag(some), slow.tag(some)
+        for name in Tagging.__slots__:
+            assert np.array_equal(getattr(found, name), getattr(expected, name))
+    assert len(set(found.kinds.tolist())) == 5
+
+
+@pytest.mark.parametrize(
+    ("pattern", "attrs", "alone"),
+    [
+        ([{"TAG": "NN"}], {"POS": "NOUN"}, True),
+        ([{"TAG": "NN", "LOWER": {"IN": ["a"]}}], {"POS": "NOUN"}, True),
+        ([{"LOWER": "gon"}, {"LOWER": "na"}], {"LEMMA": "go"}, True),
+        ([{"LOWER": "gon"}, {"LOWER": "na"}], {"POS": "VERB"}, False),
+        ([{"DEP": "expl"}, {"LOWER": "is"}], {"POS": "VERB"}, True),
+        ([{"DEP": ""}, {"LOWER": "is"}], {"POS": "VERB"}, False),
+        ([{"TAG": "NN", "OP": "+"}], {"POS": "NOUN"}, False),
+        ([{"ENT_TYPE": "ORG"}], {"POS": "PROPN"}, False),
+    ],
+)
+def test_rules_are_remembered_only_where_a_word_alone_decides(pattern, attrs, alone):
+    from wellread.linker.tagging import asks_words_alone
+
+    assert asks_words_alone([{"patterns": [pattern], "attrs": attrs, "index": 0}]) is alone
 
 
 def test_below_the_threshold_nothing_is_meant(own, encoder):

@@ -18,7 +18,7 @@ from wellread.models.luke import LukeConfig, luke_of
 from wellread.nn.encoders import load_encoder, silence
 from wellread.nn.infusion import infuse
 from wellread.nn.packing import Packing
-from wellread.text import Mention
+from wellread.text import Document, Mention
 
 MORE = [
     *ENTITIES,
@@ -115,6 +115,20 @@ def test_globally_the_surest_is_linked_first_and_the_others_in_its_light(kb, fol
         [text]
     )
     assert not np.allclose(np.exp(local[0].entity_log_p), np.exp(reader.score_many([text])[0].entity_log_p))
+
+
+def test_the_order_is_an_option_of_the_verb(kb, folder, wellread):
+    text = "mercury wrote to cork"
+    told = {
+        order: wellread("link", "--kb", kb.path, "--model", folder, *options, "--trust", 0, "--format", "json", text)
+        for order, options in {"usual": (), "global": ("--order", "global"), "local": ("--order", "local")}.items()
+    }
+    assert {result.code for result in told.values()} == {0}
+    assert told["usual"].out == told["global"].out
+    for order in ("global", "local"):
+        with Linker.load(kb.path, folder, order=order, trust=0.0) as linker:
+            assert Document.from_json(told[order].out) == linker.link(text)
+    assert told["local"].out != told["global"].out
 
 
 def test_texts_of_any_length_lose_no_mention_and_neighbours_have_no_say(kb, folder):

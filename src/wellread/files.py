@@ -15,7 +15,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, Protocol, TypeVar, cast
 
 from wellread.errors import InputError, StorageError, WellreadError
 
@@ -29,6 +29,7 @@ _ARCHIVES: tuple[tuple[bytes, Callable[[IO[bytes]], io.BufferedIOBase]], ...] = 
 BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
 """What reading a truncated or damaged file raises, whatever its compression."""
 _CHUNK = 1 << 20
+_T = TypeVar("_T")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (
@@ -120,6 +121,22 @@ def read_text(path: str | Path) -> str:
         except BROKEN as error:
             raise InputError(f"{told(path)} is truncated or damaged: {error}; fetch or copy it again") from error
     return decode(data, told(path))
+
+
+def make_or_tell(make: Callable[[], _T], skipped: list[str] | None, where: str = "") -> Iterator[_T]:
+    """What is made of a part of a file; nothing where that is broken (`InputError`).
+
+    Then `skipped` gets the message, with the place where it stands; where there is no such list it is raised.
+    """
+    try:
+        made = make()
+    except InputError as error:
+        message = f"{where}: {error}" if where else str(error)
+        if skipped is None:
+            raise InputError(message) from error
+        skipped.append(message)
+    else:
+        yield made
 
 
 def decode(data: bytes, where: str) -> str:

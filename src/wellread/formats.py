@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import quote, unquote
 
 from wellread.errors import InputError, UsageError
-from wellread.files import decode, read_lines, read_text, told
+from wellread.files import decode, make_or_tell, read_lines, read_text, told
 from wellread.text import Document, Link
 
 Format = Literal["jsonl", "aida", "nif"]
@@ -76,14 +76,7 @@ def read_linked(
 
 def _made(drafts: Iterator[Draft], skipped: list[str] | None) -> Iterator[Document]:
     for draft in drafts:
-        try:
-            document = draft()
-        except InputError as error:
-            if skipped is None:
-                raise
-            skipped.append(str(error))
-        else:
-            yield document
+        yield from make_or_tell(draft, skipped)
 
 
 def _check_ids(ids: str | None, allowed: tuple[str, ...], why: str) -> None:

@@ -33,8 +33,9 @@ _MOST_ROWS = 500
     "models",
     multiple=True,
     metavar="[KB=]MODEL",
-    help="elq (finds what is named), knowbert (the meaning of every word), prior (names alone), or a folder; of one KB "
-    "by its name, or of all.  [default: auto: knowbert for WordNet if there is one, else prior; elq for others]",
+    help="elq (finds what is named), knowbert (the meaning of every word), prior (names alone), or a folder (LUKE is "
+    "one); of one KB by its name, or of all.  [default: auto: knowbert for WordNet if there is one, else "
+    "prior; elq for others]",
 )
 @click.option(
     "--threshold",
@@ -43,10 +44,8 @@ _MOST_ROWS = 500
     help="Leave out weaker links.  [default: the model's best]",
 )
 @click.option("--overlaps", type=click.Choice(["longest", "all"]), default="longest", show_default=True)
-@click.option(
-    "--kind", "kinds", multiple=True, help="elq, knowbert: link only to entities of this kind; may be repeated."
-)
-@click.option("--among", help="elq, knowbert: link only to the entities whose ids are in this file, one a line.")
+@click.option("--kind", "kinds", multiple=True, help="Not prior: link only to entities of this kind; may be repeated.")
+@click.option("--among", help="Not prior: link only to the entities whose ids are in this file, one a line.")
 @click.option(
     "--tags",
     type=click.Choice(["auto", "spacy", "none"]),
@@ -58,7 +57,15 @@ _MOST_ROWS = 500
     "--trust",
     type=float,
     callback=refuse_nan,
-    help="elq: how much a name of the KB counts; 0 as learned, 4 nearly always.  [default: the model's]",
+    help="elq: how much a name of the KB counts; 0 as learned, 4 nearly always; LUKE: how much the prior counts; 0 not "
+    "at all.  [default: the model's; LUKE: 1]",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["global", "local"]),
+    default="global",
+    show_default=True,
+    help="LUKE: link the surest mention first and the others in its light, or each by itself (faster).",
 )
 @click.option("--no-nil", is_flag=True, help="elq: do not tell mentions of what the KB does not hold.")
 @reading_options
@@ -129,6 +136,7 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
         "precision": given["precision"],
         "nil": False if given["no_nil"] else None,
         "tags": given["tags"],
+        "order": given["order"],
         "overlaps": "keep" if all_overlaps else "auto",
         "kinds": given["kinds"] or None,
     }

@@ -98,13 +98,15 @@ def tags_of(chunks: Iterable[Chunk], words: int, *, scheme: Scheme = "IOB2") -> 
     return tags
 
 
-def score_chunks(gold: Sequence[Collection[Chunk]], predicted: Sequence[Collection[Chunk]]) -> ChunkScores:
-    """Score the chunks of each sentence."""
+def score_chunks(
+    gold: Sequence[Collection[Chunk]], predicted: Sequence[Collection[Chunk]], *, missed: Iterable[str] = ()
+) -> ChunkScores:
+    """Score the chunks of each sentence; `missed` are the labels of names that are no chunks, and so never found."""
     if len(gold) != len(predicted):
         raise InputError(f"{len(predicted)} predictions for {len(gold)} sentences; give one for each, empty or not")
     if not gold:
         raise InputError("there is nothing to score; is the file empty, or was every sentence skipped?")
-    right, told, asked = Counter[str](), Counter[str](), Counter[str]()
+    right, told, asked = Counter[str](), Counter[str](), Counter[str](missed)
     for theirs, ours in zip(gold, predicted, strict=True):
         asked.update(chunk.label for chunk in set(theirs))
         told.update(chunk.label for chunk in set(ours))

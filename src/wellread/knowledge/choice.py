@@ -12,6 +12,7 @@ as a mention disturbs them.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import faiss
 import numpy as np
@@ -79,7 +80,7 @@ def choose(count: int, dim: int, kind: str = "auto", compression: str = "auto") 
     return Choice(kind, compression, rows, clusters, why)  # type: ignore[arg-type]  # checked above
 
 
-def make(choice: Choice, vectors: NDArray[np.float16], progress: Encoding) -> Proposer | None:
+def make(choice: Choice, vectors: NDArray[np.floating[Any]], progress: Encoding) -> Proposer | None:
     """What proposes candidates, learned from the vectors and filled with them; None where all rows are compared."""
     if choice.kind == "exact" and choice.compression != "pq":
         return None
@@ -153,7 +154,7 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9), np.float32)
 
 
-def _sample(vectors: NDArray[np.float16], most: int) -> NDArray[np.float32]:
+def _sample(vectors: NDArray[np.floating[Any]], most: int) -> NDArray[np.float32]:
     if len(vectors) <= most:
         return vectors.astype(np.float32)
     rows = np.random.default_rng(0).choice(len(vectors), most, replace=False)
@@ -161,7 +162,7 @@ def _sample(vectors: NDArray[np.float16], most: int) -> NDArray[np.float32]:
 
 
 def tune(
-    choice: Choice, proposer: Proposer | None, rows: Rows, vectors: NDArray[np.float16], progress: Encoding
+    choice: Choice, proposer: Proposer | None, rows: Rows, vectors: NDArray[np.floating[Any]], progress: Encoding
 ) -> Choice:
     """How far to look so that `WANTED` is found, by trial, the cheapest settings first."""
     if proposer is None and choice.rows == "float32":
@@ -185,7 +186,7 @@ def tune(
     return best
 
 
-def trial_queries(vectors: NDArray[np.float16], count: int = _TRIALS, seed: int = 1) -> NDArray[np.float32]:
+def trial_queries(vectors: NDArray[np.floating[Any]], count: int = _TRIALS, seed: int = 1) -> NDArray[np.float32]:
     """Vectors of entities, disturbed by mixtures of others, so that the disturbance lies where vectors do."""
     chance = np.random.default_rng(seed)
     own = vectors[np.sort(chance.choice(len(vectors), min(count, len(vectors)), replace=False))].astype(np.float32)
@@ -198,7 +199,7 @@ def trial_queries(vectors: NDArray[np.float16], count: int = _TRIALS, seed: int 
     return np.asarray(queries, np.float32)
 
 
-def nearest(vectors: NDArray[np.float16], queries: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+def nearest(vectors: NDArray[np.floating[Any]], queries: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """The true nearest rows, by comparing all."""
     return Rows(vectors).search(queries, k)[1]
 

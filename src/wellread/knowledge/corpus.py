@@ -14,12 +14,12 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import orjson
 
@@ -37,6 +37,7 @@ BLOCK_BYTES = 4 * SHARD_BYTES
 """Text of an archive that is counted at once."""
 _ENTITIES = 1 << 16
 """Entities in a shard of a knowledge base."""
+_T = TypeVar("_T")
 _GROWTH = 4
 """How many times larger text is than its archive, roughly."""
 
@@ -98,7 +99,7 @@ class Corpus:
             state.update(f"{file.resolve()}\0{info.st_size}\0{info.st_mtime_ns}\0".encode("utf-8", "surrogatepass"))
             pieces += cut_file(file, info.st_size, unit, shard_bytes)
         sources = tuple(str(path) for path in paths)
-        shards = _group(pieces, shard_bytes)
+        shards = group(pieces, _weight, shard_bytes)
         return cls(sources, shards, state.hexdigest(), unit, tuple(fields), False, window, step)
 
     @classmethod
@@ -265,17 +266,18 @@ def _peek(file: io.BufferedReader, path: Path) -> bytes:
         raise InputError(f"{path} is truncated or damaged: {error}; fetch or copy it again") from error
 
 
-def _group(pieces: Sequence[Piece], shard_bytes: int) -> tuple[tuple[Piece, ...], ...]:
-    """Small pieces together, so that a shard is worth its files."""
-    shards: list[tuple[Piece, ...]] = []
-    open_pieces: list[Piece] = []
+def group(pieces: Iterable[_T], weigh: Callable[[_T], int], shard_bytes: int) -> tuple[tuple[_T, ...], ...]:
+    """Small pieces together, in their order, so that a shard is worth its files."""
+    shards: list[tuple[_T, ...]] = []
+    open_pieces: list[_T] = []
     weight = 0
     for piece in pieces:
-        if open_pieces and weight + _weight(piece) > shard_bytes * 1.5:
+        own = weigh(piece)
+        if open_pieces and weight + own > shard_bytes * 1.5:
             shards.append(tuple(open_pieces))
             open_pieces, weight = [], 0
         open_pieces.append(piece)
-        weight += _weight(piece)
+        weight += own
     return (*shards, tuple(open_pieces)) if open_pieces else tuple(shards)
 
 

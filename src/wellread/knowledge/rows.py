@@ -116,13 +116,13 @@ def best(scores: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> Found:
     return scores, rows
 
 
-def blocks(vectors: NDArray[np.float16]) -> Iterator[NDArray[np.float32]]:
+def blocks(vectors: NDArray[np.floating[Any]]) -> Iterator[NDArray[np.float32]]:
     """All vectors in order, as float32, some at a time."""
     for begin in range(0, len(vectors), _BLOCK):
         yield vectors[begin : begin + _BLOCK].astype(np.float32)
 
 
-def save_rows(path: Path, vectors: NDArray[np.float16], form: Form) -> None:
+def save_rows(path: Path, vectors: NDArray[np.floating[Any]], form: Form) -> None:
     """Write the rows of vectors in a form."""
     if form == "float32":
         save_arrays(path, {"rows": Blocks(np.float32, vectors.shape, blocks(vectors))}, {})

@@ -1,4 +1,4 @@
-"""Entity vectors on disk: one row of float16 for every entity of a knowledge base, mapped, not read.
+"""Entity vectors on disk: one row of numbers for every entity of a knowledge base, mapped, not read.
 
 They lie in a folder beside the KB (`my.kb.vectors/`): `vectors.json` says which KB and revision, which encoder and
 which file; it is written last, so that a crash leaves the last good state. A row is known by a hash of the text that
@@ -111,7 +111,8 @@ class EntityVectors:
     dim: int
     file: str
     """The name of the file they are mapped from; another one after every change."""
-    rows: NDArray[np.float16]
+    rows: NDArray[np.floating[Any]]
+    """float16; float32 where they are somebody else's that were converted, to the last bit."""
     texts: NDArray[np.uint64]
     """Of every row, the `text_key` of what was encoded."""
     ids: Strings

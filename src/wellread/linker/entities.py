@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,6 +57,7 @@ class Entities:
             parts.linker.entities = self._ready  # type: ignore[assignment]  # it answers the same questions
         else:
             self._take(EntityVectors.of_kb(kb, self.settings.vectors))
+        self._encoders: dict[str, EntityEncoder | None] = {}
         self._revision = -1
         self._forget()
 
@@ -175,9 +177,9 @@ class Entities:
             row = self.kb.connection.execute("SELECT kind FROM entities WHERE id = ?", (id,)).fetchone()
         return str(row[0]) if row else ""
 
-    def _raw(self, ids: Sequence[str], fingerprint: str) -> dict[str, NDArray[np.float16]]:
+    def _raw(self, ids: Sequence[str], fingerprint: str) -> dict[str, NDArray[np.floating[Any]]]:
         """Vectors of entities as they were before they were projected: from the KB's, or newly encoded."""
-        found: dict[str, NDArray[np.float16]] = {}
+        found: dict[str, NDArray[np.floating[Any]]] = {}
         if not fingerprint:
             return found
         try:
@@ -198,8 +200,9 @@ class Entities:
         return found | {row[0]: vector for row, vector in zip(texts, made, strict=True)}
 
     def _encoder(self, fingerprint: str) -> EntityEncoder | None:
-        """The encoder that has made vectors with this fingerprint, if it is one that everybody has."""
-        for config in (ElqConfig(), ElqConfig.read(ELQ)):
-            if fingerprint_of(config) == fingerprint:
-                return EntityTower.load(config)
-        return None
+        """The encoder that has made vectors with this fingerprint, if it is one that everybody has; loaded once."""
+        if fingerprint not in self._encoders:
+            some = (config for config in (ElqConfig(), ElqConfig.read(ELQ)) if fingerprint_of(config) == fingerprint)
+            config = next(some, None)
+            self._encoders[fingerprint] = None if config is None else EntityTower.load(config)
+        return self._encoders[fingerprint]

@@ -7,12 +7,15 @@
    also weighs that nothing is meant, NULL, whose score is the threshold.
 4. Of names that overlap the longest is linked, where every name means something (`softmax`), else the likeliest.
 
-Where parts of speech are told, words are restricted to senses of theirs, and function words are not linked.
+Where parts of speech are told, words are restricted to senses of theirs, and function words are not linked. Tags are
+found beside steps 1 and 2, which do not need them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +41,7 @@ from wellread.mentions.candidates import has_senses
 from wellread.mentions.groups import gather
 from wellread.mentions.stretches import Stretch, TextCutter
 from wellread.models.knowbert import KnowBert, MentionLinker
-from wellread.models.knowbert import Offers as Told
+from wellread.models.knowbert import Offers as KnowBertOffers
 from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.int8 import quantise, quantise_where_able
 from wellread.nn.kar import Mentions
@@ -51,6 +54,8 @@ Tags = Literal["auto", "spacy", "none"]
 _PIECES = 2048
 """Pieces of one pass: enough to keep the cores busy, little enough for the cache."""
 _SHARED = 24
+_NOBODY: Future[Tagging | None] = Future()
+_NOBODY.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,11 @@ class KnowBertReader:
         stretches = [one for some in self.cutter.cut([f"{t}: {d}" for t, d in rows], words=False) for one in some]
         return _pack(stretches) if stretches else None
 
+    @property
+    def encoder(self) -> nn.Module:
+        """What reads the texts, as `nn.packing.encode` takes it."""
+        return cast(nn.Module, self._score.encoder)
+
     def close(self) -> None:
         """Let go of the knowledge bases of other layers."""
         for _, kb, _ in self._others:
@@ -134,17 +144,26 @@ class KnowBertReader:
 
     def score_many(self, texts: Sequence[str]) -> list[SenseScored]:
         """The scores of each text."""
-        with torch.inference_mode():  # in no snapshot: within one the finder would remember no candidates
+        # in no snapshot of the KB: within one the finder would remember no candidates
+        with torch.inference_mode(), self._tagged(texts) as tagging:
             self._follow()
             cut = self.cutter.cut(texts, words=False)
             notes = self._lender.annotate([one.input for some in cut for one in some])
-            tagging = None if self.tagger is None else self.tagger.tag(texts)
             found: list[list[_Found]] = [[] for _ in texts]
+            waiting: list[_Asked] = []
             for batch in gather(sorted((one for some in cut for one in some), key=len), largest=_PIECES):
-                offered = self._lender.offers([one.input for one in batch], notes)
-                self._read(batch, offered, tagging, found)
+                waiting += self._read(batch, self._lender.offers([one.input for one in batch], notes))
+                if tagging.done():
+                    self._answer(waiting, tagging.result(), found)
+            self._answer(waiting, tagging.result(), found)
             self.entities.tell_of_missing()
             return [self._scored(text, parts) for text, parts in zip(texts, found, strict=True)]
+
+    @contextmanager
+    def _tagged(self, texts: Sequence[str]) -> Iterator[Future[Tagging | None]]:
+        """The tags of texts, in a thread of their own: the encoder need not wait for them, only its answers do."""
+        with ThreadPoolExecutor(1) as pool:
+            yield pool.submit(self.tagger.tag, texts) if self.tagger is not None else _NOBODY
 
     def _follow(self) -> None:
         """Look at the KB as it is now."""
@@ -155,24 +174,25 @@ class KnowBertReader:
         self._lender = OfferLender(cast(Any, parts), self._offers)
         self._revision = self.kb.revision
 
-    def _read(
-        self,
-        batch: Sequence[Stretch],
-        offered: dict[str, Offers],
-        tagging: Tagging | None,
-        found: list[list[_Found]],
-    ) -> None:
+    def _read(self, batch: Sequence[Stretch], offered: dict[str, Offers]) -> Iterator[_Asked]:
+        """What is to be answered of some stretches, when it is known which candidates are left; nothing if it is."""
         mine = offered[self.config.kb]
-        if not len(mine.text_of):
-            return
-        text_of = np.array([one.text for one in batch])[mine.text_of]
-        owned = _owned(batch, mine)
+        if len(mine.text_of):
+            told = {name: _tensors(some) for name, some in offered.items()}
+            text_of = np.array([one.text for one in batch])[mine.text_of]
+            yield _Asked(mine, text_of, _owned(batch, mine), self._score(*_pack(batch), told))
+
+    def _answer(self, waiting: list[_Asked], tagging: Tagging | None, found: list[list[_Found]]) -> None:
+        for asked in waiting:
+            self._find(asked, tagging, found)
+        waiting.clear()
+
+    def _find(self, asked: _Asked, tagging: Tagging | None, found: list[list[_Found]]) -> None:
+        mine, text_of, owned = asked.offers, asked.text_of, asked.owned
         if tagging is not None:
             mine, spoken = self._restricted(mine, tagging, text_of)
-            owned &= spoken
-        ids, packing = _pack(batch)
-        told = {name: _tensors(mine if name == self.config.kb else some) for name, some in offered.items()}
-        scores = self._score(ids, packing, told).double().numpy()[owned]
+            owned = owned & spoken
+        scores = asked.score(_tensors(mine)).double().numpy()[owned]
         rows, priors = mine.entities[owned], mine.priors[owned].astype(np.float64)
         rows = np.where(rows >= 0, rows, NONE)
         if self.config.mode == "margin":
@@ -228,6 +248,23 @@ class KnowBertReader:
         )
 
 
+Told = dict[str, Tensor]
+"""What an encoder is told of one knowledge base (`knowledge.offers`)."""
+Score = Callable[[Told], Tensor]
+"""The scores of a batch's candidates, which may be fewer than were offered when it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The mentions of some stretches that were read, before it is known which of their candidates are left."""
+
+    offers: Offers
+    text_of: Ints
+    owned: NDArray[np.bool_]
+    """Whether a mention is told by its stretch."""
+    score: Score
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """Mentions of one text with what they may mean, best first."""
@@ -246,11 +283,15 @@ class _Alone:
     linker: MentionLinker
     kb: str
 
-    def __call__(self, ids: Tensor, packing: Packing, told: dict[str, dict[str, Tensor]]) -> Tensor:
-        offers = Told.of(told[self.kb], packing, self.kb)
+    def __call__(self, ids: Tensor, packing: Packing, told: dict[str, Told]) -> Score:
+        """Mentions are read at once: what they are like does not depend on their candidates."""
+        offers = KnowBertOffers.of(told[self.kb], packing, self.kb)
         mentions = Mentions.of(offers.text_of, len(packing.lengths))
         narrow = self.linker.narrow(encode(self.encoder, ids, packing))
-        return self.linker.choose(mentions.pick(self.linker.contextualize(narrow, offers, mentions)), offers).scores
+        return partial(self._choose, mentions.pick(self.linker.contextualize(narrow, offers, mentions)), offers)
+
+    def _choose(self, mentions: Tensor, offers: KnowBertOffers, left: Told) -> Tensor:
+        return self.linker.choose(mentions, replace(offers, entities=left["entities"], priors=left["priors"])).scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +301,11 @@ class _Among:
     encoder: InfusedEncoder
     kb: str
 
-    def __call__(self, ids: Tensor, packing: Packing, told: dict[str, dict[str, Tensor]]) -> Tensor:
-        links: Tensor = self.encoder.read(ids, packing, None, offers=told).told["links"][self.kb]
+    def __call__(self, ids: Tensor, packing: Packing, told: dict[str, Told]) -> Score:
+        return partial(self._links, ids, packing, told)
+
+    def _links(self, ids: Tensor, packing: Packing, told: dict[str, Told], left: Told) -> Tensor:
+        links: Tensor = self.encoder.read(ids, packing, None, offers=told | {self.kb: left}).told["links"][self.kb]
         return links
 
 

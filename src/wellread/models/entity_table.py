@@ -7,35 +7,48 @@ import torch
 from numpy.typing import NDArray
 
 from wellread.errors import UsageError
-from wellread.knowledge.vocabulary import EntityVocabulary
+from wellread.knowledge.vocabulary import MASK2, EntityVocabulary
 from wellread.models.luke import Luke
 
 _BY_ROW = ("table.weight", "prediction.bias")
 """What has a row, or a number, for each entity."""
 
 
+def same_rows(ours: EntityVocabulary, theirs: EntityVocabulary) -> NDArray[np.int64]:
+    """(our row, their row) of each name that both have; [MASK2] is their [MASK] where they have but that."""
+    names = [name for name in ours.row_of if name in theirs]
+    rows = np.stack((ours.rows_of(names), theirs.rows_of(names)), axis=1)
+    lacks = [] if MASK2 in theirs else [(ours.mask2, theirs.mask)]
+    return np.concatenate((rows, np.array(lacks, np.int64).reshape(-1, 2)))
+
+
 @torch.no_grad()
-def carry_over(made: Luke, old: Luke) -> list[str]:
+def carry_over(made: Luke, old: Luke, rows: NDArray[np.int64] | None = None) -> list[str]:
     """Give a fresh infusion what another has learned; returns the names of weights that it has no place for.
 
-    It may have more rows (the first are those of the other) and what the other has not (the head, queries of its own);
-    these stay as they start.
+    `rows` are pairs of a row here and one there (`same_rows`); without them the first rows are those of the other. More
+    rows, and what the other has not (the head, queries of its own), stay as they start.
     """
     if made.config.dim != old.config.dim:
         raise UsageError(
             f"the entity table that is there has rows of {old.config.dim} numbers; set dim = {old.config.dim}"
         )
-    if made.config.entities < old.config.entities:
+    if rows is None and made.config.entities < old.config.entities:
         raise UsageError(
             f"the entity table that is there has {old.config.entities:,} rows, more than the {made.config.entities:,} "
             "of the vocabulary; grow the vocabulary that it was made with"
         )
+    if rows is None:
+        rows = np.repeat(np.arange(old.config.entities)[:, None], 2, axis=1)
+    here, there = torch.from_numpy(np.ascontiguousarray(rows.T))
     own, left = made.state_dict(), []
     for name, weight in old.state_dict().items():
         if name not in own:
             left.append(name)
+        elif name in _BY_ROW:
+            own[name][here] = weight[there]
         else:
-            own[name][: len(weight)].copy_(weight) if name in _BY_ROW else own[name].copy_(weight)
+            own[name].copy_(weight)
     return left
 
 

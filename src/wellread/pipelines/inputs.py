@@ -23,7 +23,7 @@ import orjson
 from wellread.errors import InputError, UsageError
 from wellread.files import decode
 from wellread.knowledge import corpus
-from wellread.knowledge.corpus import Unit, blocks_of, cut_file, suffix_of
+from wellread.knowledge.corpus import Unit, blocks_of, cut_file, group, suffix_of
 
 Kind = Literal["text", "jsonl", "parquet"]
 
@@ -91,7 +91,7 @@ class Inputs:
             for part in _cut(file, info.st_size, unit, field, shard_bytes)
         ]
         files = tuple((str(file), info.st_size, info.st_mtime_ns) for file, info in zip(found, infos, strict=True))
-        return cls(_group(cut, shard_bytes), files, unit, field, id_field)
+        return cls(group(cut, lambda part: part.size, shard_bytes), files, unit, field, id_field)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and dicts, the same that `from_dict` takes."""
@@ -217,18 +217,6 @@ def _open_parquet(path: str | Path) -> Any:
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path} cannot be read as Parquet ({reason}); fetch or write it again") from error
-
-
-def _group(parts: Sequence[Stretch], shard_bytes: int) -> tuple[tuple[Stretch, ...], ...]:
-    """Small files together, so that a shard is worth its file."""
-    shards: list[tuple[Stretch, ...]] = []
-    together: list[Stretch] = []
-    for part in parts:
-        if together and sum(one.size for one in together) + part.size > shard_bytes * 1.5:
-            shards.append(tuple(together))
-            together = []
-        together.append(part)
-    return (*shards, tuple(together)) if together else tuple(shards)
 
 
 def _split(data: bytes, begin: int, unit: Unit) -> Iterator[tuple[int, bytes]]:

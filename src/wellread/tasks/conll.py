@@ -20,12 +20,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk, Scheme, chunks_of, split_tag, tags_of
-from wellread.files import decode, read_lines, told, write_atomically
+from wellread.files import decode, make_or_tell, read_lines, told, write_atomically
 from wellread.kb.names import split
 from wellread.tasks.splits import split_by
 from wellread.text import short
@@ -44,6 +47,14 @@ class Columns:
     tag: int = -1
 
 
+class Name(NamedTuple):
+    """Characters of a text, from `start` up to `end` (exclusive), that name something of a kind."""
+
+    start: int
+    end: int
+    label: str
+
+
 @dataclass(frozen=True, slots=True)
 class NamedText:
     """A sentence, the characters of its words, and what they name; `chunks` is None where that is kept secret."""
@@ -56,6 +67,8 @@ class NamedText:
     """The sentences of its document, itself among them; none where it is alone."""
     place: int = 0
     """Which of them it is."""
+    missed: tuple[Name, ...] = ()
+    """Names that no run of words is, since they begin or end within one: asked for, and never found."""
 
     @classmethod
     def of_words(cls, id: str, words: Sequence[str], chunks: Iterable[Chunk] | None = None) -> NamedText:
@@ -72,6 +85,10 @@ class NamedText:
         found = split(text)
         return cls(id, text, tuple(zip(found.starts.tolist(), found.ends.tolist(), strict=True)))
 
+    def with_names(self, chunks: Iterable[Chunk], missed: Iterable[Name] = ()) -> NamedText:
+        """The same text, of which it is known what its words name."""
+        return replace(self, chunks=tuple(sorted(chunks)), missed=tuple(missed))
+
     def word(self, number: int) -> str:
         """The characters of a word."""
         return self.text[slice(*self.words[number])]
@@ -85,27 +102,25 @@ def read_conll(
     document: list[NamedText] | None = None
     for number, rows in _sentences(path):
         if rows is None:
-            yield from _together(document or [])
+            yield from in_document(document or [])
             document = []
             continue
-        try:
-            sentence = _sentence(path, number, rows, columns)
-        except InputError as error:
-            if skipped is None:
-                raise
-            skipped.append(str(error))
-            continue
+        found = make_or_tell(partial(_sentence, path, number, rows, columns), skipped)
         if document is None:
-            yield sentence
+            yield from found
         else:
-            document.append(sentence)
-    yield from _together(document or [])
+            document += found
+    yield from in_document(document or [])
 
 
 def write_conll(
     path: str | Path, sentences: Sequence[NamedText], predicted: Sequence[Iterable[Chunk]], *, scheme: Scheme = "IOB2"
 ) -> None:
     """Predictions as the CoNLL script takes them: word, gold tag (where it is known) and predicted tag in a line."""
+    if any(_beyond_tags(one) for one in sentences):
+        raise UsageError(
+            "tags of words cannot tell names that overlap, or begin or end within a word; write to a file named .jsonl"
+        )
     with write_atomically(path) as file:
         for sentence, ours in zip(sentences, predicted, strict=True):
             count = len(sentence.words)
@@ -119,6 +134,13 @@ def write_conll(
 def find_labels(sentences: Iterable[NamedText]) -> tuple[str, ...]:
     """All labels that chunks have, in the order of letters."""
     return tuple(sorted({chunk.label for one in sentences for chunk in one.chunks or ()}))
+
+
+def in_document(sentences: Sequence[NamedText]) -> Iterator[NamedText]:
+    """Sentences of one document, each with the others as its context."""
+    texts = tuple(one.text for one in sentences)
+    for place, one in enumerate(sentences):
+        yield replace(one, document=texts, place=place)
 
 
 def split_sentences(sentences: Sequence[NamedText], count: int) -> tuple[list[NamedText], list[NamedText]]:
@@ -172,7 +194,6 @@ def _sentence(path: str | Path, number: int, rows: Sequence[tuple[int, list[str]
     return NamedText.of_words(str(number), words, chunks_of(tags) if width > 1 else None)
 
 
-def _together(sentences: Sequence[NamedText]) -> Iterator[NamedText]:
-    texts = tuple(one.text for one in sentences)
-    for place, one in enumerate(sentences):
-        yield NamedText(one.id, one.text, one.words, one.chunks, texts, place)
+def _beyond_tags(one: NamedText) -> bool:
+    chunks = sorted(one.chunks or ())
+    return bool(one.missed) or any(first.end > second.start for first, second in pairwise(chunks))

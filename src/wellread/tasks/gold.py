@@ -26,7 +26,7 @@ from wellread.kb.sensekeys import SenseKeys
 from wellread.knowledge.offers import Rows
 from wellread.mentions.segments import Mark, Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
-from wellread.tasks.marks import OFFERS, fits, mentions_of, pieces_of
+from wellread.tasks.marks import OFFERS, halve, mentions_of, pieces_of
 from wellread.tasks.raganato import SenseText
 from wellread.tasks.task import Batch
 from wellread.text import Document
@@ -73,22 +73,8 @@ class GoldText:
 
 def parts_of(gold: GoldText, segmenter: Segmenter) -> Iterator[GoldText]:
     """A text in parts that fit the segmenter's `longest`, cut at blanks that are in no mark; what has none stays."""
-    middle = None
-    if not fits(gold.text, segmenter):
-        middle = min(_gaps(gold), key=lambda place: abs(2 * place - len(gold.text)), default=None)
-    if middle is None:
-        yield gold
-        return
-    yield from parts_of(gold.part(0, middle), segmenter)
-    yield from parts_of(gold.part(middle + 1, len(gold.text)), segmenter)
-
-
-def _gaps(gold: GoldText) -> list[int]:
-    inside = np.zeros(len(gold.text) + 1, np.bool_)
-    for mark in gold.marks:
-        inside[mark.start : mark.end] = True
-    within = range(1, len(gold.text) - 1)
-    return [place for place in within if gold.text[place].isspace() and not inside[place]]
+    for start, end in halve(gold.text, [(mark.start, mark.end) for mark in gold.marks], segmenter):
+        yield gold.part(start, end)
 
 
 @dataclass(frozen=True, slots=True)

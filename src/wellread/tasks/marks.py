@@ -1,8 +1,8 @@
-"""Where the words that a task asks about lie among the pieces of a batch, and among the mentions that it is offered."""
+"""The words that a task asks about: their pieces in a batch, the mentions that they are offered as, parts that fit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,3 +55,27 @@ def fits(text: str, segmenter: Segmenter) -> bool:
     if segmenter.longest is None:
         return True
     return len(segmenter.tokenizer.encode(text).ids) <= segmenter.longest
+
+
+def halve(text: str, spans: Sequence[tuple[int, int]], segmenter: Segmenter) -> Iterator[tuple[int, int]]:
+    """From where to where the parts of a text go that fit an input: halves, or halves of these, in their order.
+
+    A text is parted at the blank nearest to its middle that is in no span, and the blank left out; what has no such
+    blank stays as it is.
+    """
+    inside = np.zeros(len(text) + 1, np.bool_)
+    for start, end in spans:
+        inside[start:end] = True
+
+    def parts(start: int, end: int) -> Iterator[tuple[int, int]]:
+        middle = None
+        if not fits(text[start:end], segmenter):
+            gaps = (at for at in range(start + 1, end - 1) if text[at].isspace() and not inside[at])
+            middle = min(gaps, key=lambda at: abs(2 * at - start - end), default=None)
+        if middle is None:
+            yield start, end
+            return
+        yield from parts(start, middle)
+        yield from parts(middle + 1, end)
+
+    return parts(0, len(text))

@@ -8,7 +8,8 @@
 3. One class is "names nothing"; the loss is the cross-entropy over all spans.
 4. Spans whose best class is a label are taken best first, unless they overlap one that is taken.
 
-Scored as the CoNLL script counts (`evaluation.chunks`); files are CoNLL columns (`tasks.conll`).
+Scored as the CoNLL script counts (`evaluation.chunks`); files are CoNLL columns (`tasks.conll`), or JSONL in characters
+(`tasks.namelines`). A name that no run of words is counts as missed.
 
 Unlike the authors' code: a span of a plain encoder goes through a layer more before it is classified, since no
 self-attention has seen it; words that a tokenizer makes nothing of belong to the span around them.
@@ -38,6 +39,7 @@ from wellread.nn.spans import span_means
 from wellread.tasks.conll import Columns, NamedText, Span
 from wellread.tasks.crops import keep_pieces, window_around
 from wellread.tasks.entities import masks_of, with_entities
+from wellread.tasks.namelines import Borders
 from wellread.tasks.task import Batch, in_full
 
 _AT_ONCE = 1 << 14
@@ -58,6 +60,8 @@ class NerOptions:
     """Whether the document around a sentence is read with it, where files tell documents apart."""
     columns: Columns = field(default_factory=Columns)
     """Which columns of a file are word and tag."""
+    borders: Borders = "miss"
+    """JSONL: names that begin or end within a word count as missed, or are widened to whole words (`widen`)."""
 
     def __post_init__(self) -> None:
         for name in ("longest", "together"):
@@ -222,7 +226,8 @@ class NamedEntities:
         gold = [one.chunks for one in examples if one.chunks is not None]
         if len(gold) < len(examples):
             raise InputError("some sentences have no tags to score against; is this a test file?")
-        return score_chunks(gold, self.chosen(answers)).to_dict()
+        missed = (name.label for one in examples for name in one.missed)
+        return score_chunks(gold, self.chosen(answers), missed=missed).to_dict()
 
     def tell(self, answers: Sequence[Sequence[Found]]) -> list[dict[str, Any]]:
         """The names in a text as a person reads them: {"start", "end", "label", "score"}, in characters."""

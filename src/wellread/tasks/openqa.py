@@ -22,13 +22,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 from wellread.errors import InputError
 from wellread.evaluation.answers import normalise
-from wellread.files import told
+from wellread.files import make_or_tell, told
 from wellread.tasks.tables import JsonDraft, read_json_drafts
 
 _D = TypeVar("_D")
@@ -202,14 +203,7 @@ def _side_by_side(questions: str | Path, passages: str | Path) -> Iterator[tuple
 def _each(drafts: Iterable[_D], make: Callable[[_D], _T], skipped: list[str] | None) -> Iterator[_T]:
     """What is made of each line; what is broken is told, and left out where there is somebody to tell."""
     for draft in drafts:
-        try:
-            made = make(draft)
-        except InputError as error:
-            if skipped is None:
-                raise
-            skipped.append(str(error))
-        else:
-            yield made
+        yield from make_or_tell(partial(make, draft), skipped)
 
 
 def _not_blank(texts: Iterable[str]) -> tuple[str, ...]:

@@ -16,12 +16,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from wellread.errors import InputError
 from wellread.evaluation.answers import AnswerScores, score_answers
-from wellread.files import read_lines, told
+from wellread.files import make_or_tell, read_lines, told
 from wellread.tasks.splits import split_by
 from wellread.tasks.squad import read_predictions
 from wellread.tasks.tables import read_json, read_json_drafts
@@ -47,22 +48,10 @@ class ClozeQuestion:
 def read_record(path: str | Path, *, skipped: list[str] | None = None) -> Iterator[ClozeQuestion]:
     """Questions of a file in ReCoRD's or SuperGLUE's layout, plain or compressed."""
     for where, make in _passages(path):
-        try:
-            asked = list(make())
-        except InputError as error:
-            if skipped is None:
-                raise
-            skipped.append(str(error))
-            continue
-        for place, (passage, entities, data) in enumerate(asked):
-            try:
-                question = _question(passage, entities, data, f"{where}.qas[{place}]")
-            except InputError as error:
-                if skipped is None:
-                    raise
-                skipped.append(str(error))
-            else:
-                yield question
+        for asked in make_or_tell(make, skipped):
+            for place, (passage, entities, data) in enumerate(asked):
+                question = partial(_question, passage, entities, data, f"{where}.qas[{place}]")
+                yield from make_or_tell(question, skipped)
 
 
 def score_record(questions: Sequence[ClozeQuestion], predicted: Mapping[str, str]) -> AnswerScores:
@@ -102,11 +91,11 @@ def _passages(path: str | Path) -> Iterator[tuple[str, Any]]:
         yield where, lambda passage=passage, where=where: _asked(passage, where)
 
 
-def _of_line(where: str, passage: Any) -> Iterator[_Asked]:
+def _of_line(where: str, passage: Any) -> list[_Asked]:
     return _asked(passage, where)
 
 
-def _asked(data: Any, where: str) -> Iterator[_Asked]:
+def _asked(data: Any, where: str) -> list[_Asked]:
     passage = _part(data, "passage", dict, where)
     text = _part(passage, "text", str, f"{where}.passage")
     entities = []
@@ -117,8 +106,7 @@ def _asked(data: Any, where: str) -> Iterator[_Asked]:
                 f"{where}: an entity is from {start} to {end} in a passage of {len(text)} characters; mend it"
             )
         entities.append((start, end + 1))
-    for question in _part(data, "qas", list, where):
-        yield text, tuple(dict.fromkeys(entities)), question
+    return [(text, tuple(dict.fromkeys(entities)), question) for question in _part(data, "qas", list, where)]
 
 
 def _question(passage: str, entities: tuple[Span, ...], data: Any, where: str) -> ClozeQuestion:

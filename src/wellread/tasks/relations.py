@@ -34,7 +34,7 @@ from torch.nn.functional import cross_entropy
 
 from wellread.errors import InputError
 from wellread.evaluation.relations import NO_RELATION, OTHER, score_semeval2010, score_tacred
-from wellread.files import decode, read_lines, told, write_atomically
+from wellread.files import decode, make_or_tell, read_lines, told, write_atomically
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
 from wellread.tasks.entities import masks_of
@@ -211,18 +211,14 @@ def make_objects(path: str | Path, make: Callable[[Record, str], _T], skipped: l
     if not first.lstrip().startswith(b"["):
         yield from make_each(path, read_records(path, "jsonl"), make, skipped)
         return
+
+    def made(record: Any, number: int) -> _T:
+        if not isinstance(record, dict):
+            raise InputError(f"expected an object, got {short(str(record), 40)!r}")
+        return make(record, str(number))
+
     for number, record in enumerate(read_json(path), 1):
-        try:
-            if not isinstance(record, dict):
-                raise InputError(f"expected an object, got {short(str(record), 40)!r}")
-            made = make(record, str(number))
-        except InputError as error:
-            message = f"{told(path)}, example {number}: {error}"
-            if skipped is None:
-                raise InputError(message) from error
-            skipped.append(message)
-        else:
-            yield made
+        yield from make_or_tell(partial(made, record, number), skipped, f"{told(path)}, example {number}")
 
 
 def join_words(words: Sequence[str]) -> tuple[str, list[Span]]:

@@ -13,7 +13,7 @@ What does not fit in an input is read in halves. Scored by `evaluation.senses`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -33,7 +33,7 @@ from wellread.nn.kar import Mentions
 from wellread.nn.packing import Packing
 from wellread.nn.tables import EntityTable
 from wellread.tasks import glosses
-from wellread.tasks.marks import OFFERS, fits, mentions_of, takes_offers, withhold_offers
+from wellread.tasks.marks import OFFERS, halve, mentions_of, takes_offers, withhold_offers
 from wellread.tasks.raganato import SenseMark, SenseText
 from wellread.tasks.task import Batch, in_full
 
@@ -125,29 +125,9 @@ class Senses:
         wanted = [
             [mark for mark in one.marks if self.keys.synsets(mark.instance.gold) or not learning] for one in examples
         ]
-        whole = segmenter.cut_many([(one.text,) for one in examples])
-        return [
-            self._halves(segmenter, one.text, marks, cut) if marks else []
-            for one, marks, cut in zip(examples, wanted, whole, strict=True)
-        ]
-
-    def _halves(self, segmenter: Segmenter, text: str, marks: Sequence[SenseMark], cut: Segmented) -> list[Segmented]:
-        middle = None if fits(text, segmenter) else _middle(text, marks)
-        if middle is None:
-            return [self._marked(cut, marks)]
-        parts = (
-            (text[:middle], [mark for mark in marks if mark.end <= middle]),
-            (
-                text[middle + 1 :],
-                [
-                    replace(mark, start=mark.start - middle - 1, end=mark.end - middle - 1)
-                    for mark in marks
-                    if mark.start > middle
-                ],
-            ),
-        )
-        found = [self._halves(segmenter, part, some, segmenter.cut(part)) for part, some in parts if some]
-        return [one for some in found for one in some]
+        parts = [list(_parts(one.text, marks, segmenter)) for one, marks in zip(examples, wanted, strict=True)]
+        cut = iter(segmenter.cut_many([(text,) for some in parts for text, _ in some]))
+        return [[self._marked(next(cut), marks) for _, marks in some] for some in parts]
 
     def _marked(self, cut: Segmented, marks: Sequence[SenseMark]) -> SenseInput:
         told = {part.name: getattr(cut, part.name) for part in dataclasses.fields(Segmented)}
@@ -276,11 +256,15 @@ def _level_examples(batch: Batch, offers: dict[str, Tensor], mentions: Int[Tenso
     return offers | {"priors": priors}
 
 
-def _middle(text: str, marks: Sequence[SenseMark]) -> int | None:
-    """The blank nearest to the middle of a text that is in no mark."""
-    blanks = (
-        place
-        for place, sign in enumerate(text)
-        if sign == " " and 0 < place < len(text) - 1 and not any(mark.start <= place < mark.end for mark in marks)
-    )
-    return min(blanks, key=lambda place: abs(2 * place - len(text)), default=None)
+def _parts(text: str, marks: Sequence[SenseMark], segmenter: Segmenter) -> Iterator[tuple[str, list[SenseMark]]]:
+    """A text in parts that fit, with the marks of each; those without any are left out."""
+    if not marks:
+        return
+    for start, end in halve(text, [(mark.start, mark.end) for mark in marks], segmenter):
+        some = [
+            replace(mark, start=mark.start - start, end=mark.end - start)
+            for mark in marks
+            if start <= mark.start and mark.end <= end
+        ]
+        if some:
+            yield text[start:end], some

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from wellread.errors import InputError, UsageError
-from wellread.files import csv_fault, decode, read_lines, read_text, told
+from wellread.files import csv_fault, decode, make_or_tell, read_lines, read_text, told
 
 Form = Literal["tsv", "csv", "jsonl"]
 Record = dict[str, Any]
@@ -55,15 +55,11 @@ def make_each(
 ) -> Iterator[_T]:
     """What `make` makes of each row of a file, and of the number of its line, which is an id of last resort."""
     for number, row in rows:
-        try:
-            made = make(row(), str(number))
-        except InputError as error:
-            message = f"{told(path)}, line {number}: {error}"
-            if skipped is None:
-                raise InputError(message) from error
-            skipped.append(message)
-        else:
-            yield made
+        yield from make_or_tell(partial(_make, make, row, number), skipped, f"{told(path)}, line {number}")
+
+
+def _make(make: Callable[[Record, str], _T], row: Draft, number: int) -> _T:
+    return make(row(), str(number))
 
 
 def text_of(record: Record, column: str) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, gelu, layer_no
 
 from wellread.errors import InputError
 from wellread.evaluation.classification import accuracy, f1
-from wellread.files import decode, open_bytes, read_lines, told, write_atomically
+from wellread.files import decode, make_or_tell, open_bytes, read_lines, told, write_atomically
 from wellread.mentions.segments import Mark, Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
 from wellread.nn.spans import span_means
@@ -220,13 +221,8 @@ def _read_aligned(path: str | Path, beside: Any, make: Any, skipped: list[str] |
                 f"{told(path)} has {len(lines)} lines, but {beside[name]} has {len(some)}; they belong together"
             )
     for number, line in enumerate(lines):
-        try:
-            yield make(line.split("\t"), {name: some[number] for name, some in files.items()}, str(number))
-        except InputError as error:
-            message = f"{told(path)}, line {number + 1}: {error}"
-            if skipped is None:
-                raise InputError(message) from error
-            skipped.append(message)
+        pair = partial(make, line.split("\t"), {name: some[number] for name, some in files.items()}, str(number))
+        yield from make_or_tell(pair, skipped, f"{told(path)}, line {number + 1}")
 
 
 def _text(path: str | Path, number: int, line: bytes) -> str:

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from wellread.errors import UsageError
 from wellread.formats import read_linked
 from wellread.kb.packaged import open_kb
 from wellread.knowledge.annotations import Links
 from wellread.knowledge.entitylending import EntityLender
-from wellread.knowledge.vocabulary import FILE, SPECIAL, EntityVocabulary, Unknown
+from wellread.knowledge.vocabulary import FILE, EntityVocabulary, Unknown
+from wellread.models.entity_table import carry_over, same_rows
 from wellread.models.luke import Luke, LukeConfig, luke_in
 from wellread.nn.encoders import find_encoder
 from wellread.nn.flow import Infusion
@@ -29,8 +28,6 @@ from wellread.training.kinds import find_file
 
 if TYPE_CHECKING:
     from wellread.training.recipe import TaskRecipe
-
-_BY_ROW = ("table.weight", "prediction.bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +82,6 @@ def luke_config(recipe: TaskRecipe, before: Mapping[str, Infusion]) -> LukeConfi
     return replace(old.config, entities=rows, aware=aware, predicts=False)
 
 
-@torch.no_grad()
 def keep_entities(recipe: TaskRecipe, infusion: Luke, old: Luke | None) -> None:
     """Give a fresh infusion what the encoder's own had learned; rows that both have, by name."""
     vocabulary = vocabulary_of(recipe)
@@ -95,17 +91,7 @@ def keep_entities(recipe: TaskRecipe, infusion: Luke, old: Luke | None) -> None:
             raise UsageError(
                 f"{recipe.encoder.name} knows entities, but not which: its {FILE} is missing; copy it there"
             )
-        names = [name for name in vocabulary.row_of if name in known]
-        ours, theirs = vocabulary.rows_of(names), known.rows_of(names)
-        mask2 = vocabulary.row_of[SPECIAL[3]]
-        own = infusion.state_dict()
-        for name, weight in old.state_dict().items():
-            if name in _BY_ROW and name in own:
-                own[name][torch.from_numpy(ours)] = weight[torch.from_numpy(theirs)]
-                if SPECIAL[3] not in known:
-                    own[name][mask2] = weight[known.mask]
-            elif name in own:
-                own[name].copy_(weight)
+        carry_over(infusion, old, same_rows(vocabulary, known))
     infusion.masks = (vocabulary.mask, vocabulary.mask2)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from glob import glob
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wellread import console
@@ -16,7 +14,7 @@ from wellread.tasks.gold import GoldText
 from wellread.tasks.masking import read_texts
 from wellread.tasks.raganato import join_sentences, read_senses
 from wellread.tasks.splits import split_by
-from wellread.training.kinds import find_file
+from wellread.training.kinds import find_file, find_files
 
 if TYPE_CHECKING:
     from wellread.training.pretraining import LinksData, PretrainingRecipe
@@ -54,12 +52,8 @@ def read_gold(recipe: PretrainingRecipe, name: str, segmenter: Segmenter) -> tup
 
 
 def _texts(data: LinksData, name: str) -> Iterator[GoldText]:
-    path = find_file(data.root, name)
-    paths = [path] if Path(path).exists() or not set("*?[") & set(path) else sorted(glob(path))
-    if not paths:
-        raise InputError(f"no file fits {path}; check the pattern")
     broken: list[str] = []
-    for one in paths:
+    for one in find_files(data.root, name):
         if data.form == "senses":
             keys = SenseKeys.read(data.wordnet or None)
             yield from (

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
-from wellread.errors import UsageError
+from wellread.errors import InputError, UsageError
 from wellread.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -56,6 +57,15 @@ def train_file(recipe: TaskRecipe) -> str:
     if not recipe.data.train:
         raise UsageError("the recipe has nothing to learn from; give --set data.train=FILE, or train in its [data]")
     return find_file(recipe.data.root, recipe.data.train)
+
+
+def find_files(root: str, name: str) -> list[str]:
+    """A file, or all whose names fit a pattern, in the order of letters: "semcor_*.jsonl.xz"."""
+    path = find_file(root, name)
+    found = [path] if Path(path).exists() or not set("*?[") & set(path) else sorted(glob(path))
+    if not found:
+        raise InputError(f"no file fits {path}; check the pattern")
+    return found
 
 
 def find_file(root: str, name: str) -> str:

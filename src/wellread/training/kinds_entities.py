@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
+from wellread import console
 from wellread.tasks.cloze import Cloze
-from wellread.tasks.conll import NamedText, find_labels, read_conll, split_sentences, write_conll
+from wellread.tasks.conll import NamedText, find_labels, split_sentences, write_conll
+from wellread.tasks.namelines import read_named, tell_of_missed, write_names
 from wellread.tasks.ner import NamedEntities
 from wellread.tasks.record import ClozeQuestion, read_record, split_record
 from wellread.tasks.squad import write_predictions
@@ -21,11 +23,15 @@ if TYPE_CHECKING:
 
 
 def _read_sentences(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[NamedText]:
-    return read_conll(path, recipe.ner.columns, skipped=broken)
+    return tell_of_missed(_named(recipe, path, broken), console.note)
+
+
+def _named(recipe: TaskRecipe, path: str, broken: list[str]) -> Iterator[NamedText]:
+    return read_named(path, recipe.ner.columns, borders=recipe.ner.borders, skipped=broken)
 
 
 def _ner_facts(recipe: TaskRecipe) -> dict[str, Any]:
-    return {"labels": list(find_labels(read_conll(train_file(recipe), recipe.ner.columns, skipped=[])))}
+    return {"labels": list(find_labels(_named(recipe, train_file(recipe), [])))}
 
 
 def _build_ner(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
@@ -33,7 +39,10 @@ def _build_ner(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[A
 
 
 def _write_ner(path: str | Path, task: NamedEntities, examples: Sequence[NamedText], answers: Answers) -> None:
-    write_conll(path, examples, task.chosen(answers))
+    if Path(path).suffix == ".jsonl":
+        write_names(path, examples, [task.tell(some) for some in answers])
+    else:
+        write_conll(path, examples, task.chosen(answers))
 
 
 def _sentence(number: str, texts: Texts) -> NamedText:

@@ -6,14 +6,12 @@ A recipe's settings are in [senses] (`SenseOptions`) and [wic] (`WicOptions`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
 from wellread import console
-from wellread.errors import InputError
 from wellread.kb.sensekeys import SenseKeys
 from wellread.tasks.glosses import read_examples
 from wellread.tasks.raganato import SenseText, document_of, join_sentences, read_senses, unknown_keys, write_keys
@@ -21,7 +19,7 @@ from wellread.tasks.senses import Senses
 from wellread.tasks.splits import split_by
 from wellread.tasks.task import Task
 from wellread.tasks.wic import WordInContext, WordPair, read_wic, read_wic_tsv, split_wic, write_labels
-from wellread.training.kinds import Answers, Facts, Kind
+from wellread.training.kinds import Answers, Facts, Kind, find_files
 from wellread.training.offering import open_offer
 
 if TYPE_CHECKING:
@@ -31,9 +29,7 @@ if TYPE_CHECKING:
 def _read_senses(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[SenseText]:
     """The sentences of a file, or of all whose names fit a pattern: "semcor_*.jsonl.xz"."""
     options = recipe.senses
-    paths = [path] if Path(path).exists() or not any(sign in path for sign in "*?[") else sorted(glob(path))
-    if not paths:
-        raise InputError(f"no file fits {path}; check the pattern")
+    paths = find_files("", path)
     keys = SenseKeys.read(options.wordnet or None)
     for one in paths:
         texts = list(join_sentences(read_senses(one, secret=True, skipped=broken), options.together))

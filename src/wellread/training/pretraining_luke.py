@@ -36,7 +36,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from glob import glob
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -62,7 +61,7 @@ from wellread.tasks.masking import word_head
 from wellread.tasks.task import Reader, check_room
 from wellread.tasks.words import WordHead, load_word_head
 from wellread.text import Document
-from wellread.training.kinds import find_file
+from wellread.training.kinds import find_files
 from wellread.training.loop import find_crew, seed_all, train
 from wellread.training.pretraining import as_masked_lm
 from wellread.training.recipe import EncoderOptions
@@ -181,7 +180,7 @@ class LukePretraining:
     def __init__(self, recipe: LukePretrainingRecipe, folder: Path) -> None:
         self.recipe, self.folder = recipe, folder
         self.tokenizer: Tokenizer = load_tokenizer(recipe.encoder.name)
-        self.files = _find_files(recipe.text)
+        self.files = [file for name in recipe.text.train for file in find_files(recipe.text.root, name)]
         self.reader, self.has_head = self._build()
         self.learner = self._learner()
 
@@ -323,17 +322,6 @@ class LukePretraining:
                 file.write(json.dumps(told, indent=2, ensure_ascii=False).encode() + b"\n")
             shutil.rmtree(folder, ignore_errors=True)
             part.rename(folder)
-
-
-def _find_files(text: LinkedText) -> list[str]:
-    found: list[str] = []
-    for name in text.train:
-        path = find_file(text.root, name)
-        some = [path] if Path(path).exists() or not set("*?[") & set(path) else sorted(glob(path))
-        if not some:
-            raise InputError(f"no file fits {path}; check the pattern")
-        found += some
-    return found
 
 
 def _digest(files: list[str]) -> str:

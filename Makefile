@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format assets clean
+.PHONY: help demo test check docs bench format assets clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -26,6 +26,10 @@ check: $(VENV)/.dev ## Run the linters and type checks, cheapest first
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+docs: $(VENV)/.docs ## Build the site of the docs into site/, without network; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "See it: $(BIN)/python -m http.server --directory site"
+
 bench: $(VENV)/.dev assets ## Run the benchmarks (figures of record: docs/log.md)
 	$(BIN)/pip install -qq -c constraints.txt flashtext ahocorasick-rs
 	$(BIN)/python -m benchmarks
@@ -41,7 +45,7 @@ assets: $(VENV)/.installed ## Fetch the default assets, build the packaged knowl
 	$(BIN)/wellread index build --kb vital
 
 clean: ## Remove what the targets above made in this folder
-	rm -rf $(VENV) demo .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) demo site .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -49,5 +53,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[serve,spacy,spark,dev]"
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[serve,spacy,spark,dev,docs]"
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	@touch $@

@@ -2,26 +2,43 @@
 
 Blocks of "python" are doctests and share names within a page. In blocks of "console" the lines after "$ " are run, and
 the lines below a command must be found in its output. Those of the README, and all that need a shell, have processes of
-their own; loading torch takes seconds, so the others are run in this one. Blocks of "shell" are for a fresh machine and
-may only call make and pip.
+their own; loading torch takes seconds, so the others are run in this one. What is not run (`SHOWN`) is at least read
+where it can be; a block in any other language is refused, so that no code on a page goes unnoticed. Lines indented by
+four spaces are commands that need data of one's own, and are not run.
 """
 
 import doctest
 import hashlib
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SLOW = ("README.md", "embed.md")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SLOW = ("README.md", "docs/embed.md")
 """Pages whose blocks take the longest."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^([ >]*)(```+|~~~+)(.*)$", re.MULTILINE)
+RUN = ("python", "console")
+SHOWN = {
+    "shell": "for a fresh machine: may only call make and pip",
+    "toml": "a recipe or a part of one: must be TOML",
+    "json": "an answer or a file: must be JSON",
+    "csv": "a file",
+    "text": "pictures, and commands that need data or never end",
+}
+"""Languages of blocks that are not run, and what they are for."""
+
+
+def named(page):
+    return page.relative_to(ROOT).as_posix()
 
 
 def blocks(page, language):
@@ -30,7 +47,7 @@ def blocks(page, language):
 
 def with_blocks(language):
     return [
-        pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW else [])
+        pytest.param(page, id=named(page), marks=[pytest.mark.slow] if named(page) in SLOW else [])
         for page in PAGES
         if blocks(page, language)
     ]
@@ -90,7 +107,7 @@ def test_commands_on_the_page_print_what_it_shows(page, workplace, wellread):
     for block in blocks(page, "console"):
         for command, *promised in map(str.splitlines, re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]):
             arguments = arguments_of(command)
-            if arguments is None or page.name == "README.md":
+            if arguments is None or named(page) == "README.md":
                 told = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, timeout=250)
                 code, out, err = told.returncode, told.stdout, told.stderr
             else:
@@ -118,9 +135,45 @@ def test_what_needs_a_shell_gets_one():
 
 
 def test_pages_and_blocks_are_found():
-    assert len(PAGES) >= 8
-    assert len(with_blocks("python")) >= 4
-    assert len(with_blocks("console")) >= 5
+    assert len(PAGES) >= 50
+    assert len(with_blocks("python")) >= 20
+    assert len(with_blocks("console")) >= 8
+
+
+def fences(text):
+    """(indent, language) of every block that is fenced in, and None where one never ends."""
+    inside = None
+    for indent, fence, about in FENCE.findall(text):
+        if inside is None:
+            inside = fence
+            yield indent, about.strip()
+        elif fence.startswith(inside) and not about.strip():
+            inside = None
+    if inside is not None:
+        yield None
+
+
+def test_fences_are_seen_wherever_they_stand():
+    text = "```python\n1\n```\n- a\n\n    ```toml\n    ```\n~~~\n```x\n~~~\n````md\n```\n````\n```console"
+    assert list(fences(text)) == [("", "python"), ("    ", "toml"), ("", ""), ("", "md"), ("", "console"), None]
+
+
+def test_every_block_is_run_or_of_a_language_that_is_only_shown():
+    found = [(named(page), fence) for page in PAGES for fence in fences(page.read_text("utf-8"))]
+    assert len(found) >= 100
+    assert [(page, fence) for page, fence in found if fence is None or fence[1] not in (*RUN, *SHOWN)] == []
+    # The blocks that are run are those that begin a line.
+    assert [(page, fence) for page, fence in found if fence[1] in RUN and fence[0]] == []
+    runnable = sum(len(blocks(page, language)) for page in PAGES for language in RUN)
+    assert runnable == sum(fence[1] in RUN for _, fence in found)
+
+
+def test_what_is_shown_can_be_read():
+    for page in PAGES:
+        for block in blocks(page, "toml"):
+            assert tomllib.loads(block), named(page)
+        for block in blocks(page, "json"):
+            json.loads(block)
 
 
 def test_what_is_not_run_calls_only_make_and_pip():
@@ -132,12 +185,12 @@ def test_what_is_not_run_calls_only_make_and_pip():
 def test_every_link_between_pages_leads_somewhere():
     links = [
         (page, target)
-        for page in [*PAGES, *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+        for page in PAGES
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8"))
         if "://" not in target
     ]
     assert len(links) >= 8
-    assert [(page.name, target) for page, target in links if not (page.parent / target).exists()] == []
+    assert [(named(page), target) for page, target in links if not (page.parent / target).exists()] == []
 
 
 def test_decisions_are_short():

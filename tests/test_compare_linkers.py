@@ -148,7 +148,7 @@ def made(**changes):
     return {
         "kb": "toy",
         "against": "prior",
-        "models": {"prior": "prior", "elq": "elq"},
+        "models": {"prior": "prior", "elq": "models/elq"},
         "data": {"one": "one.jsonl", "two": "two.jsonl"},
         "settings": {},
         "linkers": {

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import lxml.html
 import pytest
@@ -35,6 +36,7 @@ def test_a_page_has_the_tables_plots_costs_and_commands_of_all(folders):
     arms, linkers = page.findall(".//section")
     assert [one.text for one in arms.findall(".//caption")] == ["Scores", "Costs"]
     assert [one.text for one in linkers.findall(".//caption")] == ["Scores", "Costs", "Where they are from"]
+    assert [one.text for one in linkers.findall(".//table")[-1].iter("bdi")][2:] == ["elq", "models/elq"]
     assert len(arms.findall(".//img")) == 2
     assert len(linkers.findall(".//img")) == 1
     assert all(
@@ -55,6 +57,37 @@ def test_what_stands_in_a_table_is_text_and_nothing_is_fetched_or_run(folders):
     assert {image.get("src").split(":")[0] for image in page.iter("img")} == {"data"}
     policy = page.find(".//meta[@http-equiv]").get("content")
     assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; see: make test")
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("there is no chromium to show the page in; install one (Debian: apt install chromium)")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 400)])
+def test_a_browser_shows_the_page_whole_and_runs_nothing(folders, tmp_path, browser, scheme, width):
+    (tmp_path / "report.html").write_text(make_report(folders))
+    page = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme).new_page()
+    complaints = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto((tmp_path / "report.html").as_uri())
+    assert page.evaluate("window.hit") is None
+    assert page.evaluate("document.documentElement.scrollWidth") == width  # wide tables scroll by themselves
+    assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    paper, ink = (page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color"))
+    light, dark = "rgb(250, 248, 244)", "rgb(22, 24, 28)"
+    assert paper == (light if scheme == "light" else dark)
+    assert ink not in (light, dark)
+    assert complaints == []
 
 
 def test_notes_are_paragraphs_and_lists():

@@ -172,6 +172,7 @@ def draw_linkers(table: Mapping[str, Any]) -> Figure:
             )
         _dress(panel, name, "F1", "")
         panel.set_xlim(0, 1)
+        panel.set_xticks((0, 0.2, 0.4, 0.6, 0.8, 1), ("0", ".2", ".4", ".6", ".8", "1"))
     spent = []
     for cells in linkers.values():
         costs = [cell["cost"] for cell in cells.values()]
@@ -181,9 +182,9 @@ def draw_linkers(table: Mapping[str, Any]) -> Figure:
     _dress(last, "Cost", "processor ms a text", "")
     panels[0].set_yticks(range(len(linkers)), list(linkers))
     panels[0].invert_yaxis()
-    marks = dict(zip(*reversed(panels[0].get_legend_handles_labels()), strict=True))
+    marks = {name: mark for panel in panels for mark, name in zip(*panel.get_legend_handles_labels(), strict=True)}
     if marks:
-        panels[0].legend(marks.values(), marks.keys(), frameon=False, fontsize=8, loc="lower left")
+        figure.legend(marks.values(), marks.keys(), loc="outside lower left", ncols=2, frameon=False, fontsize=9)
     return figure
 
 

@@ -158,7 +158,7 @@ tbody tr:nth-child(even) > * { background: var(--band) }
 td small { display: block; color: var(--soft); font-size: .78rem }
 figure { margin: 1.2rem 0 }
 figcaption { color: var(--soft); font-size: .875rem; margin-top: .3rem }
-img { display: block; max-width: none; padding: .6rem; border-radius: 8px; background: #fff;
+img { display: block; max-width: 100%; min-width: 40rem; padding: .6rem; border-radius: 8px; background: #fff;
   border: 1px solid var(--rule) }
 pre { margin: .3rem 0; padding: .8rem 1rem; border-radius: 8px; background: var(--band); overflow-x: auto;
   white-space: pre-wrap; overflow-wrap: anywhere }

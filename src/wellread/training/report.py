@@ -81,9 +81,8 @@ def _linkers(table: LinkerTable) -> list[Grid | Picture]:
             Picture(caption, to_svg(draw_linkers(table.to_dict()))),
             Grid("Costs", table.cost_header, table.cost_rows(), [table.cost_legend()]),
         ]
-    models = [(name, model) for name, model in table.linkers.items()]
-    parts.append(Grid("Where they are from", ("linker", "model"), models))
-    return parts
+    named = [(name, model) for name, model in table.linkers.items() if name != model]
+    return [*parts, Grid("Where they are from", ("linker", "model"), named)] if named else parts
 
 
 def _listed(names: Sequence[str], most: int = 4) -> str:

@@ -5,16 +5,19 @@ import json
 import pytest
 
 from tests.tasking import rte_recipe
+from tests.tiny import toy_documents
 from wellread import config
 from wellread.pictures import plots
+from wellread.training import compare_linkers
 from wellread.training.schedule import Schedule
 
 
 @pytest.fixture(autouse=True)
 def work(tmp_path, monkeypatch, encoder):
     monkeypatch.chdir(tmp_path)
-    for name in ("draw_curves", "draw_comparison", "save"):
+    for name in ("draw_curves", "draw_comparison", "draw_linkers", "save"):
         monkeypatch.setattr(plots, name, lambda *args, **options: None)
+    monkeypatch.setattr(plots, "to_svg", lambda figure: b"<svg/>")
     recipe = rte_recipe(tmp_path, encoder, schedule=Schedule(steps=1, learning_rate=1e-2))
     (tmp_path / "rte.toml").write_text(config.to_toml(recipe))
 
@@ -65,3 +68,62 @@ def test_what_goes_wrong_is_one_line_with_the_fix(wellread, arguments, code, mes
 
 def test_the_help_has_examples(wellread):
     assert "wellread compare recipes/kam-rte.toml" in wellread("compare", "--help").out
+    for verb in ("tasks", "linkers", "report"):
+        assert "Examples:\n    wellread compare" in wellread("compare", verb, "--help").out
+
+
+# Linkers, and the report of all.
+
+
+@pytest.fixture
+def questions(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare_linkers, "_START", None)
+    for name, seed in (("a", 1), ("b", 2)):
+        told = "".join(one.to_json() + "\n" for one in toy_documents(20, seed))
+        (tmp_path / f"{name}.jsonl").write_text(told)
+
+
+def test_linkers_are_compared_and_reported_with_arms(wellread, toy, questions, tmp_path):
+    asked = ["compare", "linkers", "--kb", toy / "toy.kb", "--model", "prior", "--model", f"elq={toy / 'model'}"]
+    done = wellread(*asked, "a.jsonl", "second=b.jsonl", "--develop", "second=10", "--to", "l", "--format", "json")
+    assert done.code == 0, done.err
+    table = json.loads(done.out)
+    assert (table["against"], list(table["data"])) == ("prior", ["a", "second"])
+    assert 10 <= table["linkers"]["elq"]["second"]["documents"] < 20
+    assert table["command"].startswith("wellread compare linkers --kb ")
+    assert "│ elq" in wellread(*asked, "a.jsonl", "second=b.jsonl", "--develop", "second=10", "--to", "l").out
+    arms = wellread("compare", "rte.toml", "--vary", "infusion=none,kam", "--seeds", 1, "--no-costs", "--to", "c")
+    assert arms.code == 0
+    page = wellread("compare", "report", "c", "l", "--to", "all.html", "--title", "All")
+    assert (page.code, "the report is in all.html" in page.err) == (0, True)
+    written = (tmp_path / "all.html").read_text()
+    assert "wellread compare rte.toml --vary infusion=none,kam --seeds 1" in written
+    rows = wellread("compare", "report", "c", "l", "--format", "markdown").out
+    assert rows.startswith("| arm | RTE |\n")
+    assert "| linker | a | second | mean | CPU ms/text | memory MB |" in rows
+
+
+def test_a_linker_that_fails_makes_the_exit_code_that_of_a_training(wellread, toy, questions):
+    done = wellread("compare", "linkers", "--kb", toy / "toy.kb", "--model", "prior", "--model", "none", "a.jsonl")
+    assert done.code == 8
+    assert "│ none   │ –" in done.out
+    last = done.err.splitlines()[-1]
+    assert last.startswith("error: 1 of 2 cells failed, the first: a, none: there is no model 'none'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["linkers", "a.jsonl"], 2, "Missing option '--kb'"),
+        (["linkers", "--kb", "x", "a.jsonl", "c/a.jsonl"], 2, "two are called 'a', a.jsonl and c/a.jsonl; name one"),
+        (["linkers", "--kb", "x", "=a.jsonl"], 2, "'=a.jsonl' names no data set"),
+        (["linkers", "--kb", "x", "a.jsonl", "--develop", "b=3"], 2, "expected NAME=N, with NAME one of a and N 1"),
+        (["linkers", "--kb", "nowhere.kb", "a.jsonl"], 5, "nowhere.kb"),
+        (["report", "nowhere"], 3, "nowhere has no table.json"),
+        (["report", "x", "--format", "markdown", "--title", "y"], 2, "rows have no title"),
+    ],
+)
+def test_what_goes_wrong_with_linkers_and_reports_is_one_line_too(wellread, questions, arguments, code, message):
+    done = wellread("compare", *arguments)
+    assert (done.code, done.err.count("\n")) == (code, 1), done.err
+    assert message in done.err

@@ -15,13 +15,15 @@ from scipy import stats
 from tests.tasking import rte_recipe
 from tests.test_task_recipe import PROCESSES  # noqa: F401  # its server has imported what our processes need
 from wellread.errors import InputError, StorageError, TrainingError, UsageError
-from wellread.evaluation.comparison import Cost, make_table, student
+from wellread.evaluation.comparison import Cost, Failure, Table, Unfit, make_table, student
+from wellread.knowledge.maps import MapsConfig
 from wellread.pictures import plots
 from wellread.tasks.learner import TaskLearner
 from wellread.training import compare as module
 from wellread.training import cost
-from wellread.training.arms import apply_arms, arms_of, read_arms, vary
+from wellread.training.arms import apply_arms, arms_of, read_arms, unfit, vary
 from wellread.training.compare import compare, interim, outcome, plan, read_recipes, seeds_of
+from wellread.training.entities import LukeOptions
 from wellread.training.recipe import TaskRecipe
 from wellread.training.run import Run
 from wellread.training.schedule import Schedule
@@ -116,6 +118,26 @@ def test_arms_that_make_no_sense_name_the_fix(tmp_path):
     refused("the arm 'b': 'alfa' is not a setting of TaskRecipe", (), file)
     file.write_text('[arms]\na = { infusion = "none" }\nb = { maps.maps = ["correlation"] }\n')
     refused("the arm 'b': maps: the correlation map needs a table", (), file)
+
+
+def test_an_infusion_that_a_task_tells_nothing_to_is_not_for_it():
+    assert unfit(TaskRecipe("RTE", "kam")) is None
+    assert "RTE asks about none, and nobody links its texts; give luke.kb" in unfit(TaskRecipe("RTE", "luke"))
+    linked = LukeOptions(kb="vital")
+    assert unfit(TaskRecipe("RTE", "luke", luke=linked)) is None
+    assert unfit(TaskRecipe("ner", "kam+luke")) is None
+    terms = MapsConfig(terms=4, correlation="a-table")
+    assert "set maps.terms = 0" in unfit(TaskRecipe("RTE", "kam+luke", luke=linked, maps=terms))
+
+
+def test_an_arm_that_links_texts_for_luke_serves_tasks_with_entities_of_their_own():
+    arms = {"luke": {"infusion": "luke", "luke": {"kb": "vital", "start": "vital", "dim": 64}}}
+    (names,) = apply_arms(TaskRecipe("ner"), arms).values()
+    assert (names.luke.kb, names.luke.start, names.luke.dim) == (None, None, 64)
+    (pairs,) = apply_arms(TaskRecipe("RTE"), arms).values()
+    assert (pairs.luke.kb, pairs.luke.start, pairs.luke.dim) == ("vital", "vital", 64)
+    with pytest.raises(InputError, match=r"ner asks about mentions by entities of its own; leave luke\.kb"):
+        apply_arms(TaskRecipe("ner", luke=LukeOptions(kb="vital")), arms)  # the recipe says so itself
 
 
 # Runs.
@@ -283,6 +305,29 @@ def test_a_run_that_fails_or_scores_no_number_leaves_a_gap_and_is_tried_again(re
     assert not (tmp_path / "RTE/wild/1/failed.txt").exists()
 
 
+def test_an_arm_that_is_not_for_a_task_is_not_run_and_told_in_the_table(recipe, tmp_path, ends):
+    _, calls = ends
+    plain = replace(recipe, infusion="none", batch=1)
+    tasks = {
+        "RTE": {"plain": plain, "luke": replace(recipe, infusion="luke", batch=2)},
+        "ner": {"plain": replace(plain, task="ner"), "luke": replace(recipe, task="ner", infusion="luke", batch=3)},
+    }
+    table = compare(tasks, [0, 1], tmp_path, measure=False, command="wellread compare …")
+    assert [batch for batch, _, _ in calls] == [1, 1, 3, 1, 1, 3]
+    assert not table.failed
+    assert [(one.arm, one.task) for one in table.unfit] == [("luke", "RTE")]
+    assert list(table.arms) == ["plain", "luke"]
+    written = (tmp_path / "table.md").read_text()
+    assert "| luke | – | – | 50.00 ± 0.00 | +0.00" in written
+    assert "–: not for the task:\n- RTE, luke: luke has no entities to tell" in written
+    assert Table.from_dict(json.loads((tmp_path / "table.json").read_text())).command == "wellread compare …"
+    calls.clear()
+    assert compare(tasks, [0, 1], tmp_path, measure=False).unfit == table.unfit
+    assert not calls
+    with pytest.raises(UsageError, match="no arm is for its task; the first: luke has no entities"):
+        plan({"RTE": {"luke": tasks["RTE"]["luke"]}}, [0], tmp_path)
+
+
 def test_a_run_that_failed_may_be_tried_with_another_recipe(recipe, tmp_path, ends):
     told, calls = ends
     arms = {"plain": replace(recipe, batch=1), "wild": replace(recipe, batch=2)}
@@ -431,6 +476,38 @@ def test_a_gap_in_the_scores_is_drawn_as_one(tmp_path):
         assert [[text.get_text() for text in panel.texts] for panel in figure.axes] == [["–"] * n for n in dashes]
         plots.save(figure, tmp_path / "table")
     assert figure.axes[0].get_xlabel() == "points over kam (–)"
+
+
+def test_a_table_is_read_as_it_was_written():
+    costs = {(arm, task): Cost(10, 10, 0, 0.1, 100, 50) for arm in ("plain", "kam") for task in ("RTE", "CoLA")}
+    gap = {**SCORES, "kam": {"RTE": [0.63, math.nan, 0.62], "CoLA": SCORES["kam"]["CoLA"]}}
+    failed, others = [Failure("kam", "RTE", 1, "why")], [Unfit("other", "CoLA", "why not")]
+    table = make_table(gap, [0, 1, 2], metrics={"RTE": "accuracy"}, costs=costs, failed=failed, unfit=others)
+    again = Table.from_dict(json.loads(table.to_json()))
+    assert again.to_json() == table.to_json()
+    assert again.to_markdown() == table.to_markdown()
+    before = {key: value for key, value in table.to_dict().items() if key not in ("unfit", "command")}
+    assert Table.from_dict(before).unfit == ()  # as tables were before there were such
+
+
+def test_a_small_table_has_means_differences_and_how_many_times_the_cost():
+    costs = {(arm, "RTE"): Cost(10, 10, 0, step, 100, 50) for arm, step in (("plain", 0.1), ("kam", 0.125))}
+    scores = {arm: {"RTE": tasks["RTE"]} for arm, tasks in SCORES.items()}
+    header, rows = make_table(scores, [0, 1, 2], costs=costs).brief()
+    assert header == ("arm", "RTE", "× time", "× memory")
+    assert rows[0] == ("plain", "60.00 ± 2.00", "1.00", "1.00")
+    assert rows[1] == ("kam", "62.67 ± 0.58 (+2.67)", "1.25", "1.00")
+    assert rows[2][2:] == ("–", "–")
+    assert make_table(scores, [0, 1, 2]).brief()[0] == ("arm", "RTE")
+
+
+def test_costs_are_drawn_for_arms_that_have_some(tmp_path):
+    costs = {(arm, "RTE"): Cost(10, 10, 0, step, 10**8, 50) for arm, step in (("plain", 0.1), ("kam", 0.125))}
+    figure = plots.draw_costs(json.loads(make_table(SCORES, [0, 1, 2], costs=costs).to_json()))
+    time, memory = figure.axes
+    assert [round(bar.get_width(), 6) for bar in time.patches] == [100, 125]
+    assert [round(bar.get_width(), 6) for bar in memory.patches] == [100, 100]
+    assert [label.get_text() for label in time.get_yticklabels()] == ["plain", "kam"]
 
 
 # Costs.

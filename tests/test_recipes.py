@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wellread import config
-from wellread.training.arms import arms_of
+from wellread.training.arms import arms_of, unfit
 from wellread.training.compare import read_recipes
 from wellread.training.graph import GraphRecipe
 from wellread.training.linker import LinkerRecipe
@@ -39,3 +39,20 @@ def test_the_ablations_fit_every_task_of_kam():
         assert arms["all but graph"].maps.maps == ("entity", "phrase", "correlation")
     with pytest.raises(Exception, match=r"the arm 'correlation': maps: the correlation map needs a table"):
         arms_of(read_recipes(tasks[:1])["CoLA"], (), FILES[0].parent / "kam-ablations.toml")
+
+
+def test_all_infusions_and_their_pairs_fit_every_task():
+    tasks = [file for file in FILES if "task" in config.read_table(file)]
+    recipes = read_recipes(tasks, ["data.root=data"])
+    assert {"RTE", "semeval2010", "ner", "squad", "senses"} <= recipes.keys()
+    for recipe in recipes.values():
+        arms = arms_of(recipe, (), FILES[0].parent / "infusions.toml")
+        assert list(arms) == ["none", "kam", "knowbert", "luke", "kam+knowbert", "kam+luke", "knowbert+luke"]
+        assert [arm.infusion for arm in arms.values()] == list(arms)
+        assert not any(map(unfit, arms.values()))
+        arms = arms_of(recipe, (), FILES[0].parent / "infusions-pretrained.toml")
+        assert len({repr(arm) for arm in arms.values()}) == len(arms) == 7
+        assert not any(map(unfit, arms.values()))
+        text = config.read_table(FILES[0].parent / "knowbert-wiki.toml")
+        layer = arms["knowbert"].knowbert["shared"]
+        assert {name: getattr(layer, name) for name in text["knowbert"]["shared"]} == text["knowbert"]["shared"]

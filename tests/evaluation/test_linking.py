@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from wellread.errors import InputError
 from wellread.evaluation import linking
-from wellread.evaluation.linking import align, score_linking
+from wellread.evaluation.linking import align, compare_linking, score_linking, strangers, with_prefix
 from wellread.text import Document, Link
 
 TEXT = "abcdefghijklmnopqrst"
@@ -298,3 +298,36 @@ def test_a_missing_prediction_is_named():
 def test_what_cannot_be_scored_is_an_input_error(gold, predicted, message):
     with pytest.raises(InputError, match=message):
         score_linking(gold, predicted)
+
+
+# two linkers on the same documents
+
+
+def test_a_difference_is_that_of_two_scores_and_zero_to_oneself():
+    ours = score_linking(GOLD, PREDICTED, known=KNOWN).get().linking.f1.value
+    found = compare_linking(GOLD, PREDICTED, [document()] * 3, known=KNOWN)
+    assert found.value == pytest.approx(ours)  # who links nothing has an F1 of 0 here
+    same = compare_linking(GOLD, PREDICTED, PREDICTED, known=KNOWN)
+    assert (same.value, same.low, same.high) == (0, 0, 0)
+    assert compare_linking(GOLD, PREDICTED, GOLD, bootstrap=0).low is None
+
+
+def test_a_paired_interval_is_narrower_than_what_is_hard_for_both_would_make_it():
+    gold, half = half_right(400)
+    better = [gold[place] if place < 20 else one for place, one in enumerate(half)]
+    found = compare_linking(gold, better, half)
+    apart = score_linking(gold, half).get().linking.f1
+    assert found.low > 0 or found.value == 0
+    assert found.high - found.low < (apart.high - apart.low) / 2
+
+
+def test_ids_get_the_prefix_that_the_knowledge_base_has():
+    (link, nil) = with_prefix("wp:", document((0, 4, "Q1"), (5, 9, None))).links
+    assert (link.entity, nil.entity) == ("wp:Q1", None)
+
+
+def test_gold_that_the_knowledge_base_hardly_knows_is_told():
+    assert strangers(GOLD, KNOWN, "my.kb") is None
+    assert strangers([document((0, 4, "a"))], KNOWN, "my.kb").startswith("none of the 1 gold entities is in my.kb")
+    with pytest.raises(InputError, match="1 gold documents, 1 and 0 predicted ones; give as many of each"):
+        compare_linking(GOLD[:1], PREDICTED[:1], [])

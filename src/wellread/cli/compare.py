@@ -1,11 +1,43 @@
-"""`wellread compare`: the same task, data and seeds, with something different: what does it bring?"""
+"""`wellread compare`: the same task, data and seeds, with something different: what does it bring?
+
+Linkers on the same texts (`cli/compare_linkers.py`) and a page of all comparisons (`cli/compare_report.py`) are verbs
+of it.
+"""
 
 from __future__ import annotations
 
 import click
 
+from wellread.cli.compare_linkers import linkers
+from wellread.cli.compare_report import report
+from wellread.cli.defaults import DefaultGroup
+from wellread.cli.options import typed_command
 
-@click.command("compare")
+
+@click.group(
+    "compare",
+    cls=DefaultGroup,
+    default="tasks",
+    subcommand_metavar="RECIPE... | linkers DATA... | report FOLDER... [OPTIONS]",
+)
+def command() -> None:
+    """Train arms of a recipe on the same seeds, or link the same texts with several linkers; tell what each brings.
+
+    \b
+    Example: wellread compare recipes/kam-rte.toml --set data.root=my-data --vary infusion=none,kam
+    Example: wellread compare recipes/ner-wnut17.toml --set data.root=my-data --arms recipes/infusions.toml
+    Example: wellread compare linkers --kb vital --model prior --model elq questions.jsonl
+    Example: wellread compare report runs/infusions runs/linkers --to report.html
+
+    All options of the first: wellread compare tasks --help
+    """
+
+
+command.add_command(linkers)
+command.add_command(report)
+
+
+@command.command("tasks")
 @click.argument("recipes", nargs=-1, required=True, metavar="RECIPE...")
 @click.option(
     "--vary",
@@ -36,7 +68,7 @@ import click
     show_default=True,
     help="What is written to standard output.",
 )
-def command(
+def tasks(
     recipes: tuple[str, ...],
     varied: tuple[str, ...],
     arms_file: str | None,
@@ -56,13 +88,15 @@ def command(
     interval and p, and what the arms cost; it is also written to the folder as table.md, table.json and table.png.
 
     A run that fails does not end the others. The table has "–" for it and says why below; the exit code is then 8, and
-    the same command tries it again.
+    the same command tries it again. An arm that is not for a task (LUKE, where nobody tells it of entities) has "–"
+    there too, and the reason below, which is no failure.
 
     \b
     Examples:
       wellread compare recipes/kam-rte.toml --set data.train=RTE/train.tsv --vary infusion=none,kam
       wellread compare rte.toml mrpc.toml --vary infusion=none,kam --vary maps.maps=entity,phrase,entity+phrase
       wellread compare rte.toml --arms recipes/kam-ablations.toml --seeds 5 --jobs 2 --to runs/ablations
+      wellread compare rte.toml ner.toml --arms recipes/infusions.toml --arm none --arm kam --arm kam+luke
     """
     from pathlib import Path
 
@@ -72,9 +106,11 @@ def command(
     from wellread.training.compare import compare, read_recipes, seeds_of
 
     read = read_recipes(recipes, changes)
-    tasks = {task: arms_of(recipe, varied, arms_file, chosen) for task, recipe in read.items()}
+    asked = {task: arms_of(recipe, varied, arms_file, chosen) for task, recipe in read.items()}
     to = Path(folder) if folder is not None else Path("runs") / f"compare-{'-'.join(Path(r).stem for r in recipes)}"
-    table = compare(tasks, seeds_of(read.values(), seeds), to, jobs=jobs, keep=keep, measure=not no_costs)
+    table = compare(
+        asked, seeds_of(read.values(), seeds), to, jobs=jobs, keep=keep, measure=not no_costs, command=typed_command()
+    )
     if form == "json":
         click.echo(table.to_json(), nl=False)
     elif form == "markdown":
@@ -88,6 +124,7 @@ def command(
     console.note(f"the table is also in {to} as table.md, table.json and table.png")
     if table.failed:
         raise TrainingError(
-            f"{len(table.failed)} of {len(table.seeds) * sum(map(len, tasks.values()))} runs failed, the first: "
+            f"{len(table.failed)} of {len(table.seeds) * (sum(map(len, asked.values())) - len(table.unfit))} runs "
+            "failed, the first: "
             f"{table.failed[0]}; mend that and give the same command, which tries them again"
         )

@@ -288,9 +288,11 @@ def linking(
     if predictions is not None and (save is not None or model is not None):
         raise UsageError("--predictions are not made anew; leave out --save and --model, or --predictions")
 
+    from wellread.evaluation.linking import align, strangers, with_prefix
+
     gold = [_read(file, None if kind == "auto" else kind, ids, limit, skip_broken) for file in files]
     if prefix:
-        gold = [[_with_prefix(prefix, document) for document in documents] for documents in gold]
+        gold = [[with_prefix(prefix, document) for document in documents] for documents in gold]
     texts = [document for documents in gold for document in documents]
     linker = None
     if kb is not None:
@@ -299,11 +301,9 @@ def linking(
         everything = None if threshold is None else 0.0
         linker = Linker.load(kb, model or "auto", threshold=everything, sources=sources, precision=precision)
     known = None if linker is None else cache(linker.kb.__contains__)
-    if known is not None:
-        _note_strangers(texts, known, str(kb))
+    if known is not None and (told := strangers(texts, known, str(kb))):
+        console.note(told)
     if predictions is not None:
-        from wellread.evaluation.linking import align
-
         predicted = align(texts, read_linked(predictions, "jsonl"))
     else:
         assert linker is not None
@@ -321,22 +321,6 @@ def _read(file: str, format: Format | None, ids: Ids | None, limit: int | None, 
     if skipped:
         console.note(f"left out {len(skipped):,} broken documents; the first: {skipped[0]}")
     return documents
-
-
-def _with_prefix(prefix: str, document: Document) -> Document:
-    links = (link if link.entity is None else replace(link, entity=prefix + link.entity) for link in document.links)
-    return replace(document, links=tuple(links))
-
-
-def _note_strangers(texts: Sequence[Document], known: Callable[[str], bool], kb: str) -> None:
-    """Say so when gold and KB hardly share an id: then they name entities in two ways, and the scores mean nothing."""
-    asked = {link.entity for document in texts for link in document.links if link.entity is not None}
-    held = sum(map(known, asked))
-    if held * 20 < len(asked):
-        console.note(
-            f"{held or 'none'} of the {len(asked):,} gold entities {'is' if held < 2 else 'are'} in {kb}; "
-            "do the ids need --prefix wp: or --ids?"
-        )
 
 
 def _link(linker: Linker, texts: list[Document]) -> list[Document]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+import sys
 from collections.abc import Callable
 
 import click
@@ -13,6 +15,11 @@ def refuse_nan(ctx: click.Context, param: click.Parameter, value: float | None) 
     if value is not None and math.isnan(value):
         raise click.BadParameter("nan is not a number to compare with; give one such as 0.5")
     return value
+
+
+def typed_command() -> str:
+    """What was typed, so that a table can tell what made it."""
+    return shlex.join(["wellread", *sys.argv[1:]])
 
 
 def reading_options(command: Callable[..., None]) -> Callable[..., None]:

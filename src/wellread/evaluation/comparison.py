@@ -6,7 +6,8 @@ number of arms in its column (Holm). With several tasks there is a column of the
 seed. Scores are shown in points, × 100.
 
 A score that is not there (a run that failed, or whose score is not a number) is NaN, and so is all that it has a part
-in: there is no mean over the seeds or tasks that happen to be there. It is shown as "–".
+in: there is no mean over the seeds or tasks that happen to be there. It is shown as "–". So is an arm where it is not
+for the task, as an infusion that would be lent nothing there.
 """
 
 from __future__ import annotations
@@ -82,6 +83,18 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfit:
+    """An arm that is not for a task, and why: it was not run there."""
+
+    arm: str
+    task: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.task}, {self.arm}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Arms by columns, and what the arms cost."""
 
@@ -95,6 +108,10 @@ class Table:
     """By arm and task."""
     failed: tuple[Failure, ...] = ()
     """The runs without a score."""
+    unfit: tuple[Unfit, ...] = ()
+    """The arms that are not for a task."""
+    command: str = ""
+    """What made the table, as it was typed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, for JSON; what is no number is None."""
@@ -112,7 +129,33 @@ class Table:
             "metrics": dict(self.metrics),
             "arms": cells,
             "failed": [asdict(failure) for failure in self.failed],
+            "unfit": [asdict(one) for one in self.unfit],
+            "command": self.command,
         }
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Table:
+        """The table that `to_dict` told."""
+        arms: dict[str, dict[str, Any]] = told["arms"]
+        cells, costs = {}, {}
+        for arm, columns in arms.items():
+            for column, cell in columns.items():
+                scores = tuple(map(_or_nan, cell["scores"]))
+                difference = None if cell["difference"] is None else Difference(**_numbers(cell["difference"]))
+                cells[arm, column] = Cell(scores, Summary(**_numbers(cell["summary"])), difference)
+                if cell["cost"] is not None:
+                    costs[arm, column] = Cost(**cell["cost"])
+        return cls(
+            tuple(arms),
+            tuple(next(iter(arms.values()))),
+            tuple(told["seeds"]),
+            cells,
+            told["metrics"],
+            costs,
+            tuple(Failure(**one) for one in told["failed"]),
+            tuple(Unfit(**one) for one in told.get("unfit", ())),
+            told.get("command", ""),
+        )
 
     def to_json(self) -> str:
         """The whole table as JSON."""
@@ -128,8 +171,19 @@ class Table:
 
     def screen(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """The same, narrower: a cell has its difference below its mean."""
-        rows = [(arm, *("\n".join(filter(None, _told(cell))) for cell in self._cells(arm))) for arm in self.arms]
+        rows = [
+            (arm, *("\n".join(dict.fromkeys(filter(None, _told(cell)))) for cell in self._cells(arm)))
+            for arm in self.arms
+        ]
         return ("arm", *self.columns), rows
+
+    def brief(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Header and rows for a README: mean ± deviation and the difference, and how many times as much arms cost."""
+        costs = {row[0]: (row[5], row[7]) for row in self.cost_rows()}
+        header = ("arm", *self.columns, *(("× time", "× memory") if costs else ()))
+        none = (NOTHING, NOTHING) if costs else ()
+        rows = [(arm, *map(_in_brief, self._cells(arm)), *costs.get(arm, none)) for arm in self.arms]
+        return header, rows
 
     cost_header = ("arm", "weights", "learned", "added", "ms/step", "×", "MB/step", "×")
     """The names of `cost_rows`."""
@@ -159,9 +213,9 @@ class Table:
 
     def to_markdown(self) -> str:
         """The table as GitHub and its kin show it, with what it means below."""
-        lines = [*_markdown(self.header(), self.rows()), "", *self.legend()]
+        lines = [*markdown(self.header(), self.rows()), "", *self.legend()]
         if self.costs:
-            lines += ["", *_markdown(self.cost_header, self.cost_rows()), "", self.cost_legend()]
+            lines += ["", *markdown(self.cost_header, self.cost_rows()), "", self.cost_legend()]
         return "\n".join(lines) + "\n"
 
     def legend(self) -> list[str]:
@@ -173,15 +227,20 @@ class Table:
             f"seed{'s' * (count > 1)} ({', '.join(map(str, self.seeds))}).",
             f'Δ: against "{self.arms[0]}", paired by seed, with the 95 % interval (Student); p by paired t and by '
             "exact sign flips, each as it is / after Holm's correction for the arms of the column.",
-            *self._told_failures(),
+            *self.gaps(),
         ]
 
-    def _told_failures(self) -> list[str]:
-        if not self.failed:
-            return []
+    def gaps(self) -> list[str]:
+        """Why there are gaps in the table, if there are."""
         count = len(self.failed)
-        begin = f"{NOTHING}: no score, because {count} run{'s' * (count > 1)} failed:"
-        return [begin, *(f"- {' '.join(str(failure).split())}" for failure in self.failed)]
+        failed = f"{NOTHING}: no score, because {count} run{'s' * (count > 1)} failed:"
+        some = ((f"{NOTHING}: not for the task:", self.unfit), (failed, self.failed))
+        return [
+            line
+            for begin, gaps in some
+            if gaps
+            for line in (begin, *(f"- {' '.join(str(gap).split())}" for gap in gaps))
+        ]
 
     def cost_legend(self) -> str:
         """What the columns of costs mean."""
@@ -198,6 +257,7 @@ def make_table(
     metrics: Mapping[str, str] | None = None,
     costs: Mapping[tuple[str, str], Cost] | None = None,
     failed: Sequence[Failure] = (),
+    unfit: Sequence[Unfit] = (),
 ) -> Table:
     """The table of scores[arm][task], a list over the same seeds each; the first arm is what others are held against.
 
@@ -229,7 +289,8 @@ def make_table(
         differences = _differences([full[arm][column] for arm in arms])
         for arm, difference in zip(arms, differences, strict=True):
             cells[arm, column] = Cell(tuple(full[arm][column]), _summary(full[arm][column]), difference)
-    return Table(arms, columns, tuple(seeds), cells, dict(metrics or {}), dict(costs or {}), tuple(failed))
+    more = (dict(metrics or {}), dict(costs or {}), tuple(failed), tuple(unfit))
+    return Table(arms, columns, tuple(seeds), cells, *more)
 
 
 def _summary(scores: Sequence[float]) -> Summary:
@@ -291,7 +352,15 @@ def _p(value: float) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _in_brief(cell: Cell) -> str:
+    told, _ = _told(cell)
+    if cell.difference is None or math.isnan(cell.difference.mean):
+        return told
+    return f"{told} ({100 * cell.difference.mean:+.2f})"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table; names stand left and numbers right."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]
 
@@ -308,6 +377,14 @@ def _shown(factor: float) -> str:
 def _number(score: float) -> float:
     """What is no number, or has no end, is no score."""
     return float(score) if math.isfinite(score) else math.nan
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _numbers(told: Mapping[str, float | None]) -> dict[str, Any]:
+    return {name: _or_nan(value) for name, value in told.items()}
 
 
 def _middle(values: Sequence[float]) -> float:

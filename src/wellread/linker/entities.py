@@ -68,6 +68,11 @@ class Entities:
             self._ready.forget()
 
     @property
+    def vectors(self) -> EntityVectors | None:
+        """Those of the KB, where the model's folder has no entities of its own."""
+        return self._vectors
+
+    @property
     def file(self) -> str:
         """What changes when rows would."""
         return f"{self._vectors.file if self._vectors is not None else ''} {self._revision}"

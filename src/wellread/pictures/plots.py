@@ -7,6 +7,7 @@ tell apart; lines also differ by their dashes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -128,16 +129,83 @@ def draw_comparison(table: Mapping[str, Any], *, title: str = "") -> Figure:
     return figure
 
 
+def draw_costs(table: Mapping[str, Any]) -> Figure:
+    """What a training step of every arm takes, in time and in memory: the median over tasks, as the table has it."""
+    known = {
+        arm: costs
+        for arm, cells in table["arms"].items()
+        if (costs := [cell["cost"] for cell in cells.values() if cell["cost"] is not None])
+    }
+    figure = _figure(7.6, 1.4 + 0.36 * len(known))
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, (name, factor, title, unit) in zip(
+        panels, (("step_seconds", 1e3, "Time", "ms a step"), ("memory", 1e-6, "Memory", "MB a step")), strict=True
+    ):
+        values = [factor * float(np.median([cost[name] for cost in costs])) for costs in known.values()]
+        _draw_bars(panel, values, "{:,.0f}")
+        _dress(panel, title, unit, "")
+    panels[0].set_yticks(range(len(known)), list(known))
+    panels[0].invert_yaxis()
+    return figure
+
+
+def draw_linkers(table: Mapping[str, Any]) -> Figure:
+    """A panel for each data set: every linker's F1 by overlap with its interval, and by exact spans; then their costs.
+
+    `table` is what the table.json of a comparison of linkers holds. A linker without links there has a "–".
+    """
+    linkers, data = table["linkers"], list(table["data"])
+    figure = _figure(4.4 + 2.5 * len(data), 1.6 + 0.4 * len(linkers))
+    *panels, last = figure.subplots(1, len(data) + 1, sharey=True)
+    for panel, name in zip(panels, data, strict=True):
+        for row, cells in enumerate(linkers.values()):
+            cell = cells.get(name)
+            if cell is None or not cell["gold"]:
+                panel.text(0.5, row, "–", color=_SOFT, ha="center", va="center", fontsize=14)
+                continue
+            overlap, exact = cell["overlap"]["f1"], cell["exact"]["f1"]["value"]
+            if overlap["low"] is not None:
+                panel.hlines(row, overlap["low"], overlap["high"], color=_COLOURS[0], linewidth=2, zorder=3)
+            panel.plot([overlap["value"]], [row], "D", color=_COLOURS[0], markersize=6, zorder=4, label="overlap")
+            panel.plot(
+                [exact], [row], "|", color=_COLOURS[1], markersize=11, markeredgewidth=2, zorder=5, label="exact"
+            )
+        _dress(panel, name, "F1", "")
+        panel.set_xlim(0, 1)
+        panel.set_xticks((0, 0.2, 0.4, 0.6, 0.8, 1), ("0", ".2", ".4", ".6", ".8", "1"))
+    spent = []
+    for cells in linkers.values():
+        costs = [cell["cost"] for cell in cells.values()]
+        texts = sum(cost["texts"] for cost in costs)
+        spent.append(1e3 * sum(cost["cpu_seconds"] for cost in costs) / texts if texts else float("nan"))
+    _draw_bars(last, spent, "{:.3g}", log=True)
+    _dress(last, "Cost", "processor ms a text", "")
+    panels[0].set_yticks(range(len(linkers)), list(linkers))
+    panels[0].invert_yaxis()
+    marks = {name: mark for panel in panels for mark, name in zip(*panel.get_legend_handles_labels(), strict=True)}
+    if marks:
+        figure.legend(marks.values(), marks.keys(), loc="outside lower left", ncols=2, frameon=False, fontsize=9)
+    return figure
+
+
+def to_svg(figure: Figure) -> bytes:
+    """A figure as SVG; the same figure gives the same bytes."""
+    from matplotlib import rc_context
+
+    file = BytesIO()
+    with rc_context({"svg.hashsalt": "wellread"}):
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "wellread"})
+    return file.getvalue()
+
+
 def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
     """Write a figure as path.png and path.svg; the same figure gives the same bytes."""
     path = Path(path)
     png, svg = path.with_name(path.name + ".png"), path.with_name(path.name + ".svg")
-    from matplotlib import rc_context
-
     with write_atomically(png) as file:
         figure.savefig(file, format="png", dpi=144, metadata={"Software": None})
-    with write_atomically(svg) as file, rc_context({"svg.hashsalt": "wellread"}):
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "wellread"})
+    with write_atomically(svg) as file:
+        file.write(to_svg(figure))
     return png, svg
 
 
@@ -164,6 +232,22 @@ def _draw_lines(axes: Axes, series: Mapping[str, Sequence[tuple[float, float]]],
         axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)
     else:
         _say_nothing(axes)
+
+
+def _draw_bars(axes: Axes, values: Sequence[float], form: str, *, log: bool = False) -> None:
+    """Bars to the right with their numbers; the first, which others are held against, is paler."""
+    there = [value for value in values if np.isfinite(value) and value > 0]
+    if log and there:
+        axes.set_xscale("log")
+        axes.set_xlim(min(there) / 3, max(there) * 6)
+    elif there:
+        axes.set_xlim(0, max(there) * 1.25)
+    for row, value in enumerate(values):
+        if not np.isfinite(value):
+            continue
+        axes.barh([row], [value], height=0.55, color=_SOFT if not row else _COLOURS[0], alpha=0.75, zorder=2)
+        axes.annotate(form.format(value), (value, row), (4, 0), textcoords="offset points", va="center", fontsize=8,
+                      color=_INK)  # fmt: skip
 
 
 def _say_nothing(axes: Axes) -> None:

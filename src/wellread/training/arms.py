@@ -22,9 +22,13 @@ from wellread.knowledge.maps import MapsConfig
 from wellread.models.kam import KamConfig
 from wellread.training.entities import LukeOptions
 from wellread.training.recipe import TaskRecipe
+from wellread.training.tasks import find_kind, name_of
 
 Arms = dict[str, TaskRecipe]
 Arm = TypeVar("Arm")
+
+_OF_LINKED_TEXT = ("kb", "given", "start")
+"""Settings of [luke] that a task with entities of its own has no use for."""
 
 
 def vary(recipe: TaskRecipe, varied: Sequence[str]) -> Arms:
@@ -65,14 +69,38 @@ def read_arms(path: str | Path) -> dict[str, dict[str, Any]]:
 
 
 def apply_arms(recipe: TaskRecipe, arms: Mapping[str, Mapping[str, Any]]) -> Arms:
-    """A recipe with the settings of each arm."""
+    """A recipe with the settings of each arm.
+
+    One file of arms serves many tasks. So what an arm says of links for LUKE is left out where a task asks about
+    mentions by entities of its own.
+    """
     made: Arms = {}
     for name, changes in arms.items():
         try:
-            made[name] = config.from_dict(TaskRecipe, _merged(config.to_dict(recipe), changes))
+            made[name] = config.from_dict(TaskRecipe, _merged(config.to_dict(recipe), _fitting(recipe, changes)))
         except WellreadError as error:
             raise InputError(f"the arm {name!r}: {error}") from error
     return made
+
+
+def unfit(recipe: TaskRecipe) -> str | None:
+    """Why an arm is not for its task, if so: it would be lent nothing, or what it is lent cannot be together."""
+    lent = set(recipe.infusions)
+    if "luke" in lent and not recipe.luke.links and not find_kind(recipe.task).own_entities:
+        return (
+            f"luke has no entities to tell: {name_of(recipe)} asks about none, and nobody links its texts; give luke.kb"
+        )
+    if {"kam", "luke"} <= lent and recipe.maps.terms:
+        return "kam's auxiliary terms and luke's entities are both positions beside the words; set maps.terms = 0"
+    return None
+
+
+def _fitting(recipe: TaskRecipe, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an arm's settings a task has a use for."""
+    luke = changes.get("luke")
+    if not isinstance(luke, Mapping) or not find_kind(recipe.task).own_entities:
+        return dict(changes)
+    return {**changes, "luke": {name: value for name, value in luke.items() if name not in _OF_LINKED_TEXT}}
 
 
 def _choices(varied: str) -> tuple[str, list[str]]:

@@ -10,6 +10,7 @@ run is finished, unless they are asked for: a hundred runs of a small encoder ar
 
 A run that fails says why in its `failed.txt`, and the others go on. The table has no score for it, and none for what
 it would have a part in. The same command tries it again, from its beginning; so it does where the score is no number.
+An arm that is not for a task (`arms.unfit`) is not run there: the table says why, and that is no failure.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from pathlib import Path
 
 from wellread import config, console
 from wellread.errors import StorageError, TrainingError, UsageError, WellreadError
-from wellread.evaluation.comparison import Cost, Failure, Table, make_table
+from wellread.evaluation.comparison import Cost, Failure, Table, Unfit, make_table
 from wellread.files import storage, write_atomically
-from wellread.training.arms import Arms
+from wellread.training.arms import Arms, unfit
 from wellread.training.recipe import TaskRecipe
 from wellread.training.run import Run
 from wellread.training.stopping import stop_if_asked
@@ -55,6 +56,8 @@ class Trial:
     seed: int
     recipe: TaskRecipe
     folder: Path
+    unfit: str | None = None
+    """Why the arm is not for the task: then it is not run."""
 
     def __str__(self) -> str:
         return f"{self.task}, {self.arm}, seed {self.seed}"
@@ -73,14 +76,21 @@ def plan(tasks: Mapping[str, Arms], seeds: Sequence[int], folder: str | Path) ->
     names = {arm: _folder_name(arm) for arms in tasks.values() for arm in arms}
     if len(set(names.values())) < len(names):
         raise UsageError(f"two arms would share a folder among {', '.join(names)}; call one of them otherwise")
+    to, why = Path(folder), {(task, arm): unfit(recipe) for task, arms in tasks.items() for arm, recipe in arms.items()}
+    if all(why.values()):
+        raise UsageError(f"no arm is for its task; the first: {next(iter(why.values()))}")
     trials = [
-        Trial(task, arm, seed, _with_seed(recipe, seed), Path(folder) / _folder_name(task) / names[arm] / str(seed))
+        Trial(
+            *(task, arm, seed, _with_seed(recipe, seed), to / _folder_name(task) / names[arm] / str(seed)),
+            unfit=why[task, arm],
+        )
         for seed in seeds
         for task, arms in tasks.items()
         for arm, recipe in arms.items()
     ]
     for trial in trials:
-        _check(trial)
+        if trial.unfit is None:
+            _check(trial)
     return trials
 
 
@@ -92,23 +102,28 @@ def compare(
     jobs: int = 1,
     keep: bool = False,
     measure: bool = True,
+    command: str = "",
 ) -> Table:
-    """Train whatever is not finished yet, `jobs` runs at a time, and make the table; it tells which runs failed."""
+    """Train whatever is not finished yet, `jobs` runs at a time, and make the table; it tells which runs failed.
+
+    `command` is what a report says that the table was made by.
+    """
     folder = Path(folder)
     trials = plan(tasks, seeds, folder)
-    open_trials = [trial for trial in trials if not is_finished(trial)]
-    if done := len(trials) - len(open_trials):
-        console.note(f"{done:,} of {len(trials):,} runs are finished already")
+    runs = [trial for trial in trials if trial.unfit is None]
+    open_trials = [trial for trial in runs if not is_finished(trial)]
+    if done := len(runs) - len(open_trials):
+        console.note(f"{done:,} of {len(runs):,} runs are finished already")
     clock = _Clock(len(open_trials), jobs)
     with contextlib.closing(_run_all(open_trials, folder / NOTES, jobs, keep)) as finished:
         for trial, seconds, error in finished:
             if error is not None:
                 _record(trial, error, trials)
             console.note(f"{clock.tick(seconds)}: {trial}: {_told(trial)} in {seconds:.0f} s")
-            if (table := interim(trials)) is not None:
+            if (table := interim(trials, command=command)) is not None:
                 write_table(table, folder)
     costs = _costs(tasks, trials, folder / NOTES) if measure else {}
-    table = interim(trials, costs)
+    table = interim(trials, costs, command=command)
     assert table is not None
     write_table(table, folder, draw=True)
     return table
@@ -140,10 +155,14 @@ def is_finished(trial: Trial) -> bool:
     return outcome(trial) is not None and failure(trial) is None
 
 
-def interim(trials: Sequence[Trial], costs: Mapping[tuple[str, str], Cost] | None = None) -> Table | None:
+def interim(
+    trials: Sequence[Trial], costs: Mapping[tuple[str, str], Cost] | None = None, *, command: str = ""
+) -> Table | None:
     """The table of the seeds that every arm of every task has finished, or failed in; None if there is none yet."""
-    outcomes = [(trial, outcome(trial), failure(trial)) for trial in trials]
-    open_seeds = {trial.seed for trial, found, why in outcomes if found is None and why is None}
+    outcomes = [
+        (trial, outcome(trial), failure(trial)) if trial.unfit is None else (trial, None, None) for trial in trials
+    ]
+    open_seeds = {trial.seed for trial, found, why in outcomes if found is None and why is None and trial.unfit is None}
     seeds = [seed for seed in dict.fromkeys(trial.seed for trial in trials) if seed not in open_seeds]
     if not seeds:
         return None
@@ -158,7 +177,9 @@ def interim(trials: Sequence[Trial], costs: Mapping[tuple[str, str], Cost] | Non
             metrics[trial.task] = found.metric
         if why is not None:
             failed.append(Failure(trial.arm, trial.task, trial.seed, why))
-    return make_table(scores, seeds, metrics=metrics, costs=costs, failed=failed)
+    others = dict.fromkeys(Unfit(trial.arm, trial.task, trial.unfit) for trial in trials if trial.unfit is not None)
+    table = make_table(scores, seeds, metrics=metrics, costs=costs, failed=failed, unfit=tuple(others))
+    return replace(table, command=command)
 
 
 def write_table(table: Table, folder: str | Path, *, draw: bool = False) -> None:
@@ -331,7 +352,7 @@ def _costs(tasks: Mapping[str, Arms], trials: Sequence[Trial], notes: Path) -> d
     """Of the arms that can be trained, as at least one run has shown."""
     from wellread.training.cost import measure_costs
 
-    trained = {(trial.arm, trial.task) for trial in trials if is_finished(trial)}
+    trained = {(trial.arm, trial.task) for trial in trials if trial.unfit is None and is_finished(trial)}
     costs: dict[tuple[str, str], Cost] = {}
     for task, arms in tasks.items():
         some = {arm: recipe for arm, recipe in arms.items() if (arm, task) in trained}

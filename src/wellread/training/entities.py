@@ -2,7 +2,8 @@
 
 A task that asks about mentions (names, relations, types, cloze questions) needs the special rows alone: [MASK] and
 [MASK2]. Then the table has no others, whatever the encoder knew, as LUKE's authors have it. Where [luke] says who links
-the texts (`kb` or `given`), all entities of the vocabulary are there, and their rows stay as they are.
+the texts (`kb` or `given`), all entities of the vocabulary are there, and their rows stay as they are: as they were
+learned, or where nothing was, as the vectors of `start` have them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from wellread.formats import read_linked
 from wellread.kb.packaged import open_kb
 from wellread.knowledge.annotations import Links
 from wellread.knowledge.entitylending import EntityLender
+from wellread.knowledge.vectors import EntityVectors
 from wellread.knowledge.vocabulary import FILE, EntityVocabulary, Unknown
-from wellread.models.entity_table import carry_over, same_rows
+from wellread.models.entity_table import carry_over, same_rows, start_table
 from wellread.models.luke import Luke, LukeConfig, luke_in
 from wellread.nn.encoders import find_encoder
 from wellread.nn.flow import Infusion
@@ -44,6 +46,9 @@ class LukeOptions:
     """The linker's model."""
     given: str | None = None
     """Or: a file of linked text, the links that you have."""
+    start: str | None = None
+    """A knowledge base whose entity vectors (`wellread index build`) the rows of linked entities start from, where the
+    encoder has learned none; without it they start from chance."""
     most: int = 128
     """Entities of an input at most."""
     unknown: Unknown = "drop"
@@ -52,6 +57,8 @@ class LukeOptions:
     def __post_init__(self) -> None:
         if self.kb is not None and self.given is not None:
             raise UsageError(f"luke.kb is {self.kb!r} and luke.given is {self.given!r}; give one of the two")
+        if self.start is not None and not self.links:
+            raise UsageError(f"luke.start is {self.start!r}, but nobody links the texts; give luke.kb or luke.given")
         for name in ("dim", "most"):
             if getattr(self, name) < 1:
                 raise UsageError(f"luke.{name} is {getattr(self, name)}; expected 1 or more")
@@ -85,6 +92,10 @@ def luke_config(recipe: TaskRecipe, before: Mapping[str, Infusion]) -> LukeConfi
 def keep_entities(recipe: TaskRecipe, infusion: Luke, old: Luke | None) -> None:
     """Give a fresh infusion what the encoder's own had learned; rows that both have, by name."""
     vocabulary = vocabulary_of(recipe)
+    if old is None and recipe.luke.start is not None:
+        with open_kb(recipe.luke.start) as kb:
+            rows, at = vocabulary.start_rows(EntityVectors.of_kb(kb), infusion.config.dim)
+        start_table(infusion, rows, at)
     if old is not None:
         known = _known(recipe)
         if known is None:

@@ -1,0 +1,156 @@
+"""`wellread compare linkers`: the same texts and knowledge base, several linkers: how right, how fast, how large?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import click
+
+from wellread.cli.options import reading_options, typed_command
+from wellread.errors import TrainingError, UsageError
+from wellread.formats import Format, Ids
+
+
+@click.command("linkers")
+@click.argument("data", nargs=-1, required=True, metavar="[NAME=]FILE...")
+@click.option("--kb", required=True, help="The knowledge base that all link to, by name or path.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="[NAME=]MODEL",
+    help="prior, elq, knowbert, or a folder, as in luke=runs/luke/model. Several: others are held against the first.  "
+    "[default: prior and elq]",
+)
+@reading_options
+@click.option(
+    "--data-format",
+    "kind",
+    type=click.Choice(["auto", *get_args(Format)]),
+    default="auto",
+    show_default=True,
+    help="The format of the files; auto tells by their first line.",
+)
+@click.option("--ids", type=click.Choice(get_args(Ids)), help="What names an entity in an AIDA or NIF file.")
+@click.option("--prefix", default="", metavar="TEXT", help="Put this before the gold ids, as the KB has it: wp:")
+@click.option(
+    "--develop",
+    "parts",
+    multiple=True,
+    metavar="NAME=N",
+    help="Of this data set only the part that a recipe with develop = N keeps apart, and does not learn from.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Take only the first N documents of each data set.")
+@click.option("--skip-broken", is_flag=True, help="Leave out broken documents, and say how many, instead of stopping.")
+@click.option("--to", "folder", help="The folder of the comparison.  [default: runs/linkers-<name of the KB>]")
+@click.option(
+    "--bootstrap",
+    type=click.IntRange(min=0),
+    default=1000,
+    show_default=True,
+    help="Draws for the 95 % intervals; 0 for none.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of these draws.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "markdown", "json"]),
+    default="table",
+    show_default=True,
+    help="What is written to standard output.",
+)
+def linkers(
+    data: tuple[str, ...],
+    kb: str,
+    models: tuple[str, ...],
+    sources: Literal["union", "dense", "names"],
+    precision: Literal["auto", "fp32", "int8"],
+    kind: Format | Literal["auto"],
+    ids: Ids | None,
+    prefix: str,
+    parts: tuple[str, ...],
+    limit: int | None,
+    skip_broken: bool,
+    folder: str | None,
+    bootstrap: int,
+    seed: int,
+    form: str,
+) -> None:
+    """Link the texts of every FILE with every model, and hold the links against those in the files.
+
+    The files are those of wellread evaluate linking. Every model and data set is linked in a process of its own: the
+    table has micro F1 by overlapping and by exact spans with intervals, the difference to the first model, texts a
+    second, processor time, memory and sizes on disk. It is also written to the folder as table.md, table.json and
+    table.png. What is linked is kept: the same command goes on, and with more models or files it links only those.
+
+    A model that cannot link a file does not end the others: the table has "–" for it and says why below; the exit code
+    is then 8.
+
+    \b
+    Examples:
+      wellread compare linkers --kb vital questions.jsonl
+      wellread compare linkers --kb my.kb --model prior --model elq --model luke=runs/luke/model a.jsonl b.jsonl.xz
+      wellread compare linkers --kb shared webqsp=train.jsonl --develop webqsp=600 --limit 300 --format markdown
+    """
+    from wellread import console
+    from wellread.kb.packaged import kb_path
+    from wellread.training.compare_linkers import DataSet, Loading, compare_linkers
+
+    files = _named(data, lambda file: Path(file).name.split(".")[0], "data set")
+    develop = _numbers(parts, files)
+    sets = {
+        name: DataSet(file, None if kind == "auto" else kind, ids, prefix, develop.get(name), limit, skip_broken)
+        for name, file in files.items()
+    }
+    to = Path(folder) if folder is not None else Path("runs") / f"linkers-{kb_path(kb).stem}"
+    table = compare_linkers(
+        _named(models or ("prior", "elq"), str, "model"),
+        sets,
+        Loading(kb, sources, precision),
+        to,
+        bootstrap=bootstrap,
+        seed=seed,
+        command=typed_command(),
+    )
+    if form == "json":
+        click.echo(table.to_json(), nl=False)
+    elif form == "markdown":
+        click.echo(table.to_markdown(), nl=False)
+    else:
+        console.print_table(*table.screen())
+        click.echo("\n".join(table.legend()))
+        console.print_table(table.cost_header, table.cost_rows())
+        click.echo(table.cost_legend())
+    console.note(f"the table is also in {to} as table.md, table.json and table.png")
+    if table.failed:
+        raise TrainingError(
+            f"{len(table.failed)} of {len(table.linkers) * len(table.data)} cells failed, the first: "
+            f"{table.failed[0]}; mend that and give the same command, which tries them again"
+        )
+
+
+def _named(given: Sequence[str], name_of: Callable[[str], str], what: str) -> dict[str, str]:
+    """What is given by its name: ["luke=runs/luke"] -> {"luke": "runs/luke"}; without one, a name of its own."""
+    named: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or "/" in name:  # a path may have "=" in it
+            name, value = name_of(one), one
+        if not name or not value:
+            raise UsageError(f"{one!r} names no {what}; expected NAME=VALUE, or the value alone")
+        if name in named:
+            raise UsageError(f"two are called {name!r}, {named[name]} and {value}; name one otherwise: other={value}")
+        named[name] = value
+    return named
+
+
+def _numbers(given: Sequence[str], names: dict[str, str]) -> dict[str, int]:
+    found = {}
+    for one in given:
+        name, _, number = one.partition("=")
+        if name not in names or not number.isdecimal() or not int(number):
+            raise UsageError(f"--develop {one}: expected NAME=N, with NAME one of {', '.join(names)} and N 1 or more")
+        found[name] = int(number)
+    return found

@@ -1,6 +1,8 @@
 """`wellread serve` as a person types it: what it says before it serves, and when it cannot."""
 
+import json
 import logging
+import re
 import socket
 import sys
 
@@ -9,7 +11,8 @@ import pytest
 from tests.serving import write_kbs
 from wellread.cli.serve import _models
 from wellread.errors import InputError, UsageError
-from wellread.server.run import allowed_hosts, read_token
+from wellread.server import run
+from wellread.server.run import allowed_hosts, doors, read_token
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +80,44 @@ def test_what_goes_wrong_is_one_line(wellread, kbs, arguments, code, message):
     assert message in said.err
 
 
-def test_a_port_that_is_taken_is_told(wellread, kbs, quiet):
+def test_a_port_that_is_taken_is_told_before_anything_is_loaded(wellread, kbs):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         said = wellread("serve", "--kb", kbs[0], "--model", "prior", "--port", taken.getsockname()[1])
-    assert said.code == 2
-    assert "choose another --port" in said.err.splitlines()[-1]
+    assert (said.code, len(said.err.splitlines())) == (2, 1)
+    assert "choose another --port" in said.err
+
+
+def test_a_host_that_is_none_is_told(wellread, kbs):
+    said = wellread("serve", "--kb", kbs[0], "--host", "no such host")
+    assert (said.code, len(said.err.splitlines()), "choose another --port or --host" in said.err) == (2, 1, True)
+
+
+def test_localhost_has_one_port_at_all_its_addresses():
+    with doors("localhost", 0) as sockets:
+        assert len({one.getsockname()[1] for one in sockets}) == 1
+        for one in sockets:
+            one.listen()
+            socket.create_connection(one.getsockname()[:2], timeout=10).close()
+    assert all(one.fileno() == -1 for one in sockets)
+
+
+def test_what_is_loaded_is_told_before_where_it_listens(wellread, kbs, quiet, monkeypatch):
+    async def stop(server):
+        assert all(one.is_serving() for one in server.servers)
+
+    monkeypatch.setattr(run._Server, "main_loop", stop)
+    said = wellread("serve", "--kb", kbs[0], "--kb", kbs[1], "--model", "prior", "--port", 0)
+    assert said.code == 0
+    lines = said.err.splitlines()
+    notes = [line for line in lines if not line.startswith("{")]
+    assert notes[:2] == ["loading cities (4 entities), prior …", "loading words (2 entities), prior …"]
+    assert re.fullmatch(r"ready after \d+ s, listening on http://127.0.0.1:[1-9]\d*/ — open it in a .+", notes[2])
+    logged = [json.loads(line) for line in lines if line.startswith("{")]
+    assert [line["message"] for line in logged] == ["listening", "stopping", "stopped"]
+    assert logged[0]["kbs"] == ["cities", "words"]
+    assert f":{logged[0]['port']}/" in notes[2]
 
 
 def test_without_the_extra_its_name_is_told(wellread, kbs, monkeypatch):

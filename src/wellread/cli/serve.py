@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from wellread.errors import MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from wellread.server.settings import Settings
 
 
 @click.command("serve")
@@ -69,23 +77,54 @@ def command(
         raise MissingExtraError(
             f"{error.name} is not installed; install it with: pip install 'wellread[serve]'"
         ) from None
-    from wellread import console
     from wellread.linker.several import name_kbs
-    from wellread.server.engine import Engine
-    from wellread.server.guard import LOG
-    from wellread.server.run import LOOPBACK, allowed_hosts, read_token, serve
+    from wellread.server.run import allowed_hosts, doors, read_token
     from wellread.server.settings import Limits, Settings
-    from wellread.server.shelf import Shelf
 
     limits = Limits(body=max_body, text=max_text, texts=max_texts, queue=queue, seconds=timeout, grace=grace)
     token = None if token_file is None else read_token(token_file)
     settings = Settings(limits, token, allowed_hosts(host, hosts), encoder)
-    chosen = _models(models, list(name_kbs(kbs)))
-    shelf = Shelf.load(kbs, chosen, LOG.warning)
-    console.note(f"the page is at http://{host if ':' not in host else f'[{host}]'}:{port}/  (Ctrl-C stops)")
-    if host not in LOOPBACK:
-        console.note(f"{host} lets other machines in: whoever reaches it may read these knowledge bases")
-    serve(Engine(shelf, settings), host=host, port=port)
+    named = name_kbs(kbs)
+    chosen = _models(models, list(named))
+    with doors(host, port) as sockets:
+        _serve(named, chosen, settings, host, sockets)
+
+
+def _serve(
+    kbs: Mapping[str, str | Path],
+    models: Mapping[str, Sequence[str]],
+    settings: Settings,
+    host: str,
+    sockets: Sequence[socket],
+) -> None:
+    """Load, telling what is loaded, and serve."""
+    from wellread import console
+    from wellread.kb.packaged import open_kb
+    from wellread.server.engine import Engine
+    from wellread.server.guard import LOG
+    from wellread.server.run import LOOPBACK, serve
+    from wellread.server.shelf import Shelf
+
+    begin = time.monotonic()
+    sizes = {}
+    for name, kb in kbs.items():  # what is wrong with any of them is told before the first is loaded
+        with open_kb(kb) as opened:
+            sizes[name] = len(opened)
+
+    def tell(name: str, model: str) -> None:
+        linker = "its usual linker" if model == "auto" else model
+        console.note(f"loading {name} ({sizes[name]:,} entities), {linker} …")
+
+    shelf = Shelf.load(list(kbs.values()), models, LOG.warning, tell)
+
+    def ready(port: int) -> None:
+        where = f"http://{host if ':' not in host else f'[{host}]'}:{port}/"
+        took = console.duration(time.monotonic() - begin)
+        console.note(f"ready after {took}, listening on {where} — open it in a browser (Ctrl-C stops)")
+        if host not in LOOPBACK:
+            console.note(f"{host} lets other machines in: whoever reaches it may read these knowledge bases")
+
+    serve(Engine(shelf, settings), sockets, ready=ready)
 
 
 def _models(given: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:

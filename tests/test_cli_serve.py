@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.serving import write_kbs
-from wellread.cli.serve import _models
+from wellread.cli.serve import _encoders, _models
 from wellread.errors import InputError, UsageError
 from wellread.server import run
 from wellread.server.run import allowed_hosts, doors, read_token
@@ -44,6 +44,24 @@ def test_models_are_of_one_knowledge_base_or_of_all():
     assert _models(["runs/a=b"], names) == {"vital": ["runs/a=b"], "wordnet": ["runs/a=b"]}
     with pytest.raises(UsageError, match="names no model"):
         _models(["vital="], names)
+
+
+def test_encoders_have_names(tmp_path):
+    (tmp_path / "a=b").mkdir()
+    (tmp_path / "run").mkdir()
+    assert _encoders(["minilm", f"mine={tmp_path / 'run'}"]) == {"minilm": "minilm", "mine": str(tmp_path / "run")}
+    assert _encoders([str(tmp_path / "a=b"), f"org/model@{'0' * 40}"]) == {
+        "a=b": str(tmp_path / "a=b"),
+        "model": f"org/model@{'0' * 40}",
+    }
+    for wrong, message in (
+        (["auto=minilm"], "another name than auto"),
+        (["mine="], "give NAME=MODEL"),
+        (["minilm", "minilm"], "two encoders are called minilm"),
+        (["mine=./nowhere"], "there is no encoder in ./nowhere"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            _encoders(wrong)
 
 
 def test_loopback_goes_by_its_own_names_only():

@@ -43,15 +43,19 @@ def allowed_hosts(host: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 @contextmanager
-def doors(host: str, port: int) -> Iterator[list[socket.socket]]:
+def doors(host: str, port: int, *, patience: float = 30.0) -> Iterator[list[socket.socket]]:
     """Sockets at all addresses of a host, with one port (0: any that is free), which nobody listens to yet.
 
-    They are taken before models are loaded, so that a port which is not free is told at once.
+    They are taken before models are loaded, so that a port which is not free is told at once. A client that does not
+    take its answer for `patience` seconds is let go, where the system can (Linux).
     """
     sockets: list[socket.socket] = []
     try:
         try:
             _take(sockets, host, port)
+            for one in sockets:
+                if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * patience))
         except OSError as error:
             why = error.strerror or error
             raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tests.infused import build, shake
+from tests.sensing import Hashing
+from tests.tiny import write_kb
+from wellread.kb.records import Entity
+from wellread.knowledge.vectors import EntityVectors
 from wellread.models.knowbert import KnowBertConfig
+from wellread.nn.encoders import load_encoder, load_tokenizer
 from wellread.nn.infusion import infuse
 from wellread.nn.tables import EntityTable
 
@@ -67,3 +73,16 @@ def make(*configs: KnowBertConfig, head: str = "Model", learned: float = 0.4, **
         if hasattr(infusion, "take"):
             infusion.take(table(infusion.config.raw, seed))
     return model
+
+
+def write_with_layer(home: Path, encoder: str) -> str:
+    """A saved encoder with a knowledge layer of the KB `toy`, which lies where a wellread with this home looks."""
+    (home / "kb").mkdir()
+    with write_kb(home / "kb" / "toy.kb", [Entity("c", "Cork", "a city", "city", 1, {"Cork": 2})]) as kb:
+        EntityVectors.build(kb, Hashing())
+    sizes = {"layer": 0, "raw": 6, "dim": 8, "heads": 2, "inner": 12, "prior_width": 5}
+    model = infuse(load_encoder(encoder), [KnowBertConfig(kb="toy", **sizes)]).eval()
+    shake(model.infusions[0], 0.5)
+    model.save_pretrained(home / "model")
+    load_tokenizer(encoder).save(str(home / "model" / "tokenizer.json"))
+    return str(home / "model")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvicorn
@@ -16,6 +21,7 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.server.app import create_app
 from wellread.server.engine import Engine
+from wellread.server.run import doors
 from wellread.server.settings import Limits, Settings
 from wellread.server.shelf import Shelf
 
@@ -38,9 +44,9 @@ def write_kbs(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def engine_of(kbs, models=("prior",), *, token=TOKEN, encoder="minilm", **limits) -> Iterator[Engine]:
+def engine_of(kbs, models=("prior",), *, token=TOKEN, encoder="minilm", more=None, **limits) -> Iterator[Engine]:
     """An engine that a test closes, whether or not an application did."""
-    settings = Settings(replace(Limits(), **limits), token, (), encoder)
+    settings = Settings(replace(Limits(), **limits), token, (), {"usual": encoder, **(more or {})})
     named = {Path(kb).stem: list(models) for kb in kbs}
     engine = Engine(Shelf.load(kbs, named), settings)
     try:
@@ -59,15 +65,56 @@ def asking(engine: Engine) -> Iterator[TestClient]:
 @contextmanager
 def listening(engine: Engine) -> Iterator[str]:
     """The address of a server in a thread of its own."""
-    config = uvicorn.Config(create_app(engine), port=0, log_config=None, access_log=False)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
+    server = uvicorn.Server(uvicorn.Config(create_app(engine), log_config=None, access_log=False))
+    with doors("127.0.0.1", 0, patience=engine.settings.limits.seconds) as sockets:
+        thread = threading.Thread(target=server.run, args=(sockets,), daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+
+@dataclass
+class Serving:
+    """A server in a process of its own."""
+
+    process: subprocess.Popen
+    log: Path
+    address: str = ""
+
+    def lines(self) -> list[dict]:
+        """What it has logged."""
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+    def memory(self) -> int:
+        """Resident bytes."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def stop(self) -> int:
+        """Tell it to, and wait for its end."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(120)
+
+
+@contextmanager
+def serving(kb: Path, log: Path, *options: str) -> Iterator[Serving]:
+    """`wellread serve`, as soon as it says where it listens."""
+    command = [sys.executable, "-m", "wellread.cli", "serve", "--kb", str(kb), "--model", "prior", "--port", "0"]
+    with log.open("w") as said:
+        process = subprocess.Popen([*command, *options], stderr=said, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    made = Serving(process, log)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        while '"listening"' not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.05)
+        made.address = f"http://127.0.0.1:{made.lines()[0]['port']}"
+        yield made
     finally:
-        server.should_exit = True
-        thread.join(30)
+        process.kill()
+        process.wait(60)

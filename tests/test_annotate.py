@@ -7,6 +7,9 @@ import json
 import lzma
 import os
 import random
+import signal
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -255,6 +258,32 @@ def test_a_run_that_was_killed_goes_on_at_what_is_missing(tmp_path, corpus, how,
     assert bytes_of(out) == bytes_of(whole)
     assert (out / SUCCESS).exists()
     assert annotate([corpus], out, how, workers=1, shard_bytes=1000).made == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_process_that_is_killed_at_any_moment_ends_with_the_same(tmp_path, kb, how, workers):
+    """SIGKILL, again and again, of a process of its own; its workers are left to themselves."""
+    (tmp_path / "in.txt").write_text("\n".join(some_texts(2000)))
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    annotate([tmp_path / "in.txt"], whole, how, workers=1, shard_bytes=500)
+    code = (
+        "import sys; from wellread.pipelines.annotate import annotate; from wellread.pipelines.rows import Annotation\n"
+        "file, out, kb, workers = sys.argv[1:]\n"
+        "annotate([file], out, Annotation((kb,), model='prior'), workers=int(workers), shard_bytes=500)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "in.txt"), str(out), kb, str(workers)]
+    for more in (1, 10, 20):
+        before = len(bytes_of(out))
+        running = subprocess.Popen(command)
+        while len(list(out.glob("part-*"))) < before + more:
+            assert running.poll() is None
+        running.kill()
+        assert running.wait(60) == -signal.SIGKILL
+        assert not (out / SUCCESS).exists()
+    assert subprocess.run(command, timeout=240).returncode == 0
+    assert bytes_of(out) == bytes_of(whole)
+    assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in whole.iterdir())
 
 
 def test_a_part_is_whole_or_not_there(tmp_path, how, monkeypatch):

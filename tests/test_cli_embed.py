@@ -8,15 +8,11 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tests.infused import shake
-from tests.sensing import Hashing
+from tests.offered import write_with_layer
 from tests.tiny import write_kb
 from wellread.errors import UsageError
 from wellread.kb.records import Entity
-from wellread.knowledge.vectors import EntityVectors
-from wellread.models.knowbert import KnowBertConfig
 from wellread.nn.encoders import load_encoder, load_tokenizer
-from wellread.nn.infusion import infuse
 from wellread.nn.packing import Packing, encode
 from wellread.tasks.embedding import Embedder
 from wellread.tasks.embedding_files import write_rows
@@ -109,26 +105,15 @@ def test_memory_does_not_grow_with_the_stream(encoder, monkeypatch):
 
 
 def test_an_infused_encoder_is_lent_its_candidates(encoder, tmp_path, wellread, monkeypatch):
-    with write_kb(tmp_path / "toy.kb", [Entity("c", "Cork", "a city", "city", 1, {"Cork": 2})]) as kb:
-        EntityVectors.build(kb, Hashing())
-    sizes = {"layer": 0, "raw": 6, "dim": 8, "heads": 2, "inner": 12, "prior_width": 5}
-    model = infuse(load_encoder(encoder), [KnowBertConfig(kb="toy", **sizes)]).eval()
-    shake(model.infusions[0], 0.5)
-    model.save_pretrained(tmp_path / "model")
-    load_tokenizer(encoder).save(str(tmp_path / "model" / "tokenizer.json"))
+    write_with_layer(tmp_path, encoder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("wellread.assets.home", lambda: tmp_path)
-    (tmp_path / "kb").mkdir()
-    for part in ("toy.kb", "toy.kb.vectors"):
-        (tmp_path / "kb" / part).symlink_to(tmp_path / part)
     out = {}
     for text in ("mayor of Cork", "mayor of Jena"):
         result = wellread("embed", "--model", tmp_path / "model", "--of", "words", "--to", "v.npz", stdin=text)
         assert result.code == 0, result.err
         out[text] = np.load("v.npz")["vectors"]
-    with torch.no_grad():
-        model.infusions[0].on = False
-        plain = joined(embedder(encoder).embed([Document("mayor of Cork")], of="words")).vectors
+    plain = joined(embedder(encoder).embed([Document("mayor of Cork")], of="words")).vectors
     assert np.abs(out["mayor of Cork"] - plain).max() > 1e-3
     assert out["mayor of Cork"].shape == out["mayor of Jena"].shape == (3, 16)
 

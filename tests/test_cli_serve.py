@@ -1,15 +1,18 @@
 """`wellread serve` as a person types it: what it says before it serves, and when it cannot."""
 
+import json
 import logging
+import re
 import socket
 import sys
 
 import pytest
 
 from tests.serving import write_kbs
-from wellread.cli.serve import _models
+from wellread.cli.serve import _encoders, _models
 from wellread.errors import InputError, UsageError
-from wellread.server.run import allowed_hosts, read_token
+from wellread.server import run
+from wellread.server.run import allowed_hosts, doors, read_token
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,24 @@ def test_models_are_of_one_knowledge_base_or_of_all():
     assert _models(["runs/a=b"], names) == {"vital": ["runs/a=b"], "wordnet": ["runs/a=b"]}
     with pytest.raises(UsageError, match="names no model"):
         _models(["vital="], names)
+
+
+def test_encoders_have_names(tmp_path):
+    (tmp_path / "a=b").mkdir()
+    (tmp_path / "run").mkdir()
+    assert _encoders(["minilm", f"mine={tmp_path / 'run'}"]) == {"minilm": "minilm", "mine": str(tmp_path / "run")}
+    assert _encoders([str(tmp_path / "a=b"), f"org/model@{'0' * 40}"]) == {
+        "a=b": str(tmp_path / "a=b"),
+        "model": f"org/model@{'0' * 40}",
+    }
+    for wrong, message in (
+        (["auto=minilm"], "another name than auto"),
+        (["mine="], "give NAME=MODEL"),
+        (["minilm", "minilm"], "two encoders are called minilm"),
+        (["mine=./nowhere"], "there is no encoder in ./nowhere"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            _encoders(wrong)
 
 
 def test_loopback_goes_by_its_own_names_only():
@@ -77,13 +98,44 @@ def test_what_goes_wrong_is_one_line(wellread, kbs, arguments, code, message):
     assert message in said.err
 
 
-def test_a_port_that_is_taken_is_told(wellread, kbs, quiet):
+def test_a_port_that_is_taken_is_told_before_anything_is_loaded(wellread, kbs):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         said = wellread("serve", "--kb", kbs[0], "--model", "prior", "--port", taken.getsockname()[1])
-    assert said.code == 2
-    assert "choose another --port" in said.err.splitlines()[-1]
+    assert (said.code, len(said.err.splitlines())) == (2, 1)
+    assert "choose another --port" in said.err
+
+
+def test_a_host_that_is_none_is_told(wellread, kbs):
+    said = wellread("serve", "--kb", kbs[0], "--host", "no such host")
+    assert (said.code, len(said.err.splitlines()), "choose another --port or --host" in said.err) == (2, 1, True)
+
+
+def test_localhost_has_one_port_at_all_its_addresses():
+    with doors("localhost", 0) as sockets:
+        assert len({one.getsockname()[1] for one in sockets}) == 1
+        for one in sockets:
+            one.listen()
+            socket.create_connection(one.getsockname()[:2], timeout=10).close()
+    assert all(one.fileno() == -1 for one in sockets)
+
+
+def test_what_is_loaded_is_told_before_where_it_listens(wellread, kbs, quiet, monkeypatch):
+    async def stop(server):
+        assert all(one.is_serving() for one in server.servers)
+
+    monkeypatch.setattr(run._Server, "main_loop", stop)
+    said = wellread("serve", "--kb", kbs[0], "--kb", kbs[1], "--model", "prior", "--port", 0)
+    assert said.code == 0
+    lines = said.err.splitlines()
+    notes = [line for line in lines if not line.startswith("{")]
+    assert notes[:2] == ["loading cities (4 entities), prior …", "loading words (2 entities), prior …"]
+    assert re.fullmatch(r"ready after \d+ s, listening on http://127.0.0.1:[1-9]\d*/ — open it in a .+", notes[2])
+    logged = [json.loads(line) for line in lines if line.startswith("{")]
+    assert [line["message"] for line in logged] == ["listening", "stopping", "stopped"]
+    assert logged[0]["kbs"] == ["cities", "words"]
+    assert f":{logged[0]['port']}/" in notes[2]
 
 
 def test_without_the_extra_its_name_is_told(wellread, kbs, monkeypatch):

@@ -104,11 +104,35 @@ def test_a_full_queue_says_when_to_come_again():
     assert run(scenario, model, queue=4) == "a 10"
 
 
-def test_more_than_the_queue_holds_is_taken_when_nobody_waits():
-    async def scenario(worker):
-        return await worker.submit("a", 0, size=50)
+def test_who_asks_for_much_waits_for_no_more_room_than_others():
+    model = Model(held=True)
 
-    assert run(scenario, Model(), queue=4) == "a 0"
+    async def scenario(worker):
+        first = worker.submit("a", 0)
+        await first_taken(worker, first)
+        taken = [worker.submit("a", n, size=size) for n, size in ((1, 3), (2, 50))]
+        with pytest.raises(BusyError):
+            worker.submit("a", 3)
+        model.may.set()
+        return await asyncio.gather(*taken)
+
+    assert run(scenario, model, queue=4) == ["a 1", "a 2"]
+
+
+def test_several_kinds_are_all_taken_or_none():
+    model = Model(held=True)
+
+    async def scenario(worker):
+        first = worker.submit("a", 0)
+        await first_taken(worker, first)
+        taken = worker.submit_all("ab", 1, size=2)
+        with pytest.raises(BusyError):
+            worker.submit_all("ab", 2)
+        assert worker.waiting == 4
+        model.may.set()
+        return await asyncio.gather(first, *taken)
+
+    assert run(scenario, model, queue=4) == ["a 0", "a 1", "b 1"]
 
 
 def test_an_error_is_theirs_who_asked_and_the_thread_goes_on():

@@ -1,11 +1,7 @@
 """Whatever arrives, a server answers with an error of the client's, and serves the others."""
 
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +13,10 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.serving import BEARER, asking, engine_of, listening, write_kbs
+from tests.serving import BEARER, asking, engine_of, listening, serving, write_kbs
+from wellread.kb.build import Origin, build
+from wellread.kb.records import Entity
+from wellread.kb.store import KnowledgeBase
 
 
 @pytest.fixture(scope="module")
@@ -140,29 +139,16 @@ def test_no_address_breaks_the_server(client, path, query):
     assert client.get("/entities", params={"search": query, "how": "fuzzy"}).status_code == 200
 
 
-@pytest.mark.slow
-def test_the_schema_holds_for_generated_requests(client):
-    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
-    schema = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
-    operations = [result.ok() for result in schema.get_all_operations()]
-    assert len(operations) >= 9
-    for operation in operations:
-        if operation.path in ("/explain", "/embed", "/link/stream"):
-            continue  # the encoder of two would be fetched; lines are nothing that schemathesis can write
+LINES = (b"", b"\n\n", b"\xff\n", b'"\xed\xa0\x80"\n', b"[" * 5_000, b'{"text": "Paris", "id": "\\ud800"}\n"Paris"\n')
 
-        @settings(max_examples=15, suppress_health_check=list(HealthCheck), database=None)
-        @given(case=operation.as_strategy())
-        def ask(case):
-            given = case.as_transport_kwargs()
-            headers = {**dict(given.get("headers") or {}), **BEARER}
-            asked = {key: given[key] for key in ("params", "json") if given.get(key) is not None}
-            if "data" in given and given["data"] is not None:
-                data = given["data"]
-                asked["content"] = data if isinstance(data, bytes) else str(data).encode("utf-8", "replace")
-            answer = client.request(case.method, case.formatted_path, headers=headers, **asked)
-            assert answer.status_code < 500, (case.method, case.formatted_path, answer.text)
 
-        ask()
+@pytest.mark.parametrize("body", LINES)
+def test_no_line_breaks_a_stream(client, body):
+    answer = client.post("/link/stream?kb=cities", content=body)
+    assert answer.status_code == 200
+    told = [json.loads(line) for line in answer.text.splitlines()]
+    assert len(told) == sum(bool(line.strip()) for line in body.split(b"\n"))
+    assert all(("error" in one) != ("links" in one) for one in told)
 
 
 # connections
@@ -266,21 +252,124 @@ def test_a_bug_of_ours_is_told_without_its_text(kbs, caplog):
         assert client.get("/health").json()["status"] == "ok"
 
 
+def wait_until(true, seconds=20):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_who_leaves_while_waiting_is_not_read(kbs):
+    body = json.dumps({"text": "Paris", "kb": "cities"}).encode()
+    with engine_of(kbs) as engine, listening(engine) as address:
+        do, held, read = engine.shelf.link, threading.Event(), []
+        engine.shelf.link = lambda source, asked: (read.extend(asked), held.wait(20), do(source, asked))[2]
+        first = send(address, head(len(body)) + body)
+        wait_until(lambda: read)
+        send(address, head(len(body)) + body).close()
+        wait_until(lambda: [job.future.cancelled() for job in engine.worker._waiting] == [True])
+        stays = send(address, head(len(body)) + body)
+        wait_until(lambda: engine.worker.waiting == 2)
+        held.set()
+        for connection in (first, stays):
+            with closing(connection):
+                assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        assert len(read) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system waits for clients for ever")
+def test_who_does_not_take_the_answer_is_let_go(kbs):
+    """A stream that nobody reads from does not keep others from theirs."""
+    with engine_of(kbs, seconds=1.0, streams=1) as engine, listening(engine) as address:
+        lines, where = b'"Paris in France, Paris in France"\n' * 1_000_000, urlsplit(address)
+        with closing(socket.socket()) as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.settimeout(0.5)
+            slow.connect((where.hostname, where.port))
+            slow.sendall(head(len(lines), "/link/stream"))
+            with pytest.raises(TimeoutError):
+                slow.sendall(lines)  # the server takes no more, since its answers are not taken
+            ask = lambda: requests.post(f"{address}/link/stream", data=b'"Paris"', timeout=60).status_code  # noqa: E731
+            assert ask() == 429
+            wait_until(lambda: ask() == 200)
+
+
+@pytest.mark.slow
+def test_each_answer_is_of_one_revision_while_knowledge_changes_and_is_replaced(tmp_path):
+    """Every change renames both entities, so that an answer of two revisions would have two generations of names."""
+    path, stop, answers = tmp_path / "own.kb", threading.Event(), []
+
+    def entities(generation):
+        return [Entity(id, f"{id} {generation}", aliases={name: 1}) for id, name in (("0", "avon"), ("x", "brno"))]
+
+    def write(generation):
+        build(lambda tally: iter(entities(generation)), path, origin=Origin("test"))
+
+    def ask(address):
+        with requests.Session() as session:
+            while not stop.is_set():
+                body = {"texts": ["avon and brno", "brno, avon"]}
+                answers.append(session.post(f"{address}/link", json=body, timeout=60))
+
+    write(0)
+    with engine_of([path]) as engine, listening(engine) as address, ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(ask, address)
+        try:
+            for generation in range(1, 40):
+                if generation % 10:
+                    with KnowledgeBase.open(path, writable=True) as kb:
+                        kb.update(entities(generation))
+                else:
+                    write(generation)
+                    wait_until(lambda wanted=generation: generations(answers[-1:]) == [{str(wanted)}])
+        finally:
+            stop.set()
+    found = generations(answers)
+    assert {len(one) for one in found} == {1}
+    assert len(set.union(*found)) > 8
+    assert {answer.status_code for answer in answers} == {200}
+
+
+def generations(answers):
+    """Of the names in each answer."""
+    return [
+        {link["title"].partition(" ")[2] for document in answer.json()["documents"] for link in document["links"]}
+        for answer in answers
+    ]
+
+
+@pytest.mark.slow
+def test_memory_is_flat_while_the_queue_is_full(kbs, tmp_path):
+    body, told, stop = {"texts": ["nothing of it " * 300] * 20}, [], threading.Event()
+
+    def ask(address):
+        with requests.Session() as session:
+            while not stop.is_set():
+                told.append(session.post(f"{address}/link", json=body, timeout=60).status_code)
+
+    with serving(kbs[0], tmp_path / "log", "--queue", "40") as server, ThreadPoolExecutor(12) as pool:
+        for _ in range(12):
+            pool.submit(ask, server.address)
+        try:
+            memory = []
+            for _ in range(60):
+                time.sleep(0.15)
+                memory.append(server.memory())
+        finally:
+            stop.set()
+    assert set(told) == {200, 429}
+    assert max(memory[30:]) <= 1.05 * max(memory[20:30])
+
+
 @pytest.mark.slow
 def test_told_to_stop_a_server_finishes_what_it_took(kbs, tmp_path):
-    """SIGTERM under load: whoever got a connection gets a right answer, and the process ends well."""
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "wellread.cli", "serve", "--kb", kbs[0], "--model", "prior", "--port", str(port)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    log = tmp_path / "log"
-    with log.open("w") as said:
-        serving = subprocess.Popen(command, stderr=said, env=environment)
-    address, answers, lost, stop = f"http://127.0.0.1:{port}", [], [], threading.Event()
+    """SIGTERM under load: whoever was taken gets a right answer, and the process ends well."""
+    answers, lost, stop = [], [], threading.Event()
+    body = json.dumps({"texts": ["Paris in France"] * 20}).encode()
 
-    def ask():
-        body = json.dumps({"texts": ["Paris in France"] * 20}).encode()
+    def ask(address):
         while not stop.is_set():
             try:
                 connection = send(address, head(len(body)) + body)
@@ -297,29 +386,17 @@ def test_told_to_stop_a_server_finishes_what_it_took(kbs, tmp_path):
                     pass
                 (answers if told.startswith(b"HTTP/1.1 200") and told.endswith(b"}}") else lost).append(told)
 
-    try:
-        for _ in range(6000):
-            try:
-                requests.get(f"{address}/health", timeout=60)
-                break
-            except requests.ConnectionError:
-                assert serving.poll() is None
-                time.sleep(0.05)
-        with ThreadPoolExecutor(8) as pool:
-            for _ in range(8):
-                pool.submit(ask)
-            while len(answers) < 20:
-                assert not lost
-                time.sleep(0.01)
-            serving.send_signal(signal.SIGTERM)
-            serving.wait(120)
+    with serving(kbs[0], tmp_path / "log") as server, ThreadPoolExecutor(8) as pool:
+        for _ in range(8):
+            pool.submit(ask, server.address)
+        try:
+            wait_until(lambda: len(answers) >= 20, 60)
+            assert not lost
+            assert server.stop() == 0
+        finally:
             stop.set()
-    finally:
-        stop.set()
-        serving.kill()
-    assert serving.returncode == 0
     # A connection that the kernel held and nobody had taken when the door was shut is no loss: it has no answer at all.
     assert [told for told in lost if told] == []
-    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    lines = server.lines()
     assert lines[-1]["message"] == "stopped"
-    assert {line["status"] for line in lines if line["message"] == "request"} == {200}
+    assert [line["status"] for line in lines if line["message"] == "request"] == [200] * len(answers)

@@ -46,7 +46,7 @@ def address(toy, encoder, tmp_path_factory):
     build(lambda tally: iter(words), folder / "words.kb", origin=Origin("test"))
     models = {"toy": [str(toy / "model"), "prior"], "words": ["prior"]}
     shelf = Shelf.load([folder / "toy.kb", folder / "words.kb"], models)
-    with listening(Engine(shelf, Settings(token=TOKEN, encoder=encoder))) as address:
+    with listening(Engine(shelf, Settings(token=TOKEN, encoders={"tiny": encoder}))) as address:
         yield address
 
 
@@ -201,6 +201,12 @@ def test_a_new_entity_is_added_and_linked_at_once(page, address):
         "revision": known["revision"] + 1,
     }
     page.click("#remove")
+    page.wait_for_selector("#edit-says:has-text('Press again to remove')")
+    page.fill("#e-kind", "island")  # something else: not so sure after all
+    assert page.inner_text("#remove") == "Remove"
+    page.click("#remove")
+    assert requests.get(f"{address}/entities/zan?kb=words", timeout=60).status_code == 200
+    page.click("#remove")
     page.wait_for_selector("#edit-says:has-text('was removed')")
     page.click("#tab-links")
     assert all(entity != "zan" for *_, entity in shown(page))
@@ -290,14 +296,22 @@ def test_a_person_without_a_mouse_reaches_all(page):
     assert page.evaluate("document.activeElement.tagName") == "MARK"
     assert page.evaluate("document.activeElement.textContent") != first
     page.keyboard.press("Enter")
-    page.wait_for_selector("#card.open")
-    page.focus("#card button")
+    page.wait_for_selector("#card.open:focus")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('#card') !== null")
     page.keyboard.press("Escape")
     assert page.evaluate("document.activeElement.tagName") == "MARK"
     page.focus("#tab-links")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.id") == "tab-attention"
     assert page.is_visible("#attention")
+    page.keyboard.press("End")
+    assert page.evaluate("document.activeElement.id") == "tab-knowledge"
+    page.keyboard.press("Home")
+    page.focus(".skip")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "result"
+    assert page.input_value("#text") == TEXT  # and not what the address says after #
     unnamed = page.evaluate(
         """[...document.querySelectorAll("input, select, textarea, button, iframe")].filter((one) => !(
         one.labels?.length || one.textContent.trim() || one.title || one.getAttribute("aria-label")

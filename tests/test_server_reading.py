@@ -1,15 +1,22 @@
 """Vectors and attention over HTTP: those that the rooms give."""
 
 import json
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
+from tests.offered import write_with_layer
 from tests.serving import asking, engine_of, write_kbs
+from tests.tasking import rte_recipe
 from wellread.nn.encoders import load_encoder, load_tokenizer
+from wellread.pictures import plots
 from wellread.server.reading import Reading, Vectors
 from wellread.tasks.embedding import Embedder
 from wellread.text import Document
+from wellread.training.embedder import load_embedder
+from wellread.training.schedule import Schedule
+from wellread.training.task import train_task
 
 TEXTS = ["who is the mayor of cork", "dora", ""]
 
@@ -41,10 +48,58 @@ def test_vectors_are_those_of_the_embedder(client, embedder, of):
 
 
 def test_clients_that_are_read_together_get_their_own(encoder):
-    reading = Reading(encoder)
-    first, second = reading.embed(Vectors("words"), [["cork dora"], ["", "mayor"]])
+    reading = Reading("tiny", encoder)
+    first, second = reading.embed(Vectors("tiny", "words"), [["cork dora"], ["", "mayor"]])
     assert [rows.names for rows in first] == [["cork", "dora"]]
     assert [rows.names for rows in second] == [[], ["mayor"]]
+
+
+@pytest.fixture(scope="module")
+def several(encoder, plain_encoder, tmp_path_factory):
+    """A client of a server with a plain encoder, a wider one, one with a knowledge layer, a trained task, and none."""
+    home = tmp_path_factory.mktemp("several")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wellread.assets.home", lambda: home)
+        for name in ("draw_curves", "save"):
+            patch.setattr(plots, name, lambda *args, **options: None)
+        infused = write_with_layer(home, encoder)
+        train_task(rte_recipe(home, encoder, infusion="none", schedule=Schedule(1)), home / "run")
+        (home / "empty").mkdir()
+        more = {"wide": plain_encoder, "layer": infused, "run": str(home / "run"), "none": str(home / "empty")}
+        with engine_of(write_kbs(home), encoder=encoder, more=more) as engine, asking(engine) as client:
+            yield client, more
+
+
+def test_encoders_are_those_that_were_named_and_are_lent_what_they_need(several):
+    client, places = several
+    assert [one["name"] for one in client.get("/health").json()["encoders"]] == ["usual", *places]
+    found = {}
+    for name in ("usual", "wide", "layer", "run"):
+        told = client.post("/embed", json={"text": "mayor of cork", "of": "words", "model": name}).json()
+        found[name] = np.array([row["vector"] for row in told["texts"][0]])
+        assert (told["model"], told["dim"]) == (name, 32 if name == "wide" else 16)
+    assert np.abs(found["layer"] - found["usual"]).max() > 1e-3
+    with ExitStack() as stack:
+        for name in ("wide", "layer", "run"):
+            (rows,) = load_embedder(places[name], stack).embed([Document("mayor of cork")], of="words")
+            np.testing.assert_allclose(found[name], rows.vectors, atol=1e-5)
+
+
+def test_an_encoder_is_chosen_by_name_and_never_by_path(several):
+    client, places = several
+    for wrong in ("moon", places["wide"], "../wide"):
+        for route in ("/embed", "/explain"):
+            answer = client.post(route, json={"text": "cork", "model": wrong})
+            assert (answer.status_code, "choose usual, wide" in answer.json()["error"]) == (422, True)
+
+
+def test_where_a_broken_encoder_lies_is_for_the_log(several, caplog):
+    client, places = several
+    for route in ("/embed", "/explain"):
+        answer = client.post(route, json={"text": "cork", "model": "none"})
+        assert (answer.status_code, places["none"] in answer.text) == (501, False)
+        assert "the server's log tells why" in answer.json()["error"]
+    assert [record.told["encoder"] for record in caplog.records if hasattr(record, "told")].count("none") == 2
 
 
 def test_words_of_long_texts_are_too_many(client):
@@ -89,8 +144,8 @@ def test_the_view_of_a_form_runs_no_script_but_its_own(client):
 
 
 def test_a_model_that_has_learned_its_maps_is_told_apart(tmp_path, encoder):
-    assert Reading(encoder).plain
-    assert Reading("minilm").plain
+    assert Reading("tiny", encoder).plain
+    assert Reading("minilm", "minilm").plain
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps({"infusions": [{"kind": "kam"}]}))
-    assert not Reading(str(tmp_path)).plain
+    assert not Reading("run", str(tmp_path)).plain

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,6 @@ import click
 from wellread.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from wellread.knowledge.lending import Lends
     from wellread.text import Document
 
 
@@ -87,13 +85,10 @@ def command(
         raise UsageError("--kb says whose mentions are embedded; give --of mentions, and no --documents")
     if not files and sys.stdin.isatty():
         raise UsageError("give a file, or pipe a text in: wellread embed story.txt --to story.npz")
-    from wellread.tasks.embedding import Embedder
+    from wellread.training.embedder import load_embedder
 
     with ExitStack() as stack:
-        encoder, tokenizer, lender = _load(model, stack)
-        if layers is not None:
-            _cut(encoder, layers)
-        embedder = Embedder.build(encoder, tokenizer, lender=lender, width=width)
+        embedder = load_embedder(model, stack, layers=layers, width=width)
         given = _documents(files or ("-",), lines, documents)
         if kbs:
             from wellread.linker.several import Linkers
@@ -102,48 +97,6 @@ def command(
             given = linkers.link_many(document.text for document in given)
         count = write_rows(to, embedder.embed(given, **how), half=half)
     console.note(f"{count:,} vectors of {embedder.dim} numbers written to {to}")
-
-
-def _load(model: str, stack: ExitStack) -> tuple[Any, Any, Lends | None]:
-    """An encoder, its tokenizer, and what lends it knowledge: that of its task, or candidates of its layers' KBs."""
-    from wellread.nn.encoders import load_encoder, load_tokenizer
-
-    if any((Path(model) / place).is_file() for place in ("task.json", "model/task.json")):
-        from wellread.training.task import load_task
-
-        task = load_task(model)
-        return task.reader.encoder, task.segmenter.tokenizer, task.lender
-    encoder = load_encoder(model)
-    return encoder, load_tokenizer(model), _offers(encoder, stack)
-
-
-def _offers(encoder: Any, stack: ExitStack) -> Lends | None:
-    from wellread.kb.packaged import open_kb
-    from wellread.knowledge.offers import OfferLender
-    from wellread.knowledge.vectors import EntityVectors
-    from wellread.models.knowbert import KnowBert
-
-    parts = []
-    for part in getattr(encoder, "infusions", ()):
-        if not isinstance(part, KnowBert):
-            raise UsageError(
-                f"this encoder is lent more than candidates ({type(part).__name__}), and only a trained task says how; "
-                "give the folder of its run"
-            )
-        kb = stack.enter_context(open_kb(part.config.kb))
-        vectors = EntityVectors.of_kb(kb)
-        part.take_of(kb, vectors)
-        parts.append((part.config.kb, kb, vectors))
-    return OfferLender(parts) if parts else None
-
-
-def _cut(encoder: Any, layers: int) -> None:
-    from wellread.linker.knowbert_folder import cut_layers
-
-    count = int(encoder.config.num_hidden_layers)
-    if layers > count:
-        raise UsageError(f"the encoder has {count} layers, not {layers}; ask for fewer")
-    cut_layers(encoder, layers)
 
 
 def _documents(files: tuple[str, ...], lines: bool, documents: bool) -> Iterator[Document]:

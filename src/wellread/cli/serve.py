@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from wellread.errors import MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from wellread.server.settings import Settings
 
 
 @click.command("serve")
@@ -19,7 +27,14 @@ from wellread.errors import MissingExtraError, UsageError
     help="elq, knowbert, prior, or a folder; of one KB by its name, or of all. Several can be compared on the page. "
     "[default: the usual one, and prior]",
 )
-@click.option("--encoder", default="minilm", show_default=True, help="What vectors and the attention view are of.")
+@click.option(
+    "--encoder",
+    "encoders",
+    multiple=True,
+    metavar="[NAME=]MODEL",
+    help="What vectors and the attention view are of: an asset, a folder, the run of a trained task. Clients choose "
+    "among several by their names.  [default: minilm]",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 lets other machines in.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
 @click.option(
@@ -41,7 +56,7 @@ from wellread.errors import MissingExtraError, UsageError
 def command(
     kbs: tuple[str, ...],
     models: tuple[str, ...],
-    encoder: str,
+    encoders: tuple[str, ...],
     host: str,
     port: int,
     token_file: str | None,
@@ -60,6 +75,7 @@ def command(
       wellread serve --kb vital
       wellread serve --kb vital --kb wordnet --port 8080
       wellread serve --kb my.kb --model runs/my-linker/model --model prior --token-file token.txt
+      wellread serve --kb vital --encoder minilm --encoder reviews=runs/my-reviews
     """
     try:
         import fastapi  # noqa: F401
@@ -69,23 +85,54 @@ def command(
         raise MissingExtraError(
             f"{error.name} is not installed; install it with: pip install 'wellread[serve]'"
         ) from None
-    from wellread import console
     from wellread.linker.several import name_kbs
-    from wellread.server.engine import Engine
-    from wellread.server.guard import LOG
-    from wellread.server.run import LOOPBACK, allowed_hosts, read_token, serve
+    from wellread.server.run import allowed_hosts, doors, read_token
     from wellread.server.settings import Limits, Settings
-    from wellread.server.shelf import Shelf
 
     limits = Limits(body=max_body, text=max_text, texts=max_texts, queue=queue, seconds=timeout, grace=grace)
     token = None if token_file is None else read_token(token_file)
-    settings = Settings(limits, token, allowed_hosts(host, hosts), encoder)
-    chosen = _models(models, list(name_kbs(kbs)))
-    shelf = Shelf.load(kbs, chosen, LOG.warning)
-    console.note(f"the page is at http://{host if ':' not in host else f'[{host}]'}:{port}/  (Ctrl-C stops)")
-    if host not in LOOPBACK:
-        console.note(f"{host} lets other machines in: whoever reaches it may read these knowledge bases")
-    serve(Engine(shelf, settings), host=host, port=port)
+    settings = Settings(limits, token, allowed_hosts(host, hosts), _encoders(encoders or ("minilm",)))
+    named = name_kbs(kbs)
+    chosen = _models(models, list(named))
+    with doors(host, port, patience=timeout) as sockets:
+        _serve(named, chosen, settings, host, sockets)
+
+
+def _serve(
+    kbs: Mapping[str, str | Path],
+    models: Mapping[str, Sequence[str]],
+    settings: Settings,
+    host: str,
+    sockets: Sequence[socket],
+) -> None:
+    """Load, telling what is loaded, and serve."""
+    from wellread import console
+    from wellread.kb.packaged import open_kb
+    from wellread.server.engine import Engine
+    from wellread.server.guard import LOG
+    from wellread.server.run import LOOPBACK, serve
+    from wellread.server.shelf import Shelf
+
+    begin = time.monotonic()
+    sizes = {}
+    for name, kb in kbs.items():  # what is wrong with any of them is told before the first is loaded
+        with open_kb(kb) as opened:
+            sizes[name] = len(opened)
+
+    def tell(name: str, model: str) -> None:
+        linker = "its usual linker" if model == "auto" else model
+        console.note(f"loading {name} ({sizes[name]:,} entities), {linker} …")
+
+    shelf = Shelf.load(list(kbs.values()), models, LOG.warning, tell)
+
+    def ready(port: int) -> None:
+        where = f"http://{host if ':' not in host else f'[{host}]'}:{port}/"
+        took = console.duration(time.monotonic() - begin)
+        console.note(f"ready after {took}, listening on {where} — open it in a browser (Ctrl-C stops)")
+        if host not in LOOPBACK:
+            console.note(f"{host} lets other machines in: whoever reaches it may read these knowledge bases")
+
+    serve(Engine(shelf, settings), sockets, ready=ready)
 
 
 def _models(given: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
@@ -101,3 +148,28 @@ def _models(given: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
         else:
             for_all.append(one)
     return {name: own.get(name, for_all) for name in names}
+
+
+def _encoders(given: Sequence[str]) -> dict[str, str]:
+    """Encoders by their names: ["minilm", "mine=runs/a"] -> {"minilm": "minilm", "mine": "runs/a"}.
+
+    One without a name is called after its folder; a path that has = in it is itself.
+    """
+    named: dict[str, str] = {}
+    for one in given:
+        name, equals, model = one.partition("=")
+        if not equals or Path(one).exists():
+            name, model = Path(one).name.partition("@")[0], one
+        if not name or not model or name == "auto":
+            raise UsageError(f"--encoder {one} is not understood; give NAME=MODEL, with another name than auto")
+        if name in named:
+            raise UsageError(f"two encoders are called {name}; give one of them another name: --encoder NAME={model}")
+        if _is_path(model) and not Path(model).is_dir():
+            raise UsageError(f"there is no encoder in {model}; give a folder, or the run of a trained task")
+        named[name] = model
+    return named
+
+
+def _is_path(model: str) -> bool:
+    """Whether it cannot be an asset or a model of the hub, which are fetched when they are first asked for."""
+    return model.startswith((".", "/", "~")) or model.count("/") > 1 or Path(model).exists()

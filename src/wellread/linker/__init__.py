@@ -129,12 +129,11 @@ class Linker:
                 "this model finds its mentions itself; leave mentions and reading out, or take model prior"
             )
         from wellread.linker.elq import load_reader, of_kinds
-        from wellread.linker.knowbert_folder import find_folder
         from wellread.linker.pool import Search
 
         if kinds is not None:
             among = of_kinds(opened, kinds, among)
-        if find_folder(model) is not None:
+        if packaged.find_folder(model) is not None:
             from wellread.linker import knowbert
 
             options: dict[str, Any] = {"threshold": threshold, "overlaps": overlaps, "nil": bool(nil), "tags": tags}

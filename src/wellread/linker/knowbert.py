@@ -35,7 +35,8 @@ from wellread.knowledge.offers import OfferLender, Offers
 from wellread.knowledge.vectors import EntityVectors
 from wellread.linker.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored, without_overlaps
 from wellread.linker.entities import Entities
-from wellread.linker.knowbert_folder import Parts, find_folder, load_parts
+from wellread.linker.knowbert_folder import Parts, load_parts
+from wellread.linker.packaged import find_folder
 from wellread.linker.tagging import Tagger, Tagging
 from wellread.mentions.candidates import has_senses
 from wellread.mentions.groups import gather

@@ -30,14 +30,14 @@ from wellread import config as configs
 from wellread.errors import InputError, UsageError
 from wellread.files import storage, write_atomically
 from wellread.knowledge.mentioned import OffersConfig
-from wellread.linker import packaged
+from wellread.linker.packaged import SETTINGS, layers_told
 from wellread.models.knowbert import KnowBert, KnowBertConfig, MentionLinker
 from wellread.nn.encoders import load_encoder, load_tokenizer, positions_of, silence
 from wellread.nn.infusion import FAMILIES, InfusedEncoder
 from wellread.nn.ready import ReadyTable
 
 FORMAT = "wellread knowbert linker 1"
-SETTINGS, WEIGHTS, ENTITIES = "linker.json", "linker.safetensors", "entities.safetensors"
+WEIGHTS, ENTITIES = "linker.safetensors", "entities.safetensors"
 
 _FEW = 1 << 16
 """Numbers of a weight that is written whole if it changed; more are written as a difference of low rank."""
@@ -93,30 +93,6 @@ class Parts:
     ready: ReadyTable | None
 
 
-def find_folder(model: str | Path) -> Path | None:
-    """The folder of a linker that is a knowledge layer: "knowbert" is the packaged one; None: it is something else."""
-    if str(model) == "knowbert":
-        if not packaged.SENSES.is_dir():
-            raise UsageError(
-                "no knowbert comes with this wellread; give the folder of one that you trained, as with: "
-                "wellread train recipes/knowbert-senses.toml"
-            )
-        return packaged.SENSES
-    for folder in (Path(model), Path(model) / "model"):
-        if (folder / SETTINGS).is_file() or _layers_told(folder):
-            return folder
-    return None
-
-
-def _layers_told(folder: Path) -> list[dict[str, Any]]:
-    """The knowledge layers that the encoder in a folder has."""
-    try:
-        told = json.loads((folder / "config.json").read_bytes())
-        return [entry for entry in told.get("infusions", ()) if entry.get("kind") == "knowbert"]
-    except (OSError, ValueError, AttributeError):
-        return []
-
-
 def read_settings(folder: Path, kb: str) -> LinkerSettings:
     """What a folder says of how it links: `linker.json`, or what the recipe of its task says; `kb` chooses a layer."""
     if (folder / SETTINGS).is_file():
@@ -127,7 +103,7 @@ def read_settings(folder: Path, kb: str) -> LinkerSettings:
             return configs.from_dict(LinkerSettings, told)
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{folder / SETTINGS} cannot be read ({error}); copy the linker again") from error
-    names = [str(entry["kb"]) for entry in _layers_told(folder)]
+    names = [str(entry["kb"]) for entry in layers_told(folder)]
     if kb not in names and len(names) > 1:
         raise UsageError(f"{folder} has knowledge layers of {', '.join(names)}, and none of {kb}; name the KB like one")
     recipe = _recipe(folder)

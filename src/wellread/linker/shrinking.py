@@ -14,7 +14,8 @@ from typing import Literal, cast
 from wellread.errors import UsageError
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.vectors import EntityVectors, kind_names
-from wellread.linker.knowbert_folder import Saved, find_folder, read_settings, save_linker
+from wellread.linker.knowbert_folder import Saved, read_settings, save_linker
+from wellread.linker.packaged import find_folder
 from wellread.models.knowbert import KnowBert
 from wellread.nn.encoders import load_encoder, load_tokenizer
 from wellread.nn.infusion import InfusedEncoder

@@ -7,6 +7,7 @@ meant ("roberta-base@e2da8e2f811d1448a5b465c236feacd80ffbac7b"): nothing is fetc
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import warnings
 from collections.abc import Iterator
@@ -70,6 +71,7 @@ def silence() -> Iterator[None]:
 def load_encoder(name: str) -> PreTrainedModel:
     """An encoder for packed texts, without the pooler that nobody asks."""
     folder = find_encoder(name)
+    _know_kind(folder)
     encoder: PreTrainedModel
     try:
         with (
@@ -93,6 +95,16 @@ def load_encoder(name: str) -> PreTrainedModel:
     return pack(encoder)
 
 
+def _know_kind(folder: Path) -> None:
+    """Tell transformers of infused encoders where there is one; it takes a second, which plain ones need not wait."""
+    try:
+        infused = "infusions" in json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError, TypeError):
+        return  # transformers says what is wrong
+    if infused:
+        import wellread.nn.infusion  # noqa: F401
+
+
 def width_of(name: str) -> int:
     """The width of an encoder's states, without loading its weights."""
     return int(_config_of(name).hidden_size)
@@ -107,6 +119,7 @@ def positions_of(name: str) -> int:
 
 def _config_of(name: str) -> PreTrainedConfig:
     folder = find_encoder(name)
+    _know_kind(folder)
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
         config.hidden_size, config.max_position_embeddings  # noqa: B018  # what has none is no encoder of texts

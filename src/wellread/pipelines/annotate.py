@@ -83,6 +83,8 @@ def annotate(
                 if processes > 1 or engine == "spark":
                     _encode_first(plan)
                 _make(folder, shards, done, processes, engine, master)
+        for left in folder.glob(".*.part"):  # by a process that was killed while it wrote
+            left.unlink(missing_ok=True)
         with write_atomically(folder / SUCCESS):
             pass
     return Done(tuple(plan.part(folder, shard) for shard in range(count)), len(shards))

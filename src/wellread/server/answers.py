@@ -37,12 +37,19 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": why}
     for status, why in (
         (400, "not to be read"),
+        (408, "did not arrive in time"),
         (413, "too large"),
         (422, "not what is asked for"),
         (429, "too many texts are waiting; Retry-After says when to come again"),
         (503, "not answered in time, or about to stop"),
     )
 }
+LOADED: dict[int | str, dict[str, Any]] = {
+    **REFUSALS,
+    501: {"model": schemas.Problem, "description": "what it needs is not installed here, or cannot be loaded"},
+}
+_SOON = 0.25
+"""Seconds."""
 T = TypeVar("T")
 
 
@@ -60,16 +67,22 @@ def status_of(error: WellreadError) -> int:
 async def answered(request: Request, answer: Awaitable[T], seconds: float) -> T:
     """What was asked for, unless the client goes away before it is begun, or it takes too long."""
     asked = asyncio.ensure_future(answer)
-    gone = asyncio.ensure_future(_gone(request))
     try:
-        await asyncio.wait({asked, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        # Most are answered soon; a task that looks whether the client is there is made for the others alone.
+        await asyncio.wait({asked}, timeout=min(_SOON, seconds))
         if asked.done():
             return asked.result()
-        if gone.done():
-            raise HTTPException(499, "the client went away")
+        gone = asyncio.ensure_future(_gone(request))
+        try:
+            await asyncio.wait({asked, gone}, timeout=seconds - _SOON, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+            if gone.done():
+                raise HTTPException(499, "the client went away")
+        finally:
+            gone.cancel()
         raise TimeoutError
     finally:
-        gone.cancel()
         asked.cancel()
 
 

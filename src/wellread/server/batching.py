@@ -2,7 +2,7 @@
 
 Whoever asks gets a future. While the thread is busy, others come and wait; when it is free it takes the first and all
 that can be read with it, so that batches are as large as there are clients, and nobody waits for one to fill. The queue
-is bounded: beyond it `BusyError` says when to come again.
+is bounded: who finds it full is told by `BusyError` when to come again.
 """
 
 from __future__ import annotations
@@ -95,16 +95,26 @@ class Worker:
         self, kind: Hashable, given: Any, *, size: int = 1, characters: int = 0, alone: bool = False
     ) -> asyncio.Future[Any]:
         """Ask for something; called on the event loop. A future that is cancelled before its turn is not done."""
-        job = Job(kind, given, size, characters, asyncio.get_running_loop().create_future(), alone)
+        return self.submit_all([kind], given, size=size, characters=characters, alone=alone)[0]
+
+    def submit_all(
+        self, kinds: Sequence[Hashable], given: Any, *, size: int = 1, characters: int = 0, alone: bool = False
+    ) -> list[asyncio.Future[Any]]:
+        """Ask for the same in several kinds: all are taken, or none.
+
+        It is those before that count, not how much is asked for: else whoever asks for much would never find room.
+        """
+        loop = asyncio.get_running_loop()
+        jobs = [Job(kind, given, size, characters, loop.create_future(), alone) for kind in kinds]
         with self._changed:
             if self._closed:
                 raise ClosedError("the server is about to stop; ask again when it is back")
-            if self._texts and self._texts + size > self._queue:
+            if self._texts >= self._queue:
                 raise BusyError(self._pace * self._texts)
-            self._texts += size
-            self._waiting.append(job)
+            self._texts += size * len(jobs)
+            self._waiting.extend(jobs)
             self._changed.notify()
-        return job.future
+        return [job.future for job in jobs]
 
     def close(self) -> None:
         """Finish all that was taken, then stop."""

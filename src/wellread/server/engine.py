@@ -1,4 +1,4 @@
-"""All that a server has: linkers, an encoder, the thread that owns them, and the figures of what it did."""
+"""All that a server has: linkers, encoders, the thread that owns them, and the figures of what it did."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from wellread.errors import InputError, UnknownEntityError
+from wellread.errors import InputError, UnknownEntityError, UsageError
 from wellread.kb.records import Entity
 from wellread.kb.store import How, KnowledgeBase, Neighbour
 from wellread.server.batching import BusyError, Worker
@@ -28,7 +28,7 @@ class Engine:
 
     def __init__(self, shelf: Shelf, settings: Settings) -> None:
         self.shelf, self.settings = shelf, settings
-        self.reading = Reading(settings.encoder)
+        self.readings = {name: Reading(name, encoder) for name, encoder in settings.encoders.items()}
         self.metrics = Metrics()
         limits = settings.limits
         self.worker = Worker(
@@ -45,6 +45,8 @@ class Engine:
         """Finish what was taken."""
         self.worker.close()
         self._aside.shutdown()
+        for reading in self.readings.values():
+            reading.close()
         self.shelf.close()
 
     def check(self, texts: Sequence[str]) -> int:
@@ -63,13 +65,9 @@ class Engine:
     def link(self, sources: Sequence[Source], asked: Asked) -> asyncio.Future[list[Answer]]:
         """An answer for each source; all are taken, or none."""
         characters = self.check(asked.texts)
-        futures: list[asyncio.Future[Answer]] = []
         try:
-            for source in sources:
-                futures.append(self.worker.submit(source, asked, size=len(asked.texts), characters=characters))
+            futures = self.worker.submit_all(sources, asked, size=len(asked.texts), characters=characters)
         except BusyError:
-            for future in futures:
-                future.cancel()
             self.metrics.refused.inc()
             raise
         return asyncio.gather(*futures)
@@ -78,17 +76,24 @@ class Engine:
         """Change a knowledge base between two batches."""
         return self.worker.submit(Edit, edit, alone=True)
 
+    def reading(self, encoder: str = "auto") -> Reading:
+        """An encoder by its name; the first of all where none is chosen."""
+        name = next(iter(self.readings)) if encoder == "auto" else encoder
+        if name not in self.readings:
+            raise UsageError(f"there is no encoder {name!r} here; choose {', '.join(self.readings)}, or auto")
+        return self.readings[name]
+
     async def embed(self, vectors: Vectors, texts: Sequence[str]) -> list[Rows]:
         """The rows of each text."""
         characters = self.check(texts)
-        await self.aside(lambda: self.reading.embedder)
+        await self.aside(lambda: self.reading(vectors.encoder).embedder)
         made: list[Rows] = await self.worker.submit(vectors, texts, size=len(texts), characters=characters)
         return made
 
     async def explain(self, lent: Lent, text: str, second: str | None) -> Seen:
         """What is seen of a text."""
         self.check([text] if second is None else [text, second])
-        await self.aside(lambda: self.reading.explainer(lent))
+        await self.aside(lambda: self.reading(lent.encoder).explainer(lent))
         seen: Seen = await self.worker.submit(lent, (text, second))
         return seen
 
@@ -116,7 +121,7 @@ class Engine:
         if isinstance(kind, Source):
             return self.shelf.link(kind, given)
         if isinstance(kind, Vectors):
-            return self.reading.embed(kind, given)
+            return self.reading(kind.encoder).embed(kind, given)
         if isinstance(kind, Lent):
-            return self.reading.explain(kind, given)
+            return self.reading(kind.encoder).explain(kind, given)
         return [self.shelf.edit(edit) for edit in given]

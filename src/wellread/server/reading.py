@@ -1,17 +1,22 @@
-"""Vectors and attention for clients: an encoder, and what knowledge changes in it, loaded when first asked for."""
+"""Vectors and attention for clients: encoders, and what knowledge changes in them, loaded when first asked for.
+
+They are named when the server is started; a client chooses among the names, and names no path.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from wellread.errors import UsageError
+from wellread.errors import AssetError, InputError, KnowledgeBaseError, UsageError, WellreadError
+from wellread.server.guard import LOG
 from wellread.text import Document
 
 if TYPE_CHECKING:
@@ -25,8 +30,9 @@ _KEPT = 2
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """What a text is to have vectors of. Texts with the same are read together."""
+    """What a text is to have vectors of, and by which encoder. Texts with the same are read together."""
 
+    encoder: str
     of: Of = "texts"
     pooling: Pooling = "mean"
     unit: bool = False
@@ -34,20 +40,28 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """What a text is explained with."""
+    """What a text is explained with, and whose attention is looked at."""
 
+    encoder: str
     maps: tuple[str, ...] | None = None
     weight: float | None = None
     alpha: float | None = None
 
 
 class Reading:
-    """One encoder for vectors and attention."""
+    """One encoder for vectors and attention: an asset's, a folder's, a run's or the hub's."""
 
-    def __init__(self, encoder: str) -> None:
-        self.encoder = encoder
+    def __init__(self, name: str, encoder: str) -> None:
+        self.name, self.encoder = name, encoder
         self._explainers: OrderedDict[Lent, Explainer] = OrderedDict()
         self._loading = Lock()
+        self._opened = ExitStack()
+
+    def close(self) -> None:
+        """Let go of the knowledge bases that the encoder looks in."""
+        for explainer in self._explainers.values():
+            explainer.close()
+        self._opened.close()
 
     @cached_property
     def plain(self) -> bool:
@@ -60,29 +74,39 @@ class Reading:
                 continue
         return True
 
-    @cached_property
+    @property
     def embedder(self) -> Embedder:
-        """Of the plain encoder."""
-        from wellread.nn.encoders import load_encoder, load_tokenizer
-        from wellread.tasks.embedding import Embedder
+        """Loaded where it is not, with what it is lent."""
+        with self._loading, self._telling(InputError, KnowledgeBaseError, UsageError):
+            return self._embedder
 
-        encoder = load_encoder(self.encoder)
-        if getattr(encoder, "infusions", ()):
-            raise UsageError(f"{self.encoder} must be lent knowledge; use wellread embed, or serve a plain encoder")
-        return Embedder.build(encoder, load_tokenizer(self.encoder))
+    @cached_property
+    def _embedder(self) -> Embedder:
+        from wellread.training.embedder import load_embedder
+
+        return load_embedder(self.encoder, self._opened)
 
     def explainer(self, lent: Lent) -> Explainer:
         """Loaded where it is not; the two of last are kept."""
         from wellread.tasks.explain import Explainer
 
-        with self._loading:
+        with self._loading, self._telling(InputError, KnowledgeBaseError):
             if lent not in self._explainers:
                 options: dict[str, Any] = {"alpha": lent.alpha, "map_weight": lent.weight}
                 self._explainers[lent] = Explainer.load(self.encoder, lent.maps, **options)
                 while len(self._explainers) > _KEPT:
-                    self._explainers.popitem(last=False)
+                    self._explainers.popitem(last=False)  # not closed: it may be at work
             self._explainers.move_to_end(lent)
             return self._explainers[lent]
+
+    @contextmanager
+    def _telling(self, *kinds: type[WellreadError]) -> Iterator[None]:
+        """What is wrong with an encoder is for whoever named it, and the log: clients need not know where it lies."""
+        try:
+            yield
+        except kinds as error:
+            LOG.error("an encoder cannot be loaded", extra={"told": {"encoder": self.name, "why": str(error)}})
+            raise AssetError(f"the encoder {self.name} cannot be loaded here; the server's log tells why") from None
 
     def embed(self, asked: Vectors, given: Sequence[Sequence[str]]) -> list[list[Rows]]:
         """The rows of each client's texts, those of each text together."""
@@ -99,7 +123,7 @@ class Reading:
         explainer, found = self.explainer(lent), list[Any]()
         for text, second in given:
             try:
-                found.append(explainer.explain(text, second))
+                found.append(replace(explainer.explain(text, second), model=self.name))
             except Exception as error:
                 found.append(error)
         return found

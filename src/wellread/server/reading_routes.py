@@ -15,7 +15,7 @@ from wellread.errors import InputError, UsageError, WellreadError
 from wellread.linker.several import join
 from wellread.pictures.page import escape
 from wellread.server import schemas
-from wellread.server.answers import LATE, REFUSALS, answered, json_answer, status_of, told_of
+from wellread.server.answers import LATE, LOADED, REFUSALS, answered, json_answer, status_of, told_of
 from wellread.server.batching import BusyError
 from wellread.server.engine import Engine
 from wellread.server.reading import Lent, Vectors
@@ -109,14 +109,15 @@ def add_reading(app: FastAPI, engine: Engine) -> None:
         ahead = min(limits.ahead, max(1, limits.queue // 2))
         return LineStream(request, answer, ahead=ahead, longest=limits.body, done=streaming.release)
 
-    @app.post("/embed", response_model=schemas.Embedded, responses=REFUSALS, tags=["reading"])
+    @app.post("/embed", response_model=schemas.Embedded, responses=LOADED, tags=["reading"])
     async def embed(asked: schemas.EmbedRequest, request: Request) -> Response:
         """Contextual vectors of texts, of their words, or of their pieces."""
         given = asked.given
         request.state.note(texts=len(given), characters=sum(map(len, given)))
         if asked.of != "texts" and sum(map(len, given)) > _SPELLED:
             raise InputError(f"vectors of {asked.of} are made for at most {_SPELLED:,} characters at once; send fewer")
-        vectors = Vectors(asked.of, asked.pooling, asked.unit)
+        reading = engine.reading(asked.model)
+        vectors = Vectors(reading.name, asked.of, asked.pooling, asked.unit)
         rows = await answered(request, engine.embed(vectors, given), limits.seconds)
         texts = [
             [
@@ -125,9 +126,9 @@ def add_reading(app: FastAPI, engine: Engine) -> None:
             ]
             for one in rows
         ]
-        return json_answer({"model": engine.settings.encoder, "dim": engine.reading.embedder.dim, "texts": texts})
+        return json_answer({"model": reading.name, "dim": reading.embedder.dim, "texts": texts})
 
-    @app.post("/explain", response_model=schemas.Explained, responses=REFUSALS, tags=["reading"])
+    @app.post("/explain", response_model=schemas.Explained, responses=LOADED, tags=["reading"])
     async def explain(asked: schemas.ExplainRequest, request: Request) -> Response:
         """What knowledge changes in attention: one layer and head, with knowledge and without."""
         request.state.note(texts=1, characters=len(asked.text))
@@ -158,7 +159,7 @@ def add_reading(app: FastAPI, engine: Engine) -> None:
         """The attention view for a frame of the page, which asks for it with a form; errors are for people there."""
         status, headers = 200, {"content-security-policy": _EXPLAINED, "cache-control": "no-store"}
         try:
-            asked = _form(await request.body(), engine.reading.plain)
+            asked = _form(await request.body(), engine)
             request.state.note(texts=1, characters=len(asked.text))
             seen, layer = await _explained(engine, asked, request)
             from wellread.pictures.attention_page import explained_page
@@ -196,12 +197,12 @@ def _fields(document: Document) -> dict[str, Any]:
     return {"text": document.text, "links": document.links, "id": document.id, "meta": document.meta}
 
 
-def _form(body: bytes, plain: bool) -> schemas.ExplainRequest:
+def _form(body: bytes, engine: Engine) -> schemas.ExplainRequest:
     """What a form asks for; a model that has learned its maps is shown with those."""
     try:
         form = parse_qs(body.decode("utf-8", "replace"), max_num_fields=32)
         given: dict[str, Any] = {name: values[0] for name, values in form.items() if name != "maps"}
-        if plain:
+        if engine.reading(given.get("model", "auto")).plain:
             given["maps"] = form.get("maps", [])
         else:
             given.pop("map_weight", None)
@@ -213,7 +214,8 @@ def _form(body: bytes, plain: bool) -> schemas.ExplainRequest:
 
 
 async def _explained(engine: Engine, asked: schemas.ExplainRequest, request: Request) -> tuple[Seen, int]:
-    lent = Lent(None if asked.maps is None else tuple(asked.maps), asked.map_weight, asked.alpha)
+    name = engine.reading(asked.model).name
+    lent = Lent(name, None if asked.maps is None else tuple(asked.maps), asked.map_weight, asked.alpha)
     seen = await answered(request, engine.explain(lent, asked.text, asked.second), engine.settings.limits.seconds)
     layer = seen.best_layer if asked.layer is None else asked.layer
     if layer >= seen.layers:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,29 +42,61 @@ def allowed_hosts(host: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
     return more
 
 
-def serve(engine: Engine, *, host: str, port: int) -> None:
-    """Answer until told to stop; then finish what was taken."""
-    _log_lines()
-    limits = engine.settings.limits
-    options: dict[str, Any] = {"access_log": False, "log_config": None, "server_header": False}
-    config = uvicorn.Config(
-        create_app(engine),
-        host=host,
-        port=port,
-        timeout_graceful_shutdown=limits.grace,
-        backlog=512,
-        **options,
-    )
-    server = _Server(config)
+@contextmanager
+def doors(host: str, port: int, *, patience: float = 30.0) -> Iterator[list[socket.socket]]:
+    """Sockets at all addresses of a host, with one port (0: any that is free), which nobody listens to yet.
+
+    They are taken before models are loaded, so that a port which is not free is told at once. A client that does not
+    take its answer for `patience` seconds is let go, where the system can (Linux).
+    """
+    sockets: list[socket.socket] = []
     try:
-        server.run()
-    except SystemExit:  # uvicorn's way to say that it could not start
-        raise UsageError(f"nothing can be served at {host}, port {port}: is it taken? choose another --port") from None
+        try:
+            _take(sockets, host, port)
+            for one in sockets:
+                if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * patience))
+        except OSError as error:
+            why = error.strerror or error
+            raise UsageError(
+                f"nothing can be served at {host}, port {port} ({why}); choose another --port or --host"
+            ) from None
+        yield sockets
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def serve(engine: Engine, sockets: Sequence[socket.socket], *, ready: Callable[[int], None]) -> None:
+    """Answer until told to stop; then finish what was taken. `ready` is told the port once clients are heard."""
+    _log_lines()
+    options: dict[str, Any] = {"access_log": False, "log_config": None, "server_header": False, "backlog": 512}
+    config = uvicorn.Config(create_app(engine), timeout_graceful_shutdown=engine.settings.limits.grace, **options)
+    _Server(config, engine, ready).run(list(sockets))
     LOG.info("stopped")
 
 
 class _Server(uvicorn.Server):
-    """One whose end, when it is told to stop, is a good end: uvicorn's own would then kill the process."""
+    """One that says when it begins and ends, and whose end, when it is told to stop, is a good end.
+
+    uvicorn's own would then kill the process.
+    """
+
+    def __init__(self, config: uvicorn.Config, engine: Engine, ready: Callable[[int], None]) -> None:
+        super().__init__(config)
+        self._engine, self._ready = engine, ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        port = self.servers[0].sockets[0].getsockname()[1]
+        LOG.info("listening", extra={"told": {"port": port, "kbs": list(self._engine.shelf.books)}})
+        self._ready(port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen no more, and finish."""
+        LOG.info("stopping", extra={"told": {"waiting": self._engine.worker.waiting}})
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -75,10 +109,32 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
+def _take(sockets: list[socket.socket], host: str, port: int) -> None:
+    problem: OSError | None = None
+    for family, kind, number, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        free = sockets[0].getsockname()[1] if sockets else port
+        made = socket.socket(family, kind, number)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.bind((address[0], free, *address[2:]))
+        except OSError as error:
+            made.close()
+            if error.errno == errno.EADDRINUSE:
+                raise
+            problem = error  # a machine may go by an address that it does not have: the others do
+        else:
+            sockets.append(made)
+    if problem is not None and not sockets:
+        raise problem
+
+
 def _log_lines() -> None:
+    """Lines of JSON on stderr; of uvicorn's only what is wrong, since the server tells the rest itself."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    for name in ("wellread.server", "uvicorn.error"):
+    for name, level in (("wellread.server", logging.INFO), ("uvicorn.error", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO)
+        logger.setLevel(level)

@@ -103,9 +103,15 @@ class Linked(BaseModel):
     revisions: dict[str, int]
 
 
+Encoder = Annotated[
+    str, Field(max_length=500, description="Of the encoders that /health names; auto is the first of them.")
+]
+
+
 class EmbedRequest(Texts):
     """Texts to make vectors of."""
 
+    model: Encoder = "auto"
     of: Literal["texts", "words", "pieces"] = "texts"
     pooling: Literal["mean", "first"] = Field("mean", description="What a text's vector is.")
     unit: bool = Field(False, description="Make every vector as long as 1.")
@@ -134,6 +140,7 @@ class ExplainRequest(Request):
 
     text: str = Field(min_length=1)
     second: str | None = None
+    model: Encoder = "auto"
     maps: list[Literal["entity", "phrase"]] | None = Field(None, description="What is lent; the model's unless given.")
     map_weight: Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)] | None = Field(
         None, description="A plain encoder: how much maps weigh."
@@ -248,14 +255,20 @@ class KbHealth(BaseModel):
     """How links are chosen among those that overlap, for whoever draws them at another threshold."""
 
 
+class EncoderHealth(BaseModel):
+    """An encoder for /embed and /explain; the usual one is first."""
+
+    name: str
+    plain: bool = Field(description="Whether maps, and how much they weigh, can be chosen for /explain.")
+
+
 class Health(BaseModel):
     """Whether the server works, and what it has."""
 
     status: Literal["ok", "failing"]
     version: str
     kbs: list[KbHealth]
-    encoder: str
-    plain: bool = Field(description="Whether maps, and how much they weigh, can be chosen for /explain.")
+    encoders: list[EncoderHealth]
     waiting: int
     editable: bool
     limits: dict[str, float]

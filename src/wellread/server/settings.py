@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -41,5 +42,5 @@ class Settings:
     """Whoever knows it may change knowledge bases; without one nobody may."""
     hosts: tuple[str, ...] = ()
     """Names that the server may be called by; none: any. Keeps other sites' names from leading to this machine."""
-    encoder: str = "minilm"
-    """What `/embed` and `/explain` read with."""
+    encoders: Mapping[str, str] = field(default_factory=lambda: {"minilm": "minilm"})
+    """What `/embed` and `/explain` read with: what clients call an encoder, and where it is; the usual one first."""

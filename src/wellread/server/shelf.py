@@ -28,6 +28,8 @@ from wellread.text import Document
 if TYPE_CHECKING:
     from wellread.linker.elq import ElqReader
 
+Loading = Callable[[str, str], None]
+"""Is told the KB and the model that are about to be loaded."""
 _TRIES = 3
 """Readings of the same texts, while somebody else writes, before the KB is held still for one."""
 _SUBSETS = 16
@@ -111,10 +113,11 @@ class Shelf:
         kbs: Sequence[str | Path],
         models: Mapping[str, Sequence[str]] | None = None,
         note: Callable[[str], None] = lambda message: None,
+        loading: Loading = lambda name, model: None,
     ) -> Shelf:
         """A linker for each KB and model; a KB without models has its usual one, and names alone to compare it with."""
         named = name_kbs(kbs)
-        return cls({name: _open(name, kb, (models or {}).get(name, ())) for name, kb in named.items()}, note)
+        return cls({name: _open(name, kb, (models or {}).get(name, ()), loading) for name, kb in named.items()}, note)
 
     def close(self) -> None:
         """Let go of the knowledge bases."""
@@ -263,11 +266,13 @@ def _weighed(document: Document, asked: Asked) -> Document:
     return replace(document, links=links)
 
 
-def _open(name: str, kb: str | Path, models: Sequence[str]) -> Book:
+def _open(name: str, kb: str | Path, models: Sequence[str], loading: Loading = lambda name, model: None) -> Book:
+    loading(name, models[0] if models else "auto")
     first = Linker.load(kb, models[0] if models else "auto", name=name)
     linkers = {_called(first, models[0] if models else "auto"): first}
     for model in models[1:] or (() if models else ("prior",)):
         if (called := _called(None, model)) not in linkers:
+            loading(name, model)
             linkers[called] = Linker.load(first.kb, model, name=name)
     return Book(kb, tuple(models), first.kb, linkers, _file(first.kb.path))
 

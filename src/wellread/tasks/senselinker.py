@@ -17,7 +17,8 @@ from wellread.kb.sensekeys import SenseKeys
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.offers import OfferLender
 from wellread.linker.entities import Entities
-from wellread.linker.knowbert_folder import find_folder, load_parts
+from wellread.linker.knowbert_folder import load_parts
+from wellread.linker.packaged import find_folder
 from wellread.mentions.segments import Segmenter
 from wellread.nn.infusion import InfusedEncoder, infuse
 from wellread.tasks.learner import ask

@@ -16,11 +16,12 @@ let opener = null;
 function close() { clear(); opener?.focus(); }
 
 // A mark was picked: its links, each with its candidates; the first entity is told of in full.
-export function showLinks(links, from) {
+export function showLinks(links, from, byKey) {
   past.length = 0;
   opener = from;
   const known = links.find((link) => link.entity !== null);
-  show(known ? { kb: known.kb, id: known.entity, links, from } : { links, from });
+  const done = show(known ? { kb: known.kb, id: known.entity, links, from } : { links, from });
+  if (byKey) done.then(() => byId("card").focus());  // who sees the card need not be led there
 }
 
 async function show(place) {

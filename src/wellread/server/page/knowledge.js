@@ -19,6 +19,7 @@ function blank() {
   field("id").readOnly = false;
   byId("edit-title").replaceChildren("A new entity of ", said(editing.kb));
   byId("remove").hidden = true;
+  doubt();
 }
 
 export function fill(known) {
@@ -32,7 +33,8 @@ export function fill(known) {
   field("facts").value = known.facts.map((fact) => fact.join(" | ")).join("\n");
   byId("edit-title").replaceChildren(said(known.title), " in ", said(known.kb));
   byId("remove").hidden = false;
-  byId("edit-says").textContent = "";
+  doubt();
+  tell([]);
 }
 
 // "a | b" is parted at its last bar: names may have bars in them.
@@ -56,18 +58,31 @@ function body() {
   return { title: field("title").value, description: field("description").value, kind: field("kind").value, popularity: editing.popularity, aliases, facts };
 }
 
+// What is removed is gone: it takes a second press, and anything else in between takes the first one back.
+let sure = false;
+const doubt = () => { sure = false; byId("remove").textContent = "Remove"; };
+
+const tell = (words, right = true) => { byId("edit-says").className = right ? "" : "wrong"; byId("edit-says").replaceChildren(...words); };
+
 async function change(method) {
-  const says = byId("edit-says"), id = field("id").value;
-  if (!byId("token").value) { says.textContent = "Give the token that the server was started with."; byId("token").focus(); return; }
-  says.textContent = "…";
+  const id = field("id").value;
+  if (!byId("token").value) { tell(["Give the token that the server was started with."], false); byId("token").focus(); return; }
+  if (method === "DELETE" && !sure) {
+    sure = true;
+    byId("remove").textContent = "Remove for good";
+    tell(["Press again to remove ", said(id), " with its names and facts."]);
+    return;
+  }
+  doubt();
+  tell(["…"]);
   try {
     const path = `/entities/${encodeURIComponent(id)}?kb=${encodeURIComponent(editing.kb)}`;
     const done = await ask(path, { method, token: byId("token").value, body: method === "PUT" ? body() : undefined });
     if (method === "DELETE") blank();
     else { field("id").readOnly = true; byId("remove").hidden = false; }
     const linked = await knowledge.changed();
-    says.replaceChildren(said(id), ` was ${done.what}; ${done.kb} is at revision ${done.revision}. ${linked}`);
-  } catch (error) { says.textContent = error.message; }
+    tell([said(id), ` was ${done.what}; ${done.kb} is at revision ${done.revision}. ${linked}`]);
+  } catch (error) { tell([error.message], false); }
 }
 
 async function find() {
@@ -76,15 +91,17 @@ async function find() {
   try {
     const given = new URLSearchParams({ search: query, how: byId("how").value, kb, limit: 20 });
     const { entities } = await ask(`/entities?${given}`);
+    says.className = "";
     says.textContent = entities.length ? `${count(entities.length, "entity").replace(/ys$/, "ies")}` : "Nothing found. Try another way to search.";
     byId("found").replaceChildren(...entities.map((one) => el("li", {}, el("button", { type: "button", className: "entry", onclick: () => fill(one) },
       el("b", {}, said(one.title)), " ", el("code", {}, said(one.id)),
       el("span", { className: "soft", dir: "auto" }, said(one.description.slice(0, 160)))))));
-  } catch (error) { says.textContent = error.message; }
+  } catch (error) { says.className = "wrong"; says.textContent = error.message; }
 }
 
 byId("find").addEventListener("submit", (event) => { event.preventDefault(); find(); });
 byId("where").addEventListener("change", () => { if (!field("id").readOnly) blank(); });
+byId("edit").addEventListener("input", doubt);
 byId("edit").addEventListener("submit", (event) => { event.preventDefault(); change("PUT"); });
 byId("remove").addEventListener("click", () => change("DELETE"));
-byId("blank").addEventListener("click", () => { blank(); byId("edit-says").textContent = ""; field("id").focus(); });
+byId("blank").addEventListener("click", () => { blank(); tell([]); field("id").focus(); });

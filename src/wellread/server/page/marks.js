@@ -37,7 +37,7 @@ export function marked(text, links, { colours, only, pick }) {
   }
   const first = (one, other) => one.start - other.start || other.end - one.end;
   const queue = [...spans.values()].sort(first);
-  const box = el("div", { className: "text", dir: "auto", lang: "" });
+  const box = el("div", { className: "text", dir: "auto", lang: "", role: "group", "aria-label": "Text with its links: arrow keys go from one to the next, Enter opens" });
   const fill = (parent, from, to) => {
     let here = from, height = 0;
     while (queue.length && queue[0].start < to) {
@@ -65,11 +65,11 @@ export function marked(text, links, { colours, only, pick }) {
     const best = span.links[0], name = best.entity === null ? "not in the knowledge base" : best.title;
     const mark = el("mark", {
       className: `${colour(best)}${span.links.some((link) => only?.has(same(link))) ? " only" : ""}`,
-      tabIndex: -1, title: `${name} · ${score(best.score)}`, "--s": Math.max(0, Math.min(1, best.score)).toFixed(2),
+      tabIndex: -1, role: "button", "aria-controls": "card", title: `${name} · ${score(best.score)}`, "--s": Math.max(0, Math.min(1, best.score)).toFixed(2),
     });
-    if (span.again) mark.removeAttribute("tabindex");
+    if (span.again) for (const name of ["tabindex", "role", "aria-controls"]) mark.removeAttribute(name);
     mark.links = span.links;
-    mark.addEventListener("click", (event) => { event.stopPropagation(); chosen(mark); pick(span.links, mark); });
+    mark.addEventListener("click", (event) => { event.stopPropagation(); chosen(mark); pick(span.links, mark, event.detail === 0); });
     return mark;
   };
   const all = () => [...box.querySelectorAll("mark[tabindex]")];
@@ -98,7 +98,7 @@ export function marked(text, links, { colours, only, pick }) {
 // The same links as a list, for those who do not see marks.
 export function listed(links, { colours, pick }) {
   const rows = links.map((link) => el("li", {}, el("button", {
-    type: "button", className: `quiet ${link.entity === null ? "nil" : "k" + colours.get(link.kb)}`, onclick: (event) => pick([link], event.currentTarget),
+    type: "button", className: `quiet ${link.entity === null ? "nil" : "k" + colours.get(link.kb)}`, onclick: (event) => pick([link], event.currentTarget, event.detail === 0),
   }, el("i"), said(link.text), " → ", said(link.entity === null ? "not in the knowledge base" : link.title), ` ${score(link.score)}`)));
   return el("details", { className: "list" }, el("summary", {}, `${count(links.length, "link")} as a list`), el("ol", {}, ...rows));
 }

@@ -6,6 +6,7 @@ import { ask, byId, count, el, said } from "./parts.js";
 
 const SAMPLE = "Marie Curie was born in Warsaw and worked in Paris. She named polonium after her country, and won the Nobel Prize twice.";
 const state = { text: "", asked: "", threshold: null, model: "auto", other: "", off: new Set(), answers: new Map() };
+const EMPTY = "Nothing is linked here. A lower threshold shows more, and so may another layer.";
 let health = null, running = null;
 
 // asking
@@ -14,12 +15,15 @@ const models = () => [...new Set(health.kbs.flatMap((kb) => kb.models))];
 const about = (kb) => health.kbs.find((one) => one.name === kb);
 const modelOf = (kb, model) => (model === "auto" ? kb.models[0] : model);
 
+const tell = (words) => { byId("status").className = ""; byId("status").textContent = words; };
+const wrong = (words) => { tell(words); byId("status").className = "wrong"; return ""; };
+
 async function link() {
   running?.abort();
-  const mine = running = new AbortController(), status = byId("status");
+  const mine = running = new AbortController();
   state.text = byId("text").value;
-  if (!state.text.trim()) { status.textContent = "Type or paste a text first."; return ""; }
-  status.textContent = "Reading…";
+  if (!state.text.trim()) { byId("text").focus(); return wrong("Type or paste a text first."); }
+  tell("Reading…");
   byId("result").setAttribute("aria-busy", "true");
   remember();
   try {
@@ -31,8 +35,7 @@ async function link() {
     clear();
     return draw();
   } catch (error) {
-    if (error.name !== "AbortError") status.textContent = error.message;
-    return "";
+    return error.name === "AbortError" ? "" : wrong(error.message);
   } finally {
     if (running === mine) byId("result").removeAttribute("aria-busy");
   }
@@ -55,18 +58,18 @@ function draw() {
   if (!state.answers.size) return "";
   const shown = [...state.answers.keys()].map((model) => ({ model, links: linksOf(model) }));
   const sets = shown.map(({ links }) => new Set(links.map(same)));
-  const pick = (links, from) => showLinks(links, from);
   const panes = shown.map(({ model, links }, at) => {
     const others = sets[1 - at], only = others && new Set(links.map(same).filter((one) => !others.has(one)));
-    const options = { colours: card.colours, only, pick };
+    const options = { colours: card.colours, only, pick: showLinks };
     const told = only ? `${count(links.length, "link")}, ${only.size} only here` : count(links.length, "link");
     return el("article", { className: "pane", "aria-label": `Links by ${title(model)}` },
-      el("h2", {}, said(title(model)), el("small", {}, ` ${told}`)), marked(state.asked, links, options), listed(links, options));
+      el("h2", {}, said(title(model)), el("small", {}, ` ${told}`)), marked(state.asked, links, options),
+      links.length ? listed(links, options) : el("p", { className: "soft" }, EMPTY));
   });
   byId("result").className = shown.length > 1 ? "two" : "";
   byId("result").replaceChildren(...panes);
   const says = shown.map(({ model, links }) => `${title(model)}: ${count(links.length, "link")}`).join(" · ");
-  byId("status").textContent = says;
+  tell(says);
   return says;
 }
 
@@ -98,6 +101,15 @@ function fillTools() {
   tellThreshold();
 }
 
+function fillEncoders() {
+  const choice = byId("by"), known = new Map(health.encoders.map((one) => [one.name, one]));
+  choice.replaceChildren(...health.encoders.map((one) => el("option", { value: one.name }, one.name)));
+  // one that has learned its maps is shown with those
+  const tell = () => { byId("lend").hidden = byId("weigh").hidden = !known.get(choice.value)?.plain; };
+  choice.addEventListener("change", tell);
+  tell();
+}
+
 // the address of what is shown: after #, which browsers keep to themselves
 
 function remember() {
@@ -125,14 +137,14 @@ async function share() {
   remember();
   try {
     await navigator.clipboard.writeText(location.href);
-    byId("status").textContent = "The link is copied: it has the text and all that you have chosen.";
+    tell("The link is copied: it has the text and all that you have chosen.");
   } catch {
-    byId("status").textContent = "Copy the address of this page: it has the text and all that you have chosen.";
+    tell("Copy the address of this page: it has the text and all that you have chosen.");
   }
 }
 
 function download() {
-  if (!state.answers.size) { byId("status").textContent = "Link a text first."; return; }
+  if (!state.answers.size) { wrong("Link a text first."); return; }
   const documents = [...state.answers].map(([model, told]) => ({
     text: state.asked, links: linksOf(model), id: null, meta: { ...told.documents[0].meta, threshold: state.threshold, revisions: told.revisions },
   }));
@@ -142,6 +154,9 @@ function download() {
 }
 
 // views
+
+// An address after # is what is shown here: the link that skips to the result must not be taken for one.
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); view("links"); byId("result").focus(); });
 
 const tabs = [...document.querySelectorAll("[role=tab]")];
 function view(name) {
@@ -158,9 +173,9 @@ function view(name) {
 tabs.forEach((tab, at) => {
   tab.addEventListener("click", () => view(tab.getAttribute("aria-controls")));
   tab.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const next = tabs[(at + step + tabs.length) % tabs.length];
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: -1 }[event.key];
+    if (to === undefined) return;
+    const next = tabs.at(to % tabs.length);
     view(next.getAttribute("aria-controls")); next.focus(); event.preventDefault();
   });
 });
@@ -198,10 +213,9 @@ try {
   tellAbout();
   begin(health.kbs, health.editable);
   knowledge.editable = health.editable;
-  byId("lend").hidden = byId("weigh").hidden = !health.plain;
-  byId("encoder").textContent = `The model is ${health.encoder}.`;
+  fillEncoders();
   clear();
   byId("text").value = state.text || SAMPLE;
   if (state.text) await link();
   document.documentElement.dataset.ready = "yes";
-} catch (error) { byId("status").textContent = error.message; }
+} catch (error) { wrong(error.message); }

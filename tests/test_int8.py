@@ -40,6 +40,19 @@ def test_states_are_nearly_those_in_floats(family: str, lengths: list[int]) -> N
     assert likeness(encode(quantise(encoder), ids, packing), encode(encoder, ids, packing)) > NEARLY
 
 
+@torch.no_grad()
+def test_several_layers_may_be_read() -> None:
+    packing = Packing.of([3, 9, 1, 5])
+    ids = draw_ids(packing)
+    encoder = build_bert()
+    reduced = quantise(encoder)
+    for reads in (2, 3):
+        assert likeness(encode(reduced, ids, packing, reads), encode(encoder, ids, packing, reads)) > NEARLY
+    every = encoder(ids[None], packing=packing, position_ids=packing.places[None], output_hidden_states=True)
+    wanted = torch.stack(every.hidden_states[-2:]).mean(0)[0]
+    torch.testing.assert_close(encode(encoder, ids, packing, 2), wanted)
+
+
 @pytest.mark.parametrize("activation", ["relu", "gelu_new", "gelu_pytorch_tanh"])
 @torch.no_grad()
 def test_other_activations_work_too(activation: str) -> None:

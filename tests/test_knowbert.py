@@ -379,5 +379,8 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         config(project=False, raw=8, kinds=2)
     with pytest.raises(UsageError, match="layer 3 is not one of the encoder's 3"):
         make(config(layer=3))
+    for reads in (0, 3):
+        with pytest.raises(UsageError, match=f"reads is {reads}; up to layer 1 there are 2, from 1"):
+            make(config(layer=1, reads=reads))
     with pytest.raises(UsageError, match="two layers link to wordnet"):
         read(make(config(), config(layer=2)))

@@ -77,10 +77,12 @@ class Steps:
     losses: list[Tensor] = field(default_factory=list)
 
 
-def read_text(kar: KnowBert, states: Tensor, told: list[dict[str, Any]], steps: Steps) -> None:
-    """The eight steps for one text."""
+def read_text(
+    kar: KnowBert, states: Tensor, told: list[dict[str, Any]], steps: Steps, read: Tensor | None = None
+) -> None:
+    """The eight steps for one text, linked by its states or by what else is read."""
     linker, options = kar.linker, kar.config
-    narrow = [linear(linker.narrow, state) for state in states]
+    narrow = [linear(linker.narrow, state) for state in (states if read is None else read)]
     pooled = []
     for mention in told:
         pieces = narrow[mention["first"] : mention["last"] + 1]
@@ -223,6 +225,26 @@ def test_without_gradients_the_table_of_all_entities_says_the_same() -> None:
         with torch.no_grad():
             flow = Flow(Packing.of(LENGTHS), [kar], {"offers": {"wordnet": offers()}})
             torch.testing.assert_close(kar.eval().between(flow, 1, states), wanted, **EXACT)
+
+
+def test_several_layers_may_be_read() -> None:
+    kar, states = prepare({"reads": 2})
+    loops, before, aims = copy.deepcopy(kar), torch.randn_like(states), torch.randn_like(states)
+    mine, theirs = ([part.clone().requires_grad_() for part in (before, states)] for _ in range(2))
+    given, steps = offers(), Steps()
+    for text, (early, late) in enumerate(zip(*(part.split(list(LENGTHS)) for part in theirs), strict=True)):
+        read_text(loops, late, told_of(given, text), steps, read=(early + late) / 2)
+    wanted, loss = torch.stack(steps.states), torch.stack(steps.losses).mean()
+    ((wanted * aims).sum() + loss).backward()
+    flow = Flow(Packing.of(LENGTHS), [kar], {"offers": {"wordnet": given}})
+    assert kar.between(flow, 0, mine[0]) is mine[0]
+    got = kar.between(flow, 1, mine[1])
+    losses = kar.losses(flow)
+    torch.testing.assert_close(got, wanted, **EXACT)
+    torch.testing.assert_close(losses, {"links wordnet": loss}, **EXACT)
+    ((got * aims).sum() + losses["links wordnet"]).backward()
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, **EXACT)
 
 
 def plain_states(model: PreTrainedModel, ids: Tensor, types: Tensor) -> Tensor:

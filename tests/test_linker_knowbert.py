@@ -153,6 +153,20 @@ def test_it_says_what_the_encoder_says(home):
     }
 
 
+@pytest.mark.parametrize("folder", ["deep", "small"])
+def test_it_reads_as_many_layers_as_the_encoder_s_own(own, encoder, folder):
+    text = "the old bank near the river bank"
+    write_model(own / "deep", encoder, layer(layer=1, reads=2))
+    with KnowledgeBase.open(own / "senses.kb") as kb:
+        shrink(own / "deep", kb, own / "small", base=encoder, rank=2)
+    expected = psi(own, text, "deep")
+    with load(own, folder) as linker:
+        assert_same(chances(linker.score(text)), expected, tolerance=1e-5 if folder == "deep" else 0.02)
+    write_model(own / "shallow", encoder, layer(layer=1))
+    with pytest.raises(AssertionError):
+        assert_same(expected, psi(own, text, "shallow"), tolerance=0.001)
+
+
 def test_of_overlapping_names_the_longest_is_linked_unless_all_are_kept(home):
     text = "the river bank"
     with load(home) as linker:

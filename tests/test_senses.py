@@ -395,6 +395,27 @@ def test_candidates_of_examples_have_equal_priors_while_they_are_learned(task, v
         assert torch.equal(batch.knowledge["offers"]["wordnet"]["priors"], priors)
 
 
+def test_a_share_of_words_may_be_learned_with_equal_priors(task, vectors):
+    encoder = tiny_encoder()
+    plain = Senses(task.keys, task.vectors, replace(task.options, by="head"))
+    level = Senses(task.keys, task.vectors, replace(task.options, by="head", level=0.5))
+    priors = []
+    for one in (plain, level):
+        torch.manual_seed(0)
+        reader = Reader(encoder, one.head(encoder))
+        made = TaskLearner(one, reader, SEGMENTER, TEXTS, TEXTS, lender=Offering(vectors), batch=len(TEXTS))
+        [batch] = made.batches(0)
+        priors.append(batch.target["offers"]["priors"][batch.target["mentions"].clamp(min=0)])
+    several = (priors[0] > 0).sum(1) > 1
+    changed = (priors[0] != priors[1]).any(1)
+    there = priors[0] > 0
+    equal = there / there.sum(1, keepdim=True)
+    assert 0 < changed.sum() < several.sum()
+    torch.testing.assert_close(priors[1][changed], equal[changed].to(priors[1].dtype))
+    with pytest.raises(UsageError, match="level is 1"):
+        SenseOptions(level=1.0)
+
+
 def knowing(vectors, **options):
     encoder = tiny_encoder()
     sizes = {"dim": 8, "heads": 2, "inner": 8, "prior_width": 4, "dropout": 0.0, "raw": 6}

@@ -110,7 +110,7 @@ class KnowBertReader:
             if precision != "fp32":
                 reduce = quantise if precision == "int8" else quantise_where_able
                 encoder = reduce(encoder, self._sample())
-            return _Alone(encoder, parts.linker, self.config.kb)
+            return _Alone(encoder, parts.linker, self.config.kb, self.config.reads)
         if precision == "int8":
             raise UsageError("8 bits know no knowledge layers below the one that links; leave precision out")
         infused = cast(InfusedEncoder, parts.encoder)
@@ -283,12 +283,13 @@ class _Alone:
     encoder: nn.Module
     linker: MentionLinker
     kb: str
+    reads: int
 
     def __call__(self, ids: Tensor, packing: Packing, told: dict[str, Told]) -> Score:
         """Mentions are read at once: what they are like does not depend on their candidates."""
         offers = KnowBertOffers.of(told[self.kb], packing, self.kb)
         mentions = Mentions.of(offers.text_of, len(packing.lengths))
-        narrow = self.linker.narrow(encode(self.encoder, ids, packing))
+        narrow = self.linker.narrow(encode(self.encoder, ids, packing, self.reads))
         return partial(self._choose, mentions.pick(self.linker.contextualize(narrow, offers, mentions)), offers)
 
     def _choose(self, mentions: Tensor, offers: KnowBertOffers, left: Told) -> Tensor:

@@ -3,7 +3,7 @@
 Peters et al. 2019, "Knowledge Enhanced Contextual Word Representations". The layer of one knowledge base (knowledge
 attention and recontextualization, KAR), with hidden states H, mentions m and their candidates k:
 
-1. P = H W1 + b1, as wide as an entity's vector.
+1. P = H W1 + b1, as wide as an entity's vector (of our own: `reads` layers' mean in place of H).
 2. s_m: the pieces of a mention, pooled by attention; LayerNorm.
 3. S^e = a transformer block over the mentions of a text.
 4. psi_mk = MLP([s^e_m · e_mk / sqrt(E), p_mk]), with e_mk the candidate's vector, projected and normed, p_mk its prior.
@@ -44,7 +44,7 @@ from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.vectors import EntityVectors
 from wellread.nn.flow import Flow, Infusion
 from wellread.nn.kar import Block, CandidateScorer, Chosen, Mentions, SpanPooling, choose
-from wellread.nn.packing import Packing
+from wellread.nn.packing import Packing, mean_of
 from wellread.nn.tables import EntityProjection, EntityTable
 
 _SPREAD = 0.02
@@ -59,6 +59,8 @@ class KnowBertConfig:
     """The name of its knowledge base among the offers of a batch."""
     layer: int
     """It comes after this layer of the encoder, from 0."""
+    reads: int = 1
+    """It links by the mean of so many layers' states, this one's and those before it."""
     mode: Literal["softmax", "margin"] = "softmax"
     """softmax: every mention means one of its candidates. margin: those below the threshold are none."""
     dim: int = 200
@@ -125,6 +127,10 @@ class KnowBert(Infusion):
         count, hidden, dim = int(encoder.num_hidden_layers), int(encoder.hidden_size), config.dim
         if not 0 <= config.layer < count:
             raise UsageError(f"layer {config.layer} is not one of the encoder's {count}, which count from 0")
+        if not 1 <= config.reads <= config.layer + 1:
+            raise UsageError(
+                f"reads is {config.reads}; up to layer {config.layer} there are {config.layer + 1}, from 1"
+            )
         if config.raw < 1:
             raise UsageError("how wide entity vectors are is not known; give raw, as in raw = 384")
         self.linker = MentionLinker(config, hidden)
@@ -175,7 +181,10 @@ class KnowBert(Infusion):
 
     def between(self, flow: Flow, layer: int, states: Float[Tensor, "piece dim"]) -> Float[Tensor, "piece dim"]:
         """After its layer, the states with what the mentions mean."""
-        return self._recontextualize(flow, states) if layer == self.config.layer else states
+        last = self.config.layer
+        if last - self.config.reads < layer < last:
+            flow.memory[self, layer] = states
+        return self._recontextualize(flow, states) if layer == last else states
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # how many mentions there are is known when they are there
     def _recontextualize(self, flow: Flow, states: Float[Tensor, "piece hidden"]) -> Float[Tensor, "piece hidden"]:
@@ -188,7 +197,8 @@ class KnowBert(Infusion):
             )
         offers = Offers.of(told, flow.packing, self.config.kb)
         mentions = Mentions.of(offers.text_of, len(flow.packing.lengths))
-        narrow = self.linker.narrow(states)
+        before = [flow.memory[self, self.config.layer - past] for past in range(1, self.config.reads)]
+        narrow = self.linker.narrow(mean_of([states, *before]))
         contextual = self.linker.contextualize(narrow, offers, mentions)
         chosen = self.linker.choose(mentions.pick(contextual), offers)
         if told is not None:

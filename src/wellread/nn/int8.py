@@ -146,19 +146,29 @@ class Int8Encoder(nn.Module):
 
     @torch.no_grad()
     def forward(
-        self, input_ids: Int[Tensor, "1 piece"], position_ids: Int[Tensor, "1 piece"], packing: Packing
+        self,
+        input_ids: Int[Tensor, "1 piece"],
+        position_ids: Int[Tensor, "1 piece"],
+        packing: Packing,
+        output_hidden_states: bool = False,
     ) -> BaseModelOutput:
         """As the encoder's own."""
         states = self.embeddings(input_ids=input_ids, position_ids=position_ids)
         if self.embeddings_project is not None:
             states = self.embeddings_project(states)
+        every = [states]
         if len(packing.text_of):
             ground = _Ground(packing)
             coded = self.layers[0].inputs.code(states[0])
-            for layer in self.layers:
+            for layer, following in zip(self.layers, [*self.layers[1:], None], strict=True):
                 coded = layer(coded, ground)
-            states = coded[None]
-        return BaseModelOutput(last_hidden_state=states)
+                if following is None:
+                    every.append(coded[None])
+                elif output_hidden_states:
+                    every.append(following.inputs.decode(coded)[None])
+        return BaseModelOutput(
+            last_hidden_state=every[-1], hidden_states=tuple(every) if output_hidden_states else None
+        )
 
 
 class _Ground:
@@ -207,6 +217,9 @@ class _Code:
 
     def code(self, values: Float[Tensor, "piece dim"]) -> Float[Tensor, "piece dim"]:
         return values / self.scale + self.shift
+
+    def decode(self, coded: Float[Tensor, "piece dim"]) -> Float[Tensor, "piece dim"]:
+        return (coded - self.shift) * self.scale
 
 
 def _cut(coded: Float[Tensor, "piece dim"]) -> UInt8[Tensor, "piece dim"]:

@@ -127,11 +127,24 @@ def pack(encoder: PreTrainedModel) -> PreTrainedModel:
     return encoder
 
 
-def encode(encoder: nn.Module, ids: Int[Tensor, " piece"], packing: Packing) -> Float[Tensor, "piece dim"]:
-    """The last hidden state of every piece of the packed texts, each as if its text were alone."""
+def encode(
+    encoder: nn.Module, ids: Int[Tensor, " piece"], packing: Packing, reads: int = 1
+) -> Float[Tensor, "piece dim"]:
+    """The last hidden state of every piece of the packed texts, each as if its text were alone.
+
+    Or the mean of its last states, those of as many layers as are read.
+    """
     places = packing.places + first_position(encoder)
-    states: Tensor = encoder(input_ids=ids[None], position_ids=places[None], packing=packing).last_hidden_state[0]
-    return states
+    given: dict[str, Any] = {"input_ids": ids[None], "position_ids": places[None], "packing": packing}
+    if reads == 1:
+        states: Tensor = encoder(**given).last_hidden_state[0]
+        return states
+    return mean_of([some[0] for some in encoder(**given, output_hidden_states=True).hidden_states[-reads:]])
+
+
+def mean_of(states: Sequence[Float[Tensor, "piece dim"]]) -> Float[Tensor, "piece dim"]:
+    """The mean of several layers' states."""
+    return states[0] if len(states) == 1 else torch.stack(tuple(states)).mean(0)
 
 
 def first_position(encoder: nn.Module) -> int:

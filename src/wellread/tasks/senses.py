@@ -51,6 +51,8 @@ class SenseOptions:
     examples: bool = False
     """Whether WordNet's own examples are learned from too, besides the data (`tasks.glosses`); their candidates have
     equal priors, since examples of rare senses are as many as those of frequent ones."""
+    level: float = 0.0
+    """The share of words that are learned with equal priors: WordNet's were counted on SemCor, and know its answers."""
     by: Literal["links", "head"] | None = None
     """What answers: the links of the encoder's knowledge layer, or a head on the last states; None: links if it has
     such a layer."""
@@ -67,8 +69,9 @@ class SenseOptions:
                 raise UsageError(f"{name} is {value}; expected 1 or more")
         if self.dim % self.heads:
             raise UsageError(f"dim is {self.dim}, which {self.heads} heads cannot share; let it be a multiple of heads")
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout is {self.dropout}; expected 0 or more, less than 1")
+        for name in ("dropout", "level"):
+            if not 0 <= (share := getattr(self, name)) < 1:
+                raise UsageError(f"{name} is {share}; expected 0 or more, less than 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +171,7 @@ class Senses:
             )
         mentions = mentions_of(batch, offers)
         if learning:
-            offers = _level_examples(batch, offers, mentions)
+            offers = _level(batch, offers, mentions, self.options.level)
             every = cast(Any, batch.knowledge[OFFERS]) | {self.options.kb: offers}
             batch = replace(batch, knowledge={**batch.knowledge, OFFERS: every})
         target = {"offers": offers, "mentions": mentions}
@@ -243,16 +246,22 @@ def _given(answers: Sequence[Sequence[Mapping[str, str]]]) -> dict[str, tuple[st
     return {id: (key,) for some in answers for one in some for id, key in one.items()}
 
 
-def _level_examples(batch: Batch, offers: dict[str, Tensor], mentions: Int[Tensor, " mark"]) -> dict[str, Tensor]:
-    """Offers with equal priors where WordNet's examples are learned: those use rare senses as often as others."""
+def _level(batch: Batch, offers: dict[str, Tensor], mentions: Int[Tensor, " mark"], share: float) -> dict[str, Tensor]:
+    """Offers with equal priors for a share of words, and for all of WordNet's examples.
+
+    Those use rare senses as often as others.
+    """
     instances = [instance for one in batch.inputs for instance in cast(SenseInput, one).instances]
-    examples = mentions[torch.tensor([instance.source == glosses.SOURCE for instance in instances], dtype=torch.bool)]
-    examples = examples[examples >= 0]
-    if not len(examples):
+    level = torch.tensor([instance.source == glosses.SOURCE for instance in instances], dtype=torch.bool)
+    if share:
+        level |= torch.rand(len(level)) < share
+    some = mentions[level]
+    some = some[some >= 0]
+    if not len(some):
         return offers
-    there = (offers["entities"][examples] != NO_ENTITY).to(offers["priors"].dtype)
+    there = (offers["entities"][some] != NO_ENTITY).to(offers["priors"].dtype)
     priors = offers["priors"].clone()
-    priors[examples] = there / there.sum(1, keepdim=True).clamp(min=1)
+    priors[some] = there / there.sum(1, keepdim=True).clamp(min=1)
     return offers | {"priors": priors}
 
 

@@ -49,7 +49,7 @@ class Tagger:
     """Asks spaCy's tagger alone, which is much faster than all of a pipeline."""
 
     def __init__(self, annotator: SpacyAnnotator | None = None) -> None:
-        self.pipeline = (annotator or SpacyAnnotator()).pipeline
+        self.pipeline: Any = (annotator or SpacyAnnotator()).pipeline
         needed = {"tok2vec", "transformer", "tagger", "morphologizer", _RULER}
         self._disabled = [name for name in self.pipeline.pipe_names if name not in needed]
         self._rules: _Rules | None = None

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     "--allow-host", "hosts", multiple=True, metavar="NAME", help="A name that the server is called by besides its own."
 )
 @click.option(
-    "--queue", type=click.IntRange(1), default=256, show_default=True, help="Texts that may wait; then 429 is said."
+    "--queue", type=click.IntRange(1), default=16, show_default=True, help="Texts that may wait; then 429 is said."
 )
 @click.option("--max-body", type=click.IntRange(1024), default=2 << 20, show_default=True, help="Bytes of a request.")
 @click.option("--max-text", type=click.IntRange(1), default=100_000, show_default=True, help="Characters of a text.")

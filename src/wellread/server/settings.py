@@ -27,6 +27,8 @@ class Limits:
     together: int = 48
     """Texts read in one go: some, so that the model is quick; not all, so that it works while others are answered."""
     together_characters: int = 32_000
+    readers: int = 1
+    """Threads that read, each with its share of the cores."""
     seconds: float = 30.0
     """How long a request may take: to arrive, and then to be answered."""
     streams: int = 8

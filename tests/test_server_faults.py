@@ -202,7 +202,7 @@ def test_slow_clients_are_sent_away_and_nobody_waits_for_them(kbs):
                 assert connection.recv(100).startswith(b"HTTP/1.1 408")
 
 
-def test_clients_that_leave_are_forgotten(kbs):
+def test_clients_that_leave_are_forgotten(kbs, caplog):
     body = json.dumps({"text": "Paris"}).encode()
     with engine_of(kbs) as engine, listening(engine) as address:
         for _ in range(20):
@@ -212,6 +212,7 @@ def test_clients_that_leave_are_forgotten(kbs):
             send(address, b"\x16\x03\x01 nonsense\r\n\r\n").close()
         assert requests.post(f"{address}/link", json={"text": "Paris"}, timeout=30).status_code == 200
         assert engine.worker.waiting == 0
+    assert "a request failed" not in caplog.text
 
 
 def test_a_full_queue_answers_429_and_all_that_is_taken_is_right(kbs):

@@ -81,6 +81,36 @@ def test_a_low_threshold_is_read_apart(shelf):
     assert shelf.source("toy", "prior", threshold=0.0) == Source("toy", "prior")
 
 
+def test_threads_share_a_linker_while_another_process_changes_its_knowledge(toy, tmp_path, alone):
+    """Each answer is what one client gets alone, of whichever revision."""
+    shutil.copy(toy / "toy.kb", tmp_path)
+    shutil.copytree(toy / "toy.kb.vectors", tmp_path / "toy.kb.vectors")
+    shared = Shelf.load([tmp_path / "toy.kb"], {"toy": [str(toy / "model"), "prior"]})
+    expected = {text: told(alone.link(text)) for text in TEXTS}
+    revisions, wrong = set(), []
+
+    def ask(model):
+        for number in range(12):
+            some = TEXTS[number % 4 :: 3]
+            (answer,) = shared.link(shared.source("toy", model), [Asked(some)])
+            revisions.add(answer.revision)
+            if model == "model":
+                wrong.extend(one.text for one in answer.documents if told(one) != expected[one.text])
+
+    threads = [threading.Thread(target=ask, args=(model,)) for model in ("model", "model", "prior", "prior")]
+    for thread in threads:
+        thread.start()
+    with KnowledgeBase.open(tmp_path / "toy.kb", writable=True) as kb:
+        for number in range(6):
+            kb.add([Entity(f"new {number}", f"quuxville {number}", "nothing that is asked for")])
+            time.sleep(0.02)
+    for thread in threads:
+        thread.join()
+    shared.close()
+    assert wrong == []
+    assert len(revisions) > 1
+
+
 @pytest.fixture
 def names(tmp_path):
     """A shelf that links by name, to a KB of its own."""

@@ -44,7 +44,10 @@ if TYPE_CHECKING:
     "--allow-host", "hosts", multiple=True, metavar="NAME", help="A name that the server is called by besides its own."
 )
 @click.option(
-    "--queue", type=click.IntRange(1), default=256, show_default=True, help="Texts that may wait; then 429 is said."
+    "--queue", type=click.IntRange(1), default=16, show_default=True, help="Texts that may wait; then 429 is said."
+)
+@click.option(
+    "--readers", type=click.IntRange(1, 64), default=1, show_default=True, help="Threads that share the cores to read."
 )
 @click.option("--max-body", type=click.IntRange(1024), default=2 << 20, show_default=True, help="Bytes of a request.")
 @click.option("--max-text", type=click.IntRange(1), default=100_000, show_default=True, help="Characters of a text.")
@@ -62,6 +65,7 @@ def command(
     token_file: str | None,
     hosts: tuple[str, ...],
     queue: int,
+    readers: int,
     max_body: int,
     max_text: int,
     max_texts: int,
@@ -89,7 +93,9 @@ def command(
     from wellread.server.run import allowed_hosts, doors, read_token
     from wellread.server.settings import Limits, Settings
 
-    limits = Limits(body=max_body, text=max_text, texts=max_texts, queue=queue, seconds=timeout, grace=grace)
+    limits = Limits(
+        body=max_body, text=max_text, texts=max_texts, queue=queue, readers=readers, seconds=timeout, grace=grace
+    )
     token = None if token_file is None else read_token(token_file)
     settings = Settings(limits, token, allowed_hosts(host, hosts), _encoders(encoders or ("minilm",)))
     named = name_kbs(kbs)

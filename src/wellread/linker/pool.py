@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import Literal
 
 import numpy as np
@@ -48,15 +49,19 @@ class Pool:
         self._among = None if among is None else list(among)
         self._subset: Subset | None = None if self._among is None else index.subset(self._among)
         self._named = lru_cache(1 << 16)(self._look_up)
+        self._following = Lock()
 
     def follow(self, tower: Callable[[], EntityEncoder]) -> None:
         """Bring the index to the KB's revision, encoding only what changed."""
         if self.index.revision == self.kb.revision:
             return
-        self.index = self.index.refresh(self.kb, tower())
-        self._named.cache_clear()
-        if self._among is not None:
-            self._subset = self.index.subset(self._among)
+        with self._following:
+            if self.index.revision == self.kb.revision:  # another thread did
+                return
+            self.index = self.index.refresh(self.kb, tower())
+            self._named.cache_clear()
+            if self._among is not None:
+                self._subset = self.index.subset(self._among)
 
     def find(self, names: Sequence[str], vectors: NDArray[np.float32]) -> tuple[Ints, Floats]:
         """(rows, priors) of the candidates of each mention: named ones first, then near ones.

@@ -64,6 +64,20 @@ def status_of(error: WellreadError) -> int:
     return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
 
 
+def refusal(error: Exception) -> Response | None:
+    """What a client is told of an error; None where it is none of those that are expected."""
+    if isinstance(error, WellreadError):
+        headers = {}
+        if isinstance(error, BusyError | ClosedError):
+            headers["retry-after"] = str(getattr(error, "seconds", 5))
+        return json_answer({"error": str(error)}, status_of(error), headers)
+    if isinstance(error, HTTPException):
+        return json_answer({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
+    if isinstance(error, TimeoutError):
+        return json_answer({"error": LATE}, 503, {"retry-after": "5"})
+    return None
+
+
 async def answered(request: Request, answer: Awaitable[T], seconds: float) -> T:
     """What was asked for, unless the client goes away before it is begun, or it takes too long."""
     asked = asyncio.ensure_future(answer)

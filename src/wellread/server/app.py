@@ -19,11 +19,10 @@ from wellread.errors import WellreadError
 from wellread.kb.store import KnowledgeBase
 from wellread.linker.prior import PriorReader
 from wellread.server import schemas
-from wellread.server.answers import LATE, json_answer, status_of, told_of
-from wellread.server.batching import BusyError, ClosedError
+from wellread.server.answers import json_answer, refusal, told_of
 from wellread.server.engine import Engine
 from wellread.server.entity_routes import add_entities
-from wellread.server.guard import Guard
+from wellread.server.guard import Guard, Handler
 from wellread.server.reading_routes import add_reading
 
 PAGE = {
@@ -53,9 +52,10 @@ def create_app(engine: Engine) -> FastAPI:
         docs_url=None,  # its scripts would come from elsewhere
         redoc_url=None,
     )
-    app.add_middleware(Guard, settings=engine.settings, metrics=engine.metrics)
+    quick: dict[str, Handler] = {}
+    app.add_middleware(Guard, settings=engine.settings, metrics=engine.metrics, quick=quick)
     _add_errors(app)
-    add_reading(app, engine)
+    add_reading(app, engine, quick)
     add_entities(app, engine)
     _add_page(app, engine)
     return app
@@ -63,27 +63,17 @@ def create_app(engine: Engine) -> FastAPI:
 
 def _add_errors(app: FastAPI) -> None:
     async def refuse(request: Request, error: Exception) -> Response:
-        assert isinstance(error, WellreadError)
-        headers = {}
-        if isinstance(error, BusyError | ClosedError):
-            headers["retry-after"] = str(getattr(error, "seconds", 5))
-        return json_answer({"error": str(error)}, status_of(error), headers)
+        told = refusal(error)
+        assert told is not None
+        return told
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         return json_answer({"error": told_of(error.errors())}, 422)
 
-    async def other(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return json_answer({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
-
-    async def late(request: Request, error: Exception) -> Response:
-        return json_answer({"error": LATE}, 503, {"retry-after": "5"})
-
-    app.add_exception_handler(WellreadError, refuse)
     app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, other)
-    app.add_exception_handler(TimeoutError, late)
+    for kind in (WellreadError, HTTPException, TimeoutError):
+        app.add_exception_handler(kind, refuse)
 
 
 def _add_page(app: FastAPI, engine: Engine) -> None:

@@ -1,8 +1,8 @@
-"""One thread owns the models, and reads what many clients ask together.
+"""A thread, or a few, have the models, and read what many clients ask together.
 
-Whoever asks gets a future. While the thread is busy, others come and wait; when it is free it takes the first and all
+Whoever asks gets a future. While the threads are busy, others come and wait; one that is free takes the first and all
 that can be read with it, so that batches are as large as there are clients, and nobody waits for one to fill. The queue
-is bounded: who finds it full is told by `BusyError` when to come again.
+is bounded: who finds it full is told by `BusyError` when to come again. Changes are made while nothing is read.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Seen:
 
 
 class Worker:
-    """The thread, and the queue before it."""
+    """The threads, and the queue before them."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Worker:
         queue: int,
         together: int,
         together_characters: int,
+        threads: int = 1,
         watch: Callable[[Seen], None] = lambda seen: None,
     ) -> None:
         self._do, self._watch = do, watch
@@ -78,8 +79,14 @@ class Worker:
         """Seconds for a text, of late."""
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="wellread-model", daemon=True)
-        self._thread.start()
+        self._busy = 0
+        self._changing = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"wellread-model-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def waiting(self) -> int:
@@ -88,8 +95,8 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread still works."""
-        return self._thread.is_alive()
+        """Whether all threads still work."""
+        return all(thread.is_alive() for thread in self._threads)
 
     def submit(
         self, kind: Hashable, given: Any, *, size: int = 1, characters: int = 0, alone: bool = False
@@ -120,33 +127,40 @@ class Worker:
         """Finish all that was taken, then stop."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         while batch := self._take():
-            begin = time.monotonic()
-            asked = [job for job in batch if not job.future.cancelled()]
-            if not asked:
-                continue
             try:
-                made = self._do(asked[0].kind, [job.given for job in asked])
-            except BaseException as error:  # whatever it is belongs to those who asked, and the thread goes on
-                made = [error] * len(asked)
-            seconds, texts = time.monotonic() - begin, sum(job.size for job in asked)
-            self._pace += 0.2 * (seconds / max(1, texts) - self._pace)
-            waited = begin - min(job.asked for job in asked)
-            self._watch(Seen(len(asked), texts, seconds, waited))
-            try:
-                asked[0].future.get_loop().call_soon_threadsafe(_deliver, asked, made)
+                self._answer([job for job in batch if not job.future.cancelled()])
             except RuntimeError:  # the loop is gone, and with it all who waited
                 return
+            finally:
+                with self._changed:
+                    self._busy -= 1
+                    self._changing = False
+                    self._changed.notify_all()
+
+    def _answer(self, asked: Sequence[Job]) -> None:
+        if not asked:
+            return
+        begin = time.monotonic()
+        try:
+            made = self._do(asked[0].kind, [job.given for job in asked])
+        except BaseException as error:  # whatever it is belongs to those who asked, and the thread goes on
+            made = [error] * len(asked)
+        seconds, texts = time.monotonic() - begin, sum(job.size for job in asked)
+        self._pace += 0.2 * (seconds / max(1, texts) / len(self._threads) - self._pace)
+        self._watch(Seen(len(asked), texts, seconds, begin - min(job.asked for job in asked)))
+        asked[0].future.get_loop().call_soon_threadsafe(_deliver, asked, made)
 
     def _take(self) -> list[Job]:
         """The first that waits, and those of its kind that go with it, in their order."""
         with self._changed:
-            while not self._waiting:
-                if self._closed:
+            while not self._waiting or self._changing or (self._waiting[0].alone and self._busy):
+                if self._closed and not self._waiting:
                     return []
                 self._changed.wait()
             batch = [self._waiting.popleft()]
@@ -168,6 +182,8 @@ class Worker:
                     left.append(job)
             self._waiting.extendleft(reversed(left))
             self._texts -= texts
+            self._busy += 1
+            self._changing = batch[0].alone
             return batch
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def _share_cores(readers: int) -> None:
+    """Let each of several threads compute with its share of the cores, where the models are torch's."""
+    if readers > 1 and "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(max(1, torch.get_num_threads() // readers))
+
+
 class Engine:
     """Asks the rooms on behalf of clients; every method is for the event loop."""
 
@@ -31,11 +40,13 @@ class Engine:
         self.readings = {name: Reading(name, encoder) for name, encoder in settings.encoders.items()}
         self.metrics = Metrics()
         limits = settings.limits
+        _share_cores(limits.readers)
         self.worker = Worker(
             self._do,
             queue=limits.queue,
             together=limits.together,
             together_characters=limits.together_characters,
+            threads=limits.readers,
             watch=self.metrics.watch,
         )
         self.metrics.waiting(lambda: self.worker.waiting)

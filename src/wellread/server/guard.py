@@ -11,16 +11,22 @@ import logging
 import time
 import traceback
 import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wellread.server.metrics import Metrics
 from wellread.server.settings import Settings
 
+Handler = Callable[[Request], Awaitable[Response]]
+"""Answers a request; errors that are expected, too."""
 LOG = logging.getLogger("wellread.server")
 
 POLICY = (
@@ -53,8 +59,9 @@ class TooSlow(HTTPException):
 class Guard:
     """An ASGI application around another."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
-        self.app, self.settings, self.metrics = app, settings, metrics
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, quick: Mapping[str, Handler]) -> None:
+        """`quick` answers what is posted to some paths without the application: see `reading_routes`."""
+        self.app, self.settings, self.metrics, self.quick = app, settings, metrics, quick
         self._hosts = {host.lower() for host in settings.hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,8 +75,13 @@ class Guard:
             refused = self._refused(scope)
             if refused is not None:
                 await passage.refuse(*refused)
+            elif scope["method"] == "POST" and scope["path"] in self.quick:
+                answer = await self.quick[scope["path"]](Request(scope, passage.receive))
+                await answer(scope, passage.receive, passage.send)
             else:
                 await self.app(scope, passage.receive, passage.send)
+        except ClientDisconnect:
+            passage.status = passage.status or 499  # it left in the middle of its request
         except Exception:
             LOG.exception("a request failed", extra={"told": {"id": passage.id}})
             await passage.refuse(500, f"something went wrong here; the log tells more under {passage.id}")
@@ -180,13 +192,18 @@ _HERE, _NUMBERS = uuid.uuid4().hex[:6], count(1)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
+@lru_cache(2)
+def _second(number: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(number))
+
+
 class JsonLines(logging.Formatter):
     """A record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Time, level, message, and what was told with it."""
         line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
+            "time": f"{_second(int(record.created))}.{int(record.msecs):03}Z",
             "level": record.levelname.lower(),
             "message": record.getMessage(),
             **getattr(record, "told", {}),

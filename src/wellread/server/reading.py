@@ -54,7 +54,7 @@ class Reading:
     def __init__(self, name: str, encoder: str) -> None:
         self.name, self.encoder = name, encoder
         self._explainers: OrderedDict[Lent, Explainer] = OrderedDict()
-        self._loading = Lock()
+        self._loading, self._at_work = Lock(), Lock()
         self._opened = ExitStack()
 
     def close(self) -> None:
@@ -112,9 +112,11 @@ class Reading:
         """The rows of each client's texts, those of each text together."""
         texts = [Document(text) for some in given for text in some]
         found: list[list[Rows]] = [[] for _ in texts]
-        for rows in self.embedder.embed(texts, of=asked.of, pooling=asked.pooling, unit=asked.unit):
-            for number in sorted(set(rows.texts.tolist())):
-                found[number].append(_only(rows, number))
+        embedder = self.embedder
+        with self._at_work:  # an encoder is lent what belongs to the texts that it reads
+            for rows in embedder.embed(texts, of=asked.of, pooling=asked.pooling, unit=asked.unit):
+                for number in sorted(set(rows.texts.tolist())):
+                    found[number].append(_only(rows, number))
         each = iter([_joined(some) for some in found])
         return [[next(each) for _ in some] for some in given]
 
@@ -123,7 +125,8 @@ class Reading:
         explainer, found = self.explainer(lent), list[Any]()
         for text, second in given:
             try:
-                found.append(replace(explainer.explain(text, second), model=self.name))
+                with self._at_work:
+                    found.append(replace(explainer.explain(text, second), model=self.name))
             except Exception as error:
                 found.append(error)
         return found

@@ -9,15 +9,15 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
-from starlette.routing import Route
 
 from wellread.errors import InputError, UsageError, WellreadError
 from wellread.linker.several import join
 from wellread.pictures.page import escape
 from wellread.server import schemas
-from wellread.server.answers import LATE, LOADED, REFUSALS, answered, json_answer, status_of, told_of
+from wellread.server.answers import LATE, LOADED, REFUSALS, answered, json_answer, refusal, status_of, told_of
 from wellread.server.batching import BusyError
 from wellread.server.engine import Engine
+from wellread.server.guard import Handler
 from wellread.server.reading import Lent, Vectors
 from wellread.server.shelf import Asked, Source
 from wellread.server.stream import LineStream
@@ -35,8 +35,8 @@ _EXPLAINED = (
 """What the attention view may do in its frame; its own policy lets no script run but its own."""
 
 
-def add_reading(app: FastAPI, engine: Engine) -> None:
-    """The routes of an engine."""
+def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None:
+    """The routes of an engine; in `quick` those that are answered past the application, which declares them."""
     limits = engine.settings.limits
 
     async def answer_link(asked: schemas.LinkRequest, request: Request) -> Response:
@@ -50,17 +50,25 @@ def add_reading(app: FastAPI, engine: Engine) -> None:
 
     async def quick_link(request: Request) -> Response:
         request.scope["route"] = declared
+        try:
+            return await answer_link(await posted(request), request)
+        except Exception as error:
+            told = refusal(error)
+            if told is None:
+                raise
+            return told
+
+    async def posted(request: Request) -> schemas.LinkRequest:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
             raise InputError("the body is not said to be JSON; send it with content-type: application/json")
         try:
-            asked = schemas.LinkRequest.model_validate_json(await request.body())
+            return schemas.LinkRequest.model_validate_json(await request.body())
         except ValidationError as error:
             raise InputError(told_of(error.errors(include_url=False, include_input=False))) from None
-        return await answer_link(asked, request)
 
-    # FastAPI's own work would be a quarter of what a short text costs besides the model: it only declares the route.
-    app.router.routes.append(Route("/link", quick_link, methods=["POST"]))
+    # The application's own work would be a quarter of what a short text costs besides the model.
+    quick["/link"] = quick_link
 
     @app.post("/link", response_model=schemas.Linked, responses=REFUSALS, tags=["reading"])
     async def link(asked: schemas.LinkRequest, request: Request) -> Response:
@@ -106,7 +114,7 @@ def add_reading(app: FastAPI, engine: Engine) -> None:
             revisions = {source.kb: one.revision for source, one in zip(sources, answers, strict=True)}
             return {**_fields(document), "revisions": revisions}
 
-        ahead = min(limits.ahead, max(1, limits.queue // 2))
+        ahead = min(limits.ahead, max(1, limits.queue))
         return LineStream(request, answer, ahead=ahead, longest=limits.body, done=streaming.release)
 
     @app.post("/embed", response_model=schemas.Embedded, responses=LOADED, tags=["reading"])

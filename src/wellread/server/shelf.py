@@ -1,6 +1,6 @@
 """The linkers that a server has, by knowledge base and model, and how they answer several clients at once.
 
-Only the thread that owns the models links and changes; others read entities. An answer is of one revision of its
+Only threads that own the models link and change; others read entities. An answer is of one revision of its
 knowledge base: where another process changed it meanwhile, the texts are read again. A file that was replaced by a new
 build is opened beside the old one, which answers until the new one is ready.
 """
@@ -11,10 +11,12 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 from wellread.errors import UsageError, WellreadError
 from wellread.kb.records import Entity
@@ -103,6 +105,8 @@ class Shelf:
     def __init__(self, books: Mapping[str, Book], note: Callable[[str], None] = lambda message: None) -> None:
         self.books = dict(books)
         self._note = note
+        self._turn = threading.RLock()
+        self._alone: WeakKeyDictionary[Linker, threading.Lock] = WeakKeyDictionary()
         self._parts: OrderedDict[Any, Linker] = OrderedDict()
         self._opening: dict[str, float] = {}
         self._opened: dict[str, Book] = {}
@@ -164,18 +168,38 @@ class Shelf:
 
     def link(self, source: Source, asked: Sequence[Asked]) -> list[Answer]:
         """The links of several clients' texts, read together."""
-        self._look_for_new(source.kb)
+        with self._turn:
+            self._look_for_new(source.kb)
         for _ in range(_TRIES):
             linker = self._linker(source)
             revision = linker.kb.revision
-            documents = read(linker, asked)
+            with self._shared(linker):
+                try:
+                    documents = read(linker, asked)
+                except Exception:
+                    if linker.kb.revision == revision:
+                        raise
+                    continue  # another thread followed a change, and this one had begun before it
             if linker.kb.revision == revision:
                 break
         else:
-            with linker.kb.snapshot():
+            with self._shared(linker), linker.kb.snapshot():
                 revision = linker.kb.revision
                 documents = read(linker, asked)
         return [Answer(some, revision) for some in documents]
+
+    @contextmanager
+    def _shared(self, linker: Linker) -> Iterator[None]:
+        """ELQ's readers may be used by several threads at once, the others by one after the other."""
+        from wellread.linker.elq import ElqReader
+
+        if isinstance(linker.reader, ElqReader):
+            yield
+            return
+        with self._turn:
+            lock = self._alone.setdefault(linker, threading.Lock())
+        with lock:
+            yield
 
     def edit(self, edit: Edit) -> Edited:
         """Change a knowledge base; what is linked next knows of it."""
@@ -191,9 +215,11 @@ class Shelf:
         return Edited("removed" if edit.entity is None else "updated" if there else "added", kb.revision)
 
     def _linker(self, source: Source) -> Linker:
-        linker = self.books[source.kb].linkers[source.model]
-        if source.among is None and source.kinds is None:
-            return linker
+        with self._turn:
+            linker = self.books[source.kb].linkers[source.model]
+            return linker if source.among is None and source.kinds is None else self._part(source, linker)
+
+    def _part(self, source: Source, linker: Linker) -> Linker:
         key = (replace(source, deep=False), id(linker), linker.kb.revision if source.kinds else 0)
         if key not in self._parts:
             self._parts[key] = _restricted(linker, self.books[source.kb].models, source)

@@ -85,6 +85,8 @@ async function change(method) {
   } catch (error) { tell([error.message], false); }
 }
 
+const short = (text) => (text.length > 160 ? `${text.slice(0, 160).replace(/\s+\S*$/, "")} …` : text);
+
 async function find() {
   const query = byId("query").value.trim(), says = byId("found-says"), kb = byId("where").value;
   if (!query) { byId("found").replaceChildren(); says.textContent = ""; return; }
@@ -95,7 +97,7 @@ async function find() {
     says.textContent = entities.length ? `${count(entities.length, "entity").replace(/ys$/, "ies")}` : "Nothing found. Try another way to search.";
     byId("found").replaceChildren(...entities.map((one) => el("li", {}, el("button", { type: "button", className: "entry", onclick: () => fill(one) },
       el("b", {}, said(one.title)), " ", el("code", {}, said(one.id)),
-      el("span", { className: "soft", dir: "auto" }, said(one.description.slice(0, 160)))))));
+      el("span", { className: "soft", dir: "auto" }, said(short(one.description)))))));
   } catch (error) { says.className = "wrong"; says.textContent = error.message; }
 }
 

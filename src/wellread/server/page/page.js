@@ -15,8 +15,10 @@ const models = () => [...new Set(health.kbs.flatMap((kb) => kb.models))];
 const about = (kb) => health.kbs.find((one) => one.name === kb);
 const modelOf = (kb, model) => (model === "auto" ? kb.models[0] : model);
 
-const tell = (words) => { byId("status").className = ""; byId("status").textContent = words; };
-const wrong = (words) => { tell(words); byId("status").className = "wrong"; return ""; };
+const tell = (words, className = "") => { byId("status").className = className; byId("status").textContent = words; };
+const wrong = (words) => { tell(words, "wrong"); return ""; };
+
+const looks = (words, className = "") => { byId("looking").className = className; byId("looking").textContent = words; };
 
 async function link() {
   running?.abort();
@@ -69,7 +71,7 @@ function draw() {
   byId("result").className = shown.length > 1 ? "two" : "";
   byId("result").replaceChildren(...panes);
   const says = shown.map(({ model, links }) => `${title(model)}: ${count(links.length, "link")}`).join(" · ");
-  tell(says);
+  tell(says, "hidden");  // it stands above each text too
   return says;
 }
 
@@ -198,8 +200,8 @@ for (const [id, key] of [["model", "model"], ["other", "other"]]) {
 }
 byId("share").addEventListener("click", share);
 byId("download").addEventListener("click", download);
-byId("explain").addEventListener("submit", () => { byId("looking").textContent = "Looking… the first time takes some seconds."; byId("view").hidden = false; });
-byId("view").addEventListener("load", () => { if (byId("looking").textContent) byId("looking").textContent = "The view is below."; });
+byId("explain").addEventListener("submit", () => { looks("Looking… the first time takes some seconds."); byId("view").hidden = false; });
+byId("view").addEventListener("load", () => { if (byId("looking").textContent) looks("The view is below.", "hidden"); });
 addEventListener("hashchange", () => { recall(); fillTools(); byId("text").value = state.text; if (state.text) link(); });
 
 function tellAbout() {
@@ -215,6 +217,7 @@ try {
   knowledge.editable = health.editable;
   fillEncoders();
   clear();
+  byId("result").replaceChildren(el("p", { className: "soft" }, "Press Link, or Ctrl and Enter in the text, to see what it speaks of."));
   byId("text").value = state.text || SAMPLE;
   if (state.text) await link();
   document.documentElement.dataset.ready = "yes";

@@ -30,7 +30,7 @@ VERBS = {
     "explain": "See what knowledge changes in the attention of a model.",
     "pretrain": "Teach an encoder to use knowledge, before any task, from a recipe.",
     "train": "Train an encoder for a task, or a linker, from a recipe.",
-    "compare": "Train arms of a recipe on the same seeds, and tell what each brings.",
+    "compare": "Compare arms of a recipe on the same seeds, or linkers, and tell what each brings.",
     "convert": "Take over checkpoints that the authors of ELQ and KnowBERT released.",
 }
 

@@ -4,7 +4,7 @@ Scores are micro F1 of links whose entity is in the knowledge base, by overlappi
 ones, with a 95 % interval over documents. Every linker is held against the first: the difference by overlap, with the
 interval of a bootstrap that draws the same documents for both.
 
-A cell that is not there (a linker that cannot be loaded, say) is shown as "–", and why is told below.
+A cell that is not there (a linker that cannot be loaded, or was not asked yet) is shown as "–", and why is told below.
 """
 
 from __future__ import annotations
@@ -207,9 +207,15 @@ class LinkerTable:
 
     def gaps(self) -> list[str]:
         """Why there are gaps in the table, if there are."""
-        if not self.failed:
-            return []
-        return [f"{NOTHING}: no links, because it failed:", *(f"- {failure}" for failure in self.failed)]
+        known = {*self.cells, *((one.linker, one.data) for one in self.failed)}
+        waiting = [
+            f"- {data}, {linker}" for data in self.data for linker in self.linkers if (linker, data) not in known
+        ]
+        some = (
+            (f"{NOTHING}: no links, because it failed:", [f"- {failure}" for failure in self.failed]),
+            (f"{NOTHING}: not linked yet; the same command goes on:", waiting),
+        )
+        return [line for begin, lines in some if lines for line in (begin, *lines)]
 
     def cost_legend(self) -> str:
         """What the columns of costs mean."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,11 +49,11 @@ class Tagger:
     """Asks spaCy's tagger alone, which is much faster than all of a pipeline."""
 
     def __init__(self, annotator: SpacyAnnotator | None = None) -> None:
-        self.pipeline: Any = (annotator or SpacyAnnotator()).pipeline
+        self.pipeline = (annotator or SpacyAnnotator()).pipeline
         needed = {"tok2vec", "transformer", "tagger", "morphologizer", _RULER}
         self._disabled = [name for name in self.pipeline.pipe_names if name not in needed]
         self._rules: _Rules | None = None
-        if self.pipeline.has_pipe(_RULER) and asks_words_alone(self.pipeline.get_pipe(_RULER).patterns):
+        if self.pipeline.has_pipe(_RULER) and asks_words_alone(cast(Any, self.pipeline.get_pipe(_RULER)).patterns):
             self._rules = _Rules(self.pipeline)
             self._disabled.append(_RULER)
 

@@ -62,7 +62,6 @@ def test_links_of_a_notebook_lead_somewhere(file):
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_notebook_runs_and_tells_what_it_should(file, tmp_path, monkeypatch):
     import nbformat
-    from jupyter_client.manager import KernelManager
     from nbclient import NotebookClient
 
     from wellread.assets import is_cached
@@ -76,12 +75,11 @@ def test_a_notebook_runs_and_tells_what_it_should(file, tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     notebook = nbformat.read(file, as_version=4)
-    kernel = KernelManager(kernel_name="python3")
-    kernel.kernel_spec.argv[0] = sys.executable
-    try:
-        NotebookClient(notebook, km=kernel, timeout=1500, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    finally:
-        kernel.shutdown_kernel(now=True)  # a client ends only kernels of its own
+    client = NotebookClient(
+        notebook, kernel_name="python3", timeout=1500, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.create_kernel_manager().kernel_spec.argv[0] = sys.executable  # its own, so that it also ends it
+    client.execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     told = "\n".join(_text(output) for output in outputs)
     assert [wanted for wanted in TOLD[number] if not re.search(wanted, told)] == [], told

@@ -387,7 +387,7 @@ def test_told_to_stop_a_server_finishes_what_it_took(kbs, tmp_path):
                     pass
                 (answers if told.startswith(b"HTTP/1.1 200") and told.endswith(b"}}") else lost).append(told)
 
-    with serving(kbs[0], tmp_path / "log") as server, ThreadPoolExecutor(8) as pool:
+    with serving(kbs[0], tmp_path / "log", "--queue", "400") as server, ThreadPoolExecutor(8) as pool:
         for _ in range(8):
             pool.submit(ask, server.address)
         try:

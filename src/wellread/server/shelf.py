@@ -191,9 +191,7 @@ class Shelf:
     @contextmanager
     def _shared(self, linker: Linker) -> Iterator[None]:
         """ELQ's readers may be used by several threads at once, the others by one after the other."""
-        from wellread.linker.elq import ElqReader
-
-        if isinstance(linker.reader, ElqReader):
+        if _is_elq(linker):
             yield
             return
         with self._turn:
@@ -251,6 +249,14 @@ class Shelf:
         except WellreadError as error:
             self._note(f"{name} was replaced, but cannot be opened: {error}; the old one still answers")
             self._opening[name] = time.monotonic() + _AGAIN
+
+
+def _is_elq(linker: Linker) -> bool:
+    if isinstance(linker.reader, PriorReader):  # who links by name need not load torch
+        return False
+    from wellread.linker.elq import ElqReader
+
+    return isinstance(linker.reader, ElqReader)
 
 
 def read(linker: Linker, asked: Sequence[Asked]) -> list[list[Document]]:

@@ -204,7 +204,7 @@ def test_slow_clients_are_sent_away_and_nobody_waits_for_them(kbs):
 
 def test_clients_that_leave_are_forgotten(kbs, caplog):
     body = json.dumps({"text": "Paris"}).encode()
-    with engine_of(kbs) as engine, listening(engine) as address:
+    with engine_of(kbs, queue=100) as engine, listening(engine) as address:
         for _ in range(20):
             send(address, head(len(body)) + body).close()
             send(address, head(len(body)) + body[:5]).close()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.pictures.attention import ABOUT, Seen, Term, units
-from wellread.pictures.page import escape as escape
+from wellread.pictures.shell import escape, shell
 
 
 def explained_page(
@@ -34,35 +34,21 @@ def explained_page(
     told = _data(seen, seen.best_layer if layer is None else layer, -1 if head == "mean" else head, by)
     texts = "".join(f'<p class="said" dir="auto" lang=""><bdi>{escape(text)}</bdi></p>' for text in seen.texts)
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in seen.notes)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src 'sha256-{digest}'">
-<title>{escape(title)}</title>
-<style>{style}</style>
-</head>
-<body>
-<header>
-<h1><bdi>{escape(title)}</bdi></h1>
-{texts}
-<p class="soft">{_counts(seen)}</p>
-{notes}
-<noscript><p class="note">The pictures on this page are drawn by a script, which is switched off here.</p></noscript>
-</header>
-<main>
-{_picker(seen, by)}
-{_SECTIONS}
-{_maps(seen)}
-{_terms(seen.terms)}
-</main>
-<script type="application/json" id="seen">{told}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
+    header = (
+        texts,
+        f'<p class="soft">{_counts(seen)}</p>',
+        notes,
+        '<noscript><p class="note">The pictures on this page are drawn by a script, which is switched off here.</p>'
+        "</noscript>",
+    )
+    return shell(
+        title,
+        style=style,
+        header="\n".join(header),
+        main="\n".join((_picker(seen, by), _SECTIONS, _maps(seen), _terms(seen.terms))),
+        allowed=f"script-src 'sha256-{digest}'",
+        behind=f'<script type="application/json" id="seen">{told}</script>\n<script>{script}</script>\n',
+    )
 
 
 def _counts(seen: Seen) -> str:

@@ -15,19 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby
 
+from wellread.pictures.shell import escape, shell
 from wellread.text import Candidate, Document, Link, short
 
 _LIGHT = ("#2563a8", "#b4540a", "#2c7a4b", "#7a4fb0", "#0f7783", "#b8336a", "#6f6a12", "#8a5a3c")
 _DARK = ("#7fb4f2", "#f2a65e", "#7dcc9c", "#c0a2f0", "#69cfd9", "#f18fb6", "#cfc864", "#d6aa8b")
 """Colours of the knowledge bases, in the order they appear; after the last the first comes again."""
-
-_ESCAPES = str.maketrans(
-    {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"}
-    | {chr(code): chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
-    | {"\x7f": "\u2421"}
-    | {chr(code): "\ufffd" for code in (*range(0x80, 0xA0), *range(0xD800, 0xE000))}
-)
-"""HTML's own signs, and those it does not allow: control characters are shown by their pictures (␀)."""
 
 
 Describe = Callable[[str | None, str], str]
@@ -56,33 +49,12 @@ def linked_page(
     page = _Page({kb: number % len(_LIGHT) for number, kb in enumerate(kbs)}, shown_candidates, describe)
     bodies = "\n".join(page.section(document, number) for number, document in enumerate(layered, 1))
     counts = f"{_number(len(layered), 'text')} · {_number(len(links), 'link')}"
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{escape(title)}</title>
-<style>{_style()}</style>
-</head>
-<body>
-<header>
-<h1><bdi>{escape(title)}</bdi></h1>
-{f"<p><bdi>{escape(note)}</bdi></p>" if note else ""}
-<p class="soft">{counts}. Point at an underlined name, or go from one to the next with Tab.</p>
-{_legend(kbs, page.colours, sum(link.entity is None for link in links))}
-</header>
-<main>
-{bodies}
-</main>
-</body>
-</html>
-"""
-
-
-def escape(text: str) -> str:
-    """A text as it may stand in HTML, and in its attributes."""
-    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_ESCAPES)
+    header = (
+        f"<p><bdi>{escape(note)}</bdi></p>" if note else "",
+        f'<p class="soft">{counts}. Point at an underlined name, or go from one to the next with Tab.</p>',
+        _legend(kbs, page.colours, sum(link.entity is None for link in links)),
+    )
+    return shell(title, style=_style(), header="\n".join(header), main=bodies)
 
 
 def _number(many: int, word: str) -> str:

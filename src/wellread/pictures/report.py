@@ -10,7 +10,7 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wellread.pictures.page import escape
+from wellread.pictures.shell import escape, shell
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +51,11 @@ def report_page(sections: Sequence[Section], title: str = "Comparison", *, note:
         for number, section in enumerate(sections, 1)
     )
     bodies = "\n".join(_section(section, number) for number, section in enumerate(sections, 1))
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{escape(title)}</title>
-<style>{_CSS}</style>
-</head>
-<body>
-<header>
-<h1><bdi>{escape(title)}</bdi></h1>
-{f"<p><bdi>{escape(note)}</bdi></p>" if note else ""}
-{f'<nav aria-label="Comparisons"><ol>{contents}</ol></nav>' if len(sections) > 1 else ""}
-</header>
-<main>
-{bodies}
-</main>
-</body>
-</html>
-"""
+    header = (
+        f"<p><bdi>{escape(note)}</bdi></p>" if note else "",
+        f'<nav aria-label="Comparisons"><ol>{contents}</ol></nav>' if len(sections) > 1 else "",
+    )
+    return shell(title, style=_CSS, header="\n".join(header), main=bodies, allowed="img-src data:")
 
 
 def _section(section: Section, number: int) -> str:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from wellread.errors import InputError, UsageError, WellreadError
 from wellread.linker.several import join
-from wellread.pictures.page import escape
+from wellread.pictures.shell import escape
 from wellread.server import schemas
 from wellread.server.answers import LATE, LOADED, REFUSALS, answered, json_answer, refusal, status_of, told_of
 from wellread.server.batching import BusyError

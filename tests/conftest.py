@@ -89,3 +89,16 @@ def toy(tmp_path_factory, plain_encoder):
         learner.predictions()
         model.save_pretrained(folder / "model")
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium that is on this machine; tests that need one are left out where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; see: make test")
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("there is no chromium to show pages in; install one (Debian: apt install chromium)")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()

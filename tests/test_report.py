@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 
 import lxml.html
 import pytest
@@ -57,18 +56,6 @@ def test_what_stands_in_a_table_is_text_and_nothing_is_fetched_or_run(folders):
     assert {image.get("src").split(":")[0] for image in page.iter("img")} == {"data"}
     policy = page.find(".//meta[@http-equiv]").get("content")
     assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; see: make test")
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("there is no chromium to show the page in; install one (Debian: apt install chromium)")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.mark.slow

@@ -16,20 +16,8 @@ from wellread.server.settings import Settings
 from wellread.server.shelf import Shelf
 
 pytestmark = pytest.mark.slow
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "<img src=x onerror=\"window.hit='title'\"><script>window.hit=1</script>"
 TEXT = "who is the mayor of cork ? was dora born near the river in a city"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; see: make test")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium to run the page in; install one (Debian: apt install chromium)")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

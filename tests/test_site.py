@@ -4,7 +4,6 @@ import ast
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -16,7 +15,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ROOT = Path(__file__).parent.parent
 DOCS, CODE = ROOT / "docs", ROOT / "src" / "wellread"
 PAPERS = sorted((DOCS / "papers").glob("*.md"))
@@ -291,17 +289,6 @@ def address(site):
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; see: make test")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium to show the site in; install one (Debian: apt install chromium)")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.mark.slow

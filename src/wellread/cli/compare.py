@@ -11,7 +11,7 @@ import click
 from wellread.cli.compare_linkers import linkers
 from wellread.cli.compare_report import report
 from wellread.cli.defaults import DefaultGroup
-from wellread.cli.options import typed_command
+from wellread.cli.options import table_option, typed_command
 
 
 @click.group(
@@ -60,14 +60,7 @@ command.add_command(report)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
 @click.option("--keep", is_flag=True, help="Keep the weights of every run, and its model.")
 @click.option("--no-costs", is_flag=True, help="Do not measure time and memory of a step.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "markdown", "json"]),
-    default="table",
-    show_default=True,
-    help="What is written to standard output.",
-)
+@table_option
 def tasks(
     recipes: tuple[str, ...],
     varied: tuple[str, ...],

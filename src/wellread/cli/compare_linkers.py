@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import click
 
-from wellread.cli.options import reading_options, typed_command
+from wellread.cli.options import draw_options, gold_options, reading_options, table_option, typed_command
 from wellread.errors import TrainingError, UsageError
 from wellread.formats import Format, Ids
 
@@ -25,16 +25,7 @@ from wellread.formats import Format, Ids
     "[default: prior and elq]",
 )
 @reading_options
-@click.option(
-    "--data-format",
-    "kind",
-    type=click.Choice(["auto", *get_args(Format)]),
-    default="auto",
-    show_default=True,
-    help="The format of the files; auto tells by their first line.",
-)
-@click.option("--ids", type=click.Choice(get_args(Ids)), help="What names an entity in an AIDA or NIF file.")
-@click.option("--prefix", default="", metavar="TEXT", help="Put this before the gold ids, as the KB has it: wp:")
+@gold_options("--data-format")
 @click.option(
     "--develop",
     "parts",
@@ -45,22 +36,8 @@ from wellread.formats import Format, Ids
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first N documents of each data set.")
 @click.option("--skip-broken", is_flag=True, help="Leave out broken documents, and say how many, instead of stopping.")
 @click.option("--to", "folder", help="The folder of the comparison.  [default: runs/linkers-<name of the KB>]")
-@click.option(
-    "--bootstrap",
-    type=click.IntRange(min=0),
-    default=1000,
-    show_default=True,
-    help="Draws for the 95 % intervals; 0 for none.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of these draws.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "markdown", "json"]),
-    default="table",
-    show_default=True,
-    help="What is written to standard output.",
-)
+@draw_options
+@table_option
 def linkers(
     data: tuple[str, ...],
     kb: str,

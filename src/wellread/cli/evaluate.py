@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from wellread import console
 from wellread.cli.defaults import DefaultGroup
-from wellread.cli.options import reading_options, refuse_nan
+from wellread.cli.options import draw_options, gold_options, reading_options, refuse_nan
 from wellread.errors import InputError, UsageError
 from wellread.files import write_atomically
 from wellread.formats import Format, Ids, read_linked
@@ -226,29 +226,13 @@ def _probe(
 )
 @click.option("--model", help="The model that links: elq, prior, or a folder.  [default: prior for WordNet, else elq]")
 @reading_options
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["auto", *get_args(Format)]),
-    default="auto",
-    show_default=True,
-    help="The format of the files; auto tells by their first line.",
-)
-@click.option("--ids", type=click.Choice(get_args(Ids)), help="What names an entity in an AIDA or NIF file.")
-@click.option("--prefix", default="", metavar="TEXT", help="Put this before the gold ids, as the KB has it: wp:")
+@gold_options("--format")
 @click.option("--threshold", type=float, callback=refuse_nan, help="Leave out links with a lower score.")
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first N documents of each file.")
 @click.option("--skip-broken", is_flag=True, help="Leave out broken documents, and say how many, instead of stopping.")
 @click.option("--predictions", metavar="FILE", help="Score the documents in this JSONL file; nothing is linked.")
 @click.option("--save", metavar="FILE", help="Write the predictions, before --threshold, as JSONL.")
-@click.option(
-    "--bootstrap",
-    type=click.IntRange(min=0),
-    default=1000,
-    show_default=True,
-    help="Draws for the 95 % intervals; 0 for none.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of these draws.")
+@draw_options
 @click.option("--json", "as_json", is_flag=True, help="Write all scores as JSON.")
 def linking(
     files: tuple[str, ...],

@@ -6,8 +6,14 @@ import math
 import shlex
 import sys
 from collections.abc import Callable
+from typing import get_args
 
 import click
+
+from wellread.formats import Format, Ids
+
+Options = Callable[[Callable[..., None]], Callable[..., None]]
+"""What puts options before a verb."""
 
 
 def refuse_nan(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
@@ -39,3 +45,45 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
         help="elq: floats, or 8 bits (faster, nearly the same); auto: 8 bits where they can be had.",
     )
     return sources(precision(command))
+
+
+def gold_options(form: str) -> Options:
+    """How files of linked text are read: their format, by this option, --ids and --prefix."""
+    kind = click.option(
+        form,
+        "kind",
+        type=click.Choice(["auto", *get_args(Format)]),
+        default="auto",
+        show_default=True,
+        help="The format of the files; auto tells by their first line.",
+    )
+    ids = click.option("--ids", type=click.Choice(get_args(Ids)), help="What names an entity in an AIDA or NIF file.")
+    prefix = click.option(
+        "--prefix", default="", metavar="TEXT", help="Put this before the gold ids, as the KB has it: wp:"
+    )
+    return lambda command: kind(ids(prefix(command)))
+
+
+def draw_options(command: Callable[..., None]) -> Callable[..., None]:
+    """How intervals are drawn: --bootstrap and --seed."""
+    bootstrap = click.option(
+        "--bootstrap",
+        type=click.IntRange(min=0),
+        default=1000,
+        show_default=True,
+        help="Draws for the 95 % intervals; 0 for none.",
+    )
+    seed = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of these draws.")
+    return bootstrap(seed(command))
+
+
+def table_option(command: Callable[..., None]) -> Callable[..., None]:
+    """How a comparison is written: --format."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(["table", "markdown", "json"]),
+        default="table",
+        show_default=True,
+        help="What is written to standard output.",
+    )(command)

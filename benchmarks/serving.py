@@ -10,8 +10,8 @@ idle server, so that a machine which is slower for a while is so for all three. 
 is another; both share the machine, so that part of what a text costs here is the clients' work. Processor times tell
 them apart. A client that gets 429 waits as long as Retry-After says.
 
-To try other settings: SERVE_OPTIONS="--queue 24" are options of the server, SERVE_OMP_WAIT_POLICY=PASSIVE is a
-variable of its environment alone.
+To try other settings: SERVE_OPTIONS="--readers 1 --queue 24" are options of the server, SERVE_OMP_WAIT_POLICY=PASSIVE
+is a variable of its environment alone.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import uvloop
 
 from benchmarks.data import english
 from benchmarks.report import Report, arguments
@@ -64,15 +65,15 @@ def main(given: Sequence[str] | None = None) -> int:
     alone, seen, paces, wrong = list[float](), list[Seen](), list[Pace](), 0
     with Linker.load("vital") as linker, serving() as server:
         offline = {text: linker.link(text).to_dict() for text in texts}
-        asyncio.run(load(server, texts, clients, 2.0))
+        uvloop.run(load(server, texts, clients, 2.0))
         for _ in range(rounds):
             paces.append(pace(linker, texts))
-            alone += asyncio.run(one_by_one(server.port, texts[:: len(texts) // 40]))
-            seen.append(asyncio.run(load(server, texts, clients, ROUND)))
+            alone += uvloop.run(one_by_one(server.port, texts[:: len(texts) // 40]))
+            seen.append(uvloop.run(load(server, texts, clients, ROUND)))
             wrong += sum(not alike(_document(body), offline[text]) for text, body in seen[-1].answers)
             seen[-1].answers.clear()
         paces.append(pace(linker, texts))
-        flood = asyncio.run(load(server, texts, clients, 3.0 if options.quick else FLOOD, patient=False))
+        flood = uvloop.run(load(server, texts, clients, 3.0 if options.quick else FLOOD, patient=False))
     tell(report, alone, seen, paces, wrong)
     report.add("queue full: answers", len(flood.times))
     report.add("queue full: 429", flood.refused)

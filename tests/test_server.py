@@ -8,6 +8,7 @@ import pytest
 from tests.serving import BEARER, CITIES, asking, engine_of, write_kbs
 from wellread import Document
 from wellread.linker.several import Linkers
+from wellread.server.shelf import Shelf
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,22 @@ def test_a_stream_longer_than_the_queue_loses_nothing(kbs):
         lines = "".join(json.dumps({"text": f"Paris {n}", "id": str(n)}) + "\n" for n in range(40))
         told = [json.loads(line) for line in client.post("/link/stream", content=lines).text.splitlines()]
     assert [one["id"] for one in told] == [str(n) for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("shared", "limits", "expected"),
+    [(False, {}, (1, 8)), (True, {}, (3, 12)), (True, {"readers": 2}, (2, 8)), (False, {"queue": 5}, (1, 5))],
+)
+def test_readers_and_queue_suit_the_machine_and_the_linkers(kbs, monkeypatch, shared, limits, expected):
+    monkeypatch.setattr("wellread.server.engine.cores", lambda: 3)
+    monkeypatch.setattr(Shelf, "shared", shared)
+    with engine_of(kbs, **limits) as engine:
+        assert (engine.readers, engine.queue) == expected
+
+
+def test_linkers_by_name_are_read_with_by_one_thread(kbs):
+    with engine_of(kbs) as engine:
+        assert not engine.shelf.shared
 
 
 # entities

@@ -44,10 +44,12 @@ if TYPE_CHECKING:
     "--allow-host", "hosts", multiple=True, metavar="NAME", help="A name that the server is called by besides its own."
 )
 @click.option(
-    "--queue", type=click.IntRange(1), default=16, show_default=True, help="Texts that may wait; then 429 is said."
+    "--queue", type=click.IntRange(1), help="Texts that may wait; then 429 is said.  [default: 4 for each reader, or 8]"
 )
 @click.option(
-    "--readers", type=click.IntRange(1, 64), default=1, show_default=True, help="Threads that share the cores to read."
+    "--readers",
+    type=click.IntRange(1, 64),
+    help="Threads that share the cores to read.  [default: one for each core if all linkers are ELQ's, else 1]",
 )
 @click.option("--max-body", type=click.IntRange(1024), default=2 << 20, show_default=True, help="Bytes of a request.")
 @click.option("--max-text", type=click.IntRange(1), default=100_000, show_default=True, help="Characters of a text.")
@@ -64,8 +66,8 @@ def command(
     port: int,
     token_file: str | None,
     hosts: tuple[str, ...],
-    queue: int,
-    readers: int,
+    queue: int | None,
+    readers: int | None,
     max_body: int,
     max_text: int,
     max_texts: int,

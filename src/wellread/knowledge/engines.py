@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from wellread import errors
+from wellread.cores import cores
 from wellread.errors import MissingExtraError, StorageError, UsageError, WellreadError
 from wellread.knowledge.corpus import Corpus
 from wellread.knowledge.events import PLAN, count_shard
@@ -90,7 +91,7 @@ class DuckEngine:
     def __init__(self, *, memory: int, workers: int | None, spill: Path) -> None:
         import duckdb
 
-        self.threads = workers or os.cpu_count() or 1
+        self.threads = workers or cores()
         self._spill = spill
         settings: dict[str, str | bool | int | float | list[str]] = {
             "threads": self.threads,
@@ -209,7 +210,7 @@ class SparkEngine:
             raise MissingExtraError("Spark needs Java 17; install it and set JAVA_HOME, or count with --engine duckdb")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         self._ours = SparkSession.getActiveSession() is None
-        self.threads = workers or os.cpu_count() or 1
+        self.threads = workers or cores()
         master = master or f"local[{self.threads}]"
         builder = SparkSession.builder.appName("wellread correlate").master(master)
         settings = {

@@ -18,6 +18,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from wellread.cores import cores
 from wellread.files import write_atomically
 from wellread.knowledge.arrays import map_arrays, save_arrays
 from wellread.knowledge.rows import Form, Found, Rows, best, product
@@ -62,9 +63,8 @@ _MOST_CORES = max(1, faiss.omp_get_max_threads())
 
 
 def _cores() -> int:
-    """Those that this process may use now."""
-    may = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _MOST_CORES
-    return int(min(may, _MOST_CORES))
+    """Those that this process may use now, if OpenMP may use them too."""
+    return int(min(cores(), _MOST_CORES))
 
 
 WORKERS = Workers()

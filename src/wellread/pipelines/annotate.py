@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from wellread import console
+from wellread.cores import cores
 from wellread.errors import UsageError
 from wellread.files import only_writer, write_atomically
 from wellread.kb.packaged import kb_path
@@ -79,7 +79,7 @@ def annotate(
                 tell(finished, f"{plan.part(folder, shard).name}")
 
             if shards:
-                processes = min(workers or os.cpu_count() or 1, len(shards))
+                processes = min(workers or cores(), len(shards))
                 if processes > 1 or engine == "spark":
                     _encode_first(plan)
                 _make(folder, shards, done, processes, engine, master)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from wellread.cores import cores
 from wellread.errors import InputError, UnknownEntityError, UsageError
 from wellread.kb.records import Entity
 from wellread.kb.store import How, KnowledgeBase, Neighbour
@@ -40,13 +41,15 @@ class Engine:
         self.readings = {name: Reading(name, encoder) for name, encoder in settings.encoders.items()}
         self.metrics = Metrics()
         limits = settings.limits
-        _share_cores(limits.readers)
+        self.readers = limits.readers or (cores() if shelf.shared else 1)
+        self.queue = limits.queue or max(8, 4 * self.readers)
+        _share_cores(self.readers)
         self.worker = Worker(
             self._do,
-            queue=limits.queue,
+            queue=self.queue,
             together=limits.together,
             together_characters=limits.together_characters,
-            threads=limits.readers,
+            threads=self.readers,
             watch=self.metrics.watch,
         )
         self.metrics.waiting(lambda: self.worker.waiting)

@@ -114,7 +114,7 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
             revisions = {source.kb: one.revision for source, one in zip(sources, answers, strict=True)}
             return {**_fields(document), "revisions": revisions}
 
-        ahead = min(limits.ahead, max(1, limits.queue))
+        ahead = min(limits.ahead, engine.queue)
         return LineStream(request, answer, ahead=ahead, longest=limits.body, done=streaming.release)
 
     @app.post("/embed", response_model=schemas.Embedded, responses=LOADED, tags=["reading"])

@@ -18,8 +18,8 @@ class Limits:
     """Texts of one request."""
     characters: int = 400_000
     """Characters of all texts of one request."""
-    queue: int = 16
-    """Texts that wait for the model; who comes then is asked to come again.
+    queue: int | None = None
+    """Texts that wait for the model; who comes then is asked to come again. Without it four for each reader, and 8.
 
     As many are read at once where each client has one, which is nearly as quick as more; and an answer then takes twice
     what reading them takes, so that whoever is taken is answered within some ten times what a text alone takes.
@@ -27,8 +27,8 @@ class Limits:
     together: int = 48
     """Texts read in one go: some, so that the model is quick; not all, so that it works while others are answered."""
     together_characters: int = 32_000
-    readers: int = 1
-    """Threads that read, each with its share of the cores."""
+    readers: int | None = None
+    """Threads that read, each with its share of the cores. Without it one for each core, where linkers allow it."""
     seconds: float = 30.0
     """How long a request may take: to arrive, and then to be answered."""
     streams: int = 8

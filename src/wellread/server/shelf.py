@@ -129,6 +129,11 @@ class Shelf:
             for linker in book.linkers.values():
                 linker.close()
 
+    @property
+    def shared(self) -> bool:
+        """Whether several threads are worth having: whether the usual linkers can be read with by more than one."""
+        return all(_is_elq(next(iter(book.linkers.values()))) for book in self.books.values())
+
     def book(self, kb: str | None) -> Book:
         """A knowledge base by its name; the first without one."""
         if kb is None:

@@ -31,6 +31,7 @@ from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 
 from wellread import config, console
+from wellread.cores import cores
 from wellread.errors import StorageError, TrainingError, UsageError, WellreadError
 from wellread.evaluation.comparison import Cost, Failure, Table, Unfit, make_table
 from wellread.files import storage, write_atomically
@@ -298,7 +299,7 @@ def _finished(running: dict[Future[float], Trial]) -> Generator[Ended]:
 def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Processes of their own, each with its share of the cores; begun anew, so that torch counts its threads right."""
     before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = str(max(1, _cores() // jobs))
+    os.environ["OMP_NUM_THREADS"] = str(max(1, cores() // jobs))
     try:
         with ProcessPoolExecutor(jobs, multiprocessing.get_context(_START), _follow_parent) as pool:
             yield pool
@@ -307,11 +308,6 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
             del os.environ["OMP_NUM_THREADS"]
         else:
             os.environ["OMP_NUM_THREADS"] = before
-
-
-def _cores() -> int:
-    """Those that this process may use, where the system tells; else all."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _follow_parent() -> None:

@@ -260,8 +260,9 @@ def ask() -> dict[str, Any]:
     return {**batch(LENGTHS), "labels": LABELS, **told()}
 
 
-def test_gradient_checkpointing_changes_nothing() -> None:
-    model = make(*BOTH, head="ForSequenceClassification", dropout=0.3).train()
+@pytest.mark.parametrize("layers", [BOTH, (config(kb="names", layer=0), config(layer=2, reads=3))])
+def test_gradient_checkpointing_changes_nothing(layers: Any) -> None:
+    model = make(*layers, head="ForSequenceClassification", dropout=0.3).train()
     wanted = gradients(model, ask())
     model.gradient_checkpointing_enable()
     torch.testing.assert_close(gradients(model, ask()), wanted, atol=1e-6, rtol=1e-5)
@@ -295,9 +296,11 @@ def test_bf16_is_nearly_the_same() -> None:
         assert bool(read(whole.eval()).states.isfinite().all())
 
 
+@pytest.mark.parametrize("reads", [1, 2])
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_compiled_it_says_and_learns_the_same() -> None:
-    model = make(config(layer=0, dropout=0.0), head="ForSequenceClassification", num_hidden_layers=1).train()
+def test_compiled_it_says_and_learns_the_same(reads: int) -> None:
+    layer = config(layer=reads - 1, reads=reads, dropout=0.0)
+    model = make(layer, head="ForSequenceClassification", num_hidden_layers=reads).train()
     given = {**batch(LENGTHS), "labels": LABELS, "offers": {"wordnet": offers()}}
     torch._dynamo.reset()
     compiled = torch.compile(copy.deepcopy(model), backend="aot_eager")

@@ -16,6 +16,7 @@ from tests.tasking import rte_recipe
 from tests.test_task_recipe import PROCESSES  # noqa: F401  # its server has imported what our processes need
 from wellread.errors import InputError, StorageError, TrainingError, UsageError
 from wellread.evaluation.comparison import Cost, Failure, Table, Unfit, make_table, student
+from wellread.files import only_writer
 from wellread.knowledge.maps import MapsConfig
 from wellread.pictures import plots
 from wellread.tasks.learner import TaskLearner
@@ -239,6 +240,16 @@ def test_runs_in_processes_end_as_those_in_one(recipe, tmp_path, monkeypatch, un
     losses = [[json.loads(line)["loss"] for line in log] for log in logs]
     assert losses[0] == losses[1]
     assert "learning from 40 examples of RTE" in (tmp_path / "2/RTE/kam/0/said.txt").read_text()
+
+
+def test_two_comparisons_do_not_write_to_one_folder(recipe, tmp_path):
+    tasks = {"RTE": {"plain": replace(recipe, infusion="none")}}
+    with (
+        only_writer(tmp_path, StorageError("")),
+        pytest.raises(StorageError, match="another process compares"),
+    ):
+        compare(tasks, [0], tmp_path)
+    assert not (tmp_path / "RTE").exists()
 
 
 def test_a_run_that_is_killed_ends_the_comparison_and_the_runs_that_wait():

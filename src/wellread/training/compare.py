@@ -34,7 +34,7 @@ from wellread import config, console
 from wellread.cores import cores
 from wellread.errors import StorageError, TrainingError, UsageError, WellreadError
 from wellread.evaluation.comparison import Cost, Failure, Table, Unfit, make_table
-from wellread.files import storage, write_atomically
+from wellread.files import only_writer, storage, write_atomically
 from wellread.training.arms import Arms, unfit
 from wellread.training.recipe import TaskRecipe
 from wellread.training.run import Run
@@ -111,22 +111,13 @@ def compare(
     """
     folder = Path(folder)
     trials = plan(tasks, seeds, folder)
-    runs = [trial for trial in trials if trial.unfit is None]
-    open_trials = [trial for trial in runs if not is_finished(trial)]
-    if done := len(runs) - len(open_trials):
-        console.note(f"{done:,} of {len(runs):,} runs are finished already")
-    clock = _Clock(len(open_trials), jobs)
-    with contextlib.closing(_run_all(open_trials, folder / NOTES, jobs, keep)) as finished:
-        for trial, seconds, error in finished:
-            if error is not None:
-                _record(trial, error, trials)
-            console.note(f"{clock.tick(seconds)}: {trial}: {_told(trial)} in {seconds:.0f} s")
-            if (table := interim(trials, command=command)) is not None:
-                write_table(table, folder)
-    costs = _costs(tasks, trials, folder / NOTES) if measure else {}
-    table = interim(trials, costs, command=command)
-    assert table is not None
-    write_table(table, folder, draw=True)
+    refusal = StorageError(f"another process compares in {folder}; wait for it, or choose another folder with --to")
+    with only_writer(folder, refusal, patience=1.0):
+        _run_open(trials, folder, jobs, keep, command)
+        costs = _costs(tasks, trials, folder / NOTES) if measure else {}
+        table = interim(trials, costs, command=command)
+        assert table is not None
+        write_table(table, folder, draw=True)
     return table
 
 
@@ -235,6 +226,22 @@ def run_trial(trial: Trial, notes: Path, keep: bool) -> float:
 
 Ended = tuple[Trial, float, WellreadError | None]
 """A run that is at its end, its seconds, and what went wrong."""
+
+
+def _run_open(trials: Sequence[Trial], folder: Path, jobs: int, keep: bool, command: str) -> None:
+    """Train what is not finished; the table of what is there is written after every run."""
+    runs = [trial for trial in trials if trial.unfit is None]
+    open_trials = [trial for trial in runs if not is_finished(trial)]
+    if done := len(runs) - len(open_trials):
+        console.note(f"{done:,} of {len(runs):,} runs are finished already")
+    clock = _Clock(len(open_trials), jobs)
+    with contextlib.closing(_run_all(open_trials, folder / NOTES, jobs, keep)) as finished:
+        for trial, seconds, error in finished:
+            if error is not None:
+                _record(trial, error, trials)
+            console.note(f"{clock.tick(seconds)}: {trial}: {_told(trial)} in {seconds:.0f} s")
+            if (table := interim(trials, command=command)) is not None:
+                write_table(table, folder)
 
 
 def _record(trial: Trial, error: WellreadError, trials: Sequence[Trial]) -> None:

@@ -12,7 +12,7 @@ from wellread import config
 from wellread.errors import AssetError, InputError, MissingExtraError, UsageError
 from wellread.kb import names
 from wellread.knowledge import annotations
-from wellread.knowledge.annotations import Annotations, Links, annotate, tagger
+from wellread.knowledge.annotations import Annotations, Links, Tagger, annotate, tagger
 from wellread.knowledge.maps import EntityMap, Lender, MapsConfig, TermChoice
 from wellread.mentions.annotate import Marks, SpacyAnnotator, StanzaAnnotator
 from wellread.mentions.segments import Segmenter
@@ -164,6 +164,40 @@ def test_a_tagger_is_loaded_only_when_it_is_needed(tmp_path, monkeypatch):
     assert tagger("spacy") is not tagger("spacy", "another")
 
 
+def test_a_tagger_is_loaded_once():
+    loaded = []
+
+    class Annotator:
+        def __init__(self):
+            loaded.append(self)
+
+        def mark(self, texts):
+            return (Marks() for _ in texts)
+
+    source = Tagger("mine", Annotator, lambda: "1")
+    assert not loaded
+    for _ in range(3):
+        annotate(TEXTS, [source])
+    assert len(loaded) == 1
+
+
+def test_a_linker_that_learned_anew_under_its_name_has_another_fingerprint(tmp_path):
+    from wellread.kb.build import Origin, build
+    from wellread.kb.records import Entity
+
+    build(lambda tally: iter([Entity("a", "old")]), tmp_path / "one.kb", origin=Origin("test"))
+    (tmp_path / "model").mkdir()
+    recipe = MapsConfig(
+        maps=("entity",), entities="linker", kb=str(tmp_path / "one.kb"), linker=str(tmp_path / "model")
+    )
+    prints = set()
+    for weights in (b"first", b"second"):
+        (tmp_path / "model" / "model.safetensors").write_bytes(weights)
+        lender = Lender.build(recipe, word_piece(), linker=lambda texts: map(Document, texts))
+        prints.add(lender.sources[0].fingerprint)
+    assert len(prints) == 2
+
+
 def test_another_model_has_another_fingerprint(tmp_path):
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'wellread[spacy]'")
     prints = set()
@@ -272,7 +306,8 @@ def test_a_recipe_is_read_as_it_was_written():
         ({"maps": ("graph",)}, "give kb"),
         ({"entities": "linker"}, "give kb"),
         ({"entities": "given"}, "give given"),
-        ({"level": -1}, "less than 0"),
+        ({"level": -1, "reading": "dependency"}, "less than 0"),
+        ({"level": 2}, "noun chunks have no level"),
     ],
 )
 def test_a_recipe_that_lacks_something_says_what(settings, message):

@@ -154,6 +154,12 @@ def test_changes_from_the_command_line_are_read_as_toml_but_strings_need_no_quot
     )
 
 
+@pytest.mark.parametrize("name", ["encoder.layer.0", '"encoder.layer.0"', "head"])
+def test_a_key_of_a_table_of_numbers_may_have_dots(name):
+    recipe = override(Recipe("first"), ["training.rates.head=1e-3", f"training.rates.{name}=0.5"])
+    assert recipe.training.rates == {"head": 1e-3} | {name.strip('"'): 0.5}
+
+
 @pytest.mark.parametrize(
     ("change", "widths", "pair"),
     [

@@ -306,6 +306,33 @@ def test_a_text_without_pieces_is_refused() -> None:
         infuse(build(), [])(torch.ones(2, 3).long(), attention_mask=torch.tensor([[1, 1, 0], [0, 0, 0]]))
 
 
+def test_a_mask_with_gaps_is_refused() -> None:
+    infused = infuse(build(), [])
+    with pytest.raises(UsageError, match="hides pieces within a text"):
+        infused(torch.ones(2, 4).long(), attention_mask=torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0]]))
+    infused(torch.ones(3, 4).long(), attention_mask=torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]]))
+
+
+@pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
+@pytest.mark.parametrize("infusions", [[], [KamConfig()]], ids=["nothing", "kam"])
+def test_its_attention_cannot_be_taken_away(head: str, infusions: list[KamConfig]) -> None:
+    infused = infuse(build(head=head), infusions)
+    for attention in ("sdpa", "eager", {"": "eager"}):
+        with pytest.raises(UsageError, match="an infused model attends in its own way"):
+            infused.set_attn_implementation(attention)
+    infused.set_attn_implementation("wellread_packed")
+    assert infused(**batch(), output_attentions=True).attentions
+
+
+def test_a_head_switches_the_infusions_of_its_encoder_off() -> None:
+    model = infuse(build(head="ForSequenceClassification"), [KamConfig(maps=("a", "b"), map_init=3.0)])
+    with_maps, plain = model(**batch(), maps=draw_maps()).logits, infuse(build(head="ForSequenceClassification"), [])
+    with model.without("kam"):
+        got = model(**batch(), maps=draw_maps()).logits
+    torch.testing.assert_close(got, plain(**batch()).logits)
+    assert not torch.allclose(with_maps, got)
+
+
 def test_a_mask_of_pairs_is_refused() -> None:
     with pytest.raises(UsageError, match="attention_mask has 3 dimensions"):
         infuse(build(), [])(torch.ones(1, 3).long(), attention_mask=torch.tril(torch.ones(1, 3, 3)))

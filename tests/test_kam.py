@@ -278,6 +278,9 @@ def test_wrong_settings_are_refused() -> None:
         KamConfig(alpha=2)
     with pytest.raises(UsageError, match="layer 3 is not one of the encoder's 3"):
         infuse(build(), [KamConfig(layers=(0, 3))])
+    for change in ({"start": "random"}, {"fusion": "mean"}, {"fusion": "none"}):
+        with pytest.raises(UsageError, match="set map_init = 0"):
+            KamConfig(map_init=1.0, **change)
     with pytest.raises(UsageError, match="names a map twice"):
         KamConfig(maps=("entity", "entity"))
     with pytest.raises(InputError, match="'skp' is not a setting of KamConfig"):

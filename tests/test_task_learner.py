@@ -8,6 +8,7 @@ import torch
 
 from tests.asking import CHOICES, SEGMENTER, TASKS, TEXTS, learner, lender, teach, tiny_encoder, tiny_reader
 from wellread.errors import InputError, UsageError
+from wellread.knowledge.maps import FunctionMap, Lender
 from wellread.tasks.batches import by_length, cut_groups
 from wellread.tasks.choosing import Choosing
 from wellread.tasks.learner import TaskLearner, ask
@@ -47,6 +48,19 @@ def test_the_company_of_a_batch_changes_no_answer(name, knowing):
     assert len(together) == len(examples)
     assert [len(some) for some in together] == [len(some) for some in alone]
     np.testing.assert_allclose(numbers(together), numbers(alone), rtol=0, atol=1e-10)
+
+
+def test_maps_that_are_not_those_of_the_encoder_are_refused():
+    task, examples = TASKS["choosing"]
+    knowing, plain = tiny_reader(task, knowing=True), tiny_reader(task)
+    other = Lender([FunctionMap(lambda cut: np.zeros((len(cut.words),) * 2), name="other")], SEGMENTER)
+    for lent in (None, other):
+        with pytest.raises(UsageError, match=r"fuses the maps letters and is lent (none|other); give a lender"):
+            ask(task, knowing, SEGMENTER, examples, lender=lent)
+    with pytest.raises(UsageError, match="fuses the maps none and is lent letters"):
+        TaskLearner(task, plain, SEGMENTER, examples, examples, lender=lender())
+    with knowing.encoder.without():
+        ask(task, knowing, SEGMENTER, examples)
 
 
 @EVERY
@@ -243,7 +257,7 @@ def test_annotations_are_kept_in_a_folder_if_one_is_given(tmp_path):
     made = TaskLearner(task, model, SEGMENTER, CHOICES, CHOICES, lender=lender(), notes=tmp_path / "notes")
     assert made.notes is not None
     assert set(made.notes.texts) == {text for some in made.cut for one in some for text in one.texts}
-    assert TaskLearner(task, model, SEGMENTER, CHOICES, CHOICES).notes is None
+    assert TaskLearner(task, tiny_reader(task), SEGMENTER, CHOICES, CHOICES).notes is None
 
 
 def test_learning_is_quick_to_fit_a_few_examples():

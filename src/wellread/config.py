@@ -76,8 +76,9 @@ def override(settings: T, changes: Iterable[str]) -> T:
             raise UsageError(f"{change!r} changes no setting; expected name=value, as in training.steps=100")
         value, error = _settle(type(settings), valid, name, text)
         refused = refused or error
-        joint = _with(joint, name, value)
-        valid = _with(valid, name, value) if error is None else valid
+        keys = _keys(type(settings), name)
+        joint = _with(joint, keys, value)
+        valid = _with(valid, keys, value) if error is None else valid
     try:  # two changes may make sense together where one alone does not
         return from_dict(type(settings), joint)
     except InputError as error:
@@ -262,7 +263,7 @@ def _settle(cls: type, data: dict[str, Any], name: str, text: str) -> tuple[Any,
     senseless: list[tuple[Any, InputError]] = []
     for reading in (*readings, *_list_readings(text)):
         try:
-            from_dict(cls, _with(data, name, reading))
+            from_dict(cls, _with(data, _keys(cls, name), reading))
         except _SenselessError as error:
             senseless.append((reading, error))
         except InputError as error:
@@ -276,14 +277,27 @@ def _settle(cls: type, data: dict[str, Any], name: str, text: str) -> tuple[Any,
     raise UsageError(str(refused)) from None
 
 
-def _with(data: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+def _keys(kind: Any, name: str) -> list[str]:
+    """The name of a setting, table by table: "schedule.rates.encoder.infusions" are three, since rates are plain."""
+    kind = _one_of(kind) if _is_union(kind) else kind
+    below_dict = get_args(kind)[1] if get_origin(kind) is dict else None
+    if below_dict in _PLAIN:
+        return [name.strip("\"'")]
+    key, dot, rest = name.partition(".")
+    if not dot:
+        return [key]
+    hints = typing.get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
+    return [key, *_keys(below_dict or hints.get(key), rest)]
+
+
+def _with(data: dict[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
     """The same with another value of a setting."""
-    key, _, below = name.partition(".")
+    key, *below = keys
     if not below:
         return {**data, key: value}
     table = data.get(key, {})
     if not isinstance(table, dict):
-        raise UsageError(f"{name!r} is not a setting; {key!r} is one, and has no settings of its own")
+        raise UsageError(f"{'.'.join(keys)!r} is not a setting; {key!r} is one, and has no settings of its own")
     return {**data, key: _with(table, below, value)}
 
 

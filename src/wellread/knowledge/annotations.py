@@ -50,10 +50,10 @@ class Source(Protocol):
 
 
 class Tagger:
-    """A tagger or parser that is loaded only if there is something to annotate."""
+    """A tagger or parser that is loaded once, and only if there is something to annotate."""
 
     def __init__(self, name: str, load: Callable[[], Any], fingerprint: Callable[[], str]) -> None:
-        self.name, self._load, self._fingerprint = name, load, fingerprint
+        self.name, self._load, self._fingerprint = name, cache(load), fingerprint
 
     @property
     def fingerprint(self) -> str:

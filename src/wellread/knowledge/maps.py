@@ -101,6 +101,8 @@ class MapsConfig:
     def __post_init__(self) -> None:
         if len(set(self.maps)) < len(self.maps):
             raise UsageError(f"maps = {list(self.maps)} names a map twice; name each once")
+        if self.level != 1 and self.reading == "chunks":
+            raise UsageError(f"level = {self.level}, and noun chunks have no level; give another reading, or level = 1")
         if self.level < 0 or self.terms < 0:
             raise UsageError(f"level = {self.level} and terms = {self.terms}; neither can be less than 0")
         if ("correlation" in self.maps or self.terms) and self.correlation is None:
@@ -262,9 +264,15 @@ def _sources(config: MapsConfig, kb: KnowledgeBase | None, linker: Link | None) 
                 "these maps need a linker; give one, as in Lender.build(…, linker=Linker.load(kb).link_many)"
             )
         about = _there(kb).metadata
-        return Links(linker, fingerprint=f"{about['uid']} {about['revision']} {config.linker}")
+        return Links(linker, fingerprint=f"{about['uid']} {about['revision']} {_state_of(config.linker)}")
 
     return of
+
+
+def _state_of(model: str) -> str:
+    """A linker's model, and if it is a folder what lies in it now: it may be learned anew under its old name."""
+    files = sorted(path for path in Path(model).rglob("*") if path.is_file()) if Path(model).is_dir() else []
+    return " ".join([model, *(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files)])
 
 
 def _correlation(config: MapsConfig) -> Correlated | None:

@@ -54,6 +54,11 @@ class KamConfig:
             raise UsageError(f"alpha is {self.alpha}; expected a share between 0 and 1")
         if len(set(self.maps)) < len(self.maps):
             raise UsageError(f"maps = {list(self.maps)} names a map twice; name each once")
+        if self.map_init and (self.start == "random" or self.fusion != "convolution"):
+            raise UsageError(
+                f"map_init = {self.map_init:g} is for kernels that start as the identity; set map_init = 0, or take "
+                f"back start = {self.start!r} and fusion = {self.fusion!r}"
+            )
 
 
 class Kam(Infusion):

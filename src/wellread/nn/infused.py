@@ -101,6 +101,15 @@ class Infused:
             )
         super().gradient_checkpointing_enable(gradient_checkpointing_kwargs)  # type: ignore[misc]
 
+    def set_attn_implementation(self, attn_implementation: str | dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """As transformers' own; but any attention than ours would let texts of a batch see each other."""
+        if attn_implementation not in (PACKED, {"": PACKED}):
+            raise UsageError(
+                f"an infused model attends in its own way, and {attn_implementation!r} would leave knowledge out; keep "
+                "it as it is (output_attentions=True works)"
+            )
+        super().set_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
+
 
 @dataclass
 class Output(BaseModelOutputWithPoolingAndCrossAttentions):
@@ -336,6 +345,10 @@ class _Layout:
         lengths = there.sum(1)
         if not bool(lengths.all()):
             raise UsageError("a text of the batch has no piece at all; leave it out")
+        begins = there & ~there.roll(1, 1)
+        begins[:, 0] = there[:, 0]
+        if bool((begins.sum(1) > 1).any()):
+            raise UsageError("the attention_mask hides pieces within a text; hide padding alone, on one side or both")
         where, is_left = there.flatten().nonzero()[:, 0], not bool(there[:, 0].all())
         return cls(Packing.of(lengths, given.device), width, where, packed=False, is_left=is_left)
 

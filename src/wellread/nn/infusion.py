@@ -13,6 +13,7 @@ Every family of encoders is a row of `FAMILIES`; every head of it becomes a clas
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -127,6 +128,10 @@ class InfusedHead(Infused):
         encoder = base_of(cast(PreTrainedModel, self))
         encoder.__class__ = _CLASSES[type(encoder)]
         cast(InfusedEncoder, encoder).take_in(build_infusions(config))
+
+    def without(self, *kinds: str) -> AbstractContextManager[None]:
+        """As its encoder's: switch infusions off for a while."""
+        return cast(InfusedEncoder, base_of(cast(PreTrainedModel, self))).without(*kinds)
 
 
 def _make_classes() -> tuple[dict[str, type[PreTrainedConfig]], dict[type, type]]:

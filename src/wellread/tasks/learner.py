@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wellread.errors import InputError
-from wellread.knowledge.lending import Lends
+from wellread.errors import InputError, UsageError
+from wellread.knowledge.lending import Lenders, Lends
+from wellread.knowledge.maps import Lender
 from wellread.mentions.segments import Segmented, Segmenter
+from wellread.models.kam import Kam
 from wellread.tasks.batches import Lazy, by_length, cut_groups
 from wellread.tasks.task import Batch, Draws, Reader, Task, as_tensors, make_batch
 
@@ -42,6 +44,7 @@ class TaskLearner:
         self.lender, self._folder = lender, notes
         self.examples, self.cut = _usable(examples, task.cut(segmenter, examples, learning=True))
         self.dev, self.dev_cut = list(dev), task.cut(segmenter, dev, learning=False)
+        _check_maps(model, lender)
         self._lending = _Lending.of(lender, [*self.cut, *self.dev_cut], notes)
 
     @property
@@ -82,6 +85,7 @@ def ask(
     notes: str | Path | None = None,
 ) -> list[list[Any]]:
     """What a reader answers to the inputs of each example, as it is at rest: what `Task.scores` takes."""
+    _check_maps(model, lender)
     cut = task.cut(segmenter, examples, learning=False)
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
@@ -90,6 +94,18 @@ def ask(
     finally:
         for part, mode in modes:
             part.training = mode
+
+
+def _check_maps(model: Reader, lender: Lends | None) -> None:
+    """Whether an encoder that fuses maps is lent those, in their order; a lender of another make is trusted."""
+    fused = next((part.config.maps for part in model.modules() if isinstance(part, Kam) and part.on), ())
+    lenders = lender.lenders if isinstance(lender, Lenders) else () if lender is None else (lender,)
+    lent = next((tuple(one.name for one in each.maps) for each in lenders if isinstance(each, Lender)), None)
+    if (fused and not lenders) or (lent is not None and lent != fused):
+        wanted, there = (", ".join(names or ()) or "none" for names in (fused, lent))
+        raise UsageError(
+            f"the encoder fuses the maps {wanted} and is lent {there}; give a lender of those, in their order"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -38,6 +39,9 @@ from wellread.training.offering import build_offers, give_tables, keep_learned, 
 from wellread.training.recipe import TaskRecipe
 from wellread.training.schedule import Schedule
 from wellread.training.tasks import find_kind, name_of, read_examples, read_parts
+
+if TYPE_CHECKING:
+    from wellread.linker import Linker
 
 MODEL = "model"
 """The folder in a run that `load_task` reads."""
@@ -151,13 +155,13 @@ def _linker(recipe: TaskRecipe) -> Callable[[list[str]], Iterable[Document]] | N
     if kb is None or not recipe.maps.needs_linker:
         return None
 
-    def link(texts: list[str]) -> Iterator[Document]:
+    @cache
+    def load() -> Linker:
         from wellread.linker import Linker
 
-        with Linker.load(kb, recipe.maps.linker) as linker:
-            yield from linker.link_many(texts)
+        return Linker.load(kb, recipe.maps.linker)
 
-    return link
+    return lambda texts: load().link_many(texts)
 
 
 # the model

@@ -134,7 +134,7 @@ def test_texts_longer_than_the_encoder_are_refused(recipe):
 
 
 def test_arms_of_a_seed_begin_with_one_head_and_read_the_same_batches(recipe, tmp_path):
-    random_start = replace(recipe, kam=replace(recipe.kam, start="random"))
+    random_start = replace(recipe, kam=replace(recipe.kam, start="random", map_init=0.0))
     learners = [
         build_learner(one, tmp_path / "n")[0] for one in (recipe, replace(recipe, infusion="none"), random_start)
     ]

@@ -161,6 +161,19 @@ def test_without_an_infusion_nothing_of_maps_is_computed(recipe, tmp_path, monke
 # What comes out.
 
 
+def test_knowledge_that_was_moved_is_found_where_it_is_now(recipe, tmp_path):
+    train_task(recipe, tmp_path / "run")
+    moved = tmp_path / "elsewhere.jsonl"
+    examples = load_task(tmp_path / "run").read(recipe.data.train)
+    before = load_task(tmp_path / "run").answers(examples)
+    os.rename(recipe.maps.given, moved)
+    with pytest.raises(InputError, match="links"):
+        load_task(tmp_path / "run")
+    assert load_task(tmp_path / "run", [f"maps.given={moved}"]).answers(examples) == before
+    with pytest.raises(UsageError, match="cannot change what was learned; what may have moved"):
+        load_task(tmp_path / "run", ["kam.alpha=1"])
+
+
 @pytest.mark.parametrize("change", ["kam", "none", "adapters", "first"])
 def test_the_model_of_a_run_is_the_best_and_answers_as_it_did(recipe, tmp_path, change):
     if change in ("adapters", "first"):

@@ -49,7 +49,14 @@ def command() -> None:
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
 )
-def task(run: str, data: str, predictions: str | None, form: str) -> None:
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Where the run's knowledge lies now, if it was moved: --set maps.correlation=other/words.pmi",
+)
+def task(run: str, data: str, predictions: str | None, form: str, changes: tuple[str, ...]) -> None:
     """Let the model of RUN (a folder that wellread train made) answer DATA, and score its answers.
 
     DATA is a file of the task's own format. One without labels, as test files are, can be answered but not scored:
@@ -66,7 +73,7 @@ def task(run: str, data: str, predictions: str | None, form: str) -> None:
     from wellread.tasks.lama import has_facts
     from wellread.training.task import load_task
 
-    model = load_task(run)
+    model = load_task(run, changes)
     if model.recipe.task in ("masking", "lama") and predictions is None and has_facts(data):
         _probe((run,), data, None, None, form)
         return

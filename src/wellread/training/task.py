@@ -45,6 +45,11 @@ if TYPE_CHECKING:
 
 MODEL = "model"
 """The folder in a run that `load_task` reads."""
+_PLACES = (
+    *(f"maps.{name}" for name in ("correlation", "kb", "linker", "given", "spacy", "stanza")),
+    *("offers", "luke.kb", "luke.given"),
+)
+"""Settings that say where knowledge lies."""
 _PARTS = ("head", "encoder.infusions")
 """Parts that not every model has, as the names of their weights begin."""
 NOTES = "notes"
@@ -220,8 +225,14 @@ class TaskModel:
         write(path, self.task, examples, answers)
 
 
-def load_task(folder: str | Path) -> TaskModel:
-    """The model of a run, by the run's folder or its `model`."""
+def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:
+    """The model of a run, by the run's folder or its `model`.
+
+    `changes` say where its knowledge lies now, as `["maps.correlation=other/words.pmi"]`; all else was learned.
+    """
+    for change in changes:
+        if not change.strip().startswith(_PLACES):
+            raise UsageError(f"{change!r} cannot change what was learned; what may have moved: {', '.join(_PLACES)}")
     folder = Path(folder)
     if not (folder / "task.json").exists():
         folder = folder / MODEL
@@ -237,7 +248,7 @@ def load_task(folder: str | Path) -> TaskModel:
         ) from error
     except Exception as error:
         raise InputError(f"{folder} cannot be read: {error}; copy it again, or train anew") from error
-    recipe = replace(recipe, encoder=replace(recipe.encoder, name=str(folder)))
+    recipe = config.override(replace(recipe, encoder=replace(recipe.encoder, name=str(folder))), changes)
     tokenizer = load_tokenizer(str(folder))
     task = find_kind(recipe.task).build(recipe, facts, tokenizer)
     encoder = load_encoder(str(folder))

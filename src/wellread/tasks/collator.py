@@ -2,6 +2,8 @@
 
     collate = Collator(lender.segmenter, lender, notes=lender.annotate(texts, cache="runs/notes"))
     Trainer(model, TrainingArguments(…, remove_unused_columns=False), collate, train_dataset=rows)
+
+The maps of a batch are drawn when its turn comes; what taggers find in the texts is best found before, as here.
 """
 
 from __future__ import annotations

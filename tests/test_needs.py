@@ -82,6 +82,18 @@ def test_a_converted_model_links_by_its_own_vectors_and_kinds(converted, capsys)
     assert "1 so far (new.n.01)" in capsys.readouterr().err
 
 
+def test_layers_below_have_their_own_vectors_too(tmp_path, converted):
+    write_archive(tmp_path / "both", draw_state(), model_config({"wordnet": 2, "wiki": 1}))
+    convert_knowbert(tmp_path / "both", tmp_path / "two", vocab=tmp_path / "vocab.txt", heads=HEADS)
+    with write_kb(tmp_path / "kb" / "wiki.kb", [Entity("Place_3", "a place", "somewhere", "", 1, {"ba": 1})]):
+        pass  # nobody has made vectors of it
+    with Linker.load("wordnet", tmp_path / "two", tags="none") as linker:
+        assert [link.text for link in linker.link(TEXT).links] == ["ba", "ca"]
+        tables = {part.config.kb: part.linker.entities.table for part in linker.reader.encoder.infusions}
+    for name, table in open_tables(tmp_path / "two").items():
+        assert np.array_equal(tables[name].vectors, table.vectors)
+
+
 def test_a_converted_model_embeds_by_its_own_vectors(converted):
     with ExitStack() as stack:
         embedder = load_embedder(str(converted), stack)

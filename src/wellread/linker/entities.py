@@ -84,7 +84,7 @@ class Entities:
             return
         self._revision = revision
         self._forget()
-        if self._vectors is not None and self._vectors.revision != revision:
+        if self._vectors is not None and self._vectors.uid != ANY and self._vectors.revision != revision:
             encoder = self._encoder(self._vectors.fingerprint)
             if encoder is not None:
                 try:

@@ -439,7 +439,7 @@ def test_the_command_converts_and_says_how_to_go_on(files, tmp_path):
     arguments = [str(one(files)), "--to", str(tmp_path / "to"), "--vocab", str(files / "vocab.txt"), "--heads", "2"]
     result = CliRunner().invoke(command, ["knowbert", *arguments, "--entities", f"wiki={tmp_path / 'list'}"])
     assert result.exit_code == 0, result.output
-    assert f"take_vectors(model, {str(tmp_path / 'to')!r})" in result.output
+    assert f"wellread link --model {tmp_path / 'to'} --kb KB" in result.output
     assert (tmp_path / "to" / "vectors" / "wiki" / "vectors.json").is_file()
     result = CliRunner().invoke(command, ["knowbert", *arguments, "--entities", "wiki"])
     assert isinstance(result.exception, UsageError)

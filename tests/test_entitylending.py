@@ -110,3 +110,24 @@ def test_texts_are_linked_once_and_kept(tmp_path):
         assert made.told(cut[:1], notes)["entities"]["ids"].tolist() == [4, 5]
     assert sorted(asked) == sorted(one.text for one in DOCUMENTS)
     assert made.told(cut[2:3], notes)["entities"]["spans"].shape == (0, 2)
+
+
+def test_what_is_not_told_is_counted_once(capsys):
+    cut = SEGMENTER.cut_many([(document.text,) for document in DOCUMENTS])
+    made = lender()
+    for _ in range(2):
+        made.annotate(cut)
+    told = "of 5 links 1 (20.0%) have no row in the entity vocabulary and are left out: x\n"
+    assert capsys.readouterr().err == told
+    lender(unknown="unk").annotate(cut)
+    assert "1 (20.0%) have no row in the entity vocabulary and are told as [UNK]: x" in capsys.readouterr().err
+    lender(most=1).annotate(cut[:1])
+    assert capsys.readouterr().err == "of 2 links 1 (50.0%) are cut off, or beyond the 1 of an input\n"
+
+
+def test_a_link_that_any_window_tells_is_told(capsys):
+    (windows,) = SEGMENTER.cut_windows_many([(DOCUMENTS[2].text, DOCUMENTS[0].text)], longest=8, stride=2)
+    lender().annotate(windows)
+    assert capsys.readouterr().err == ""
+    lender().annotate(windows[:1])
+    assert "are cut off" in capsys.readouterr().err

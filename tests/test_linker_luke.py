@@ -131,6 +131,33 @@ def test_the_order_is_an_option_of_the_verb(kb, folder, wellread):
     assert told["local"].out != told["global"].out
 
 
+def test_how_often_names_decide_is_noted_once(kb, folder, capsys):
+    linker = Linker.load(kb, folder, order="local")
+    linker.link("who is cork")
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        linker.link("mercury wrote to cork")
+    told = "1 of 5 candidates (20.0%) have no row in the model's entity vocabulary and keep their prior: new\n"
+    assert capsys.readouterr().err == told
+    Linker.load(kb, folder, order="local", among=["new"]).link("mercury wrote to cork")
+    told = "1 of 1 mentions (100.0%) have only such candidates or fit into no window, and are linked by the prior\n"
+    assert capsys.readouterr().err.endswith(told)
+
+
+def test_a_text_is_read_as_often_as_one_says(kb, folder, monkeypatch, wellread):
+    text = " and ".join(PEOPLE[:6])
+    counts = {}
+    read = LukeReader._read
+    for passes in (1, 3, 8):
+        seen = []
+        monkeypatch.setattr(LukeReader, "_read", lambda *told, seen=seen: (seen.append(1), read(*told))[1])
+        Linker.load(kb, folder, passes=passes).link(text)
+        counts[passes] = len(seen)
+    assert counts == {1: 1, 3: 3, 8: 6}
+    told = [wellread("link", "--kb", kb.path, "--model", folder, *some, text) for some in ((), ("--passes", 0))]
+    assert (told[0].code, told[1].code) == (0, 2)
+
+
 def test_texts_of_any_length_lose_no_mention_and_neighbours_have_no_say(kb, folder):
     texts = [" and ".join(["mercury is a planet near cork"] * 40), "", "who is it", "mercury god", "in cork"]
     reader = LukeReader(

@@ -249,9 +249,10 @@ def test_what_comes_out_is_a_masked_language_model_of_transformers(whole):
     assert torch.allclose(found.logits[0], expected, atol=1e-5)
     best = load_file(run / "best.safetensors")
     assert torch.equal(model.base_model.infusions[0].back.weight, best["encoder.infusions.0.back.weight"])
-    (told,) = json.loads((run / "model/knowledge.json").read_bytes())["layers"]
-    assert (told["kb"], told["layer"], told["dim"], told["entities"]) == ("names", 0, 6, 12)
-    assert told["vectors"].startswith("vectors-")
+    told = json.loads((run / "model/knowledge.json").read_bytes())["vectors"]
+    assert told.keys() == {"names"}
+    assert (told["names"]["dim"], told["names"]["entities"], told["names"]["fingerprint"]) == (6, 12, "hashing 1")
+    assert told["names"]["file"].startswith("vectors-")
 
 
 def test_the_recipe_of_a_task_keeps_what_the_layers_learned(whole):
@@ -292,10 +293,7 @@ def test_a_second_knowledge_base_is_added_and_the_first_stays(whole, tmp_path):
     assert {name.partition("infusions.")[2][:1] for name in moved(work.reader, before)} == {"1"}
     scores = pretrain(both, tmp_path / "run")
     assert {"names.f1", "senses.f1", "senses.prior", "words.accuracy"} <= scores.keys()
-    assert [layer["kb"] for layer in json.loads((tmp_path / "run/model/knowledge.json").read_bytes())["layers"]] == [
-        "names",
-        "senses",
-    ]
+    assert list(json.loads((tmp_path / "run/model/knowledge.json").read_bytes())["vectors"]) == ["names", "senses"]
 
 
 def test_words_alone_and_links_alone_can_be_learned(recipe, tmp_path):

@@ -56,3 +56,20 @@ def test_all_infusions_and_their_pairs_fit_every_task():
         text = config.read_table(FILES[0].parent / "knowbert-wiki.toml")
         layer = arms["knowbert"].knowbert["shared"]
         assert {name: getattr(layer, name) for name in text["knowbert"]["shared"]} == text["knowbert"]["shared"]
+
+
+def test_the_arms_of_luke_link_to_what_their_entities_are_of():
+    recipes = read_recipes([FILES[0].parent / f"{name}.toml" for name in ("ner-wnut17", "reading-squad")])
+    text = config.read_table(FILES[0].parent / "luke-schools.toml")
+    for name, recipe in recipes.items():
+        arms = arms_of(recipe, (), FILES[0].parent / "luke-arms.toml")
+        assert not any(map(unfit, arms.values()))
+        expected = text["entities"]["start"] if name == "squad" else None  # names have entities of their own
+        assert arms["luke"].luke.kb == arms["fresh entities"].luke.start == expected
+
+
+def test_the_head_of_senses_is_as_wide_as_the_layer_that_it_is_held_against():
+    recipe = config.read(TaskRecipe, FILES[0].parent / "knowbert-senses.toml")
+    layer = recipe.knowbert["wordnet"]
+    for name in ("dim", "heads", "inner", "prior_width"):
+        assert getattr(recipe.senses, name) == getattr(layer, name)

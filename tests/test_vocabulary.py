@@ -110,6 +110,11 @@ def test_rows_of_a_checkpoint_get_the_ids_of_a_kb_by_titles(kb):
     assert len(named) == len(titles)
 
 
+def test_titles_of_many_languages_are_those_of_the_kbs_own(kb):
+    titles = EntityVocabulary.of_ids(["de:Cork", "en:Cork", "en:Rome"])
+    assert titles.named_by(kb).rows_of(["c", "a"], unknown="drop").tolist() == [5, -1]
+
+
 def test_embeddings_start_from_vectors_and_keep_what_is_near():
     chance = np.random.default_rng(0)
     axes = np.linalg.qr(chance.normal(size=(8, 8)))[0][:, :3]

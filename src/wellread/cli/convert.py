@@ -81,8 +81,7 @@ def knowbert(
         entities[kb] = file
     senses = SenseKeys.read() if synsets else None
     convert_knowbert(archive, folder, vocab=vocab, tokenizer=tokenizer, heads=heads, entities=entities, senses=senses)
-    use = f"wellread.models.knowbert_conversion.take_vectors(model, {folder!r})"
-    console.note(f"the model is in {folder}; when it is loaded, give it its entities with: {use}")
+    console.note(f"the model is in {folder}; use it with: wellread link --model {folder} --kb KB")
 
 
 @command.command("linker")

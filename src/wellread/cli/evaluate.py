@@ -231,7 +231,7 @@ def _probe(
 @click.option(
     "--kb", help="The knowledge base to link to, by name or path; gold entities it does not hold count as NIL."
 )
-@click.option("--model", help="The model that links: elq, prior, or a folder.  [default: prior for WordNet, else elq]")
+@click.option("--model", help="The model that links: elq, knowbert, prior, or a folder.  [default: as wellread link]")
 @reading_options
 @gold_options("--format")
 @click.option("--threshold", type=float, callback=refuse_nan, help="Leave out links with a lower score.")

@@ -67,6 +67,13 @@ _MOST_ROWS = 500
     show_default=True,
     help="LUKE: link the surest mention first and the others in its light, or each by itself (faster).",
 )
+@click.option(
+    "--passes",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="LUKE: read a window so often at most; of more mentions than that several are linked at a time.",
+)
 @click.option("--no-nil", is_flag=True, help="elq: do not tell mentions of what the KB does not hold.")
 @reading_options
 @click.option(
@@ -137,6 +144,7 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
         "nil": False if given["no_nil"] else None,
         "tags": given["tags"],
         "order": given["order"],
+        "passes": given["passes"],
         "overlaps": "keep" if all_overlaps else "auto",
         "kinds": given["kinds"] or None,
     }

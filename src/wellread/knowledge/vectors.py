@@ -30,6 +30,8 @@ from wellread.knowledge.arrays import Blocks, Strings, map_arrays, save_arrays
 from wellread.knowledge.folder import locked, mending, read_manifest, sweep, vectors_folder, write_manifest
 
 FORMAT = "wellread vectors 2"
+ANY = ""
+"""The `uid` of vectors that somebody else made: they are of every KB that has their ids."""
 CHUNK = 1024
 """Entities encoded at once: what a killed build loses at most; enough for the encoder to sort by length."""
 
@@ -63,31 +65,6 @@ class Encoding:
     """Entities whose vector was there already."""
 
 
-def kind_names(kb: KnowledgeBase) -> list[str]:
-    """The kinds of a KB's entities, in the order in which a model numbers them."""
-    with sqlite_errors(kb.path):
-        return [name for (name,) in kb.connection.execute("SELECT DISTINCT kind FROM entities ORDER BY kind")]
-
-
-def find_kinds(kb: KnowledgeBase, vectors: EntityVectors, most: int) -> NDArray[np.int64]:
-    """The kind of every row's entity as a number, in the order of their names; for WordNet parts of speech."""
-    with sqlite_errors(kb.path), kb.snapshot():
-        names = kind_names(kb)
-        if len(names) > most:
-            raise KnowledgeBaseError(
-                f"{kb.path} has {len(names):,} kinds of entities, and the model has room for {most}; set kinds = 0"
-            )
-        number = {name: place for place, name in enumerate(names)}
-        ids, kinds = [], []
-        for id, kind in kb.connection.execute("SELECT id, kind FROM entities"):
-            ids.append(id)
-            kinds.append(number[kind])
-    found = np.zeros(len(vectors), np.int64)
-    rows = vectors.rows_of(ids)
-    found[rows[rows >= 0]] = np.array(kinds, np.int64)[rows >= 0]
-    return found
-
-
 def text_key(title: str, description: str) -> int:
     """The same for the same text; what a vector is known by."""
     text = f"{title}\0{description}".encode("utf-8", "surrogatepass")
@@ -119,6 +96,8 @@ class EntityVectors:
     titles: Strings
     _hashes: NDArray[np.uint32] = field(repr=False)
     """Of every row, the `id_key` of its entity: rows are in the order of these."""
+    kinds: NDArray[np.integer[Any]] | None = field(default=None, repr=False)
+    """Of every row, the number of its entity's kind, where vectors come with it; None: the KB's kinds are numbered."""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -138,13 +117,25 @@ class EntityVectors:
         raise KnowledgeBaseError(lacks)
 
     @classmethod
-    def of_kb(cls, kb: KnowledgeBase, folder: str | Path | None = None) -> EntityVectors:
-        """Map the vectors of a KB, which lie beside it unless a folder is named."""
+    def of_kb(
+        cls, kb: KnowledgeBase, folder: str | Path | None = None, *, fingerprint: str | None = None
+    ) -> EntityVectors:
+        """Map the vectors of a KB, which lie beside it unless a folder is named; others than asked for are refused."""
         vectors = cls.open(vectors_folder(kb, folder))
-        if vectors.uid != kb.metadata["uid"]:
+        if vectors.uid not in (kb.metadata["uid"], ANY):
             raise KnowledgeBaseError(
                 f"{vectors.folder} has the vectors of another knowledge base than {kb.path}; make them with: "
                 f"{mending(kb.path)}"
+            )
+        if vectors.uid == ANY and not vectors.is_of(kb):
+            raise KnowledgeBaseError(
+                f"{vectors.folder} has no vector of any entity of {kb.path}, whose ids are others; give the knowledge "
+                "base that it was made for (WordNet's ids: wellread convert knowbert --synsets)"
+            )
+        if fingerprint is not None and vectors.fingerprint != fingerprint:
+            raise KnowledgeBaseError(
+                f"{vectors.folder} has vectors of another encoder (fingerprint {vectors.fingerprint}) than those that "
+                f"the model has learned with ({fingerprint}); make these again, or train the model anew"
             )
         return vectors
 
@@ -166,7 +157,7 @@ class EntityVectors:
                 f"{mending(told['kb'])}"
             ) from error
         known = (told["kb"], told["uid"], int(told["revision"]), told["fingerprint"], int(told["dim"]), told["file"])
-        return cls(folder, *known, rows, texts, ids, titles, hashes)
+        return cls(folder, *known, rows, texts, ids, titles, hashes, found.get("kinds"))
 
     @classmethod
     def build(
@@ -222,6 +213,15 @@ class EntityVectors:
             if id != ids[hit]:  # two ids of one hash
                 rows[hit] = self._among_equals(int(rows[hit]), ids[hit])
         return rows
+
+    def is_of(self, kb: KnowledgeBase) -> bool:
+        """Whether any entity of a KB has a vector here."""
+        with sqlite_errors(kb.path):
+            ids = kb.connection.execute("SELECT id FROM entities")
+            while some := ids.fetchmany(_BLOCK):
+                if (self.rows_of([id for (id,) in some]) >= 0).any():
+                    return True
+        return False
 
     def _among_equals(self, row: int, id: str) -> int:
         same = self._hashes[row]

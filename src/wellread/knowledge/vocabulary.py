@@ -173,11 +173,15 @@ class EntityVocabulary:
     def named_by(self, kb: KnowledgeBase) -> EntityVocabulary:
         """The rows of entities under their ids in a knowledge base too, by their titles: Berlin -> Q64.
 
-        So a checkpoint of others, which knows Wikipedia's titles, takes what a linker of yours finds.
+        So a checkpoint of others, which knows Wikipedia's titles, takes what a linker of yours finds. Where it knows
+        them in many languages, as mLUKE does (en:Berlin), those of the KB's language are meant.
         """
+        language, found = kb.metadata["language"], {}
         with sqlite_errors(kb.path):
-            rows = kb.connection.execute("SELECT id, title FROM entities ORDER BY popularity, num DESC")
-            found = {id: self.row_of[title] for id, title in rows if title in self.row_of and title not in SPECIAL}
+            for id, title in kb.connection.execute("SELECT id, title FROM entities ORDER BY popularity, num DESC"):
+                row = self.row_of.get(title, self.row_of.get(f"{language}:{title}"))
+                if row is not None and title not in SPECIAL:
+                    found[id] = row
         return EntityVocabulary({**found, **self.row_of})
 
     def start_rows(

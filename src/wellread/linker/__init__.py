@@ -66,6 +66,7 @@ class Linker:
         precision: Literal["auto", "fp32", "int8"] = "auto",
         tags: Literal["auto", "spacy", "none"] = "auto",
         order: Literal["global", "local"] = "global",
+        passes: int = 8,
         name: str | None = None,
     ) -> Linker:
         """A linker for a KB: a packaged one by its name ("wordnet", "vital"), or any by its path.
@@ -91,7 +92,8 @@ class Linker:
         For LUKE, which chooses among the candidates of given mentions: `mentions` and `reading` as for "prior",
         `threshold`, `overlaps`, `nil`, `among` and `kinds` as above, `trust` is how much the prior counts (0: not at
         all; 1 unless given), and `order` "global" links the surest mentions first and the others in their light,
-        "local" each by itself.
+        "local" each by itself. `passes` is how often a text is read for that: where it has more mentions, several of
+        the surest are linked at a time.
         """
         opened = kb if isinstance(kb, KnowledgeBase) else _open(kb)
         called = name if name is not None else opened.path.stem
@@ -117,6 +119,7 @@ class Linker:
                     overlaps=overlaps,
                     nil=nil,
                     order=order,
+                    passes=passes,
                     trust=trust,
                     annotator=_annotator(mentions),
                     reading=reading,

@@ -20,7 +20,7 @@ from wellread.errors import KnowledgeBaseError, StorageError
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.folder import mending, vectors_folder
-from wellread.knowledge.vectors import EntityEncoder, EntityVectors, encode
+from wellread.knowledge.vectors import ANY, EntityEncoder, EntityVectors, encode
 from wellread.linker.decoding import Ints
 from wellread.linker.elq import PACKAGED as ELQ
 from wellread.linker.knowbert_folder import Parts
@@ -56,7 +56,7 @@ class Entities:
             self._ready = ReadyEntities(parts.ready, parts.linker.entities)
             parts.linker.entities = self._ready  # type: ignore[assignment]  # it answers the same questions
         else:
-            self._take(EntityVectors.of_kb(kb, self.settings.vectors))
+            self._take(EntityVectors.of_kb(kb, self.settings.vectors, fingerprint=self.settings.fingerprint))
         self._encoders: dict[str, EntityEncoder | None] = {}
         self._revision = -1
         self._forget()
@@ -84,7 +84,7 @@ class Entities:
             return
         self._revision = revision
         self._forget()
-        if self._vectors is not None and self._vectors.revision != revision:
+        if self._vectors is not None and self._vectors.uid != ANY and self._vectors.revision != revision:
             encoder = self._encoder(self._vectors.fingerprint)
             if encoder is not None:
                 try:
@@ -125,10 +125,11 @@ class Entities:
         if self.state.missing and not self.state.told:
             self.state.told = True
             many, some = len(self.state.missing), ", ".join(sorted(self.state.missing)[:3])
-            console.note(
-                f"{self.kb.path.name} has entities without a vector, which are left out: {many:,} so far ({some}); "
-                f"make vectors with: {mending(self.kb.path)}"
-            )
+            fix = f"make vectors with: {mending(self.kb.path)}"
+            if self._vectors is not None and self._vectors.uid == ANY:
+                fix = f"{self._vectors.folder} has those that were converted"
+            told = f"{self.kb.path.name} has entities without a vector, which are left out"
+            console.note(f"{told}: {many:,} so far ({some}); {fix}")
 
     def names_of(self, state: State, rows: Sequence[int]) -> list[tuple[str, str]]:
         """(id, title) of rows, as they were in a state."""

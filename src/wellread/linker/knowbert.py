@@ -100,7 +100,9 @@ class KnowBertReader:
         )
         self.entities = Entities(kb, parts, among=among)
         self._others: list[tuple[str, KnowledgeBase, EntityVectors]] = []
-        self._offers = {self.config.kb: self.settings.offers} | {one.config.kb: one.offers for one in parts.below}
+        self._offers = {self.config.kb: self.settings.offers} | {
+            config.kb: needs.reading for config, needs in parts.below
+        }
         self._score = self._build(parts, precision)
         self._revision: int | None = None
 
@@ -114,12 +116,12 @@ class KnowBertReader:
         if precision == "int8":
             raise UsageError("8 bits know no knowledge layers below the one that links; leave precision out")
         infused = cast(InfusedEncoder, parts.encoder)
-        for below in parts.below:
-            layer = next(part for part in infused.infusions if cast(KnowBert, part).config is below.config)
-            other = open_kb(below.kb)
-            vectors = EntityVectors.of_kb(other, below.vectors)
+        for config, needs in parts.below:
+            layer = next(part for part in infused.infusions if cast(KnowBert, part).config is config)
+            other = open_kb(needs.kb)
+            vectors = needs.open_vectors(other)
             cast(KnowBert, layer).take_of(other, vectors)
-            self._others.append((below.config.kb, other, vectors))
+            self._others.append((config.kb, other, vectors))
         return _Among(infused, self.config.kb)
 
     def _sample(self) -> tuple[Tensor, Packing] | None:

@@ -3,12 +3,14 @@
 A link depends on the layers up to the one that the knowledge layer comes after, and on the linker inside of it. Three
 kinds of folders have that:
 
-- an infused encoder as `save_pretrained` writes it, with its tokenizer; also the run of a task, or its `model`
+- an infused encoder as `save_pretrained` writes it, with its tokenizer: also the run of a task, or its `model`, or what
+  `convert knowbert` wrote
 - the same with `linker.json` (`LinkerSettings`), which says how texts are read
 - a small one: `linker.json` names the encoder that everybody has, `linker.safetensors` has what learning changed in it
   (differences of low rank) and the linker's own weights
 
-With `entities.safetensors` (`nn.ready`) a folder needs no vectors of the knowledge base's entities.
+With `entities.safetensors` (`nn.ready`) a folder needs no vectors of the knowledge base's entities; else those that it
+names or has (`knowledge.needs`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from wellread import config as configs
 from wellread.errors import InputError, UsageError
 from wellread.files import storage, write_atomically
 from wellread.knowledge.mentioned import OffersConfig
+from wellread.knowledge.needs import Needs, read_told
 from wellread.linker.packaged import SETTINGS, layers_told
 from wellread.models.knowbert import KnowBert, KnowBertConfig, MentionLinker
 from wellread.nn.encoders import load_encoder, load_tokenizer, positions_of, silence
@@ -60,22 +63,12 @@ class LinkerSettings:
     offers: OffersConfig = field(default_factory=OffersConfig)
     vectors: str | None = None
     """The folder of the entity vectors; None: beside the knowledge base."""
+    fingerprint: str | None = None
+    """That of the vectors it has learned with; None: nobody says."""
     encoder: str | None = None
     """The encoder that `linker.safetensors` tells the differences to; None: the folder has one."""
     layer: KnowBertConfig | None = None
     """What the layer is, where the folder has no encoder that says it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Below:
-    """A knowledge layer that the states of another depend on."""
-
-    config: KnowBertConfig
-    kb: str
-    """The knowledge base, by its name or path."""
-    vectors: str | None
-    """The folder of its entity vectors; None: beside the knowledge base."""
-    offers: OffersConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +80,7 @@ class Parts:
     encoder: PreTrainedModel
     """Only its layers up to the knowledge layer."""
     linker: MentionLinker
-    below: tuple[Below, ...]
+    below: tuple[tuple[KnowBertConfig, Needs], ...]
     """Other knowledge layers that these states depend on; the encoder has them, and the knowledge layer itself."""
     tokenizer: Tokenizer
     ready: ReadyTable | None
@@ -106,32 +99,17 @@ def read_settings(folder: Path, kb: str) -> LinkerSettings:
     names = [str(entry["kb"]) for entry in layers_told(folder)]
     if kb not in names and len(names) > 1:
         raise UsageError(f"{folder} has knowledge layers of {', '.join(names)}, and none of {kb}; name the KB like one")
-    recipe = _recipe(folder)
-    settings = LinkerSettings(kb=kb if kb in names else names[0])
+    mine = kb if kb in names else names[0]
+    needs = Needs.of(folder, mine)
+    settings = LinkerSettings(kb=mine, offers=needs.reading, vectors=needs.vectors, fingerprint=needs.fingerprint)
+    recipe = read_told(folder).get("recipe")
     if not recipe:
         return settings
-    offered = _offered(recipe, settings.kb)
     return replace(
         settings,
-        sentences=_sentences(recipe, settings.kb),
+        sentences=_sentences(recipe, mine),
         width=int(recipe.get("encoder", {}).get("longest", settings.width)),
-        offers=configs.from_dict(OffersConfig, offered.get("reading", {})),
-        vectors=offered.get("vectors"),
     )
-
-
-def _recipe(folder: Path) -> dict[str, Any]:
-    """The recipe that an encoder was trained by, for a task or in pretraining; an empty one where nobody says."""
-    for name in ("task.json", "knowledge.json"):
-        try:
-            return dict(json.loads((folder / name).read_bytes())["recipe"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return {}
-
-
-def _offered(recipe: dict[str, Any], kb: str) -> dict[str, Any]:
-    return recipe.get("offers", {}).get(kb) or {}
 
 
 def _sentences(recipe: dict[str, Any], kb: str) -> int:
@@ -147,22 +125,17 @@ def load_parts(folder: Path, kb: str) -> Parts:
     ready = ReadyTable.load(folder / ENTITIES) if (folder / ENTITIES).is_file() else None
     if settings.encoder is not None:
         encoder, config, linker = _load_small(folder, settings)
-        below: tuple[Below, ...] = ()
+        below: tuple[tuple[KnowBertConfig, Needs], ...] = ()
         name = settings.encoder
     else:
         encoder, config, linker, others = _load_whole(folder, settings)
-        below = tuple(_below(_offered(_recipe(folder), other.kb), other) for other in others)
+        below = tuple((other, Needs.of(folder, other.kb)) for other in others)
         name = str(folder)
     tokenizer = load_tokenizer(name)
     settings = replace(settings, width=min(settings.width, positions_of(name)))
     return Parts(
         settings, config, encoder.train(False).requires_grad_(False), linker.train(False), below, tokenizer, ready
     )
-
-
-def _below(offered: dict[str, Any], config: KnowBertConfig) -> Below:
-    reading = configs.from_dict(OffersConfig, offered.get("reading", {}))
-    return Below(config, offered.get("kb") or config.kb, offered.get("vectors"), reading)
 
 
 def _load_whole(

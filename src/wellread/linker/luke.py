@@ -7,7 +7,7 @@
    window is read again, so that others are chosen in its light. With `passes` less than there are mentions, several of
    the surest are linked at a time.
 4. A mention none of whose candidates the KB has is NIL. Candidates that the model has no row for keep the share of
-   their prior, and the others share the rest; where it has a row for none, the prior decides.
+   their prior, and the others share the rest; where it has a row for none, the prior decides. A note says how many.
 
 Unlike the authors' code: the prior has a say by choice, windows go side by side, and texts of any length are read, in
 windows of which no mention is cut in two.
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wellread import console
 from wellread.errors import UsageError
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.vocabulary import FILE, EntityVocabulary
@@ -118,6 +119,7 @@ class LukeReader:
         self.annotator, self.name = annotator, name or kb.path.stem
         self.finder = CandidateFinder(kb, reading)
         self._among = None if among is None else frozenset(among)
+        self._noted = False
 
     def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
         """The links of each text."""
@@ -135,6 +137,8 @@ class LukeReader:
     def _score(self, texts: Sequence[str], mentions: Iterable[Iterable[Mention]]) -> list[Scored]:
         asked = [[self._ask(mention) for mention in some] for some in mentions]
         windows = list(self._windows(texts, asked))
+        if not self._noted:
+            self._note_unasked([one for some in asked for one in some])
         with torch.inference_mode():
             for window in windows:
                 window.told = [self.vocabulary.mask] * len(window.asked)
@@ -183,6 +187,28 @@ class LukeReader:
                     yield _Window(window, mine)
             for lost in cut.lost:
                 by_span[lost.mark.start, lost.mark.end].done = True
+
+    def _note_unasked(self, asked: Sequence[_Asked]) -> None:
+        """Say how often names decide, since the model has no row for a candidate, or the mention is in no window."""
+        named = [one for one in asked if one.candidates]
+        rows = np.concatenate([one.rows for one in named]) if named else np.zeros(0, np.int64)
+        lacking, by_prior = int((rows < 0).sum()), sum(one.done for one in named)
+        parts = []
+        if lacking:
+            ids = [candidate.entity for one in named for candidate in one.candidates]
+            some = dict.fromkeys(ids[place] for place in np.flatnonzero(rows < 0).tolist())
+            parts.append(
+                f"{lacking:,} of {len(ids):,} candidates ({lacking / len(ids):.1%}) have no row in the model's entity "
+                f"vocabulary and keep their prior: {', '.join(list(some)[:3])}"
+            )
+        if by_prior:
+            parts.append(
+                f"{by_prior:,} of {len(named):,} mentions ({by_prior / len(named):.1%}) have only such candidates or "
+                "fit into no window, and are linked by the prior"
+            )
+        if parts:
+            self._noted = True
+            console.note("; ".join(parts))
 
     def _read(self, windows: Sequence[_Window]) -> None:
         """What the head says of the candidates of mentions that are still open."""
@@ -293,6 +319,7 @@ def load_reader(
     overlaps: Literal["auto", "drop", "keep"],
     nil: bool | None,
     order: Order,
+    passes: int,
     trust: float | None,
     annotator: Annotator | None,
     reading: Reading | None,
@@ -313,6 +340,7 @@ def load_reader(
             threshold=threshold or 0.0, overlaps=overlaps, nil=annotator is not None if nil is None else nil
         ),
         order=order,
+        passes=passes,
         trust=1.0 if trust is None else trust,
         annotator=annotator,
         reading=reading,

@@ -13,7 +13,8 @@ from typing import Literal, cast
 
 from wellread.errors import UsageError
 from wellread.kb.store import KnowledgeBase
-from wellread.knowledge.vectors import EntityVectors, kind_names
+from wellread.knowledge.entitykinds import kind_names
+from wellread.knowledge.vectors import EntityVectors
 from wellread.linker.knowbert_folder import Saved, read_settings, save_linker
 from wellread.linker.packaged import find_folder
 from wellread.models.knowbert import KnowBert
@@ -47,13 +48,13 @@ def shrink(
     mine = next(part for part in layers if part.config.kb == settings.kb)
     if base is not None and len(layers) > 1:
         raise UsageError(f"{model} has {len(layers)} knowledge layers, so its encoder must be kept; leave --base out")
-    vectors = EntityVectors.of_kb(kb, settings.vectors)
+    vectors = EntityVectors.of_kb(kb, settings.vectors, fingerprint=settings.fingerprint)
     mine.take_of(kb, vectors)
     ready = ReadyTable.build(
         mine.linker.entities,
         vectors.ids.take(range(len(vectors))),
         fingerprint=vectors.fingerprint,
-        kinds=kind_names(kb) if mine.config.kinds else (),
+        kinds=kind_names(kb) if mine.config.kinds and vectors.kinds is None else (),
     )
-    settings = replace(settings, vectors=None, tags=tags, threshold=threshold)
+    settings = replace(settings, vectors=None, fingerprint=None, tags=tags, threshold=threshold)
     return save_linker(folder, encoder, load_tokenizer(str(found)), settings, ready=ready, base=base, rank=rank)

@@ -42,9 +42,9 @@ from transformers import BertForMaskedLM, BertModel, PreTrainedModel
 from wellread.errors import InputError, UsageError
 from wellread.files import read_text
 from wellread.kb.sensekeys import SenseKeys
-from wellread.knowledge.arrays import Blocks, Strings, map_arrays, save_arrays
+from wellread.knowledge.arrays import Blocks, Strings, save_arrays
 from wellread.knowledge.folder import write_manifest
-from wellread.knowledge.vectors import FORMAT, EntityVectors, id_key, text_key
+from wellread.knowledge.vectors import ANY, FORMAT, EntityVectors, id_key, text_key
 from wellread.models.conversion import new_folder, read_vocab, refuse_full
 from wellread.models.knowbert import KnowBert, KnowBertConfig
 from wellread.models.knowbert_archive import (
@@ -128,8 +128,7 @@ def open_tables(folder: str | Path) -> dict[str, EntityTable]:
     tables = {}
     for place in sorted(Path(folder, "vectors").glob("*/vectors.json")):
         vectors = EntityVectors.open(place.parent)
-        kinds = map_arrays(place.parent / vectors.file).get("kinds")
-        tables[place.parent.name] = EntityTable.of(vectors, kinds)
+        tables[place.parent.name] = EntityTable.of(vectors, vectors.kinds)
     if not tables:
         raise UsageError(f"there are no entity vectors in {Path(folder, 'vectors')}; give what convert knowbert wrote")
     return tables
@@ -207,11 +206,11 @@ class _Layer:
         }
         if self.kinds is not None:
             arrays["kinds"] = self.kinds.numpy()[taken].astype(np.uint16)
-        told: dict[str, Any] = {"format": FORMAT, "kb": self.kb, "uid": digest, "revision": 0, "fingerprint": digest}
+        told: dict[str, Any] = {"format": FORMAT, "kb": self.kb, "uid": ANY, "revision": 0, "fingerprint": digest}
         told |= {"dim": vectors.shape[1], "count": len(taken), "file": f"vectors-{digest}.safetensors"}
         place = folder / self.kb
         place.mkdir(parents=True)
-        save_arrays(place / told["file"], arrays, {"format": FORMAT, "uid": digest, "revision": "0"})
+        save_arrays(place / told["file"], arrays, {"format": FORMAT, "uid": ANY, "revision": "0"})
         write_manifest(place / "vectors.json", told)
 
 

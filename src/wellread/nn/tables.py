@@ -27,8 +27,9 @@ from torch.nn.functional import dropout, linear
 from wellread.errors import StorageError, UsageError
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.arrays import Blocks, save_arrays
+from wellread.knowledge.entitykinds import find_kinds
 from wellread.knowledge.mentioned import MASK_ENTITY, NO_ENTITY
-from wellread.knowledge.vectors import EntityVectors, find_kinds
+from wellread.knowledge.vectors import EntityVectors
 
 SMALL = 8 << 20
 """Bytes of a table that stays in memory."""

@@ -4,7 +4,7 @@
         embedder = load_embedder("runs/my-model", stack)
         rows = embedder.embed([Document("The bank of the river.")], of="words")
 
-What the encoder is lent comes with it: that of its task, or candidates of the knowledge bases that its layers name.
+What the encoder is lent comes with it: that of its task, or candidates of the knowledge bases that its layers need.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def load_embedder(model: str, stack: ExitStack, *, layers: int | None = None, wi
 
 def _load(model: str, stack: ExitStack) -> tuple[Any, Any, Lends | None]:
     """An encoder, its tokenizer, and what lends it knowledge."""
-    from wellread.nn.encoders import load_encoder, load_tokenizer
+    from wellread.nn.encoders import find_encoder, load_encoder, load_tokenizer
 
     if any((Path(model) / place).is_file() for place in ("task.json", "model/task.json")):
         from wellread.training.task import load_task
@@ -41,27 +41,30 @@ def _load(model: str, stack: ExitStack) -> tuple[Any, Any, Lends | None]:
         task = load_task(model)
         return task.reader.encoder, task.segmenter.tokenizer, task.lender
     encoder = load_encoder(model)
-    return encoder, load_tokenizer(model), _offers(encoder, stack)
+    return encoder, load_tokenizer(model), _offers(find_encoder(model), encoder, stack)
 
 
-def _offers(encoder: Any, stack: ExitStack) -> Lends | None:
+def _offers(folder: Path, encoder: Any, stack: ExitStack) -> Lends | None:
     from wellread.kb.packaged import open_kb
+    from wellread.knowledge.needs import Needs
     from wellread.knowledge.offers import OfferLender
-    from wellread.knowledge.vectors import EntityVectors
     from wellread.models.knowbert import KnowBert
 
-    parts = []
+    parts, readings = [], {}
     for part in getattr(encoder, "infusions", ()):
         if not isinstance(part, KnowBert):
             raise UsageError(
                 f"this encoder is lent more than candidates ({type(part).__name__}), and only a trained task says how; "
                 "give the folder of its run"
             )
-        kb = stack.enter_context(open_kb(part.config.kb))
-        vectors = EntityVectors.of_kb(kb)
+        name = part.config.kb
+        needs = Needs.of(folder, name)
+        kb = stack.enter_context(open_kb(needs.kb))
+        vectors = needs.open_vectors(kb)
         part.take_of(kb, vectors)
-        parts.append((part.config.kb, kb, vectors))
-    return OfferLender(parts) if parts else None
+        parts.append((name, kb, vectors))
+        readings[name] = needs.reading
+    return OfferLender(parts, readings) if parts else None
 
 
 def _cut(encoder: Any, layers: int) -> None:

@@ -4,30 +4,74 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wellread.errors import UsageError
 from wellread.kb.packaged import open_kb
 from wellread.kb.store import KnowledgeBase
+from wellread.knowledge.needs import Needs, own_vectors
 from wellread.knowledge.offers import OfferLender
 from wellread.knowledge.vectors import EntityVectors
 from wellread.models.knowbert import KnowBert, KnowBertConfig
+from wellread.nn.encoders import find_encoder
 from wellread.nn.flow import Infusion
 from wellread.nn.infusion import InfusedEncoder
-
-if TYPE_CHECKING:
-    from wellread.training.recipe import TaskRecipe
+from wellread.training.recipe import OfferOptions, TaskRecipe
 
 
-def open_offer(recipe: TaskRecipe, name: str) -> tuple[KnowledgeBase, EntityVectors]:
-    """A knowledge base by its name in a recipe, and its entity vectors."""
+def open_offer(recipe: TaskRecipe, name: str, fingerprint: str | None = None) -> tuple[KnowledgeBase, EntityVectors]:
+    """A knowledge base by its name in a recipe, and its entity vectors; others than asked for are refused."""
     told = recipe.offers.get(name)
     kb = open_kb(name if told is None or told.kb is None else told.kb)
     try:
-        return kb, EntityVectors.of_kb(kb, None if told is None else told.vectors)
+        return kb, EntityVectors.of_kb(kb, _vectors_of(recipe, name), fingerprint=fingerprint)
     except BaseException:
         kb.close()
         raise
+
+
+def _vectors_of(recipe: TaskRecipe, name: str) -> str | None:
+    """The folder of entity vectors: as the recipe says, else the encoder's own; None: beside the knowledge base."""
+    told = recipe.offers.get(name)
+    if told is not None and told.vectors is not None:
+        return told.vectors
+    return own_vectors(find_encoder(recipe.encoder.name), name)
+
+
+def told_offers(recipe: TaskRecipe, names: Iterable[str]) -> dict[str, OfferOptions]:
+    """The recipe's [offers] for the folder of a model, which does not take its encoder's own vectors along."""
+    offers = dict(recipe.offers)
+    for name in names:
+        if (vectors := _vectors_of(recipe, name)) is not None:
+            offers[name] = replace(offers.get(name, OfferOptions()), vectors=vectors)
+    return offers
+
+
+def about_vectors(recipe: TaskRecipe, names: Iterable[str]) -> dict[str, Any]:
+    """Which knowledge bases in which state, and which vectors of them, a model has learned with."""
+    return {name: _about(recipe, name) for name in names}
+
+
+def _about(recipe: TaskRecipe, name: str) -> dict[str, Any]:
+    kb, vectors = open_offer(recipe, name)
+    with kb:
+        about = kb.metadata
+    return {
+        "uid": about["uid"],
+        "revision": int(about["revision"]),
+        "fingerprint": vectors.fingerprint,
+        "file": vectors.file,
+        "entities": len(vectors),
+        "dim": vectors.dim,
+    }
+
+
+def check_vectors(recipe: TaskRecipe, names: Iterable[str]) -> None:
+    """Refuse other vectors of these knowledge bases than those that the recipe's encoder has learned with."""
+    folder = find_encoder(recipe.encoder.name)
+    for name in names:
+        kb, _ = open_offer(recipe, name, Needs.of(folder, name).fingerprint)
+        kb.close()
 
 
 def build_offers(recipe: TaskRecipe, names: Iterable[str]) -> OfferLender:
@@ -68,7 +112,7 @@ def learned_in(encoder: Any) -> dict[str, Infusion]:
     return dict(zip(names, encoder.infusions, strict=True))  # type: ignore[arg-type]
 
 
-def keep_learned(encoder: InfusedEncoder, before: Mapping[str, Infusion]) -> None:
+def keep_learned(recipe: TaskRecipe, encoder: InfusedEncoder, before: Mapping[str, Infusion]) -> None:
     """Give infusions that an encoder has again what they had learned there, as KnowBERT's layers in pretraining."""
     infusions: Iterable[Any] = encoder.infusions
     for told, infusion in zip(encoder.config.infusions, infusions, strict=True):
@@ -79,6 +123,8 @@ def keep_learned(encoder: InfusedEncoder, before: Mapping[str, Infusion]) -> Non
         differ = [name for name in now if was[name] != now[name] and name not in _FREE]
         if not differ:
             infusion.load_state_dict(old.state_dict())
+            if isinstance(infusion, KnowBert):
+                check_vectors(recipe, [infusion.config.kb])
         elif isinstance(infusion, KnowBert):
             name, kb = differ[0], infusion.config.kb
             fix = f"say the same in [knowbert.{kb}], or take an encoder that has no such layer"

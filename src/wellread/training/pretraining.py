@@ -43,7 +43,7 @@ from wellread.tasks.task import Reader
 from wellread.tasks.words import NAMES, WordHead, load_word_head
 from wellread.training.goldtexts import read_gold, read_words
 from wellread.training.loop import find_crew, train
-from wellread.training.offering import open_offer
+from wellread.training.offering import about_vectors, open_offer, told_offers
 from wellread.training.recipe import Data, EncoderOptions, MaskingOptions, OfferOptions, TaskRecipe
 from wellread.training.schedule import Schedule
 from wellread.training.stopping import stop_if_asked
@@ -323,26 +323,13 @@ class Pretraining:
             with silence():
                 as_masked_lm(self.encoder, cast(WordHead, self.reader.head)).save_pretrained(part)
             self.tokenizer.save(str(part / "tokenizer.json"))
-            told = {"layers": [self._about(layer) for layer in self.layers], "recipe": config.to_dict(self.recipe)}
+            names = [layer.config.kb for layer in self.layers]
+            saved = replace(self.recipe, offers=told_offers(self.task, names))
+            told = {"vectors": about_vectors(self.task, names), "recipe": config.to_dict(saved)}
             with write_atomically(part / KNOWLEDGE) as file:
                 file.write(json.dumps(told, indent=2, ensure_ascii=False).encode() + b"\n")
             shutil.rmtree(folder, ignore_errors=True)
             part.rename(folder)
-
-    def _about(self, layer: KnowBert) -> dict[str, Any]:
-        """What a layer needs: which knowledge base in which state, and which vectors of it."""
-        kb, vectors = open_offer(self.task, layer.config.kb)
-        with kb:
-            about = kb.metadata
-            return {
-                "kb": layer.config.kb,
-                "layer": layer.config.layer,
-                "uid": about["uid"],
-                "revision": int(about["revision"]),
-                "vectors": vectors.file,
-                "entities": len(vectors),
-                "dim": vectors.dim,
-            }
 
 
 def layers_there(name: str) -> dict[str, KnowBertConfig]:

@@ -35,7 +35,16 @@ from wellread.text import Document
 from wellread.training.entities import build_entities, give_masks, keep_entities, luke_config, vocabulary_of
 from wellread.training.kinds import Facts
 from wellread.training.loop import find_crew, seed_all, train
-from wellread.training.offering import build_offers, give_tables, keep_learned, layers_of, learned_in
+from wellread.training.offering import (
+    about_vectors,
+    build_offers,
+    check_vectors,
+    give_tables,
+    keep_learned,
+    layers_of,
+    learned_in,
+    told_offers,
+)
 from wellread.training.recipe import TaskRecipe
 from wellread.training.schedule import Schedule
 from wellread.training.tasks import find_kind, name_of, read_examples, read_parts
@@ -108,7 +117,7 @@ def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
     seed_all(recipe.schedule.seed)
     before = learned_in(encoder)
     infuse(encoder, infusions_of(recipe, before))
-    keep_learned(cast(InfusedEncoder, encoder), before)
+    keep_learned(recipe, cast(InfusedEncoder, encoder), before)
     made = luke_in(encoder)
     if made is not None:
         keep_entities(recipe, made, cast(Luke | None, before.get("luke")))
@@ -147,12 +156,17 @@ def build_lender(recipe: TaskRecipe, tokenizer: Tokenizer) -> Lends | None:
     lenders: list[Lends] = []
     if recipe.lends:
         lenders.append(Lender.build(recipe.maps, tokenizer, longest=recipe.encoder.longest, linker=_linker(recipe)))
-    names = [*find_kind(recipe.task).offers(recipe), *(recipe.knowbert if "knowbert" in recipe.infusions else ())]
-    if names:
-        lenders.append(build_offers(recipe, dict.fromkeys(names)))
+    if names := offered_by(recipe):
+        lenders.append(build_offers(recipe, names))
     if "luke" in recipe.infusions and recipe.luke.links:
         lenders.append(build_entities(recipe))
     return lenders[0] if len(lenders) == 1 else Lenders(lenders) if lenders else None
+
+
+def offered_by(recipe: TaskRecipe) -> list[str]:
+    """The knowledge bases whose candidates are offered, to the task itself or to the layers of its encoder."""
+    layers = recipe.knowbert if "knowbert" in recipe.infusions else ()
+    return list(dict.fromkeys([*find_kind(recipe.task).offers(recipe), *layers]))
 
 
 def _linker(recipe: TaskRecipe) -> Callable[[list[str]], Iterable[Document]] | None:
@@ -255,6 +269,7 @@ def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:
     infused = cast(InfusedEncoder, encoder)
     if not isinstance(encoder, InfusedEncoder):
         infuse(encoder, [])
+    check_vectors(recipe, offered_by(recipe))
     give_tables(recipe, infused)
     give_masks(recipe, infused)
     reader = Reader(infused, task.head(infused))
@@ -281,7 +296,9 @@ def _save(folder: Path, model: torch.nn.Module, tokenizer: Tokenizer, recipe: Ta
         tokenizer.save(str(part / "tokenizer.json"))
         if "luke" in recipe.infusions:
             vocabulary_of(recipe).save(part)
-        told = {"recipe": config.to_dict(recipe), "facts": dict(facts)}
+        names = offered_by(recipe)
+        saved = replace(recipe, offers=told_offers(recipe, names))
+        told = {"recipe": config.to_dict(saved), "facts": dict(facts), "vectors": about_vectors(recipe, names)}
         (part / "task.json").write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", "utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         part.rename(folder)

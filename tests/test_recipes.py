@@ -68,6 +68,16 @@ def test_the_arms_of_luke_link_to_what_their_entities_are_of():
         assert arms["luke"].luke.kb == arms["fresh entities"].luke.start == expected
 
 
+def test_the_arms_of_knowbert_fit_the_layer_that_learns_senses():
+    layer = config.read(TaskRecipe, FILES[0].parent / "knowbert-senses.toml").knowbert["wordnet"]
+    for recipe in read_recipes(
+        [FILES[0].parent / f"{name}.toml" for name in ("wic-tsv", "relations-semeval2010")]
+    ).values():
+        arms = arms_of(recipe, (), FILES[0].parent / "knowbert-arms.toml")
+        assert list(arms) == ["plain", "knowbert", "senses, without", "senses"]
+        assert arms["senses"].knowbert == arms["knowbert"].knowbert == {"wordnet": layer}
+
+
 def test_the_head_of_senses_is_as_wide_as_the_layer_that_it_is_held_against():
     recipe = config.read(TaskRecipe, FILES[0].parent / "knowbert-senses.toml")
     layer = recipe.knowbert["wordnet"]

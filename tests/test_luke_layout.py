@@ -10,9 +10,13 @@ import torch
 import transformers
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel
+from tokenizers import Tokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from tests import infused, lukes
+from tests.asking import TOKENIZER
+from tests.test_marked import roberta as byte_pairs
+from tests.test_marked import xlm as sentence_pieces
 from wellread.cli.convert import command
 from wellread.errors import InputError, UsageError
 from wellread.knowledge.vocabulary import EntityVocabulary
@@ -188,6 +192,36 @@ def test_convert_goes_there_and_back_with_tokenizer_and_vocabulary(tmp_path: Pat
     back = type(theirs).from_pretrained(tmp_path / "back").state_dict()
     assert all(torch.equal(back[name], weight) for name, weight in theirs.state_dict().items())
     assert isinstance(AutoModel.from_pretrained(tmp_path / "back"), transformers.LukeModel)
+
+
+def pieces_of(family: str) -> Tokenizer:
+    if family == "Bert":
+        return TOKENIZER
+    theirs = byte_pairs() if family == "Roberta" else sentence_pieces()
+    theirs.backend_tokenizer.no_padding()
+    return theirs.backend_tokenizer
+
+
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "XLMRoberta"])
+def test_transformers_cuts_texts_for_a_converted_model_as_we_do(family: str, tmp_path: Path) -> None:
+    tokenizer = pieces_of(family)
+    plain = infused.build(family, vocab_size=tokenizer.get_vocab_size())
+    lukes.save(infuse(plain, [LukeConfig(entities=11, dim=6)]), tmp_path / "ours")
+    tokenizer.save(str(tmp_path / "ours" / "tokenizer.json"))
+    EntityVocabulary.of_ids(f"Q{number}" for number in range(7)).save(tmp_path / "ours")
+    convert_luke(tmp_path / "ours", tmp_path / "theirs")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    texts = ("who is the mayor of Avon?", "Beyonc\u00e9 lives in Los Angeles.")
+    for given in (texts[:1], texts[1:], texts):
+        found, wanted = theirs(*given), tokenizer.encode(*given)
+        assert found["input_ids"] == wanted.ids
+        if family == "Bert":
+            assert found["token_type_ids"] == wanted.type_ids
+    assert tokenizer.token_to_id(theirs.pad_token) == theirs.pad_token_id
+    assert tokenizer.token_to_id(theirs.mask_token) == theirs.mask_token_id
+    if family != "Bert":
+        assert theirs(texts[1], entities=["Q3"], entity_spans=[(0, 7)])["entity_ids"] == [7]
+    assert load(tmp_path / "theirs").config.model_type == f"infused-{'xlm-' if family[0] == 'X' else ''}roberta"
 
 
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:

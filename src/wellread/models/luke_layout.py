@@ -24,6 +24,7 @@ from typing import Any, cast
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import LukeConfig as TheirConfig
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -75,9 +76,12 @@ _FIELDS = (
     "attention_probs_dropout_prob max_position_embeddings type_vocab_size initializer_range layer_norm_eps "
     "classifier_dropout pad_token_id bos_token_id eos_token_id id2label label2id problem_type"
 ).split()
-_AUTHORS = "metadata.json"
+_AUTHORS, _TOKENIZER = "metadata.json", "tokenizer_config.json"
 _BESIDE = ("*.json", "*.txt", "*.model", "entity_vocab.*")
 """What goes with the weights: tokenizers and the entity vocabulary."""
+_TOKENIZERS = {"bert": "PreTrainedTokenizerFast", "roberta": "LukeTokenizer", "xlm-roberta": "MLukeTokenizer"}
+"""Which of transformers' tokenizers a tokenizer.json is for; unless told, it makes one of byte pairs of any."""
+_SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
 
 
 def from_hf(folder: str | Path, head: str | None = None) -> PreTrainedModel:
@@ -129,10 +133,12 @@ def convert_luke(source: str | Path, to: str | Path) -> str:
             for file in (part / "new").iterdir():
                 file.rename(part / file.name)
             (part / "new").rmdir()
+            _copy_beside(source, part)
+            _name_tokenizer(part, model.config)
         else:
             with silence():
                 model.save_pretrained(part)
-        _copy_beside(source, part)
+            _copy_beside(source, part)
     return "transformers" if ours else "wellread"
 
 
@@ -151,7 +157,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"{folder} has a model of the kind {kind!r}; give the folder of a LUKE, ours or Hugging Face's"
         )
-    tokenizer = folder / "tokenizer_config.json"
+    tokenizer = folder / _TOKENIZER
     if "tokenizer_class" not in told and tokenizer.is_file():
         told["tokenizer_class"] = json.loads(read_text(tokenizer)).get("tokenizer_class")
     return cast(dict[str, Any], told)
@@ -349,3 +355,18 @@ def _copy_beside(source: Path, to: Path) -> None:
             shutil.copyfile(file, to / file.name)
     if not (to / "entity_vocab.json").exists() and any(source.glob("entity_vocab.*")):
         EntityVocabulary.load(source).save(to)
+
+
+def _name_tokenizer(folder: Path, config: PreTrainedConfig) -> None:
+    """Say whose tokenizer.json this is, where nobody has: BERT's pieces need their special ones told."""
+    file = folder / "tokenizer.json"
+    if not file.is_file() or (folder / _TOKENIZER).exists():
+        return
+    kind = str(config.model_type).removeprefix("infused-")
+    told: dict[str, Any] = {"tokenizer_class": _TOKENIZERS[kind]}
+    if kind == "bert":
+        known = Tokenizer.from_file(str(file)).get_vocab()
+        told |= {name: piece for name, piece in _SPECIAL.items() if piece in known}
+        told["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        told["model_max_length"] = int(cast(Any, config).max_position_embeddings)
+    (folder / _TOKENIZER).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")

@@ -86,6 +86,20 @@ def test_pieces_around_marks_are_those_of_transformers(make):
         agree(theirs(TEXT, entity_spans=spans), MarkCutter(theirs).cut(TEXT, marks=marks_of(spans), around=[one, two]))
 
 
+def test_a_mark_keeps_its_own_pieces_around_in_whichever_window_it_is():
+    text = "avon brno cork dover essen fargo genoa"
+    cutter = MarkCutter(tokenizer(), longest=10)
+    marks = [Mark(0, 0, 4), Mark(0, 33, 38)]
+    first, second = cutter.cut(text, marks=marks, around=[90, 91]).windows
+    for one, mark, piece in ((first, marks[0], 90), (second, marks[1], 91)):
+        ((begin, end),) = one.mark_pieces.tolist()
+        assert one.marks == (mark,)
+        assert [at for at, id in enumerate(one.ids.tolist()) if id in (90, 91)] == [begin, end - 1]
+        assert one.ids[begin] == one.ids[end - 1] == piece
+    lost = MarkCutter(tokenizer()).cut("a\x00b", marks=[Mark(0, 1, 2), Mark(0, 2, 3)], around=[90, 91])
+    assert [id for id in lost.windows[0].ids.tolist() if id in (90, 91)] == [91, 91]  # the first has no piece
+
+
 def test_without_marks_an_input_is_what_the_segmenter_makes():
     for texts in (("who is the mayor of avon ?",), ("who is bela", "a person, old")):
         (one,), known = MarkCutter(TOKENIZER).cut(*texts).windows, Segmenter(TOKENIZER).cut(*texts)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, linear
 from transformers import PreTrainedConfig
@@ -191,24 +191,38 @@ class Luke(Infusion):
 
     def _check(self, told: Mapping[str, Tensor], packing: Packing) -> None:
         """Refuse what would else be wrong silently, or an error far from its cause."""
-        ids, text_of, texts = told["ids"], told["text_of"], len(packing.lengths)
+        ids, text_of, lengths = told["ids"], told["text_of"], packing.lengths
         if len(text_of) != len(ids) or bool((text_of.diff() < 0).any()):
             raise UsageError("entities must come text by text; sort them by text_of, and give each an id")
-        if not 0 <= int(text_of.min()) <= int(text_of.max()) < texts:
-            raise UsageError(f"an entity is in text {int(text_of.max())}, but the batch has {texts} texts, from 0")
-        if not 0 <= int(ids.min()) <= int(ids.max()) < self.config.entities:
+        if (at := _first((text_of < 0) | (text_of >= len(lengths)))) is not None:
+            raise UsageError(f"an entity is in text {int(text_of[at])}, but the batch has {len(lengths)} texts, from 0")
+        if (at := _first((ids < 0) | (ids >= self.config.entities))) is not None:
             raise UsageError(
-                f"entity {int(ids.max())} is not one of the {self.config.entities} rows of the entity table; take ids "
+                f"entity {int(ids[at])} is not one of the {self.config.entities} rows of the entity table; take ids "
                 "of the model's own vocabulary"
             )
         places = told["places"] if "places" in told else told["spans"]
-        if len(places) != len(ids):
-            raise UsageError(f"{len(places)} mentions are told of {len(ids)} entities; give each its place, or -1")
-        if bool((places >= len(self.positions.weight)).any()):
+        if places.dim() != 2 or len(places) != len(ids) or ("places" not in told and places.shape[1] != 2):
             raise UsageError(
-                f"an entity lies at piece {int(places.max())}, but the encoder has {len(self.positions.weight)} "
-                "positions; cut the texts shorter"
+                f"mentions of {len(ids)} entities are told as {tuple(places.shape)}; give each its first and last "
+                "piece, or -1 -1"
             )
+        wrong = (places >= lengths[text_of, None]).any(1)
+        if "places" not in told:
+            first, last = places.unbind(1)
+            wrong |= (last < first) | ((first < 0) != (last < 0))
+        if (at := _first(wrong)) is not None:
+            raise UsageError(
+                f"entity {at} of the batch lies at {places[at].tolist()} in a text of {int(lengths[text_of[at]])} "
+                "pieces; give its first and last piece, from 0, or -1 -1 if it has no place"
+            )
+        types, known = told.get("types"), len(self.types.weight)
+        if types is None:
+            return
+        if types.shape != ids.shape:
+            raise UsageError(f"{len(types)} types are told of {len(ids)} entities; give each one, or none")
+        if (at := _first((types < 0) | (types >= known))) is not None:
+            raise UsageError(f"an entity has the type {int(types[at])}, but the encoder has {known} types, from 0")
 
 
 class EntityQueries(nn.Module):
@@ -235,6 +249,12 @@ class EntityPrediction(nn.Module):
         """States as rows of the entity table are compared with them."""
         made: Tensor = self.norm(self.activation(self.dense(states)))
         return made
+
+
+def _first(wrong: Bool[Tensor, " entity"]) -> int | None:
+    """The first place where it is so, if any."""
+    found = wrong.nonzero()
+    return int(found[0, 0]) if len(found) else None
 
 
 def luke_in(model: Any) -> Luke | None:

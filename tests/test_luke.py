@@ -336,7 +336,10 @@ def spans(number: int, span: list[int]) -> dict[str, Tensor]:
         (spans(2, [5, 3]), r"entity 2 of the batch lies at \[5, 3\] in a text of 7 pieces"),
         (spans(2, [2, -1]), r"entity 2 of the batch lies at \[2, -1\]"),
         (spans(2, [-1, 2]), r"entity 2 of the batch lies at \[-1, 2\]"),
-        ({"places": torch.tensor([[1, -1], [5, -1], [1, -1], [1, 2], [6, -1]])}, r"entity 1 of the batch lies at \[5, "),
+        (
+            {"places": torch.tensor([[1, -1], [5, -1], [1, -1], [1, 2], [6, -1]])},
+            r"entity 1 of the batch lies at \[5, ",
+        ),
         ({"types": torch.tensor([0, 1, 9, 0, 0])}, "has the type 9, but the encoder has 2 types"),
         ({"types": torch.tensor([0, -1, 1, 0, 0])}, "has the type -1, but the encoder has 2 types"),
         ({"types": torch.tensor([0])}, "1 types are told of 5 entities"),

@@ -93,6 +93,41 @@ def test_hidden_words_and_entities_are_scored_where_they_are_asked(tmp_path: Pat
     assert ours(**given, **nothing).loss == 0
 
 
+@pytest.mark.parametrize("labelled", [False, True], ids=["plain", "with labels"])
+@pytest.mark.parametrize("head", lukes.HEADS)
+def test_outputs_as_tuples_are_those_of_transformers(head: str, labelled: bool, tmp_path: Path) -> None:
+    theirs = lukes.build(head)
+    ours = from_hf(lukes.save(theirs, tmp_path)).eval()
+    given = lukes.batch(head, EVERY)
+    if labelled and head != "Model":
+        given |= lukes.labels(head, given)
+    wanted = theirs(**given)
+    found = ours(**given, return_dict=False)
+    assert isinstance(found, tuple)
+    assert len(found) == len(wanted.to_tuple())
+    assert all(torch.equal(one, other) for one, other in zip(found, ours(**given).to_tuple(), strict=True))
+
+
+def test_states_of_entities_lie_where_they_were_given(tmp_path: Path) -> None:
+    theirs = lukes.build("ForMaskedLM")
+    ours = from_hf(lukes.save(theirs, tmp_path)).eval()
+    given = lukes.batch("ForMaskedLM", EVERY)
+    labels = lukes.labels("ForMaskedLM", given)
+    for change in ([0, 1, 1], [1, 1, 0], [0, 1, 0], [0, 0, 0]):  # a batch filled up more than is needed, or with holes
+        there = given["entity_attention_mask"] * torch.tensor(change)
+        one = given | {"entity_attention_mask": there}
+        found, wanted = ours(**one), theirs(**one)
+        assert found.entity_logits.shape == wanted.entity_logits.shape
+        torch.testing.assert_close(
+            found.entity_logits[there > 0], wanted.entity_logits[there > 0], atol=1e-5, rtol=1e-5
+        )
+        mask = given["attention_mask"] > 0
+        torch.testing.assert_close(found.logits[mask], wanted.logits[mask], atol=1e-5, rtol=1e-5)
+        asked = {**labels, "entity_labels": labels["entity_labels"].where(there > 0, -100)}
+        if change != [0, 0, 0]:  # where theirs is not a number
+            torch.testing.assert_close(ours(**one, **asked).loss, theirs(**one, **asked).loss, atol=1e-5, rtol=1e-5)
+
+
 def test_labels_of_which_many_may_be_right(tmp_path: Path) -> None:
     theirs = lukes.build("ForEntityClassification")
     ours = from_hf(lukes.save(theirs, tmp_path)).eval()

@@ -135,14 +135,14 @@ class Luke(Infusion):
 
     def guests(self, flow: Flow) -> Guests | None:
         """The entities of all texts, which stay."""
-        told = _told(flow.knowledge)
-        if told is None or not len(told["ids"]):
+        told, laid = _told(flow.knowledge)
+        if told is None or (laid is None and not len(told["ids"])):
             flow.told[ENTITIES] = self.norm.weight.new_zeros(0, self.norm.weight.shape[0])
             return None
         self._check(told, flow.packing)
         counts = torch.bincount(told["text_of"], minlength=len(flow.packing.lengths))
         packing = Packing.of(counts, counts.device)
-        return Guests(self.embed(told), packing, stay=ENTITIES, ask=self.ask if self.config.aware else None)
+        return Guests(self.embed(told), packing, stay=ENTITIES, ask=self.ask if self.config.aware else None, laid=laid)
 
     def embed(self, told: Mapping[str, Tensor]) -> Float[Tensor, "entity dim"]:
         """Entities as they enter the first layer."""
@@ -271,15 +271,14 @@ def luke_of(model: Any) -> Luke:
     return found
 
 
-def _told(knowledge: Mapping[str, Any]) -> Mapping[str, Tensor] | None:
-    """The entities of a batch, however they came."""
+def _told(knowledge: Mapping[str, Any]) -> tuple[Mapping[str, Tensor] | None, Bool[Tensor, "text entity"] | None]:
+    """The entities of a batch, however they came; and where they are, if it was filled up."""
     if ENTITIES in knowledge:
-        found: Mapping[str, Tensor] = knowledge[ENTITIES]
-        return found
+        return knowledge[ENTITIES], None
     ids, mask, places, types = (knowledge.get(name) for name in PADDED)
     if ids is None:
-        return None
+        return None, None
     there = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
     told = {"text_of": there.nonzero()[:, 0], "ids": ids[there]}
     told["places"] = torch.full((len(told["ids"]), 1), -1, device=ids.device) if places is None else places[there]
-    return told if types is None else told | {"types": types[there]}
+    return (told if types is None else told | {"types": types[there]}), there

@@ -30,6 +30,7 @@ from transformers.models.luke.modeling_luke import (
     EntitySpanClassificationOutput,
     LukeMaskedLMOutput,
 )
+from transformers.utils.generic import can_return_tuple
 
 from wellread.errors import UsageError
 from wellread.models.luke import luke_of
@@ -50,6 +51,7 @@ class _Masked:
         if self.config.pooler and getattr(encoder, "pooler", None) is None:
             encoder.pooler = BertPooler(config)  # type: ignore[no-untyped-call]  # nobody asks it, but it goes where the checkpoint goes
 
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -85,7 +87,8 @@ def _score(
     """Scores of all positions; with labels, of those that have one, and the loss."""
     if labels is None:
         return head(states), None
-    asked = labels.to(states.device) != _UNASKED
+    labels = labels.to(states.device)
+    asked = labels != _UNASKED
     scores = head(states[asked])
     return scores, cross_entropy(scores, labels[asked]) if len(scores) else scores.sum()
 
@@ -106,6 +109,7 @@ class _Entities:
         self.classifier = nn.Linear(parts * config.hidden_size, labels, bias=self.reads != "pair")
         self.post_init()  # type: ignore[attr-defined]
 
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor | None = None,

@@ -259,6 +259,18 @@ def test_transformers_cuts_texts_for_a_converted_model_as_we_do(family: str, tmp
     assert load(tmp_path / "theirs").config.model_type == f"infused-{'xlm-' if family[0] == 'X' else ''}roberta"
 
 
+def test_a_vocabulary_in_the_settings_of_a_tokenizer_becomes_a_file(tmp_path: Path) -> None:
+    lukes.save(lukes.build(), tmp_path / "theirs")
+    byte_pairs().save_pretrained(tmp_path / "theirs")
+    assert not (tmp_path / "theirs" / "entity_vocab.json").exists()
+    for one, other in (("theirs", "ours"), ("ours", "back")):
+        convert_luke(tmp_path / one, tmp_path / other)
+        assert json.loads((tmp_path / other / "entity_vocab.json").read_text())["Los Angeles"] == 5
+        assert "entity_vocab" not in json.loads((tmp_path / other / "tokenizer_config.json").read_text())
+    again = AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert again("Los Angeles", entities=["Los Angeles"], entity_spans=[(0, 11)])["entity_ids"] == [5]
+
+
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()

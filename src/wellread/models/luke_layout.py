@@ -31,7 +31,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from wellread.errors import InputError, UsageError
 from wellread.files import read_text
-from wellread.knowledge.vocabulary import MASK, MASK2, EntityVocabulary
+from wellread.knowledge.vocabulary import FILE, IN_SETTINGS, MASK, MASK2, SETTINGS, EntityVocabulary
 from wellread.models.conversion import new_folder, refuse_full
 from wellread.models.luke import luke_of
 from wellread.models.luke_heads import HEADS
@@ -76,7 +76,7 @@ _FIELDS = (
     "attention_probs_dropout_prob max_position_embeddings type_vocab_size initializer_range layer_norm_eps "
     "classifier_dropout pad_token_id bos_token_id eos_token_id id2label label2id problem_type"
 ).split()
-_AUTHORS, _TOKENIZER = "metadata.json", "tokenizer_config.json"
+_AUTHORS = "metadata.json"
 _BESIDE = ("*.json", "*.txt", "*.model", "entity_vocab.*")
 """What goes with the weights: tokenizers and the entity vocabulary."""
 _TOKENIZERS = {"bert": "PreTrainedTokenizerFast", "roberta": "LukeTokenizer", "xlm-roberta": "MLukeTokenizer"}
@@ -157,7 +157,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"{folder} has a model of the kind {kind!r}; give the folder of a LUKE, ours or Hugging Face's"
         )
-    tokenizer = folder / _TOKENIZER
+    tokenizer = folder / SETTINGS
     if "tokenizer_class" not in told and tokenizer.is_file():
         told["tokenizer_class"] = json.loads(read_text(tokenizer)).get("tokenizer_class")
     return cast(dict[str, Any], told)
@@ -353,14 +353,22 @@ def _copy_beside(source: Path, to: Path) -> None:
         weighty = file.name.endswith(".index.json") or file.name == _AUTHORS
         if file.is_file() and not weighty and not (to / file.name).exists():
             shutil.copyfile(file, to / file.name)
-    if not (to / "entity_vocab.json").exists() and any(source.glob("entity_vocab.*")):
-        EntityVocabulary.load(source).save(to)
+    if not (to / FILE).exists() and (vocabulary := EntityVocabulary.find(source)) is not None:
+        vocabulary.save(to)
+    if (to / SETTINGS).is_file():  # what it may tell of entities would be believed before the file
+        told = json.loads(read_text(to / SETTINGS))
+        if told.pop(IN_SETTINGS, None) is not None:
+            _write_settings(to, told)
+
+
+def _write_settings(folder: Path, told: Mapping[str, Any]) -> None:
+    (folder / SETTINGS).write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _name_tokenizer(folder: Path, config: PreTrainedConfig) -> None:
     """Say whose tokenizer.json this is, where nobody has: BERT's pieces need their special ones told."""
     file = folder / "tokenizer.json"
-    if not file.is_file() or (folder / _TOKENIZER).exists():
+    if not file.is_file() or (folder / SETTINGS).exists():
         return
     kind = str(config.model_type).removeprefix("infused-")
     told: dict[str, Any] = {"tokenizer_class": _TOKENIZERS[kind]}
@@ -369,4 +377,4 @@ def _name_tokenizer(folder: Path, config: PreTrainedConfig) -> None:
         told |= {name: piece for name, piece in _SPECIAL.items() if piece in known}
         told["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
         told["model_max_length"] = int(cast(Any, config).max_position_embeddings)
-    (folder / _TOKENIZER).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    _write_settings(folder, told)

@@ -74,7 +74,8 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
         made, ctx.gradients = ctx.gradients, None  # in place: nobody else has them, and the table's is large
         if made is None:  # a second time, through a graph that was retained
-            _, made = _learn(*ctx.saved_tensors, ctx.block, ctx.needs_input_grad[:3])
+            states, table, bias, gold = ctx.saved_tensors
+            _, made = _learn(states, table, bias, gold, ctx.block, ctx.needs_input_grad[:3])
         return *(None if part is None else part.mul_(above.to(part.dtype)) for part in made), None, None
 
 

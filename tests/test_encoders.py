@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
+from tests import lukes
 from tests.tiny import tokenizer, write_encoder
 from wellread import assets
 from wellread.errors import AssetError, InputError
@@ -20,6 +21,7 @@ from wellread.nn.encoders import (
     load_tokenizer,
     merge_adapters,
     positions_of,
+    width_of,
 )
 from wellread.nn.infusion import infuse
 from wellread.nn.packing import Packing, encode
@@ -152,6 +154,13 @@ def test_a_broken_encoder_is_refused_by_name(copied, what, message):
     spoil(what, copied)
     with pytest.raises(InputError, match=message):
         load_encoder(str(copied))
+
+
+def test_a_luke_of_others_is_to_be_converted_first(tmp_path):
+    folder = str(lukes.save(lukes.build(), tmp_path))
+    for ask in (load_encoder, width_of, positions_of):
+        with pytest.raises(InputError, match="convert it first: wellread convert luke"):
+            ask(folder)
 
 
 def test_a_broken_tokenizer_is_refused_by_name(copied):

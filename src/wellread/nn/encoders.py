@@ -98,9 +98,14 @@ def load_encoder(name: str) -> PreTrainedModel:
 def _know_kind(folder: Path) -> None:
     """Tell transformers of infused encoders where there is one; it takes a second, which plain ones need not wait."""
     try:
-        infused = "infusions" in json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError, TypeError):
+        told = json.loads((folder / "config.json").read_bytes())
+        infused, kind = "infusions" in told, told.get("model_type")
+    except (OSError, ValueError, TypeError, AttributeError):
         return  # transformers says what is wrong
+    if kind == "luke":  # whose attention cannot be replaced
+        raise InputError(
+            f"{folder} is a LUKE of Hugging Face's layout; convert it first: wellread convert luke {folder} --to NEW"
+        )
     if infused:
         import wellread.nn.infusion  # noqa: F401
 

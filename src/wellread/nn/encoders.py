@@ -25,6 +25,7 @@ from transformers.utils import logging
 
 from wellread import assets
 from wellread.errors import AssetError, InputError
+from wellread.mentions.pieces import with_one_type
 from wellread.nn.packing import pack
 
 
@@ -153,9 +154,19 @@ def load_tokenizer(name: str) -> Tokenizer:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{folder} has no fast tokenizer; add its tokenizer.json") from error
+    tokenizer = with_one_type(tokenizer) if _types_of(folder) == 1 else tokenizer
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def _types_of(folder: Path) -> int | None:
+    """The types of pieces that an encoder has, if its configuration says."""
+    try:
+        told = json.loads((folder / "config.json").read_bytes()).get("type_vocab_size")
+    except (OSError, ValueError, AttributeError):
+        return None  # whoever loads the encoder says what is wrong
+    return told if isinstance(told, int) else None
 
 
 def digest_of(name: str) -> str:

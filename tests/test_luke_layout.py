@@ -217,8 +217,13 @@ def test_convert_goes_there_and_back_with_tokenizer_and_vocabulary(tmp_path: Pat
     lukes.save(theirs, tmp_path / "theirs")
     EntityVocabulary.of_ids(f"Q{number}" for number in range(7)).save(tmp_path / "theirs")
     (tmp_path / "theirs" / "tokenizer_config.json").write_text('{"tokenizer_class": "LukeTokenizer"}')
-    for one, other, says in (("theirs", "ours", "load"), ("ours", "back", "AutoModel")):
-        done = CliRunner().invoke(command, ["luke", str(tmp_path / one), "--to", str(tmp_path / other)])
+    for one, other, says, *layout in (
+        ("theirs", "ours", "load"),
+        ("ours", "back", "AutoModel"),
+        ("ours", "again", "AutoModel", "--layout", "hf"),
+        ("back", "last", "load", "--layout", "wellread"),
+    ):
+        done = CliRunner().invoke(command, ["luke", str(tmp_path / one), "--to", str(tmp_path / other), *layout])
         assert done.exit_code == 0, done.output
         assert says in done.output
         assert (tmp_path / other / "tokenizer_config.json").exists()
@@ -227,6 +232,16 @@ def test_convert_goes_there_and_back_with_tokenizer_and_vocabulary(tmp_path: Pat
     back = type(theirs).from_pretrained(tmp_path / "back").state_dict()
     assert all(torch.equal(back[name], weight) for name, weight in theirs.state_dict().items())
     assert isinstance(AutoModel.from_pretrained(tmp_path / "back"), transformers.LukeModel)
+
+
+def test_a_layout_that_it_has_already_is_refused(tmp_path: Path) -> None:
+    lukes.save(lukes.build(), tmp_path / "theirs")
+    with pytest.raises(UsageError, match="has the layout hf already; copy it, or convert it to the layout wellread"):
+        convert_luke(tmp_path / "theirs", tmp_path / "new", "hf")
+    assert convert_luke(tmp_path / "theirs", tmp_path / "ours", "wellread") == "wellread"
+    with pytest.raises(UsageError, match="has the layout wellread already; copy it, or convert it to the layout hf"):
+        convert_luke(tmp_path / "ours", tmp_path / "new", "wellread")
+    assert not (tmp_path / "new").exists()
 
 
 def pieces_of(family: str) -> Tokenizer:

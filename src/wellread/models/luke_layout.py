@@ -19,7 +19,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from safetensors import SafetensorError
@@ -39,6 +39,7 @@ from wellread.nn.checkpoint import IDLE, Weights, read_weights, rename_weights, 
 from wellread.nn.encoders import silence
 from wellread.nn.infusion import base_of, infused_class
 
+Layout = Literal["hf", "wellread"]
 _LUKE = "infusions.0."
 ENCODER = {
     "entity_embeddings.entity_embeddings.": f"{_LUKE}table.",
@@ -121,11 +122,14 @@ def to_hf(model: PreTrainedModel, folder: str | Path) -> None:
         save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
 
 
-def convert_luke(source: str | Path, to: str | Path) -> str:
-    """Write a LUKE of others as one of ours to a new folder, or one of ours as transformers has it; say which."""
+def convert_luke(source: str | Path, to: str | Path, layout: Layout | None = None) -> Layout:
+    """Write a LUKE to a new folder in the other layout, ours ("wellread") or transformers' ("hf"); say which it is."""
     source, to = Path(source), Path(to)
     refuse_full(to)
     ours = _is_ours(_read_config(source))
+    made: Layout = "hf" if ours else "wellread"
+    if layout is not None and layout != made:
+        raise UsageError(f"{source} has the layout {layout} already; copy it, or convert it to the layout {made}")
     model = load(source)
     with new_folder(to) as part:
         if ours:
@@ -139,7 +143,7 @@ def convert_luke(source: str | Path, to: str | Path) -> str:
             with silence():
                 model.save_pretrained(part)
             _copy_beside(source, part)
-    return "transformers" if ours else "wellread"
+    return made
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -22,7 +22,9 @@ from wellread.errors import InputError, UsageError
 from wellread.knowledge.vocabulary import EntityVocabulary
 from wellread.models.kam import KamConfig
 from wellread.models.luke import LukeConfig, luke_of
+from wellread.models.luke_heads import HEADS
 from wellread.models.luke_layout import convert_luke, from_hf, load, to_hf
+from wellread.nn.encoders import silence
 from wellread.nn.infusion import infuse
 
 EVERY = (3, 2, 2, 2)
@@ -76,6 +78,29 @@ def test_losses_and_their_gradients_are_those_of_transformers(head: str, tmp_pat
     torch.testing.assert_close(luke.wide.weight.grad, table.entity_embedding_dense.weight.grad, atol=1e-5, rtol=1e-4)
     mine, wanted = (model.get_input_embeddings().weight.grad for model in (ours, theirs))
     torch.testing.assert_close(mine, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("head", lukes.HEADS[1:5])
+def test_heads_of_entities_are_loaded_from_either_layout_by_their_class(head: str, tmp_path: Path) -> None:
+    theirs = lukes.build(head)
+    made = HEADS[head]["roberta"]
+    ours = made.from_pretrained(lukes.save(theirs, tmp_path / "theirs")).eval()
+    compare(ours, theirs, head)
+    compare(made.from_pretrained(str(lukes.save(ours, tmp_path / "ours"))).eval(), theirs, head)
+    with pytest.raises(UsageError, match="leave other arguments out, or convert it first"):
+        made.from_pretrained(tmp_path / "theirs", num_labels=9)
+
+
+def test_a_head_that_a_folder_has_not_is_not_made_up(tmp_path: Path) -> None:
+    lukes.save(lukes.build(), tmp_path)
+    made = HEADS["ForEntityClassification"]["roberta"]
+    with pytest.raises(InputError, match=r"lacks weights of its model: classifier.*to learn a new head, convert it"):
+        made.from_pretrained(tmp_path)
+    convert_luke(tmp_path, tmp_path / "ours")
+    with silence():
+        fresh = made.from_pretrained(tmp_path / "ours", num_labels=9)
+    assert fresh(**lukes.batch("ForEntityClassification", EVERY)).logits.shape == (4, 9)
+    assert torch.equal(luke_of(fresh).table.weight, luke_of(load(tmp_path)).table.weight)
 
 
 def test_hidden_words_and_entities_are_scored_where_they_are_asked(tmp_path: Path) -> None:

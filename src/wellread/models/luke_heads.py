@@ -10,6 +10,9 @@ nothing of their own: `AutoModelForSequenceClassification` and its kin know them
 - ForEntityPairClassification: the first two.
 - ForEntitySpanClassification: every entity, with the first and the last piece of its span.
 
+`from_pretrained` takes folders of ours and of Hugging Face's LUKE; `luke_layout.load` takes the head that a folder was
+saved with.
+
 Unlike theirs: where labels are given, hidden words and entities are scored where there is a label, nowhere else, and a
 batch without any has a loss of zero (theirs: not a number).
 """
@@ -40,7 +43,25 @@ _UNASKED = -100
 """The label of what is not to be told."""
 
 
-class _Masked:
+class _OfEither:
+    """Loaded from a folder of ours, or from one of Hugging Face's LUKE as it is."""
+
+    @classmethod
+    def from_pretrained(cls, name: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' own."""
+        from wellread.models.luke_layout import is_hf, read_hf
+
+        if name is None or not is_hf(name):
+            return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
+        if args or kwargs.keys() - {"local_files_only"}:
+            raise UsageError(
+                f"{name} is a LUKE of Hugging Face's layout, which is loaded as it is; leave other arguments out, or "
+                f"convert it first: wellread convert luke {name} --to NEW"
+            )
+        return read_hf(name, cast(type[PreTrainedModel], cls))
+
+
+class _Masked(_OfEither):
     """Words and entities that are hidden; mixed into a head for words."""
 
     config: Any
@@ -93,7 +114,7 @@ def _score(
     return scores, cross_entropy(scores, labels[asked]) if len(scores) else scores.sum()
 
 
-class _Entities:
+class _Entities(_OfEither):
     """What a linear layer makes of the states of entities; mixed into an encoder of one family."""
 
     reads: ClassVar[Literal["entity", "pair", "span"]]

@@ -90,16 +90,37 @@ def from_hf(folder: str | Path, head: str | None = None) -> PreTrainedModel:
 
     `head` is "Model", "ForMaskedLM", "ForEntitySpanClassification" and so on.
     """
-    folder = Path(folder)
-    told = _read_config(folder)
+    told, weights = _read_config(Path(folder)), _read_encoder(Path(folder))
+    if head is None:
+        head = str((told.get("architectures") or [""])[0]).removeprefix("Luke") or _guess(weights)
+    family = "xlm-roberta" if told.get("tokenizer_class") == "MLukeTokenizer" else "roberta"
+    return _make(_class_of(family, head), told, weights, Path(folder))
+
+
+def read_hf(folder: str | Path, made: type[PreTrainedModel]) -> PreTrainedModel:
+    """The same as a model of this class."""
+    return _make(made, _read_config(Path(folder)), _read_encoder(Path(folder)), Path(folder))
+
+
+def is_hf(folder: str | Path) -> bool:
+    """Whether a folder has a LUKE of Hugging Face's layout."""
+    try:
+        return json.loads((Path(folder) / "config.json").read_bytes())["model_type"] == "luke"
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _read_encoder(folder: Path) -> Weights:
+    """The weights of a folder; those of the encoder without what they begin with under a head."""
     weights = {name.removeprefix("luke."): weight for name, weight in _read_weights(folder).items()}
     weights = {name: weight for name, weight in weights.items() if not name.endswith(IDLE)}
     if "entity_embeddings.entity_embeddings.weight" not in weights:
         raise InputError(f"{folder} has weights, but no embeddings of entities; give the folder of a LUKE")
-    if head is None:
-        head = str((told.get("architectures") or [""])[0]).removeprefix("Luke") or _guess(weights)
-    family = "xlm-roberta" if told.get("tokenizer_class") == "MLukeTokenizer" else "roberta"
-    made = _class_of(family, head)
+    return weights
+
+
+def _make(made: type[PreTrainedModel], told: dict[str, Any], weights: Weights, folder: Path) -> PreTrainedModel:
+    head = _head_in(made.__name__)
     _complete(weights, told, folder)
     config = _our_config(told, weights, made, head)
     return _build(made, config, _rename(weights, made, head), folder)
@@ -284,7 +305,10 @@ def _build(made: type[PreTrainedModel], config: PreTrainedConfig, weights: Weigh
         raise InputError(f"{folder} has weights of another size than it says; {refusal}") from error
     model, report = loaded
     if missing := sorted(name for name in report["missing_keys"] if "pooler" not in name):
-        raise InputError(f"{folder} lacks weights of its model: {some(missing)}; {refusal}")
+        raise InputError(
+            f"{folder} lacks weights of its model: {some(missing)}; {refusal}; to learn a new head, convert it first: "
+            "wellread convert luke"
+        )
     return cast(PreTrainedModel, model)
 
 

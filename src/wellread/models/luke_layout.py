@@ -105,7 +105,7 @@ def read_hf(folder: str | Path, made: type[PreTrainedModel]) -> PreTrainedModel:
 def is_hf(folder: str | Path) -> bool:
     """Whether a folder has a LUKE of Hugging Face's layout."""
     try:
-        return json.loads((Path(folder) / "config.json").read_bytes())["model_type"] == "luke"
+        return bool(json.loads((Path(folder) / "config.json").read_bytes())["model_type"] == "luke")
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

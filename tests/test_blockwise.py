@@ -37,6 +37,18 @@ def test_a_table_that_is_used_twice_gets_both_gradients():
     assert torch.allclose(*found, atol=1e-6)
 
 
+def test_a_graph_that_is_retained_gives_the_same_gradients_again():
+    states, table, bias, gold = parts()
+    weights = [part.clone().requires_grad_() for part in (states, table, bias)]
+    loss = cross_entropy_over_rows(*weights, gold, block=100)
+    once = torch.autograd.grad(loss, weights, retain_graph=True)
+    twice = torch.autograd.grad(2 * loss, weights)
+    for one, other in zip(once, twice, strict=True):
+        assert torch.allclose(2 * one, other)
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
 def test_what_is_frozen_gets_no_gradient():
     states, table, bias, gold = parts()
     bias.requires_grad_()

@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
+from tests import lukes
+from tests.test_marked import xlm as sentence_pieces
 from tests.tiny import tokenizer, write_encoder
 from wellread import assets
 from wellread.errors import AssetError, InputError
@@ -20,6 +22,7 @@ from wellread.nn.encoders import (
     load_tokenizer,
     merge_adapters,
     positions_of,
+    width_of,
 )
 from wellread.nn.infusion import infuse
 from wellread.nn.packing import Packing, encode
@@ -152,6 +155,24 @@ def test_a_broken_encoder_is_refused_by_name(copied, what, message):
     spoil(what, copied)
     with pytest.raises(InputError, match=message):
         load_encoder(str(copied))
+
+
+def test_a_luke_of_others_is_to_be_converted_first(tmp_path):
+    folder = str(lukes.save(lukes.build(), tmp_path))
+    for ask in (load_encoder, width_of, positions_of):
+        with pytest.raises(InputError, match="convert it first: wellread convert luke"):
+            ask(folder)
+
+
+@pytest.mark.parametrize(("types", "wanted"), [(1, {0}), (2, {0, 1})])
+def test_an_encoder_of_one_type_is_told_of_no_other(tmp_path, types, wanted):
+    """mLUKE's tokenizer counts the second text as of another type, which its encoder has not."""
+    theirs = sentence_pieces()
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"type_vocab_size": types}))
+    code = load_tokenizer(str(tmp_path)).encode("Los Angeles", "in Los")
+    assert set(code.type_ids) == wanted
+    assert code.ids == theirs("Los Angeles", "in Los")["input_ids"]
 
 
 def test_a_broken_tokenizer_is_refused_by_name(copied):

@@ -108,11 +108,12 @@ def test_a_file_of_cloze_questions_leads_to_predictions(encoder, tmp_path):
 # LUKE by recipe
 
 
-def luke_folder(folder, encoder, *, entities=("one", "two")):
+def luke_folder(folder, encoder, *, entities=("one", "two"), **options):
     """An encoder that has learned to take entities, with a vocabulary whose special rows lie in another order."""
     names = ("[MASK]", "[UNK]", *entities, "[PAD]", "[MASK2]")
     vocabulary = EntityVocabulary({name: row for row, name in enumerate(names)})
-    model = infuse(load_encoder(encoder), [LukeConfig(entities=len(vocabulary), dim=6, aware=False, predicts=True)])
+    config = LukeConfig(entities=len(vocabulary), dim=6, aware=False, predicts=True, **options)
+    model = infuse(load_encoder(encoder), [config])
     torch.manual_seed(5)
     with torch.no_grad():
         for weight in luke_of(model).parameters():
@@ -140,6 +141,19 @@ def test_what_luke_has_learned_is_kept_with_the_special_rows_alone(encoder, tmp_
     (tmp_path / "luke" / "entity_vocab.json").unlink()
     with pytest.raises(UsageError, match=r"knows entities, but not which: its entity_vocab.json is missing"):
         build_learner(made, None)
+
+
+@pytest.mark.parametrize("start", ["plain", "luke"])
+def test_how_many_pieces_of_a_mention_count_is_for_the_recipe_to_say(start, encoder, tmp_path):
+    (tmp_path / "train").write_text("\n".join(SAID))
+    name = encoder if start == "plain" else luke_folder(tmp_path / "luke", encoder, longest=20)[0]
+    for luke, longest in ((LukeOptions(), 30 if start == "plain" else 20), (LukeOptions(longest=16), 16)):
+        made = recipe("ner", tmp_path / "train", name, schedule=SCHEDULE, infusion="luke", luke=luke)
+        learner, _ = build_learner(made, None)
+        found = luke_of(learner.model.encoder)
+        assert found.config.longest == longest
+        places, _ = found._places({"spans": torch.tensor([[1, 40]])})
+        assert len(places) == longest
 
 
 @pytest.mark.parametrize("start", ["plain", "luke"])
@@ -191,6 +205,8 @@ def test_settings_of_luke_that_do_not_fit_are_refused(encoder, tmp_path):
         LukeOptions(kb="vital", given="links.jsonl")
     with pytest.raises(UsageError, match=r"luke\.most is 0"):
         LukeOptions(most=0)
+    with pytest.raises(UsageError, match=r"luke\.longest is 0"):
+        LukeOptions(longest=0)
     with pytest.raises(UsageError, match=r"ner asks about mentions by entities of its own; leave luke\.kb"):
         recipe("ner", tmp_path / "train", encoder, infusion="luke", luke=LukeOptions(kb="vital"))
     assert not recipe("ner", tmp_path / "train", encoder, luke=LukeOptions(kb="vital")).infusions

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModel
+from transformers import AutoModel, BertConfig
 
-from tests.infused import batch, build, draw_maps
+from tests.asking import SEGMENTER, TOKENIZER, tiny_encoder
+from tests.infused import batch, build, draw_maps, shake
 from tests.offered import DIM, LENGTHS, RAW, config, make, offers, table
+from tests.pretraining import write_names
 from wellread.errors import UsageError
+from wellread.kb.store import KnowledgeBase
+from wellread.knowledge.offers import OfferLender
 from wellread.models.kam import KamConfig
+from wellread.models.knowbert import KnowBert
 from wellread.nn.encoders import silence
 from wellread.nn.infusion import infuse
 from wellread.nn.packing import Packing
+from wellread.tasks.masking import hide
 
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
 BOTH = (config(kb="names", mode="margin", layer=0), config(kb="wordnet", layer=2, kinds=3))
@@ -72,17 +80,28 @@ def test_padding_candidates_and_their_priors_have_no_say() -> None:
         assert bool((scores[:, 6:] == float("-inf")).all())
 
 
-def test_what_stands_for_a_masked_mention_tells_nothing_of_it() -> None:
-    """All that could leak are its candidates: with MASK in their place, whatever they were, all is the same."""
-    model = make(config(dropout=0.0)).double()
-    states = []
-    for candidates in ((3, 4, 5), (9, 1, 14)):
-        masked = offers()
-        masked["entities"][0, :3] = torch.tensor(candidates)
-        masked["entities"][0, :3] = torch.where(masked["entities"][0, :3] >= 0, -2, -1)
-        states.append(read(model, offers={"wordnet": masked}).states)
-    assert torch.equal(*states)
-    assert not torch.allclose(states[0], read(model, offers={"wordnet": offers()}).states)
+def test_what_is_lent_for_a_hidden_word_tells_nothing_of_it(tmp_path: Path) -> None:
+    """Two texts that differ in the hidden word alone are the same to the model; of words that are not hidden, not."""
+    vectors = write_names(tmp_path)
+    model = infuse(tiny_encoder(), [config(kb="names", raw=vectors.rows.shape[1], dropout=0.0)]).eval()
+    shake(model.infusions[0], 0.4)
+    with KnowledgeBase.open(tmp_path / "names.kb") as kb:
+        model.infusions[0].take_of(kb, vectors)
+        lender = OfferLender([("names", kb, vectors)])
+        states: dict[str, list[Tensor]] = {"hidden": [], "plain": []}
+        for word in ("brno", "paris"):  # which has two meanings, the other has one
+            cut = SEGMENTER.cut(f"the mayor of {word} was born in avon")
+            place = np.flatnonzero(cut.word_of == cut.words.index(word))
+            ids = cut.ids.copy()
+            ids[place] = TOKENIZER.token_to_id("[MASK]")
+            for name, one in (("hidden", hide(cut, ids, place)), ("plain", dataclasses.replace(cut, ids=ids))):
+                told = {name: torch.from_numpy(part) for name, part in lender.told([one])["offers"]["names"].items()}
+                assert len(told["spans"]) == 2
+                read = model.read(torch.from_numpy(one.ids), Packing.of([len(one)]), offers={"names": told})
+                states[name].append(read.states)
+    torch.testing.assert_close(*states["hidden"], atol=1e-6, rtol=1e-6)
+    assert not torch.allclose(*states["plain"], atol=1e-3)
+    assert not torch.allclose(states["hidden"][0], states["plain"][0], atol=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["softmax", "margin"])
@@ -160,6 +179,26 @@ def test_the_first_w2_is_the_pseudo_inverse_of_w1() -> None:
     states = torch.randn(5, DIM, dtype=torch.float64)
     again = first(back(states))  # as wide as the encoder here, so nothing is lost
     torch.testing.assert_close(again, states)
+
+
+@pytest.mark.parametrize("learned", [False, True], ids=["at the start", "after the first stage"])
+def test_from_the_papers_fewer_numbers_w1_brings_back_what_w2_made_of_them(learned: bool) -> None:
+    """200 of 768: W1 W2 = 1, and of all such W2 it is the one of least weights, a few times those of W1."""
+    torch.manual_seed(0)
+    kar = KnowBert(config(dim=200), BertConfig(hidden_size=768, num_hidden_layers=12))
+    if learned:
+        shake(kar.linker.narrow, 0.02)
+        kar.invert()
+    kar.double()
+    first, back = kar.linker.narrow, kar.back
+    narrow, wide = first.weight.detach(), back.weight.detach()
+    assert (narrow.shape, wide.shape) == ((200, 768), (768, 200))
+    torch.testing.assert_close(narrow @ wide, torch.eye(200, dtype=torch.float64), atol=1e-5, rtol=0)
+    both = wide @ narrow
+    torch.testing.assert_close(both, both.T, atol=1e-5, rtol=0)  # nothing of W2 is outside of what W1 reads
+    assert 1 < float(wide.std() / narrow.std()) < 5
+    states = torch.randn(5, 200, dtype=torch.float64)
+    torch.testing.assert_close(first(back(states)), states, atol=1e-4, rtol=1e-4)
 
 
 def test_a_start_at_zero_leaves_the_encoder_as_it_is() -> None:

@@ -1,13 +1,15 @@
 """Linking with a model that guesses entities: what candidates are given, in which order, and what is left to names."""
 
 import math
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
+from tests import lukes
 from tests.tiny import ENTITIES, PEOPLE, tokenizer, write_kb
-from wellread.errors import UsageError
+from wellread.errors import InputError, UsageError
 from wellread.kb.records import Entity
 from wellread.knowledge.vocabulary import EntityVocabulary
 from wellread.linker import Linker
@@ -239,6 +241,19 @@ def test_what_it_has_learned_tells_meanings_apart(kb, encoder):
         for document in reader.link_many([text for text, _ in asked])
     ]
     assert found == [id for _, id in asked]
+
+
+def test_a_luke_that_cannot_link_yet_is_told_what_it_lacks(kb, folder, tmp_path):
+    for theirs in (tmp_path / "theirs", tmp_path / "run" / "model"):
+        lukes.save(lukes.build("ForMaskedLM"), theirs)
+        EntityVocabulary.of_ids(f"Q{number}" for number in range(7)).save(theirs)
+    for name in ("theirs", "run"):
+        with pytest.raises(InputError, match=r"convert it first: wellread convert luke .* --to NEW"):
+            Linker.load(kb, tmp_path / name)
+    copied = shutil.copytree(folder, tmp_path / "copied")
+    (copied / "entity_vocab.json").unlink()
+    with pytest.raises(InputError, match=r"has a LUKE, but no entity_vocab\.json"):
+        Linker.load(kb, copied)
 
 
 def test_what_is_no_such_model_is_refused(kb, folder, encoder):

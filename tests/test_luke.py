@@ -314,17 +314,36 @@ def test_with_knowbert_what_it_says_of_words_reaches_entities() -> None:
     assert not torch.allclose(found.entity_last_hidden_state, wanted.entity_last_hidden_state)
 
 
+def spans(number: int, span: list[int]) -> dict[str, Tensor]:
+    changed = ENTITIES["spans"].clone()
+    changed[number] = torch.tensor(span)
+    return {"spans": changed}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"text_of": torch.tensor([0, 2, 0, 3, 3])}, "sort them by text_of"),
         ({"text_of": torch.tensor([0, 0, 2, 3, 5])}, "an entity is in text 5, but the batch has 5 texts"),
+        ({"text_of": torch.tensor([-1, 0, 2, 3, 3])}, "an entity is in text -1, but the batch has 5 texts"),
         ({"ids": torch.tensor([0, 0, 2, 3, 20])}, "entity 20 is not one of the 20 rows"),
+        ({"ids": torch.tensor([0, 0, -1, 3, 19])}, "entity -1 is not one of the 20 rows"),
         ({"ids": torch.tensor([0, 0, 2])}, "give each an id"),
-        ({"spans": torch.tensor([[0, 1]])}, "1 mentions are told of 5 entities"),
-        ({"spans": torch.full((5, 2), 40)}, "lies at piece 40, but the encoder has 40 positions"),
+        ({"spans": torch.tensor([[0, 1]])}, r"mentions of 5 entities are told as \(1, 2\)"),
+        ({"spans": torch.zeros(5, 3).long()}, r"mentions of 5 entities are told as \(5, 3\)"),
+        (spans(3, [40, 40]), r"entity 3 of the batch lies at \[40, 40\] in a text of 7 pieces"),
+        (spans(1, [4, 5]), r"entity 1 of the batch lies at \[4, 5\] in a text of 5 pieces"),  # others have a piece 5
+        (spans(2, [5, 3]), r"entity 2 of the batch lies at \[5, 3\] in a text of 7 pieces"),
+        (spans(2, [2, -1]), r"entity 2 of the batch lies at \[2, -1\]"),
+        (spans(2, [-1, 2]), r"entity 2 of the batch lies at \[-1, 2\]"),
+        (
+            {"places": torch.tensor([[1, -1], [5, -1], [1, -1], [1, 2], [6, -1]])},
+            r"entity 1 of the batch lies at \[5, ",
+        ),
+        ({"types": torch.tensor([0, 1, 9, 0, 0])}, "has the type 9, but the encoder has 2 types"),
+        ({"types": torch.tensor([0, -1, 1, 0, 0])}, "has the type -1, but the encoder has 2 types"),
+        ({"types": torch.tensor([0])}, "1 types are told of 5 entities"),
     ],
-    ids=["order", "text", "id", "ids", "spans", "place"],
 )
 def test_what_cannot_be_is_refused(change: dict[str, Tensor], message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -10,15 +10,21 @@ import torch
 import transformers
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel
+from tokenizers import Tokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from tests import infused, lukes
+from tests.asking import TOKENIZER
+from tests.test_marked import roberta as byte_pairs
+from tests.test_marked import xlm as sentence_pieces
 from wellread.cli.convert import command
 from wellread.errors import InputError, UsageError
 from wellread.knowledge.vocabulary import EntityVocabulary
 from wellread.models.kam import KamConfig
 from wellread.models.luke import LukeConfig, luke_of
+from wellread.models.luke_heads import HEADS
 from wellread.models.luke_layout import convert_luke, from_hf, load, to_hf
+from wellread.nn.encoders import silence
 from wellread.nn.infusion import infuse
 
 EVERY = (3, 2, 2, 2)
@@ -74,6 +80,29 @@ def test_losses_and_their_gradients_are_those_of_transformers(head: str, tmp_pat
     torch.testing.assert_close(mine, wanted, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("head", lukes.HEADS[1:5])
+def test_heads_of_entities_are_loaded_from_either_layout_by_their_class(head: str, tmp_path: Path) -> None:
+    theirs = lukes.build(head)
+    made = HEADS[head]["roberta"]
+    ours = made.from_pretrained(lukes.save(theirs, tmp_path / "theirs")).eval()
+    compare(ours, theirs, head)
+    compare(made.from_pretrained(str(lukes.save(ours, tmp_path / "ours"))).eval(), theirs, head)
+    with pytest.raises(UsageError, match="leave other arguments out, or convert it first"):
+        made.from_pretrained(tmp_path / "theirs", num_labels=9)
+
+
+def test_a_head_that_a_folder_has_not_is_not_made_up(tmp_path: Path) -> None:
+    lukes.save(lukes.build(), tmp_path)
+    made = HEADS["ForEntityClassification"]["roberta"]
+    with pytest.raises(InputError, match=r"lacks weights of its model: classifier.*to learn a new head, convert it"):
+        made.from_pretrained(tmp_path)
+    convert_luke(tmp_path, tmp_path / "ours")
+    with silence():
+        fresh = made.from_pretrained(tmp_path / "ours", num_labels=9)
+    assert fresh(**lukes.batch("ForEntityClassification", EVERY)).logits.shape == (4, 9)
+    assert torch.equal(luke_of(fresh).table.weight, luke_of(load(tmp_path)).table.weight)
+
+
 def test_hidden_words_and_entities_are_scored_where_they_are_asked(tmp_path: Path) -> None:
     theirs = lukes.build("ForMaskedLM")
     ours = from_hf(lukes.save(theirs, tmp_path)).eval()
@@ -87,6 +116,41 @@ def test_hidden_words_and_entities_are_scored_where_they_are_asked(tmp_path: Pat
     torch.testing.assert_close(found.entity_logits, wanted.entity_logits[asked], atol=1e-5, rtol=1e-5)
     nothing = {name: torch.full_like(part, -100) for name, part in labels.items()}
     assert ours(**given, **nothing).loss == 0
+
+
+@pytest.mark.parametrize("labelled", [False, True], ids=["plain", "with labels"])
+@pytest.mark.parametrize("head", lukes.HEADS)
+def test_outputs_as_tuples_are_those_of_transformers(head: str, labelled: bool, tmp_path: Path) -> None:
+    theirs = lukes.build(head)
+    ours = from_hf(lukes.save(theirs, tmp_path)).eval()
+    given = lukes.batch(head, EVERY)
+    if labelled and head != "Model":
+        given |= lukes.labels(head, given)
+    wanted = theirs(**given)
+    found = ours(**given, return_dict=False)
+    assert isinstance(found, tuple)
+    assert len(found) == len(wanted.to_tuple())
+    assert all(torch.equal(one, other) for one, other in zip(found, ours(**given).to_tuple(), strict=True))
+
+
+def test_states_of_entities_lie_where_they_were_given(tmp_path: Path) -> None:
+    theirs = lukes.build("ForMaskedLM")
+    ours = from_hf(lukes.save(theirs, tmp_path)).eval()
+    given = lukes.batch("ForMaskedLM", EVERY)
+    labels = lukes.labels("ForMaskedLM", given)
+    for change in ([0, 1, 1], [1, 1, 0], [0, 1, 0], [0, 0, 0]):  # a batch filled up more than is needed, or with holes
+        there = given["entity_attention_mask"] * torch.tensor(change)
+        one = given | {"entity_attention_mask": there}
+        found, wanted = ours(**one), theirs(**one)
+        assert found.entity_logits.shape == wanted.entity_logits.shape
+        torch.testing.assert_close(
+            found.entity_logits[there > 0], wanted.entity_logits[there > 0], atol=1e-5, rtol=1e-5
+        )
+        mask = given["attention_mask"] > 0
+        torch.testing.assert_close(found.logits[mask], wanted.logits[mask], atol=1e-5, rtol=1e-5)
+        asked = {**labels, "entity_labels": labels["entity_labels"].where(there > 0, -100)}
+        if change != [0, 0, 0]:  # where theirs is not a number
+            torch.testing.assert_close(ours(**one, **asked).loss, theirs(**one, **asked).loss, atol=1e-5, rtol=1e-5)
 
 
 def test_labels_of_which_many_may_be_right(tmp_path: Path) -> None:
@@ -178,8 +242,13 @@ def test_convert_goes_there_and_back_with_tokenizer_and_vocabulary(tmp_path: Pat
     lukes.save(theirs, tmp_path / "theirs")
     EntityVocabulary.of_ids(f"Q{number}" for number in range(7)).save(tmp_path / "theirs")
     (tmp_path / "theirs" / "tokenizer_config.json").write_text('{"tokenizer_class": "LukeTokenizer"}')
-    for one, other, says in (("theirs", "ours", "load"), ("ours", "back", "AutoModel")):
-        done = CliRunner().invoke(command, ["luke", str(tmp_path / one), "--to", str(tmp_path / other)])
+    for one, other, says, *layout in (
+        ("theirs", "ours", "load"),
+        ("ours", "back", "AutoModel"),
+        ("ours", "again", "AutoModel", "--layout", "hf"),
+        ("back", "last", "load", "--layout", "wellread"),
+    ):
+        done = CliRunner().invoke(command, ["luke", str(tmp_path / one), "--to", str(tmp_path / other), *layout])
         assert done.exit_code == 0, done.output
         assert says in done.output
         assert (tmp_path / other / "tokenizer_config.json").exists()
@@ -188,6 +257,58 @@ def test_convert_goes_there_and_back_with_tokenizer_and_vocabulary(tmp_path: Pat
     back = type(theirs).from_pretrained(tmp_path / "back").state_dict()
     assert all(torch.equal(back[name], weight) for name, weight in theirs.state_dict().items())
     assert isinstance(AutoModel.from_pretrained(tmp_path / "back"), transformers.LukeModel)
+
+
+def test_a_layout_that_it_has_already_is_refused(tmp_path: Path) -> None:
+    lukes.save(lukes.build(), tmp_path / "theirs")
+    with pytest.raises(UsageError, match="has the layout hf already; copy it, or convert it to the layout wellread"):
+        convert_luke(tmp_path / "theirs", tmp_path / "new", "hf")
+    assert convert_luke(tmp_path / "theirs", tmp_path / "ours", "wellread") == "wellread"
+    with pytest.raises(UsageError, match="has the layout wellread already; copy it, or convert it to the layout hf"):
+        convert_luke(tmp_path / "ours", tmp_path / "new", "wellread")
+    assert not (tmp_path / "new").exists()
+
+
+def pieces_of(family: str) -> Tokenizer:
+    if family == "Bert":
+        return TOKENIZER
+    theirs = byte_pairs() if family == "Roberta" else sentence_pieces()
+    theirs.backend_tokenizer.no_padding()
+    return theirs.backend_tokenizer
+
+
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "XLMRoberta"])
+def test_transformers_cuts_texts_for_a_converted_model_as_we_do(family: str, tmp_path: Path) -> None:
+    tokenizer = pieces_of(family)
+    plain = infused.build(family, vocab_size=tokenizer.get_vocab_size())
+    lukes.save(infuse(plain, [LukeConfig(entities=11, dim=6)]), tmp_path / "ours")
+    tokenizer.save(str(tmp_path / "ours" / "tokenizer.json"))
+    EntityVocabulary.of_ids(f"Q{number}" for number in range(7)).save(tmp_path / "ours")
+    convert_luke(tmp_path / "ours", tmp_path / "theirs")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    texts = ("who is the mayor of Avon?", "Beyonc\u00e9 lives in Los Angeles.")
+    for given in (texts[:1], texts[1:], texts):
+        found, wanted = theirs(*given), tokenizer.encode(*given)
+        assert found["input_ids"] == wanted.ids
+        if family == "Bert":
+            assert found["token_type_ids"] == wanted.type_ids
+    assert tokenizer.token_to_id(theirs.pad_token) == theirs.pad_token_id
+    assert tokenizer.token_to_id(theirs.mask_token) == theirs.mask_token_id
+    if family != "Bert":
+        assert theirs(texts[1], entities=["Q3"], entity_spans=[(0, 7)])["entity_ids"] == [7]
+    assert load(tmp_path / "theirs").config.model_type == f"infused-{'xlm-' if family[0] == 'X' else ''}roberta"
+
+
+def test_a_vocabulary_in_the_settings_of_a_tokenizer_becomes_a_file(tmp_path: Path) -> None:
+    lukes.save(lukes.build(), tmp_path / "theirs")
+    byte_pairs().save_pretrained(tmp_path / "theirs")
+    assert not (tmp_path / "theirs" / "entity_vocab.json").exists()
+    for one, other in (("theirs", "ours"), ("ours", "back")):
+        convert_luke(tmp_path / one, tmp_path / other)
+        assert json.loads((tmp_path / other / "entity_vocab.json").read_text())["Los Angeles"] == 5
+        assert "entity_vocab" not in json.loads((tmp_path / other / "tokenizer_config.json").read_text())
+    again = AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert again("Los Angeles", entities=["Los Angeles"], entity_spans=[(0, 11)])["entity_ids"] == [5]
 
 
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:

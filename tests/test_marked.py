@@ -10,10 +10,13 @@ from transformers import LukeTokenizer, MLukeTokenizer
 from tests.asking import TOKENIZER
 from tests.tiny import tokenizer
 from wellread.errors import UsageError
+from wellread.knowledge.vocabulary import EntityVocabulary
 from wellread.mentions.marked import MarkCutter
+from wellread.mentions.pieces import with_one_type
 from wellread.mentions.segments import Mark, Segmenter
 
 ROWS = {"[PAD]": 0, "[UNK]": 1, "[MASK]": 2, "[MASK2]": 3, "Beyoncé": 4, "Los Angeles": 5}
+VOCABULARY = EntityVocabulary(ROWS)
 TEXT = "Beyoncé lives in Los Angeles."
 SPANS = [(0, 7), (17, 28)]  # the documented example
 
@@ -32,8 +35,10 @@ def xlm(**options):
     return MLukeTokenizer(vocab=pieces, entity_vocab=ROWS, **options)
 
 
-def marks_of(spans, segment=0):
-    return [Mark(segment, start, end) for start, end in spans]
+def marks_of(spans, segment=0, text=None):
+    """Marks, with what stands there as its entity if the text is given."""
+    golds = [() if text is None else (text[start:end],) for start, end in spans]
+    return [Mark(segment, start, end, gold=gold) for (start, end), gold in zip(spans, golds, strict=True)]
 
 
 def positions(one, longest=30):
@@ -41,11 +46,24 @@ def positions(one, longest=30):
     return [[*some, *[-1] * (longest - len(some))] for some in places]
 
 
-def agree(theirs, cut):
+def agree(theirs, cut, ids=None):
+    """All that transformers says of an input is what we say; entities by their marks, unless their ids are told."""
     (one,) = cut.windows
+    first, behind = one.mark_pieces.T
     assert one.ids.tolist() == theirs["input_ids"]
+    assert one.types.tolist() == theirs["token_type_ids"]
     assert positions(one) == theirs["entity_position_ids"]
+    assert one.types[first].tolist() == theirs["entity_token_type_ids"]  # as lenders and tasks tell it
+    found = VOCABULARY.rows_of(mark.gold[0] for mark in one.marks).tolist() if ids is None else ids
+    assert found == theirs["entity_ids"]
+    if "entity_start_positions" in theirs:
+        assert first.tolist() == theirs["entity_start_positions"]
+        assert (behind - 1).tolist() == theirs["entity_end_positions"]
     assert not cut.lost
+
+
+def ask(theirs, *texts, **options):
+    return theirs(*texts, return_token_type_ids=True, **options)
 
 
 @pytest.mark.parametrize("make", [roberta, xlm])
@@ -64,26 +82,54 @@ def agree(theirs, cut):
 )
 def test_pieces_and_places_are_those_of_transformers(make, text, spans):
     theirs = make()
-    agree(theirs(text, entity_spans=spans), MarkCutter(theirs).cut(text, marks=marks_of(spans)))
+    marks = marks_of(spans, text=text)
+    names = [name for mark in marks for name in mark.gold]
+    agree(ask(theirs, text, entity_spans=spans, entities=names), MarkCutter(theirs).cut(text, marks=marks))
+    if spans:
+        theirs = make(task="entity_span_classification")
+        cut = MarkCutter(theirs).cut(text, marks=marks)
+        agree(ask(theirs, text, entity_spans=spans), cut, [VOCABULARY.mask] * len(spans))
 
 
 @pytest.mark.parametrize("make", [roberta, xlm])
-def test_pairs_are_those_of_transformers(make):
+@pytest.mark.parametrize("first", [SPANS, []], ids=["both", "the second alone"])
+def test_pairs_are_those_of_transformers(make, first):
     theirs = make()
-    second = "She sings in LA."
-    told = theirs(TEXT, second, entity_spans=SPANS, entity_spans_pair=[(0, 3), (13, 15)])
-    marks = [*marks_of(SPANS), *marks_of([(0, 3), (13, 15)], 1)]
-    agree(told, MarkCutter(theirs).cut(TEXT, second, marks=marks))
+    second = "She sings in Los Angeles."
+    pair = [(0, 3), (13, 24)]
+    marks = [marks_of(first, text=TEXT), marks_of(pair, 1, text=second)]
+    names = [[name for mark in some for name in mark.gold] for some in marks]
+    spans = {"entity_spans": first, "entity_spans_pair": pair}
+    told = ask(theirs, TEXT, second, **spans, entities=names[0], entities_pair=names[1])
+    cutter = MarkCutter(with_one_type(theirs.backend_tokenizer))  # as `load_tokenizer` gives it
+    agree(told, cutter.cut(TEXT, second, marks=[*marks[0], *marks[1]]))
 
 
 @pytest.mark.parametrize("make", [roberta, xlm])
 def test_pieces_around_marks_are_those_of_transformers(make):
     theirs = make(task="entity_classification")
     one, two = theirs.entity_1_token_id, theirs.entity_2_token_id
-    agree(theirs(TEXT, entity_spans=SPANS[1:]), MarkCutter(theirs).cut(TEXT, marks=marks_of(SPANS[1:]), around=[one]))
+    mask, mask2 = VOCABULARY.mask, VOCABULARY.mask2
+    cut = MarkCutter(theirs).cut(TEXT, marks=marks_of(SPANS[1:]), around=[one])
+    agree(ask(theirs, TEXT, entity_spans=SPANS[1:]), cut, [mask])
     theirs = make(task="entity_pair_classification")
     for spans in (SPANS, SPANS[::-1], [(0, 7), (8, 13)]):
-        agree(theirs(TEXT, entity_spans=spans), MarkCutter(theirs).cut(TEXT, marks=marks_of(spans), around=[one, two]))
+        cut = MarkCutter(theirs).cut(TEXT, marks=marks_of(spans), around=[one, two])
+        agree(ask(theirs, TEXT, entity_spans=spans), cut, [mask, mask2])
+
+
+def test_a_mark_keeps_its_own_pieces_around_in_whichever_window_it_is():
+    text = "avon brno cork dover essen fargo genoa"
+    cutter = MarkCutter(tokenizer(), longest=10)
+    marks = [Mark(0, 0, 4), Mark(0, 33, 38)]
+    first, second = cutter.cut(text, marks=marks, around=[90, 91]).windows
+    for one, mark, piece in ((first, marks[0], 90), (second, marks[1], 91)):
+        ((begin, end),) = one.mark_pieces.tolist()
+        assert one.marks == (mark,)
+        assert [at for at, id in enumerate(one.ids.tolist()) if id in (90, 91)] == [begin, end - 1]
+        assert one.ids[begin] == one.ids[end - 1] == piece
+    lost = MarkCutter(tokenizer()).cut("a\x00b", marks=[Mark(0, 1, 2), Mark(0, 2, 3)], around=[90, 91])
+    assert [id for id in lost.windows[0].ids.tolist() if id in (90, 91)] == [91, 91]  # the first has no piece
 
 
 def test_without_marks_an_input_is_what_the_segmenter_makes():

@@ -466,6 +466,7 @@ def test_the_share_of_the_rate_has_its_peak_at_one_and_is_never_zero(warmup, tot
         ({"steps": 1, "rates": {"x": -1.0}}, "the rate of 'x' is -1.0; expected 0 or more"),
         ({"steps": 1, "warmup": 2.0}, "warmup is 2.0; expected a share of the steps"),
         ({"steps": 1, "weight_decay": -1.0}, "weight_decay is -1.0; expected 0 or more"),
+        ({"steps": 1, "eps": 0.0}, "eps is 0.0; expected more than 0"),
         ({"steps": 1, "seed": -1}, "seed is -1; expected 0 or more"),
     ],
 )

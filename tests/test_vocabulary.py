@@ -85,6 +85,20 @@ def test_the_authors_lists_are_read(tmp_path):
     assert many.names == ("[PAD]", "[UNK]", "[MASK]", "en:Japan")
 
 
+def test_the_settings_of_a_tokenizer_may_have_it(tmp_path):
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text('{"entity_vocab": {"[PAD]": 0, "[UNK]": 1, "[MASK]": 2, "Avon": 3}}')
+    assert EntityVocabulary.load(tmp_path).row_of["Avon"] == 3
+    EntityVocabulary.of_ids(["Bath"]).save(tmp_path)
+    assert "Bath" in EntityVocabulary.load(tmp_path)  # a file says it before
+    (tmp_path / "entity_vocab.json").unlink()
+    settings.write_text('{"tokenizer_class": "LukeTokenizer"}')
+    assert EntityVocabulary.find(tmp_path) is None
+    settings.write_text('{"entity_vocab": [1]}')
+    with pytest.raises(InputError, match=r"tokenizer_config\.json is no entity vocabulary"):
+        EntityVocabulary.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("content", "told"), [("[1]", "expected an object"), ("{", "cannot be read"), ('{"a": 0}', r"has no \[PAD\]")]
 )

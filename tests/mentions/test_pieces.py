@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from wellread.kb import names
-from wellread.mentions.pieces import Cutter
+from wellread.mentions.pieces import Cutter, with_one_type
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",
@@ -138,3 +138,19 @@ def test_many_texts_at_once_are_cut_like_each_alone():
         assert alone.ids.tolist() == together.ids.tolist()
         assert alone.spans.tolist() == together.spans.tolist()
         assert alone.word_of.tolist() == together.word_of.tolist()
+
+
+def template(sequence=False):
+    made = byte_level()
+    frame = processors.TemplateProcessing("<s> $A </s>", "<s> $A </s> $B:1 </s>:1", [("<s>", 0), ("</s>", 1)])
+    made.post_processor = processors.Sequence([frame, processors.ByteLevel(trim_offsets=False)]) if sequence else frame
+    return made
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_types_of_a_template_may_be_made_one(sequence):
+    before = template(sequence).encode("the fox", "don't")
+    after = with_one_type(template(sequence)).encode("the fox", "don't")
+    assert set(before.type_ids) == {0, 1}
+    assert set(after.type_ids) == {0}
+    assert (after.ids, after.offsets, after.sequence_ids) == (before.ids, before.offsets, before.sequence_ids)

@@ -115,7 +115,12 @@ def linker(model: str, kb_name: str, folder: str, base: str | None, rank: int, t
 @command.command("luke")
 @click.argument("source", metavar="FOLDER", type=click.Path())
 @click.option("--to", "folder", required=True, help="The model's folder, which must be new.")
-def luke(source: str, folder: str) -> None:
+@click.option(
+    "--layout",
+    type=click.Choice(["hf", "wellread"]),
+    help="What it becomes: a LUKE of transformers, or one of wellread.  [default: what it is not yet]",
+)
+def luke(source: str, folder: str, layout: Literal["hf", "wellread"] | None) -> None:
     """Convert the LUKE or mLUKE in FOLDER: one of Hugging Face's layout to one of wellread's, and one of these back.
 
     Outputs stay the same, under the head that the model was saved with. The authors' own files (metadata.json,
@@ -124,14 +129,14 @@ def luke(source: str, folder: str) -> None:
     \b
     Examples:
       wellread convert luke downloads/luke-base --to models/luke-base
-      wellread convert luke models/my-luke --to for-transformers/my-luke
+      wellread convert luke models/my-luke --layout hf --to for-transformers/my-luke
     """
     from wellread import console
     from wellread.models.luke_layout import convert_luke
 
-    made = convert_luke(source, folder)
+    made = convert_luke(source, folder, layout)
     loads = {
         "wellread": f"wellread.models.luke_layout.load({folder!r})",
-        "transformers": f"transformers.AutoModel.from_pretrained({folder!r})",
+        "hf": f"transformers.AutoModel.from_pretrained({folder!r})",
     }
     console.note(f"the model is in {folder}; load it with: {loads[made]}")

@@ -60,8 +60,9 @@ def luke(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) 
     \b
     Examples:
       wellread pretrain luke recipes/luke-schools.toml --to runs/luke
-      wellread link notes.txt --kb my.kb > linked.jsonl
-      wellread pretrain luke recipes/luke-schools.toml --set 'text.train=["linked.jsonl"]' --set text.root=.
+      wellread link --kb my.kb --file notes.txt --lines --format json --to linked.jsonl
+      wellread pretrain luke recipes/luke-schools.toml --set 'text.train=["linked.jsonl"]' --set text.root=. \\
+        --set entities.start=
     """
     from wellread import config, console
     from wellread.training.loop import find_crew

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from jaxtyping import Bool, Float32
@@ -32,6 +32,8 @@ from wellread.text import Document
 FILE = "entity_vocab.json"
 PAD, UNK, MASK, MASK2 = SPECIAL = ("[PAD]", "[UNK]", "[MASK]", "[MASK2]")
 _FILES = (FILE, "entity_vocab.jsonl", "entity_vocab.tsv")
+SETTINGS, IN_SETTINGS = "tokenizer_config.json", "entity_vocab"
+"""Where transformers has it, if its tokenizer was not made from a file."""
 _BLOCK = 65_536
 
 Unknown = Literal["unk", "drop"]
@@ -94,13 +96,23 @@ class EntityVocabulary:
     def load(cls, path: str | Path) -> EntityVocabulary:
         """That of a model's folder, or a file: ours and transformers' JSON, or the authors' lists (TSV, JSONL)."""
         path = Path(path)
-        if path.is_dir():
-            found = [path / name for name in _FILES if (path / name).exists()]
-            if not found:
-                raise InputError(f"{path} has no {FILE}; give the folder of a LUKE model, or the file itself")
-            path = found[0]
-        rows = _read_list(path) if path.suffix in (".tsv", ".jsonl") else _read_json(path)
-        return cls(rows)
+        if not path.is_dir():
+            return cls(_read_list(path) if path.suffix in (".tsv", ".jsonl") else _read_json(path))
+        found = cls.find(path)
+        if found is None:
+            raise InputError(f"{path} has no {FILE}; give the folder of a LUKE model, or the file itself")
+        return found
+
+    @classmethod
+    def find(cls, folder: str | Path) -> EntityVocabulary | None:
+        """That of a model's folder, if it has one; a tokenizer that transformers saved may have it in its settings."""
+        folder = Path(folder)
+        for name in _FILES:
+            if (folder / name).exists():
+                return cls.load(folder / name)
+        settings = folder / SETTINGS
+        told = _read_object(settings).get(IN_SETTINGS) if settings.exists() else None
+        return None if told is None else cls(_checked(told, settings))
 
     def save(self, path: str | Path) -> None:
         """Write it into a folder, or as a file (one that ends in .json)."""
@@ -229,10 +241,18 @@ def project(vectors: NDArray[np.floating], rows: NDArray[np.int64], dim: int) ->
 
 
 def _read_json(path: Path) -> dict[str, int]:
+    return _checked(_read_object(path), path)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}; copy it again from the model's folder") from error
+    return found if isinstance(found, dict) else {"": found}
+
+
+def _checked(found: Any, path: Path) -> dict[str, int]:
     if not isinstance(found, dict) or not all(type(row) is int and row >= 0 for row in found.values()):
         raise InputError(f"{path} is no entity vocabulary; expected an object of names and their rows")
     return found

@@ -224,6 +224,7 @@ def _batches(texts: Iterable[str], verb: str) -> Iterator[list[str]]:
 
 def _luke_folder(model: str | Path) -> Path | None:
     """The folder of a LUKE model; torch is loaded only where there may be one."""
+    packaged.refuse_unready_luke(model)
     if str(model) == "luke" or any((Path(model) / part / "entity_vocab.json").is_file() for part in ("", "model")):
         from wellread.linker.luke import find_folder
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from wellread.errors import UsageError
+from wellread.errors import InputError, UsageError
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
 SENSES = WEIGHTS / "knowbert-wordnet-minilm"
@@ -32,8 +32,31 @@ def find_folder(model: str | Path) -> Path | None:
 
 def layers_told(folder: Path) -> list[dict[str, Any]]:
     """The knowledge layers that the encoder in a folder has."""
+    return [entry for entry in _told(folder).get("infusions", ()) if entry.get("kind") == "knowbert"]
+
+
+def refuse_unready_luke(model: str | Path) -> None:
+    """Say what a LUKE lacks that cannot link as it is; what is something else passes."""
+    for folder in (Path(model), Path(model) / "model"):
+        told = _told(folder)
+        if told.get("model_type") == "luke":
+            raise InputError(
+                f"{folder} is a LUKE of Hugging Face's layout; convert it first: wellread convert luke {folder} "
+                "--to NEW"
+            )
+        kinds = {entry.get("kind") for entry in told.get("infusions", ())}
+        if "luke" in kinds and "knowbert" not in kinds and not (folder / "entity_vocab.json").is_file():
+            raise InputError(
+                f"{folder} has a LUKE, but no entity_vocab.json to say which entities it knows; copy it from the "
+                "folder that the model was made in, or convert that again: wellread convert luke"
+            )
+
+
+def _told(folder: Path) -> dict[str, Any]:
+    """What the configuration in a folder says; nothing where there is none that could be a model's."""
     try:
         told = json.loads((folder / "config.json").read_bytes())
-        return [entry for entry in told.get("infusions", ()) if entry.get("kind") == "knowbert"]
-    except (OSError, ValueError, AttributeError):
-        return []
+        fine = all(isinstance(entry, dict) for entry in told.get("infusions", ()))
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+    return told if fine else {}

@@ -13,7 +13,7 @@ piece, or more than a window has) is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -174,7 +174,10 @@ class MarkCutter:
             mine = np.flatnonzero((spans[:, 0] >= lows[of]) & (spans[:, 1] <= highs[of]) & (spans[:, 1] > spans[:, 0]))
             mine = mine[: self.most] if len(marks) else mine
             taken[mine] = True
-            made.append(_window(texts, segments, here, frame, [(marks[at], spans[at]) for at in mine.tolist()], around))
+            own = [(marks[at], spans[at]) for at in mine.tolist()]
+            # what stands around a mark is by its number among all, whichever are in this window
+            edges = {place: around[at] for place, at in enumerate(mine.tolist()) if at < len(around)}
+            made.append(_window(texts, segments, here, frame, own, edges))
         lost = (_why(marks[at], spans[at], free) for at in np.flatnonzero(~taken).tolist())
         return Cut(tuple(made), tuple(lost))
 
@@ -317,7 +320,7 @@ def _window(
     ranges: Sequence[tuple[int, int]],
     frame: _Frame,
     marks: Sequence[tuple[Mark, NDArray[np.int64]]],
-    around: Sequence[int],
+    around: Mapping[int, int],
 ) -> Marked:
     ids, types = [frame.ids[0]], [frame.types[0]]
     blank = (np.zeros((len(frame.ids[0]), 2), np.int64), np.full(len(frame.ids[0]), -1, np.int64))
@@ -348,7 +351,7 @@ def _window(
         "segment_of": np.concatenate(segment_of),
         "word_of": np.concatenate(word_of),
     }
-    if around and len(places):
+    if around:
         told, places = _put_around(told, places, around)
     return Marked(
         texts,
@@ -363,12 +366,12 @@ def _window(
 
 
 def _put_around(
-    told: dict[str, NDArray[np.int64]], places: NDArray[np.int64], around: Sequence[int]
+    told: dict[str, NDArray[np.int64]], places: NDArray[np.int64], around: Mapping[int, int]
 ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64]]:
     """Special pieces before and behind marks, which become part of them; at one place the end of a mark comes first."""
     put = [
         (int(place), side, number)
-        for number in range(min(len(around), len(places)))
+        for number in around
         for side, place in ((1, places[number, 0]), (0, places[number, 1]))
     ]
     put.sort()

@@ -6,6 +6,7 @@ and padding are switched off, what is too long is the business of whoever makes 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -118,3 +119,19 @@ def owners(spans: Offsets, others: Offsets) -> Offsets:
     best = np.flatnonzero(overlap == np.repeat(np.maximum.reduceat(overlap, begins), counts))[::-1]
     found[row[best]] = other[best]  # backwards, so that the first of equals is written last
     return found
+
+
+def with_one_type(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer that tells no second text by the type of its pieces: mLUKE's own does, but its encoder has one type.
+
+    What frames two texts must be a template, as it is there; another tokenizer stays what it is.
+    """
+    if not any(tokenizer.encode("a", "a").type_ids):
+        return tokenizer
+    told = json.loads(tokenizer.to_str())
+    frame = told["post_processor"] or {}
+    for one in frame.get("processors", [frame]):
+        for part in [*one.get("single", ()), *one.get("pair", ())]:
+            for piece in part.values() if isinstance(part, dict) else ():
+                piece["type_id"] = 0
+    return Tokenizer.from_str(json.dumps(told))

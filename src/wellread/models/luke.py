@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, linear
 from transformers import PreTrainedConfig
@@ -135,14 +135,14 @@ class Luke(Infusion):
 
     def guests(self, flow: Flow) -> Guests | None:
         """The entities of all texts, which stay."""
-        told = _told(flow.knowledge)
-        if told is None or not len(told["ids"]):
+        told, laid = _told(flow.knowledge)
+        if told is None or (laid is None and not len(told["ids"])):
             flow.told[ENTITIES] = self.norm.weight.new_zeros(0, self.norm.weight.shape[0])
             return None
         self._check(told, flow.packing)
         counts = torch.bincount(told["text_of"], minlength=len(flow.packing.lengths))
         packing = Packing.of(counts, counts.device)
-        return Guests(self.embed(told), packing, stay=ENTITIES, ask=self.ask if self.config.aware else None)
+        return Guests(self.embed(told), packing, stay=ENTITIES, ask=self.ask if self.config.aware else None, laid=laid)
 
     def embed(self, told: Mapping[str, Tensor]) -> Float[Tensor, "entity dim"]:
         """Entities as they enter the first layer."""
@@ -191,24 +191,38 @@ class Luke(Infusion):
 
     def _check(self, told: Mapping[str, Tensor], packing: Packing) -> None:
         """Refuse what would else be wrong silently, or an error far from its cause."""
-        ids, text_of, texts = told["ids"], told["text_of"], len(packing.lengths)
+        ids, text_of, lengths = told["ids"], told["text_of"], packing.lengths
         if len(text_of) != len(ids) or bool((text_of.diff() < 0).any()):
             raise UsageError("entities must come text by text; sort them by text_of, and give each an id")
-        if not 0 <= int(text_of.min()) <= int(text_of.max()) < texts:
-            raise UsageError(f"an entity is in text {int(text_of.max())}, but the batch has {texts} texts, from 0")
-        if not 0 <= int(ids.min()) <= int(ids.max()) < self.config.entities:
+        if (at := _first((text_of < 0) | (text_of >= len(lengths)))) is not None:
+            raise UsageError(f"an entity is in text {int(text_of[at])}, but the batch has {len(lengths)} texts, from 0")
+        if (at := _first((ids < 0) | (ids >= self.config.entities))) is not None:
             raise UsageError(
-                f"entity {int(ids.max())} is not one of the {self.config.entities} rows of the entity table; take ids "
+                f"entity {int(ids[at])} is not one of the {self.config.entities} rows of the entity table; take ids "
                 "of the model's own vocabulary"
             )
         places = told["places"] if "places" in told else told["spans"]
-        if len(places) != len(ids):
-            raise UsageError(f"{len(places)} mentions are told of {len(ids)} entities; give each its place, or -1")
-        if bool((places >= len(self.positions.weight)).any()):
+        if places.dim() != 2 or len(places) != len(ids) or ("places" not in told and places.shape[1] != 2):
             raise UsageError(
-                f"an entity lies at piece {int(places.max())}, but the encoder has {len(self.positions.weight)} "
-                "positions; cut the texts shorter"
+                f"mentions of {len(ids)} entities are told as {tuple(places.shape)}; give each its first and last "
+                "piece, or -1 -1"
             )
+        wrong = (places >= lengths[text_of, None]).any(1)
+        if "places" not in told:
+            first, last = places.unbind(1)
+            wrong |= (last < first) | ((first < 0) != (last < 0))
+        if (at := _first(wrong)) is not None:
+            raise UsageError(
+                f"entity {at} of the batch lies at {places[at].tolist()} in a text of {int(lengths[text_of[at]])} "
+                "pieces; give its first and last piece, from 0, or -1 -1 if it has no place"
+            )
+        types, known = told.get("types"), len(self.types.weight)
+        if types is None:
+            return
+        if types.shape != ids.shape:
+            raise UsageError(f"{len(types)} types are told of {len(ids)} entities; give each one, or none")
+        if (at := _first((types < 0) | (types >= known))) is not None:
+            raise UsageError(f"an entity has the type {int(types[at])}, but the encoder has {known} types, from 0")
 
 
 class EntityQueries(nn.Module):
@@ -237,6 +251,12 @@ class EntityPrediction(nn.Module):
         return made
 
 
+def _first(wrong: Bool[Tensor, " entity"]) -> int | None:
+    """The first place where it is so, if any."""
+    found = wrong.nonzero()
+    return int(found[0, 0]) if len(found) else None
+
+
 def luke_in(model: Any) -> Luke | None:
     """What an encoder (or one under a head) knows of entities, if anything."""
     infusions: Any = getattr(base_of(model), "infusions", ())
@@ -251,15 +271,14 @@ def luke_of(model: Any) -> Luke:
     return found
 
 
-def _told(knowledge: Mapping[str, Any]) -> Mapping[str, Tensor] | None:
-    """The entities of a batch, however they came."""
+def _told(knowledge: Mapping[str, Any]) -> tuple[Mapping[str, Tensor] | None, Bool[Tensor, "text entity"] | None]:
+    """The entities of a batch, however they came; and where they are, if it was filled up."""
     if ENTITIES in knowledge:
-        found: Mapping[str, Tensor] = knowledge[ENTITIES]
-        return found
+        return knowledge[ENTITIES], None
     ids, mask, places, types = (knowledge.get(name) for name in PADDED)
     if ids is None:
-        return None
+        return None, None
     there = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
     told = {"text_of": there.nonzero()[:, 0], "ids": ids[there]}
     told["places"] = torch.full((len(told["ids"]), 1), -1, device=ids.device) if places is None else places[there]
-    return told if types is None else told | {"types": types[there]}
+    return (told if types is None else told | {"types": types[there]}), there

@@ -10,6 +10,9 @@ nothing of their own: `AutoModelForSequenceClassification` and its kin know them
 - ForEntityPairClassification: the first two.
 - ForEntitySpanClassification: every entity, with the first and the last piece of its span.
 
+`from_pretrained` takes folders of ours and of Hugging Face's LUKE; `luke_layout.load` takes the head that a folder was
+saved with.
+
 Unlike theirs: where labels are given, hidden words and entities are scored where there is a label, nowhere else, and a
 batch without any has a loss of zero (theirs: not a number).
 """
@@ -30,6 +33,7 @@ from transformers.models.luke.modeling_luke import (
     EntitySpanClassificationOutput,
     LukeMaskedLMOutput,
 )
+from transformers.utils.generic import can_return_tuple
 
 from wellread.errors import UsageError
 from wellread.models.luke import luke_of
@@ -39,7 +43,25 @@ _UNASKED = -100
 """The label of what is not to be told."""
 
 
-class _Masked:
+class _OfEither:
+    """Loaded from a folder of ours, or from one of Hugging Face's LUKE as it is."""
+
+    @classmethod
+    def from_pretrained(cls, name: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' own."""
+        from wellread.models.luke_layout import is_hf, read_hf
+
+        if name is None or not is_hf(name):
+            return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
+        if args or kwargs.keys() - {"local_files_only"}:
+            raise UsageError(
+                f"{name} is a LUKE of Hugging Face's layout, which is loaded as it is; leave other arguments out, or "
+                f"convert it first: wellread convert luke {name} --to NEW"
+            )
+        return read_hf(name, cast(type[PreTrainedModel], cls))
+
+
+class _Masked(_OfEither):
     """Words and entities that are hidden; mixed into a head for words."""
 
     config: Any
@@ -50,6 +72,7 @@ class _Masked:
         if self.config.pooler and getattr(encoder, "pooler", None) is None:
             encoder.pooler = BertPooler(config)  # type: ignore[no-untyped-call]  # nobody asks it, but it goes where the checkpoint goes
 
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -85,12 +108,13 @@ def _score(
     """Scores of all positions; with labels, of those that have one, and the loss."""
     if labels is None:
         return head(states), None
-    asked = labels.to(states.device) != _UNASKED
+    labels = labels.to(states.device)
+    asked = labels != _UNASKED
     scores = head(states[asked])
     return scores, cross_entropy(scores, labels[asked]) if len(scores) else scores.sum()
 
 
-class _Entities:
+class _Entities(_OfEither):
     """What a linear layer makes of the states of entities; mixed into an encoder of one family."""
 
     reads: ClassVar[Literal["entity", "pair", "span"]]
@@ -106,6 +130,7 @@ class _Entities:
         self.classifier = nn.Linear(parts * config.hidden_size, labels, bias=self.reads != "pair")
         self.post_init()  # type: ignore[attr-defined]
 
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor | None = None,

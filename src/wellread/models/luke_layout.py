@@ -19,18 +19,19 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import LukeConfig as TheirConfig
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from wellread.errors import InputError, UsageError
 from wellread.files import read_text
-from wellread.knowledge.vocabulary import MASK, MASK2, EntityVocabulary
+from wellread.knowledge.vocabulary import FILE, IN_SETTINGS, MASK, MASK2, SETTINGS, EntityVocabulary
 from wellread.models.conversion import new_folder, refuse_full
 from wellread.models.luke import luke_of
 from wellread.models.luke_heads import HEADS
@@ -38,6 +39,7 @@ from wellread.nn.checkpoint import IDLE, Weights, read_weights, rename_weights, 
 from wellread.nn.encoders import silence
 from wellread.nn.infusion import base_of, infused_class
 
+Layout = Literal["hf", "wellread"]
 _LUKE = "infusions.0."
 ENCODER = {
     "entity_embeddings.entity_embeddings.": f"{_LUKE}table.",
@@ -78,6 +80,9 @@ _FIELDS = (
 _AUTHORS = "metadata.json"
 _BESIDE = ("*.json", "*.txt", "*.model", "entity_vocab.*")
 """What goes with the weights: tokenizers and the entity vocabulary."""
+_TOKENIZERS = {"bert": "PreTrainedTokenizerFast", "roberta": "LukeTokenizer", "xlm-roberta": "MLukeTokenizer"}
+"""Which of transformers' tokenizers a tokenizer.json is for; unless told, it makes one of byte pairs of any."""
+_SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
 
 
 def from_hf(folder: str | Path, head: str | None = None) -> PreTrainedModel:
@@ -85,16 +90,37 @@ def from_hf(folder: str | Path, head: str | None = None) -> PreTrainedModel:
 
     `head` is "Model", "ForMaskedLM", "ForEntitySpanClassification" and so on.
     """
-    folder = Path(folder)
-    told = _read_config(folder)
+    told, weights = _read_config(Path(folder)), _read_encoder(Path(folder))
+    if head is None:
+        head = str((told.get("architectures") or [""])[0]).removeprefix("Luke") or _guess(weights)
+    family = "xlm-roberta" if told.get("tokenizer_class") == "MLukeTokenizer" else "roberta"
+    return _make(_class_of(family, head), told, weights, Path(folder))
+
+
+def read_hf(folder: str | Path, made: type[PreTrainedModel]) -> PreTrainedModel:
+    """The same as a model of this class."""
+    return _make(made, _read_config(Path(folder)), _read_encoder(Path(folder)), Path(folder))
+
+
+def is_hf(folder: str | Path) -> bool:
+    """Whether a folder has a LUKE of Hugging Face's layout."""
+    try:
+        return bool(json.loads((Path(folder) / "config.json").read_bytes())["model_type"] == "luke")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _read_encoder(folder: Path) -> Weights:
+    """The weights of a folder; those of the encoder without what they begin with under a head."""
     weights = {name.removeprefix("luke."): weight for name, weight in _read_weights(folder).items()}
     weights = {name: weight for name, weight in weights.items() if not name.endswith(IDLE)}
     if "entity_embeddings.entity_embeddings.weight" not in weights:
         raise InputError(f"{folder} has weights, but no embeddings of entities; give the folder of a LUKE")
-    if head is None:
-        head = str((told.get("architectures") or [""])[0]).removeprefix("Luke") or _guess(weights)
-    family = "xlm-roberta" if told.get("tokenizer_class") == "MLukeTokenizer" else "roberta"
-    made = _class_of(family, head)
+    return weights
+
+
+def _make(made: type[PreTrainedModel], told: dict[str, Any], weights: Weights, folder: Path) -> PreTrainedModel:
+    head = _head_in(made.__name__)
     _complete(weights, told, folder)
     config = _our_config(told, weights, made, head)
     return _build(made, config, _rename(weights, made, head), folder)
@@ -117,11 +143,14 @@ def to_hf(model: PreTrainedModel, folder: str | Path) -> None:
         save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
 
 
-def convert_luke(source: str | Path, to: str | Path) -> str:
-    """Write a LUKE of others as one of ours to a new folder, or one of ours as transformers has it; say which."""
+def convert_luke(source: str | Path, to: str | Path, layout: Layout | None = None) -> Layout:
+    """Write a LUKE to a new folder in the other layout, ours ("wellread") or transformers' ("hf"); say which it is."""
     source, to = Path(source), Path(to)
     refuse_full(to)
     ours = _is_ours(_read_config(source))
+    made: Layout = "hf" if ours else "wellread"
+    if layout is not None and layout != made:
+        raise UsageError(f"{source} has the layout {layout} already; copy it, or convert it to the layout {made}")
     model = load(source)
     with new_folder(to) as part:
         if ours:
@@ -129,11 +158,13 @@ def convert_luke(source: str | Path, to: str | Path) -> str:
             for file in (part / "new").iterdir():
                 file.rename(part / file.name)
             (part / "new").rmdir()
+            _copy_beside(source, part)
+            _name_tokenizer(part, model.config)
         else:
             with silence():
                 model.save_pretrained(part)
-        _copy_beside(source, part)
-    return "transformers" if ours else "wellread"
+            _copy_beside(source, part)
+    return made
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -151,7 +182,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"{folder} has a model of the kind {kind!r}; give the folder of a LUKE, ours or Hugging Face's"
         )
-    tokenizer = folder / "tokenizer_config.json"
+    tokenizer = folder / SETTINGS
     if "tokenizer_class" not in told and tokenizer.is_file():
         told["tokenizer_class"] = json.loads(read_text(tokenizer)).get("tokenizer_class")
     return cast(dict[str, Any], told)
@@ -274,7 +305,10 @@ def _build(made: type[PreTrainedModel], config: PreTrainedConfig, weights: Weigh
         raise InputError(f"{folder} has weights of another size than it says; {refusal}") from error
     model, report = loaded
     if missing := sorted(name for name in report["missing_keys"] if "pooler" not in name):
-        raise InputError(f"{folder} lacks weights of its model: {some(missing)}; {refusal}")
+        raise InputError(
+            f"{folder} lacks weights of its model: {some(missing)}; {refusal}; to learn a new head, convert it first: "
+            "wellread convert luke"
+        )
     return cast(PreTrainedModel, model)
 
 
@@ -347,5 +381,28 @@ def _copy_beside(source: Path, to: Path) -> None:
         weighty = file.name.endswith(".index.json") or file.name == _AUTHORS
         if file.is_file() and not weighty and not (to / file.name).exists():
             shutil.copyfile(file, to / file.name)
-    if not (to / "entity_vocab.json").exists() and any(source.glob("entity_vocab.*")):
-        EntityVocabulary.load(source).save(to)
+    if not (to / FILE).exists() and (vocabulary := EntityVocabulary.find(source)) is not None:
+        vocabulary.save(to)
+    if (to / SETTINGS).is_file():  # what it may tell of entities would be believed before the file
+        told = json.loads(read_text(to / SETTINGS))
+        if told.pop(IN_SETTINGS, None) is not None:
+            _write_settings(to, told)
+
+
+def _write_settings(folder: Path, told: Mapping[str, Any]) -> None:
+    (folder / SETTINGS).write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _name_tokenizer(folder: Path, config: PreTrainedConfig) -> None:
+    """Say whose tokenizer.json this is, where nobody has: BERT's pieces need their special ones told."""
+    file = folder / "tokenizer.json"
+    if not file.is_file() or (folder / SETTINGS).exists():
+        return
+    kind = str(config.model_type).removeprefix("infused-")
+    told: dict[str, Any] = {"tokenizer_class": _TOKENIZERS[kind]}
+    if kind == "bert":
+        known = Tokenizer.from_file(str(file)).get_vocab()
+        told |= {name: piece for name, piece in _SPECIAL.items() if piece in known}
+        told["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        told["model_max_length"] = int(cast(Any, config).max_position_embeddings)
+    _write_settings(folder, told)

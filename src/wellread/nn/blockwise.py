@@ -7,7 +7,7 @@ memory as one block, whatever the batch; and no score is computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -64,32 +64,42 @@ def _blocks(
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, table: Tensor, bias: Tensor, gold: Tensor, block: int) -> Tensor:
-        total = table.new_zeros(())
-        needs = ctx.needs_input_grad[:3]
-        of_states, of_table, of_bias = (
-            torch.zeros_like(part) if needed else None
-            for part, needed in zip((states, table, bias), needs, strict=True)
-        )
-        for part, scores, rows in _blocks(states, table, bias, gold, block):
-            every = scores.logsumexp(1, keepdim=True)
-            total += (every - scores.gather(1, rows[:, None])).sum()
-            if not any(needs):
-                continue
-            change = scores.sub_(every).exp_()
-            change.scatter_add_(1, rows[:, None], change.new_full((len(rows), 1), -1.0))
-            change.div_(len(states))
-            with torch.autocast(states.device.type, enabled=False):
-                if of_states is not None:
-                    of_states[part] = change @ table
-                if of_table is not None:
-                    of_table.addmm_(change.t(), states[part].to(table.dtype))
-                if of_bias is not None:
-                    of_bias += change.sum(0)
-        ctx.gradients = of_states, of_table, of_bias
-        return total / max(1, len(states))
+        ctx.save_for_backward(states, table, bias, gold)
+        ctx.block = block
+        mean, ctx.gradients = _learn(states, table, bias, gold, block, ctx.needs_input_grad[:3])
+        return mean
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
         made, ctx.gradients = ctx.gradients, None  # in place: nobody else has them, and the table's is large
+        if made is None:  # a second time, through a graph that was retained
+            states, table, bias, gold = ctx.saved_tensors
+            _, made = _learn(states, table, bias, gold, ctx.block, ctx.needs_input_grad[:3])
         return *(None if part is None else part.mul_(above.to(part.dtype)) for part in made), None, None
+
+
+def _learn(
+    states: Tensor, table: Tensor, bias: Tensor, gold: Tensor, block: int, needs: Sequence[bool]
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """The mean, and the gradients of what needs one."""
+    total = table.new_zeros(())
+    of_states, of_table, of_bias = made = tuple(
+        torch.zeros_like(part) if needed else None for part, needed in zip((states, table, bias), needs, strict=True)
+    )
+    for part, scores, rows in _blocks(states, table, bias, gold, block):
+        every = scores.logsumexp(1, keepdim=True)
+        total += (every - scores.gather(1, rows[:, None])).sum()
+        if not any(needs):
+            continue
+        change = scores.sub_(every).exp_()
+        change.scatter_add_(1, rows[:, None], change.new_full((len(rows), 1), -1.0))
+        change.div_(len(states))
+        with torch.autocast(states.device.type, enabled=False):
+            if of_states is not None:
+                of_states[part] = change @ table
+            if of_table is not None:
+                of_table.addmm_(change.t(), states[part].to(table.dtype))
+            if of_bias is not None:
+                of_bias += change.sum(0)
+    return total / max(1, len(states)), made

@@ -25,6 +25,7 @@ from transformers.utils import logging
 
 from wellread import assets
 from wellread.errors import AssetError, InputError
+from wellread.mentions.pieces import with_one_type
 from wellread.nn.packing import pack
 
 
@@ -98,9 +99,14 @@ def load_encoder(name: str) -> PreTrainedModel:
 def _know_kind(folder: Path) -> None:
     """Tell transformers of infused encoders where there is one; it takes a second, which plain ones need not wait."""
     try:
-        infused = "infusions" in json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError, TypeError):
+        told = json.loads((folder / "config.json").read_bytes())
+        infused, kind = "infusions" in told, told.get("model_type")
+    except (OSError, ValueError, TypeError, AttributeError):
         return  # transformers says what is wrong
+    if kind == "luke":  # whose attention cannot be replaced
+        raise InputError(
+            f"{folder} is a LUKE of Hugging Face's layout; convert it first: wellread convert luke {folder} --to NEW"
+        )
     if infused:
         import wellread.nn.infusion  # noqa: F401
 
@@ -148,9 +154,19 @@ def load_tokenizer(name: str) -> Tokenizer:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{folder} has no fast tokenizer; add its tokenizer.json") from error
+    tokenizer = with_one_type(tokenizer) if _types_of(folder) == 1 else tokenizer
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def _types_of(folder: Path) -> int | None:
+    """The types of pieces that an encoder has, if its configuration says."""
+    try:
+        told = json.loads((folder / "config.json").read_bytes()).get("type_vocab_size")
+    except (OSError, ValueError, AttributeError):
+        return None  # whoever loads the encoder says what is wrong
+    return told if isinstance(told, int) else None
 
 
 def digest_of(name: str) -> str:

@@ -46,6 +46,14 @@ class Guests:
     """They go through all layers, and their last states are told by this name; None: they enter every layer anew."""
     ask: Asks | None = None
     """How pieces and guests that stay ask for each other, if not as pieces do."""
+    laid: Bool[Tensor, "text place"] | None = None
+    """Where they are in a batch that they were given in filled up, as their last states come back."""
+
+    def spread(self, states: Float[Tensor, "guest dim"]) -> Float[Tensor, "text place dim"]:
+        """Text by text, filled up with zeros."""
+        if self.laid is None:
+            return self.packing.spread(states)
+        return states.new_zeros(*self.laid.shape, states.shape[1]).masked_scatter(self.laid[..., None], states)
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,10 +242,9 @@ class InfusedEncoder(Infused):
             attentions=attentions if keep_attention else None,
         )
         if flow.guests is not None and flow.guests.stay is not None:
-            guests = flow.guests.packing
-            made.entity_last_hidden_state = guests.spread(flow.told[flow.guests.stay])
+            made.entity_last_hidden_state = flow.guests.spread(flow.told[flow.guests.stay])
             if keep_states:
-                made.entity_hidden_states = tuple(guests.spread(step[count:]) for step in steps)
+                made.entity_hidden_states = tuple(flow.guests.spread(step[count:]) for step in steps)
         return made
 
     def _run(
@@ -385,4 +384,4 @@ def _invite(flow: Flow) -> Guests | None:
     guests = [found for infusion in flow.infusions if (found := infusion.guests(flow)) is not None]
     if len(guests) > 1:
         raise UsageError("two infusions want to add positions to the texts; switch one of them off")
-    return guests[0] if guests and len(guests[0].states) else None
+    return guests[0] if guests and (len(guests[0].states) or guests[0].laid is not None) else None

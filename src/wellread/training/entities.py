@@ -40,6 +40,9 @@ class LukeOptions:
     """Entity-aware attention; its queries start as copies of the encoder's, or as they were learned."""
     dim: int = 256
     """How wide a row of the entity table is, where the encoder has none yet."""
+    longest: int | None = None
+    """A mention's position is the mean over so many of its pieces; without it as the encoder has learned, else 30.
+    LUKE's authors: 16 for names."""
     kb: str | None = None
     """Link the texts to this knowledge base, by its name or path, and lend them the entities."""
     linker: str = "auto"
@@ -59,9 +62,9 @@ class LukeOptions:
             raise UsageError(f"luke.kb is {self.kb!r} and luke.given is {self.given!r}; give one of the two")
         if self.start is not None and not self.links:
             raise UsageError(f"luke.start is {self.start!r}, but nobody links the texts; give luke.kb or luke.given")
-        for name in ("dim", "most"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"luke.{name} is {getattr(self, name)}; expected 1 or more")
+        for name in ("dim", "longest", "most"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UsageError(f"luke.{name} is {value}; expected 1 or more")
 
     @property
     def links(self) -> bool:
@@ -83,10 +86,10 @@ def vocabulary_of(recipe: TaskRecipe) -> EntityVocabulary:
 def luke_config(recipe: TaskRecipe, before: Mapping[str, Infusion]) -> LukeConfig:
     """As the encoder has it, if it has learned to take entities; with the rows that the task needs."""
     old = before.get("luke")
-    rows, aware = len(vocabulary_of(recipe)), recipe.luke.aware
-    if not isinstance(old, Luke):
-        return LukeConfig(entities=rows, dim=recipe.luke.dim, aware=aware)
-    return replace(old.config, entities=rows, aware=aware, predicts=False)
+    rows, wanted = len(vocabulary_of(recipe)), recipe.luke
+    start = old.config if isinstance(old, Luke) else LukeConfig(entities=rows, dim=wanted.dim)
+    longest = start.longest if wanted.longest is None else wanted.longest
+    return replace(start, entities=rows, aware=wanted.aware, longest=longest, predicts=False)
 
 
 def keep_entities(recipe: TaskRecipe, infusion: Luke, old: Luke | None) -> None:

@@ -11,6 +11,9 @@ from torch import nn
 from wellread.errors import UsageError
 from wellread.training.schedule import Schedule
 
+_EPS = 1e-8
+"""As torch has it."""
+
 
 def build_optimizer(weights: Mapping[str, nn.Parameter], schedule: Schedule) -> tuple[torch.optim.AdamW, list[float]]:
     """AdamW with a group for each rate, and for what decays and what does not; and the highest rates of the groups."""
@@ -30,7 +33,8 @@ def build_optimizer(weights: Mapping[str, nn.Parameter], schedule: Schedule) -> 
     plain = [
         {"params": of, "lr": rate, "weight_decay": decay if heavy else 0.0} for (rate, heavy), of in groups.items()
     ]
-    return torch.optim.AdamW(plain, fused=True), [rate for rate, _ in groups]
+    eps = _EPS if schedule.eps is None else schedule.eps
+    return torch.optim.AdamW(plain, eps=eps, fused=True), [rate for rate, _ in groups]
 
 
 @torch.no_grad()

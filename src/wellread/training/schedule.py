@@ -23,6 +23,8 @@ class Schedule:
     """Other rates, by how the names of the weights begin: {"mention_head": 1e-3}."""
     weight_decay: float = 0.01
     """Of matrices; biases, norms and kernels, which start as the identity, have none."""
+    eps: float | None = None
+    """What AdamW adds to the size of gradients that it divides by; without it 1e-8 (LUKE's authors: 1e-6)."""
     warmup: float = 0.1
     """The share of the steps in which the rate climbs from 0; then it falls in a line to 0 at the end."""
     clip: float = 1.0
@@ -40,7 +42,7 @@ class Schedule:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             raise UsageError(f"epochs is {self.epochs} and steps is {self.steps}; give one of the two")
-        for name in ("epochs", "steps", "learning_rate", "clip", "accumulate", "evaluate_every", "patience"):
+        for name in ("epochs", "steps", "learning_rate", "eps", "clip", "accumulate", "evaluate_every", "patience"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"{name} is {value}; expected more than 0")

@@ -525,7 +525,7 @@ def test_costs_are_drawn_for_arms_that_have_some(tmp_path):
 
 
 def test_costs_count_weights_and_what_the_forward_pass_keeps(recipe, tmp_path):
-    wide = replace(recipe, kam=replace(recipe.kam, fusion="mean"))
+    wide = replace(recipe, kam=replace(recipe.kam, fusion="mean", map_init=0.0))
     arms = {"plain": replace(recipe, infusion="none"), "kam": recipe, "mean": wide}
     costs = cost.measure_costs(arms, tmp_path / "notes", rounds=2)
     plain, kam, mean = (costs[arm] for arm in arms)

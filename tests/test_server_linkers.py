@@ -113,3 +113,12 @@ def test_the_usual_linker_may_stand_anywhere(home, monkeypatch, models):
     shelf = Shelf.load([home / "toy.kb"])
     assert list(shelf.books["toy"].linkers) == ["prior"]
     shelf.close()
+
+
+@pytest.mark.parametrize(("text", "characters"), [(100_000, 400_000), (300_000, 1_200_000), (10, 400_000)])
+def test_a_longer_text_may_be_sent_where_longer_texts_are_allowed(home, monkeypatch, wellread, text, characters):
+    seen = []
+    monkeypatch.setattr("wellread.cli.serve._serve", lambda kbs, models, settings, *more: seen.append(settings.limits))
+    said = wellread("serve", "--kb", home / "toy.kb", "--port", "0", "--max-text", text)
+    assert said.code == 0
+    assert [(one.text, one.characters) for one in seen] == [(text, characters)]

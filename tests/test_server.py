@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -248,6 +249,24 @@ def test_a_replaced_knowledge_base_is_found_by_who_reads_it(tmp_path):
                     break
                 time.sleep(0.01)
             assert "Q64" in engine.shelf.books["cities"].kb
+
+
+def test_health_is_told_while_a_replaced_knowledge_base_cannot_be_opened(tmp_path):
+    """By threads that never asked the old file, too: whoever watches is not to stop the server for it."""
+    kbs = write_kbs(tmp_path)
+    with engine_of(kbs) as engine, asking(engine) as client:
+        client.put("/entities/Q1", json={"title": "Universe"}, headers=BEARER)
+        before = client.get("/health").json()["kbs"]
+        build(lambda tally: iter([Entity("Q64", "Berlin")]), tmp_path / "new.kb", origin=Origin("test"))
+        (tmp_path / "new.kb").replace(kbs[0])
+        engine._aside.shutdown()
+        engine._aside = ThreadPoolExecutor(1)
+        answer = client.get("/health")
+        assert (answer.status_code, answer.json()["kbs"]) == (200, before)
+        assert 'wellread_kb_revision{kb="cities"} 2.0' in client.get("/metrics").text
+        answer = client.get("/entities/Q90")
+        assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+        assert str(tmp_path) not in answer.text
 
 
 # what comes with every answer

@@ -45,7 +45,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         (413, "too large"),
         (422, "not what is asked for"),
         (429, "too many texts are waiting; Retry-After says when to come again"),
-        (503, "not answered in time, or about to stop"),
+        (503, "not answered in time, about to stop, or opening a knowledge base that was replaced"),
+        (507, "the disk is full or fails"),
     )
 }
 LOADED: dict[int | str, dict[str, Any]] = {

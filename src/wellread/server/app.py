@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
 from wellread import __version__
-from wellread.errors import KnowledgeBaseError, StorageError, WellreadError
+from wellread.errors import KnowledgeBaseError, ReplacedError, StorageError, WellreadError
 from wellread.kb.store import KnowledgeBase
 from wellread.linker.prior import PriorReader
 from wellread.server import schemas
@@ -98,9 +98,20 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
 
     sizes: dict[str, tuple[tuple[int, int], int]] = {}
 
+    revisions: dict[str, tuple[KnowledgeBase, int]] = {}
+
+    def revision(name: str, kb: KnowledgeBase) -> int:
+        """The last that was seen where this thread has not opened a file that another was put in the place of."""
+        try:
+            revisions[name] = kb, kb.revision
+        except ReplacedError:
+            if name not in revisions or revisions[name][0] is not kb:
+                raise
+        return revisions[name][1]
+
     def size(name: str, kb: KnowledgeBase) -> int:
         """Counting millions takes a while, and whoever watches asks often."""
-        state = id(kb), kb.revision
+        state = id(kb), revision(name, kb)
         if name not in sizes or sizes[name][0] != state:
             sizes[name] = state, len(kb)
         return sizes[name][1]
@@ -114,7 +125,7 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
                 {
                     "name": name,
                     "entities": size(name, book.kb),
-                    "revision": book.kb.revision,
+                    "revision": revision(name, book.kb),
                     "models": list(readers),
                     "thresholds": {
                         model: reader.threshold if isinstance(reader, PriorReader) else reader.decoding.threshold
@@ -143,10 +154,10 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
     @app.get("/metrics", response_class=Response, tags=["server"])
     async def metrics() -> Response:
         """Figures for Prometheus."""
-        revisions = await engine.aside(
-            lambda: {name: book.kb.revision for name, book in list(engine.shelf.books.items())}
+        seen = await engine.aside(
+            lambda: {name: revision(name, book.kb) for name, book in list(engine.shelf.books.items())}
         )
-        return Response(engine.metrics.tell(revisions), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(engine.metrics.tell(seen), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _rule(reader: Any) -> str:

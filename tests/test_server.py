@@ -2,11 +2,17 @@
 
 import json
 import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.serving import BEARER, CITIES, asking, engine_of, write_kbs
 from wellread import Document
+from wellread.errors import StorageError
+from wellread.kb.build import Origin, build
+from wellread.kb.records import Entity
+from wellread.kb.store import KnowledgeBase
 from wellread.linker.several import Linkers
 from wellread.server.shelf import Shelf
 
@@ -200,6 +206,67 @@ def test_a_server_without_a_token_changes_nothing(kbs):
     with engine_of(kbs, token=None) as engine, asking(engine) as client:
         answer = client.delete("/entities/Q90", headers=BEARER)
         assert (answer.status_code, client.get("/health").json()["editable"]) == (403, False)
+
+
+def test_a_full_disk_is_told_without_the_folder(changing, monkeypatch):
+    def fail(kb, *given, **more):
+        raise StorageError(f"the disk is full (or fails): {kb.path} keeps its last state; free some space")
+
+    for name in ("change", "search", "snapshot"):
+        monkeypatch.setattr(KnowledgeBase, name, fail)
+    for answer in (
+        changing.put("/entities/Q1", json={"title": "Universe"}, headers=BEARER),
+        changing.delete("/entities/Q90", headers=BEARER),
+        changing.get("/entities", params={"search": "Par"}),
+        changing.get("/entities/Q90"),
+        changing.post("/link", json={"text": TEXT, "kb": "cities"}),
+    ):
+        assert answer.status_code == 507
+        assert "fails): cities.kb keeps" in answer.json()["error"]
+
+
+def test_what_cannot_be_written_is_not_said_to_be_editable(tmp_path):
+    with engine_of(write_kbs(tmp_path)) as engine, asking(engine) as client:
+        cities, words = (book.kb for book in engine.shelf.books.values())
+        cities.writable = False
+        assert client.get("/health").json()["editable"] is True  # the other is
+        words.writable = False
+        assert client.get("/health").json()["editable"] is False
+        answer = client.delete("/entities/Q90", headers=BEARER)
+        assert (answer.status_code, "cities is only read here" in answer.json()["error"]) == (409, True)
+
+
+def test_a_replaced_knowledge_base_is_found_by_who_reads_it(tmp_path):
+    kbs = write_kbs(tmp_path)
+    with engine_of(kbs) as engine, asking(engine) as client:
+        for route in ("/health", "/entities?search=Berlin"):
+            build(lambda tally: iter([Entity("Q64", "Berlin")]), tmp_path / "new.kb", origin=Origin("test"))
+            (tmp_path / "new.kb").replace(kbs[0])
+            before = engine.shelf.books["cities"].kb
+            for _ in range(1000):
+                client.get(route)
+                if engine.shelf.books["cities"].kb is not before:
+                    break
+                time.sleep(0.01)
+            assert "Q64" in engine.shelf.books["cities"].kb
+
+
+def test_health_is_told_while_a_replaced_knowledge_base_cannot_be_opened(tmp_path):
+    """By threads that never asked the old file, too: whoever watches is not to stop the server for it."""
+    kbs = write_kbs(tmp_path)
+    with engine_of(kbs) as engine, asking(engine) as client:
+        client.put("/entities/Q1", json={"title": "Universe"}, headers=BEARER)
+        before = client.get("/health").json()["kbs"]
+        build(lambda tally: iter([Entity("Q64", "Berlin")]), tmp_path / "new.kb", origin=Origin("test"))
+        (tmp_path / "new.kb").replace(kbs[0])
+        engine._aside.shutdown()
+        engine._aside = ThreadPoolExecutor(1)
+        answer = client.get("/health")
+        assert (answer.status_code, answer.json()["kbs"]) == (200, before)
+        assert 'wellread_kb_revision{kb="cities"} 2.0' in client.get("/metrics").text
+        answer = client.get("/entities/Q90")
+        assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+        assert str(tmp_path) not in answer.text
 
 
 # what comes with every answer

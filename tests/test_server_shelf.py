@@ -1,13 +1,16 @@
 """Linkers that many clients share: answers are those of one client alone, and of one revision."""
 
+import gc
 import shutil
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
 from tests.tiny import PEOPLE, PLACES, write_kb
-from wellread.errors import UsageError
+from wellread.errors import KnowledgeBaseError, ReplacedError, StorageError, UsageError
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
@@ -20,7 +23,7 @@ TEXTS = tuple(f"who is the mayor of {place} {person}" for place, person in zip(P
 
 @pytest.fixture(scope="module")
 def shelf(toy):
-    made = Shelf.load([toy / "toy.kb"], {"toy": [str(toy / "model"), "prior"]})
+    made = Shelf.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
     yield made
     made.close()
 
@@ -85,7 +88,7 @@ def test_threads_share_a_linker_while_another_process_changes_its_knowledge(toy,
     """Each answer is what one client gets alone, of whichever revision."""
     shutil.copy(toy / "toy.kb", tmp_path)
     shutil.copytree(toy / "toy.kb.vectors", tmp_path / "toy.kb.vectors")
-    shared = Shelf.load([tmp_path / "toy.kb"], {"toy": [str(toy / "model"), "prior"]})
+    shared = Shelf.load([tmp_path / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
     expected = {text: told(alone.link(text)) for text in TEXTS}
     revisions, wrong = set(), []
 
@@ -194,3 +197,145 @@ def test_a_file_that_cannot_be_opened_leaves_the_old_one(names, monkeypatch):
     path.unlink()
     replace_with(path, [Entity("mended", "avon")])
     assert link_until(names, "mended")
+
+
+def linked(shelf, text="avon"):
+    (answer,) = shelf.link(shelf.source("own"), [Asked((text,))])
+    return [link.entity for link in answer.documents[0].links]
+
+
+def in_thread(ask):
+    """What a thread is told that never asked before; its errors too."""
+    told = []
+
+    def run():
+        try:
+            told.append(ask())
+        except Exception as error:
+            told.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return told[0]
+
+
+def test_a_thread_that_comes_after_a_swap_mixes_no_two_files(names):
+    """Of as many changes as the old one: the revision alone does not tell them apart."""
+    path = names.books["own"].kb.path
+    assert linked(names, "avon, brno") == ["0", "x"]
+    replace_with(path, [Entity("other", "brno"), Entity("0", "cork")])
+    assert in_thread(lambda: linked(names, "avon, brno, cork")) == ["other", "0"]
+
+
+def test_after_a_swap_the_new_file_is_still_locked_against_others(names):
+    """Closing the old file would let go of the lock by which others know that somebody has it open."""
+    path = names.books["own"].kb.path
+    replace_with(path, [Entity("another", "avon")])
+    assert link_until(names, "another")
+    gc.collect()
+    beside, byte = f"{path}-shm", 128  # SQLite's "dead man's switch"
+    ask = f"import fcntl; fcntl.lockf(open({beside!r}, 'rb+'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, {byte})"
+    asked = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in asked.stderr
+
+
+def test_what_a_change_left_beside_the_name_is_not_read_over_a_new_file(names):
+    notes, path = [], names.books["own"].kb.path
+    names._note = notes.append
+    names.edit(Edit("own", "new", Entity("new", "dover")))
+    replace_with(path, [Entity("another", "avon")])
+    for _ in range(3):
+        assert linked(names) == ["0"]
+    assert names._openers == {}
+    assert len(notes) == 1
+    assert "own.kb-wal" in notes[0]
+    assert "kb build --replace" in notes[0]
+    with pytest.raises(ReplacedError, match=r"own\.kb was replaced and is not opened anew yet; try again"):
+        names.edit(Edit("own", "late", Entity("late", "lost")))
+    names.close()
+    for part in ("wal", "shm"):
+        path.with_name(f"own.kb-{part}").unlink()
+    with Linker.load(path, "prior") as linker:
+        assert [link.entity for link in linker.link("avon, dover").links] == ["another"]
+
+
+def test_a_link_that_is_led_to_another_file_is_followed_whatever_was_changed(tmp_path):
+    for name in ("one", "two"):
+        write_kb(tmp_path / f"{name}.kb", [Entity(name, "avon")]).close()
+    (tmp_path / "own.kb").symlink_to("one.kb")
+    shelf = Shelf.load([tmp_path / "own.kb"], {"own": ["prior"]})
+    shelf.edit(Edit("own", "new", Entity("new", "dover")))
+    (tmp_path / "next").symlink_to("two.kb")
+    (tmp_path / "next").replace(tmp_path / "own.kb")
+    assert link_until(shelf, "two")
+    shelf.close()
+
+
+def test_changes_go_to_the_new_file(names):
+    path = names.books["own"].kb.path
+    replace_with(path, [Entity("another", "avon")])
+    names.edit(Edit("own", "new", Entity("new", "dover")))
+    with KnowledgeBase.open(path) as other:
+        assert ("another" in other, "new" in other) == (True, True)
+
+
+def test_a_file_that_is_replaced_while_it_is_loaded_is_noticed(tmp_path, monkeypatch):
+    path, load = tmp_path / "own.kb", Linker.load.__func__
+    write_kb(path, [Entity("0", "avon")]).close()
+
+    def slowly(cls, *given, **more):
+        made = load(cls, *given, **more)
+        monkeypatch.undo()
+        replace_with(path, [Entity("another", "avon")])
+        return made
+
+    monkeypatch.setattr(Linker, "load", classmethod(slowly))
+    shelf = Shelf.load([path], {"own": ["prior"]})
+    assert link_until(shelf, "another")
+    shelf.close()
+
+
+def test_any_error_of_opening_lets_it_be_tried_again(names, monkeypatch):
+    notes = []
+    names._note = notes.append
+
+    def fail(*given):
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(room, "_AGAIN", 0.0)
+    monkeypatch.setattr(room, "open_book", fail)
+    replace_with(names.books["own"].kb.path, [Entity("another", "avon")])
+    names.book("own")
+    names._openers["own"].join()
+    assert "cannot be opened: too many open files" in notes[0]
+    monkeypatch.undo()
+    assert link_until(names, "another")
+
+
+def test_who_asks_for_a_book_looks_whether_it_is_another(names):
+    replace_with(names.books["own"].kb.path, [Entity("another", "avon")])
+    for _ in range(2000):
+        if "another" in names.book("own").kb:
+            return
+        time.sleep(0.01)
+    pytest.fail("nobody looked")
+
+
+def test_errors_name_files_without_their_folders(names, monkeypatch):
+    kb = names.books["own"].kb
+
+    def fail(*given):
+        raise StorageError(f"the disk is full (or fails): {kb.path} keeps its last state")
+
+    monkeypatch.setattr(room, "read", fail)
+    monkeypatch.setattr(kb, "change", fail)
+    for ask in (lambda: linked(names), lambda: names.edit(Edit("own", "a", Entity("a", "avon")))):
+        with pytest.raises(StorageError, match=r"fails\): own\.kb keeps"):
+            ask()
+
+
+def test_what_cannot_be_written_is_not_changed(names):
+    names.books["own"].kb.writable = False
+    with pytest.raises(KnowledgeBaseError, match="own is only read here"):
+        names.edit(Edit("own", "a", Entity("a", "avon")))

@@ -43,6 +43,10 @@ class UnknownEntityError(KnowledgeBaseError, KeyError):
         return str(self.args[0])
 
 
+class ReplacedError(KnowledgeBaseError):
+    """A knowledge base whose file was replaced by another while it was open."""
+
+
 class StorageError(WellreadError):
     """The disk is full, or the folder cannot be written."""
 

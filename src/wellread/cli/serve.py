@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     "--model",
     "models",
     multiple=True,
-    metavar="[KB=]MODEL",
-    help="elq, knowbert, prior, or a folder; of one KB by its name, or of all. Several can be compared on the page. "
-    "[default: the usual one, and prior]",
+    metavar="[KB=][NAME=]MODEL",
+    help="elq, knowbert, prior, or the folder of one (of ELQ, KnowBERT or LUKE); for one KB by its name, or for all. "
+    "Several can be compared on the page, by NAME or that of their folder.  [default: the usual one, and prior]",
 )
 @click.option(
     "--encoder",
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 @click.option(
     "--readers",
     type=click.IntRange(1, 64),
-    help="Threads that share the cores to read.  [default: one for each core if all linkers are ELQ's, else 1]",
+    help="Threads that share the cores to read.  [default: one for each core if the usual linker of each KB is ELQ's, "
+    "else 1]",
 )
 @click.option("--max-body", type=click.IntRange(1024), default=2 << 20, show_default=True, help="Bytes of a request.")
 @click.option("--max-text", type=click.IntRange(1), default=100_000, show_default=True, help="Characters of a text.")
@@ -96,7 +97,14 @@ def command(
     from wellread.server.settings import Limits, Settings
 
     limits = Limits(
-        body=max_body, text=max_text, texts=max_texts, queue=queue, readers=readers, seconds=timeout, grace=grace
+        body=max_body,
+        text=max_text,
+        texts=max_texts,
+        characters=max(Limits().characters, 4 * max_text),
+        queue=queue,
+        readers=readers,
+        seconds=timeout,
+        grace=grace,
     )
     token = None if token_file is None else read_token(token_file)
     settings = Settings(limits, token, allowed_hosts(host, hosts), _encoders(encoders or ("minilm",)))
@@ -144,7 +152,10 @@ def _serve(
 
 
 def _models(given: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
-    """The models of each KB: ["elq", "wordnet=prior"] -> {"vital": ["elq"], "wordnet": ["prior"]}."""
+    """The models of each KB: ["elq", "wordnet=prior"] -> {"vital": ["elq"], "wordnet": ["prior"]}.
+
+    What is before = and no KB is the name of a linker, which the shelf reads.
+    """
     own: dict[str, list[str]] = {}
     for_all = []
     for one in given:

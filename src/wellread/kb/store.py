@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from wellread.errors import KnowledgeBaseError, UnknownEntityError, UsageError
+from wellread.errors import KnowledgeBaseError, ReplacedError, UnknownEntityError, UsageError
 from wellread.kb import names
 from wellread.kb.lookup import Named, read_names
 from wellread.kb.records import Entity, Form
@@ -59,6 +59,8 @@ class KnowledgeBase:
     def __init__(self, path: Path, *, writable: bool) -> None:
         self.path = path
         self.writable = writable
+        self.file: tuple[int, int] | None = None
+        """Device and number of the file that was opened: another may be put under its name."""
         self._here = _Place()
         self._connections: list[tuple[int, sqlite3.Connection]] = []
         self._closed = False
@@ -77,9 +79,19 @@ class KnowledgeBase:
             raise KnowledgeBaseError(f"{self.path} was closed; open it again with KnowledgeBase.open(path)")
         here, process = self._here, os.getpid()
         if here.connection is None or here.process != process:
-            here.connection, here.process = connect(self.path, writable=self.writable), process
+            here.connection, here.process = self._connect(), process
             self._connections.append((process, here.connection))
         return here.connection
+
+    def _connect(self) -> sqlite3.Connection:
+        """A connection to the file that the others are of: answers of two files would be mixed."""
+        before = file_of(self.path)
+        connection = connect(self.path, writable=self.writable)
+        self.file = self.file or before
+        if before is None or not before == self.file == file_of(self.path):
+            connection.close()
+            raise ReplacedError(f"{self.path} was put in the place of another while that was open; open it again")
+        return connection
 
     def close(self) -> None:
         """Let go of the file."""
@@ -291,6 +303,15 @@ class KnowledgeBase:
         with sqlite_errors(self.path):
             value: str | int = self.connection.execute(query).fetchone()[0]
         return value
+
+
+def file_of(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another under the same name; None: there is none."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino
 
 
 def rank(rows: Sequence[Named], limit: int = MOST_CANDIDATES, *, spelled: str = "") -> list[Candidate]:

@@ -110,11 +110,11 @@ class Matcher:
 
     def refresh(self, kb: KnowledgeBase) -> Matcher:
         """The matcher at the KB's present revision; costs what has changed."""
-        revision = kb.revision
-        if revision == self.revision:
-            return self
-        if kb.metadata["uid"] != self.names.uid:  # built anew under the same path
+        about = kb.metadata
+        if about["uid"] != self.names.uid:  # built anew under the same path, perhaps with as many changes
             return Matcher.of(kb)
+        if int(about["revision"]) == self.revision:
+            return self
         fresh = self._with_changes(kb)
         return fresh if len(fresh.changed) <= _JOIN_AFTER else Matcher.of(kb)
 

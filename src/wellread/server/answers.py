@@ -15,6 +15,8 @@ from wellread.errors import (
     InputError,
     KnowledgeBaseError,
     MissingExtraError,
+    ReplacedError,
+    StorageError,
     UnknownEntityError,
     UsageError,
     WellreadError,
@@ -29,7 +31,9 @@ _STATUS: dict[type[WellreadError], int] = {
     UnknownEntityError: 404,
     UsageError: 422,
     InputError: 422,
+    ReplacedError: 503,
     KnowledgeBaseError: 409,
+    StorageError: 507,
     MissingExtraError: 501,
     AssetError: 501,
 }
@@ -41,7 +45,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         (413, "too large"),
         (422, "not what is asked for"),
         (429, "too many texts are waiting; Retry-After says when to come again"),
-        (503, "not answered in time, or about to stop"),
+        (503, "not answered in time, about to stop, or opening a knowledge base that was replaced"),
+        (507, "the disk is full or fails"),
     )
 }
 LOADED: dict[int | str, dict[str, Any]] = {
@@ -68,7 +73,7 @@ def refusal(error: Exception) -> Response | None:
     """What a client is told of an error; None where it is none of those that are expected."""
     if isinstance(error, WellreadError):
         headers = {}
-        if isinstance(error, BusyError | ClosedError):
+        if isinstance(error, BusyError | ClosedError | ReplacedError):
             headers["retry-after"] = str(getattr(error, "seconds", 5))
         return json_answer({"error": str(error)}, status_of(error), headers)
     if isinstance(error, HTTPException):

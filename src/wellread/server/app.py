@@ -15,11 +15,12 @@ from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
 from wellread import __version__
-from wellread.errors import WellreadError
+from wellread.errors import KnowledgeBaseError, ReplacedError, StorageError, WellreadError
 from wellread.kb.store import KnowledgeBase
 from wellread.linker.prior import PriorReader
 from wellread.server import schemas
 from wellread.server.answers import json_answer, refusal, told_of
+from wellread.server.books import without_folder
 from wellread.server.engine import Engine
 from wellread.server.entity_routes import add_entities
 from wellread.server.guard import Guard, Handler
@@ -54,15 +55,18 @@ def create_app(engine: Engine) -> FastAPI:
     )
     quick: dict[str, Handler] = {}
     app.add_middleware(Guard, settings=engine.settings, metrics=engine.metrics, quick=quick)
-    _add_errors(app)
+    _add_errors(app, engine)
     add_reading(app, engine, quick)
     add_entities(app, engine)
     _add_page(app, engine)
     return app
 
 
-def _add_errors(app: FastAPI) -> None:
+def _add_errors(app: FastAPI, engine: Engine) -> None:
     async def refuse(request: Request, error: Exception) -> Response:
+        if isinstance(error, KnowledgeBaseError | StorageError):
+            for book in engine.shelf.books.values():
+                error = without_folder(error, book.kb)
         told = refusal(error)
         assert told is not None
         return told
@@ -94,22 +98,34 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
 
     sizes: dict[str, tuple[tuple[int, int], int]] = {}
 
+    revisions: dict[str, tuple[KnowledgeBase, int]] = {}
+
+    def revision(name: str, kb: KnowledgeBase) -> int:
+        """The last that was seen where this thread has not opened a file that another was put in the place of."""
+        try:
+            revisions[name] = kb, kb.revision
+        except ReplacedError:
+            if name not in revisions or revisions[name][0] is not kb:
+                raise
+        return revisions[name][1]
+
     def size(name: str, kb: KnowledgeBase) -> int:
         """Counting millions takes a while, and whoever watches asks often."""
-        state = id(kb), kb.revision
+        state = id(kb), revision(name, kb)
         if name not in sizes or sizes[name][0] != state:
             sizes[name] = state, len(kb)
         return sizes[name][1]
 
     def about() -> list[dict[str, Any]]:
         told = []
-        for name, book in list(engine.shelf.books.items()):
+        for name in list(engine.shelf.books):
+            book = engine.shelf.book(name)
             readers = {model: linker.reader for model, linker in book.linkers.items()}
             told.append(
                 {
                     "name": name,
                     "entities": size(name, book.kb),
-                    "revision": book.kb.revision,
+                    "revision": revision(name, book.kb),
                     "models": list(readers),
                     "thresholds": {
                         model: reader.threshold if isinstance(reader, PriorReader) else reader.decoding.threshold
@@ -129,7 +145,8 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
             "kbs": await engine.aside(about),
             "encoders": [{"name": name, "plain": one.plain} for name, one in engine.readings.items()],
             "waiting": engine.worker.waiting,
-            "editable": engine.settings.token is not None,
+            "editable": engine.settings.token is not None
+            and any(book.kb.writable for book in engine.shelf.books.values()),
             "limits": asdict(engine.settings.limits),
         }
         return json_answer(told, 200 if engine.worker.alive else 503)
@@ -137,13 +154,14 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
     @app.get("/metrics", response_class=Response, tags=["server"])
     async def metrics() -> Response:
         """Figures for Prometheus."""
-        revisions = await engine.aside(
-            lambda: {name: book.kb.revision for name, book in list(engine.shelf.books.items())}
+        seen = await engine.aside(
+            lambda: {name: revision(name, book.kb) for name, book in list(engine.shelf.books.items())}
         )
-        return Response(engine.metrics.tell(revisions), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(engine.metrics.tell(seen), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _rule(reader: Any) -> str:
     if isinstance(reader, PriorReader):
         return "fixed"
-    return "longest" if getattr(reader.config, "mode", "") == "softmax" else "best"
+    config = getattr(reader, "config", None)  # LUKE's has none, and takes the best
+    return "longest" if getattr(config, "mode", "") == "softmax" else "best"

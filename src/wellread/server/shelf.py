@@ -18,20 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
-from wellread.errors import UsageError, WellreadError
+from wellread.errors import KnowledgeBaseError, ReplacedError, UsageError
 from wellread.kb.records import Entity
-from wellread.kb.store import KnowledgeBase
+from wellread.kb.store import KnowledgeBase, file_of
 from wellread.linker import Linker
 from wellread.linker.decoding import Scored
 from wellread.linker.prior import PriorReader
 from wellread.linker.several import name_kbs
+from wellread.server.books import Book, Loading, is_elq, is_light, name_models, open_book, part_of, placeless
 from wellread.text import Document
 
 if TYPE_CHECKING:
     from wellread.linker.elq import ElqReader
 
-Loading = Callable[[str, str], None]
-"""Is told the KB and the model that are about to be loaded."""
 _TRIES = 3
 """Readings of the same texts, while somebody else writes, before the KB is held still for one."""
 _SUBSETS = 16
@@ -88,17 +87,6 @@ class Edited:
     revision: int
 
 
-@dataclass(slots=True)
-class Book:
-    """One knowledge base with its linkers, the usual one first."""
-
-    given: str | Path
-    models: tuple[str, ...]
-    kb: KnowledgeBase
-    linkers: dict[str, Linker]
-    file: tuple[int, int]
-
-
 class Shelf:
     """Knowledge bases by name, each with linkers by the name of their model."""
 
@@ -109,7 +97,11 @@ class Shelf:
         self._alone: WeakKeyDictionary[Linker, threading.Lock] = WeakKeyDictionary()
         self._parts: OrderedDict[Any, Linker] = OrderedDict()
         self._opening: dict[str, float] = {}
+        self._openers: dict[str, threading.Thread] = {}
         self._opened: dict[str, Book] = {}
+        self._retired: list[KnowledgeBase] = []
+        """Whose files were replaced. They stay open: closing one would let go of all locks that this process has on
+        what lies beside the name, those of the new file too."""
 
     @classmethod
     def load(
@@ -120,8 +112,10 @@ class Shelf:
         loading: Loading = lambda name, model: None,
     ) -> Shelf:
         """A linker for each KB and model; a KB without models has its usual one, and names alone to compare it with."""
-        named = name_kbs(kbs)
-        return cls({name: _open(name, kb, (models or {}).get(name, ()), loading) for name, kb in named.items()}, note)
+        named, chosen = name_kbs(kbs), models or {}
+        for name in named:
+            name_models(chosen.get(name, ()))  # what is wrong with a name is told before anything is loaded
+        return cls({name: open_book(name, kb, chosen.get(name, ()), loading) for name, kb in named.items()}, note)
 
     def close(self) -> None:
         """Let go of the knowledge bases."""
@@ -132,15 +126,19 @@ class Shelf:
     @property
     def shared(self) -> bool:
         """Whether several threads are worth having: whether the usual linkers can be read with by more than one."""
-        return all(_is_elq(next(iter(book.linkers.values()))) for book in self.books.values())
+        return all(is_elq(next(iter(book.linkers.values()))) for book in self.books.values())
 
     def book(self, kb: str | None) -> Book:
         """A knowledge base by its name; the first without one."""
-        if kb is None:
-            return next(iter(self.books.values()))
-        if kb not in self.books:
+        name = next(iter(self.books)) if kb is None else kb
+        if name not in self.books:
             raise UsageError(f"there is no knowledge base {kb!r} here; choose {', '.join(self.books)}")
-        return self.books[kb]
+        if self._turn.acquire(blocking=False):  # who asks for it now is not to wait; the next one looks too
+            try:
+                self._look_for_new(name)
+            finally:
+                self._turn.release()
+        return self.books[name]
 
     def source(
         self,
@@ -175,6 +173,14 @@ class Shelf:
         """The links of several clients' texts, read together."""
         with self._turn:
             self._look_for_new(source.kb)
+        with placeless(self.books[source.kb].kb):
+            try:
+                return self._link(source, asked)
+            except ReplacedError:  # this thread has never asked the old file, and cannot any more
+                self._wait_for_new(source.kb)
+                return self._link(source, asked)
+
+    def _link(self, source: Source, asked: Sequence[Asked]) -> list[Answer]:
         for _ in range(_TRIES):
             linker = self._linker(source)
             revision = linker.kb.revision
@@ -196,7 +202,7 @@ class Shelf:
     @contextmanager
     def _shared(self, linker: Linker) -> Iterator[None]:
         """ELQ's readers may be used by several threads at once, the others by one after the other."""
-        if _is_elq(linker):
+        if is_elq(linker):
             yield
             return
         with self._turn:
@@ -207,7 +213,16 @@ class Shelf:
     def edit(self, edit: Edit) -> Edited:
         """Change a knowledge base; what is linked next knows of it."""
         kb = self.book(edit.kb).kb
-        with kb.change() as change:
+        if file_of(kb.path) != kb.file:  # what is open has no name any more: its changes would be lost
+            self._wait_for_new(edit.kb)
+            kb = self.books[edit.kb].kb
+            if file_of(kb.path) != kb.file:
+                raise ReplacedError(f"{kb.path.name} was replaced and is not opened anew yet; try again in a while")
+        if not kb.writable:
+            raise KnowledgeBaseError(
+                f"{edit.kb} is only read here; let the server write its file and folder to change it"
+            )
+        with placeless(kb), kb.change() as change:
             there = edit.id in kb
             if edit.entity is None:
                 change.remove(edit.id)
@@ -225,43 +240,82 @@ class Shelf:
     def _part(self, source: Source, linker: Linker) -> Linker:
         key = (replace(source, deep=False), id(linker), linker.kb.revision if source.kinds else 0)
         if key not in self._parts:
-            self._parts[key] = _restricted(linker, self.books[source.kb].models, source)
+            self._parts[key] = self._make_part(source, linker)
             while len(self._parts) > _SUBSETS:
                 self._parts.popitem(last=False)
         self._parts.move_to_end(key)
         return self._parts[key]
 
+    def _make_part(self, source: Source, linker: Linker) -> Linker:
+        from wellread.linker.elq import of_kinds
+
+        among: Sequence[str] | None = source.among
+        if source.kinds is not None:
+            among = of_kinds(linker.kb, source.kinds, among)
+        if not is_light(linker):  # each is a whole model: one of them is kept
+            for key in [key for key, part in self._parts.items() if not is_light(part)]:
+                del self._parts[key]
+        models = name_models(self.books[source.kb].models)
+        part = part_of(linker, models.get(source.model, source.model), among)
+        # Who shares a model waits for who reads with it.
+        self._alone[part] = self._alone.setdefault(linker, threading.Lock())
+        return part
+
     def _look_for_new(self, name: str) -> None:
         """Take a KB that has been opened anew; begin to open one whose file is another than before."""
         if name in self._opened:
+            self._retired.append(self.books[name].kb)
             self.books[name] = self._opened.pop(name)
             self._parts.clear()
-            self._note(f"{name} was replaced, and is now at revision {self.books[name].kb.revision}")
         book = self.books[name]
-        try:
-            same = _file(book.kb.path) == book.file
-        except OSError:  # between two files, or gone: what is open still answers
+        if file_of(book.kb.path) in (
+            None,
+            book.kb.file,
+        ):  # None: between two files, or gone; what is open still answers
             return
-        if same or time.monotonic() < self._opening.get(name, 0.0):
+        if time.monotonic() < self._opening.get(name, 0.0):
+            return
+        if _has_log(book):
+            self._note(
+                f"{name} was replaced, but changes of the old file lie beside it and would be read as the new one's; "
+                f"the old one still answers: stop the server, delete {book.place}-wal and -shm, and start it again "
+                "(next time: wellread kb build --replace)"
+            )
+            self._opening[name] = time.monotonic() + _AGAIN
             return
         self._opening[name] = float("inf")
-        threading.Thread(target=self._open_new, args=(name, book), daemon=True).start()
+        self._openers[name] = threading.Thread(target=self._open_new, args=(name, book), daemon=True)
+        self._openers[name].start()
 
     def _open_new(self, name: str, book: Book) -> None:
         try:
-            self._opened[name] = _open(name, book.given, book.models)
+            new = open_book(name, book.given, book.models)
+            self._note(f"{name} was replaced, and is now at revision {new.kb.revision}")
+            self._opened[name] = new
             self._opening[name] = 0.0
-        except WellreadError as error:
+        except Exception as error:  # of whatever kind: it is to be tried again
             self._note(f"{name} was replaced, but cannot be opened: {error}; the old one still answers")
             self._opening[name] = time.monotonic() + _AGAIN
 
+    def _wait_for_new(self, name: str) -> None:
+        """Take a KB that is being opened anew, when it is."""
+        with self._turn:
+            self._look_for_new(name)
+            opener = self._openers.get(name)
+        if opener is not None:
+            opener.join()
+        with self._turn:
+            self._look_for_new(name)
 
-def _is_elq(linker: Linker) -> bool:
-    if isinstance(linker.reader, PriorReader):  # who links by name need not load torch
+
+def _has_log(book: Book) -> bool:
+    """Whether changes of the old file lie beside the new one; where a link was led elsewhere they do not."""
+    if os.path.realpath(book.kb.path) != book.place:
         return False
-    from wellread.linker.elq import ElqReader
-
-    return isinstance(linker.reader, ElqReader)
+    try:
+        return os.stat(f"{book.place}-wal").st_size > 0
+    except OSError:
+        return False
 
 
 def read(linker: Linker, asked: Sequence[Asked]) -> list[list[Document]]:
@@ -301,54 +355,3 @@ def _weighed(document: Document, asked: Asked) -> Document:
         or (link.entity is not None and link.score >= (asked.threshold or 0.0))
     )
     return replace(document, links=links)
-
-
-def _open(name: str, kb: str | Path, models: Sequence[str], loading: Loading = lambda name, model: None) -> Book:
-    loading(name, models[0] if models else "auto")
-    first = Linker.load(kb, models[0] if models else "auto", name=name)
-    linkers = {_called(first, models[0] if models else "auto"): first}
-    for model in models[1:] or (() if models else ("prior",)):
-        if (called := _called(None, model)) not in linkers:
-            loading(name, model)
-            linkers[called] = Linker.load(first.kb, model, name=name)
-    return Book(kb, tuple(models), first.kb, linkers, _file(first.kb.path))
-
-
-def _called(linker: Linker | None, model: str) -> str:
-    """What clients call a linker: the name of its model, or of the folder it is in."""
-    if model == "auto":
-        assert linker is not None
-        reader = type(linker.reader).__name__
-        return {"PriorReader": "prior", "ElqReader": "elq"}.get(reader, "knowbert")
-    return Path(model).name or model
-
-
-def _file(path: Path) -> tuple[int, int]:
-    about = os.stat(path)
-    return about.st_dev, about.st_ino
-
-
-def _restricted(linker: Linker, models: Sequence[str], source: Source) -> Linker:
-    """A linker to a part of the KB; ELQ's shares its model."""
-    from wellread.linker.elq import ElqReader, of_kinds
-
-    reader = linker.reader
-    among: Sequence[str] | None = source.among
-    if source.kinds is not None:
-        among = of_kinds(linker.kb, source.kinds, among)
-    if not isinstance(reader, ElqReader):
-        folder = next((model for model in models if _called(linker, model) == source.model), source.model)
-        return Linker.load(linker.kb, folder, among=among, name=source.kb)
-    # The index of now: a subset is made of rows.
-    reader.pool.follow(lambda: reader.tower)
-    part = ElqReader(
-        reader.model,
-        linker.kb,
-        reader.pool.index,
-        search=reader.search,
-        among=among,
-        decoding=reader.decoding,
-        trust=reader.trust,
-        name=reader.name,
-    )
-    return Linker(linker.kb, part)

@@ -67,6 +67,7 @@ def test_encoders_have_names(tmp_path):
 def test_loopback_goes_by_its_own_names_only():
     assert allowed_hosts("127.0.0.1") == allowed_hosts("localhost") == ("127.0.0.1", "localhost", "[::1]")
     assert allowed_hosts("::1", ("kb.example",))[-1] == "kb.example"
+    assert allowed_hosts("127.0.0.2")[-1] == "127.0.0.2"  # all of 127.… is this machine alone
     assert allowed_hosts("0.0.0.0") == ()
     assert allowed_hosts("0.0.0.0", ("kb.example",)) == ("kb.example",)
 

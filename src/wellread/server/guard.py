@@ -94,6 +94,10 @@ class Guard:
             host = headers.get(b"host", b"").decode("latin-1").lower()
             if host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
                 return 400, "this server does not go by that name; start it with --allow-host to let it"
+        # A form or a simple request of another site's page comes without being asked for; links to the page are fine.
+        site = headers.get(b"sec-fetch-site", b"none")
+        if site not in (b"same-origin", b"none") and scope["method"] not in ("GET", "HEAD"):
+            return 403, "this was sent by a page of another site; send it from here, or not by a browser"
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.settings.limits.body and not _streams(scope):
             return 413, str(TooLarge(self.settings.limits.body).detail)

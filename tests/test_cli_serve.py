@@ -126,7 +126,7 @@ def test_what_is_loaded_is_told_before_where_it_listens(wellread, kbs, quiet, mo
     async def stop(server):
         assert all(one.is_serving() for one in server.servers)
 
-    monkeypatch.setattr(run._Server, "main_loop", stop)
+    monkeypatch.setattr(run.Server, "main_loop", stop)
     said = wellread("serve", "--kb", kbs[0], "--kb", kbs[1], "--model", "prior", "--port", 0)
     assert said.code == 0
     lines = said.err.splitlines()

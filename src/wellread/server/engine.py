@@ -12,7 +12,7 @@ from wellread.cores import cores
 from wellread.errors import InputError, UnknownEntityError, UsageError
 from wellread.kb.records import Entity
 from wellread.kb.store import How, KnowledgeBase, Neighbour
-from wellread.server.batching import BusyError, Worker
+from wellread.server.batching import Worker
 from wellread.server.metrics import Metrics
 from wellread.server.reading import Lent, Reading, Vectors
 from wellread.server.settings import Settings
@@ -52,6 +52,8 @@ class Engine:
             threads=self.readers,
             watch=self.metrics.watch,
         )
+        self.stopping = asyncio.Event()
+        """Whether streams should come to an end."""
         self.metrics.waiting(lambda: self.worker.waiting)
         self._aside = ThreadPoolExecutor(2, "wellread-aside")
 
@@ -79,11 +81,7 @@ class Engine:
     def link(self, sources: Sequence[Source], asked: Asked) -> asyncio.Future[list[Answer]]:
         """An answer for each source; all are taken, or none."""
         characters = self.check(asked.texts)
-        try:
-            futures = self.worker.submit_all(sources, asked, size=len(asked.texts), characters=characters)
-        except BusyError:
-            self.metrics.refused.inc()
-            raise
+        futures = self.worker.submit_all(sources, asked, size=len(asked.texts), characters=characters)
         return asyncio.gather(*futures)
 
     def edit(self, edit: Edit) -> asyncio.Future[Edited]:

@@ -116,6 +116,7 @@ class _Passage:
         self._begin = time.monotonic()
         self._limits = guard.settings.limits
         self._bytes = 0
+        self._waited = 0.0
         self._whole = False
         self._streams = _streams(scope)
         self.id = f"{_HERE}{next(_NUMBERS):06x}"
@@ -130,14 +131,18 @@ class _Passage:
         """A part of the body, in time and not too much; after all of it, word that the client has left."""
         if self._whole:
             return await self._receive()
-        left = self._limits.seconds - (0 if self._streams else time.monotonic() - self._begin)
+        since = time.monotonic()
+        left = self._limits.seconds - (self._waited if self._streams else since - self._begin)
         try:
             async with asyncio.timeout(max(0.001, left)):
                 message = await self._receive()
         except TimeoutError:
             raise TooSlow(self._limits.seconds) from None
         if message["type"] == "http.request":
-            self._bytes += len(message.get("body", b""))
+            body = message.get("body", b"")
+            self._bytes += len(body)
+            # A stream has that long for each line, in which the time to answer those before does not count.
+            self._waited = 0.0 if b"\n" in body else self._waited + time.monotonic() - since
             self._whole = not message.get("more_body", False)
             if self._bytes > self._limits.body and not self._streams:
                 raise TooLarge(self._limits.body)
@@ -175,6 +180,8 @@ class _Passage:
         method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
         self._guard.metrics.requests.labels(method, route, str(self.status)).inc()
         self._guard.metrics.seconds.labels(route).observe(seconds)
+        if self.status == 429:
+            self._guard.metrics.refused.inc()
         LOG.info(
             "request",
             extra={

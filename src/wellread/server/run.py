@@ -110,6 +110,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen no more, and finish."""
         LOG.info("stopping", extra={"told": {"waiting": self._engine.worker.waiting}})
+        self._engine.stopping.set()
         await super().shutdown(sockets)
 
     @contextmanager

@@ -104,8 +104,9 @@ class LineStream(Response):
         await asked.put(None)
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        chunks, stop = self._request.stream(), asyncio.ensure_future(self._stopping.wait())
-        chunk: asyncio.Future[bytes | None] = asyncio.ensure_future(anext(chunks, None))
+        chunks = self._request.stream()
+        stop: asyncio.Future[Any] = asyncio.ensure_future(self._stopping.wait())
+        chunk: asyncio.Future[Any] = asyncio.ensure_future(anext(chunks, None))
         try:
             while True:
                 await asyncio.wait({chunk, stop}, return_when=asyncio.FIRST_COMPLETED)

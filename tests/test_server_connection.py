@@ -108,3 +108,14 @@ def test_too_many_connections_are_refused_until_some_end(kbs, monkeypatch):
             client.close()
         time.sleep(0.2)
         assert requests.get(f"{address}/health", timeout=20).status_code == 200
+
+
+def test_heads_alone_are_told_to_who_asks_for_them(kbs):
+    with engine_of(kbs) as engine, listening(engine) as address:
+        for path in ("/", "/health", "/page/page.js", "/entities?search=par"):
+            whole, alone = (getattr(requests, ask)(f"{address}{path}", timeout=20) for ask in ("get", "head"))
+            assert (alone.status_code, alone.content) == (200, b"")
+            assert alone.headers["content-length"] == whole.headers["content-length"]
+        assert requests.head(f"{address}/link", timeout=20).status_code == 405
+        told = requests.get(f"{address}/metrics", timeout=20).text
+        assert 'wellread_requests_total{method="HEAD",route="/health",status="200"} 1.0' in told

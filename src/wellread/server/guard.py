@@ -69,7 +69,10 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        passage = _Passage(self, scope, receive, send)
+        method = scope["method"]
+        if method == "HEAD":  # answered as GET is; what sends it leaves the body out
+            scope = {**scope, "method": "GET"}
+        passage = _Passage(self, scope, method, receive, send)
         scope.setdefault("state", {})["note"] = passage.note
         try:
             refused = self._refused(scope)
@@ -96,7 +99,7 @@ class Guard:
                 return 400, "this server does not go by that name; start it with --allow-host to let it"
         # A form or a simple request of another site's page comes without being asked for; links to the page are fine.
         site = headers.get(b"sec-fetch-site", b"none")
-        if site not in (b"same-origin", b"none") and scope["method"] not in ("GET", "HEAD"):
+        if site not in (b"same-origin", b"none") and scope["method"] != "GET":
             return 403, "this was sent by a page of another site; send it from here, or not by a browser"
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.settings.limits.body and not _streams(scope):
@@ -111,7 +114,8 @@ def _streams(scope: Scope) -> bool:
 class _Passage:
     """One request on its way."""
 
-    def __init__(self, guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, guard: Guard, scope: Scope, method: str, receive: Receive, send: Send) -> None:
+        self.method = method if method in _METHODS else "other"
         self._guard, self._scope, self._receive, self._send = guard, scope, receive, send
         self._begin = time.monotonic()
         self._limits = guard.settings.limits
@@ -177,8 +181,7 @@ class _Passage:
         """The line in the log, and the counts."""
         seconds = time.monotonic() - self._begin
         route = getattr(self._scope.get("route"), "path", "other")
-        method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
-        self._guard.metrics.requests.labels(method, route, str(self.status)).inc()
+        self._guard.metrics.requests.labels(self.method, route, str(self.status)).inc()
         self._guard.metrics.seconds.labels(route).observe(seconds)
         if self.status == 429:
             self._guard.metrics.refused.inc()
@@ -187,7 +190,7 @@ class _Passage:
             extra={
                 "told": {
                     "id": self.id,
-                    "method": method,
+                    "method": self.method,
                     "route": route,
                     "status": self.status,
                     "seconds": round(seconds, 4),

@@ -8,7 +8,7 @@ import sqlite3
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
@@ -28,6 +28,7 @@ _CHANGES: dict[int | str, dict[str, Any]] = {
     404: {"model": schemas.Problem, "description": "no such entity"},
     409: {"model": schemas.Problem, "description": "the knowledge base does not take it"},
 }
+Id = Annotated[str, Path(examples=["Q90"], description="An entity's id, as links and searches tell it.")]
 Kb = Annotated[str | None, Query(max_length=500, description="The first knowledge base unless given.")]
 BEARER = HTTPBearer(auto_error=False, description="The token that the server was started with.")
 
@@ -81,7 +82,7 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         responses={**REFUSALS, 404: {"model": schemas.Problem, "description": "no such entity"}},
         tags=["knowledge"],
     )
-    async def entity(request: Request, id: str, kb: Kb = None) -> Response:
+    async def entity(request: Request, id: Id, kb: Kb = None) -> Response:
         """An entity with its names, facts and neighbours."""
         name = _name(engine, kb)
         asked = engine.entity(engine.shelf.book(name).kb, id)
@@ -102,7 +103,7 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         dependencies=[Depends(permitted)],
         tags=["knowledge"],
     )
-    async def put(request: Request, id: str, body: schemas.EntityBody, kb: Kb = None) -> Response:
+    async def put(request: Request, id: Id, body: schemas.EntityBody, kb: Kb = None) -> Response:
         """Add an entity, or replace it; what is linked next knows of it."""
         aliases = body.aliases if isinstance(body.aliases, dict) else dict.fromkeys(body.aliases, 1.0)
         facts = tuple(body.facts)
@@ -116,7 +117,7 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         dependencies=[Depends(permitted)],
         tags=["knowledge"],
     )
-    async def delete(request: Request, id: str, kb: Kb = None) -> Response:
+    async def delete(request: Request, id: Id, kb: Kb = None) -> Response:
         """Remove an entity with its names and every fact it stands in."""
         return await change(request, kb, id, None)
 

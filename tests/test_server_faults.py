@@ -323,7 +323,8 @@ def test_who_does_not_take_the_answer_is_let_go(kbs):
                 slow.sendall(lines)  # the server takes no more, since its answers are not taken
             ask = lambda: requests.post(f"{address}/link/stream", data=b'"Paris"', timeout=60).status_code  # noqa: E731
             assert ask() == 429
-            wait_until(lambda: ask() == 200)
+            # It answers until what the system keeps for the client is full, which takes a while where cores are busy.
+            wait_until(lambda: time.sleep(0.2) or ask() == 200, 60)
 
 
 @pytest.mark.slow

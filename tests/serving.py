@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import uvicorn
 from starlette.testclient import TestClient
 
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.server.app import create_app
 from wellread.server.engine import Engine
-from wellread.server.run import doors
+from wellread.server.run import Server, doors
 from wellread.server.settings import Limits, Settings
 from wellread.server.shelf import Shelf
 
@@ -65,7 +64,7 @@ def asking(engine: Engine) -> Iterator[TestClient]:
 @contextmanager
 def listening(engine: Engine) -> Iterator[str]:
     """The address of a server in a thread of its own."""
-    server = uvicorn.Server(uvicorn.Config(create_app(engine), log_config=None, access_log=False))
+    server = Server(engine, lambda port: None)
     with doors("127.0.0.1", 0, patience=engine.settings.limits.seconds) as sockets:
         thread = threading.Thread(target=server.run, args=(sockets,), daemon=True)
         thread.start()

@@ -67,6 +67,7 @@ def test_encoders_have_names(tmp_path):
 def test_loopback_goes_by_its_own_names_only():
     assert allowed_hosts("127.0.0.1") == allowed_hosts("localhost") == ("127.0.0.1", "localhost", "[::1]")
     assert allowed_hosts("::1", ("kb.example",))[-1] == "kb.example"
+    assert allowed_hosts("127.0.0.2")[-1] == "127.0.0.2"  # all of 127.… is this machine alone
     assert allowed_hosts("0.0.0.0") == ()
     assert allowed_hosts("0.0.0.0", ("kb.example",)) == ("kb.example",)
 
@@ -125,7 +126,7 @@ def test_what_is_loaded_is_told_before_where_it_listens(wellread, kbs, quiet, mo
     async def stop(server):
         assert all(one.is_serving() for one in server.servers)
 
-    monkeypatch.setattr(run._Server, "main_loop", stop)
+    monkeypatch.setattr(run.Server, "main_loop", stop)
     said = wellread("serve", "--kb", kbs[0], "--kb", kbs[1], "--model", "prior", "--port", 0)
     assert said.code == 0
     lines = said.err.splitlines()

@@ -270,6 +270,17 @@ def test_an_error_is_told_in_the_frame_and_on_the_page(page):
     page.complaints.clear()
 
 
+def test_who_leaves_a_card_is_back_at_its_mark_though_marks_were_drawn_anew(page):
+    link(page)
+    page.focus("mark:has-text('river')")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#card.open:focus")
+    page.locator("#threshold").fill("0.01")
+    page.focus("#card")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.textContent") == "river"
+
+
 def test_a_person_without_a_mouse_reaches_all(page):
     page.focus("#text")
     page.fill("#text", TEXT)

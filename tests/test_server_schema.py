@@ -6,6 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from tests.serving import BEARER, engine_of, listening, write_kbs
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+from schemathesis.generation import GenerationMode  # noqa: E402
+
 pytestmark = pytest.mark.slow
 ROUTES = {  # and how many requests are made up for each
     "DELETE /entities/{id}": 15,
@@ -44,8 +46,8 @@ def test_every_route_is_tried(served):
     assert sorted(operations(served[0])) == sorted(ROUTES)
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_generated_requests_get_what_the_schema_promises(served, route):
+def try_out(served, route, mode):
+    """Ask for a route with generated requests; the statuses of the answers, which are as the schema says."""
     schema, address = served
     told = schemathesis.checks
     checks = [
@@ -58,11 +60,23 @@ def test_generated_requests_get_what_the_schema_promises(served, route):
     operation, answered = operations(schema)[route], []
 
     @settings(max_examples=ROUTES[route], suppress_health_check=list(HealthCheck), database=None, derandomize=True)
-    @given(case=operation.as_strategy())
+    @given(case=operation.as_strategy(generation_mode=mode))
     def ask(case):
         response = case.call(base_url=address, headers=BEARER, timeout=60)
         case.validate_response(response, checks=checks)
         answered.append(response.status_code)
 
     ask()
-    assert answered
+    return answered
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_right_requests_get_what_the_schema_promises(served, route):
+    assert try_out(served, route, GenerationMode.POSITIVE)
+
+
+@pytest.mark.parametrize("route", sorted(set(ROUTES) - {"GET /health", "GET /metrics"}))  # these ask for nothing
+def test_wrong_requests_are_refused_as_the_schema_promises(served, route):
+    answered = try_out(served, route, GenerationMode.NEGATIVE)
+    assert max(answered) < 500
+    assert {400, 404, 422} & set(answered)

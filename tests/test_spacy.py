@@ -1,6 +1,7 @@
 """The spaCy component: links in documents, alone and in streams, in other processes, saved and loaded."""
 
 import shutil
+import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -108,6 +109,14 @@ def test_other_processes_give_the_same(make):
     found = list(nlp.pipe(texts, n_process=2, batch_size=2))
     assert [told(doc) for doc in found] == [told(doc) for doc in nlp.pipe(texts)]
     assert found[0].ents[1]._.wellread["candidates"][1]["entity"] == "Q830149"
+
+
+def test_another_process_that_links_by_name_needs_no_torch(make, monkeypatch):
+    nlp = make()
+    nlp("")
+    nlp.get_pipe(NAME)._loaded_by = 0  # as a child finds it
+    monkeypatch.setitem(sys.modules, "torch", None)  # to import it would fail
+    assert told(nlp(TEXT)) == LINKED
 
 
 def test_documents_are_saved_with_their_links(make):

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -89,10 +90,9 @@ class SpacyLinker:
             self._loaded_by = os.getpid()
             self._kind_of = lru_cache(1 << 16)(self._look_up)
         if os.getpid() != self._loaded_by:
-            import torch
-
             # OpenMP's threads do not survive a fork: a child that asked for them would wait for ever.
-            torch.set_num_threads(1)
+            if (torch := sys.modules.get("torch")) is not None:  # who links by name need not load it
+                torch.set_num_threads(1)
             self._loaded_by = os.getpid()
         return self._linker
 

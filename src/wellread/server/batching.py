@@ -2,7 +2,7 @@
 
 Whoever asks gets a future. While the threads are busy, others come and wait; one that is free takes the first and all
 that can be read with it, so that batches are as large as there are clients, and nobody waits for one to fill. The queue
-is bounded: who finds it full is told by `BusyError` when to come again. Changes are made while nothing is read.
+is bounded: who finds it full is told by `BusyError` when to come again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class Job:
     """Texts."""
     characters: int
     future: asyncio.Future[Any]
-    alone: bool = False
     asked: float = field(default_factory=time.monotonic)
 
 
@@ -79,8 +78,6 @@ class Worker:
         """Seconds for a text, of late."""
         self._changed = threading.Condition()
         self._closed = False
-        self._busy = 0
-        self._changing = False
         self._threads = [
             threading.Thread(target=self._run, name=f"wellread-model-{number}", daemon=True)
             for number in range(threads)
@@ -98,21 +95,19 @@ class Worker:
         """Whether all threads still work."""
         return all(thread.is_alive() for thread in self._threads)
 
-    def submit(
-        self, kind: Hashable, given: Any, *, size: int = 1, characters: int = 0, alone: bool = False
-    ) -> asyncio.Future[Any]:
+    def submit(self, kind: Hashable, given: Any, *, size: int = 1, characters: int = 0) -> asyncio.Future[Any]:
         """Ask for something; called on the event loop. A future that is cancelled before its turn is not done."""
-        return self.submit_all([kind], given, size=size, characters=characters, alone=alone)[0]
+        return self.submit_all([kind], given, size=size, characters=characters)[0]
 
     def submit_all(
-        self, kinds: Sequence[Hashable], given: Any, *, size: int = 1, characters: int = 0, alone: bool = False
+        self, kinds: Sequence[Hashable], given: Any, *, size: int = 1, characters: int = 0
     ) -> list[asyncio.Future[Any]]:
         """Ask for the same in several kinds: all are taken, or none.
 
         It is those before that count, not how much is asked for: else whoever asks for much would never find room.
         """
         loop = asyncio.get_running_loop()
-        jobs = [Job(kind, given, size, characters, loop.create_future(), alone) for kind in kinds]
+        jobs = [Job(kind, given, size, characters, loop.create_future()) for kind in kinds]
         with self._changed:
             if self._closed:
                 raise ClosedError("the server is about to stop; ask again when it is back")
@@ -120,7 +115,7 @@ class Worker:
                 raise BusyError(self._pace * self._texts)
             self._texts += size * len(jobs)
             self._waiting.extend(jobs)
-            self._changed.notify()
+            self._changed.notify(len(jobs))
         return [job.future for job in jobs]
 
     def close(self) -> None:
@@ -137,11 +132,6 @@ class Worker:
                 self._answer([job for job in batch if not job.future.cancelled()])
             except RuntimeError:  # the loop is gone, and with it all who waited
                 return
-            finally:
-                with self._changed:
-                    self._busy -= 1
-                    self._changing = False
-                    self._changed.notify_all()
 
     def _answer(self, asked: Sequence[Job]) -> None:
         if not asked:
@@ -159,18 +149,15 @@ class Worker:
     def _take(self) -> list[Job]:
         """The first that waits, and those of its kind that go with it, in their order."""
         with self._changed:
-            while not self._waiting or self._changing or (self._waiting[0].alone and self._busy):
-                if self._closed and not self._waiting:
+            while not self._waiting:
+                if self._closed:
                     return []
                 self._changed.wait()
             batch = [self._waiting.popleft()]
             texts, characters = batch[0].size, batch[0].characters
             left: deque[Job] = deque()
-            while self._waiting and not batch[0].alone:
+            while self._waiting:
                 job = self._waiting.popleft()
-                if job.alone:  # what comes after a change must not overtake it
-                    left.append(job)
-                    break
                 if (
                     job.kind == batch[0].kind
                     and texts + job.size <= self._together
@@ -180,10 +167,8 @@ class Worker:
                     texts, characters = texts + job.size, characters + job.characters
                 else:
                     left.append(job)
-            self._waiting.extendleft(reversed(left))
+            self._waiting = left
             self._texts -= texts
-            self._busy += 1
-            self._changing = batch[0].alone
             return batch
 
 

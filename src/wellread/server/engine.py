@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wellread.cores import cores
 from wellread.errors import InputError, UnknownEntityError, UsageError
 from wellread.kb.records import Entity
 from wellread.kb.store import How, KnowledgeBase, Neighbour
-from wellread.server.batching import BusyError, Worker
+from wellread.server.aside import Aside
+from wellread.server.batching import Worker
 from wellread.server.metrics import Metrics
 from wellread.server.reading import Lent, Reading, Vectors
 from wellread.server.settings import Settings
@@ -52,13 +52,17 @@ class Engine:
             threads=self.readers,
             watch=self.metrics.watch,
         )
+        self.stopping = asyncio.Event()
+        """Whether streams should come to an end."""
         self.metrics.waiting(lambda: self.worker.waiting)
-        self._aside = ThreadPoolExecutor(2, "wellread-aside")
+        self._about, self._changing = Aside("about", 1), Aside("changing", 1)
+        self._looking, self._loading = Aside("looking", 2), Aside("loading", 2)
 
     def close(self) -> None:
         """Finish what was taken."""
         self.worker.close()
-        self._aside.shutdown()
+        for some in (self._about, self._changing, self._looking, self._loading):
+            some.close()
         for reading in self.readings.values():
             reading.close()
         self.shelf.close()
@@ -79,16 +83,12 @@ class Engine:
     def link(self, sources: Sequence[Source], asked: Asked) -> asyncio.Future[list[Answer]]:
         """An answer for each source; all are taken, or none."""
         characters = self.check(asked.texts)
-        try:
-            futures = self.worker.submit_all(sources, asked, size=len(asked.texts), characters=characters)
-        except BusyError:
-            self.metrics.refused.inc()
-            raise
+        futures = self.worker.submit_all(sources, asked, size=len(asked.texts), characters=characters)
         return asyncio.gather(*futures)
 
-    def edit(self, edit: Edit) -> asyncio.Future[Edited]:
-        """Change a knowledge base between two batches."""
-        return self.worker.submit(Edit, edit, alone=True)
+    async def edit(self, edit: Edit) -> Edited:
+        """Change a knowledge base, one change after the other; texts are read meanwhile, each of one revision."""
+        return await self._changing.ask(lambda: self.shelf.edit(edit))
 
     def reading(self, encoder: str = "auto") -> Reading:
         """An encoder by its name; the first of all where none is chosen."""
@@ -100,20 +100,20 @@ class Engine:
     async def embed(self, vectors: Vectors, texts: Sequence[str]) -> list[Rows]:
         """The rows of each text."""
         characters = self.check(texts)
-        await self.aside(lambda: self.reading(vectors.encoder).embedder)
+        await self._loading.ask(lambda: self.reading(vectors.encoder).embedder)
         made: list[Rows] = await self.worker.submit(vectors, texts, size=len(texts), characters=characters)
         return made
 
     async def explain(self, lent: Lent, text: str, second: str | None) -> Seen:
         """What is seen of a text."""
         self.check([text] if second is None else [text, second])
-        await self.aside(lambda: self.reading(lent.encoder).explainer(lent))
+        await self._loading.ask(lambda: self.reading(lent.encoder).explainer(lent))
         seen: Seen = await self.worker.submit(lent, (text, second))
         return seen
 
     async def aside(self, ask: Callable[[], T]) -> T:
-        """Ask something that neither the event loop nor the models should wait for."""
-        return await asyncio.get_running_loop().run_in_executor(self._aside, ask)
+        """Ask how the server is, which waits for nothing that clients ask for."""
+        return await self._about.ask(ask)
 
     async def entity(self, kb: KnowledgeBase, id: str) -> tuple[Entity, list[Neighbour], int]:
         """An entity, its neighbours, and the revision that both are of."""
@@ -123,19 +123,18 @@ class Engine:
                 return kb.get(id), kb.neighbours(id), kb.revision
 
         try:
-            return await self.aside(ask)
+            return await self._looking.ask(ask)
         except UnknownEntityError:
             raise UnknownEntityError(f"there is no entity {id!r} here; look for it with /entities?search=") from None
 
     async def search(self, kb: KnowledgeBase, query: str, how: How, limit: int) -> list[Entity]:
         """Entities by what a person types."""
-        return await self.aside(lambda: kb.search(query, how=how, limit=limit))
+        return await self._looking.ask(lambda: kb.search(query, how=how, limit=limit))
 
     def _do(self, kind: Hashable, given: Sequence[Any]) -> Sequence[Any]:
         if isinstance(kind, Source):
             return self.shelf.link(kind, given)
         if isinstance(kind, Vectors):
             return self.reading(kind.encoder).embed(kind, given)
-        if isinstance(kind, Lent):
-            return self.reading(kind.encoder).explain(kind, given)
-        return [self.shelf.edit(edit) for edit in given]
+        assert isinstance(kind, Lent)
+        return self.reading(kind.encoder).explain(kind, given)

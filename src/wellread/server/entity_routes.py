@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import sqlite3
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, FastAPI, Query, Response
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from wellread.errors import KnowledgeBaseError
 from wellread.kb.records import Entity
 from wellread.server import schemas
-from wellread.server.answers import REFUSALS, json_answer
+from wellread.server.answers import REFUSALS, answered, json_answer
 from wellread.server.engine import Engine
 from wellread.server.shelf import Edit
 
@@ -27,6 +28,7 @@ _CHANGES: dict[int | str, dict[str, Any]] = {
     404: {"model": schemas.Problem, "description": "no such entity"},
     409: {"model": schemas.Problem, "description": "the knowledge base does not take it"},
 }
+Id = Annotated[str, Path(examples=["Q90"], description="An entity's id, as links and searches tell it.")]
 Kb = Annotated[str | None, Query(max_length=500, description="The first knowledge base unless given.")]
 BEARER = HTTPBearer(auto_error=False, description="The token that the server was started with.")
 
@@ -43,12 +45,17 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         if not hmac.compare_digest(*digests):
             raise HTTPException(401, "give the server's token: Authorization: Bearer …", {"www-authenticate": "Bearer"})
 
-    async def change(kb: str | None, id: str, entity: Entity | None) -> Response:
+    limits = engine.settings.limits
+
+    async def change(request: Request, kb: str | None, id: str, entity: Entity | None) -> Response:
         name = _name(engine, kb)
         book = engine.shelf.book(name)
         try:
-            done = await engine.edit(Edit(name, id, entity))
+            done = await answered(request, engine.edit(Edit(name, id, entity)), limits.seconds)
         except KnowledgeBaseError as error:
+            if _is_busy(error.__cause__):
+                why = f"{name} is being changed by another process; try again when it is done"
+                raise HTTPException(503, why, {"retry-after": "5"}) from None
             # Of an entity to be put it is a fact's object that is unknown; and where files lie is nobody's business.
             kind = KnowledgeBaseError if entity is not None else type(error)
             raise kind(str(error).replace(f"{book.kb.path.parent}/", "")) from None
@@ -57,6 +64,7 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
 
     @app.get("/entities", response_model=schemas.Found, responses=REFUSALS, tags=["knowledge"])
     async def search(
+        request: Request,
         search: Annotated[str, Query(max_length=500, examples=["mercury"], description="What a person types.")],
         how: Literal["prefix", "text", "fuzzy"] = "prefix",
         limit: Annotated[int, Query(ge=1, le=100)] = 10,
@@ -64,7 +72,8 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
     ) -> Response:
         """Entities by the beginning of a name, by words, or by a name with typing errors."""
         name = _name(engine, kb)
-        found = await engine.search(engine.shelf.book(name).kb, search, how, limit)
+        asked = engine.search(engine.shelf.book(name).kb, search, how, limit)
+        found = await answered(request, asked, limits.seconds)
         return json_answer({"entities": [{"kb": name, **asdict(entity)} for entity in found]})
 
     @app.get(
@@ -73,10 +82,11 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         responses={**REFUSALS, 404: {"model": schemas.Problem, "description": "no such entity"}},
         tags=["knowledge"],
     )
-    async def entity(id: str, kb: Kb = None) -> Response:
+    async def entity(request: Request, id: Id, kb: Kb = None) -> Response:
         """An entity with its names, facts and neighbours."""
         name = _name(engine, kb)
-        known, neighbours, revision = await engine.entity(engine.shelf.book(name).kb, id)
+        asked = engine.entity(engine.shelf.book(name).kb, id)
+        known, neighbours, revision = await answered(request, asked, limits.seconds)
         told = {
             "kb": name,
             **asdict(known),
@@ -93,13 +103,12 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         dependencies=[Depends(permitted)],
         tags=["knowledge"],
     )
-    async def put(id: str, body: schemas.EntityBody, kb: Kb = None) -> Response:
+    async def put(request: Request, id: Id, body: schemas.EntityBody, kb: Kb = None) -> Response:
         """Add an entity, or replace it; what is linked next knows of it."""
         aliases = body.aliases if isinstance(body.aliases, dict) else dict.fromkeys(body.aliases, 1.0)
         facts = tuple(body.facts)
-        return await change(
-            kb, id, Entity(id, body.title, body.description, body.kind, body.popularity, aliases, facts)
-        )
+        entity = Entity(id, body.title, body.description, body.kind, body.popularity, aliases, facts)
+        return await change(request, kb, id, entity)
 
     @app.delete(
         "/entities/{id:path}",
@@ -108,11 +117,15 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         dependencies=[Depends(permitted)],
         tags=["knowledge"],
     )
-    async def delete(id: str, kb: Kb = None) -> Response:
+    async def delete(request: Request, id: Id, kb: Kb = None) -> Response:
         """Remove an entity with its names and every fact it stands in."""
-        return await change(kb, id, None)
+        return await change(request, kb, id, None)
 
 
 def _name(engine: Engine, kb: str | None) -> str:
     engine.shelf.book(kb)
     return kb if kb is not None else next(iter(engine.shelf.books))
+
+
+def _is_busy(error: BaseException | None) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY

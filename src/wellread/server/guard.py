@@ -69,7 +69,10 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        passage = _Passage(self, scope, receive, send)
+        method = scope["method"]
+        if method == "HEAD":  # answered as GET is; what sends it leaves the body out
+            scope = {**scope, "method": "GET"}
+        passage = _Passage(self, scope, method, receive, send)
         scope.setdefault("state", {})["note"] = passage.note
         try:
             refused = self._refused(scope)
@@ -94,6 +97,10 @@ class Guard:
             host = headers.get(b"host", b"").decode("latin-1").lower()
             if host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
                 return 400, "this server does not go by that name; start it with --allow-host to let it"
+        # A form or a simple request of another site's page comes without being asked for; links to the page are fine.
+        site = headers.get(b"sec-fetch-site", b"none")
+        if site not in (b"same-origin", b"none") and scope["method"] != "GET":
+            return 403, "this was sent by a page of another site; send it from here, or not by a browser"
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.settings.limits.body and not _streams(scope):
             return 413, str(TooLarge(self.settings.limits.body).detail)
@@ -107,11 +114,13 @@ def _streams(scope: Scope) -> bool:
 class _Passage:
     """One request on its way."""
 
-    def __init__(self, guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, guard: Guard, scope: Scope, method: str, receive: Receive, send: Send) -> None:
+        self.method = method if method in _METHODS else "other"
         self._guard, self._scope, self._receive, self._send = guard, scope, receive, send
         self._begin = time.monotonic()
         self._limits = guard.settings.limits
         self._bytes = 0
+        self._waited = 0.0
         self._whole = False
         self._streams = _streams(scope)
         self.id = f"{_HERE}{next(_NUMBERS):06x}"
@@ -126,14 +135,18 @@ class _Passage:
         """A part of the body, in time and not too much; after all of it, word that the client has left."""
         if self._whole:
             return await self._receive()
-        left = self._limits.seconds - (0 if self._streams else time.monotonic() - self._begin)
+        since = time.monotonic()
+        left = self._limits.seconds - (self._waited if self._streams else since - self._begin)
         try:
             async with asyncio.timeout(max(0.001, left)):
                 message = await self._receive()
         except TimeoutError:
             raise TooSlow(self._limits.seconds) from None
         if message["type"] == "http.request":
-            self._bytes += len(message.get("body", b""))
+            body = message.get("body", b"")
+            self._bytes += len(body)
+            # A stream has that long for each line, in which the time to answer those before does not count.
+            self._waited = 0.0 if b"\n" in body else self._waited + time.monotonic() - since
             self._whole = not message.get("more_body", False)
             if self._bytes > self._limits.body and not self._streams:
                 raise TooLarge(self._limits.body)
@@ -168,15 +181,16 @@ class _Passage:
         """The line in the log, and the counts."""
         seconds = time.monotonic() - self._begin
         route = getattr(self._scope.get("route"), "path", "other")
-        method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
-        self._guard.metrics.requests.labels(method, route, str(self.status)).inc()
+        self._guard.metrics.requests.labels(self.method, route, str(self.status)).inc()
         self._guard.metrics.seconds.labels(route).observe(seconds)
+        if self.status == 429:
+            self._guard.metrics.refused.inc()
         LOG.info(
             "request",
             extra={
                 "told": {
                     "id": self.id,
-                    "method": method,
+                    "method": self.method,
                     "route": route,
                     "status": self.status,
                     "seconds": round(seconds, 4),

@@ -104,7 +104,6 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
         )
         sources = _sources(engine, options)
         if streaming.locked():
-            engine.metrics.refused.inc()
             raise BusyError(5)
         await streaming.acquire()
 
@@ -115,7 +114,9 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
             return {**_fields(document), "revisions": revisions}
 
         ahead = min(limits.ahead, engine.queue)
-        return LineStream(request, answer, ahead=ahead, longest=limits.body, done=streaming.release)
+        return LineStream(
+            request, answer, ahead=ahead, longest=limits.body, stopping=engine.stopping, done=streaming.release
+        )
 
     @app.post("/embed", response_model=schemas.Embedded, responses=LOADED, tags=["reading"])
     async def embed(asked: schemas.EmbedRequest, request: Request) -> Response:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import uvicorn
 from wellread.errors import InputError, UsageError
 from wellread.files import read_text
 from wellread.server.app import create_app
+from wellread.server.connection import Connection
 from wellread.server.engine import Engine
 from wellread.server.guard import LOG, JsonLines
 
@@ -37,9 +41,18 @@ def read_token(path: str | Path) -> str:
 
 def allowed_hosts(host: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The names that a server may be called by: on loopback its own and those given, elsewhere those given or any."""
-    if host in LOOPBACK:
-        return ("127.0.0.1", "localhost", "[::1]", *more)
-    return more
+    if not is_loopback(host):
+        return more
+    own = f"[{host}]" if ":" in host else host
+    return tuple(dict.fromkeys(("127.0.0.1", "localhost", "[::1]", own, *more)))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it: "127.0.0.2" -> True."""
+    try:
+        return host in LOOPBACK or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @contextmanager
@@ -70,20 +83,21 @@ def doors(host: str, port: int, *, patience: float = 30.0) -> Iterator[list[sock
 def serve(engine: Engine, sockets: Sequence[socket.socket], *, ready: Callable[[int], None]) -> None:
     """Answer until told to stop; then finish what was taken. `ready` is told the port once clients are heard."""
     _log_lines()
-    options: dict[str, Any] = {"access_log": False, "log_config": None, "server_header": False, "backlog": 512}
-    config = uvicorn.Config(create_app(engine), timeout_graceful_shutdown=engine.settings.limits.grace, **options)
-    _Server(config, engine, ready).run(list(sockets))
+    Server(engine, ready).run(list(sockets))
     LOG.info("stopped")
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """One that says when it begins and ends, and whose end, when it is told to stop, is a good end.
 
     uvicorn's own would then kill the process.
     """
 
-    def __init__(self, config: uvicorn.Config, engine: Engine, ready: Callable[[int], None]) -> None:
-        super().__init__(config)
+    def __init__(self, engine: Engine, ready: Callable[[int], None]) -> None:
+        limits = engine.settings.limits
+        options: dict[str, Any] = {"access_log": False, "log_config": None, "server_header": False, "backlog": 512}
+        options |= {"http": partial(Connection, seconds=limits.seconds), "timeout_graceful_shutdown": limits.grace}
+        super().__init__(uvicorn.Config(create_app(engine), **options))
         self._engine, self._ready = engine, ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -96,11 +110,15 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen no more, and finish."""
         LOG.info("stopping", extra={"told": {"waiting": self._engine.worker.waiting}})
+        self._engine.stopping.set()
         await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop at SIGINT and SIGTERM."""
+        """Stop at SIGINT and SIGTERM, which only the first thread of a process hears."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield

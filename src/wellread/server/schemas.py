@@ -271,7 +271,7 @@ class Health(BaseModel):
     encoders: list[EncoderHealth]
     waiting: int
     editable: bool
-    limits: dict[str, float]
+    limits: dict[str, float | None] = Field(description="null where the server chooses by its cores.")
 
 
 class Problem(BaseModel):

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from wellread.errors import InputError, WellreadError
-from wellread.server.batching import BusyError
+from wellread.server.batching import BusyError, ClosedError
 from wellread.server.guard import TooSlow
 
 Answer = Callable[[str], Awaitable[dict[str, Any]]]
@@ -28,16 +28,18 @@ _WAIT = 0.05
 
 async def lines_of(chunks: AsyncIterator[bytes], longest: int) -> AsyncIterator[bytes]:
     """Lines, without their ends; an empty one is none."""
-    rest = b""
+    rest = bytearray()
     async for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            if line.strip():
-                yield line
+        first, *others = chunk.split(b"\n")
+        rest += first  # what came before is not looked through again
+        for other in others:
+            if rest.strip():
+                yield bytes(rest)
+            rest = bytearray(other)
         if len(rest) > longest:
             raise InputError(f"a line has more than {longest:,} bytes; send shorter texts")
     if rest.strip():
-        yield rest
+        yield bytes(rest)
 
 
 def parse(line: bytes) -> tuple[str, str | None]:
@@ -54,12 +56,21 @@ def parse(line: bytes) -> tuple[str, str | None]:
 
 
 class LineStream(Response):
-    """Answers lines while it reads them."""
+    """Answers lines while it reads them, until they end or the server is `stopping`."""
 
-    def __init__(self, request: Request, answer: Answer, *, ahead: int, longest: int, done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        answer: Answer,
+        *,
+        ahead: int,
+        longest: int,
+        stopping: asyncio.Event,
+        done: Callable[[], None],
+    ) -> None:
         super().__init__(media_type="application/x-ndjson")
         del self.headers["content-length"]
-        self._request, self._answer, self._done = request, answer, done
+        self._request, self._answer, self._stopping, self._done = request, answer, stopping, done
         self._ahead, self._longest = ahead, longest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,16 +92,35 @@ class LineStream(Response):
     async def _read(self, asked: asyncio.Queue[asyncio.Task[bytes] | None]) -> None:
         number = 0
         try:
-            async for line in lines_of(self._request.stream(), self._longest):
+            async for line in lines_of(self._chunks(), self._longest):
                 number += 1
                 await asked.put(asyncio.create_task(self._told(number, line)))
         except ClientDisconnect:
             pass
         except TooSlow:
             await asked.put(asyncio.create_task(_wrong(number + 1, "the next line did not arrive in time")))
-        except InputError as error:
+        except (InputError, ClosedError) as error:
             await asked.put(asyncio.create_task(_wrong(number + 1, str(error))))
         await asked.put(None)
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        chunks = self._request.stream()
+        stop: asyncio.Future[Any] = asyncio.ensure_future(self._stopping.wait())
+        chunk: asyncio.Future[Any] = asyncio.ensure_future(anext(chunks, None))
+        try:
+            while True:
+                await asyncio.wait({chunk, stop}, return_when=asyncio.FIRST_COMPLETED)
+                if stop.done():
+                    await asyncio.wait({chunk}, timeout=_WAIT)  # perhaps there was no more to come
+                    if not chunk.done() or chunk.result():
+                        raise ClosedError("the server is about to stop; send the rest when it is back")
+                if (some := chunk.result()) is None:
+                    return
+                yield some
+                chunk = asyncio.ensure_future(anext(chunks, None))
+        finally:
+            chunk.cancel()
+            stop.cancel()
 
     async def _told(self, number: int, line: bytes) -> bytes:
         try:

@@ -12,13 +12,20 @@ const shut = () => byId("card").replaceChildren(el("p", { className: "soft" }, "
 export function clear() { past.length = 0; asked++; byId("card").classList.remove("open"); shut(); }
 byId("card").addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
 
-let opener = null;
-function close() { clear(); opener?.focus(); }
+let opener = null, picked = [];
+function close() {
+  clear();
+  if (!opener) return;
+  // the slider draws all marks anew: that of the same link, if it still has one
+  const again = [...document.querySelectorAll("#result mark[tabindex]")].find((mark) => mark.links.some((link) => picked.includes(link)));
+  (opener.isConnected ? opener : again ?? byId("text")).focus();
+}
 
 // A mark was picked: its links, each with its candidates; the first entity is told of in full.
 export function showLinks(links, from, byKey) {
   past.length = 0;
   opener = from;
+  picked = links;
   const known = links.find((link) => link.entity !== null);
   const done = show(known ? { kb: known.kb, id: known.entity, links, from } : { links, from });
   if (byKey) done.then(() => byId("card").focus());  // who sees the card need not be led there

@@ -1,0 +1,166 @@
+"""Streams end: with their lines, with patience, with the server; and their cost is that of what they say."""
+
+import asyncio
+import json
+import re
+import socket
+import threading
+import time
+from contextlib import closing, contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from tests.serving import engine_of, listening, write_kbs
+from wellread.server.stream import lines_of
+
+
+@pytest.fixture(scope="module")
+def kbs(tmp_path_factory):
+    return write_kbs(tmp_path_factory.mktemp("kbs"))
+
+
+def cut(chunks, longest=1 << 20):
+    async def given():
+        for chunk in chunks:
+            yield chunk
+
+    async def taken():
+        return [line async for line in lines_of(given(), longest)]
+
+    return asyncio.run(taken())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_lines_are_the_same_however_they_are_cut(size):
+    whole = b'"a"\n\n  \n"Paris in France"\r\n{"text": "b"}\n"no end"'
+    chunks = [whole[at : at + size] for at in range(0, len(whole), size)]
+    assert cut(chunks) == [b'"a"', b'"Paris in France"\r', b'{"text": "b"}', b'"no end"']
+
+
+def test_a_long_line_in_small_parts_costs_what_it_is_long():
+    begin = time.process_time()
+    assert cut([b"a"] * 500_000, 1 << 20) == [b"a" * 500_000]
+    assert time.process_time() - begin < 3  # looked through anew for each part it is 125 gigabytes
+
+
+class Stream:
+    """One that a test writes to and reads from as it likes."""
+
+    def __init__(self, connection):
+        self.connection, self.answers = connection, connection.makefile("rb")
+
+    def write(self, data):
+        self.connection.sendall(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def read(self):
+        """The next line of the answer."""
+        while line := self.answers.readline():
+            if line.startswith(b"{"):
+                return json.loads(line)
+        return None
+
+
+@contextmanager
+def streaming(address):
+    where = urlsplit(address)
+    with closing(socket.create_connection((where.hostname, where.port), timeout=20)) as connection:
+        connection.sendall(b"POST /link/stream HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        yield Stream(connection)
+
+
+def test_a_line_that_does_not_end_is_not_waited_for_however_often_a_byte_comes(kbs):
+    with engine_of(kbs, seconds=0.5) as engine, listening(engine) as address, streaming(address) as stream:
+        stop = threading.Event()
+
+        def drip():
+            stream.write(b'"Paris"\n"')
+            while not stop.wait(0.1):
+                stream.write(b"a")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            assert stream.read()["links"]
+            begin = time.monotonic()
+            assert stream.read() == {"line": 2, "error": "the next line did not arrive in time"}
+            assert time.monotonic() - begin < 3
+        finally:
+            stop.set()
+            dripping.join()
+
+
+def test_lines_may_come_for_longer_than_one_may_take(kbs):
+    with engine_of(kbs, seconds=0.5) as engine, listening(engine) as address, streaming(address) as stream:
+        for _ in range(4):
+            time.sleep(0.25)
+            stream.write(b'"Paris"\n')
+            assert stream.read()["links"]
+
+
+def test_time_in_which_the_server_answers_is_not_the_clients(kbs):
+    with engine_of(kbs, seconds=0.5, ahead=1) as engine, listening(engine) as address, streaming(address) as stream:
+        do = engine.shelf.link
+        engine.shelf.link = lambda source, asked: (time.sleep(0.3), do(source, asked))[1]
+        for _ in range(3):
+            stream.write(b'"Paris ')
+            stream.write(b'in France"\n')
+        stream.write(b"")
+        assert [bool(stream.read()["links"]) for _ in range(3)] == [True] * 3
+
+
+def test_a_stream_ends_with_the_server_and_says_so(kbs):
+    with engine_of(kbs) as engine:
+        with listening(engine) as address:
+            stream = streaming(address)
+            lines = stream.__enter__()
+            lines.write(b'"Paris"\n"France"\n"half')
+            assert lines.read()["links"]
+            begin = time.monotonic()
+        assert time.monotonic() - begin < 5
+        assert lines.read()["links"]
+        told = lines.read()
+        assert (told["line"], "about to stop" in told["error"]) == (3, True)
+        stream.__exit__(None, None, None)
+
+
+def test_what_was_read_of_a_stream_is_answered_before_the_server_ends(kbs):
+    with engine_of(kbs, ahead=2) as engine:
+        do, held = engine.shelf.link, threading.Event()
+        engine.shelf.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
+        with listening(engine) as address:
+            stream = streaming(address)
+            lines = stream.__enter__()
+            lines.write(b'"Paris"\n' * 20)
+            lines.write(b"")
+            while engine.worker.waiting == 0:
+                time.sleep(0.01)
+            threading.Timer(0.3, held.set).start()
+        assert [bool(lines.read()["links"]) for _ in range(20)] == [True] * 20
+        assert lines.read() is None  # it had ended by itself: there is nothing to send again
+        stream.__exit__(None, None, None)
+
+
+def test_a_stream_that_waits_is_not_counted_as_refused(kbs):
+    with engine_of(kbs, queue=1, together=1, streams=1) as engine, listening(engine) as address:
+        do, held = engine.shelf.link, threading.Event()
+        engine.shelf.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
+
+        def refused():
+            told = requests.get(f"{address}/metrics", timeout=20).text
+            return float(re.search(r"^wellread_refused_total (\S+)", told, re.MULTILINE)[1])
+
+        with streaming(address) as stream:
+            stream.write(b'"Paris"\n' * 4)
+            while engine.worker.waiting == 0:
+                time.sleep(0.01)
+            time.sleep(0.5)
+            assert refused() == 0
+            second = requests.post(f"{address}/link/stream", data=b'"Paris"', timeout=20)
+            link = requests.post(f"{address}/link", json={"text": "Paris"}, timeout=20)
+            assert (second.status_code, link.status_code) == (429, 429)
+            assert refused() == 2
+            held.set()
+            stream.write(b"")
+            assert [bool(stream.read()["links"]) for _ in range(4)] == [True] * 4

@@ -259,8 +259,9 @@ def test_health_is_told_while_a_replaced_knowledge_base_cannot_be_opened(tmp_pat
         before = client.get("/health").json()["kbs"]
         build(lambda tally: iter([Entity("Q64", "Berlin")]), tmp_path / "new.kb", origin=Origin("test"))
         (tmp_path / "new.kb").replace(kbs[0])
-        engine._aside.shutdown()
-        engine._aside = ThreadPoolExecutor(1)
+        for aside in (engine._about, engine._looking):
+            aside._pool.shutdown()
+            aside._pool = ThreadPoolExecutor(1)
         answer = client.get("/health")
         assert (answer.status_code, answer.json()["kbs"]) == (200, before)
         assert 'wellread_kb_revision{kb="cities"} 2.0' in client.get("/metrics").text

@@ -126,7 +126,7 @@ def _serve(
     from wellread.kb.packaged import open_kb
     from wellread.server.engine import Engine
     from wellread.server.guard import LOG
-    from wellread.server.run import LOOPBACK, serve
+    from wellread.server.run import is_loopback, serve
     from wellread.server.shelf import Shelf
 
     begin = time.monotonic()
@@ -145,7 +145,7 @@ def _serve(
         where = f"http://{host if ':' not in host else f'[{host}]'}:{port}/"
         took = console.duration(time.monotonic() - begin)
         console.note(f"ready after {took}, listening on {where} — open it in a browser (Ctrl-C stops)")
-        if host not in LOOPBACK:
+        if not is_loopback(host):
             console.note(f"{host} lets other machines in: whoever reaches it may read these knowledge bases")
 
     serve(Engine(shelf, settings), sockets, ready=ready)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import files
 from typing import Any
 
@@ -136,7 +136,10 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
             )
         return told
 
-    @app.get("/health", response_model=schemas.Health, tags=["server"])
+    why = "a thread that reads has ended"
+    failing: dict[int | str, dict[str, Any]] = {503: {"model": schemas.Health, "description": why}}
+
+    @app.get("/health", response_model=schemas.Health, responses=failing, tags=["server"])
     async def health() -> Response:
         """Whether the server works, what it has, and what it allows."""
         told = {
@@ -147,7 +150,7 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
             "waiting": engine.worker.waiting,
             "editable": engine.settings.token is not None
             and any(book.kb.writable for book in engine.shelf.books.values()),
-            "limits": asdict(engine.settings.limits),
+            "limits": asdict(replace(engine.settings.limits, queue=engine.queue, readers=engine.readers)),
         }
         return json_answer(told, 200 if engine.worker.alive else 503)
 

@@ -12,7 +12,7 @@ from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
-from wellread.errors import KnowledgeBaseError
+from wellread.errors import KnowledgeBaseError, ReplacedError
 from wellread.kb.records import Entity
 from wellread.server import schemas
 from wellread.server.answers import REFUSALS, answered, json_answer
@@ -49,16 +49,16 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
 
     async def change(request: Request, kb: str | None, id: str, entity: Entity | None) -> Response:
         name = _name(engine, kb)
-        book = engine.shelf.book(name)
         try:
             done = await answered(request, engine.edit(Edit(name, id, entity)), limits.seconds)
+        except ReplacedError:
+            raise
         except KnowledgeBaseError as error:
-            if _is_busy(error.__cause__):
+            if _is_busy(error):
                 why = f"{name} is being changed by another process; try again when it is done"
                 raise HTTPException(503, why, {"retry-after": "5"}) from None
-            # Of an entity to be put it is a fact's object that is unknown; and where files lie is nobody's business.
-            kind = KnowledgeBaseError if entity is not None else type(error)
-            raise kind(str(error).replace(f"{book.kb.path.parent}/", "")) from None
+            # of an entity to be put it is a fact's object that is unknown
+            raise KnowledgeBaseError(str(error)) if entity is not None else error from None
         told = {"kb": name, "id": id, "what": done.what, "revision": done.revision}
         return json_answer(told, 201 if done.what == "added" else 200)
 
@@ -128,4 +128,7 @@ def _name(engine: Engine, kb: str | None) -> str:
 
 
 def _is_busy(error: BaseException | None) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+    """Whether it came of a lock that another process holds."""
+    while error is not None and not isinstance(error, sqlite3.OperationalError):
+        error = error.__cause__
+    return error is not None and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY

@@ -113,7 +113,7 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
             revisions = {source.kb: one.revision for source, one in zip(sources, answers, strict=True)}
             return {**_fields(document), "revisions": revisions}
 
-        ahead = min(limits.ahead, engine.queue)
+        ahead = max(1, min(limits.ahead, engine.queue) // len(sources))
         return LineStream(
             request, answer, ahead=ahead, longest=limits.body, stopping=engine.stopping, done=streaming.release
         )

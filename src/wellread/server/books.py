@@ -147,7 +147,7 @@ def placeless(kb: KnowledgeBase) -> Iterator[None]:
     try:
         yield
     except (KnowledgeBaseError, StorageError) as error:
-        raise without_folder(error, kb) from error
+        raise without_folder(error, kb) from error.__cause__
 
 
 def without_folder(error: WellreadError, kb: KnowledgeBase) -> WellreadError:

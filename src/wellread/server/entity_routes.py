@@ -54,7 +54,7 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         except ReplacedError:
             raise
         except KnowledgeBaseError as error:
-            if _is_busy(error):
+            if _is_busy(error.__cause__):
                 why = f"{name} is being changed by another process; try again when it is done"
                 raise HTTPException(503, why, {"retry-after": "5"}) from None
             # of an entity to be put it is a fact's object that is unknown
@@ -128,7 +128,5 @@ def _name(engine: Engine, kb: str | None) -> str:
 
 
 def _is_busy(error: BaseException | None) -> bool:
-    """Whether it came of a lock that another process holds."""
-    while error is not None and not isinstance(error, sqlite3.OperationalError):
-        error = error.__cause__
-    return error is not None and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+    """Whether another process holds the file's lock."""
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY

@@ -80,7 +80,7 @@ def type_all(steps: Sequence[Step], folder: Path, env: Mapping[str, str], *, por
     """Type all of it in one shell, in a folder, with another port if asked for; an error ends it, and is told."""
     told = Path(tempfile.mkdtemp(dir=folder.parent))
     # A variable and a signal that leave nothing running, and errors that end the script where they happen.
-    lines = ["set -eo pipefail", "trap 'kill $(jobs -p) 2> /dev/null; wait' EXIT"]
+    lines = ["set -eo pipefail", "trap 'kill -9 $(jobs -p) 2> /dev/null; wait' EXIT"]
     commands = []
     for step in steps:
         if step.file:

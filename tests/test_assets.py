@@ -99,8 +99,8 @@ class Registry:
         for place in range(begin, min(end, len(content)), 1 << 14):
             time.sleep(self.pace)
             piece = content[place : min(place + (1 << 14), end)]
+            self.sent += len(piece)  # before it is written: who asked may look as soon as it has all
             request.wfile.write(piece)
-            self.sent += len(piece)
         request.close_connection = True
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -293,6 +294,18 @@ def test_a_linker_is_loaded_only_when_a_text_needs_it(recipe, tmp_path, monkeypa
     with pytest.raises(pytest.fail.Exception, match="it was loaded"):
         list(link(["a text"]))
     assert module._linker(recipe) is None
+
+
+def test_a_linker_is_loaded_once(recipe, monkeypatch):
+    from wellread import linker
+
+    loaded = []
+    monkeypatch.setattr(
+        linker.Linker, "load", lambda *args: loaded.append(args) or SimpleNamespace(link_many=lambda texts: texts)
+    )
+    link = module._linker(replace(recipe, maps=MapsConfig(maps=("entity",), entities="linker", kb="vital")))
+    assert [link(["a"]), link(["b"])] == [["a"], ["b"]]
+    assert len(loaded) == 1
 
 
 # Processes: what a kill and a second process must not change.

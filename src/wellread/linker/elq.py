@@ -129,6 +129,20 @@ class ElqReader:
         """The entity side; loaded when an entity has changed."""
         return self._tower or EntityTower.load(self.config)
 
+    def part(self, among: Iterable[str] | None) -> ElqReader:
+        """The same to some entities only; it shares the model, and the index as it is now."""
+        self.pool.follow(lambda: self.tower)
+        return ElqReader(
+            self.model,
+            self.kb,
+            self.pool.index,
+            search=self.search,
+            among=among,
+            decoding=self.decoding,
+            trust=self.trust,
+            name=self.name,
+        )
+
     def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
         """The links of each text."""
         least = self.decoding.log_threshold(self.calibration)

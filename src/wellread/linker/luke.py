@@ -121,6 +121,22 @@ class LukeReader:
         self._among = None if among is None else frozenset(among)
         self._noted = False
 
+    def part(self, among: Iterable[str] | None) -> LukeReader:
+        """The same to some entities only; it shares the model."""
+        return LukeReader(
+            self.encoder,
+            self.cutter,
+            self.vocabulary,
+            self.kb,
+            decoding=self.decoding,
+            passes=self.passes,
+            trust=self.trust,
+            annotator=self.annotator,
+            reading=self.finder.reading,
+            among=among,
+            name=self.name,
+        )
+
     def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
         """The links of each text."""
         return (scored.document() for scored in self.score_many(texts))

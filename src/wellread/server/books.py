@@ -108,37 +108,10 @@ def part_of(linker: Linker, model: str, among: Sequence[str] | None) -> Linker:
     from wellread.linker.elq import ElqReader
     from wellread.linker.luke import LukeReader
 
-    reader, kb = linker.reader, linker.kb
-    if isinstance(reader, LukeReader):
-        few = LukeReader(
-            reader.encoder,
-            reader.cutter,
-            reader.vocabulary,
-            kb,
-            decoding=reader.decoding,
-            passes=reader.passes,
-            trust=reader.trust,
-            annotator=reader.annotator,
-            reading=reader.finder.reading,
-            among=among,
-            name=reader.name,
-        )
-        return Linker(kb, few)
-    if not isinstance(reader, ElqReader):
-        return Linker.load(kb, model, among=among, name=reader.name)
-    # The index of now: a subset is made of rows.
-    reader.pool.follow(lambda: reader.tower)
-    part = ElqReader(
-        reader.model,
-        kb,
-        reader.pool.index,
-        search=reader.search,
-        among=among,
-        decoding=reader.decoding,
-        trust=reader.trust,
-        name=reader.name,
-    )
-    return Linker(kb, part)
+    reader = linker.reader
+    if isinstance(reader, ElqReader | LukeReader):
+        return Linker(linker.kb, reader.part(among))
+    return Linker.load(linker.kb, model, among=among, name=reader.name)
 
 
 @contextmanager

@@ -268,10 +268,8 @@ class Shelf:
             self.books[name] = self._opened.pop(name)
             self._parts.clear()
         book = self.books[name]
-        if file_of(book.kb.path) in (
-            None,
-            book.kb.file,
-        ):  # None: between two files, or gone; what is open still answers
+        found = file_of(book.kb.path)
+        if found is None or found == book.kb.file:  # none: between two files, or gone; what is open still answers
             return
         if time.monotonic() < self._opening.get(name, 0.0):
             return

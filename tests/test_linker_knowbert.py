@@ -286,6 +286,22 @@ def test_a_low_rank_says_what_it_loses(own, encoder, monkeypatch):
     assert lost[2] < 1e-6
 
 
+def test_changes_of_any_rank_are_kept_in_4_bits(own, encoder, monkeypatch):
+    monkeypatch.setattr("wellread.linker.knowbert_folder._FEW", 16)
+    model = load_encoder(str(own / "model"))
+    torch.manual_seed(0)
+    change = torch.randn(24, 16) * 0.3
+    with torch.no_grad():
+        model.encoder.layer[0].intermediate.dense.weight.add_(change)
+    model.save_pretrained(own / "model")
+    saved = small(own, own / "small", encoder, base=encoder)
+    assert 0.01 < saved.error < 0.12
+    assert small(own, own / "low", encoder, base=encoder, rank=8).error > saved.error
+    read = load_parts(own / "small", "senses").encoder.encoder.layer[0].intermediate.dense.weight
+    lost = (read - model.encoder.layer[0].intermediate.dense.weight.detach()).norm() / change.norm()
+    assert float(lost) == pytest.approx(saved.error, rel=0.01)
+
+
 def test_a_linker_may_be_written_with_its_encoder(own, encoder):
     small(own, own / "whole", encoder)
     shutil.rmtree(own / "senses.kb.vectors")

@@ -89,13 +89,16 @@ def knowbert(
 @click.option("--kb", "kb_name", required=True, help="The knowledge base that it links to, by its name or path.")
 @click.option("--to", "folder", required=True, help="The linker's folder, which must be new.")
 @click.option("--base", metavar="NAME", help="The encoder that the model was before it learned; what changed is kept.")
-@click.option("--rank", type=click.IntRange(1), default=32, show_default=True, help="Of the changes, with --base.")
+@click.option("--rank", type=click.IntRange(1), help="With --base: keep changes of this rank; without it, in 4 bits.")
 @click.option("--tags", type=click.Choice(["spacy"]), help="Who tells parts of speech when it links, unless asked.")
-def linker(model: str, kb_name: str, folder: str, base: str | None, rank: int, tags: Literal["spacy"] | None) -> None:
+def linker(
+    model: str, kb_name: str, folder: str, base: str | None, rank: int | None, tags: Literal["spacy"] | None
+) -> None:
     """Make a small linker of a MODEL that has learned to link with a knowledge layer (the run of a recipe).
 
     It has all entities in 8 bits, so that it needs no vectors of the knowledge base. With --base only what changed in
-    the encoder is kept: exactly where adapters of that rank learned (encoder.rank in the recipe), else nearly.
+    the encoder is kept: in 4 bits; or with --rank, exactly where adapters of that rank learned (encoder.rank in the
+    recipe).
 
     \b
     Examples:
@@ -108,7 +111,7 @@ def linker(model: str, kb_name: str, folder: str, base: str | None, rank: int, t
 
     with open_kb(kb_name) as kb:
         saved = shrink(model, kb, folder, base=base, rank=rank, tags=tags)
-    lost = f"; the low rank leaves out up to {saved.error:.1%} of a weight's change" if saved.error > 1e-3 else ""
+    lost = f"; up to {saved.error:.1%} of a weight's change is lost" if saved.error > 1e-3 else ""
     console.note(f"the linker is in {folder} ({saved.bytes / 1e6:.1f} MB{lost})")
 
 

@@ -7,7 +7,7 @@ kinds of folders have that:
   `convert knowbert` wrote
 - the same with `linker.json` (`LinkerSettings`), which says how texts are read
 - a small one: `linker.json` names the encoder that everybody has, `linker.safetensors` has what learning changed in it
-  (differences of low rank) and the linker's own weights
+  (differences in 4 bits, or of low rank) and the linker's own weights
 
 With `entities.safetensors` (`nn.ready`) a folder needs no vectors of the knowledge base's entities; else those that it
 names or has (`knowledge.needs`).
@@ -35,6 +35,7 @@ from wellread.knowledge.mentioned import OffersConfig
 from wellread.knowledge.needs import Needs, read_told
 from wellread.linker.packaged import SETTINGS, layers_told
 from wellread.models.knowbert import KnowBert, KnowBertConfig, MentionLinker
+from wellread.nn import fourbits
 from wellread.nn.encoders import load_encoder, load_tokenizer, positions_of, silence
 from wellread.nn.infusion import FAMILIES, InfusedEncoder
 from wellread.nn.ready import ReadyTable
@@ -43,7 +44,7 @@ FORMAT = "wellread knowbert linker 1"
 WEIGHTS, ENTITIES = "linker.safetensors", "entities.safetensors"
 
 _FEW = 1 << 16
-"""Numbers of a weight that is written whole if it changed; more are written as a difference of low rank."""
+"""Numbers of a weight that is written whole if it changed; of more the difference is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,15 +173,18 @@ def _load_small(folder: Path, settings: LinkerSettings) -> tuple[PreTrainedModel
     try:
         weights = load_file(folder / WEIGHTS)
         own = {
-            name.removeprefix("linker."): _full(weights.pop(name)) for name in list(weights) if name[:7] == "linker."
+            name.removeprefix("linker."): weights.pop(name).float() for name in list(weights) if name[:7] == "linker."
         }
         linker.load_state_dict(own)
         with torch.no_grad():
             for name, weight in encoder.named_parameters():
                 if f"{name}.up" in weights:
-                    weight.add_(_full(weights.pop(f"{name}.up")) @ _full(weights.pop(f"{name}.down")))
+                    weight.add_(weights.pop(f"{name}.up").float() @ weights.pop(f"{name}.down").float())
+                elif f"{name}.codes" in weights:
+                    codes, scales = weights.pop(f"{name}.codes"), weights.pop(f"{name}.scales")
+                    weight.add_(fourbits.decode(codes, scales, weight.shape[1]))
                 elif name in weights:
-                    weight.copy_(_full(weights.pop(name)))
+                    weight.copy_(weights.pop(name))
         if weights:
             raise ValueError(f"{settings.encoder} has no {sorted(weights)[0]}")
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
@@ -201,7 +205,7 @@ class Saved:
 
     bytes: int
     error: float
-    """The largest share of a weight's change that its low rank leaves out; 0 where the encoder was written whole."""
+    """The largest share of a weight's change that was lost; 0 where the encoder was written whole."""
 
 
 def save_linker(
@@ -212,12 +216,12 @@ def save_linker(
     *,
     ready: ReadyTable | None = None,
     base: str | None = None,
-    rank: int = 32,
+    rank: int | None = None,
 ) -> Saved:
     """Write the knowledge layer of an infused encoder as a linker.
 
-    With a `base`, the encoder it was before it learned ("minilm"), only what changed is written: exactly where adapters
-    of this rank learned, nearly where all weights did. Without one the whole encoder is.
+    With a `base`, the encoder it was before it learned ("minilm"), only what changed is written: in 4 bits, or with a
+    `rank` as differences of it, which is exact where adapters of that rank learned. Without one the whole encoder is.
     """
     folder = Path(folder)
     found = [
@@ -239,8 +243,7 @@ def save_linker(
             weights = {f"linker.{name}": weight for name, weight in layer.linker.state_dict().items()}
             for name, part, lost in _changes(encoder, base, layer.config.layer + 1, rank):
                 weights[name], error = part, max(error, lost)
-            half = {name: weight.detach().cpu().to(torch.float16).contiguous() for name, weight in weights.items()}
-            save_file(half, folder / WEIGHTS)
+            save_file({name: _half(weight).contiguous() for name, weight in weights.items()}, folder / WEIGHTS)
         if ready is not None:
             ready.save(folder / ENTITIES)
         with write_atomically(folder / SETTINGS) as file:
@@ -248,7 +251,7 @@ def save_linker(
         return Saved(sum(path.stat().st_size for path in folder.iterdir()), error)
 
 
-def _changes(encoder: PreTrainedModel, base: str, layers: int, rank: int) -> Iterator[tuple[str, Tensor, float]]:
+def _changes(encoder: PreTrainedModel, base: str, layers: int, rank: int | None) -> Iterator[tuple[str, Tensor, float]]:
     """(name, weight, share that is lost) of what differs from the base in the embeddings and first layers."""
     before = load_encoder(base)
     cut_layers(before, layers)
@@ -260,12 +263,19 @@ def _changes(encoder: PreTrainedModel, base: str, layers: int, rank: int) -> Ite
         if old.numel() <= _FEW:
             yield name, new, 0.0
             continue
-        left, sizes, right = torch.linalg.svd((new - old.detach()).double(), full_matrices=False)
+        change = (new - old.detach()).double()
+        if rank is None:
+            codes, scales = fourbits.code(change)
+            lost = float((change - fourbits.decode(codes, scales, change.shape[1])).norm() / change.norm())
+            yield f"{name}.codes", codes, lost
+            yield f"{name}.scales", scales, lost
+            continue
+        left, sizes, right = torch.linalg.svd(change, full_matrices=False)
         root = sizes[:rank].sqrt()
         lost = float(sizes[rank:].norm() / sizes.norm())
         yield f"{name}.up", (left[:, :rank] * root), lost
         yield f"{name}.down", (root[:, None] * right[:rank]), lost
 
 
-def _full(weight: Tensor) -> Tensor:
-    return weight.float()
+def _half(weight: Tensor) -> Tensor:
+    return weight.detach().cpu().to(torch.float16 if weight.is_floating_point() else weight.dtype)

@@ -29,13 +29,14 @@ def shrink(
     folder: str | Path,
     *,
     base: str | None = None,
-    rank: int = 32,
+    rank: int | None = None,
     tags: Literal["spacy"] | None = None,
     threshold: float = 0.0,
 ) -> Saved:
     """Write the knowledge layer that a model has of a knowledge base as a linker that needs no entity vectors.
 
-    `base` is the encoder that the model was before it learned; None: the whole encoder is written.
+    `base` is the encoder that the model was before it learned; None: the whole encoder is written. What changed since
+    is written in 4 bits, or with a `rank` as differences of that rank.
     """
     if Path(folder).exists():
         raise UsageError(f"{folder} is there already; name a new folder")

@@ -88,14 +88,21 @@ def test_products_are_exact_where_16_bits_would_overflow() -> None:
     assert torch.equal(product(given), given.float() @ weights.t())
 
 
-def test_neighbours_have_no_say() -> None:
-    lengths = [3, 9, 1, 5]
-    packing = Packing.of(lengths)
-    ids = draw_ids(packing)
-    encoder = quantise(pack(build("bert")))
+@pytest.mark.parametrize("threads", [1, 2])
+def test_neighbours_have_no_say_to_the_last_bit_with_any_number_of_threads(threads: int) -> None:
+    lengths = torch.randint(2, 33, (40,), generator=torch.Generator().manual_seed(1)).tolist()  # two marks at least
+    encoder = quantise(build_bert(hidden_size=96, num_attention_heads=4, intermediate_size=384, num_hidden_layers=4))
+    ids = draw_ids(Packing.of(lengths))
     alone = [encode(encoder, text, Packing.of([len(text)])) for text in ids.split(lengths)]
-    # not bit by bit: attention's sums may end beyond the edge of a step
-    assert likeness(encode(encoder, ids, packing), torch.cat(alone)) > 0.9999
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for order in (range(40), sorted(range(40), key=lengths.__getitem__), range(39, 20, -1)):
+            texts = [ids.split(lengths)[number] for number in order]
+            states = encode(encoder, torch.cat(texts), Packing.of([len(text) for text in texts]))
+            assert torch.equal(states, torch.cat([alone[number] for number in order]))
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_encoder_itself_stays_as_it_was() -> None:

@@ -9,6 +9,9 @@
 3. Weights become -64 … 64 by a scale a row: two products then fit 16 bits, where older CPUs would cut them off.
 4. Query, key and value are one product; the activation is computed in the product before it. Its output has one scale
    for all channels, so the few channels that go far beyond the others are left out and computed in floats.
+5. What stays in floats is summed in one order, whatever else is in the batch and however many threads there are: a last
+   bit that differs would now and then be rounded to another byte. So texts attend without padding, those of one length
+   that stand together at once, and the few channels are sums of products, not products of matrices.
 
 Unlike `torch.ao.quantization`: no quantised tensors and no dynamic ranges; only oneDNN's product of plain integers.
 """
@@ -17,12 +20,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Int8, UInt8
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, linear, scaled_dot_product_attention
+from torch.nn.functional import layer_norm, scaled_dot_product_attention
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -172,24 +176,18 @@ class Int8Encoder(nn.Module):
 
 
 class _Ground:
-    """What all layers need of a packing."""
+    """What all layers need of a packing: runs of texts that have the same length."""
 
     def __init__(self, packing: Packing) -> None:
-        self.shape = (len(packing.lengths), packing.width)
-        self.is_even = packing.is_even
-        if not self.is_even:
-            places = packing.starts[:, None] + torch.arange(packing.width)
-            self.padded = places.clamp(max=len(packing.text_of) - 1).flatten()
-            self.packed = packing.text_of * packing.width + packing.places
-            self.mask = packing.there_mask()[:, None, None, :]
+        self.runs = [(length, len(list(run))) for length, run in groupby(packing.lengths.tolist()) if length]
+        self.sizes = [length * texts for length, texts in self.runs]
 
     def attend(self, joined: Float[Tensor, "piece three_dim"], heads: int) -> Float[Tensor, "piece dim"]:
-        if not self.is_even:
-            joined = joined.index_select(0, self.padded)
-        query, key, value = joined.view(*self.shape, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = scaled_dot_product_attention(query, key, value, attn_mask=None if self.is_even else self.mask)
-        mixed = mixed.transpose(1, 2).reshape(self.shape[0] * self.shape[1], -1)
-        return mixed if self.is_even else mixed.index_select(0, self.packed)
+        mixed = []
+        for (length, texts), run in zip(self.runs, joined.split_with_sizes(self.sizes), strict=True):
+            query, key, value = run.view(texts, length, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+            mixed.append(scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(len(run), -1))
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
 @dataclass(frozen=True)
@@ -330,7 +328,8 @@ class _Layer:
         mixed.addcmul_(coded, self.inputs.scale)
         middle = layer_norm(mixed, shape, self.mixed_weight, self.mixed_bias, self.mixed_norm.eps)
         made = self.narrow(self.widen(_cut(middle)))
-        made.addmm_(self.act(linear(middle, self.spared_in, self.spared_bias)), self.spared_out)
+        for row, bias, out in zip(self.spared_in, self.spared_bias, self.spared_out, strict=True):
+            made.addcmul_(self.act((middle * row).sum(1, keepdim=True) + bias), out)
         made.addcmul_(middle, self.middle.scale)
         return layer_norm(made, shape, self.weight, self.bias, self.norm.eps)
 

@@ -57,6 +57,24 @@ def test_its_gradients_are_those_of_a_plain_writing(aware: bool) -> None:
         torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.parametrize("drop", [0.0, 0.3], ids=["eval", "train"])
+@pytest.mark.parametrize(
+    "place",
+    range(6),
+    ids=["words", "entities", "words to entities", "entities to entities", "keys", "values"],
+)
+def test_each_part_can_learn_alone(place: int, drop: float) -> None:
+    gradients = []
+    for learning in ([place], range(6)):
+        parts = draw(learns=False)
+        for at in learning:
+            parts[at].requires_grad_()
+        torch.manual_seed(1)  # the same are dropped
+        made = entity_attention(Queries(*parts[:4]), *parts[4:], WORDS, ENTITIES, scaling=0.3, drop=drop)
+        gradients.append(torch.autograd.grad(made.square().sum(), parts[place])[0])
+    torch.testing.assert_close(*gradients)
+
+
 def test_dropout_keeps_the_mean_and_its_gradient() -> None:
     *asks, key, value = draw()
     wanted = entity_attention(Queries(*asks), key, value, WORDS, ENTITIES, scaling=0.3)

@@ -362,7 +362,12 @@ def _in_brief(cell: Cell) -> str:
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table; names stand left and numbers right."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]
+    return [f"| {' | '.join(map(_plain, line))} |" for line in lines]
+
+
+def _plain(cell: str) -> str:
+    """A cell that stays one, and is text: names are the user's own, and Markdown would take them for HTML."""
+    return " ".join(cell.splitlines()).replace("|", "/").replace("<", "&lt;")
 
 
 def _times(cost: Cost, plain: Cost | None, name: str) -> float:

@@ -60,7 +60,8 @@ def entity_attention(
     drop: float = 0.0,
 ) -> Line:
     """Softmax(scaling · queries keys^T) value within each text, which has so many words and entities."""
-    learned = torch.is_grad_enabled() and any(part.requires_grad for part in (asks.words, asks.entities, key, value))
+    parts = (asks.words, asks.entities, asks.words_to_entities, asks.entities_to_entities, key, value)
+    learned = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in parts)
     if not learned and not drop and key.device.type == "cpu":
         return _merge(asks, key, value, list(words), list(entities), scaling)
     made: Tensor = _Entities.apply(  # type: ignore[no-untyped-call]

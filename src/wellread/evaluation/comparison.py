@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from wellread.errors import InputError
+from wellread.evaluation.markdown import markdown, plain
 from wellread.evaluation.significance import Summary, holm, paired_t, permutation_test, summarise
 
 MEAN = "mean"
@@ -213,7 +214,7 @@ class Table:
 
     def to_markdown(self) -> str:
         """The table as GitHub and its kin show it, with what it means below."""
-        lines = [*markdown(self.header(), self.rows()), "", *self.legend()]
+        lines = [*markdown(self.header(), self.rows()), "", *map(plain, self.legend())]
         if self.costs:
             lines += ["", *markdown(self.cost_header, self.cost_rows()), "", self.cost_legend()]
         return "\n".join(lines) + "\n"
@@ -357,17 +358,6 @@ def _in_brief(cell: Cell) -> str:
     if cell.difference is None or math.isnan(cell.difference.mean):
         return told
     return f"{told} ({100 * cell.difference.mean:+.2f})"
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table; names stand left and numbers right."""
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return [f"| {' | '.join(map(_plain, line))} |" for line in lines]
-
-
-def _plain(cell: str) -> str:
-    """A cell that stays one, and is text: names are the user's own, and Markdown would take them for HTML."""
-    return " ".join(cell.splitlines()).replace("|", "/").replace("<", "&lt;")
 
 
 def _times(cost: Cost, plain: Cost | None, name: str) -> float:

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wellread.evaluation.comparison import NOTHING, markdown
+from wellread.evaluation.comparison import NOTHING
 from wellread.evaluation.linking import Estimate, LinkingScores, Measures
+from wellread.evaluation.markdown import markdown, plain
 
 MEAN = "mean"
 """The column of the mean over data sets."""
@@ -190,7 +191,7 @@ class LinkerTable:
 
     def to_markdown(self) -> str:
         """The table as GitHub and its kin show it, with what it means below."""
-        lines = [*markdown(self.header(), self.rows()), "", *self.legend()]
+        lines = [*markdown(self.header(), self.rows()), "", *map(plain, self.legend())]
         lines += ["", *markdown(self.cost_header, self.cost_rows()), "", self.cost_legend()]
         return "\n".join(lines) + "\n"
 

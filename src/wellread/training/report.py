@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wellread.errors import InputError
-from wellread.evaluation.comparison import Table, markdown
+from wellread.evaluation.comparison import Table
 from wellread.evaluation.linkers import LinkerTable
+from wellread.evaluation.markdown import markdown, plain
 from wellread.pictures.report import Grid, Picture, Section, report_page
 
 
@@ -38,7 +39,8 @@ def make_rows(folders: Sequence[str | Path]) -> str:
     parts = []
     for folder in folders:
         table = read_comparison(folder)
-        parts.append("\n".join([*markdown(*table.brief()), *(["", *gaps] if (gaps := table.gaps()) else [])]))
+        gaps = [*map(plain, table.gaps())]
+        parts.append("\n".join([*markdown(*table.brief()), *(["", *gaps] if gaps else [])]))
     return "\n\n".join(parts) + "\n"
 
 

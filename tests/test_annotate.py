@@ -336,6 +336,39 @@ def test_a_knowledge_base_that_changes_meanwhile_stops_the_run(tmp_path, corpus,
     assert list(bytes_of(out)) == ["part-00000.jsonl"]
 
 
+@pytest.mark.parametrize("change", ["longer", "shorter", "later", "gone"])
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+def test_a_file_that_changes_while_it_is_read_stops_the_run(tmp_path, how, monkeypatch, change, format):
+    file, out = tmp_path / "a.jsonl", tmp_path / "out"
+    lines = [json.dumps({"text": text}) + "\n" for text in some_texts(300)]
+    file.write_text("".join(lines))
+    out.mkdir()
+    Plan.build(Inputs.of_files([file], shard_bytes=file.stat().st_size // 2), how, format).write(out)
+    changes = {
+        "longer": lambda: file.write_text("".join([*lines, lines[0]])),
+        "shorter": lambda: os.truncate(file, file.stat().st_size - 20),  # which cuts the last line
+        "later": lambda: os.utime(file, (1, 1)),
+        "gone": file.unlink,
+    }
+    texts = Inputs.texts
+
+    def changing(self, shard):
+        rows = texts(self, shard)
+        yield next(rows)
+        if shard:
+            changes[change]()
+        yield from rows
+
+    monkeypatch.setattr(Inputs, "texts", changing)
+    with Worker(out) as worker:
+        worker.make(0)
+        with pytest.raises(InputError, match=r"a\.jsonl has changed since the annotation began"):
+            worker.make(1)
+        with pytest.raises(InputError, match=r"has changed since"):  # and before it was read
+            worker.make(1)
+    assert list(bytes_of(out)) == [f"part-00000.{format}"]
+
+
 def test_what_was_written_is_not_read(tmp_path, how):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("Paris")

@@ -9,6 +9,7 @@ that sees the files can.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -111,6 +112,7 @@ class Worker:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.plan = Plan.read(self.folder)
+        self._states = {name: state for name, *state in self.plan.inputs.files}
         self.linkers = self.plan.annotation.open()
 
     def close(self) -> None:
@@ -129,10 +131,29 @@ class Worker:
         with _one_thread():
             found = annotate_batches(self._batches(shard), self.linkers, plan.annotation)
             with write_atomically(plan.part(self.folder, shard)) as file:
-                _WRITERS[plan.format](file, found)
-                self._check()
+                try:
+                    _WRITERS[plan.format](file, found)
+                except Exception:
+                    self._check_files(shard)  # a line that was cut while it was read is no fault of the line's
+                    raise
+                self._check_files(shard)
+                self._check_kbs()
 
-    def _check(self) -> None:
+    def _check_files(self, shard: int) -> None:
+        """Parts of one folder are made of one state of the inputs, which is the plan's."""
+        for part in {part.path: part for part in self.plan.inputs.shards[shard]}.values():
+            try:
+                info = os.stat(part.path)
+                state = [info.st_size, info.st_mtime_ns]
+            except OSError:  # it is gone
+                state = []
+            if state != self._states[part.name]:
+                raise InputError(
+                    f"{part.name} has changed since the annotation began; begin anew in another folder, or bring the "
+                    "file back to what it was, with its time"
+                )
+
+    def _check_kbs(self) -> None:
         for linker, (uid, revision) in zip(self.linkers.linkers, self.plan.states, strict=True):
             if (linker.kb.metadata["uid"], linker.kb.revision) != (uid, revision):
                 raise KnowledgeBaseError(

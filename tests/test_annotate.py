@@ -260,6 +260,22 @@ def test_a_run_that_was_killed_goes_on_at_what_is_missing(tmp_path, corpus, how,
     assert annotate([corpus], out, how, workers=1, shard_bytes=1000).made == 0
 
 
+def test_a_folder_that_misses_a_part_again_is_no_success(tmp_path, corpus, how, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    annotate([corpus], out, how, workers=1, shard_bytes=1000)
+    (out / "part-00001.jsonl").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "_make", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            annotate([corpus], out, how, workers=1, shard_bytes=1000)
+    assert not (out / SUCCESS).exists()
+    assert annotate([corpus], out, how, workers=1, shard_bytes=1000).made == 1
+    assert (out / SUCCESS).exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_process_that_is_killed_at_any_moment_ends_with_the_same(tmp_path, kb, how, workers):

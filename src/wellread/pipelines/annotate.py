@@ -68,6 +68,8 @@ def annotate(
         shards = plan.pending(folder)
         count = len(inputs.shards)
         there = count - len(shards)
+        if shards:
+            (folder / SUCCESS).unlink(missing_ok=True)  # of a folder that was whole once
         if there and shards:
             console.note(f"{there:,} of {count:,} parts are there; going on with the others")
         with console.step_bar("annotating", there, count) as tell:

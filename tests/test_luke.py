@@ -353,6 +353,8 @@ def test_what_cannot_be_is_refused(change: dict[str, Tensor], message: str) -> N
 def test_a_configuration_without_entities_is_refused() -> None:
     with pytest.raises(UsageError, match="entities is 0; expected at least 1"):
         LukeConfig(entities=0)
+    with pytest.raises(UsageError, match=r"masks are the rows \(-1, 3\); expected those of \[MASK\] and \[MASK2\]"):
+        LukeConfig(entities=4, masks=(-1, 3))
     with pytest.raises(UsageError, match="knows no entities"):
         luke_of(infuse(infused.build(), []))
     assert issubclass(Luke.config_class, LukeConfig)

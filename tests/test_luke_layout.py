@@ -24,8 +24,9 @@ from wellread.models.kam import KamConfig
 from wellread.models.luke import LukeConfig, luke_of
 from wellread.models.luke_heads import HEADS
 from wellread.models.luke_layout import convert_luke, from_hf, load, to_hf
-from wellread.nn.encoders import silence
+from wellread.nn.encoders import load_encoder, silence
 from wellread.nn.infusion import infuse
+from wellread.tasks.entities import masks_of
 
 EVERY = (3, 2, 2, 2)
 """Entities of each text, where a head reads two."""
@@ -309,6 +310,19 @@ def test_a_vocabulary_in_the_settings_of_a_tokenizer_becomes_a_file(tmp_path: Pa
         assert "entity_vocab" not in json.loads((tmp_path / other / "tokenizer_config.json").read_text())
     again = AutoTokenizer.from_pretrained(tmp_path / "back")
     assert again("Los Angeles", entities=["Los Angeles"], entity_spans=[(0, 11)])["entity_ids"] == [5]
+
+
+@pytest.mark.parametrize("second", [True, False], ids=["with [MASK2]", "without"])
+def test_masks_are_the_rows_that_a_lite_vocabulary_says(second: bool, tmp_path: Path) -> None:
+    names = ["[MASK]", "[UNK]", "[PAD]", *["[MASK2]"] * second]
+    masks = (0, 3 if second else 0)
+    lukes.save(lukes.build(entity_vocab_size=len(names)), tmp_path / "theirs")
+    EntityVocabulary({name: row for row, name in enumerate(names)}).save(tmp_path / "theirs")
+    assert masks_of(from_hf(tmp_path / "theirs")) == masks_of(load(tmp_path / "theirs")) == masks
+    convert_luke(tmp_path / "theirs", tmp_path / "ours")
+    assert masks_of(load(tmp_path / "ours")) == masks_of(load_encoder(str(tmp_path / "ours"))) == masks
+    convert_luke(tmp_path / "ours", tmp_path / "back")
+    assert masks_of(load(tmp_path / "back")) == masks
 
 
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:

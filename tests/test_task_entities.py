@@ -192,8 +192,7 @@ def test_what_was_learned_by_entities_can_be_asked_without_them(name):
 def test_other_rows_may_be_masks():
     task, examples, _ = TASKS["relations"]
     encoder = tiny_encoder()
-    infuse(encoder, [LukeConfig(entities=9, dim=8)])
-    luke_of(encoder).masks = (7, random.Random(0).choice([5, 6]))
+    infuse(encoder, [LukeConfig(entities=9, dim=8, masks=(7, random.Random(0).choice([5, 6])))])
     task.head(encoder)
     told = batch_of(task, examples).knowledge[ENTITIES]
     assert told["ids"].tolist() == list(luke_of(encoder).masks) * len(examples)

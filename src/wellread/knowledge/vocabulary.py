@@ -151,6 +151,11 @@ class EntityVocabulary:
         """The row of the second of two such; that of the first where a checkpoint has no other."""
         return self.row_of.get(MASK2, self.mask)
 
+    @property
+    def masks(self) -> tuple[int, int]:
+        """Both, as a model that asks about mentions is told of them (`LukeConfig.masks`)."""
+        return self.mask, self.mask2
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The first name of every row; "" for a row without one."""

@@ -56,11 +56,15 @@ class LukeConfig:
     """A mention's position is the mean over so many of its pieces, from its first on."""
     predicts: bool = False
     """Whether there is a head that tells masked entities (`Luke.prediction`)."""
+    masks: tuple[int, int] = (2, 3)
+    """The rows of [MASK] and [MASK2]: as a vocabulary of ours has them; else `EntityVocabulary.masks`."""
 
     def __post_init__(self) -> None:
         for name in ("entities", "dim", "longest"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if min(self.masks) < 0:
+            raise UsageError(f"masks are the rows {self.masks}; expected those of [MASK] and [MASK2], from 0")
 
 
 class Luke(Infusion):
@@ -83,12 +87,11 @@ class Luke(Infusion):
 
     config_class: ClassVar[type[LukeConfig]] = LukeConfig
     inputs = (ENTITIES, *PADDED)
-    masks: tuple[int, int] = (2, 3)
-    """The rows of [MASK] and [MASK2]: as a vocabulary of ours has them; set what another one says."""
 
     def __init__(self, config: LukeConfig, encoder: PreTrainedConfig) -> None:
         super().__init__()
         self.config = config
+        self.masks = config.masks
         width, eps = int(encoder.hidden_size), float(getattr(encoder, "layer_norm_eps", 1e-12))
         self.heads = int(encoder.num_attention_heads)
         self.table = nn.Embedding(config.entities, config.dim)

@@ -123,6 +123,8 @@ def _make(made: type[PreTrainedModel], told: dict[str, Any], weights: Weights, f
     head = _head_in(made.__name__)
     _complete(weights, told, folder)
     config = _our_config(told, weights, made, head)
+    if (vocabulary := EntityVocabulary.find(folder)) is not None:  # "lite" ones have [MASK] first
+        cast(Any, config).infusions[0]["masks"] = vocabulary.masks
     return _build(made, config, _rename(weights, made, head), folder)
 
 

@@ -86,10 +86,11 @@ def vocabulary_of(recipe: TaskRecipe) -> EntityVocabulary:
 def luke_config(recipe: TaskRecipe, before: Mapping[str, Infusion]) -> LukeConfig:
     """As the encoder has it, if it has learned to take entities; with the rows that the task needs."""
     old = before.get("luke")
-    rows, wanted = len(vocabulary_of(recipe)), recipe.luke
+    vocabulary, wanted = vocabulary_of(recipe), recipe.luke
+    rows, masks = len(vocabulary), vocabulary.masks
     start = old.config if isinstance(old, Luke) else LukeConfig(entities=rows, dim=wanted.dim)
     longest = start.longest if wanted.longest is None else wanted.longest
-    return replace(start, entities=rows, aware=wanted.aware, longest=longest, predicts=False)
+    return replace(start, entities=rows, aware=wanted.aware, longest=longest, predicts=False, masks=masks)
 
 
 def keep_entities(recipe: TaskRecipe, infusion: Luke, old: Luke | None) -> None:
@@ -106,14 +107,12 @@ def keep_entities(recipe: TaskRecipe, infusion: Luke, old: Luke | None) -> None:
                 f"{recipe.encoder.name} knows entities, but not which: its {FILE} is missing; copy it there"
             )
         carry_over(infusion, old, same_rows(vocabulary, known))
-    infusion.masks = (vocabulary.mask, vocabulary.mask2)
 
 
 def give_masks(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:
-    """Tell an encoder that was loaded with its vocabulary which rows are masks."""
+    """Tell an encoder which rows of its vocabulary are masks: one that was saved before its config said so."""
     if (infusion := luke_in(encoder)) is not None:
-        vocabulary = vocabulary_of(recipe)
-        infusion.masks = (vocabulary.mask, vocabulary.mask2)
+        infusion.masks = vocabulary_of(recipe).masks
 
 
 def build_entities(recipe: TaskRecipe) -> EntityLender:

@@ -239,7 +239,8 @@ class LukePretraining:
         old = luke_in(encoder)
         self.has_table = old is not None
         seed_all(recipe.schedule.seed)
-        settings = LukeConfig(entities=len(self.vocabulary), dim=recipe.dim, aware=recipe.aware, predicts=True)
+        rows, masks = len(self.vocabulary), self.vocabulary.masks
+        settings = LukeConfig(entities=rows, dim=recipe.dim, aware=recipe.aware, predicts=True, masks=masks)
         infuse(encoder, [settings])
         luke = cast(Luke, luke_in(encoder))
         if recipe.entities.start:

@@ -2,8 +2,9 @@
 
 A text is cut at both ends of every mark first, and then into pieces, so that no piece is partly in a mark: the pieces
 that LUKE's own tokenizer makes. What is too long becomes several windows, and no mark is lost on the way: one that
-would be cut in two goes wholly into the next window, a window with too many marks ends early. What cannot fit (no
-piece, or more than a window has) is told.
+would be cut in two goes wholly into the next window, a window with too many marks ends early. Where that is not
+enough (marks that overlap one after the other, or too many at one place) more windows show the same pieces again, for
+the marks that are left. What cannot fit (no piece, or more than a window has) is told.
 
     text     Beyoncé lives in Los Angeles.
     marks    └─────┘          └─────────┘
@@ -26,6 +27,7 @@ from tokenizers import Encoding, Tokenizer
 from wellread.errors import UsageError
 from wellread.kb.names import split
 from wellread.mentions.pieces import owners, trim_blanks
+from wellread.mentions.ranges import cut_ranges, range_around, trim
 from wellread.mentions.segments import Mark, Segmented
 from wellread.text import short
 
@@ -153,7 +155,7 @@ class MarkCutter:
         parts = [(0, len(segment)) for segment in segments]
         room = None if self.longest is None else self.longest - len(frame) - extra
         if room is not None and sum(map(len, segments)) > room and not windows:
-            parts = _trimmed([len(segment) for segment in segments], room)
+            parts = trim([len(segment) for segment in segments], room)
         last = len(segments) - 1
         free = len(segments[last]) if room is None else room - sum(len(segment) for segment in segments[:last])
         ranges: list[tuple[int, int]] = [parts[last]]
@@ -166,18 +168,28 @@ class MarkCutter:
             inside = spans[(of == last) & (spans[:, 1] > spans[:, 0])]
             before = int((of < last).sum())
             most = None if self.most is None else max(1, self.most - before)
-            ranges = list(_ranges(segments[last], inside, free, most, shared))
+            ranges = list(cut_ranges(segments[last].word_of, inside, free, most, shared))
+        counts = spans[:, 1] - spans[:, 0]
+        fits = (counts > 0) & ((of < last) | (counts <= free))
         made, taken = [], np.zeros(len(marks), np.bool_)
-        for low, high in ranges:
+
+        def open_window(low: int, high: int, wanted: NDArray[np.bool_]) -> None:
             here = [*parts[:last], (low, high)]
             lows, highs = np.array(here, np.int64).T
-            mine = np.flatnonzero((spans[:, 0] >= lows[of]) & (spans[:, 1] <= highs[of]) & (spans[:, 1] > spans[:, 0]))
-            mine = mine[: self.most] if len(marks) else mine
+            inside = (spans[:, 0] >= lows[of]) & (spans[:, 1] <= highs[of])
+            mine = np.flatnonzero(inside & wanted)[: self.most]
             taken[mine] = True
             own = [(marks[at], spans[at]) for at in mine.tolist()]
             # what stands around a mark is by its number among all, whichever are in this window
             edges = {place: around[at] for place, at in enumerate(mine.tolist()) if at < len(around)}
             made.append(_window(texts, segments, here, frame, own, edges))
+
+        for low, high in ranges:
+            open_window(low, high, counts > 0)
+        while windows and (fits & ~taken).any():
+            first = int((fits & ~taken).argmax())
+            begin, end = spans[first].tolist() if of[first] == last else (0, 0)
+            open_window(*range_around(segments[last].word_of, begin, end, free), fits & ~taken)
         lost = (_why(marks[at], spans[at], free) for at in np.flatnonzero(~taken).tolist())
         return Cut(tuple(made), tuple(lost))
 
@@ -229,57 +241,6 @@ def _join(text: str, borders: Sequence[tuple[int, int]], codes: Iterator[Encodin
     word_spans = np.stack((words.starts, words.ends), axis=1)
     places = {border: before[cut] for border, cut in borders}
     return _Segment(text, np.array(ids, np.int64), spans, word_spans, owners(spans, word_spans), places)
-
-
-def _trimmed(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
-    """So much of one text, or of two, of which the longer loses its end first."""
-    if len(lengths) == 1:
-        return [(0, min(lengths[0], room))]
-    first, second = lengths
-    if min(first, second) <= room // 2:
-        first, second = (first, room - first) if first <= second else (room - second, second)
-    else:
-        first, second = room - room // 2, room // 2
-    return [(0, first), (0, second)]
-
-
-def _ranges(
-    segment: _Segment, marks: NDArray[np.int64], room: int, most: int | None, shared: int
-) -> Iterator[tuple[int, int]]:
-    """Pieces (first, last + 1) of windows that end between words and cut no mark in two."""
-    pieces = len(segment)
-    whole, apart = np.ones(pieces + 1, np.bool_), np.ones(pieces + 1, np.bool_)
-    words = segment.word_of
-    whole[1:pieces] = (words[1:] != words[:-1]) | (words[1:] < 0)
-    for first, last in marks.tolist():
-        if last - first <= room:
-            apart[first + 1 : last] = False
-    fine = [np.flatnonzero(places) for places in (whole & apart, apart)]
-    begin = 0
-    while True:
-        full = min(begin + room, pieces)
-        least = full if most is None else _with_room(begin, full, marks, most)
-        found = (_last(places, begin, end) for end in dict.fromkeys((least, full)) for places in fine)
-        end = next((place for place in found if place is not None), full)
-        yield begin, end
-        if end >= pieces:
-            return
-        again = _last(fine[0], begin, end - shared) if shared and least == full else end
-        begin = begin + 1 if again is None else again
-
-
-def _last(places: NDArray[np.int64], begin: int, end: int) -> int | None:
-    """The last of ascending places that is behind `begin` and not behind `end`."""
-    at = int(np.searchsorted(places, end, side="right")) - 1
-    return int(places[at]) if at >= 0 and places[at] > begin else None
-
-
-def _with_room(begin: int, end: int, marks: NDArray[np.int64], most: int) -> int:
-    """An end that leaves no more than so many marks inside."""
-    inside = np.sort(marks[(marks[:, 0] >= begin) & (marks[:, 1] <= end), 1])
-    if len(inside) <= most:
-        return end
-    return int(inside[most]) - 1
 
 
 @dataclass(frozen=True, slots=True)

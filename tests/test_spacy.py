@@ -155,6 +155,42 @@ def test_a_bundle_needs_nothing_but_itself(make, kb, tmp_path):
     again.get_pipe(NAME).linker.close()
 
 
+def test_a_bundle_that_is_loaded_and_saved_again_is_one_still(make, kb, tmp_path):
+    make(bundle=True).to_disk(tmp_path / "first")
+    for file in Path(kb).parent.glob("cities.kb*"):
+        file.unlink()
+    for before, after in (("first", "second"), ("second", "third")):
+        nlp = spacy.load(tmp_path / before)
+        nlp.to_disk(tmp_path / after)
+        nlp.get_pipe(NAME).linker.close()
+        shutil.rmtree(tmp_path / before)
+    again = spacy.load(tmp_path / "third")
+    doc = again(TEXT)
+    assert told(doc) == LINKED
+    assert doc.ents[0]._.wellread["kb"] == "cities"
+    assert again.get_pipe(NAME).settings["kb"] == kb  # as it was given
+    other = spacy.blank("en")
+    other.add_pipe(NAME)
+    assert told(other.from_bytes(again.to_bytes())(TEXT)) == LINKED  # of the same bundle
+    for opened in (again, other):
+        opened.get_pipe(NAME).linker.close()
+
+
+def test_a_bundled_model_stays_with_a_pipeline_that_is_saved_again(make, kb, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("learned")
+    nlp = make(bundle=True)
+    nlp("")
+    nlp.get_pipe(NAME).settings["model"] = str(tmp_path / "model")  # as if it had been loaded with it
+    nlp.to_disk(tmp_path / "first")
+    shutil.rmtree(tmp_path / "model")
+    read = SpacyLinker(kb=kb, model=str(tmp_path / "model"), bundle=True)
+    read.from_disk(tmp_path / "first" / NAME)
+    read._linker = nlp.get_pipe(NAME).linker
+    read.to_disk(tmp_path / "second")
+    assert (tmp_path / "second" / "model" / "weights").read_text() == "learned"
+
+
 def test_another_knowledge_base_can_be_named_when_loading(make, tmp_path):
     make(bundle=True).to_disk(tmp_path / "saved")
     build_kb(tmp_path / "other.kb", [Entity("only", "left", "a side", "side", 1, {"left": 1})])
@@ -190,6 +226,8 @@ def test_settings_that_do_not_fit_are_told(tmp_path):
             SpacyLinker(**options)
     with pytest.raises(InputError, match="has no settings of a linker"):
         SpacyLinker().from_disk(tmp_path)
+    with pytest.raises(InputError, match="these bytes have no settings of a linker"):
+        SpacyLinker().from_bytes(b"[]")
     assert Span.has_extension("wellread")
 
 

@@ -51,6 +51,8 @@ _DEFAULTS: dict[str, Any] = {
     "options": {},
 }
 _SETTINGS, _KB, _MODEL = "settings.json", "bundle.kb", "model"
+_PLACES = ("kb", "model")
+"""The settings whose bundled value is a place in the folder."""
 
 
 class SpacyLinker:
@@ -76,6 +78,8 @@ class SpacyLinker:
         self.name, self.key, self.entities, self.set_ents = name, key, entities, set_ents
         self.bundle = bundle
         self.settings = {"kb": str(kb), "model": str(model), "threshold": threshold, **(options or {})}
+        self._bundled: dict[str, str] = {}
+        """What a bundle has in the place of some settings, which stay as they were given: they are saved again."""
         self._linker: Linker | None = None
         self._loaded_by = 0
         self._handler: Handler = raise_error
@@ -86,7 +90,7 @@ class SpacyLinker:
     def linker(self) -> Linker:
         """The linker itself; its KB may be changed while the pipeline runs."""
         if self._linker is None:
-            self._linker = Linker.load(**self.settings)
+            self._linker = Linker.load(**self._loading())
             self._loaded_by = os.getpid()
             self._kind_of = lru_cache(1 << 16)(self._look_up)
         if os.getpid() != self._loaded_by:
@@ -180,12 +184,16 @@ class SpacyLinker:
     # Saving. A pipeline keeps its config by itself; only what is bundled has files of its own.
 
     def to_bytes(self, *, exclude: Sequence[str] = ()) -> bytes:
-        """The settings: bytes carry no knowledge base."""
-        return json.dumps(self.settings).encode()
+        """The settings, and where a bundle is: bytes carry no knowledge base."""
+        return json.dumps({"settings": self.settings, "bundled": self._bundled}).encode()
 
     def from_bytes(self, data: bytes, *, exclude: Sequence[str] = ()) -> SpacyLinker:
         """What `to_bytes` gave."""
-        self._take(json.loads(data))
+        try:
+            told = json.loads(data)
+            self._take(told["settings"], told["bundled"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"these bytes have no settings of a linker ({error}); save the pipeline again") from error
         return self
 
     def to_disk(self, path: str | Path, *, exclude: Sequence[str] = ()) -> None:
@@ -202,20 +210,24 @@ class SpacyLinker:
         folder = Path(path)
         try:
             told = json.loads((folder / _SETTINGS).read_bytes())
-            saved, bundled = told["settings"], told["bundled"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            places = {name: place for name, place in told["bundled"].items() if name in _PLACES}
+            paths = {name: str(folder.absolute() / place) for name, place in places.items()}
+            self._take(told["settings"], {**told["bundled"], **paths})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{folder} has no settings of a linker ({error}); save the pipeline again") from error
-        self._take(saved)
-        for name, place in bundled.items():
-            if self.settings.get(name) == saved.get(name):
-                self.settings[name] = str(folder / place) if name in ("kb", "model") else place
         return self
 
-    def _take(self, saved: dict[str, Any]) -> None:
+    def _take(self, saved: dict[str, Any], bundled: dict[str, str]) -> None:
         """What was saved, where the component was not told otherwise when it was made."""
         told = {name: value for name, value in self.settings.items() if value != _DEFAULTS.get(name)}
         self.settings = {**saved, **told}
+        same = {name for name in bundled if self.settings.get(name) == saved.get(name)}
+        self._bundled = {name: bundled[name] for name in same}
         self._linker = None
+
+    def _loading(self) -> dict[str, Any]:
+        """The settings as a linker is loaded with them."""
+        return {**self.settings, **self._bundled}
 
     def _bundle(self, folder: Path) -> dict[str, str]:
         kb, told = self.linker.kb, {"kb": _KB, "name": self.linker.name}
@@ -224,8 +236,8 @@ class SpacyLinker:
             with sqlite_errors(kb.path), closing(sqlite3.connect(folder / _KB)) as copy:
                 kb.connection.backup(copy)
             _copy(vectors_folder(kb), Path(f"{folder / _KB}.vectors"))
-            if Path(self.settings["model"]).is_dir():
-                _copy(Path(self.settings["model"]), folder / _MODEL)
+            if (model := Path(self._loading()["model"])).is_dir():
+                _copy(model, folder / _MODEL)
                 told["model"] = _MODEL
         KnowledgeBase.open(folder / _KB).close()  # it is one
         return told

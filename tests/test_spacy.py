@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kb.conftest import CITIES, build_kb
-from wellread.errors import InputError, KnowledgeBaseError, UsageError
+from wellread.errors import InputError, KnowledgeBaseError, StorageError, UsageError
 from wellread.kb.records import Entity
 
 spacy = pytest.importorskip("spacy", reason="spaCy is not installed; run: pip install 'wellread[spacy]'")
@@ -176,6 +176,48 @@ def test_a_bundle_that_is_loaded_and_saved_again_is_one_still(make, kb, tmp_path
         opened.get_pipe(NAME).linker.close()
 
 
+def test_a_bundle_can_be_saved_onto_itself(make, kb, tmp_path):
+    make(bundle=True).to_disk(tmp_path / "saved")
+    (tmp_path / "saved" / NAME / "bundle.kb.vectors").mkdir()
+    (tmp_path / "saved" / NAME / "bundle.kb.vectors" / "index.json").write_text("{}")
+    for file in Path(kb).parent.glob("cities.kb*"):
+        file.unlink()
+    (tmp_path / "link").symlink_to(tmp_path / "saved")
+    nlp = spacy.load(tmp_path / "saved")
+    nlp.get_pipe(NAME).linker.kb.add(Entity("new", "Xyzzy", "a place", "city", 1, {"Xyzzy": 1}))
+    for place in ("saved", "link", "saved"):
+        nlp.to_disk(tmp_path / place)
+        assert [ent.kb_id_ for ent in nlp(f"Xyzzy: {TEXT}").ents] == ["new", "Q937", "Q90", "Q30"]
+    nlp.get_pipe(NAME).linker.close()
+    again = spacy.load(tmp_path / "saved")
+    assert [ent.kb_id_ for ent in again(f"Xyzzy: {TEXT}").ents] == ["new", "Q937", "Q90", "Q30"]
+    again.get_pipe(NAME).linker.close()
+    kept = tmp_path / "saved" / NAME
+    assert (kept / "bundle.kb.vectors" / "index.json").read_text() == "{}"
+    assert not list(kept.glob(".*"))
+
+
+def test_a_bundle_that_cannot_be_written_leaves_the_one_before(make, kb, tmp_path, monkeypatch):
+    nlp = make(bundle=True)
+    nlp.to_disk(tmp_path / "saved")
+    before = (tmp_path / "saved" / NAME / "bundle.kb").stat().st_ino
+    vectors = Path(f"{kb}.vectors")
+    vectors.mkdir()
+    (vectors / "rows").write_text("")
+
+    def fail(*_, **__):
+        raise shutil.Error([("rows", "there", "[Errno 13] Permission denied")])
+
+    monkeypatch.setattr(shutil, "copytree", fail)
+    with pytest.raises(StorageError, match=r"cannot copy rows: .* denied; check its permissions"):
+        nlp.to_disk(tmp_path / "saved")
+    assert (tmp_path / "saved" / NAME / "bundle.kb").stat().st_ino == before
+    assert not list((tmp_path / "saved" / NAME).glob(".*"))
+    again = spacy.load(tmp_path / "saved")
+    assert told(again(TEXT)) == LINKED
+    again.get_pipe(NAME).linker.close()
+
+
 def test_a_bundled_model_stays_with_a_pipeline_that_is_saved_again(make, kb, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("learned")
@@ -188,7 +230,9 @@ def test_a_bundled_model_stays_with_a_pipeline_that_is_saved_again(make, kb, tmp
     read.from_disk(tmp_path / "first" / NAME)
     read._linker = nlp.get_pipe(NAME).linker
     read.to_disk(tmp_path / "second")
-    assert (tmp_path / "second" / "model" / "weights").read_text() == "learned"
+    read.to_disk(tmp_path / "first" / NAME)  # onto itself
+    for folder in (tmp_path / "second", tmp_path / "first" / NAME):
+        assert (folder / "model" / "weights").read_text() == "learned"
 
 
 def test_another_knowledge_base_can_be_named_when_loading(make, tmp_path):

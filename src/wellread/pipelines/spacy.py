@@ -12,8 +12,9 @@ import os
 import shutil
 import sqlite3
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +24,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span
 from spacy.util import filter_spans, minibatch, raise_error
 
-from wellread.errors import InputError, UsageError
+from wellread.errors import InputError, StorageError, UsageError
 from wellread.files import storage, write_atomically
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
@@ -231,21 +232,58 @@ class SpacyLinker:
 
     def _bundle(self, folder: Path) -> dict[str, str]:
         kb, told = self.linker.kb, {"kb": _KB, "name": self.linker.name}
-        with storage(folder):
-            (folder / _KB).unlink(missing_ok=True)
-            with sqlite_errors(kb.path), closing(sqlite3.connect(folder / _KB)) as copy:
-                kb.connection.backup(copy)
-            _copy(vectors_folder(kb), Path(f"{folder / _KB}.vectors"))
-            if (model := Path(self._loading()["model"])).is_dir():
-                _copy(model, folder / _MODEL)
+        model = Path(self._loading()["model"])
+        with _replacing(folder) as new:
+            # What is in the folder already, since the pipeline was loaded from it, is open: it must stay as it is.
+            if not _same(kb.path, folder / _KB):
+                with sqlite_errors(kb.path), closing(sqlite3.connect(new / _KB)) as copy:
+                    kb.connection.backup(copy)
+                _copy(vectors_folder(kb), Path(f"{new / _KB}.vectors"))
+                KnowledgeBase.open(new / _KB).close()  # it is one
+            if model.is_dir():
                 told["model"] = _MODEL
-        KnowledgeBase.open(folder / _KB).close()  # it is one
+                if not _same(model, folder / _MODEL):
+                    _copy(model, new / _MODEL)
         return told
 
 
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A folder to write to; when all is there, it takes the place of what the other one has by the same names."""
+    new = folder / f".{uuid.uuid4().hex[:8]}.part"
+    with storage(folder):
+        new.mkdir()
+        try:
+            yield new
+            if (new / _KB).exists():  # an old log or index beside another knowledge base would be taken for its own
+                for old in folder.glob(f"{_KB}*"):
+                    _remove(old)
+            for path in (new / _KB, Path(f"{new / _KB}.vectors"), new / _MODEL):
+                if path.exists():
+                    _remove(folder / path.name)
+                    path.rename(folder / path.name)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _same(path: Path, other: Path) -> bool:
+    return path.exists() and other.exists() and path.samefile(other)
+
+
 def _copy(folder: Path, to: Path) -> None:
-    if folder.is_dir():
-        shutil.copytree(folder, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
+    try:
+        if folder.is_dir():
+            shutil.copytree(folder, to, ignore=shutil.ignore_patterns(".*"))
+    except shutil.Error as error:  # of each file that failed, where from, where to and why
+        file, _, why = error.args[0][0]
+        raise StorageError(f"cannot copy {file}: {why}; check its permissions, and save the pipeline again") from error
 
 
 @Language.factory(

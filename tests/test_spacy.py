@@ -240,8 +240,30 @@ def test_another_knowledge_base_can_be_named_when_loading(make, tmp_path):
     build_kb(tmp_path / "other.kb", [Entity("only", "left", "a side", "side", 1, {"left": 1})])
     config = {f"components.{NAME}.kb": str(tmp_path / "other.kb")}
     again = spacy.load(tmp_path / "saved", config=config)
-    assert told(again(TEXT)) == [("left", "side", "only")]
+    doc = again(TEXT)
+    assert told(doc) == [("left", "side", "only")]
+    assert doc.ents[0]._.wellread["kb"] == "other"  # and not what the bundled one is called
     again.get_pipe(NAME).linker.close()
+
+
+@pytest.mark.parametrize("bundle", [False, True], ids=["alone", "bundled"])
+def test_what_is_given_when_loading_wins_even_if_it_is_the_default(make, kb, tmp_path, bundle):
+    make(bundle=bundle, threshold=0.99, options={"name": "places"}).to_disk(tmp_path / "saved")
+    overrides = {"kb": "vital", "model": "auto", "threshold": 0.0, "options.name": "mine"}
+    config = {f"components.{NAME}.{name}": value for name, value in overrides.items()}
+    loading = spacy.load(tmp_path / "saved", config=config).get_pipe(NAME)._loading()
+    assert loading == {"kb": "vital", "model": "auto", "threshold": 0.0, "name": "mine"}
+
+
+def test_what_is_not_given_when_loading_is_as_it_was_saved(make, kb, tmp_path):
+    make(threshold=0.99, options={"name": "places"}).to_disk(tmp_path / "saved")
+    told = {"kb": kb, "model": "prior", "threshold": 0.99, "name": "places"}
+    again = spacy.load(tmp_path / "saved", config={f"components.{NAME}.threshold": None})
+    blank = spacy.blank("en")
+    blank.add_pipe(NAME)
+    assert blank.get_pipe(NAME)._loading() == {}  # all is as the linker has it
+    blank.from_disk(tmp_path / "saved")
+    assert again.get_pipe(NAME)._loading() == blank.get_pipe(NAME)._loading() == told
 
 
 def test_what_changes_in_the_knowledge_base_is_linked_at_once(make):

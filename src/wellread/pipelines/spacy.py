@@ -42,8 +42,8 @@ Entities = Literal["wellread", "spacy"]
 Handler: TypeAlias = Callable[[str, Any, list[Doc], Exception], None]
 
 _DEFAULTS: dict[str, Any] = {
-    "kb": "vital",
-    "model": "auto",
+    "kb": None,
+    "model": None,
     "entities": "wellread",
     "threshold": None,
     "key": "wellread",
@@ -51,6 +51,7 @@ _DEFAULTS: dict[str, Any] = {
     "bundle": False,
     "options": {},
 }
+"""None was not given: it is as it was saved, else as `Linker.load` has it. spaCy itself cannot tell what was given."""
 _SETTINGS, _KB, _MODEL = "settings.json", "bundle.kb", "model"
 _PLACES = ("kb", "model")
 """The settings whose bundled value is a place in the folder."""
@@ -63,8 +64,8 @@ class SpacyLinker:
         self,
         name: str = NAME,
         *,
-        kb: str = "vital",
-        model: str = "auto",
+        kb: str | None = None,
+        model: str | None = None,
         entities: Entities = "wellread",
         threshold: float | None = None,
         key: str = "wellread",
@@ -78,7 +79,9 @@ class SpacyLinker:
             raise UsageError(f"key={key!r} cannot be an attribute of spans; choose a word such as wellread or senses")
         self.name, self.key, self.entities, self.set_ents = name, key, entities, set_ents
         self.bundle = bundle
-        self.settings = {"kb": str(kb), "model": str(model), "threshold": threshold, **(options or {})}
+        given = {"kb": kb and str(kb), "model": model and str(model), "threshold": threshold}
+        self.settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        self.settings.update(options or {})
         self._bundled: dict[str, str] = {}
         """What a bundle has in the place of some settings, which stay as they were given: they are saved again."""
         self._linker: Linker | None = None
@@ -220,9 +223,10 @@ class SpacyLinker:
 
     def _take(self, saved: dict[str, Any], bundled: dict[str, str]) -> None:
         """What was saved, where the component was not told otherwise when it was made."""
-        told = {name: value for name, value in self.settings.items() if value != _DEFAULTS.get(name)}
-        self.settings = {**saved, **told}
+        self.settings = {**saved, **self.settings}
         same = {name for name in bundled if self.settings.get(name) == saved.get(name)}
+        if "kb" not in same:
+            same.discard("name")  # which is of the bundled one
         self._bundled = {name: bundled[name] for name in same}
         self._linker = None
 
@@ -232,7 +236,7 @@ class SpacyLinker:
 
     def _bundle(self, folder: Path) -> dict[str, str]:
         kb, told = self.linker.kb, {"kb": _KB, "name": self.linker.name}
-        model = Path(self._loading()["model"])
+        model = Path(self._loading().get("model", "auto"))
         with _replacing(folder) as new:
             # What is in the folder already, since the pipeline was loaded from it, is open: it must stay as it is.
             if not _same(kb.path, folder / _KB):
@@ -294,8 +298,8 @@ def _copy(folder: Path, to: Path) -> None:
 def make_linker(
     nlp: Language,
     name: str,
-    kb: str,
-    model: str,
+    kb: str | None,
+    model: str | None,
     entities: Entities,
     threshold: float | None,
     key: str,

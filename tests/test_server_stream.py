@@ -6,7 +6,8 @@ import re
 import socket
 import threading
 import time
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from urllib.parse import urlsplit
 
 import pytest
@@ -63,10 +64,11 @@ class Stream:
 
 
 @contextmanager
-def streaming(address):
+def streaming(address, query=""):
     where = urlsplit(address)
     with closing(socket.create_connection((where.hostname, where.port), timeout=20)) as connection:
-        connection.sendall(b"POST /link/stream HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        path = f"/link/stream?{query}".encode()
+        connection.sendall(b"POST %s HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n" % path)
         yield Stream(connection)
 
 
@@ -164,3 +166,27 @@ def test_a_stream_that_waits_is_not_counted_as_refused(kbs):
             held.set()
             stream.write(b"")
             assert [bool(stream.read()["links"]) for _ in range(4)] == [True] * 4
+
+
+def test_streams_leave_room_for_others(kbs):
+    with engine_of(kbs, queue=8, together=1) as engine, listening(engine) as address, ExitStack() as stack:
+        do, held, begun = engine.shelf.link, threading.Event(), threading.Event()
+        engine.shelf.link = lambda source, asked: (begun.set(), held.wait(20), do(source, asked))[2]
+        streams = [stack.enter_context(streaming(address, "kb=cities")) for _ in range(4)]
+        for stream in streams:
+            stream.write(b'"Paris"\n' * 5)
+        assert begun.wait(20)
+        while engine.worker.waiting < 4:
+            time.sleep(0.01)
+        time.sleep(0.3)  # all of them ask again and again
+        assert engine.worker.waiting == 4
+        pool = stack.enter_context(ThreadPoolExecutor(4))
+        ask = lambda: requests.post(f"{address}/link", json={"text": "Paris", "kb": "cities"}, timeout=20)  # noqa: E731
+        asked = [pool.submit(ask) for _ in range(4)]
+        while engine.worker.waiting < 8:
+            time.sleep(0.01)
+        held.set()
+        assert [one.result().status_code for one in asked] == [200] * 4
+        for stream in streams:
+            stream.write(b"")
+            assert [bool(stream.read()["links"]) for _ in range(5)] == [True] * 5

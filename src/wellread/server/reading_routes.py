@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import parse_qs
 
@@ -19,7 +20,7 @@ from wellread.server.batching import BusyError
 from wellread.server.engine import Engine
 from wellread.server.guard import Handler
 from wellread.server.reading import Lent, Vectors
-from wellread.server.shelf import Asked, Source
+from wellread.server.shelf import Answer, Asked, Source
 from wellread.server.stream import LineStream
 from wellread.text import Document
 
@@ -107,8 +108,11 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
             raise BusyError(5)
         await streaming.acquire()
 
-        async def answer(text: str) -> dict[str, Any]:
-            answers = await engine.link(sources, _asked(options, (text,)))
+        def answer(text: str) -> Awaitable[dict[str, Any]]:
+            return told(engine.link(sources, _asked(options, (text,)), patient=True))
+
+        async def told(asked: Awaitable[list[Answer]]) -> dict[str, Any]:
+            answers = await asked
             document = join_layers([one.documents[0] for one in answers])
             revisions = {source.kb: one.revision for source, one in zip(sources, answers, strict=True)}
             return {**_fields(document), "revisions": revisions}

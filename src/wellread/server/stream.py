@@ -22,8 +22,10 @@ from wellread.server.guard import TooSlow
 Answer = Callable[[str], Awaitable[dict[str, Any]]]
 """A text -> what is told of it; taken by the model when this returns its awaitable."""
 
-_WAIT = 0.05
+_AGAIN = 0.005
 """Seconds before a stream asks again whether there is room."""
+_REST = 0.05
+"""Seconds in which a stream that is told to stop may show that it has ended."""
 
 
 async def lines_of(chunks: AsyncIterator[bytes], longest: int) -> AsyncIterator[bytes]:
@@ -72,6 +74,7 @@ class LineStream(Response):
         del self.headers["content-length"]
         self._request, self._answer, self._stopping, self._done = request, answer, stopping, done
         self._ahead, self._longest = ahead, longest
+        self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send a line for each that comes."""
@@ -111,7 +114,7 @@ class LineStream(Response):
             while True:
                 await asyncio.wait({chunk, stop}, return_when=asyncio.FIRST_COMPLETED)
                 if stop.done():
-                    await asyncio.wait({chunk}, timeout=_WAIT)  # perhaps there was no more to come
+                    await asyncio.wait({chunk}, timeout=_REST)  # perhaps there was no more to come
                     if not chunk.done() or chunk.result():
                         raise ClosedError("the server is about to stop; send the rest when it is back")
                 if (some := chunk.result()) is None:
@@ -125,17 +128,21 @@ class LineStream(Response):
     async def _told(self, number: int, line: bytes) -> bytes:
         try:
             text, id = parse(line)
-            while True:
-                try:
-                    told = await self._answer(text)
-                    break
-                except BusyError:
-                    await asyncio.sleep(_WAIT)
+            async with self._turn:  # else a line behind would take the room of the one that is waited for
+                taken = await self._taken(text)
+            told = await taken
             if id is not None:
                 told["id"] = id
             return orjson.dumps(told) + b"\n"
         except WellreadError as error:
             return await _wrong(number, str(error))
+
+    async def _taken(self, text: str) -> Awaitable[dict[str, Any]]:
+        while True:
+            try:
+                return self._answer(text)
+            except BusyError:
+                await asyncio.sleep(_AGAIN)
 
 
 async def _wrong(number: int, why: str) -> bytes:

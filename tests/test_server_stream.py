@@ -102,14 +102,66 @@ def test_lines_may_come_for_longer_than_one_may_take(kbs):
 
 
 def test_time_in_which_the_server_answers_is_not_the_clients(kbs):
-    with engine_of(kbs, seconds=0.5, ahead=1) as engine, listening(engine) as address, streaming(address) as stream:
+    limits = {"seconds": 1.0, "ahead": 1, "together": 1}
+    with (
+        engine_of(kbs, **limits) as engine,
+        listening(engine) as address,
+        streaming(address, "kb=cities") as stream,
+    ):
         do = engine.shelf.link
         engine.shelf.link = lambda source, asked: (time.sleep(0.3), do(source, asked))[1]
-        for _ in range(3):
+        for _ in range(6):
             stream.write(b'"Paris ')
             stream.write(b'in France"\n')
         stream.write(b"")
-        assert [bool(stream.read()["links"]) for _ in range(3)] == [True] * 3
+        assert [bool(stream.read()["links"]) for _ in range(6)] == [True] * 6
+
+
+def test_a_line_that_is_not_answered_in_time_is_told_so_and_others_go_on(kbs):
+    with (
+        engine_of(kbs, seconds=1.0, together=1) as engine,
+        listening(engine) as address,
+        streaming(address, "kb=cities") as stream,
+    ):
+        do, held, read = engine.shelf.link, threading.Event(), []
+
+        def link(source, asked):
+            read.extend(text for one in asked for text in one.texts)
+            held.wait(20)
+            return do(source, asked)
+
+        engine.shelf.link = link
+        stream.write(b'"Paris"\n"France"\n"AC/DC"\n')
+        stream.write(b"")
+        late = [stream.read(), stream.read()]  # the one that is read, and the one that waits for its turn
+        assert [(one["line"], "too long" in one["error"]) for one in late] == [(1, True), (2, True)]
+        held.set()
+        assert [link["entity"] for link in stream.read()["links"]] == ["a/b c?"]
+        assert stream.read() is None
+        assert read == ["Paris", "AC/DC"]  # nobody waits for the second any more
+
+
+def test_a_line_that_finds_no_room_in_time_is_told_so(kbs):
+    with (
+        engine_of(kbs, seconds=1.0, queue=1, together=1) as engine,
+        listening(engine) as address,
+        streaming(address, "kb=cities") as stream,
+    ):
+        do, held, begun = engine.shelf.link, threading.Event(), threading.Event()
+        engine.shelf.link = lambda source, asked: (begun.set(), held.wait(20), do(source, asked))[2]
+        ask = lambda: requests.post(f"{address}/link", json={"text": "Paris", "kb": "cities"}, timeout=20)  # noqa: E731
+        with ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(ask)]
+            assert begun.wait(20)
+            asked.append(pool.submit(ask))
+            while engine.worker.waiting == 0:
+                time.sleep(0.01)
+            stream.write(b'"Paris"\n"France"\n')
+            stream.write(b"")
+            assert "too long" in stream.read()["error"]
+            held.set()
+            assert [one.result().status_code for one in asked] == [503, 503]  # they were there before
+        assert [link["entity"] for link in stream.read()["links"]] == ["Q142"]
 
 
 def test_a_stream_ends_with_the_server_and_says_so(kbs):

@@ -119,7 +119,13 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
 
         ahead = max(1, min(limits.ahead, engine.queue) // len(sources))
         return LineStream(
-            request, answer, ahead=ahead, longest=limits.body, stopping=engine.stopping, done=streaming.release
+            request,
+            answer,
+            ahead=ahead,
+            longest=limits.body,
+            seconds=limits.seconds,
+            stopping=engine.stopping,
+            done=streaming.release,
         )
 
     @app.post("/embed", response_model=schemas.Embedded, responses=LOADED, tags=["reading"])

@@ -1,7 +1,7 @@
 """Texts without end: a text a line in, a document a line out, in their order, while more are still coming.
 
 A line is a JSON string, or an object with `text` and perhaps `id`. Nothing is refused for being much: a stream reads
-as fast as it is answered. A line that is wrong is answered with its error, and the others go on.
+as fast as it is answered. A line that is wrong, or takes too long, is answered with its error, and the others go on.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from wellread.errors import InputError, WellreadError
+from wellread.server.answers import LATE
 from wellread.server.batching import BusyError, ClosedError
 from wellread.server.guard import TooSlow
 
@@ -67,13 +68,14 @@ class LineStream(Response):
         *,
         ahead: int,
         longest: int,
+        seconds: float,
         stopping: asyncio.Event,
         done: Callable[[], None],
     ) -> None:
         super().__init__(media_type="application/x-ndjson")
         del self.headers["content-length"]
         self._request, self._answer, self._stopping, self._done = request, answer, stopping, done
-        self._ahead, self._longest = ahead, longest
+        self._ahead, self._longest, self._seconds = ahead, longest, seconds
         self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,8 +84,11 @@ class LineStream(Response):
         reading = asyncio.create_task(self._read(asked))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            number = 0
             while (one := await asked.get()) is not None:
-                await send({"type": "http.response.body", "body": await one, "more_body": True})
+                number += 1
+                body = await self._in_time(number, one)
+                await send({"type": "http.response.body", "body": body, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             reading.cancel()
@@ -124,6 +129,14 @@ class LineStream(Response):
         finally:
             chunk.cancel()
             stop.cancel()
+
+    async def _in_time(self, number: int, told: asyncio.Task[bytes]) -> bytes:
+        """What is told of a line, for which the time to answer those before does not count."""
+        try:
+            async with asyncio.timeout(self._seconds):  # which cancels it too: what nobody waits for is not read
+                return await told
+        except TimeoutError:
+            return await _wrong(number, LATE)
 
     async def _told(self, number: int, line: bytes) -> bytes:
         try:

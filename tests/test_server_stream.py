@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from tests.serving import engine_of, listening, write_kbs
+from tests.serving import asking, engine_of, listening, write_kbs
 from wellread.server.stream import lines_of
 
 
@@ -44,6 +44,43 @@ def test_a_long_line_in_small_parts_costs_what_it_is_long():
     begin = time.process_time()
     assert cut([b"a"] * 500_000, 1 << 20) == [b"a" * 500_000]
     assert time.process_time() - begin < 3  # looked through anew for each part it is 125 gigabytes
+
+
+OPTIONS = (
+    {},
+    {"threshold": 0.0, "overlaps": "keep", "top_k": 3},
+    {"threshold": 0.0, "overlaps": "drop", "nil": False},
+    {"threshold": 0.0, "among": ["p1", "p2"]},
+    {"threshold": 0.0, "kinds": ["city"]},
+    {"model": "prior", "overlaps": "keep"},
+)
+
+
+def test_a_stream_takes_all_options_that_a_request_takes(toy):
+    text, seen = "who is the mayor of brno dora mercury", []
+    with engine_of([toy / "toy.kb"], [f"model={toy / 'model'}", "prior"]) as engine, asking(engine) as client:
+        for options in OPTIONS:
+            (document,) = client.post("/link", json={"text": text, **options}).json()["documents"]
+            line = client.post("/link/stream", params=options, content=json.dumps(text)).json()
+            assert line == {**document, "revisions": {"toy": 1}}, options
+            seen.append([(link["start"], link["end"], link["entity"], link["score"]) for link in line["links"]])
+    assert len(set(map(str, seen))) == len(OPTIONS)  # each of them changes something
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("treshold=0.5", "treshold is no field of this request"),
+        ("overlaps=some", "overlaps: Input should be 'auto', 'drop' or 'keep'"),
+        ("kinds=city", "names alone know no subset"),
+        ("kb=moon", "there is no knowledge base 'moon' here; choose cities, words"),
+    ],
+)
+def test_what_is_asked_wrongly_of_a_stream_is_told_with_the_fix(kbs, query, message):
+    with engine_of(kbs) as engine, asking(engine) as client:
+        answer = client.post(f"/link/stream?{query}", content=b'"Paris"')
+        assert answer.status_code == 422
+        assert message in answer.json()["error"]
 
 
 class Stream:

@@ -81,7 +81,11 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
 
     @app.post(
         "/link/stream",
-        responses={200: {"content": {"application/x-ndjson": {}}, "description": "A document a line"}, **REFUSALS},
+        responses={
+            200: {"content": {"application/x-ndjson": {}}, "description": "A document a line"},
+            **REFUSALS,
+            431: {"model": schemas.Problem, "description": "more in the address than a head may have"},
+        },
         response_class=Response,
         openapi_extra={
             "requestBody": {
@@ -91,18 +95,8 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
         },
         tags=["reading"],
     )
-    async def stream(
-        request: Request,
-        kb: Annotated[list[str] | None, Query(max_length=100)] = None,
-        model: Annotated[str, Query(max_length=500)] = "auto",
-        threshold: Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)] = None,
-        top_k: Annotated[int, Query(ge=0, le=100)] = 10,
-        nil: bool | None = None,
-    ) -> Response:
+    async def stream(request: Request, options: Annotated[schemas.LinkOptions, Query()]) -> Response:
         """Link a text a line (a JSON string, or an object with text and id): a document a line, as they are ready."""
-        options = schemas.LinkOptions.model_validate(
-            {"kb": kb, "model": model, "threshold": threshold, "top_k": top_k, "nil": nil}
-        )
         sources = _sources(engine, options)
         if streaming.locked():
             raise BusyError(5)

@@ -282,7 +282,7 @@ def test_health_tells_what_there_is(client):
         "revision": 1,
         "models": ["prior"],
         "thresholds": {"prior": 0.0},
-        "overlaps": {"prior": "fixed"},
+        "overlaps": {"prior": "first"},
     }
 
 

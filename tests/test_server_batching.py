@@ -128,6 +128,26 @@ def test_who_asks_for_much_waits_for_no_more_room_than_others():
     assert run(scenario, model, queue=4) == ["a 1", "a 2"]
 
 
+@pytest.mark.parametrize(("queue", "share"), [(1, 1), (2, 1), (5, 2), (8, 4)])
+def test_who_comes_again_by_itself_has_half_of_the_queue(queue, share):
+    model = Model(held=True)
+
+    async def scenario(worker):
+        first = worker.submit("a", 0)
+        await first_taken(worker, first)
+        taken = [worker.submit_all("a", n, patient=True)[0] for n in range(share)]
+        with pytest.raises(BusyError):
+            worker.submit_all("a", 9, patient=True)
+        taken += [worker.submit("a", n) for n in range(share, queue)]
+        with pytest.raises(BusyError):
+            worker.submit("a", 9)
+        model.may.set()
+        assert len(await asyncio.gather(*taken)) == queue
+        return await worker.submit_all("a", 10, patient=True)[0]  # what was read takes no room any more
+
+    assert run(scenario, model, queue=queue) == "a 10"
+
+
 def test_several_kinds_are_all_taken_or_none():
     model = Model(held=True)
 

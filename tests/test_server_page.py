@@ -30,6 +30,9 @@ def address(toy, encoder, tmp_path_factory):
         Entity("w1", "river", "a stream of water", "n", 1, {}, (("near", "w2"),)),
         Entity("w2", "city", "a large town", "n"),
         Entity("w3", EVIL, EVIL, EVIL, 1, {"evil": 2, EVIL: 1}, ((EVIL, "w1"),)),
+        Entity("w4", "old river", "a dry bed", "n"),
+        Entity("w5", "river city planet", "a dream", "n"),
+        Entity("w6", "old river, the band", "three people", "n", 1, {"old river": 1}),
     ]
     build(lambda tally: iter(words), folder / "words.kb", origin=Origin("test"))
     models = {"toy": [str(toy / "model"), "prior"], "words": ["prior"]}
@@ -109,6 +112,16 @@ def test_another_threshold_needs_no_other_run(page, address):
     assert len(counts) > 2
     page.click("#usual")
     assert shown(page) == served(address)
+
+
+def test_of_names_that_overlap_the_first_is_shown_though_all_are_told(page, address):
+    text, words = "the old river city planet", lambda links: [link for link in links if link[2] == "words"]
+    link(page, text)
+    assert len(words(served(address, text, overlaps="keep"))) == 4
+    for threshold in (0.0, 0.6, 1.0):
+        page.locator("#threshold").fill(str(threshold))
+        assert words(shown(page)) == words(served(address, text, threshold=threshold)), threshold
+    assert [link[3] for link in words(shown(page))] == ["w2"]  # a weak link still takes the place of others
 
 
 def test_layers_are_switched_off_and_on(page):

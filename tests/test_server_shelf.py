@@ -151,6 +151,19 @@ def test_answers_are_of_one_revision_while_another_writes(names):
     assert len({revision for revision, _ in seen}) == len(seen) > 1
 
 
+def test_links_by_name_overlap_as_each_client_wants(tmp_path):
+    cities = [Entity("1", "New York City", aliases={"New York": 5, "York City": 1}), Entity("2", "York")]
+    write_kb(tmp_path / "own.kb", cities).close()
+    shelf = Shelf.load([tmp_path / "own.kb"], {"own": ["prior"]})
+    text, wishes = "New York City, and York", (None, "keep", "drop", "keep", "auto")
+    answers = shelf.link(shelf.source("own"), [Asked((text, "York"), overlaps=wish) for wish in wishes])
+    shelf.close()
+    assert [len(answer.documents[0].links) for answer in answers] == [2, 5, 2, 5, 2]
+    for wish, answer in zip(wishes, answers, strict=True):
+        with Linker.load(tmp_path / "own.kb", "prior", overlaps=wish or "auto") as linker:
+            assert answer.documents == list(linker.link_many([text, "York"]))
+
+
 def test_a_change_is_linked_to_at_once(names):
     done = names.edit(Edit("own", "new", Entity("new", "cork")))
     assert (done.what, done.revision) == ("added", 2)

@@ -6,13 +6,14 @@ import re
 import socket
 import threading
 import time
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from urllib.parse import urlsplit
 
 import pytest
 import requests
 
-from tests.serving import engine_of, listening, write_kbs
+from tests.serving import asking, engine_of, listening, write_kbs
 from wellread.server.stream import lines_of
 
 
@@ -45,6 +46,43 @@ def test_a_long_line_in_small_parts_costs_what_it_is_long():
     assert time.process_time() - begin < 3  # looked through anew for each part it is 125 gigabytes
 
 
+OPTIONS = (
+    {},
+    {"threshold": 0.0, "overlaps": "keep", "top_k": 3},
+    {"threshold": 0.0, "overlaps": "drop", "nil": False},
+    {"threshold": 0.0, "among": ["p1", "p2"]},
+    {"threshold": 0.0, "kinds": ["city"]},
+    {"model": "prior", "overlaps": "keep"},
+)
+
+
+def test_a_stream_takes_all_options_that_a_request_takes(toy):
+    text, seen = "who is the mayor of brno dora mercury", []
+    with engine_of([toy / "toy.kb"], [f"model={toy / 'model'}", "prior"]) as engine, asking(engine) as client:
+        for options in OPTIONS:
+            (document,) = client.post("/link", json={"text": text, **options}).json()["documents"]
+            line = client.post("/link/stream", params=options, content=json.dumps(text)).json()
+            assert line == {**document, "revisions": {"toy": 1}}, options
+            seen.append([(link["start"], link["end"], link["entity"], link["score"]) for link in line["links"]])
+    assert len(set(map(str, seen))) == len(OPTIONS)  # each of them changes something
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("treshold=0.5", "treshold is no field of this request"),
+        ("overlaps=some", "overlaps: Input should be 'auto', 'drop' or 'keep'"),
+        ("kinds=city", "names alone know no subset"),
+        ("kb=moon", "there is no knowledge base 'moon' here; choose cities, words"),
+    ],
+)
+def test_what_is_asked_wrongly_of_a_stream_is_told_with_the_fix(kbs, query, message):
+    with engine_of(kbs) as engine, asking(engine) as client:
+        answer = client.post(f"/link/stream?{query}", content=b'"Paris"')
+        assert answer.status_code == 422
+        assert message in answer.json()["error"]
+
+
 class Stream:
     """One that a test writes to and reads from as it likes."""
 
@@ -63,10 +101,11 @@ class Stream:
 
 
 @contextmanager
-def streaming(address):
+def streaming(address, query=""):
     where = urlsplit(address)
     with closing(socket.create_connection((where.hostname, where.port), timeout=20)) as connection:
-        connection.sendall(b"POST /link/stream HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        path = f"/link/stream?{query}".encode()
+        connection.sendall(b"POST %s HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n" % path)
         yield Stream(connection)
 
 
@@ -100,14 +139,66 @@ def test_lines_may_come_for_longer_than_one_may_take(kbs):
 
 
 def test_time_in_which_the_server_answers_is_not_the_clients(kbs):
-    with engine_of(kbs, seconds=0.5, ahead=1) as engine, listening(engine) as address, streaming(address) as stream:
+    limits = {"seconds": 1.0, "ahead": 1, "together": 1}
+    with (
+        engine_of(kbs, **limits) as engine,
+        listening(engine) as address,
+        streaming(address, "kb=cities") as stream,
+    ):
         do = engine.shelf.link
         engine.shelf.link = lambda source, asked: (time.sleep(0.3), do(source, asked))[1]
-        for _ in range(3):
+        for _ in range(6):
             stream.write(b'"Paris ')
             stream.write(b'in France"\n')
         stream.write(b"")
-        assert [bool(stream.read()["links"]) for _ in range(3)] == [True] * 3
+        assert [bool(stream.read()["links"]) for _ in range(6)] == [True] * 6
+
+
+def test_a_line_that_is_not_answered_in_time_is_told_so_and_others_go_on(kbs):
+    with (
+        engine_of(kbs, seconds=1.0, together=1) as engine,
+        listening(engine) as address,
+        streaming(address, "kb=cities") as stream,
+    ):
+        do, held, read = engine.shelf.link, threading.Event(), []
+
+        def link(source, asked):
+            read.extend(text for one in asked for text in one.texts)
+            held.wait(20)
+            return do(source, asked)
+
+        engine.shelf.link = link
+        stream.write(b'"Paris"\n"France"\n"AC/DC"\n')
+        stream.write(b"")
+        late = [stream.read(), stream.read()]  # the one that is read, and the one that waits for its turn
+        assert [(one["line"], "too long" in one["error"]) for one in late] == [(1, True), (2, True)]
+        held.set()
+        assert [link["entity"] for link in stream.read()["links"]] == ["a/b c?"]
+        assert stream.read() is None
+        assert read == ["Paris", "AC/DC"]  # nobody waits for the second any more
+
+
+def test_a_line_that_finds_no_room_in_time_is_told_so(kbs):
+    with (
+        engine_of(kbs, seconds=1.0, queue=1, together=1) as engine,
+        listening(engine) as address,
+        streaming(address, "kb=cities") as stream,
+    ):
+        do, held, begun = engine.shelf.link, threading.Event(), threading.Event()
+        engine.shelf.link = lambda source, asked: (begun.set(), held.wait(20), do(source, asked))[2]
+        ask = lambda: requests.post(f"{address}/link", json={"text": "Paris", "kb": "cities"}, timeout=20)  # noqa: E731
+        with ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(ask)]
+            assert begun.wait(20)
+            asked.append(pool.submit(ask))
+            while engine.worker.waiting == 0:
+                time.sleep(0.01)
+            stream.write(b'"Paris"\n"France"\n')
+            stream.write(b"")
+            assert "too long" in stream.read()["error"]
+            held.set()
+            assert [one.result().status_code for one in asked] == [503, 503]  # they were there before
+        assert [link["entity"] for link in stream.read()["links"]] == ["Q142"]
 
 
 def test_a_stream_ends_with_the_server_and_says_so(kbs):
@@ -164,3 +255,27 @@ def test_a_stream_that_waits_is_not_counted_as_refused(kbs):
             held.set()
             stream.write(b"")
             assert [bool(stream.read()["links"]) for _ in range(4)] == [True] * 4
+
+
+def test_streams_leave_room_for_others(kbs):
+    with engine_of(kbs, queue=8, together=1) as engine, listening(engine) as address, ExitStack() as stack:
+        do, held, begun = engine.shelf.link, threading.Event(), threading.Event()
+        engine.shelf.link = lambda source, asked: (begun.set(), held.wait(20), do(source, asked))[2]
+        streams = [stack.enter_context(streaming(address, "kb=cities")) for _ in range(4)]
+        for stream in streams:
+            stream.write(b'"Paris"\n' * 5)
+        assert begun.wait(20)
+        while engine.worker.waiting < 4:
+            time.sleep(0.01)
+        time.sleep(0.3)  # all of them ask again and again
+        assert engine.worker.waiting == 4
+        pool = stack.enter_context(ThreadPoolExecutor(4))
+        ask = lambda: requests.post(f"{address}/link", json={"text": "Paris", "kb": "cities"}, timeout=20)  # noqa: E731
+        asked = [pool.submit(ask) for _ in range(4)]
+        while engine.worker.waiting < 8:
+            time.sleep(0.01)
+        held.set()
+        assert [one.result().status_code for one in asked] == [200] * 4
+        for stream in streams:
+            stream.write(b"")
+            assert [bool(stream.read()["links"]) for _ in range(5)] == [True] * 5

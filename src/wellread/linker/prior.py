@@ -12,6 +12,7 @@ from typing import Protocol
 from wellread.errors import UsageError
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.candidates import CandidateFinder, Reading
+from wellread.mentions.match import Overlaps
 from wellread.text import Document, Link, Mention
 
 
@@ -32,9 +33,9 @@ class PriorReader:
         self.threshold, self.annotator, self.name = threshold, annotator, name
         self.finder = CandidateFinder(kb, reading)
 
-    def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
-        """The links of each text."""
-        for text, mentions in zip(texts, self._mentions(texts), strict=True):
+    def link_many(self, texts: Sequence[str], *, overlaps: Overlaps | None = None) -> Iterator[Document]:
+        """The links of each text; `overlaps` is the reading's unless given, and counts where there is no annotator."""
+        for text, mentions in zip(texts, self._mentions(texts, overlaps), strict=True):
             links = (self._decide(mention) for mention in mentions)
             kept = tuple(link for link in links if link.entity is None or link.score >= self.threshold)
             yield Document(text, kept, meta={"kb": self.name, "model": "prior"})
@@ -49,9 +50,9 @@ class PriorReader:
                 links.append(link if link.score >= self.threshold else replace(link, entity=None, title=None))
             yield Document(text, tuple(links), meta={"kb": self.name, "model": "prior"})
 
-    def _mentions(self, texts: Sequence[str]) -> Iterator[list[Mention]]:
+    def _mentions(self, texts: Sequence[str], overlaps: Overlaps | None) -> Iterator[list[Mention]]:
         if self.annotator is None:
-            yield from self.finder.mentions_of_many(texts)
+            yield from self.finder.mentions_of_many(texts, overlaps=overlaps)
             return
         found_in = list(self.annotator.annotate(texts))
         if len(found_in) != len(texts):

@@ -82,11 +82,13 @@ class CandidateFinder:
         """The mentions of one text in order of their start, each with its candidates best first."""
         return next(iter(self.mentions_of_many([text], tags=[tags or {}])))
 
-    def mentions_of_many(self, texts: Sequence[str], *, tags: Sequence[Tags] | None = None) -> Iterator[list[Mention]]:
-        """The mentions of each text; short texts are matched together."""
+    def mentions_of_many(
+        self, texts: Sequence[str], *, tags: Sequence[Tags] | None = None, overlaps: Overlaps | None = None
+    ) -> Iterator[list[Mention]]:
+        """The mentions of each text; short texts are matched together. `overlaps` is the reading's unless given."""
         for begin, end in _groups(texts):
             with self._state() as (matcher, lists):
-                part = self._read(matcher, lists, texts[begin:end])
+                part = self._read(matcher, lists, texts[begin:end], overlaps)
                 found = [
                     part.mentions(place, texts[begin + place], tags[begin + place] if tags else {}, lists)
                     for place in range(end - begin)
@@ -144,12 +146,14 @@ class CandidateFinder:
     def _new_lists(self) -> CandidateLists:
         return CandidateLists(self.kb, case=self.reading.case, limit=self.reading.limit)
 
-    def _read(self, matcher: Matcher, lists: CandidateLists, texts: Sequence[str]) -> _Part:
+    def _read(
+        self, matcher: Matcher, lists: CandidateLists, texts: Sequence[str], overlaps: Overlaps | None = None
+    ) -> _Part:
         """The mentions of texts that are matched as one."""
         joined = _FENCE.join(texts)
         matches = matcher.find(
             joined,
-            overlaps=self.reading.overlaps,
+            overlaps=overlaps or self.reading.overlaps,
             case=self.reading.case,
             stop_words=self.stop_words,
             min_chars=self.reading.min_chars,

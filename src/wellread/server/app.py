@@ -165,6 +165,6 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
 
 def _rule(reader: Any) -> str:
     if isinstance(reader, PriorReader):
-        return "fixed"
+        return "first"
     config = getattr(reader, "config", None)  # LUKE's has none, and takes the best
     return "longest" if getattr(config, "mode", "") == "softmax" else "best"

@@ -2,7 +2,8 @@
 
 Whoever asks gets a future. While the threads are busy, others come and wait; one that is free takes the first and all
 that can be read with it, so that batches are as large as there are clients, and nobody waits for one to fill. The queue
-is bounded: who finds it full is told by `BusyError` when to come again.
+is bounded: who finds it full is told by `BusyError` when to come again. Who comes again by itself, as streams do, has
+half of it, so that others find room.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Job:
     """Texts."""
     characters: int
     future: asyncio.Future[Any]
+    patient: bool = False
+    """Whether whoever asks comes again by itself."""
     asked: float = field(default_factory=time.monotonic)
 
 
@@ -73,7 +76,9 @@ class Worker:
         self._do, self._watch = do, watch
         self._queue, self._together, self._characters = queue, together, together_characters
         self._waiting: deque[Job] = deque()
-        self._texts = 0
+        self._texts = self._patient = 0
+        """Of all who wait, and of those among them who come again by themselves."""
+        self._share = max(1, queue // 2)
         self._pace = 0.02
         """Seconds for a text, of late."""
         self._changed = threading.Condition()
@@ -100,20 +105,21 @@ class Worker:
         return self.submit_all([kind], given, size=size, characters=characters)[0]
 
     def submit_all(
-        self, kinds: Sequence[Hashable], given: Any, *, size: int = 1, characters: int = 0
+        self, kinds: Sequence[Hashable], given: Any, *, size: int = 1, characters: int = 0, patient: bool = False
     ) -> list[asyncio.Future[Any]]:
         """Ask for the same in several kinds: all are taken, or none.
 
         It is those before that count, not how much is asked for: else whoever asks for much would never find room.
         """
         loop = asyncio.get_running_loop()
-        jobs = [Job(kind, given, size, characters, loop.create_future()) for kind in kinds]
+        jobs = [Job(kind, given, size, characters, loop.create_future(), patient) for kind in kinds]
         with self._changed:
             if self._closed:
                 raise ClosedError("the server is about to stop; ask again when it is back")
-            if self._texts >= self._queue:
+            if self._texts >= self._queue or (patient and self._patient >= self._share):
                 raise BusyError(self._pace * self._texts)
             self._texts += size * len(jobs)
+            self._patient += size * len(jobs) * patient
             self._waiting.extend(jobs)
             self._changed.notify(len(jobs))
         return [job.future for job in jobs]
@@ -169,6 +175,7 @@ class Worker:
                     left.append(job)
             self._waiting = left
             self._texts -= texts
+            self._patient -= sum(job.size for job in batch if job.patient)
             return batch
 
 

@@ -80,10 +80,11 @@ class Engine:
             )
         return characters
 
-    def link(self, sources: Sequence[Source], asked: Asked) -> asyncio.Future[list[Answer]]:
-        """An answer for each source; all are taken, or none."""
+    def link(self, sources: Sequence[Source], asked: Asked, *, patient: bool = False) -> asyncio.Future[list[Answer]]:
+        """An answer for each source; all are taken, or none. Who is `patient` asks again and leaves others room."""
         characters = self.check(asked.texts)
-        futures = self.worker.submit_all(sources, asked, size=len(asked.texts), characters=characters)
+        size = len(asked.texts)
+        futures = self.worker.submit_all(sources, asked, size=size, characters=characters, patient=patient)
         return asyncio.gather(*futures)
 
     async def edit(self, edit: Edit) -> Edited:

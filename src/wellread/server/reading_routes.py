@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import parse_qs
 
@@ -19,7 +20,7 @@ from wellread.server.batching import BusyError
 from wellread.server.engine import Engine
 from wellread.server.guard import Handler
 from wellread.server.reading import Lent, Vectors
-from wellread.server.shelf import Asked, Source
+from wellread.server.shelf import Answer, Asked, Source
 from wellread.server.stream import LineStream
 from wellread.text import Document
 
@@ -80,7 +81,11 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
 
     @app.post(
         "/link/stream",
-        responses={200: {"content": {"application/x-ndjson": {}}, "description": "A document a line"}, **REFUSALS},
+        responses={
+            200: {"content": {"application/x-ndjson": {}}, "description": "A document a line"},
+            **REFUSALS,
+            431: {"model": schemas.Problem, "description": "more in the address than a head may have"},
+        },
         response_class=Response,
         openapi_extra={
             "requestBody": {
@@ -90,32 +95,31 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
         },
         tags=["reading"],
     )
-    async def stream(
-        request: Request,
-        kb: Annotated[list[str] | None, Query(max_length=100)] = None,
-        model: Annotated[str, Query(max_length=500)] = "auto",
-        threshold: Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)] = None,
-        top_k: Annotated[int, Query(ge=0, le=100)] = 10,
-        nil: bool | None = None,
-    ) -> Response:
+    async def stream(request: Request, options: Annotated[schemas.LinkOptions, Query()]) -> Response:
         """Link a text a line (a JSON string, or an object with text and id): a document a line, as they are ready."""
-        options = schemas.LinkOptions.model_validate(
-            {"kb": kb, "model": model, "threshold": threshold, "top_k": top_k, "nil": nil}
-        )
         sources = _sources(engine, options)
         if streaming.locked():
             raise BusyError(5)
         await streaming.acquire()
 
-        async def answer(text: str) -> dict[str, Any]:
-            answers = await engine.link(sources, _asked(options, (text,)))
+        def answer(text: str) -> Awaitable[dict[str, Any]]:
+            return told(engine.link(sources, _asked(options, (text,)), patient=True))
+
+        async def told(asked: Awaitable[list[Answer]]) -> dict[str, Any]:
+            answers = await asked
             document = join_layers([one.documents[0] for one in answers])
             revisions = {source.kb: one.revision for source, one in zip(sources, answers, strict=True)}
             return {**_fields(document), "revisions": revisions}
 
         ahead = max(1, min(limits.ahead, engine.queue) // len(sources))
         return LineStream(
-            request, answer, ahead=ahead, longest=limits.body, stopping=engine.stopping, done=streaming.release
+            request,
+            answer,
+            ahead=ahead,
+            longest=limits.body,
+            seconds=limits.seconds,
+            stopping=engine.stopping,
+            done=streaming.release,
         )
 
     @app.post("/embed", response_model=schemas.Embedded, responses=LOADED, tags=["reading"])

@@ -251,8 +251,9 @@ class KbHealth(BaseModel):
     revision: int
     models: list[str]
     thresholds: dict[str, float]
-    overlaps: dict[str, Literal["best", "longest", "fixed"]]
-    """How links are chosen among those that overlap, for whoever draws them at another threshold."""
+    overlaps: dict[str, Literal["best", "longest", "first"]]
+    """How links are chosen among those that overlap, for whoever draws them at another threshold. first: from left to
+    right the longest at each place, whatever its score; the threshold comes after."""
 
 
 class EncoderHealth(BaseModel):

@@ -21,6 +21,8 @@ class Limits:
     queue: int | None = None
     """Texts that wait for the model; who comes then is asked to come again. Without it four for each reader, and 8.
 
+    Streams have half of it together: they would fill it whenever there is room, and nobody else would find any.
+
     As many are read at once where each client has one, which is nearly as quick as more; and an answer then takes twice
     what reading them takes, so that whoever is taken is answered within some ten times what a text alone takes.
     """

@@ -25,6 +25,7 @@ from wellread.linker import Linker
 from wellread.linker.decoding import Scored
 from wellread.linker.prior import PriorReader
 from wellread.linker.several import name_kbs
+from wellread.mentions.match import Overlaps
 from wellread.server.books import Book, Loading, is_elq, is_light, name_models, open_book, part_of, placeless
 from wellread.text import Document
 
@@ -320,8 +321,7 @@ def read(linker: Linker, asked: Sequence[Asked]) -> list[list[Document]]:
     """The documents of each client: the same that the linker gives when it is asked alone."""
     reader, texts = linker.reader, [text for one in asked for text in one.texts]
     if isinstance(reader, PriorReader):
-        made = iter(reader.link_many(texts))
-        return [[_weighed(next(made), one) for _ in one.texts] for one in asked]
+        return _named(reader, asked)
     from wellread.linker.elq import ElqReader
 
     some: Sequence[Scored] = (
@@ -329,6 +329,16 @@ def read(linker: Linker, asked: Sequence[Asked]) -> list[list[Document]]:
     )
     scored = iter(some)
     return [[_decided(next(scored), one) for _ in one.texts] for one in asked]
+
+
+def _named(reader: PriorReader, asked: Sequence[Asked]) -> list[list[Document]]:
+    """Links by name; texts of those who want the same of overlaps are matched together."""
+    rules: dict[str | None, Overlaps] = {"keep": "all", "drop": "longest"}
+    made = {}
+    for overlaps in {one.overlaps for one in asked}:
+        texts = [text for one in asked if one.overlaps == overlaps for text in one.texts]
+        made[overlaps] = reader.link_many(texts, overlaps=rules.get(overlaps))
+    return [[_weighed(next(made[one.overlaps]), one) for _ in one.texts] for one in asked]
 
 
 def _scored(reader: ElqReader, texts: Sequence[str], asked: Sequence[Asked]) -> Sequence[Scored]:

@@ -1,7 +1,7 @@
 """Texts without end: a text a line in, a document a line out, in their order, while more are still coming.
 
 A line is a JSON string, or an object with `text` and perhaps `id`. Nothing is refused for being much: a stream reads
-as fast as it is answered. A line that is wrong is answered with its error, and the others go on.
+as fast as it is answered. A line that is wrong, or takes too long, is answered with its error, and the others go on.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from wellread.errors import InputError, WellreadError
+from wellread.server.answers import LATE
 from wellread.server.batching import BusyError, ClosedError
 from wellread.server.guard import TooSlow
 
 Answer = Callable[[str], Awaitable[dict[str, Any]]]
 """A text -> what is told of it; taken by the model when this returns its awaitable."""
 
-_WAIT = 0.05
+_AGAIN = 0.005
 """Seconds before a stream asks again whether there is room."""
+_REST = 0.05
+"""Seconds in which a stream that is told to stop may show that it has ended."""
 
 
 async def lines_of(chunks: AsyncIterator[bytes], longest: int) -> AsyncIterator[bytes]:
@@ -65,13 +68,15 @@ class LineStream(Response):
         *,
         ahead: int,
         longest: int,
+        seconds: float,
         stopping: asyncio.Event,
         done: Callable[[], None],
     ) -> None:
         super().__init__(media_type="application/x-ndjson")
         del self.headers["content-length"]
         self._request, self._answer, self._stopping, self._done = request, answer, stopping, done
-        self._ahead, self._longest = ahead, longest
+        self._ahead, self._longest, self._seconds = ahead, longest, seconds
+        self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send a line for each that comes."""
@@ -79,8 +84,11 @@ class LineStream(Response):
         reading = asyncio.create_task(self._read(asked))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            number = 0
             while (one := await asked.get()) is not None:
-                await send({"type": "http.response.body", "body": await one, "more_body": True})
+                number += 1
+                body = await self._in_time(number, one)
+                await send({"type": "http.response.body", "body": body, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             reading.cancel()
@@ -111,7 +119,7 @@ class LineStream(Response):
             while True:
                 await asyncio.wait({chunk, stop}, return_when=asyncio.FIRST_COMPLETED)
                 if stop.done():
-                    await asyncio.wait({chunk}, timeout=_WAIT)  # perhaps there was no more to come
+                    await asyncio.wait({chunk}, timeout=_REST)  # perhaps there was no more to come
                     if not chunk.done() or chunk.result():
                         raise ClosedError("the server is about to stop; send the rest when it is back")
                 if (some := chunk.result()) is None:
@@ -122,20 +130,32 @@ class LineStream(Response):
             chunk.cancel()
             stop.cancel()
 
+    async def _in_time(self, number: int, told: asyncio.Task[bytes]) -> bytes:
+        """What is told of a line, for which the time to answer those before does not count."""
+        try:
+            async with asyncio.timeout(self._seconds):  # which cancels it too: what nobody waits for is not read
+                return await told
+        except TimeoutError:
+            return await _wrong(number, LATE)
+
     async def _told(self, number: int, line: bytes) -> bytes:
         try:
             text, id = parse(line)
-            while True:
-                try:
-                    told = await self._answer(text)
-                    break
-                except BusyError:
-                    await asyncio.sleep(_WAIT)
+            async with self._turn:  # else a line behind would take the room of the one that is waited for
+                taken = await self._taken(text)
+            told = await taken
             if id is not None:
                 told["id"] = id
             return orjson.dumps(told) + b"\n"
         except WellreadError as error:
             return await _wrong(number, str(error))
+
+    async def _taken(self, text: str) -> Awaitable[dict[str, Any]]:
+        while True:
+            try:
+                return self._answer(text)
+            except BusyError:
+                await asyncio.sleep(_AGAIN)
 
 
 async def _wrong(number: int, why: str) -> bytes:

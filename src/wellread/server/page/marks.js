@@ -4,14 +4,22 @@ import { count, el, offsets, said, score } from "./parts.js";
 // As the server decides: which of all scored spans are links. `rule` is the linker's: see /health.
 export function decide(links, rule, threshold, { nil = true } = {}) {
   const wanted = links.filter((link) => nil || link.entity !== null);
-  if (rule === "fixed") return wanted.filter((link) => link.entity === null || link.score >= threshold);
+  if (rule === "first") {
+    wanted.sort((one, other) => one.start - other.start || other.end - one.end);
+    return apart(wanted).filter((link) => link.entity === null || link.score >= threshold);
+  }
   const passed = wanted.filter((link) => threshold <= 0 || link.score > threshold);
   const size = (link) => link.end - link.start, gone = (link) => (link.entity === null ? 1 : 0);
   passed.sort(rule === "longest"
     ? (one, other) => gone(one) - gone(other) || size(other) - size(one) || one.start - other.start
     : (one, other) => other.score - one.score || one.start - other.start || one.end - other.end);
+  return apart(passed).sort((one, other) => one.start - other.start || other.end - one.end);
+}
+
+// Those that overlap none before them.
+function apart(links) {
   const kept = [], taken = [];
-  for (const link of passed) {
+  for (const link of links) {
     let low = 0, high = taken.length;
     while (low < high) {
       const middle = (low + high) >> 1;
@@ -22,7 +30,7 @@ export function decide(links, rule, threshold, { nil = true } = {}) {
     taken.splice(low, 0, link);
     kept.push(link);
   }
-  return kept.sort((one, other) => one.start - other.start || other.end - one.end);
+  return kept;
 }
 
 export const same = (link) => [link.kb, link.start, link.end, link.entity].join("\u0000");

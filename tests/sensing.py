@@ -71,7 +71,7 @@ def sense_text(id, text, **gold):
         marks.append(
             SenseMark(start, start + len(word), SenseInstance(f"{id}.t{number:03d}", word, kind, given, "toy"))
         )
-    return SenseText(id, text, tuple(marks))
+    return SenseText(id, text, tuple(marks), "toy")
 
 
 TEXTS = [

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.infused import shake
-from tests.sensing import ENTITIES, TEXTS, Hashing, keys
+from tests.sensing import ENTITIES, TEXTS, Hashing, keys, sense_text
 from tests.tiny import tokenizer, write_encoder, write_kb
 from wellread.errors import UsageError
 from wellread.kb.sensekeys import SenseKeys
@@ -18,7 +18,7 @@ from wellread.models.knowbert import KnowBertConfig
 from wellread.nn.encoders import load_encoder
 from wellread.nn.infusion import infuse
 from wellread.tasks.learner import ask
-from wellread.tasks.raganato import write_lines_of_senses
+from wellread.tasks.raganato import read_gold, write_lines_of_senses
 from wellread.tasks.senselinker import answer_senses
 from wellread.tasks.senses import SenseOptions, Senses
 from wellread.tasks.task import Reader
@@ -69,6 +69,31 @@ def test_the_command_scores_files_and_writes_keys(home, tmp_path, monkeypatch, w
     answers = tmp_path / "answers.txt"
     assert "first_sense" in wellread("evaluate", "senses", *given, "--predictions", answers).out
     assert sorted(answers.read_text().splitlines()) == sorted(f"{id} {key}" for id, (key,) in chosen.items())
+
+
+def test_files_whose_ids_start_alike_are_scored_as_each_alone(home, tmp_path, monkeypatch, wellread):
+    monkeypatch.setattr(SenseKeys, "read", classmethod(lambda cls, folder=None: keys()))
+    parts = {"one": TEXTS[:4], "two": TEXTS[4:]}
+    alone = {}
+    with KnowledgeBase.open(home / "senses.kb") as kb:
+        for name, texts in parts.items():
+            again = [
+                sense_text(f"d.{number}", text.text, **{m.instance.lemma: m.instance.gold for m in text.marks})
+                for number, text in enumerate(texts)
+            ]
+            write_lines_of_senses(tmp_path / f"{name}.jsonl", again)
+            alone[name] = answer_senses(home / "small", kb, keys(), again)
+    files = [tmp_path / f"{name}.jsonl" for name in parts]
+    given = [*files, "--model", home / "small", "--kb", home / "senses.kb", "--predictions", tmp_path / "keys.txt"]
+    found = json.loads(wellread("evaluate", "senses", *given, "--format", "json").out)["scores"]
+    counts = {name: len(chosen) for name, (chosen, _) in alone.items()}
+    assert counts == {"one": 6, "two": 2}
+    for name in ("f1", "first_sense"):
+        pooled = sum(counts[part] * scores[name] for part, (_, scores) in alone.items()) / 8
+        assert found[name] == pytest.approx(pooled)
+    assert {part: found[f"f1_{part}"] for part in parts} == {part: scores["f1"] for part, (_, scores) in alone.items()}
+    wanted = {f"{part}.{id}": keys for part, (chosen, _) in alone.items() for id, keys in chosen.items()}
+    assert read_gold(tmp_path / "keys.txt") == wanted
 
 
 def test_what_has_no_knowledge_layer_is_refused(home):

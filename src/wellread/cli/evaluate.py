@@ -109,7 +109,8 @@ def senses(files: tuple[str, ...], model: str, kb_name: str, predictions: str | 
     """Score a linker on word senses: FILE... of Raganato's framework (XML with its gold keys beside it) or JSONL.
 
     F1 over all words that are asked about, by part of speech and data set; first_sense is that of WordNet's first
-    senses, which also answer where the linker does not.
+    senses, which also answer where the linker does not. Where files share ids, those of the predictions begin with
+    their data set, as in the framework's ALL: senseval2.d000.s000.t000.
 
     \b
     Examples:
@@ -119,10 +120,10 @@ def senses(files: tuple[str, ...], model: str, kb_name: str, predictions: str | 
     """
     from wellread.kb.packaged import open_kb
     from wellread.kb.sensekeys import SenseKeys
-    from wellread.tasks.raganato import read_senses, write_keys
+    from wellread.tasks.raganato import read_data_sets, write_keys
     from wellread.tasks.senselinker import answer_senses
 
-    texts = [text for file in files for text in read_senses(file, secret=predictions is not None)]
+    texts = [text for some in read_data_sets(files, secret=predictions is not None) for text in some]
     begin = time.monotonic()
     with open_kb(kb_name) as kb:
         chosen, scores = answer_senses(model, kb, SenseKeys.read(), texts)

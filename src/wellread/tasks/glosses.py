@@ -51,7 +51,7 @@ def read_examples(folder: str | Path | None = None) -> Iterator[SenseText]:
             if key is not None:
                 id = f"{entity.id}.{number}"
                 instance = SenseInstance(f"{id}.t000", as_lemma(name), entity.kind, (key,), SOURCE)
-                yield SenseText(id, text.strip(), (SenseMark(start, end, instance),))
+                yield SenseText(id, text.strip(), (SenseMark(start, end, instance),), SOURCE)
 
 
 def _find(text: str, entity: Entity, bases: Bases) -> tuple[int, int, str] | None:

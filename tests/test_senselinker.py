@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from tests.infused import shake
 from tests.sensing import ENTITIES, TEXTS, Hashing, keys, sense_text
@@ -29,9 +30,12 @@ SIZES = {"dim": 8, "heads": 2, "inner": 8, "prior_width": 4, "raw": 6}
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A folder with `senses.kb`, its vectors, `encoder` and `model`, and `small`, the linker made of it."""
-    folder = tmp_path_factory.mktemp("home")
+    return write_home(tmp_path_factory.mktemp("home"), layer=0)
+
+
+def write_home(folder, **layer):
     write_encoder(folder / "encoder")
-    model = infuse(load_encoder(str(folder / "encoder")), [KnowBertConfig(kb="senses", layer=0, **SIZES)])
+    model = infuse(load_encoder(str(folder / "encoder")), [KnowBertConfig(kb="senses", **layer, **SIZES)])
     shake(model.infusions[0], 2.0)
     model.save_pretrained(folder / "model")
     tokenizer().save(str(folder / "model" / "tokenizer.json"))
@@ -55,6 +59,25 @@ def test_it_answers_as_its_encoder_does(home):
             assert chosen == task.chosen(TEXTS, answers)
             assert scores == task.scores(TEXTS, answers)
     assert len({key for some in chosen.values() for key in some}) > 3
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+def test_it_scores_candidates_by_as_many_layers_as_it_has_learned_with(tmp_path, monkeypatch, reads):
+    home = write_home(tmp_path, layer=1, reads=reads)
+    scored = []
+    plain = Senses._scores
+    monkeypatch.setattr(Senses, "_scores", lambda *given: scored.append(plain(*given)) or scored[-1])
+    model = load_encoder(str(home / "model"))
+    with KnowledgeBase.open(home / "senses.kb") as kb:
+        vectors = EntityVectors.of_kb(kb)
+        model.infusions[0].take_of(kb, vectors)
+        task = Senses(keys(), vectors, SenseOptions(kb="senses"))
+        lender = OfferLender([("senses", kb, vectors)])
+        ask(task, Reader(model, task.head(model)), Segmenter(tokenizer(), longest=32), TEXTS, lender=lender)
+        answer_senses(home / "model", kb, keys(), TEXTS)
+    wanted, found = scored
+    assert wanted.isfinite().sum() == 16
+    torch.testing.assert_close(found, wanted)
 
 
 def test_the_command_scores_files_and_writes_keys(home, tmp_path, monkeypatch, wellread):

@@ -12,19 +12,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from jaxtyping import Float
+from torch import Tensor
+
 from wellread.errors import UsageError
 from wellread.kb.sensekeys import SenseKeys
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.offers import OfferLender
 from wellread.linker.entities import Entities
-from wellread.linker.knowbert_folder import load_parts
+from wellread.linker.knowbert_folder import Parts, load_parts
 from wellread.linker.packaged import find_folder
 from wellread.mentions.segments import Segmenter
-from wellread.nn.infusion import InfusedEncoder, infuse
+from wellread.nn.packing import encode
 from wellread.tasks.learner import ask
 from wellread.tasks.raganato import SenseText, join_sentences
 from wellread.tasks.senses import SenseHead, SenseOptions, Senses
-from wellread.tasks.task import Reader
+from wellread.tasks.task import Batch, Reader
 
 
 class LinkerSenses(Senses):
@@ -37,6 +40,18 @@ class LinkerSenses(Senses):
 
     def _id(self, row: int) -> str:
         return self.entities.state.ids[row]
+
+
+class LinkerReader(Reader):
+    """The encoder and the linker of a folder, which reads as many layers as it has learned to."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(cast(Any, parts.encoder), SenseHead.of(parts.linker))
+        self.reads = parts.config.reads
+
+    def read(self, batch: Batch) -> tuple[Float[Tensor, "piece dim"], Batch, dict[str, Tensor]]:
+        """The states that the linker is asked with."""
+        return encode(self.encoder, batch.ids, batch.packing, self.reads), batch, {}
 
 
 def answer_senses(
@@ -56,7 +71,7 @@ def answer_senses(
     entities = Entities(kb, parts)
     entities.follow()
     task = LinkerSenses(keys, entities, parts.config.kb)
-    reader = Reader(cast(InfusedEncoder, infuse(parts.encoder, [])), SenseHead.of(parts.linker))
+    reader = LinkerReader(parts)
     lender = OfferLender([(parts.config.kb, kb, entities)], {parts.config.kb: parts.settings.offers})
     asked = list(join_sentences(texts, max(1, parts.settings.sentences)))
     answers = ask(task, reader, Segmenter(parts.tokenizer, longest=parts.settings.width), asked, lender=lender)

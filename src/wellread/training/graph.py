@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, softplus
 
 from wellread import config, console
-from wellread.errors import KnowledgeBaseError, UsageError
+from wellread.errors import InputError, KnowledgeBaseError, UsageError
 from wellread.evaluation.facts import FactScores, filtered_ranks, score_ranks
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.combined import Combined, GraphVectors, Mixture, combine
@@ -89,6 +89,8 @@ class GraphRecipe:
         for name in ("batch", "develop"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        if self.graph == "tucker" and self.batch == 1:
+            raise UsageError("batch is 1, but tucker norms over the queries of a batch; give 2 or more")
         if self.negatives is not None and self.negatives < 0:
             raise UsageError(f"negatives is {self.negatives}; expected 1 or more, or 0 for all entities")
         self.model  # noqa: B018  # what does not fit together is refused now
@@ -127,18 +129,24 @@ class FactBatch:
 
 
 class _Batches(Sequence[FactBatch]):
-    """The queries of an epoch in an order, cut when they are asked for."""
+    """The queries of an epoch in an order, cut when they are asked for.
+
+    One query that is left over goes with the batch before: alone it cannot be normed over a batch.
+    """
 
     def __init__(self, queries: Queries, order: Int64[np.ndarray, " query"], size: int) -> None:
         self._queries, self._order, self._size = queries, order, size
 
     def __len__(self) -> int:
-        return -(-len(self._order) // self._size)
+        count = -(-len(self._order) // self._size)
+        alone = len(self._order) % self._size == 1 and 1 < self._size < len(self._order)
+        return count - alone
 
     def __getitem__(self, place: int) -> FactBatch:  # type: ignore[override]  # nobody asks for slices
         if not 0 <= place < len(self):
             raise IndexError(place)
-        numbers = self._order[place * self._size : (place + 1) * self._size]
+        end = None if place == len(self) - 1 else (place + 1) * self._size
+        numbers = self._order[place * self._size : end]
         objects, query_of = self._queries.take(numbers)
         parts = (self._queries.subjects[numbers], self._queries.relations[numbers], objects, query_of)
         return FactBatch(*map(torch.from_numpy, parts))
@@ -152,6 +160,11 @@ class GraphLearner:
     def __init__(self, model: Factors, graph: Graph, split: Split, recipe: GraphRecipe) -> None:
         self.model, self.graph, self.split, self.recipe = model, graph, split, recipe
         self.queries = Queries.of(split.train)
+        if recipe.graph == "tucker" and len(self.queries) == 1:
+            raise InputError(
+                "there is one query to learn from, but tucker norms over several; add facts, or learn another model: "
+                'graph = "distmult"'
+            )
         count = len(graph.entities)
         wanted = recipe.negatives if recipe.negatives is not None else 0 if count <= FEW else DRAWN
         self.negatives = wanted if 0 < wanted < count else 0

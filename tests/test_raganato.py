@@ -14,18 +14,18 @@ from wellread.training.kinds_senses import KINDS
 from wellread.training.recipe import TaskRecipe
 
 FIRST = [
-    sense_text("d000.s000", "the old river near the bank", bank=SHORE, old=AGED),
-    sense_text("d000.s001", "it is"),
-    sense_text("d000.s002", "buy the bank", bank=MONEY),
+    sense_text("d000.s000", "the old river near the bank", source="", bank=SHORE, old=AGED),
+    sense_text("d000.s001", "it is", source=""),
+    sense_text("d000.s002", "buy the bank", source="", bank=MONEY),
 ]
 SECOND = [
-    sense_text("d000.s000", "run near the river bank", run=WALK, bank=SHORE),
-    sense_text("d000.s001", "who is to run the city", run=WORK),
+    sense_text("d000.s000", "run near the river bank", source="", run=WALK, bank=SHORE),
+    sense_text("d000.s001", "who is to run the city", source="", run=WORK),
 ]
 
 
 def write_both(folder):
-    """Two files whose ids start alike."""
+    """Two files whose ids start alike, and whose lines do not say what they are of."""
     write_lines_of_senses(folder / "one.jsonl", FIRST)
     write_lines_of_senses(folder / "two.jsonl", SECOND)
     return [folder / "one.jsonl", folder / "two.jsonl"]

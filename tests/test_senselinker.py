@@ -101,7 +101,7 @@ def test_files_whose_ids_start_alike_are_scored_as_each_alone(home, tmp_path, mo
     with KnowledgeBase.open(home / "senses.kb") as kb:
         for name, texts in parts.items():
             again = [
-                sense_text(f"d.{number}", text.text, **{m.instance.lemma: m.instance.gold for m in text.marks})
+                sense_text(f"d.{number}", text.text, name, **{m.instance.lemma: m.instance.gold for m in text.marks})
                 for number, text in enumerate(texts)
             ]
             write_lines_of_senses(tmp_path / f"{name}.jsonl", again)

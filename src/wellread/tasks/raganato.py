@@ -9,7 +9,8 @@ The framework's evaluation sets and its SemCor are two files each, `x.data.xml` 
 
 JSONL has an object a sentence: `{"id": …, "tokens": [word, …], "senses": [[place, lemma, part of speech, [key, …],
 id], …]}`. These files tell words, not what is between them: it is written as people write it (`spell`). Texts of your
-own are told as they are: `{"id": …, "text": …, "senses": [[start, end, lemma, part of speech, [key, …], id], …]}`.
+own are told as they are: `{"id": …, "text": …, "senses": [[start, end, lemma, part of speech, [key, …], id], …]}`. A
+line may name the data set that it is of (`"source": …`); else it is of one that is called like its file.
 
 Ids start again in every file. Where several are read together (`read_data_sets`) and share some, all ids begin with
 their data set, as those of the framework's ALL do: "senseval2.d000.s000.t000".
@@ -175,7 +176,7 @@ def read_lines_of_senses(
 
 
 def write_lines_of_senses(path: str | Path, texts: Iterable[SenseText]) -> None:
-    """Texts as JSONL, just as they are."""
+    """Texts as JSONL, just as they are, with the data set of each."""
     with write_atomically(path) as file:
         for text in texts:
             senses = [
@@ -183,7 +184,8 @@ def write_lines_of_senses(path: str | Path, texts: Iterable[SenseText]) -> None:
                 for mark in text.marks
                 for one in (mark.instance,)
             ]
-            line = {"id": text.id, "text": text.text, "senses": senses}
+            source = text.source or next((mark.instance.source for mark in text.marks), "")
+            line = {"id": text.id, "text": text.text, "senses": senses} | ({"source": source} if source else {})
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 
@@ -300,6 +302,8 @@ def _stem(path: str | Path) -> str:
 
 def _line(record: Record, source: str) -> SenseText:
     senses, id = record.get("senses"), text_of(record, "id")
+    if record.get("source"):
+        source = text_of(record, "source")
     if not isinstance(senses, list):
         raise InputError(f'"senses" is {senses!r}, expected a list')
     if "text" in record:

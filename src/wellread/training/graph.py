@@ -64,7 +64,8 @@ class GraphRecipe:
     loss: Literal["bce", "softmax"] = "bce"
     """bce: of every entity, whether it is right (the paper's). softmax: which of all entities is."""
     smoothing: float = 0.1
-    """bce: labels are 1 - smoothing and 0, with 1 / entities added to each, as in the authors' code."""
+    """bce: labels are 1 - smoothing and 0, with 1 / entities added to each, as in the authors' code; but no more than
+    smoothing, since with a label above 1 there is no least loss."""
     batch: int = 128
     """Queries in a batch."""
     negatives: int | None = None
@@ -241,7 +242,8 @@ def bce(scores: Float[Tensor, "query entity"], right: Float[Tensor, " fact"], sm
     in the authors' code, because gradients of a large graph would vanish beside Adam's epsilon.
     """
     queries, entities = scores.shape
-    return (softplus(scores).sum() - (1 - smoothing) * right.sum() - scores.sum() / entities) / queries
+    added = min(smoothing, 1 / entities)
+    return (softplus(scores).sum() - (1 - smoothing) * right.sum() - added * scores.sum()) / queries
 
 
 def softmax(
@@ -267,11 +269,10 @@ def drawn_bce(
     smoothing: float,
 ) -> Float[Tensor, ""]:
     """What `bce` would be, from the right entities and some that were drawn: each of these stands for many."""
-    queries = len(scores)
-    wrong = ((softplus(scores) - scores / entities) * wrong_mask).sum(1) @ _times(
-        scores, wrong_mask, query_of, entities
-    )
-    return (wrong + (softplus(right) - (1 - smoothing + 1 / entities) * right).sum()) / queries
+    queries, added = len(scores), min(smoothing, 1 / entities)
+    each = ((softplus(scores) - added * scores) * wrong_mask).sum(1)
+    wrong = each @ _times(scores, wrong_mask, query_of, entities)
+    return (wrong + (softplus(right) - (1 - smoothing + added) * right).sum()) / queries
 
 
 def drawn_softmax(

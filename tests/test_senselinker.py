@@ -94,6 +94,17 @@ def test_the_command_scores_files_and_writes_keys(home, tmp_path, monkeypatch, w
     assert sorted(answers.read_text().splitlines()) == sorted(f"{id} {key}" for id, (key,) in chosen.items())
 
 
+def test_a_file_whose_keys_are_secret_is_answered_and_not_scored(home, tmp_path, monkeypatch, wellread):
+    monkeypatch.setattr(SenseKeys, "read", classmethod(lambda cls, folder=None: keys()))
+    secret = [sense_text(text.id, text.text, **{m.instance.lemma: () for m in text.marks}) for text in TEXTS]
+    write_lines_of_senses(tmp_path / "some.jsonl", secret)
+    given = [tmp_path / "some.jsonl", "--model", home / "small", "--kb", home / "senses.kb"]
+    told = wellread("evaluate", "senses", *given, "--predictions", tmp_path / "keys.txt")
+    assert (told.code, told.out) == (0, "")
+    assert "not all texts have gold keys" in told.err
+    assert len(read_gold(tmp_path / "keys.txt")) == 8
+
+
 def test_files_whose_ids_start_alike_are_scored_as_each_alone(home, tmp_path, monkeypatch, wellread):
     monkeypatch.setattr(SenseKeys, "read", classmethod(lambda cls, folder=None: keys()))
     parts = {"one": TEXTS[:4], "two": TEXTS[4:]}

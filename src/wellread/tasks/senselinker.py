@@ -57,7 +57,7 @@ class LinkerReader(Reader):
 def answer_senses(
     model: str | Path, kb: KnowledgeBase, keys: SenseKeys, texts: Sequence[SenseText]
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
-    """The key of every instance by its id, and the scores of these (`Senses.scores`)."""
+    """The key of every instance by its id, and the scores of these (`Senses.scores`); none where keys are secret."""
     folder = find_folder(model)
     if folder is None:
         raise UsageError(
@@ -75,4 +75,5 @@ def answer_senses(
     lender = OfferLender([(parts.config.kb, kb, entities)], {parts.config.kb: parts.settings.offers})
     asked = list(join_sentences(texts, max(1, parts.settings.sentences)))
     answers = ask(task, reader, Segmenter(parts.tokenizer, longest=parts.settings.width), asked, lender=lender)
-    return task.chosen(asked, answers), task.scores(asked, answers)
+    chosen = task.chosen(asked, answers)
+    return chosen, task.scores(asked, answers) if all(text.has_gold for text in texts) else {}

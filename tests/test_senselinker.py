@@ -6,21 +6,22 @@ import pytest
 import torch
 
 from tests.infused import shake
-from tests.sensing import ENTITIES, TEXTS, Hashing, keys, sense_text
+from tests.sensing import AGED, ENTITIES, MONEY, SHORE, TEXTS, Hashing, keys, sense_text
 from tests.tiny import tokenizer, write_encoder, write_kb
 from wellread.errors import UsageError
 from wellread.kb.sensekeys import SenseKeys
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.offers import OfferLender
 from wellread.knowledge.vectors import EntityVectors
+from wellread.linker import Linker
 from wellread.linker.shrinking import shrink
 from wellread.mentions.segments import Segmenter
 from wellread.models.knowbert import KnowBertConfig
 from wellread.nn.encoders import load_encoder
 from wellread.nn.infusion import infuse
 from wellread.tasks.learner import ask
-from wellread.tasks.raganato import read_gold, write_lines_of_senses
-from wellread.tasks.senselinker import answer_senses
+from wellread.tasks.raganato import join_sentences, read_gold, write_lines_of_senses
+from wellread.tasks.senselinker import answer_as_linked, answer_senses
 from wellread.tasks.senses import SenseOptions, Senses
 from wellread.tasks.task import Reader
 
@@ -92,6 +93,39 @@ def test_the_command_scores_files_and_writes_keys(home, tmp_path, monkeypatch, w
     answers = tmp_path / "answers.txt"
     assert "first_sense" in wellread("evaluate", "senses", *given, "--predictions", answers).out
     assert sorted(answers.read_text().splitlines()) == sorted(f"{id} {key}" for id, (key,) in chosen.items())
+
+
+def test_as_linked_a_link_answers_for_the_word_that_has_its_characters(home):
+    longer = sense_text("f.1", "the old banks", bank=SHORE, old=AGED)  # nothing that is linked is just "bank"
+    silent = sense_text("f.2", "the river", river=SHORE)
+    texts = [*TEXTS, longer, silent]
+    documents = list(join_sentences(TEXTS, 9))
+    with Linker.load(home / "senses.kb", home / "small", precision="fp32") as linker:
+        links = {document.text: linker.link(document.text).links for document in documents}
+        chosen, scores = answer_as_linked(linker, keys(), texts)
+    asked = {mark.instance.id: (text, mark) for text in texts for mark in text.marks}
+    assert chosen.keys() == asked.keys() - {"f.2.t000"}  # a word that has no sense has no first one either
+    for one in documents:
+        for mark in one.marks:
+            [entity] = [link.entity for link in links[one.text] if (link.start, link.end) == (mark.start, mark.end)]
+            assert chosen[mark.instance.id] == (keys().key(mark.instance.lemma, entity),)
+    assert chosen["f.1.t000"] == (MONEY,)  # the first sense
+    right = sum(key in asked[id][1].instance.gold for id, (key,) in chosen.items())
+    assert scores["answered"] == 9 / 11
+    assert scores["f1"] == pytest.approx(2 * right / (10 + 11))
+
+
+def test_the_command_scores_links_of_plain_text(home, tmp_path, monkeypatch, wellread):
+    monkeypatch.setattr(SenseKeys, "read", classmethod(lambda cls, folder=None: keys()))
+    write_lines_of_senses(tmp_path / "some.jsonl", TEXTS)
+    given = [tmp_path / "some.jsonl", "--as-linked", "--kb", home / "senses.kb", "--format", "json"]
+    scores = {}
+    for model in (home / "small", "prior"):
+        scores[model] = json.loads(wellread("evaluate", "senses", *given, "--model", model).out)["scores"]
+    assert scores["prior"]["answered"] == 1
+    assert scores["prior"]["f1"] == scores["prior"]["first_sense"] == 0.5
+    with Linker.load(home / "senses.kb", home / "small") as linker:
+        assert scores[home / "small"] == answer_as_linked(linker, keys(), TEXTS)[1]
 
 
 def test_a_file_whose_keys_are_secret_is_answered_and_not_scored(home, tmp_path, monkeypatch, wellread):

@@ -61,7 +61,7 @@ def write_vectors(folder):
     return vectors
 
 
-def sense_text(id, text, **gold):
+def sense_text(id, text, source="toy", **gold):
     """A text with some of its words asked about: sense_text("d.1", "the bank", bank=SHORE)."""
     marks = []
     for number, (word, keys) in enumerate(gold.items()):
@@ -69,9 +69,9 @@ def sense_text(id, text, **gold):
         kind = {"bank": "n", "run": "v", "old": "a"}.get(word, "n")
         start = text.index(word)
         marks.append(
-            SenseMark(start, start + len(word), SenseInstance(f"{id}.t{number:03d}", word, kind, given, "toy"))
+            SenseMark(start, start + len(word), SenseInstance(f"{id}.t{number:03d}", word, kind, given, source))
         )
-    return SenseText(id, text, tuple(marks))
+    return SenseText(id, text, tuple(marks), source)
 
 
 TEXTS = [

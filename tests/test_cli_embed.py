@@ -15,7 +15,6 @@ from wellread.kb.records import Entity
 from wellread.nn.encoders import load_encoder, load_tokenizer
 from wellread.nn.packing import Packing, encode
 from wellread.tasks.embedding import Embedder
-from wellread.tasks.embedding_files import write_rows
 from wellread.text import Document, Link
 
 TEXT = "Who is the mayor of Cork?"
@@ -167,11 +166,24 @@ def test_mentions_are_what_a_linker_finds(encoder, tmp_path, wellread):
     ]
 
 
-def test_no_row_is_no_trouble(tmp_path):
-    for file in ("none.npz", "none.arrow"):
-        assert write_rows(tmp_path / file, iter(())) == 0
-    assert len(np.load(tmp_path / "none.npz")["vectors"]) == 0
-    assert pa.ipc.open_file(str(tmp_path / "none.arrow")).read_all().num_rows == 0
+@pytest.mark.parametrize("of", ["texts", "words", "pieces", "mentions"])
+@pytest.mark.parametrize("half", [[], ["--half"]], ids=["full", "half"])
+def test_a_file_without_rows_has_the_columns_of_one_with_some(encoder, tmp_path, wellread, of, half):
+    given = {"some": Document(TEXT, LINKS), "none": Document("", ())}
+    tables, arrays = [], []
+    for name, document in given.items():
+        (tmp_path / f"{name}.jsonl").write_text(document.to_json() + "\n")
+        for file in (tmp_path / f"{name}.npz", tmp_path / f"{name}.arrow"):
+            arguments = ("--model", encoder, "--documents", "--of", of, *half, "--to", file)
+            assert wellread("embed", tmp_path / f"{name}.jsonl", *arguments).code == 0
+        tables.append(pa.ipc.open_file(str(tmp_path / f"{name}.arrow")).read_all())
+        arrays.append(np.load(tmp_path / f"{name}.npz"))
+    assert tables[0].schema == tables[1].schema
+    assert list(arrays[0]) == list(arrays[1])
+    rows = 1 if of == "texts" else 0  # an empty text is a text
+    assert (tables[1].num_rows, arrays[1]["vectors"].shape) == (rows, (rows, 16))
+    for name in arrays[0]:
+        assert (arrays[0][name].dtype.kind, len(arrays[1][name])) == (arrays[1][name].dtype.kind, rows)
 
 
 @pytest.mark.parametrize(

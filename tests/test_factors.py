@@ -138,7 +138,7 @@ def naive_bce(scores, smoothing):
     total = 0.0
     for query, row in enumerate(scores.tolist()):
         for entity, score in enumerate(row):
-            label = (1 - smoothing) * ((query, entity) in FACTS) + 1 / len(row)
+            label = (1 - smoothing) * ((query, entity) in FACTS) + min(smoothing, 1 / len(row))
             p = 1 / (1 + math.exp(-score))
             total -= label * math.log(p) + (1 - label) * math.log(1 - p)
     return total / len(scores)
@@ -155,7 +155,8 @@ def naive_softmax(scores):
 
 def test_losses_over_all_entities_are_those_of_loops(scores):
     right = scores[QUERY_OF, OBJECTS]
-    assert bce(scores, right, 0.1).item() == pytest.approx(naive_bce(scores, 0.1), abs=1e-12)
+    for smoothing in (0.0, 0.1, 0.3):
+        assert bce(scores, right, smoothing).item() == pytest.approx(naive_bce(scores, smoothing), abs=1e-12)
     assert softmax(scores, right, QUERY_OF, OBJECTS).item() == pytest.approx(naive_softmax(scores), abs=1e-12)
 
 
@@ -176,8 +177,9 @@ def test_with_every_entity_drawn_once_the_losses_are_those_over_all(scores):
     mask = wrong_mask_of(drawn, FactBatch(torch.arange(3), torch.arange(3), OBJECTS, QUERY_OF))
     wanted = [[((query, entity) not in FACTS) for entity in drawn.tolist()] for query in range(3)]
     assert mask.tolist() == wanted
-    ours = drawn_bce(scores[:, drawn], mask, right, QUERY_OF, 6, 0.1)
-    torch.testing.assert_close(ours, bce(scores, right, 0.1))
+    for smoothing in (0.0, 0.1, 0.3):
+        ours = drawn_bce(scores[:, drawn], mask, right, QUERY_OF, 6, smoothing)
+        torch.testing.assert_close(ours, bce(scores, right, smoothing))
     ours = drawn_softmax(scores[:, drawn], mask, right, QUERY_OF, 6)
     torch.testing.assert_close(ours, softmax(scores, right, QUERY_OF, OBJECTS))
 
@@ -192,6 +194,19 @@ def test_the_loss_of_drawn_entities_is_on_average_that_over_all():
         found.append(drawn_bce(scores[:, drawn], wrong_mask_of(drawn, batch), right, QUERY_OF, 40, 0.1).item())
     spread = np.std(found) / math.sqrt(len(found))
     assert abs(np.mean(found) - bce(scores, right, 0.1).item()) < 4 * spread < 0.4
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.01, 0.1])
+def test_the_loss_of_surer_and_surer_scores_has_a_bound(smoothing):
+    sure = torch.full((3, 6), -1.0, dtype=torch.float64)
+    sure[QUERY_OF, OBJECTS] = 1.0
+    drawn = torch.arange(6)
+    mask = wrong_mask_of(drawn, FactBatch(torch.arange(3), torch.arange(3), OBJECTS, QUERY_OF))
+    for size in (10.0, 100.0, 1000.0):
+        scores = size * sure
+        right = scores[QUERY_OF, OBJECTS]
+        assert bce(scores, right, smoothing) >= 0
+        assert drawn_bce(scores, mask, right, QUERY_OF, 6, smoothing) >= 0
 
 
 def test_a_draw_of_right_entities_only_is_no_nan():

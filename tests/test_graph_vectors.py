@@ -204,6 +204,40 @@ def test_a_large_graph_has_entities_drawn(kb, monkeypatch):
     assert GraphLearner(model, graph, graph.split(0.1), asked).negatives == 0
 
 
+@pytest.mark.parametrize("kind", ["tucker", "distmult"])
+def test_a_query_that_is_left_over_goes_with_the_batch_before(kb, kind):
+    graph = Graph.read(kb)
+    recipe = replace(RECIPE, graph=kind, relation_dim=16)
+    model = module.Factors.build(recipe.model, 33, 5)
+    count = len(GraphLearner(model, graph, graph.split(0.0), recipe).queries)
+    for size, wanted in ((count - 1, [count]), (count - 2, [count - 2, 2]), ((count - 1) // 2, None), (count, [count])):
+        learner = GraphLearner(model, graph, graph.split(0.0), replace(recipe, batch=size))
+        batches = learner.batches(0)
+        sizes = [len(batch.subjects) for batch in batches]
+        assert len(batches) == len(sizes)
+        assert sum(sizes) == count
+        assert wanted is None or sizes == wanted
+        assert min(sizes) > 1
+        seen = {
+            pair for batch in batches for pair in zip(batch.subjects.tolist(), batch.relations.tolist(), strict=True)
+        }
+        assert len(seen) == count
+        for batch in batches:
+            assert torch.isfinite(learner.loss(batch)["bce"])
+
+
+def test_one_query_alone_is_a_batch_but_not_for_tucker(kb):
+    graph = Graph.read(kb)
+    split = replace(graph.split(0.0), train=graph.facts[:1])
+    alone = replace(RECIPE, graph="distmult", batch=1)
+    model = module.Factors.build(alone.model, 33, 5)
+    assert [len(batch.subjects) for batch in GraphLearner(model, graph, split, alone).batches(0)] == [1]
+    every = GraphLearner(model, graph, graph.split(0.0), alone)
+    assert len(every.batches(0)) == len(every.queries)
+    with pytest.raises(InputError, match="one query to learn from"):
+        GraphLearner(model, graph, split, RECIPE)
+
+
 def test_ranks_leave_out_what_is_known(kb):
     graph = Graph.read(kb)
     learner = GraphLearner(module.Factors.build(RECIPE.model, 33, 5).eval(), graph, graph.split(0.1), RECIPE)
@@ -256,6 +290,7 @@ def test_a_run_of_another_state_of_the_kb_is_refused(kb, tmp_path):
 def test_settings_that_cannot_be_are_refused():
     for options, says in (
         ({"batch": 0}, "batch is 0"),
+        ({"batch": 1}, "batch is 1, but tucker"),
         ({"negatives": -1}, "negatives is -1"),
         ({"smoothing": 1.0}, "smoothing is 1.0"),
         ({"graph": "complex", "entity_dim": 7}, "even number"),

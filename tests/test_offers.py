@@ -16,6 +16,7 @@ from wellread.knowledge.lending import Lenders
 from wellread.knowledge.offers import MASK_ENTITY, NO_ENTITY, OfferLender, OffersConfig
 from wellread.mentions.candidates import CandidateFinder
 from wellread.mentions.segments import Mark, Segmenter
+from wellread.tasks.masking import hide as hide_pieces
 
 SENSES = [
     Entity("city-n", "city", kind="n", aliases={"city": 4}),
@@ -308,6 +309,28 @@ def test_of_a_mention_with_a_hidden_word_only_the_mask_is_told(lender):
         (1, 7, 7, {"city-n": 1}, []),
     ]
     assert listed(told["names"], "names") == [(1, 5, 7, mask, []), (1, 5, 6, mask, [])]
+
+
+@pytest.mark.parametrize("segmenter", [SEGMENTER, Segmenter(byte_level())], ids=["words", "bytes"])
+def test_of_a_name_whose_joiner_is_hidden_only_the_mask_is_told(lender, segmenter):
+    one = segmenter.cut("old well-known u.s. city")
+    (joiner,) = [place for place, (start, end) in enumerate(one.spans.tolist()) if one.texts[0][start:end] == "-"]
+    assert one.word_of[joiner] == -1
+    told = lender.told([hide_pieces(one, one.ids, np.array([joiner]))])["offers"]
+    offered = {name: [row[3] for row in listed(told[name], name)] for name in told}
+    assert offered["senses"] == [{"old-a": 0.75, "old-n": 0.25}, {"MASK": 1}, {"city-n": 1}]
+    assert offered["names"] == [{"Q4": 1}]
+    both = np.array([joiner, int(np.flatnonzero(one.word_of == 0)[0])])
+    told = lender.told([hide_pieces(one, one.ids, np.sort(both))] * 2)["offers"]
+    masked = [row[3] == {"MASK": 1} for row in listed(told["senses"])]
+    assert masked == [True, True, False] * 2
+
+
+def test_a_hidden_joiner_draws_a_fate_as_hidden_words_do(lender):
+    one = SEGMENTER.cut("well-known")
+    joiner = np.flatnonzero((one.word_of < 0) & (one.segment_of >= 0))
+    told = lender.told([hide_pieces(one, one.ids, joiner)] * 2000, draw=np.random.default_rng(3))["offers"]["senses"]
+    assert (told["entities"][:, 0] == MASK_ENTITY).mean() == pytest.approx(0.8, abs=0.03)
 
 
 def test_a_draw_lets_some_stay_and_gives_some_the_candidates_of_another(lender):

@@ -189,6 +189,8 @@ def test_texts_of_your_own_come_back_as_they_were_written(tmp_path):
     texts = [text for text in TEXTS if text.marks]
     write_lines_of_senses(tmp_path / "toy.jsonl", texts)
     assert list(read_senses(tmp_path / "toy.jsonl")) == texts
+    write_lines_of_senses(tmp_path / "other.jsonl", texts)
+    assert list(read_senses(tmp_path / "other.jsonl")) == texts  # of the data set that their lines name
     wrong = {"id": "x.1", "text": "old", "senses": [[0, 4, "old", "ADJ", [AGED]]]}
     (tmp_path / "wrong.jsonl").write_text(json.dumps(wrong))
     with pytest.raises(InputError, match=r"is not \[start, end, .* in a text of 3 characters"):
@@ -207,8 +209,9 @@ def test_texts_of_your_own_come_back_as_they_were_written(tmp_path):
         {"senses": [[1]]},
         {"senses": [[1, "bank", "NN", ["bank"]]]},
         {"senses": [[1, None, "NN", [SHORE]]]},
+        {"source": 3},
     ],
-    ids=["tokens", "place", "no key", "id", "negative", "tag", "short", "key", "lemma"],
+    ids=["tokens", "place", "no key", "id", "negative", "tag", "short", "key", "lemma", "source"],
 )
 def test_a_broken_line_is_named_or_left_out(tmp_path, wrong):
     path = tmp_path / "brown.jsonl"
@@ -373,6 +376,23 @@ def test_a_plain_encoder_learns_senses_by_a_head_of_its_own(task, vectors):
     assert (scores["f1"], scores["answered"]) == (1.0, 1.0)
     assert scores["first_sense"] == pytest.approx(4 / 8)
     assert set(scores) == {"f1", "f1_noun", "f1_verb", "f1_adjective", "first_sense", "answered"}
+
+
+def test_examples_stay_examples_in_files_and_no_file_becomes_one_by_its_name(task, vectors, tmp_path):
+    own = [replace(mark, instance=replace(mark.instance, source=SOURCE)) for mark in TEXTS[3].marks]
+    write_lines_of_senses(tmp_path / "train_wordnet.jsonl", [replace(TEXTS[3], marks=tuple(own), source=SOURCE)])
+    line = {"id": "mine.1", "text": "buy the bank", "senses": [[8, 12, "bank", "NOUN", [MONEY]]]}
+    for name in ("wordnet.jsonl", f"{SOURCE}.jsonl"):
+        (tmp_path / name).write_text(json.dumps(line) + "\n")
+    reader = Reader(encoder := tiny_encoder(), task.head(encoder))
+    equal = {}
+    for path in sorted(tmp_path.glob("*.jsonl")):
+        texts = list(read_senses(path))
+        made = TaskLearner(task, reader, SEGMENTER, texts, texts, lender=Offering(vectors), batch=1)
+        [batch] = made.batches(0)
+        priors = batch.target["offers"]["priors"][batch.target["mentions"]]
+        equal[path.name] = priors.tolist() == [[0.5, 0.5]]
+    assert equal == {"train_wordnet.jsonl": True, "wordnet.jsonl": False, f"{SOURCE}.jsonl": False}
 
 
 @pytest.mark.parametrize("knows", [True, False], ids=["layer", "head"])

@@ -95,7 +95,7 @@ def command(
 
             linkers = stack.enter_context(Linkers.load(kbs, linker))
             given = linkers.link_many(document.text for document in given)
-        count = write_rows(to, embedder.embed(given, **how), half=half)
+        count = write_rows(to, embedder.embed(given, **how), embedder.nothing(how["of"]), half=half)
     console.note(f"{count:,} vectors of {embedder.dim} numbers written to {to}")
 
 

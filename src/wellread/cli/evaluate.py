@@ -101,31 +101,49 @@ def task(run: str, data: str, predictions: str | None, form: str, changes: tuple
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @click.option("--model", default="knowbert", show_default=True, help="The linker: a name, or a folder.")
 @click.option("--kb", "kb_name", default="wordnet", show_default=True, help="The knowledge base of its senses.")
+@click.option(
+    "--as-linked",
+    is_flag=True,
+    help="Score the links of plain text, as wellread link makes them: nobody tells it lemmas and parts of speech.",
+)
 @click.option("--predictions", metavar="FILE", help="Write the key of every instance, as the official scorer takes it.")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
 )
-def senses(files: tuple[str, ...], model: str, kb_name: str, predictions: str | None, form: str) -> None:
+def senses(
+    files: tuple[str, ...], model: str, kb_name: str, as_linked: bool, predictions: str | None, form: str
+) -> None:
     """Score a linker on word senses: FILE... of Raganato's framework (XML with its gold keys beside it) or JSONL.
 
     F1 over all words that are asked about, by part of speech and data set; first_sense is that of WordNet's first
-    senses, which also answer where the linker does not.
+    senses, which also answer where the linker does not. Where files share ids, those of the predictions begin with
+    their data set, as in the framework's ALL: senseval2.d000.s000.t000.
+
+    --as-linked links the plain text of whole documents; a link answers for the word that has its characters, and
+    answered is the share of words that were linked.
 
     \b
     Examples:
       wellread evaluate senses semeval2007.data.xml
       wellread evaluate senses senseval2.data.xml senseval3.data.xml --predictions all.key.txt
       wellread evaluate senses my-texts.jsonl --model models/senses --format json
+      wellread evaluate senses semeval2007.data.xml --as-linked
     """
     from wellread.kb.packaged import open_kb
     from wellread.kb.sensekeys import SenseKeys
-    from wellread.tasks.raganato import read_senses, write_keys
-    from wellread.tasks.senselinker import answer_senses
+    from wellread.linker import Linker
+    from wellread.tasks.raganato import read_data_sets, write_keys
+    from wellread.tasks.senselinker import answer_as_linked, answer_senses
 
-    texts = [text for file in files for text in read_senses(file, secret=predictions is not None)]
+    texts = [text for some in read_data_sets(files, secret=predictions is not None) for text in some]
     begin = time.monotonic()
-    with open_kb(kb_name) as kb:
-        chosen, scores = answer_senses(model, kb, SenseKeys.read(), texts)
+    keys = SenseKeys.read()
+    if as_linked:
+        with Linker.load(kb_name, model) as linker:
+            chosen, scores = answer_as_linked(linker, keys, texts)
+    else:
+        with open_kb(kb_name) as kb:
+            chosen, scores = answer_senses(model, kb, keys, texts)
     words = sum(len(text.text.split()) for text in texts)
     console.note(f"answered {len(chosen):,} words of {words:,} in {time.monotonic() - begin:.1f} s")
     if predictions is not None:

@@ -55,8 +55,21 @@ class SenseScores:
         return 2 * self.precision * self.recall / whole if whole else 0.0
 
 
+def refuse_twins(instances: Iterable[SenseInstance]) -> None:
+    """Fail where two instances have one id: the answer to one would be taken for both."""
+    seen: set[str] = set()
+    for instance in instances:
+        if instance.id in seen:
+            raise InputError(
+                f"two instances are called {instance.id!r}, so that their answers cannot be told apart; give each data "
+                "set once, files names of their own, and every instance in them its own id"
+            )
+        seen.add(instance.id)
+
+
 def score_senses(instances: Sequence[SenseInstance], answers: Mapping[str, Iterable[str]]) -> SenseScores:
     """The official rule, for keys answered by the id of their instance."""
+    refuse_twins(instances)
     count = answered = 0
     right = 0.0
     for instance in instances:

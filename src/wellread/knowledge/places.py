@@ -85,29 +85,37 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """The hidden words of a batch, and what becomes of mentions that they are part of."""
+    """The hidden words of a batch, and pieces of none, and what becomes of mentions that they are part of."""
 
     _starts: Offsets
     _ends: Offsets
     _masked: Offsets
-    """How many of the words before each are `MASKED`."""
+    """How many of those before each are `MASKED`."""
     _other: Offsets
 
     @classmethod
     def of(cls, cut: Sequence[Segmented], places: Places, draw: np.random.Generator | None) -> Hidden | None:
         """Without a draw all that is hidden is `MASKED`; with one 80 % is, 10 % stays, 10 % is `OTHER`."""
-        words = [np.array([not word for word in one.words], np.bool_) for one in cut]
-        hidden = np.flatnonzero(np.concatenate(words)) if words else np.zeros(0, np.int64)
+        found = [np.zeros((0, 2), np.int64)]
+        for one, first in zip(cut, places.first_unit.tolist(), strict=True):
+            words = [number for number, word in enumerate(one.words) if not word]
+            pieces = list(one.hidden)
+            for spans, segment_of, there in (
+                (one.word_spans, one.word_segment, words),
+                (one.spans, one.segment_of, pieces),
+            ):
+                if there:
+                    found.append(spans[there] + ((segment_of[there] + first) << _UNIT_AT)[:, None])
+        hidden = np.concatenate(found)
         if not len(hidden):
             return None
-        counts = np.array([len(one.words) for one in cut])
-        units = _joined([one.word_segment for one in cut]) + np.repeat(places.first_unit, counts)
-        spans = np.concatenate([one.word_spans for one in cut])[hidden] + (units[hidden] << _UNIT_AT)[:, None]
+        # Words and what stands between them do not overlap: in the order of starts, ends ascend too.
+        hidden = hidden[np.lexsort((hidden[:, 1], hidden[:, 0]))]
         dice = draw.random(len(hidden)) if draw is not None else np.zeros(len(hidden))
-        return cls(spans[:, 0], spans[:, 1], _running(dice < 0.8), _running((dice >= 0.8) & (dice < 0.9)))
+        return cls(hidden[:, 0], hidden[:, 1], _running(dice < 0.8), _running((dice >= 0.8) & (dice < 0.9)))
 
     def fates(self, units: Offsets, starts: Offsets, ends: Offsets) -> Int8[np.ndarray, " mention"]:
-        """What becomes of spans: the strictest fate of the hidden words in them, and they stay where there is none."""
+        """What becomes of spans: the strictest fate of what is hidden in them, and they stay where there is none."""
         bases = units << _UNIT_AT
         low = np.searchsorted(self._ends, bases + starts, side="right")
         high = np.maximum(np.searchsorted(self._starts, bases + ends, side="left"), low)

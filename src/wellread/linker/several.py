@@ -3,7 +3,7 @@
 >>> with Linkers.load(["vital", "wordnet"]) as linkers:
 ...     document = linkers.link("Mozart lived near the bank of a river.")
 >>> [(link.text, link.kb) for link in document.links]
-[('Mozart', 'vital'), ('lived', 'wordnet'), ('bank', 'wordnet'), ('river', 'wordnet')]
+[('Mozart', 'vital'), ('Mozart', 'wordnet'), ('lived', 'wordnet'), ('bank', 'wordnet'), ('river', 'wordnet')]
 """
 
 from __future__ import annotations

@@ -322,6 +322,7 @@ def _window(
         word_segment=np.repeat(np.arange(len(word_spans)), [len(part) for part in word_spans]),
         first_words=tuple(first_words),
         marks=tuple(mark for mark, _ in marks),
+        hidden=(),
         mark_pieces=places,
     )
 

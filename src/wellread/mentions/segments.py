@@ -66,6 +66,8 @@ class Segmented:
     """The number that each segment's first word has in its whole text: more than 0 in a later window."""
     marks: tuple[Mark, ...] = ()
     """Mentions that the data names."""
+    hidden: tuple[int, ...] = ()
+    """Pieces of no word that are hidden, as the "-" of "rock-and-roll"; hidden words are empty."""
 
     def __len__(self) -> int:
         return len(self.ids)

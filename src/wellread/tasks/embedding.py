@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -115,6 +115,11 @@ class Embedder:
                 yield tell.rows(unit)
             begin += len(group)
 
+    def nothing(self, of: Of) -> Rows:
+        """No rows, with the columns that there would be."""
+        more: dict[str, list[Any]] = {name: [] for name in (() if of == "texts" else _TELLERS[of].columns)}
+        return Rows(np.zeros((0, self.dim), np.float32), np.zeros(0, np.int64), np.zeros((0, 2), np.int64), [], more)
+
     def _states(self, chunk: Sequence[Stretch], notes: Any) -> list[Float32[np.ndarray, "piece dim"]]:
         """The states of all pieces of each, read together with others of like length."""
         states: list[Any] = [None] * len(chunk)
@@ -139,6 +144,8 @@ _GIVEN = ("ids", "types")
 class _Teller:
     """Gathers rows."""
 
+    columns: ClassVar[tuple[str, ...]] = ()
+    """What rows tell besides (`Rows.more`)."""
     vectors: list[Any] = field(default_factory=list)
     texts: list[int] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
@@ -177,6 +184,8 @@ class _Teller:
 
 
 class _Pieces(_Teller):
+    columns = ("piece",)
+
     def take(self, stretch: Stretch, states: Any, document: Document, number: int) -> None:
         one = stretch.input
         for place in range(stretch.first, stretch.last):
@@ -197,6 +206,8 @@ class _Words(_Teller):
 
 
 class _Mentions(_Teller):
+    columns = ("entity", "kb", "score")
+
     def take(self, stretch: Stretch, states: Any, document: Document, number: int) -> None:
         one = stretch.input
         own = one.spans[stretch.first : stretch.last]

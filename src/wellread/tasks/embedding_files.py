@@ -24,6 +24,8 @@ from wellread.tasks.embedding import Rows
 FORMATS = {".npz": "npz", ".arrow": "arrow"}
 _BLOCK = 1 << 22
 _STRINGS = ("entity", "kb")
+_NUMBERS = {"piece": np.dtype(np.int64), "score": np.dtype(np.float64)}
+"""Columns of `Rows.more`, which say themselves what they are only where there is a row."""
 
 
 def format_of(path: str | Path) -> str:
@@ -34,21 +36,23 @@ def format_of(path: str | Path) -> str:
         raise UsageError(f"{path} ends in neither of {', '.join(FORMATS)}; name it like one of these") from None
 
 
-def write_rows(path: str | Path, rows: Iterable[Rows], *, half: bool = False) -> int:
-    """Write rows to a .npz or .arrow file, whole or not at all; gives how many there were."""
+def write_rows(path: str | Path, rows: Iterable[Rows], nothing: Rows, *, half: bool = False) -> int:
+    """Write rows to a .npz or .arrow file, whole or not at all; gives how many there were.
+
+    Where there are none, the file has the columns of `nothing` (`Embedder.nothing`).
+    """
     kind = np.dtype(np.float16 if half else np.float32)
     write = _write_npz if format_of(path) == "npz" else _write_arrow
     with write_atomically(path) as file:
-        return write(file, rows, kind)
+        stream = iter(rows)
+        return write(file, chain([next(stream, nothing)], stream), kind)
 
 
 def _write_arrow(file: IO[bytes], rows: Iterable[Rows], kind: np.dtype[Any]) -> int:
     import pyarrow as pa
 
     count, writer = 0, None
-    stream = iter(rows)
-    first = next(stream, None)
-    for some in chain((), [first] if first is not None else [], stream):
+    for some in rows:
         dim = some.vectors.shape[1]
         flat = pa.array(some.vectors.astype(kind, copy=False).reshape(-1))
         columns = {
@@ -56,7 +60,10 @@ def _write_arrow(file: IO[bytes], rows: Iterable[Rows], kind: np.dtype[Any]) -> 
             "start": pa.array(some.spans[:, 0]),
             "end": pa.array(some.spans[:, 1]),
             "name": pa.array(some.names, pa.string()),
-            **{name: pa.array(values) for name, values in some.more.items()},
+            **{
+                name: pa.array(values, pa.string() if name in _STRINGS else pa.from_numpy_dtype(_NUMBERS[name]))
+                for name, values in some.more.items()
+            },
             "vector": pa.FixedSizeListArray.from_arrays(flat, dim),
         }
         batch = pa.record_batch(columns)
@@ -64,9 +71,8 @@ def _write_arrow(file: IO[bytes], rows: Iterable[Rows], kind: np.dtype[Any]) -> 
             writer = pa.ipc.new_file(file, batch.schema)
         writer.write_batch(batch)
         count += len(some.texts)
-    if writer is None:
-        writer = pa.ipc.new_file(file, pa.schema({"text": pa.int64(), "start": pa.int64(), "end": pa.int64()}))
-    writer.close()
+    if writer is not None:
+        writer.close()
     return count
 
 
@@ -82,21 +88,20 @@ def _write_npz(file: IO[bytes], rows: Iterable[Rows], kind: np.dtype[Any]) -> in
                 parts |= {"start": some.spans[:, 0], "end": some.spans[:, 1]}
                 for name, values in some.more.items():
                     if name not in _STRINGS:
-                        parts[name] = np.asarray(values)
+                        parts[name] = np.asarray(values, _NUMBERS[name])
                         continue
-                    widest[name] = max(widest.get(name, 1), *map(len, values))
+                    widest[name] = max(widest.get(name, 1), max(map(len, values), default=1))
                     parts[name] = np.frombuffer(json.dumps(values).encode() + b"\n", np.uint8)
                 for name, part in parts.items():
                     if name not in aside:
                         aside[name] = open(Path(folder) / name, "wb+")  # noqa: SIM115
                     columns[name] = part.dtype
                     aside[name].write(np.ascontiguousarray(part).tobytes())
-            columns = {"vectors": kind, "text": np.dtype(np.int64), "start": np.dtype(np.int64)} | columns
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
                 for name, stream in aside.items():
                     stream.seek(0)
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        dtype = np.dtype(f"<U{widest[name]}") if name in widest else columns.get(name, np.dtype(int))
+                        dtype = np.dtype(f"<U{widest[name]}") if name in widest else columns[name]
                         shape = (count, dim) if name == "vectors" else (count,)
                         about = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
                         npy.write_array_header_2_0(member, about)

@@ -20,8 +20,8 @@ from wellread.kb.wordnet import read_wordnet
 from wellread.mentions.inflect import word_forms
 from wellread.tasks.raganato import SenseMark, SenseText
 
-SOURCE = "wordnet"
-"""The data set that instances of examples are of."""
+SOURCE = "wordnet.examples"
+"""The data set that instances of examples are of; no file's name stands for it, since names end at their first dot."""
 _QUOTED = re.compile(r'"([^"]+)"')
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*\.?|\S")
 _FEWEST = 2
@@ -51,7 +51,7 @@ def read_examples(folder: str | Path | None = None) -> Iterator[SenseText]:
             if key is not None:
                 id = f"{entity.id}.{number}"
                 instance = SenseInstance(f"{id}.t000", as_lemma(name), entity.kind, (key,), SOURCE)
-                yield SenseText(id, text.strip(), (SenseMark(start, end, instance),))
+                yield SenseText(id, text.strip(), (SenseMark(start, end, instance),), SOURCE)
 
 
 def _find(text: str, entity: Entity, bases: Bases) -> tuple[int, int, str] | None:

@@ -125,7 +125,7 @@ class _Lending:
         """What is told of hidden words may be left to chance where one learns."""
         if self.lender is None:
             return {}
-        hides = learning and any(not all(one.words) for one in inputs)
+        hides = learning and any(one.hidden or not all(one.words) for one in inputs)
         draw = np.random.default_rng(int(torch.randint(1 << 62, ()))) if hides else None
         told: dict[str, Any] = as_tensors(self.lender.told(inputs, self.notes, draw=draw))
         return told

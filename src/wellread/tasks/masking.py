@@ -170,13 +170,16 @@ def choose_pieces(
 def hide(one: Segmented, ids: NDArray[np.int64], places: NDArray[np.int64]) -> MaskedText:
     """A text with other pieces, of which some are hidden: their words are unknown to whoever lends knowledge.
 
-    All pieces of such a word are, and mentions and phrases that it is part of bind no other word either.
+    All pieces of such a word are, and mentions and phrases that it is part of bind no other word either. What joins the
+    words of a name is of none of them, but the name would tell it: such pieces are `hidden` by themselves.
     """
+    covers = (one.segment_of >= 0) & (one.spans[:, 0] < one.spans[:, 1])
+    joiners = places[(one.word_of[places] < 0) & covers[places]]
     hidden = set(one.word_of[places].tolist()) - {-1}
     word_of = np.where(np.isin(one.word_of, list(hidden)), -1, one.word_of)
     words = tuple("" if number in hidden else word for number, word in enumerate(one.words))
     told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Segmented)}
-    told |= {"ids": ids, "word_of": word_of, "words": words}
+    told |= {"ids": ids, "word_of": word_of, "words": words, "hidden": tuple(joiners.tolist())}
     return MaskedText(**told, places=places, gold=one.ids[places])
 
 

@@ -9,7 +9,11 @@ The framework's evaluation sets and its SemCor are two files each, `x.data.xml` 
 
 JSONL has an object a sentence: `{"id": …, "tokens": [word, …], "senses": [[place, lemma, part of speech, [key, …],
 id], …]}`. These files tell words, not what is between them: it is written as people write it (`spell`). Texts of your
-own are told as they are: `{"id": …, "text": …, "senses": [[start, end, lemma, part of speech, [key, …], id], …]}`.
+own are told as they are: `{"id": …, "text": …, "senses": [[start, end, lemma, part of speech, [key, …], id], …]}`. A
+line may name the data set that it is of (`"source": …`); else it is of one that is called like its file.
+
+Ids start again in every file. Where several are read together (`read_data_sets`) and share some, all ids begin with
+their data set, as those of the framework's ALL do: "senseval2.d000.s000.t000".
 """
 
 from __future__ import annotations
@@ -17,14 +21,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import combinations, groupby
 from pathlib import Path
 from typing import Any
 
 from lxml import etree
 
 from wellread.errors import InputError
-from wellread.evaluation.senses import SenseInstance
+from wellread.evaluation.senses import SenseInstance, refuse_twins
 from wellread.files import BROKEN, decode, open_bytes, read_lines, told, write_atomically
 from wellread.kb.sensekeys import SenseKeys, as_lemma, kind_of
 from wellread.tasks.tables import Record, make_each, read_records, text_of
@@ -58,6 +62,8 @@ class SenseText:
     id: str
     text: str
     marks: tuple[SenseMark, ...]
+    source: str = ""
+    """The data set that it is of."""
 
     @property
     def has_gold(self) -> bool:
@@ -74,6 +80,21 @@ def read_senses(path: str | Path, gold: str | Path | None = None, **options: Any
     if gold is not None:
         raise InputError(f"{told(path)} is not XML, and has its gold keys itself; leave {gold} out")
     return read_lines_of_senses(path, **options)
+
+
+def read_data_sets(
+    paths: Sequence[str | Path], *, secret: bool = False, skipped: list[str] | None = None
+) -> list[list[SenseText]]:
+    """The sentences of each file; where files share ids, all begin with their data set.
+
+    Answers are kept by ids: an id that is there twice nevertheless is an error.
+    """
+    files = [list(read_senses(path, secret=secret, skipped=skipped)) for path in paths]
+    ids = [{text.id for text in texts} | {mark.instance.id for text in texts for mark in text.marks} for texts in files]
+    if any(not one.isdisjoint(other) for one, other in combinations(ids, 2)):
+        files = [[_named(text) for text in texts] for texts in files]
+    refuse_twins(mark.instance for texts in files for text in texts for mark in text.marks)
+    return files
 
 
 def read_xml(
@@ -143,7 +164,7 @@ def read_lines_of_senses(
     path: str | Path, *, secret: bool = False, skipped: list[str] | None = None
 ) -> Iterator[SenseText]:
     """Sentences of JSONL, plain or compressed; `secret`: an instance may have no key."""
-    source = Path(path).name.partition(".")[0]
+    source = _stem(path)
 
     def make(record: Record, number: str) -> SenseText:
         made = _line(record, source)
@@ -155,7 +176,7 @@ def read_lines_of_senses(
 
 
 def write_lines_of_senses(path: str | Path, texts: Iterable[SenseText]) -> None:
-    """Texts as JSONL, just as they are."""
+    """Texts as JSONL, just as they are, with the data set of each."""
     with write_atomically(path) as file:
         for text in texts:
             senses = [
@@ -163,7 +184,8 @@ def write_lines_of_senses(path: str | Path, texts: Iterable[SenseText]) -> None:
                 for mark in text.marks
                 for one in (mark.instance,)
             ]
-            line = {"id": text.id, "text": text.text, "senses": senses}
+            source = text.source or next((mark.instance.source for mark in text.marks), "")
+            line = {"id": text.id, "text": text.text, "senses": senses} | ({"source": source} if source else {})
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 
@@ -203,7 +225,7 @@ def spell(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _sentences(file: Any, path: str | Path) -> Iterator[tuple[Any, str]]:
-    """Each sentence, and the name of the corpus; entities of XML are not followed."""
+    """Each sentence, and the name of the corpus, or of the file if it has none; entities of XML are not followed."""
     for _, element in etree.iterparse(file, ("end",), tag="sentence", resolve_entities=False, no_network=True):
         root = element.getroottree().getroot()
         if root.tag != "corpus":
@@ -211,7 +233,7 @@ def _sentences(file: Any, path: str | Path) -> Iterator[tuple[Any, str]]:
                 f"{told(path)} is XML, but not of the framework: expected <corpus>, got <{root.tag}>; give a file such "
                 "as semeval2007.data.xml"
             )
-        yield element, root.get("source", "")
+        yield element, root.get("source") or _stem(path)
         element.clear()
         while element.getprevious() is not None:
             del element.getparent()[0]
@@ -240,7 +262,7 @@ def _sentence(
             if keys is not None and name not in keys:
                 raise InputError(f"the instance {name!r} has no gold key")
             instance = SenseInstance(
-                name, as_lemma(lemma), _kind(tag), () if keys is None else keys[name], _source(name, source)
+                name, as_lemma(lemma), _kind(tag), () if keys is None else keys[name], _source(name, source, 3)
             )
         except InputError as error:
             if skipped is None:
@@ -248,17 +270,40 @@ def _sentence(
             skipped.append(f"{where}: {error}")
             continue
         marks.append(SenseMark(*spans[place], instance))
-    return SenseText(id, text, tuple(marks))
+    return SenseText(id, text, tuple(marks), _source(id, source, 2))
 
 
-def _source(id: str, corpus: str) -> str:
-    """The data set of an instance; ids of a file of several ("ALL") begin with it: "senseval2.d000.s000.t000"."""
+def _source(id: str, corpus: str, parts: int) -> str:
+    """The data set of an instance, whose id has so many parts, or of a sentence.
+
+    Ids of a file of several ("ALL") have one more, which names it: "senseval2.d000.s000.t000".
+    """
     first, *rest = id.split(".")
-    return first if len(rest) == 3 else corpus
+    return first if len(rest) == parts else corpus
+
+
+def _named(text: SenseText) -> SenseText:
+    """With ids that begin with the data set."""
+    marks = (
+        replace(mark, instance=replace(one, id=_begun(one.id, one.source)))
+        for mark in text.marks
+        for one in (mark.instance,)
+    )
+    return replace(text, id=_begun(text.id, text.source), marks=tuple(marks))
+
+
+def _begun(id: str, source: str) -> str:
+    return id if id.startswith(f"{source}.") else f"{source}.{id}"
+
+
+def _stem(path: str | Path) -> str:
+    return Path(path).name.partition(".")[0]
 
 
 def _line(record: Record, source: str) -> SenseText:
     senses, id = record.get("senses"), text_of(record, "id")
+    if record.get("source"):
+        source = text_of(record, "source")
     if not isinstance(senses, list):
         raise InputError(f'"senses" is {senses!r}, expected a list')
     if "text" in record:
@@ -287,7 +332,7 @@ def _line(record: Record, source: str) -> SenseText:
             kind_of(key)
         name = rest[0] if rest and isinstance(rest[0], str) else f"{id}.t{number:03d}"
         marks.append(SenseMark(start, end, SenseInstance(name, as_lemma(lemma), _kind(tag), gold, source)))
-    return SenseText(id, text, tuple(marks))
+    return SenseText(id, text, tuple(marks), source)
 
 
 def _kind(tag: str) -> str:
@@ -303,4 +348,4 @@ def _joined(sentences: Sequence[SenseText]) -> SenseText:
         text += " " if text else ""
         marks += [replace(mark, start=mark.start + len(text), end=mark.end + len(text)) for mark in sentence.marks]
         text += sentence.text
-    return SenseText(sentences[0].id, text, tuple(marks))
+    return SenseText(sentences[0].id, text, tuple(marks), sentences[0].source)

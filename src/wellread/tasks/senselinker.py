@@ -4,6 +4,11 @@
 
 A linker with a knowledge layer is asked as it was taught (`tasks.senses`), in full precision. Scored by the official
 rule, with the first sense as the back-off.
+
+    wellread evaluate senses semeval2007.data.xml --as-linked
+
+What links of running text are worth is another question (`answer_as_linked`): there nobody tells lemmas and parts of
+speech, words are found or not, tags may be wrong, and the encoder may read in 8 bits.
 """
 
 from __future__ import annotations
@@ -12,19 +17,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from jaxtyping import Float
+from torch import Tensor
+
 from wellread.errors import UsageError
+from wellread.evaluation.senses import back_off
 from wellread.kb.sensekeys import SenseKeys
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.offers import OfferLender
+from wellread.linker import Linker
 from wellread.linker.entities import Entities
-from wellread.linker.knowbert_folder import load_parts
+from wellread.linker.knowbert_folder import Parts, load_parts
 from wellread.linker.packaged import find_folder
 from wellread.mentions.segments import Segmenter
-from wellread.nn.infusion import InfusedEncoder, infuse
+from wellread.nn.packing import encode
 from wellread.tasks.learner import ask
 from wellread.tasks.raganato import SenseText, join_sentences
-from wellread.tasks.senses import SenseHead, SenseOptions, Senses
-from wellread.tasks.task import Reader
+from wellread.tasks.senses import SenseHead, SenseOptions, Senses, instances_of, score_answers
+from wellread.tasks.task import Batch, Reader
 
 
 class LinkerSenses(Senses):
@@ -39,10 +49,22 @@ class LinkerSenses(Senses):
         return self.entities.state.ids[row]
 
 
+class LinkerReader(Reader):
+    """The encoder and the linker of a folder, which reads as many layers as it has learned to."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(cast(Any, parts.encoder), SenseHead.of(parts.linker))
+        self.reads = parts.config.reads
+
+    def read(self, batch: Batch) -> tuple[Float[Tensor, "piece dim"], Batch, dict[str, Tensor]]:
+        """The states that the linker is asked with."""
+        return encode(self.encoder, batch.ids, batch.packing, self.reads), batch, {}
+
+
 def answer_senses(
     model: str | Path, kb: KnowledgeBase, keys: SenseKeys, texts: Sequence[SenseText]
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
-    """The key of every instance by its id, and the scores of these (`Senses.scores`)."""
+    """The key of every instance by its id, and the scores of these (`Senses.scores`); none where keys are secret."""
     folder = find_folder(model)
     if folder is None:
         raise UsageError(
@@ -56,8 +78,30 @@ def answer_senses(
     entities = Entities(kb, parts)
     entities.follow()
     task = LinkerSenses(keys, entities, parts.config.kb)
-    reader = Reader(cast(InfusedEncoder, infuse(parts.encoder, [])), SenseHead.of(parts.linker))
+    reader = LinkerReader(parts)
     lender = OfferLender([(parts.config.kb, kb, entities)], {parts.config.kb: parts.settings.offers})
     asked = list(join_sentences(texts, max(1, parts.settings.sentences)))
     answers = ask(task, reader, Segmenter(parts.tokenizer, longest=parts.settings.width), asked, lender=lender)
-    return task.chosen(asked, answers), task.scores(asked, answers)
+    chosen = task.chosen(asked, answers)
+    return chosen, task.scores(asked, answers) if all(text.has_gold for text in texts) else {}
+
+
+def answer_as_linked(
+    linker: Linker, keys: SenseKeys, texts: Sequence[SenseText]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
+    """The same of any linker as it links the plain text of whole documents, with `answered` the share it linked.
+
+    The answer to an instance is the link that has its very characters; where there is none, the first sense.
+    """
+    documents = list(join_sentences(texts, max(1, len(texts))))
+    given: dict[str, tuple[str, ...]] = {}
+    for document, linked in zip(documents, linker.link_many(one.text for one in documents), strict=True):
+        entities = {(link.start, link.end): link.entity for link in linked.links}
+        for mark in document.marks:
+            entity = entities.get((mark.start, mark.end))
+            key = None if entity is None else keys.key(mark.instance.lemma, entity)
+            if key is not None:
+                given[mark.instance.id] = (key,)
+    instances = instances_of(texts)
+    chosen = back_off(instances, given, keys.first)
+    return chosen, score_answers(instances, given, keys) if all(text.has_gold for text in texts) else {}

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from wellread.errors import UsageError
-from wellread.evaluation.senses import SenseInstance, answer_first, back_off, score_by_part
+from wellread.evaluation.senses import SenseInstance, answer_first, back_off, score_by_part, score_senses
 from wellread.kb.sensekeys import SenseKeys
 from wellread.knowledge.mentioned import NO_ENTITY
 from wellread.knowledge.vectors import EntityVectors
@@ -221,24 +221,31 @@ class Senses:
 
     def chosen(self, examples: Sequence[SenseText], answers: Sequence[Sequence[Any]]) -> dict[str, tuple[str, ...]]:
         """The key of every instance, by its id; the first sense where none was answered."""
-        return back_off(_instances(examples), _given(answers), self.keys.first)
+        return back_off(instances_of(examples), _given(answers), self.keys.first)
 
     def scores(self, examples: Sequence[SenseText], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """F1 with the back-off, of all, by part of speech and data set; that of first senses; what was answered."""
-        instances = _instances(examples)
-        scores = score_by_part(instances, self.chosen(examples, answers))
-        first = score_by_part(instances, answer_first(instances, self.keys.first))["all"]
-        alone = score_by_part(instances, _given(answers))["all"]
-        parts = {f"f1_{name}": part.f1 for name, part in scores.items() if name != "all"}
-        return {
-            "f1": scores["all"].f1,
-            **parts,
-            "first_sense": first.f1,
-            "answered": alone.answered / alone.count,
-        }
+        """As `score_answers` has them."""
+        return score_answers(instances_of(examples), _given(answers), self.keys)
 
 
-def _instances(examples: Sequence[SenseText]) -> list[SenseInstance]:
+def score_answers(
+    instances: Sequence[SenseInstance], given: Mapping[str, tuple[str, ...]], keys: SenseKeys
+) -> dict[str, float]:
+    """F1 with the back-off, of all, by part of speech and data set; that of first senses; what was answered."""
+    scores = score_by_part(instances, back_off(instances, given, keys.first))
+    first = score_senses(instances, answer_first(instances, keys.first))
+    alone = score_senses(instances, given)
+    parts = {f"f1_{name}": part.f1 for name, part in scores.items() if name != "all"}
+    return {
+        "f1": scores["all"].f1,
+        **parts,
+        "first_sense": first.f1,
+        "answered": alone.answered / alone.count,
+    }
+
+
+def instances_of(examples: Sequence[SenseText]) -> list[SenseInstance]:
+    """What is asked in texts."""
     return [mark.instance for one in examples for mark in one.marks]
 
 

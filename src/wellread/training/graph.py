@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, softplus
 
 from wellread import config, console
-from wellread.errors import KnowledgeBaseError, UsageError
+from wellread.errors import InputError, KnowledgeBaseError, UsageError
 from wellread.evaluation.facts import FactScores, filtered_ranks, score_ranks
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.combined import Combined, GraphVectors, Mixture, combine
@@ -64,7 +64,8 @@ class GraphRecipe:
     loss: Literal["bce", "softmax"] = "bce"
     """bce: of every entity, whether it is right (the paper's). softmax: which of all entities is."""
     smoothing: float = 0.1
-    """bce: labels are 1 - smoothing and 0, with 1 / entities added to each, as in the authors' code."""
+    """bce: labels are 1 - smoothing and 0, with 1 / entities added to each, as in the authors' code; but no more than
+    smoothing, since with a label above 1 there is no least loss."""
     batch: int = 128
     """Queries in a batch."""
     negatives: int | None = None
@@ -89,6 +90,8 @@ class GraphRecipe:
         for name in ("batch", "develop"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        if self.graph == "tucker" and self.batch == 1:
+            raise UsageError("batch is 1, but tucker norms over the queries of a batch; give 2 or more")
         if self.negatives is not None and self.negatives < 0:
             raise UsageError(f"negatives is {self.negatives}; expected 1 or more, or 0 for all entities")
         self.model  # noqa: B018  # what does not fit together is refused now
@@ -127,18 +130,24 @@ class FactBatch:
 
 
 class _Batches(Sequence[FactBatch]):
-    """The queries of an epoch in an order, cut when they are asked for."""
+    """The queries of an epoch in an order, cut when they are asked for.
+
+    One query that is left over goes with the batch before: alone it cannot be normed over a batch.
+    """
 
     def __init__(self, queries: Queries, order: Int64[np.ndarray, " query"], size: int) -> None:
         self._queries, self._order, self._size = queries, order, size
 
     def __len__(self) -> int:
-        return -(-len(self._order) // self._size)
+        count = -(-len(self._order) // self._size)
+        alone = len(self._order) % self._size == 1 and 1 < self._size < len(self._order)
+        return count - alone
 
     def __getitem__(self, place: int) -> FactBatch:  # type: ignore[override]  # nobody asks for slices
         if not 0 <= place < len(self):
             raise IndexError(place)
-        numbers = self._order[place * self._size : (place + 1) * self._size]
+        end = None if place == len(self) - 1 else (place + 1) * self._size
+        numbers = self._order[place * self._size : end]
         objects, query_of = self._queries.take(numbers)
         parts = (self._queries.subjects[numbers], self._queries.relations[numbers], objects, query_of)
         return FactBatch(*map(torch.from_numpy, parts))
@@ -152,6 +161,11 @@ class GraphLearner:
     def __init__(self, model: Factors, graph: Graph, split: Split, recipe: GraphRecipe) -> None:
         self.model, self.graph, self.split, self.recipe = model, graph, split, recipe
         self.queries = Queries.of(split.train)
+        if recipe.graph == "tucker" and len(self.queries) == 1:
+            raise InputError(
+                "there is one query to learn from, but tucker norms over several; add facts, or learn another model: "
+                'graph = "distmult"'
+            )
         count = len(graph.entities)
         wanted = recipe.negatives if recipe.negatives is not None else 0 if count <= FEW else DRAWN
         self.negatives = wanted if 0 < wanted < count else 0
@@ -228,7 +242,8 @@ def bce(scores: Float[Tensor, "query entity"], right: Float[Tensor, " fact"], sm
     in the authors' code, because gradients of a large graph would vanish beside Adam's epsilon.
     """
     queries, entities = scores.shape
-    return (softplus(scores).sum() - (1 - smoothing) * right.sum() - scores.sum() / entities) / queries
+    added = min(smoothing, 1 / entities)
+    return (softplus(scores).sum() - (1 - smoothing) * right.sum() - added * scores.sum()) / queries
 
 
 def softmax(
@@ -254,11 +269,10 @@ def drawn_bce(
     smoothing: float,
 ) -> Float[Tensor, ""]:
     """What `bce` would be, from the right entities and some that were drawn: each of these stands for many."""
-    queries = len(scores)
-    wrong = ((softplus(scores) - scores / entities) * wrong_mask).sum(1) @ _times(
-        scores, wrong_mask, query_of, entities
-    )
-    return (wrong + (softplus(right) - (1 - smoothing + 1 / entities) * right).sum()) / queries
+    queries, added = len(scores), min(smoothing, 1 / entities)
+    each = ((softplus(scores) - added * scores) * wrong_mask).sum(1)
+    wrong = each @ _times(scores, wrong_mask, query_of, entities)
+    return (wrong + (softplus(right) - (1 - smoothing + added) * right).sum()) / queries
 
 
 def drawn_softmax(

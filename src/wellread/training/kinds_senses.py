@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from wellread import console
 from wellread.kb.sensekeys import SenseKeys
 from wellread.tasks.glosses import read_examples
-from wellread.tasks.raganato import SenseText, document_of, join_sentences, read_senses, unknown_keys, write_keys
+from wellread.tasks.raganato import SenseText, document_of, join_sentences, read_data_sets, unknown_keys, write_keys
 from wellread.tasks.senses import Senses
 from wellread.tasks.splits import split_by
 from wellread.tasks.task import Task
@@ -31,8 +31,8 @@ def _read_senses(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str])
     options = recipe.senses
     paths = find_files("", path)
     keys = SenseKeys.read(options.wordnet or None)
-    for one in paths:
-        texts = list(join_sentences(read_senses(one, secret=True, skipped=broken), options.together))
+    for one, sentences in zip(paths, read_data_sets(paths, secret=True, skipped=broken), strict=True):
+        texts = list(join_sentences(sentences, options.together))
         if unknown := unknown_keys(texts, keys):
             console.note(f"{one}: WordNet does not know {len(unknown):,} of the gold keys; the first: {unknown[0]}")
         yield from texts

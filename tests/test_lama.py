@@ -11,7 +11,9 @@ from tests.asking import SEGMENTER, TEXTS, TOKENIZER
 from tests.test_task_probing import byte_pairs
 from wellread import config
 from wellread.errors import InputError, UsageError
+from wellread.models.kam import KamConfig
 from wellread.nn.encoders import silence
+from wellread.nn.infusion import infuse
 from wellread.pictures import plots
 from wellread.tasks.lama import has_facts, read_probe
 from wellread.tasks.probing import Probing, probe
@@ -164,6 +166,19 @@ def test_what_cannot_be_asked_for_words_says_what_can(tmp_path, encoder, bert):
     train_task(rte_recipe(tmp_path, encoder, infusion="none", schedule=Schedule(1)), tmp_path / "rte")
     with pytest.raises(UsageError, match="rte was trained for RTE, and cannot be asked for words; give a run with"):
         load_prober(tmp_path / "rte")
+
+
+def test_an_encoder_that_takes_knowledge_is_not_asked_without_it(tmp_path, bert):
+    for kinds in ([], [KamConfig(maps=("entity",))]):
+        made = infuse(BertForMaskedLM.from_pretrained(bert), kinds)
+        with silence():
+            made.save_pretrained(tmp_path / "infused")
+        TOKENIZER.save(str(tmp_path / "infused/tokenizer.json"))
+        if kinds:
+            with pytest.raises(UsageError, match=r"infused takes knowledge \(kam\).*give the run that it is of, or train"):
+                load_prober(tmp_path / "infused")
+        else:
+            assert load_prober(tmp_path / "infused").words.keys() == words_of(TOKENIZER).keys()
 
 
 def test_facts_can_be_learned_by_recipe_among_the_words_of_a_file(tmp_path, lama, bert):

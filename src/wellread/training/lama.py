@@ -76,7 +76,14 @@ def load_prober(model: str | Path) -> Prober:
         words = made.task.words if isinstance(made.task, Probing) else words_of(made.segmenter.tokenizer)
         return Prober(str(model), made.reader, made.segmenter, made.lender, words)
     name = str(model)
-    tokenizer, encoder = load_tokenizer(name), infuse(load_encoder(name), [])
+    tokenizer, encoder = load_tokenizer(name), load_encoder(name)
+    if learned := [str(each["kind"]) for each in getattr(encoder.config, "infusions", ())]:
+        # Nothing in such a folder says what lends it knowledge, and without that another model would answer.
+        raise UsageError(
+            f"{name} takes knowledge ({', '.join(dict.fromkeys(learned))}), and does not say where that comes from; "
+            f'give the run that it is of, or train one, by a recipe with task = "masking" and encoder.name = "{name}"'
+        )
+    infuse(encoder, [])
     head = WordHead(cast(InfusedEncoder, encoder))
     if not load_word_head(head, name):
         raise InputError(

@@ -11,6 +11,7 @@ from tests.asking import SEGMENTER, TEXTS, TOKENIZER
 from tests.test_task_probing import byte_pairs
 from wellread import config
 from wellread.errors import InputError, UsageError
+from wellread.knowledge.maps import MapsConfig
 from wellread.models.kam import KamConfig
 from wellread.nn.encoders import silence
 from wellread.nn.infusion import infuse
@@ -175,7 +176,9 @@ def test_an_encoder_that_takes_knowledge_is_not_asked_without_it(tmp_path, bert)
             made.save_pretrained(tmp_path / "infused")
         TOKENIZER.save(str(tmp_path / "infused/tokenizer.json"))
         if kinds:
-            with pytest.raises(UsageError, match=r"infused takes knowledge \(kam\).*give the run that it is of, or train"):
+            with pytest.raises(
+                UsageError, match=r"infused takes knowledge \(kam\).*give the run that it is of, or train"
+            ):
                 load_prober(tmp_path / "infused")
         else:
             assert load_prober(tmp_path / "infused").words.keys() == words_of(TOKENIZER).keys()
@@ -231,6 +234,36 @@ def test_a_run_that_learned_masked_words_is_scored_on_texts_and_on_facts(wellrea
     assert "precision@1" in table.out
     (tmp_path / "few.txt").write_text("rome\n")
     assert wellread("evaluate", "lama", "run", "LAMA", "--vocabulary", "few.txt").code == 0
+
+
+def test_a_run_is_asked_for_its_own_part_and_for_all_of_a_file(wellread, tmp_path, lama, bert, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = masking(tmp_path, bert, task="lama", data=Data(str(lama), develop=1))
+    train_task(config.override(recipe, ["lama.part=trex"]), tmp_path / "run")
+    monkeypatch.setattr("wellread.training.lama.load_task", None)  # the model is loaded already
+    assert json.loads(wellread("evaluate", "run", "LAMA", "--format", "json").out)["facts"] == 2
+    write(tmp_path / "own.jsonl", OWN)
+    assert json.loads(wellread("evaluate", "run", "own.jsonl", "--format", "json").out)["facts"] == 2
+
+
+def test_knowledge_that_was_moved_is_found_where_it_is_said_to_be(wellread, tmp_path, bert, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sentences = [row["masked_sentence"] for row in OWN]
+    links = [{"text": text, "mentions": [[0, 4, "one"]]} for text in [*TEXTS, *sentences]]
+    write(tmp_path / "links.jsonl", links)
+    write(tmp_path / "own.jsonl", OWN)
+    maps = MapsConfig(maps=("entity",), entities="given", given="links.jsonl")
+    train_task(masking(tmp_path, bert, infusion="kam", maps=maps), tmp_path / "run")
+    asked = [wellread(*words, "own.jsonl") for words in (["evaluate", "run"], ["evaluate", "lama", "run", bert])]
+    assert [done.code for done in asked] == [0, 0], asked
+    (tmp_path / "links.jsonl").rename(tmp_path / "moved.jsonl")
+    for words in (["evaluate", "run"], ["evaluate", "lama", "run", bert]):
+        lost = wellread(*words, "own.jsonl")
+        assert (lost.code, "links.jsonl" in lost.err) == (3, True)
+        done = wellread(*words, "own.jsonl", "--set", "maps.given=moved.jsonl")
+        assert (done.code, done.out) == (0, asked.pop(0).out), done.err
+    done = wellread("evaluate", "lama", bert, "own.jsonl", "--set", "maps.given=moved.jsonl")
+    assert (done.code, "'maps.given=moved.jsonl' is for runs" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize(

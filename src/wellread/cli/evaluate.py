@@ -23,6 +23,15 @@ from wellread.text import Document
 
 if TYPE_CHECKING:
     from wellread.linker import Linker
+    from wellread.training.lama import Prober
+
+_places_option = click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Where a run's knowledge lies now, if it was moved: --set maps.correlation=other/words.pmi",
+)
 
 
 @click.group(
@@ -49,13 +58,7 @@ def command() -> None:
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
 )
-@click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Where the run's knowledge lies now, if it was moved: --set maps.correlation=other/words.pmi",
-)
+@_places_option
 def task(run: str, data: str, predictions: str | None, form: str, changes: tuple[str, ...]) -> None:
     """Let the model of RUN (a folder that wellread train made) answer DATA, and score its answers.
 
@@ -70,12 +73,15 @@ def task(run: str, data: str, predictions: str | None, form: str, changes: tuple
       wellread evaluate runs/esci other-pairs.jsonl --format json
       wellread evaluate runs/words LAMA/data
     """
-    from wellread.tasks.lama import has_facts
+    from wellread.tasks.lama import has_facts, has_parts
     from wellread.training.task import load_task
 
     model = load_task(run, changes)
     if model.recipe.task in ("masking", "lama") and predictions is None and has_facts(data):
-        _probe((run,), data, None, None, form)
+        from wellread.training.lama import prober_of
+
+        part = model.recipe.lama.part if has_parts(data) else None
+        _probe(lambda: [prober_of(run, model)], data, part, None, form)
         return
     examples = model.read(data)
     secret = sum(not model.has_gold([example]) for example in examples)
@@ -174,12 +180,14 @@ def senses(
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
 )
+@_places_option
 def lama(
     models: tuple[str, ...],
     data: str,
     part: Literal["google_re", "trex", "conceptnet", "squad"] | None,
     vocabulary: str | None,
     form: str,
+    changes: tuple[str, ...],
 ) -> None:
     """Ask MODEL... for the objects of facts: how often is the right word the first that comes to mind?
 
@@ -196,19 +204,24 @@ def lama(
       wellread evaluate lama runs/words LAMA/data --part trex
       wellread evaluate lama runs/plain runs/kam bert-folder LAMA/data --vocabulary common_vocab_cased.txt
       wellread evaluate lama runs/words my-facts.jsonl --format json
+      wellread evaluate lama runs/kam my-facts.jsonl --set maps.kb=moved/my.kb
     """
-    _probe(models, data, part, vocabulary, form)
+    from wellread.training.lama import is_run, load_prober
+
+    if changes and not any(map(is_run, models)):
+        raise UsageError(f"{changes[0]!r} is for runs, and {', '.join(models)} is none; leave --set out")
+    _probe(lambda: [load_prober(model, changes) for model in models], data, part, vocabulary, form)
 
 
 def _probe(
-    models: Sequence[str],
+    load: Callable[[], Sequence[Prober]],
     data: str,
     part: Literal["google_re", "trex", "conceptnet", "squad"] | None,
     vocabulary: str | None,
     form: str,
 ) -> None:
     from wellread.tasks.lama import read_probe, read_vocabulary
-    from wellread.training.lama import load_prober, probe_models
+    from wellread.training.lama import probe_models
 
     broken: list[str] = []
     facts = list(read_probe(data, part, skipped=broken))
@@ -218,7 +231,7 @@ def _probe(
         raise InputError(f"{data} has no facts{f'; the first that is left out: {broken[0]}' if broken else ''}")
     words = None if vocabulary is None else read_vocabulary(vocabulary)
     begin = time.monotonic()
-    found = probe_models([load_prober(model) for model in models], facts, words)
+    found = probe_models(load(), facts, words)
     count = len(facts) - found.left_out
     console.note(
         f"asked for {count:,} facts in {time.monotonic() - begin:.1f} s, {found.vocabulary:,} words to choose from; "
@@ -226,7 +239,7 @@ def _probe(
     )
     if form == "json":
         click.echo(json.dumps({"data": data, "facts": count, **found.to_dict()}, indent=2, ensure_ascii=False))
-    elif len(models) == 1:
+    elif len(found.models) == 1:
         (scores,) = found.scores
         shown = [("all (micro)", scores.micro), ("all (macro)", scores.macro), *scores.relations.items()]
         rows = [(name, one.facts, one.precision, *one.at.values(), one.mrr) for name, one in shown]
@@ -241,7 +254,7 @@ def _probe(
                 for name, of in first.relations.items()
             ),
         ]
-        console.print_table(("relation", "facts", *models), precisions, title="precision@1")
+        console.print_table(("relation", "facts", *found.models), precisions, title="precision@1")
 
 
 @command.command("linking")

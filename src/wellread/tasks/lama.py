@@ -97,7 +97,7 @@ def read_probe(path: str | Path, part: Part | None = None, *, skipped: list[str]
     `relations.jsonl` beside the file or in the folder above. Other files have sentences of their own.
     """
     path = Path(path)
-    folder = path / "data" if (path / "data").is_dir() else path
+    folder = _data_folder(path)
     parts = [part] if part is not None else [each for each in get_args(Part) if (folder / _FOLDERS[each]).is_dir()]
     if path.is_dir() and parts:
         for each in parts:
@@ -112,13 +112,21 @@ def read_probe(path: str | Path, part: Part | None = None, *, skipped: list[str]
         yield from read_facts(file, _relation_of(file), skipped=skipped)
 
 
+def has_parts(path: str | Path) -> bool:
+    """Whether this is LAMA's `data` folder, of which `read_probe` can read one part."""
+    return any((_data_folder(Path(path)) / name).is_dir() for name in _FOLDERS.values())
+
+
 def has_facts(path: str | Path) -> bool:
     """Whether a file or folder is such as `read_probe` reads, and not just texts."""
     path = Path(path)
     if not path.is_dir():
         return path.is_file() and _is_fact_file(path)
-    folder = path / "data" if (path / "data").is_dir() else path
-    return any((folder / name).is_dir() for name in _FOLDERS.values()) or bool(_fact_files(path))
+    return has_parts(path) or bool(_fact_files(path))
+
+
+def _data_folder(path: Path) -> Path:
+    return path / "data" if (path / "data").is_dir() else path
 
 
 def _fact_files(folder: Path) -> list[Path]:

@@ -23,7 +23,7 @@ from wellread.tasks.learner import ask
 from wellread.tasks.probing import Probing
 from wellread.tasks.task import Reader
 from wellread.tasks.words import WordHead, load_word_head, words_of
-from wellread.training.task import MODEL, load_task
+from wellread.training.task import MODEL, TaskModel, load_task
 
 LONGEST = 512
 """Pieces of a sentence at most, for an encoder that is no run."""
@@ -63,18 +63,21 @@ class Probed:
         return {"vocabulary": self.vocabulary, "left_out": self.left_out, "models": told}
 
 
-def load_prober(model: str | Path) -> Prober:
-    """A run whose task is "masking" or "lama", or an encoder (asset, folder, hub) whose checkpoint has a head."""
+def is_run(model: str | Path) -> bool:
+    """Whether this is the folder of a run, or its `model`; else it is an encoder."""
     folder = Path(model)
-    if any((place / "task.json").exists() for place in (folder, folder / MODEL)) or (folder / "recipe.toml").exists():
-        made = load_task(folder)
-        if not isinstance(made.reader.head, WordHead):
-            raise UsageError(
-                f"{model} was trained for {made.recipe.task}, and cannot be asked for words; give a run with "
-                'task = "masking", or an encoder that has a head for masked words'
-            )
-        words = made.task.words if isinstance(made.task, Probing) else words_of(made.segmenter.tokenizer)
-        return Prober(str(model), made.reader, made.segmenter, made.lender, words)
+    return (
+        any((place / "task.json").exists() for place in (folder, folder / MODEL)) or (folder / "recipe.toml").exists()
+    )
+
+
+def load_prober(model: str | Path, changes: Sequence[str] = ()) -> Prober:
+    """A run whose task is "masking" or "lama", or an encoder (asset, folder, hub) whose checkpoint has a head.
+
+    `changes` say where a run's knowledge lies now, as those of `load_task`; an encoder has none.
+    """
+    if is_run(model):
+        return prober_of(model, load_task(model, changes))
     name = str(model)
     tokenizer, encoder = load_tokenizer(name), load_encoder(name)
     if learned := [str(each["kind"]) for each in getattr(encoder.config, "infusions", ())]:
@@ -92,6 +95,17 @@ def load_prober(model: str | Path) -> Prober:
         )
     segmenter = Segmenter(tokenizer, longest=min(LONGEST, positions_of(name)))
     return Prober(name, Reader(cast(InfusedEncoder, encoder), head).eval(), segmenter, None, words_of(tokenizer))
+
+
+def prober_of(model: str | Path, made: TaskModel) -> Prober:
+    """A run that is loaded already, to be asked for words."""
+    if not isinstance(made.reader.head, WordHead):
+        raise UsageError(
+            f"{model} was trained for {made.recipe.task}, and cannot be asked for words; give a run with "
+            'task = "masking", or an encoder that has a head for masked words'
+        )
+    words = made.task.words if isinstance(made.task, Probing) else words_of(made.segmenter.tokenizer)
+    return Prober(str(model), made.reader, made.segmenter, made.lender, words)
 
 
 def probe_models(

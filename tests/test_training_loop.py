@@ -64,6 +64,15 @@ class Toy:
         return {"accuracy": float(((self.model(self.points).squeeze(1) > 0) == self.sides.bool()).float().mean())}
 
 
+class Fickle(Toy):
+    """One that has some of its losses in some batches alone, as a knowledge layer that has nothing to judge."""
+
+    def loss(self, batch):
+        cross, size = super().loss(batch).values()
+        every = ({"cross": cross, "size": size}, {"late": size, "cross": cross}, {"cross": cross})
+        return every[int(batch[0]) % 3]
+
+
 class Unsure(Toy):
     def predictions(self):
         scores = torch.sigmoid(self.model(self.points).squeeze(1)).numpy()
@@ -240,22 +249,38 @@ def test_losses_between_two_reports_are_not_lost(tmp_path, monkeypatch):
     assert_same(tmp_path / "broken", tmp_path / "whole")
 
 
+def test_a_loss_that_the_last_step_lacks_is_still_told(tmp_path, monkeypatch):
+    train(Fickle(), SCHEDULE, tmp_path / "every")
+    monkeypatch.setattr("wellread.training.loop._REPORTS", 4)
+    train(Fickle(), SCHEDULE, tmp_path / "some")
+    every, some = read_log(tmp_path / "every"), read_log(tmp_path / "some")
+    assert len({tuple(line["losses"]) for line in every}) > 1
+    begin = 0
+    for line in some:
+        steps = every[begin : line["step"]]
+        assert line["losses"].keys() == {name for step in steps for name in step["losses"]}
+        for name, value in line["losses"].items():
+            assert value == pytest.approx(sum(step["losses"].get(name, 0.0) for step in steps) / len(steps))
+        begin = line["step"]
+
+
 # Processes of a server that has imported all there is: torch takes seconds, and the tests start five. There is one
 # server, and who comes last says what it imports: what the many children of the other tests need as well.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__, "torch._dynamo", "tests.kb.test_faults", "tests.test_index"])
 
 
-def run_toy(folder, pause, environment, threads):
+def run_toy(folder, learner, pause, environment, threads):
     torch.set_num_threads(threads)  # sums of more threads are other sums, and a forked process has one
     os.environ.update(environment)
     plots.save = lambda figure, path: None
     with open(f"{folder}.{os.getpid()}.said", "w") as sys.stderr:
-        train(Toy(pause=pause), SCHEDULE, folder, save_seconds=0)
+        train(learner(pause=pause), SCHEDULE, folder, save_seconds=0)
 
 
-def start(folder, pause=0.0, **environment):
-    process = PROCESSES.Process(target=run_toy, args=(folder, pause, environment, torch.get_num_threads()))
+def start(folder, learner=Toy, pause=0.0, **environment):
+    arguments = (folder, learner, pause, environment, torch.get_num_threads())
+    process = PROCESSES.Process(target=run_toy, args=arguments)
     process.start()
     return process
 
@@ -502,19 +527,33 @@ def test_parts_go_back_to_the_mode_they_had(tmp_path):
 # Several processes.
 
 
-def test_processes_share_the_batches_of_a_step_and_end_as_one_does(tmp_path, whole):
+def train_by_two(folder, learner=Toy):
     port = str(random.SystemRandom().randint(20000, 60000))
     ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     crew = [
-        start(tmp_path, **ranks, RANK=rank, LOCAL_RANK=rank, ACCELERATE_USE_CPU="true", GLOO_SOCKET_IFNAME="lo")
+        start(folder, learner, **ranks, RANK=rank, LOCAL_RANK=rank, ACCELERATE_USE_CPU="true", GLOO_SOCKET_IFNAME="lo")
         for rank in ("0", "1")
     ]
     for process in crew:
-        end(process, tmp_path)
+        end(process, folder)
+
+
+def test_processes_share_the_batches_of_a_step_and_end_as_one_does(tmp_path, whole):
+    train_by_two(tmp_path)
     ours, theirs = weights(tmp_path, "last"), weights(whole, "last")
     for name in theirs:
         if "running" not in name and "tracked" not in name:  # a batch norm counts the batches of its own process
             torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
+
+
+def test_processes_that_have_other_losses_than_each_other_tell_all_of_them(tmp_path):
+    train_by_two(tmp_path / "two", Fickle)
+    train(Fickle(), SCHEDULE, tmp_path / "one")
+    two, one = (read_log(tmp_path / name) for name in ("two", "one"))
+    assert [line["losses"].keys() for line in two] == [line["losses"].keys() for line in one]
+    assert len({tuple(sorted(line["losses"])) for line in one}) > 2
+    for ours, theirs in zip(two, one, strict=True):
+        assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-3)
 
 
 def test_batches_that_processes_cannot_share_are_an_error():

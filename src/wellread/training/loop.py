@@ -42,7 +42,7 @@ from wellread.training.checkpoint import (
     trained,
 )
 from wellread.training.learner import Learner, Predicts
-from wellread.training.optimizer import add_gradients, build_optimizer
+from wellread.training.optimizer import add_gradients, build_optimizer, join_names
 from wellread.training.run import Run
 from wellread.training.schedule import Schedule
 from wellread.training.stopping import listening
@@ -207,6 +207,7 @@ class _Training:
         stop = bool(self.asked)
         if crew.num_processes > 1:
             add_gradients(list(self.weights.values()))
+            sums = {name: sums.get(name, 0.0) for name in join_names(sums, crew.device)}
             told = torch.tensor([*sums.values(), pieces, stop], dtype=torch.float64, device=crew.device)
             *values, pieces, stop = reduce(told, "sum").tolist()
             sums = dict(zip(sums, values, strict=True))
@@ -215,7 +216,8 @@ class _Training:
             raise self._broken(f"the gradient is {norm}")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        place.losses = {name: place.losses.get(name, 0.0) + value for name, value in sums.items()}
+        for name, value in sums.items():  # a loss that this step has not keeps what it had
+            place.losses[name] = place.losses.get(name, 0.0) + value
         place.steps += 1
         self.pieces += int(pieces)
         return norm, bool(stop)

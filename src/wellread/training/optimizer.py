@@ -1,11 +1,12 @@
-"""Which weights move, how fast, and by which gradients."""
+"""Which weights move, how fast, and by which gradients; and what processes tell each other of a step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
-from accelerate.utils import reduce  # type: ignore[import-untyped]
+from accelerate.utils import gather, pad_across_processes, reduce  # type: ignore[import-untyped]
 from torch import nn
 
 from wellread.errors import UsageError
@@ -47,3 +48,13 @@ def add_gradients(weights: Sequence[nn.Parameter]) -> None:
     flat = torch.cat([(torch.zeros_like(w) if w.grad is None else w.grad).flatten() for w in shared])
     for weight, part in zip(shared, reduce(flat, "sum").split([w.numel() for w in shared]), strict=True):
         weight.grad = part.view_as(weight).clone()
+
+
+def join_names(names: Iterable[str], device: torch.device) -> list[str]:
+    """The names that any process has, in one order for all of them: what is added up must be alike everywhere.
+
+    A batch in which a knowledge layer has nothing to judge has no loss of it, and it may be that of one process alone.
+    """
+    told = torch.tensor([list(json.dumps(list(names)).encode())], dtype=torch.uint8, device=device)
+    every = gather(pad_across_processes(told, dim=1))
+    return list(dict.fromkeys(name for row in every for name in json.loads(bytes(row.tolist()).rstrip(b"\0"))))

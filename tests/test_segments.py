@@ -6,9 +6,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.mapping import byte_level, word_piece
-from wellread.errors import UsageError
+from wellread.errors import InputError, UsageError
 from wellread.kb import names
+from wellread.mentions.pieces import Cutter
 from wellread.mentions.segments import Segmenter
+from wellread.mentions.stretches import TextCutter
+from wellread.mentions.windows import WindowCutter
+from wellread.tasks.marks import fits
 
 KINDS = {"word-piece": word_piece(), "byte-level": byte_level()}
 TEXTS = st.text(st.sampled_from("the old é e\u0301東京👩\u200d🚀\t\r\n'-. ﬁ½ß"), max_size=20) | st.text(max_size=20)
@@ -127,6 +131,35 @@ def test_a_question_that_leaves_no_room_is_named():
 def test_what_is_no_input_is_told_so(inputs, message):
     with pytest.raises(UsageError, match=message):
         Segmenter(word_piece()).cut_many(inputs)
+
+
+HALF = "ok \ud83d broken"
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda segmenter: segmenter.cut("fine", HALF),
+        lambda segmenter: segmenter.cut_many([("fine",), (HALF,)]),
+        lambda segmenter: segmenter.cut_windows(HALF, "fine", longest=24, stride=4),
+        lambda segmenter: segmenter.cut_windows("fine", HALF, longest=24, stride=4),
+        lambda segmenter: segmenter.pieces_of([HALF]),
+        lambda segmenter: TextCutter(segmenter.tokenizer, width=24, shared=4).cut([HALF]),
+        lambda segmenter: list(WindowCutter(segmenter.tokenizer, width=24, shared=4).cut([HALF])),
+        lambda segmenter: Cutter(segmenter.tokenizer).cut(HALF),
+        lambda segmenter: fits(HALF, segmenter),
+    ],
+)
+def test_half_a_surrogate_pair_is_named_and_no_traceback_of_the_tokenizer(cut):
+    with pytest.raises(
+        InputError, match=r"the text ' ?ok \\ud83d broken' has half a surrogate pair at \d; write it anew"
+    ):
+        cut(Segmenter(word_piece(), longest=16))
+
+
+def test_what_is_no_text_is_told_so():
+    with pytest.raises(UsageError, match="None is no text; give a str"):
+        Segmenter(word_piece()).cut("fine", None)
 
 
 def test_a_length_without_room_for_text_is_refused():

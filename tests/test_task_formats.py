@@ -23,6 +23,7 @@ from wellread.tasks.labelled import (
 )
 from wellread.tasks.relevance import RelevanceColumns, RelevancePair, read_relevance, split_queries
 from wellread.tasks.splits import split_by
+from wellread.tasks.tables import read_json_drafts
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
@@ -248,6 +249,20 @@ def test_broken_own_data_is_refused(content, message, write):
     with pytest.raises(InputError) as caught:
         list(read_labelled(write(content), TASK))
     assert message in str(caught.value)
+
+
+def test_half_a_surrogate_pair_is_a_broken_line(write):
+    path = write('{"text": "ok \\ud83d broken", "label": "good"}\n{"text": "\\ud83d\\ude00", "label": "bad"}\n')
+    skipped = []
+    assert [one.text for one in read_labelled(path, TASK, skipped=skipped)] == ["\U0001f600"]
+    assert [message.partition(", ")[2] for message in skipped] == [
+        "line 1: half a surrogate pair stands alone in a text; write it anew as UTF-8"
+    ]
+    assert find_labels(path, skipped=[]) == ("bad",)
+    (draft, whole) = read_json_drafts(path)
+    assert whole()[1]["label"] == "bad"
+    with pytest.raises(InputError, match="line 1: half a surrogate pair stands alone"):
+        draft()
 
 
 def test_standard_input_needs_its_form(write):

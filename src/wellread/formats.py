@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote
 
 from wellread.errors import InputError, UsageError
 from wellread.files import decode, make_or_tell, read_lines, read_text, told
-from wellread.text import Document, Link
+from wellread.text import Document, Link, refuse_halves
 
 Format = Literal["jsonl", "aida", "nif"]
 Ids = Literal["title", "url", "number", "mid"]
@@ -138,13 +138,9 @@ def _json_document(where: str, line: str) -> Document:
         raise InputError(f'{where}: expected an object with a "text"; is this another format?')
     if data.keys().isdisjoint(("mentions", "links")):
         raise InputError(f'{where}: there are no gold links; expected "mentions" or "links", which may be empty')
+    refuse_halves(data["text"], f"{where}: the text")
     try:
-        data["text"].encode()
         return _mentions_document(data) if "mentions" in data else _own_document(data)
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{where}: the text has half a surrogate pair at {error.start}; write it anew as UTF-8"
-        ) from error
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
 

@@ -102,6 +102,14 @@ def short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
+def refuse_halves(text: str, where: str) -> None:
+    """A text that no UTF-8 can hold: JSON may name half of a surrogate pair, and tokenizers take that for no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where} has half a surrogate pair at {error.start}; write it anew as UTF-8") from error
+
+
 def _check_span(text: str, link: Link) -> None:
     if not all(type(offset) is int for offset in (link.start, link.end)):
         raise InputError(f"the link {link.text!r} has the offsets {link.start!r}:{link.end!r}; expected whole numbers")

@@ -26,7 +26,7 @@ from tokenizers import Encoding, Tokenizer
 
 from wellread.errors import UsageError
 from wellread.kb.names import split
-from wellread.mentions.pieces import owners, trim_blanks
+from wellread.mentions.pieces import encode_many, owners, trim_blanks
 from wellread.mentions.ranges import cut_ranges, range_around, trim
 from wellread.mentions.segments import Mark, Segmented
 from wellread.text import short
@@ -133,7 +133,7 @@ class MarkCutter:
             for text, cuts in zip(texts, some, strict=True)
             for begin, end in _parts(text, cuts)
         ]
-        codes = iter(self.tokenizer.encode_batch(parts, add_special_tokens=False))
+        codes = iter(encode_many(self.tokenizer, parts, special=False))
         for (texts, _), some in zip(inputs, borders, strict=True):
             yield [_join(text, cuts, codes) for text, cuts in zip(texts, some, strict=True)]
 

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
+from wellread.errors import UsageError
 from wellread.kb.names import Offsets, split
+from wellread.text import refuse_halves, short
 
 _IS_BLANK = np.array([chr(code).isspace() for code in range(0x3002)])
 """Whether a character is a blank to Python; there is none above U+3000."""
@@ -60,11 +62,25 @@ class Cutter:
 
     def cut(self, text: str) -> Pieces:
         """One text in pieces, with the special pieces its model expects."""
-        return _pieces(text, self.tokenizer.encode(text))
+        return self.cut_many([text])[0]
 
     def cut_many(self, texts: Sequence[str]) -> list[Pieces]:
         """Many texts at once, on all cores."""
-        return [_pieces(text, code) for text, code in zip(texts, self.tokenizer.encode_batch(list(texts)), strict=True)]
+        return [_pieces(text, code) for text, code in zip(texts, encode_many(self.tokenizer, texts), strict=True)]
+
+
+def encode_many(
+    tokenizer: Tokenizer, inputs: Sequence[str | tuple[str, ...]], *, special: bool = True
+) -> list[Encoding]:
+    """What a tokenizer makes of texts, or pairs of texts; what it takes for no text is an error that says why."""
+    try:
+        return tokenizer.encode_batch(list(inputs), add_special_tokens=special)
+    except TypeError:
+        for text in (text for given in inputs for text in ((given,) if isinstance(given, str) else given)):
+            if not isinstance(text, str):
+                raise UsageError(f"{short(repr(text), 40)} is no text; give a str") from None
+            refuse_halves(text, f"the text {short(text, 40)!r}")
+        raise
 
 
 def _pieces(text: str, code: Encoding) -> Pieces:

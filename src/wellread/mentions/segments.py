@@ -25,7 +25,7 @@ from tokenizers import Encoding, Tokenizer
 
 from wellread.errors import UsageError
 from wellread.kb.names import split
-from wellread.mentions.pieces import owners, trim_blanks
+from wellread.mentions.pieces import encode_many, owners, trim_blanks
 from wellread.text import short
 
 _AT_ONCE = 1024
@@ -116,9 +116,7 @@ class Segmenter:
         """`cut_windows` of many pairs at once; a question that leaves no room for its passage is a `UsageError`."""
         special = self.tokenizer.num_special_tokens_to_add(True)
         questions = list(dict.fromkeys(question for question, _ in pairs))
-        for question, code in zip(
-            questions, self.tokenizer.encode_batch(questions, add_special_tokens=False), strict=True
-        ):
+        for question, code in zip(questions, encode_many(self.tokenizer, questions, special=False), strict=True):
             room = longest - special - len(code)
             if room <= stride:
                 raise UsageError(
@@ -136,14 +134,14 @@ class Segmenter:
     def pieces_of(self, words: Iterable[str]) -> list[list[int]]:
         """The ids of words as they stand in the middle of a text, each alone: ["glipizide"] -> [[1043, 11514, …]]."""
         # The blank before a word is what byte-level tokenizers tell the middle of a text by; to others it is nothing.
-        codes = self.tokenizer.encode_batch([f" {word}" for word in words], add_special_tokens=False)
+        codes = encode_many(self.tokenizer, [f" {word}" for word in words], special=False)
         return [code.ids for code in codes]
 
 
 def _encoded(tokenizer: Tokenizer, inputs: Sequence[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], Encoding]]:
     for begin in range(0, len(inputs), _AT_ONCE):
         some = [_checked(texts) for texts in inputs[begin : begin + _AT_ONCE]]
-        codes = tokenizer.encode_batch([texts if len(texts) == 2 else texts[0] for texts in some])
+        codes = encode_many(tokenizer, [texts if len(texts) == 2 else texts[0] for texts in some])
         yield from zip(some, codes, strict=True)
 
 

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 
 from wellread.errors import UsageError
 from wellread.kb.names import Offsets, split
-from wellread.mentions.pieces import owners, trim_blanks
+from wellread.mentions.pieces import encode_many, owners, trim_blanks
 from wellread.mentions.segments import Segmented
 
 _END = re.compile(r"""[.!?…]["'”’)\]]*(\s+)(?=["'“‘(\[]*[A-Z0-9])|(\n\s*\n)""")
@@ -65,7 +65,7 @@ class TextCutter:
 
     def cut(self, texts: Sequence[str], *, words: bool = True) -> list[list[Stretch]]:
         """The stretches of each text, none where it has no piece; who does not ask for words may save their time."""
-        codes = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        codes = encode_many(self.tokenizer, texts, special=False)
         made = []
         for number, (text, code) in enumerate(zip(texts, codes, strict=True)):
             ids = np.array(code.ids, np.int64)

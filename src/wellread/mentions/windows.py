@@ -20,6 +20,7 @@ from tokenizers import Encoding, Tokenizer
 
 from wellread.errors import UsageError
 from wellread.kb.names import Offsets
+from wellread.mentions.pieces import encode_many
 
 Flags = NDArray[np.bool_]
 
@@ -80,7 +81,7 @@ class WindowCutter:
 
     def cut(self, texts: Sequence[str]) -> Iterator[list[Window]]:
         """The windows of each text; a text without a piece has none."""
-        codes = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        codes = encode_many(self.tokenizer, texts, special=False)
         for number, code in enumerate(codes):
             yield list(self._windows(number, texts[number], code))
 

@@ -27,6 +27,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, gelu
 
 from wellread.errors import UsageError
 from wellread.evaluation.answers import normalise
+from wellread.mentions.pieces import encode_many
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.models.luke import ENTITIES
 from wellread.nn.infusion import InfusedEncoder
@@ -190,7 +191,7 @@ class Cloze:
         start = query.index(PLACEHOLDER)
         query = f"{query[:start]}{self._hole}{query[start + len(PLACEHOLDER) :]}"
         span = start, start + len(self._hole)
-        offsets = np.array(tokenizer.encode(query, add_special_tokens=False).offsets, np.int64).reshape(-1, 2)
+        offsets = np.array(encode_many(tokenizer, [query], special=False)[0].offsets, np.int64).reshape(-1, 2)
         if len(offsets) <= self.longest_question:
             return query, span
         middle = int(np.searchsorted(offsets[:, 1], start, side="right"))

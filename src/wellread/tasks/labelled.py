@@ -118,9 +118,11 @@ def read_labelled(
     return make_each(path, read_records(path, form), make, skipped)
 
 
-def find_labels(path: str | Path, column: str = "label", *, form: Form | None = None) -> tuple[str, ...]:
+def find_labels(
+    path: str | Path, column: str = "label", *, form: Form | None = None, skipped: list[str] | None = None
+) -> tuple[str, ...]:
     """The labels that a file uses, in the order of numbers if they are such, else of letters."""
-    labels = set(make_each(path, read_records(path, form), lambda record, number: _written(record, column)))
+    labels = set(make_each(path, read_records(path, form), lambda record, number: _written(record, column), skipped))
     try:
         return tuple(sorted(labels, key=float))
     except ValueError:

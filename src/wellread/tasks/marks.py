@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from wellread.mentions.pieces import encode_many
 from wellread.mentions.segments import Mark, Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
 from wellread.tasks.task import Batch
@@ -54,7 +55,7 @@ def fits(text: str, segmenter: Segmenter) -> bool:
     """Whether an input of this text loses nothing."""
     if segmenter.longest is None:
         return True
-    return len(segmenter.tokenizer.encode(text).ids) <= segmenter.longest
+    return len(encode_many(segmenter.tokenizer, [text])[0].ids) <= segmenter.longest
 
 
 def halve(text: str, spans: Sequence[tuple[int, int]], segmenter: Segmenter) -> Iterator[tuple[int, int]]:

@@ -29,6 +29,7 @@ from torch.nn.functional import cross_entropy
 
 from wellread.errors import UsageError
 from wellread.knowledge.corpus import Corpus, Unit
+from wellread.mentions.pieces import encode_many
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.nn.infusion import InfusedEncoder
 from wellread.tasks.task import Batch, in_full
@@ -208,7 +209,7 @@ def window_texts(texts: Iterable[str], segmenter: Segmenter) -> Iterator[str]:
             yield text.strip()
             continue
         room = segmenter.longest - segmenter.tokenizer.num_special_tokens_to_add(False)
-        code = segmenter.tokenizer.encode(text, add_special_tokens=False)
+        code = encode_many(segmenter.tokenizer, [text], special=False)[0]
         words = [-1 if word is None else word for word in code.word_ids]
         first = 0
         while first < len(code):

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from wellread.mentions.pieces import encode_many
 from wellread.mentions.segments import Segmented
 from wellread.nn.packing import Packing
 from wellread.tasks.task import in_full
@@ -111,7 +112,7 @@ def best_spans(
 
 def shorten(tokenizer: Tokenizer, questions: Sequence[str], most: int) -> list[str]:
     """Questions of at most so many pieces, so that an overlong one leaves room for its passage."""
-    codes = tokenizer.encode_batch(list(questions), add_special_tokens=False)
+    codes = encode_many(tokenizer, questions, special=False)
     return [
         question if len(code) <= most else question[: code.offsets[most - 1][1]]
         for question, code in zip(questions, codes, strict=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,8 @@ Draft = Callable[[], Record]
 JsonDraft = Callable[[], tuple[str, Any]]
 """A line of JSON still to be read, with where it stands; or to fail by itself."""
 _T = TypeVar("_T")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_HALVES = "half a surrogate pair stands alone in a text; write it anew as UTF-8"
 
 csv.field_size_limit(1 << 30)  # a cell may be an article; the usual limit is 128 KB
 
@@ -130,9 +133,12 @@ def name_cells(header: Sequence[str], row: Sequence[str]) -> Record:
 
 def _any_json(where: str, line: str) -> tuple[str, Any]:
     try:
-        return where, json.loads(line)
+        data = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not JSON: {error}; mend the line, or leave it out") from error
+    if _has_halves(line, data):
+        raise InputError(f"{where}: {_HALVES}")
+    return where, data
 
 
 def _object(line: str) -> Record:
@@ -142,4 +148,16 @@ def _object(line: str) -> Record:
         raise InputError(f"not JSON: {error}; expected one object a line") from error
     if not isinstance(data, dict):
         raise InputError(f"expected an object, got {line[:40]!r}")
+    if _has_halves(line, data):
+        raise InputError(_HALVES)
     return data
+
+
+def _has_halves(line: str, data: Any) -> bool:
+    """Whether a text is none that UTF-8 can hold; a line can but name such by escapes."""
+    if _SURROGATE.search(line):
+        try:
+            json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return True
+    return False

@@ -132,7 +132,8 @@ def _labelled_facts(recipe: TaskRecipe) -> dict[str, Any]:
     options = recipe.labelled
     if options.numbers:
         return {"labels": []}
-    return {"labels": list(options.labels or find_labels(train_file(recipe), options.label))}
+    # Who reads the examples tells of those that are broken.
+    return {"labels": list(options.labels or find_labels(train_file(recipe), options.label, skipped=[]))}
 
 
 def _labelled_task(recipe: TaskRecipe, facts: Facts) -> LabelledTask:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    AutoModel,
     BertConfig,
     BertForPreTraining,
     GPT2Config,
@@ -279,6 +280,21 @@ def test_an_unknown_keyword_is_refused_with_those_that_are_known() -> None:
 def test_what_cannot_be_infused_is_refused_with_what_can(model: object, name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} cannot be infused; give an encoder of one of the families bert, "):
         infuse(model(), [])
+
+
+@pytest.mark.parametrize("settings", [{"is_decoder": True}, {"is_decoder": True, "add_cross_attention": True}])
+def test_a_decoder_is_not_made_to_look_both_ways(settings: dict[str, bool]) -> None:
+    model = build("Bert", **settings)
+    kind = type(model)
+    with pytest.raises(
+        UsageError, match="is_decoder = True, and only encoders can be infused; load it with is_decoder=F"
+    ):
+        infuse(model, [])
+    assert type(model) is kind
+    config = infuse(build("Bert"), []).config
+    config.is_decoder = True
+    with pytest.raises(UsageError, match="is_decoder = True, and only encoders can be infused"):
+        AutoModel.from_config(config)
 
 
 def test_what_is_no_infusion_is_refused() -> None:

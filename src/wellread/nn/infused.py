@@ -78,7 +78,13 @@ def build_infusion(told: dict[str, Any], config: PreTrainedConfig) -> Infusion:
 
 
 def build_infusions(config: PreTrainedConfig) -> nn.ModuleList:
-    """The infusions that a configuration names, as they start."""
+    """The infusions that a configuration names, as they start; a decoder takes none."""
+    for name in ("is_decoder", "add_cross_attention"):
+        if getattr(config, name, False):  # packed attention looks both ways: a causal mask would be lost unsaid
+            raise UsageError(
+                f"the model has {name} = True, and only encoders can be infused; load it with {name}=False if it is to "
+                "read both ways"
+            )
     return nn.ModuleList(build_infusion(told, config) for told in config.infusions)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, PreTrain
 from tests.infused import FAMILIES, HEADS, batch, build, draw_maps, draw_terms, shake
 from wellread.errors import InputError, UsageError
 from wellread.models.kam import KamConfig
+from wellread.models.luke import LukeConfig
 from wellread.nn.encoders import silence
 from wellread.nn.infusion import base_of, infuse
 
@@ -50,6 +53,48 @@ def test_what_was_saved_comes_back(family: str, head: str, tmp_path: Path) -> No
     assert all(torch.equal(weight, saved[name]) for name, weight in again.state_dict().items())
     torch.testing.assert_close(again(**given, **TOLD)[0], model(**given, **TOLD)[0])
     assert not torch.allclose(model(**given, **TOLD)[0], model(**given)[0])
+
+
+@pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pickled_model_is_the_same(family: str, head: str) -> None:
+    model = learned(family, head)
+    again = pickle.loads(pickle.dumps(model))
+    assert type(again) is type(model)
+    assert again.config.to_dict() == pickle.loads(pickle.dumps(model.config)).to_dict() == model.config.to_dict()
+    assert [type(part) for part in again.modules()] == [type(part) for part in model.modules()]
+    given = batch(family=family)
+    assert torch.equal(again(**given, **TOLD)[0], model(**given, **TOLD)[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pickled_model_with_entities_is_the_same_and_learns(family: str) -> None:
+    model = infuse(build(family), [LukeConfig(entities=20, dim=6)])
+    shake(model.infusions)
+    entities = {
+        "text_of": torch.tensor([0, 0, 2]),
+        "ids": torch.tensor([4, 2, 7]),
+        "spans": torch.tensor([[1, 2], [0, 0], [0, 6]]),
+    }
+    found = []
+    for one in (model, pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        states = one(**batch(family=family), entities=entities)
+        states.entity_last_hidden_state.sum().backward()
+        gradient = base_of(one).infusions[0].table.weight.grad
+        found.append((states.last_hidden_state, states.entity_last_hidden_state, gradient))
+    for others in found[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(found[0], others, strict=True))
+
+
+def test_a_model_sent_to_another_process_is_the_same_there(tmp_path: Path) -> None:
+    model = learned("Bert")
+    part = model.encoder.layer[0].attention
+    torch.save((part, model), tmp_path / "sent.pt")
+    asked = (
+        "import sys, torch; part, model = torch.load(sys.argv[1], weights_only=False); print(type(model), type(part))"
+    )
+    done = subprocess.run([sys.executable, "-c", asked, str(tmp_path / "sent.pt")], capture_output=True, text=True)
+    assert done.stdout.strip() == f"{type(model)} {type(part)}", done.stderr
 
 
 @pytest.mark.parametrize("head", HEADS)

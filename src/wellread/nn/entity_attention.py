@@ -124,6 +124,16 @@ class _Asking:
         mixed: Tensor = at.attend_as_asked(parts, *lines, scaling=shape[1] ** -0.5, dropout=dropout)
         return mixed.flatten(-2)[None], None
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """By the class of transformers, which pickle can find; that of `asking_class` is made where it is needed."""
+        plain = next(kind for kind in type(self).__mro__ if not issubclass(kind, _Asking))
+        return _make_asking, (plain,), self.__dict__
+
+
+def _make_asking(kind: type) -> Any:
+    made: Any = asking_class(kind)
+    return made.__new__(made)
+
 
 @cache
 def asking_class(kind: type) -> type:

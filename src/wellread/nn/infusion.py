@@ -141,7 +141,7 @@ def _make_classes() -> tuple[dict[str, type[PreTrainedConfig]], dict[type, type]
     for kind, family in FAMILIES.items():
         plain_config = getattr(transformers, f"{family.name}Config")
         body = {"model_type": f"infused-{kind}", "infusions": (), "pooler": True}
-        body["__annotations__"] = {"infusions": tuple, "pooler": bool}
+        body |= {"__annotations__": {"infusions": tuple, "pooler": bool}, "__module__": __name__}
         config = type(f"Infused{family.name}Config", (plain_config,), body)
         configs[kind] = config
         AutoConfig.register(f"infused-{kind}", config)
@@ -155,3 +155,5 @@ def _make_classes() -> tuple[dict[str, type[PreTrainedConfig]], dict[type, type]
 
 
 _CONFIGS, _CLASSES = _make_classes()
+# Where pickle looks for a class: tools that start processes send models so.
+globals().update({made.__name__: made for made in (*_CONFIGS.values(), *_CLASSES.values())})

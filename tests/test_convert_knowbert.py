@@ -165,9 +165,9 @@ def test_a_tar_file_becomes_what_its_folder_becomes(files, converted, tmp_path):
     assert paths[0] == paths[1]
     written = [path for path in paths[0] if (converted / path).is_file()]
     assert {path.name for path in written if len(path.parts) == 1} == {
-        *("config.json", "model.safetensors", "tokenizer.json")
+        *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
     }
-    assert len(written) == 7
+    assert len(written) == 8
     for path in written:
         assert (converted / path).read_bytes() == (tmp_path / "to" / path).read_bytes()
 

@@ -321,7 +321,7 @@ def test_a_saved_linker_scores_as_it_did(model, tmp_path):
     again.save_pretrained(tmp_path / "twice")
     files = {path.relative_to(tmp_path / "saved") for path in (tmp_path / "saved").rglob("*") if path.is_file()}
     assert all((tmp_path / "twice" / file).read_bytes() == (tmp_path / "saved" / file).read_bytes() for file in files)
-    assert len(files) == (2 if model.config.rank else 5)
+    assert len(files) == (2 if model.config.rank else 6)
 
 
 def test_only_what_learned_is_saved(encoder, tmp_path):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertModel
+from transformers import AutoTokenizer, BertConfig, BertModel, DistilBertConfig, RobertaConfig
 
 from tests import lukes
 from tests.test_marked import xlm as sentence_pieces
@@ -22,6 +22,7 @@ from wellread.nn.encoders import (
     load_tokenizer,
     merge_adapters,
     positions_of,
+    save_tokenizer,
     width_of,
 )
 from wellread.nn.infusion import infuse
@@ -173,6 +174,19 @@ def test_an_encoder_of_one_type_is_told_of_no_other(tmp_path, types, wanted):
     code = load_tokenizer(str(tmp_path)).encode("Los Angeles", "in Los")
     assert set(code.type_ids) == wanted
     assert code.ids == theirs("Los Angeles", "in Los")["input_ids"]
+
+
+def test_a_saved_tokenizer_is_told_of_types_only_where_there_are_some(tmp_path):
+    sizes = {"vocab_size": 50, "max_position_embeddings": 34, "pad_token_id": 1}
+    for config, room, types in [
+        (RobertaConfig(**sizes, type_vocab_size=1), 32, False),
+        (BertConfig(**sizes, type_vocab_size=2), 34, True),
+        (DistilBertConfig(**sizes), 34, False),
+    ]:
+        save_tokenizer(tokenizer(), tmp_path, config)
+        made = AutoTokenizer.from_pretrained(tmp_path)
+        assert (made.model_max_length, "token_type_ids" in made("cork", "dover")) == (room, types)
+        assert made("cork", "dover")["input_ids"] == tokenizer().encode("cork", "dover").ids
 
 
 def test_a_broken_tokenizer_is_refused_by_name(copied):

@@ -13,18 +13,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from tests.tasking import SCHEDULE, pairs, recipes, rte_recipe, write_rte
 from tests.test_training_loop import PROCESSES, assert_same, wait_for_step, weights
 from wellread import config
 from wellread.errors import InputError, UsageError
 from wellread.knowledge.maps import Lender, MapsConfig
+from wellread.nn.encoders import load_tokenizer
 from wellread.pictures import plots
 from wellread.training import kinds_entities, kinds_relations, kinds_senses
 from wellread.training import task as module
 from wellread.training.recipe import Data, EncoderOptions, TaskRecipe
 from wellread.training.run import Run
-from wellread.training.task import build_learner, load_task, schedule_of, train_task
+from wellread.training.task import MODEL, build_learner, load_task, schedule_of, train_task
 from wellread.training.tasks import KINDS, read_parts
 
 
@@ -205,10 +207,24 @@ def test_the_model_of_a_run_is_the_best_and_answers_as_it_did(recipe, tmp_path, 
 def test_a_run_holds_no_pickle_and_a_model_is_all_that_answering_needs(recipe, tmp_path):
     train_task(replace(recipe, infusion="none"), tmp_path / "run")
     files = {path.name for path in (tmp_path / "run" / "model").iterdir()}
-    assert files == {"config.json", "model.safetensors", "head.safetensors", "tokenizer.json", "task.json"}
+    pieces = {"tokenizer.json", "tokenizer_config.json"}
+    assert files == {"config.json", "model.safetensors", "head.safetensors", "task.json"} | pieces
     (tmp_path / "run" / "model").rename(tmp_path / "elsewhere")
     model = load_task(tmp_path / "elsewhere")
     assert set(model.answer([("ada was born near avon", "ada is of avon")])) <= {"entailment", "not_entailment"}
+
+
+def test_transformers_cuts_texts_for_the_model_of_a_run_as_training_did(recipe, tmp_path):
+    train_task(replace(recipe, schedule=replace(SCHEDULE, steps=1)), tmp_path / "run")
+    model = load_task(tmp_path / "run")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "run" / MODEL)
+    for texts in [("cork is near dover",), ("Who was born?", "the mayor of Brno, 1901")]:
+        ours, other = model.segmenter.cut(*texts), theirs(*texts)
+        assert other["input_ids"] == ours.ids.tolist()
+        assert other["token_type_ids"] == ours.types.tolist()
+    known = load_tokenizer(recipe.encoder.name)
+    assert (theirs.pad_token_id, theirs.mask_token_id) == (known.token_to_id("[PAD]"), known.token_to_id("[MASK]"))
+    assert theirs.model_max_length == 256
 
 
 def test_a_finished_run_whose_model_was_not_yet_saved_gets_it(recipe, tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ from wellread.knowledge.needs import Needs, read_told
 from wellread.linker.packaged import SETTINGS, layers_told
 from wellread.models.knowbert import KnowBert, KnowBertConfig, MentionLinker
 from wellread.nn import fourbits
-from wellread.nn.encoders import load_encoder, load_tokenizer, positions_of, silence
+from wellread.nn.encoders import load_encoder, load_tokenizer, positions_of, save_tokenizer, silence
 from wellread.nn.infusion import FAMILIES, InfusedEncoder
 from wellread.nn.ready import ReadyTable
 
@@ -237,7 +237,7 @@ def save_linker(
         if base is None:
             with silence():
                 encoder.save_pretrained(folder)
-            tokenizer.save(str(folder / "tokenizer.json"))
+            save_tokenizer(tokenizer, folder, encoder.config)
         else:
             settings = replace(settings, encoder=base, layer=layer.config)
             weights = {f"linker.{name}": weight for name, weight in layer.linker.state_dict().items()}

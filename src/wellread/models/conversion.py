@@ -38,7 +38,7 @@ from wellread.errors import InputError, UsageError
 from wellread.files import read_text, storage
 from wellread.models.elq import Elq, ElqConfig
 from wellread.nn.checkpoint import ELQ, build_bert, read_weights, sort_weights
-from wellread.nn.encoders import load_tokenizer
+from wellread.nn.encoders import load_tokenizer, save_tokenizer
 
 TITLE_TAG = "[unused2]"
 """The piece between a title and a description."""
@@ -158,7 +158,7 @@ def _write(
     try:
         for name, own in (("encoder", pieces), ("entities", with_tag)):
             berts[name].save_pretrained(folder / name)
-            own.save(str(folder / name / "tokenizer.json"))
+            save_tokenizer(own, folder / name, berts[name].config)
         model = Elq(config, berts["encoder"])
         model.mention_head.load_state_dict(mention_head)
         model.save_pretrained(folder)

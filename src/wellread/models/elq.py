@@ -35,7 +35,7 @@ from wellread.arrivals import LINKER
 from wellread.errors import InputError
 from wellread.files import storage, write_atomically
 from wellread.mentions.windows import Window
-from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, silence, width_of
+from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, save_tokenizer, silence, width_of
 from wellread.nn.packing import Packing, encode
 from wellread.nn.spans import span_mask, span_means, span_scores
 
@@ -205,7 +205,7 @@ class Elq(nn.Module):
                 own = folder.resolve() / "encoder"
                 with silence():
                     self.encoder.save_pretrained(own)
-                load_tokenizer(config.encoder).save(str(own / "tokenizer.json"))
+                save_tokenizer(load_tokenizer(config.encoder), own, self.encoder.config)
                 config = replace(config, encoder=str(own), entity_encoder=config.entity_encoder or config.encoder)
             with write_atomically(folder / WEIGHTS) as file:
                 file.write(save({name: part.detach().contiguous() for name, part in self.learned().items()}))

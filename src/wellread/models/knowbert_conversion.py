@@ -68,7 +68,7 @@ from wellread.nn.checkpoint import (
     rename_weights,
     some,
 )
-from wellread.nn.encoders import load_tokenizer, silence
+from wellread.nn.encoders import load_tokenizer, save_tokenizer, silence
 from wellread.nn.infusion import base_of, infuse
 from wellread.nn.tables import EntityTable
 
@@ -374,4 +374,4 @@ def _write(folder: Path, model: PreTrainedModel, weights: Weights, pieces: Token
         model.config.pooler = True
     with silence():
         model.save_pretrained(folder, state_dict=state)
-    pieces.save(str(folder / "tokenizer.json"))
+    save_tokenizer(pieces, folder, model.config)

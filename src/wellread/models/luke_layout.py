@@ -36,7 +36,7 @@ from wellread.models.conversion import new_folder, refuse_full
 from wellread.models.luke import luke_of
 from wellread.models.luke_heads import HEADS
 from wellread.nn.checkpoint import IDLE, Weights, read_weights, rename_weights, some
-from wellread.nn.encoders import silence
+from wellread.nn.encoders import AS_IT_IS, silence, tokenizer_settings
 from wellread.nn.infusion import base_of, infused_class
 
 Layout = Literal["hf", "wellread"]
@@ -80,9 +80,8 @@ _FIELDS = (
 _AUTHORS = "metadata.json"
 _BESIDE = ("*.json", "*.txt", "*.model", "entity_vocab.*")
 """What goes with the weights: tokenizers and the entity vocabulary."""
-_TOKENIZERS = {"bert": "PreTrainedTokenizerFast", "roberta": "LukeTokenizer", "xlm-roberta": "MLukeTokenizer"}
-"""Which of transformers' tokenizers a tokenizer.json is for; unless told, it makes one of byte pairs of any."""
-_SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+_TOKENIZERS = {"roberta": "LukeTokenizer", "xlm-roberta": "MLukeTokenizer"}
+"""Which of transformers' tokenizers makes LUKE's inputs of a tokenizer.json; it has none for BERT's pieces."""
 
 
 def from_hf(folder: str | Path, head: str | None = None) -> PreTrainedModel:
@@ -396,15 +395,11 @@ def _write_settings(folder: Path, told: Mapping[str, Any]) -> None:
 
 
 def _name_tokenizer(folder: Path, config: PreTrainedConfig) -> None:
-    """Say whose tokenizer.json this is, where nobody has: BERT's pieces need their special ones told."""
-    file = folder / "tokenizer.json"
-    if not file.is_file() or (folder / SETTINGS).exists():
+    """Say whose tokenizer.json this is, where nobody has, or but we: BERT's pieces need their special ones told."""
+    file, settings = folder / "tokenizer.json", folder / SETTINGS
+    own = _TOKENIZERS.get(str(config.model_type).removeprefix("infused-"))
+    named = json.loads(read_text(settings)).get("tokenizer_class") if settings.exists() else None
+    if not file.is_file() or (settings.exists() and (own is None or named != AS_IT_IS)):
         return
-    kind = str(config.model_type).removeprefix("infused-")
-    told: dict[str, Any] = {"tokenizer_class": _TOKENIZERS[kind]}
-    if kind == "bert":
-        known = Tokenizer.from_file(str(file)).get_vocab()
-        told |= {name: piece for name, piece in _SPECIAL.items() if piece in known}
-        told["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-        told["model_max_length"] = int(cast(Any, config).max_position_embeddings)
+    told = tokenizer_settings(Tokenizer.from_file(str(file)), config) if own is None else {"tokenizer_class": own}
     _write_settings(folder, told)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
@@ -27,6 +28,16 @@ from wellread import assets
 from wellread.errors import AssetError, InputError
 from wellread.mentions.pieces import with_one_type
 from wellread.nn.packing import pack
+
+TOKENIZER_SETTINGS, AS_IT_IS = "tokenizer_config.json", "PreTrainedTokenizerFast"
+_SPECIAL = {
+    "pad": ("<pad>", "[PAD]"),
+    "unk": ("<unk>", "[UNK]"),
+    "cls": ("<s>", "[CLS]"),
+    "sep": ("</s>", "[SEP]"),
+    "mask": ("<mask>", "[MASK]"),
+}
+"""Special pieces as RoBERTa and as BERT has them."""
 
 
 def find_encoder(name: str) -> Path:
@@ -118,7 +129,10 @@ def width_of(name: str) -> int:
 
 def positions_of(name: str) -> int:
     """The most pieces that an encoder reads at once; RoBERTa and its kin count from behind their padding id."""
-    config = _config_of(name)
+    return _positions_in(_config_of(name))
+
+
+def _positions_in(config: Any) -> int:
     behind = int(config.pad_token_id) + 1 if "roberta" in config.model_type else 0
     return int(config.max_position_embeddings) - behind
 
@@ -158,6 +172,28 @@ def load_tokenizer(name: str) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, config: PreTrainedConfig) -> None:
+    """Write a tokenizer as `load_tokenizer` and AutoTokenizer read it, beside an encoder of this configuration."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = json.dumps(tokenizer_settings(tokenizer, config), indent=2, ensure_ascii=False)
+    (folder / TOKENIZER_SETTINGS).write_text(settings + "\n", "utf-8")
+
+
+def tokenizer_settings(tokenizer: Tokenizer, config: PreTrainedConfig) -> dict[str, Any]:
+    """What AutoTokenizer must be told beside a tokenizer.json: special pieces, the longest input, if there are types.
+
+    The class is the one that takes the file as it is; those of families make pieces by rules of their own.
+    """
+    told: dict[str, Any] = {"tokenizer_class": AS_IT_IS}
+    for name, pieces in _SPECIAL.items():
+        told |= {f"{name}_token": piece for piece in pieces if tokenizer.token_to_id(piece) is not None}
+    types = ["token_type_ids"] if (getattr(config, "type_vocab_size", None) or 1) > 1 else []
+    return told | {
+        "model_input_names": ["input_ids", *types, "attention_mask"],
+        "model_max_length": _positions_in(config),
+    }
 
 
 def _types_of(folder: Path) -> int | None:

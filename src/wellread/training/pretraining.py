@@ -33,7 +33,7 @@ from wellread.knowledge.corpus import Unit
 from wellread.knowledge.lending import Lends
 from wellread.mentions.segments import Segmenter
 from wellread.models.knowbert import KnowBert, KnowBertConfig
-from wellread.nn.encoders import find_encoder, load_tokenizer, silence
+from wellread.nn.encoders import find_encoder, load_tokenizer, save_tokenizer, silence
 from wellread.nn.infusion import InfusedEncoder
 from wellread.tasks.gold import Judged, Linking
 from wellread.tasks.learner import TaskLearner
@@ -322,7 +322,7 @@ class Pretraining:
             part.mkdir(parents=True)
             with silence():
                 as_masked_lm(self.encoder, cast(WordHead, self.reader.head)).save_pretrained(part)
-            self.tokenizer.save(str(part / "tokenizer.json"))
+            save_tokenizer(self.tokenizer, part, self.encoder.config)
             names = [layer.config.kb for layer in self.layers]
             saved = replace(self.recipe, offers=told_offers(self.task, names))
             told = {"vectors": about_vectors(self.task, names), "recipe": config.to_dict(saved)}

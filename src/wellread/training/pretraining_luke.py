@@ -54,7 +54,7 @@ from wellread.knowledge.vocabulary import EntityVocabulary, Unknown
 from wellread.mentions.marked import MarkCutter
 from wellread.models.entity_table import carry_over, copy_mask, start_table
 from wellread.models.luke import Luke, LukeConfig, luke_in
-from wellread.nn.encoders import find_encoder, load_encoder, load_tokenizer, silence
+from wellread.nn.encoders import find_encoder, load_encoder, load_tokenizer, save_tokenizer, silence
 from wellread.nn.infusion import InfusedEncoder, infuse
 from wellread.tasks.entitymasking import EntityMasking, EntityMaskingLearner
 from wellread.tasks.masking import word_head
@@ -316,7 +316,7 @@ class LukePretraining:
             part.mkdir(parents=True)
             with silence():
                 as_masked_lm(self.reader.encoder, cast(WordHead, self.reader.head)).save_pretrained(part)
-            self.tokenizer.save(str(part / "tokenizer.json"))
+            save_tokenizer(self.tokenizer, part, self.reader.encoder.config)
             self.vocabulary.save(part)
             with write_atomically(part / KNOWLEDGE) as file:
                 told = {"entities": len(self.vocabulary), "recipe": config.to_dict(self.recipe)}

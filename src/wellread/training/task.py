@@ -26,7 +26,7 @@ from wellread.knowledge.lending import Lenders, Lends
 from wellread.knowledge.maps import Lender
 from wellread.mentions.segments import Segmenter
 from wellread.models.luke import Luke, luke_in
-from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, merge_adapters, silence
+from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, merge_adapters, save_tokenizer, silence
 from wellread.nn.flow import Infusion
 from wellread.nn.infusion import InfusedEncoder, infuse
 from wellread.tasks.learner import TaskLearner, ask
@@ -293,7 +293,7 @@ def _save(folder: Path, model: torch.nn.Module, tokenizer: Tokenizer, recipe: Ta
             cast(PreTrainedModel, reader.encoder).save_pretrained(part)
         head = {name: tensor.detach().cpu().contiguous() for name, tensor in reader.head.state_dict().items()}
         save_file(head, part / "head.safetensors")
-        tokenizer.save(str(part / "tokenizer.json"))
+        save_tokenizer(tokenizer, part, reader.encoder.config)
         if "luke" in recipe.infusions:
             vocabulary_of(recipe).save(part)
         names = offered_by(recipe)

@@ -1,15 +1,20 @@
 """`wellread train RECIPE` and `wellread evaluate RUN DATA`: a task from the command line."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tests.tasking import pairs, recipes, rte_recipe, write_rte
 from wellread import config
 from wellread.pictures import plots
-from wellread.training.run import Run
+from wellread.training.run import Run, read_log
 from wellread.training.schedule import Schedule
 
 
@@ -44,6 +49,32 @@ def test_a_task_is_trained_and_evaluated_and_writes_its_predictions(wellread, tm
     unscored = wellread("evaluate", "runs/rte", "test.tsv")
     assert (unscored.code, unscored.err.count("\n")) == (3, 1)  # nothing was answered
     assert "test.tsv has no labels to score against; give --predictions FILE" in unscored.err
+
+
+@pytest.mark.slow
+def test_accelerate_launches_processes_that_end_as_one_does(wellread, tmp_path, encoder):
+    recipe = rte_recipe(tmp_path, encoder)  # lent maps, two batches a step
+    (tmp_path / "kam.toml").write_text(config.to_toml(recipe))
+    assert wellread("train", "kam.toml", "--to", "one").code == 0
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    done = subprocess.run(
+        [*launch, "-m", "wellread", "train", "kam.toml", "--to", "two"],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("learning from") == 1
+    one, two = (read_log(tmp_path / run) for run in ("one", "two"))
+    assert [line["step"] for line in two] == [line["step"] for line in one]
+    for ours, theirs in zip(two, one, strict=True):
+        assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-3)
+    assert Run(tmp_path / "two").scores() == Run(tmp_path / "one").scores()
+    ours, theirs = (load_file(tmp_path / run / "model/model.safetensors") for run in ("two", "one"))
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("task", ["relevance", "squad"])

@@ -10,6 +10,7 @@ import pytest
 from tests.test_correlation import ALL, made_up, table_bytes
 from wellread.errors import InputError, MissingExtraError
 from wellread.knowledge.corpus import Corpus
+from wellread.knowledge.correlation import Correlation
 from wellread.knowledge.counting import correlate
 from wellread.knowledge.engines import SparkEngine
 
@@ -23,12 +24,30 @@ def java_version():
     return int(found[1]) if found else 0
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_spark_and_duckdb_make_the_same_table(tmp_path):
+def skip_without_spark():
     pytest.importorskip("pyspark", reason="Spark is not installed; run: pip install 'wellread[spark]'")
     if java_version() < 17:
         pytest.skip("Spark needs Java 17 or later, and there is none here")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_command_counts_on_spark_as_on_duckdb(wellread, tmp_path, monkeypatch):
+    skip_without_spark()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_text("\n".join(made_up(200)))
+    for name, options in [("duck", []), ("spark", ["--engine", "spark", "--master", "local[1]", "--memory", "1GB"])]:
+        done = wellread("correlate", "corpus.txt", "--to", f"{name}.pmi", "--workers", "1", *options)
+        assert done.code == 0, done.err
+        assert done.out.startswith(f"{name}.pmi: ")
+    spark, duck = (Correlation.load(tmp_path / f"{name}.pmi") for name in ("spark", "duck"))
+    assert table_bytes(spark) == table_bytes(duck)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_spark_and_duckdb_make_the_same_table(tmp_path):
+    skip_without_spark()
     path = tmp_path / "corpus.txt"
     path.write_text("\n".join(made_up(400)))
     one = correlate(Corpus.of_files([path]), tmp_path / "duck.pmi", limits=ALL, workers=1)

@@ -7,7 +7,8 @@ Three layouts are read:
   `[{"question": …, "document": …}, …]`. Texts are strings or lists of words.
 - `quasar`, that of Quasar-T (Dhingra et al. 2017): `{"uid", "question", "answer"}` in a file of questions,
   `{"uid", "contexts": [[score, text], …]}` in a file of contexts, in any order.
-- `searchqa`, that of SearchQA (Dunn et al. 2017): `{"question", "answer", "search_results": [{"snippet"}, …]}`.
+- `searchqa`, that of SearchQA (Dunn et al. 2017): `{"question", "answer", "search_results": [{"snippet"}, …]}`, a file
+  of such lines, or a folder with a file for each question, as it was released.
 
 Test files keep answers secret: then there are none. A line that is broken is an `InputError` that names file and line;
 where a list `skipped` is given, it gets the message and the question is left out.
@@ -30,7 +31,7 @@ from typing import Any, TypeVar
 from wellread.errors import InputError
 from wellread.evaluation.answers import normalise
 from wellread.files import make_or_tell, told
-from wellread.tasks.tables import JsonDraft, read_json_drafts
+from wellread.tasks.tables import JsonDraft, read_json_drafts, read_json_folder
 
 _D = TypeVar("_D")
 _T = TypeVar("_T")
@@ -100,7 +101,8 @@ def read_quasar(
 
 
 def read_searchqa(path: str | Path, *, skipped: list[str] | None = None) -> Iterator[OpenQuestion]:
-    """Questions of SearchQA, one object a line; results without a snippet are left out."""
+    """Questions of SearchQA, one object a line, or a file in a folder; results without a snippet are left out."""
+    is_folder = Path(path).is_dir()
 
     def make(draft: JsonDraft) -> OpenQuestion:
         where, data = draft()
@@ -108,10 +110,10 @@ def read_searchqa(path: str | Path, *, skipped: list[str] | None = None) -> Iter
         if not isinstance(results, list) or not all(isinstance(result, dict) for result in results):
             raise InputError(f'{where}: expected "search_results", a list of objects with a "snippet"')
         snippets = (_text(result, "snippet", where) for result in results if result.get("snippet"))
-        name = str(data.get("id") or where.rpartition(" ")[2])
+        name = str(data.get("id") or (Path(where).name.partition(".")[0] if is_folder else where.rpartition(" ")[2]))
         return OpenQuestion(name, question, _answers(data, where), _not_blank(snippets))
 
-    return _each(read_json_drafts(path), make, skipped)
+    return _each(read_json_folder(path) if is_folder else read_json_drafts(path), make, skipped)
 
 
 def answer_finder(answers: Iterable[str]) -> Callable[[str], list[tuple[int, int]]]:

@@ -88,6 +88,18 @@ def read_json_drafts(path: str | Path) -> Iterator[JsonDraft]:
     return (partial(_any_json, f"{told(path)}, line {number}", line) for number, line in _lines(path))
 
 
+def read_json_folder(folder: str | Path) -> Iterator[JsonDraft]:
+    """Each file of a folder, in the order of letters, as a function that reads it as JSON (or fails by itself)."""
+    files = sorted(file for file in Path(folder).iterdir() if ".json" in file.suffixes)
+    if not files:
+        raise InputError(f"{told(folder)} has no .json files; give the folder that they are in, or a file of lines")
+    return (partial(_file_json, file) for file in files)
+
+
+def _file_json(file: Path) -> tuple[str, Any]:
+    return _any_json(told(file), read_text(file))
+
+
 def _told_form(path: str | Path) -> Form:
     if str(path) == "-":
         raise UsageError("standard input can be read only once; say if it is tsv, csv or jsonl")

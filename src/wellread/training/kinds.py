@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Facts = Mapping[str, Any]
 Texts = tuple[str, ...]
 Answers = Sequence[Sequence[Any]]
+_PACKED = (".xz", ".gz", ".bz2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,5 +72,10 @@ def find_files(root: str, name: str) -> list[str]:
 def find_file(root: str, name: str) -> str:
     """A file, or its compressed twin."""
     path = Path(root) / name
-    twins = (path.with_name(path.name + end) for end in (".xz", ".gz", ".bz2"))
+    twins = (path.with_name(path.name + end) for end in _PACKED)
     return str(path if path.exists() else next((twin for twin in twins if twin.exists()), path))
+
+
+def strip_ending(name: str) -> str:
+    """A file's name without what says how it is compressed: "train.txt.gz" -> "train.txt"."""
+    return name.removesuffix(next((end for end in _PACKED if name.endswith(end)), ""))

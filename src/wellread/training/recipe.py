@@ -164,6 +164,8 @@ class QuestionOptions:
     """SQuAD 2.0: by how much "no answer" must be better than the best span."""
     layout: Literal["openqa", "quasar", "searchqa"] = "openqa"
     """How the files of open questions are laid out (`tasks.openqa`)."""
+    contexts: str | None = None
+    """The folder of their passages, or a file, if they are not beside the questions; in `data.root`."""
     sampled: int = 8
     """Open questions: windows of a question that are read at a step."""
     most_passages: int | None = None
@@ -173,6 +175,10 @@ class QuestionOptions:
         for name in ("longest_answer", "longest_question", "most_passages"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"{name} is {value}; expected 1 or more")
+        if self.contexts is not None and self.layout == "searchqa":
+            raise UsageError(
+                f"contexts is {self.contexts!r}, and searchqa has passages with its questions; leave it out"
+            )
         if self.sampled < 2:
             raise UsageError(f"sampled is {self.sampled}; expected 2 or more: one with an answer, one to tell it from")
 

@@ -56,9 +56,9 @@ MODEL = "model"
 """The folder in a run that `load_task` reads."""
 _PLACES = (
     *(f"maps.{name}" for name in ("correlation", "kb", "linker", "given", "spacy", "stanza")),
-    *("offers", "luke.kb", "luke.given"),
+    *("offers", "luke.kb", "luke.given", "questions.contexts"),
 )
-"""Settings that say where knowledge lies."""
+"""Settings that say where knowledge, or the passages of questions, lie."""
 _PARTS = ("head", "encoder.infusions")
 """Parts that not every model has, as the names of their weights begin."""
 NOTES = "notes"

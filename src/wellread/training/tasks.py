@@ -40,7 +40,7 @@ from wellread.tasks.squad import read_squad, split_squad, squad_version, write_p
 from wellread.tasks.tables import make_each, read_records
 from wellread.tasks.task import Task
 from wellread.training import kinds_entities, kinds_relations, kinds_senses
-from wellread.training.kinds import Answers, Facts, Kind, Texts, find_file, train_file
+from wellread.training.kinds import Answers, Facts, Kind, Texts, find_file, strip_ending, train_file
 
 if TYPE_CHECKING:
     from wellread.training.recipe import TaskRecipe
@@ -230,13 +230,26 @@ def _stride(recipe: TaskRecipe) -> int:
 
 
 def _read_open(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[OpenQuestion]:
-    """The passages of `train.txt` are in `train.json`, those of Quasar-T's `train_questions` in `train_contexts`."""
-    file = Path(path)
     if recipe.questions.layout == "searchqa":
-        return read_searchqa(file, skipped=broken)
-    if recipe.questions.layout == "quasar":
-        return read_quasar(file, file.with_name(file.name.replace("questions", "contexts")), skipped=broken)
-    return read_openqa(file, file.with_name(file.name.replace(".txt", ".json")), skipped=broken)
+        return read_searchqa(path, skipped=broken)
+    read = read_quasar if recipe.questions.layout == "quasar" else read_openqa
+    return read(path, _contexts_of(recipe, Path(path)), skipped=broken)
+
+
+def _contexts_of(recipe: TaskRecipe, file: Path) -> str:
+    """The passages of `train.txt` are in `train.json`, those of Quasar-T's `train_questions` in `train_contexts`."""
+    given, plain = recipe.questions.contexts, Path(strip_ending(file.name))
+    place = None if given is None else Path(find_file(recipe.data.root, given))
+    if place is not None and not place.is_dir():
+        return str(place)
+    name = plain.name.replace("questions", "contexts")
+    name = name if recipe.questions.layout == "quasar" else str(plain.with_suffix(".json"))
+    found = find_file(str(place or file.parent), name)
+    if not Path(found).exists() or Path(found) == file:
+        raise InputError(
+            f"the passages of {file} are not in {found}; say where they are: --set questions.contexts=FOLDER, or a file"
+        )
+    return found
 
 
 def _write_texts(path: str | Path, task: Any, examples: Sequence[Any], answers: Answers) -> None:

@@ -322,6 +322,15 @@ def test_a_text_without_pieces_is_refused() -> None:
         infuse(build(), [])(torch.ones(2, 3).long(), attention_mask=torch.tensor([[1, 1, 0], [0, 0, 0]]))
 
 
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0)])
+def test_a_batch_without_pieces_is_refused(shape: tuple[int, int]) -> None:
+    model = infuse(build(), [])
+    with pytest.raises(UsageError, match="the batch has no piece at all; leave it out"):
+        model(input_ids=torch.zeros(shape, dtype=torch.long))
+    with pytest.raises(UsageError, match="the batch has no piece at all; leave it out"):
+        model.states(torch.zeros(0, dtype=torch.long), Packing.of([0] * shape[0]))
+
+
 def test_a_mask_with_gaps_is_refused() -> None:
     infused = infuse(build(), [])
     with pytest.raises(UsageError, match="hides pieces within a text"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -254,11 +255,15 @@ def test_layers_may_be_named_in_any_order() -> None:
         ({"maps": torch.zeros(5, 7, 7)}, "maps .*texts, maps, rows, columns"),
         ({"term_ids": torch.zeros(4, 1).long()}, "term_ids tells of 4 texts, the batch has 5"),
         (
+            {"term_ids": torch.zeros(5, 2).long(), "term_mask": torch.ones(5, 3).bool()},
+            r"term_mask is \(5, 3\) and term_ids is \(5, 2\); make them alike",
+        ),
+        (
             {"term_ids": torch.zeros(5, POSITIONS).long()},
             "a text with its auxiliary pieces needs 47 positions, more than the encoder has; cut the texts shorter",
         ),
     ],
-    ids=["count", "texts", "dimensions", "terms of texts", "positions"],
+    ids=["count", "texts", "dimensions", "terms of texts", "mask of terms", "positions"],
 )
 def test_what_does_not_fit_is_refused(told: dict[str, Tensor], said: str) -> None:
     with pytest.raises(UsageError, match=said):
@@ -276,6 +281,9 @@ def test_roberta_has_fewer_positions_than_it_counts() -> None:
 def test_wrong_settings_are_refused() -> None:
     with pytest.raises(UsageError, match="alpha is 2; expected a share between 0 and 1"):
         KamConfig(alpha=2)
+    for value in (math.inf, math.nan):
+        with pytest.raises(UsageError, match=f"map_init is {value}; expected a number to start from"):
+            KamConfig(map_init=value)
     with pytest.raises(UsageError, match="layer 3 is not one of the encoder's 3"):
         infuse(build(), [KamConfig(layers=(0, 3))])
     for change in ({"start": "random"}, {"fusion": "mean"}, {"fusion": "none"}):

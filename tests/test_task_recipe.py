@@ -268,6 +268,10 @@ def test_every_kind_of_task_learns_answers_scores_and_writes(tmp_path, encoder, 
         )
         with pytest.raises(UsageError, match=f"item 1 has .*, and {recipe.task} is asked {message}"):
             model.answer([*texts, wrong])
+        with pytest.raises(UsageError, match=r"texts come in a list, this is one text; give \['day 7 was good'\]"):
+            model.answer("day 7 was good")
+        with pytest.raises(InputError, match="has half a surrogate pair at 0; write it anew"):
+            model.answer(["\ud83d x"] if kind == "numbers" else [("\ud83d x", "ada")])
     else:
         with pytest.raises(UsageError, match="asks more than texts can say"):
             model.answer(texts)

@@ -16,6 +16,7 @@ padding has no say. Unlike a plain writing of it: alpha is folded into the kerne
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -52,6 +53,8 @@ class KamConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
             raise UsageError(f"alpha is {self.alpha}; expected a share between 0 and 1")
+        if not math.isfinite(self.map_init):
+            raise UsageError(f"map_init is {self.map_init}; expected a number to start from, such as 0 or 1")
         if len(set(self.maps)) < len(self.maps):
             raise UsageError(f"maps = {list(self.maps)} names a map twice; name each once")
         if self.map_init and (self.start == "random" or self.fusion != "convolution"):
@@ -108,6 +111,8 @@ class Kam(Infusion):
             return None
         mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         _check_texts("term_ids", ids, flow)
+        if mask.shape != ids.shape:
+            raise UsageError(f"term_mask is {tuple(mask.shape)} and term_ids is {tuple(ids.shape)}; make them alike")
         packing = Packing.of(mask.sum(1), ids.device)
         lasts = flow.packing.starts + flow.packing.lengths - 1
         types = None if flow.types is None else flow.types[lasts][packing.text_of]

@@ -264,6 +264,8 @@ class InfusedEncoder(Infused):
         keep_attention: bool = False,
         keep_states: bool = False,
     ) -> tuple[Float[Tensor, "piece dim"], Flow, list[Tensor]]:
+        if not len(packing.text_of):  # of which transformers' layers can make no heads
+            raise UsageError("the batch has no piece at all; leave it out")
         infusions = [cast(Infusion, infusion) for infusion in self.infusions if infusion.on]
         known = self._known(knowledge, len(packing.lengths))
         flow = Flow(packing, infusions, known, types, embed=self._embed, keep_attention=keep_attention)

@@ -31,7 +31,7 @@ from wellread.nn.flow import Infusion
 from wellread.nn.infusion import InfusedEncoder, infuse
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.task import Reader, Task, check_room
-from wellread.text import Document
+from wellread.text import Document, short
 from wellread.training.entities import build_entities, give_masks, keep_entities, luke_config, vocabulary_of
 from wellread.training.kinds import Facts
 from wellread.training.loop import find_crew, seed_all, train
@@ -204,6 +204,8 @@ class TaskModel:
             raise UsageError(
                 f"{name_of(self.recipe)} asks more than texts can say; make its examples, and give them to answers()"
             )
+        if isinstance(texts, str):
+            raise UsageError(f"texts come in a list, this is one text; give [{short(texts, 40)!r}]")
         given = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
         expected = kind.texts(self.task)
         for number, some in enumerate(given):

@@ -90,7 +90,7 @@ def test_products_are_exact_where_16_bits_would_overflow() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_neighbours_have_no_say_to_the_last_bit_with_any_number_of_threads(threads: int) -> None:
-    lengths = torch.randint(2, 33, (40,), generator=torch.Generator().manual_seed(1)).tolist()  # two marks at least
+    lengths = torch.randint(2, 33, (40,), generator=torch.Generator().manual_seed(1)).tolist()  # of one piece: not so
     encoder = quantise(build_bert(hidden_size=96, num_attention_heads=4, intermediate_size=384, num_hidden_layers=4))
     ids = draw_ids(Packing.of(lengths))
     alone = [encode(encoder, text, Packing.of([len(text)])) for text in ids.split(lengths)]

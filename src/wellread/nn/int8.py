@@ -11,7 +11,8 @@
    for all channels, so the few channels that go far beyond the others are left out and computed in floats.
 5. What stays in floats is summed in one order, whatever else is in the batch and however many threads there are: a last
    bit that differs would now and then be rounded to another byte. So texts attend without padding, those of one length
-   that stand together at once, and the few channels are sums of products, not products of matrices.
+   that stand together at once, and the few channels are sums of products, not products of matrices. (A text of a
+   single piece may still differ; with the marks of a tokenizer there is none.)
 
 Unlike `torch.ao.quantization`: no quantised tensors and no dynamic ranges; only oneDNN's product of plain integers.
 """

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,7 +44,7 @@ def test_a_file_of_columns_leads_to_a_model_that_finds_names(encoder, tmp_path):
     scores = train_task(made, tmp_path / "run")
     assert next(iter(scores)) == "f1"
     model = load_task(tmp_path / "run")
-    assert model.facts == {"labels": ["person", "place"]}
+    assert model.facts == {"labels": ["person", "place"], "longest": 1}
     sentences = model.read(tmp_path / "train")
     assert model.has_gold(sentences)
     answers = model.answers(sentences)
@@ -65,6 +66,18 @@ def test_a_file_of_columns_leads_to_a_model_that_finds_names(encoder, tmp_path):
     assert told == words
 
 
+@pytest.mark.parametrize(("words", "wanted"), [(3, 3), (20, 16)])
+def test_spans_are_as_long_as_the_longest_name_to_learn_from_unless_told(words, wanted, encoder, tmp_path):
+    name = "A B-thing\n" + "a I-thing\n" * (words - 1)
+    (tmp_path / "train").write_text("\n".join([*SAID, name]))
+    made = recipe("ner", tmp_path / "train", encoder, schedule=SCHEDULE)
+    for longest, found in ((None, wanted), (5, 5)):
+        learner, facts = build_learner(replace(made, ner=NerOptions(longest=longest)), None)
+        assert facts["longest"] == words
+        assert learner.task.longest == found
+        assert max(int(np.diff(some).max()) for some in learner.batches(0)[0].target["chunks"]) <= found
+
+
 def test_names_in_characters_lead_there_too_and_none_is_lost(encoder, tmp_path, capsys):
     texts = [f"{one} was born near {two}s" for one, two in zip(PEOPLE, PLACES, strict=True)]
     lines = [
@@ -77,7 +90,7 @@ def test_names_in_characters_lead_there_too_and_none_is_lost(encoder, tmp_path, 
     train_task(made, tmp_path / "run")
     assert f"{len(texts)} of {2 * len(texts)} names begin or end within a word" in capsys.readouterr().err
     model = load_task(tmp_path / "run")
-    assert model.facts == {"labels": ["person"]}
+    assert model.facts == {"labels": ["person"], "longest": 1}
     sentences = model.read(tmp_path / "train")
     right = [[[Found(0.0, Chunk(0, 1, "person"), 0, len(one))]] for one in PEOPLE]
     assert model.score(sentences, right) == pytest.approx(
@@ -88,7 +101,7 @@ def test_names_in_characters_lead_there_too_and_none_is_lost(encoder, tmp_path, 
     with pytest.raises(UsageError, match="write to a file named"):
         model.write(tmp_path / "told.conll", sentences, right)
     wide = replace(made, ner=NerOptions(borders="widen"))
-    assert find_kind("ner").facts(wide) == {"labels": ["person", "place"]}
+    assert find_kind("ner").facts(wide) == {"labels": ["person", "place"], "longest": 1}
 
 
 def test_a_file_of_cloze_questions_leads_to_predictions(encoder, tmp_path):
@@ -160,7 +173,9 @@ def test_how_many_pieces_of_a_mention_count_is_for_the_recipe_to_say(start, enco
 def test_a_model_that_learned_with_entities_answers_as_before_it_was_saved(start, encoder, tmp_path):
     (tmp_path / "train").write_text("\n".join(SAID))
     name = encoder if start == "plain" else luke_folder(tmp_path / "luke", encoder)[0]
-    made = recipe("ner", tmp_path / "train", name, schedule=SCHEDULE, infusion="luke", ner=NerOptions(together=8))
+    made = recipe(
+        "ner", tmp_path / "train", name, schedule=SCHEDULE, infusion="luke", ner=NerOptions(longest=16, together=8)
+    )
     scores = train_task(made, tmp_path / "run")
     model = load_task(tmp_path / "run")
     _, dev = read_parts(model.recipe, model.facts)

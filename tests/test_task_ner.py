@@ -34,7 +34,7 @@ SENTENCES = [
 def asked_in(task, one, segmenter=SEGMENTER):
     """The words (start, end) of every span that is asked, over all inputs of a sentence."""
     ((*inputs,),) = task.cut(segmenter, [one], learning=False)
-    return [tuple((some + part.first).tolist()) for part in inputs for some in part.chunks(task.options.longest)]
+    return [tuple((some + part.first).tolist()) for part in inputs for some in part.chunks(task.longest)]
 
 
 def all_spans(words, longest):

@@ -2,17 +2,18 @@
 
 Yamada et al. 2020, section 3.2. Lines are the pieces of all texts, then the entities of all texts, each text by text.
 A position meets the keys of words with one query and those of entities with another; keys, values and the softmax are
-shared. Both ways to compute it are exact, and nothing is copied together, filled up or masked in them:
+shared. Both ways to compute it are exact, and nothing is filled up or masked in them:
 
-- To learn, the scores of a text are one matrix of four blocks, each written where it belongs, and one softmax goes over
-  it. For the backward pass its probabilities are kept.
+- To learn, the entities of a text are laid behind its words, so that few products make it: its scores are one matrix,
+  of words on the left and of entities on the right, and one softmax goes over it. For the backward pass its
+  probabilities are kept.
 - Else PyTorch's fused attention goes over words and over entities, and what both found is weighed by the sums of their
   exponentials. That is faster by a third, but knows no dropout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,8 +26,6 @@ from torch.autograd.function import once_differentiable
 from wellread.nn.attention import drop_weights, through_softmax
 
 Line = Float[Tensor, "position head dim"]
-_BLOCKS = ((0, 0), (0, 1), (1, 0), (1, 1))
-"""Who asks whom: 0 words, 1 entities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +63,19 @@ def entity_attention(
     learned = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in parts)
     if not learned and not drop and key.device.type == "cpu":
         return _merge(asks, key, value, list(words), list(entities), scaling)
+    counts = (list(words), list(entities))
+    both = [part.split_with_sizes((len(asks.words), len(asks.entities))) for part in (key, value)]
     made: Tensor = _Entities.apply(  # type: ignore[no-untyped-call]
-        asks.words,
-        asks.words if asks.words_to_entities is None else asks.words_to_entities,
-        asks.entities,
-        asks.entities if asks.entities_to_entities is None else asks.entities_to_entities,
-        key,
-        value,
-        list(words),
-        list(entities),
+        _lay(asks.words, asks.entities, counts),
+        None
+        if asks.words_to_entities is None or asks.entities_to_entities is None
+        else _lay(asks.words_to_entities, asks.entities_to_entities, counts),
+        *(_lay(*parts, counts) for parts in both),
+        *counts,
         scaling,
         drop,
     )
-    return made
+    return _lay_apart(made, counts)
 
 
 def _merge(
@@ -142,71 +141,70 @@ def asking_class(kind: type) -> type:
 
 
 class _Entities(torch.autograd.Function):
+    """Lines have the words of a text and then its entities, text by text."""
+
     @staticmethod
     def forward(
         ctx: Any,
-        words: Tensor,
-        words_to_entities: Tensor,
-        entities: Tensor,
-        entities_to_entities: Tensor,
+        query: Tensor,
+        second: Tensor | None,
         key: Tensor,
         value: Tensor,
-        word_counts: list[int],
-        entity_counts: list[int],
+        words: list[int],
+        entities: list[int],
         scaling: float,
         drop: float,
     ) -> Tensor:
-        counts = (word_counts, entity_counts)
-        lines = (words, words_to_entities, entities, entities_to_entities)
+        lines = (query, query if second is None else second, key, value)
         mixed, kept, growth = torch.empty_like(value), [], 1.0
-        asks = [_cut(line, counts[who]) for line, (who, _) in zip(lines, _BLOCKS, strict=True)]
-        keys, values, into = (_cut_both(line, counts) for line in (key, value, mixed))
-        for text, places in enumerate(_places(counts)):
-            scores = key.new_empty(key.shape[1], places[1].stop, places[1].stop)
-            for ask, (row, column) in zip(asks, _BLOCKS, strict=True):
-                block = scores[:, places[row], places[column]]
-                _multiply(block, ask[text], keys[column][text].transpose(1, 2), scaling)
+        ctx.counts = [own + more for own, more in zip(words, entities, strict=True)]
+        ctx.words = words if second is not None else ctx.counts  # with one query all are met at once
+        for own, ask, other, keys, values, into in _texts(ctx.words, ctx.counts, *lines, mixed):
+            scores = key.new_empty(len(keys), keys.shape[1], keys.shape[1])
+            for line, of in ((ask, slice(own)), (other, slice(own, None))):
+                _multiply(scores[..., of], line, keys[:, of].transpose(1, 2), scaling)
             weights = scores.softmax(-1)
             dropped, growth = drop_weights(weights, drop)
-            for row, column in _BLOCKS:
-                block = dropped[:, places[row], places[column]]
-                _multiply(into[row][text], block, values[column][text], growth, more=column == 1)
+            _multiply(into, dropped, values, growth)
             kept += [weights, dropped]
-        ctx.save_for_backward(*lines, key, value, *kept)
-        ctx.counts, ctx.scaling, ctx.growth, ctx.dropping = counts, scaling, growth, drop > 0
+        ctx.save_for_backward(*lines, *kept)
+        ctx.scaling, ctx.growth, ctx.dropping, ctx.alone = scaling, growth, drop > 0, second is None
         return mixed
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_mixed: Tensor) -> tuple[Tensor | None, ...]:
-        *lines, key, value = (saved := ctx.saved_tensors)[:6]  # which may be asked for but once (checkpointing)
-        kept, counts = saved[6:], ctx.counts
-        made = [torch.empty_like(part) for part in (*lines, key, value)]
-        asks, d_asks = (
-            [_cut(line, counts[who]) for line, (who, _) in zip(some, _BLOCKS, strict=True)]
-            for some in (lines, made[:4])
-        )
-        parts = (_cut_both(line, counts) for line in (key, value, d_mixed, *made[4:]))
-        keys, values, d_into, d_keys, d_values = parts
-        for text, places in enumerate(_places(counts)):
+        lines, kept = (saved := ctx.saved_tensors)[:4], saved[4:]  # which may be asked for but once (checkpointing)
+        made = [torch.empty_like(line) for line in lines]
+        texts = _texts(ctx.words, ctx.counts, *lines, d_mixed, *made)
+        for text, (own, ask, other, keys, values, d_into, d_ask, d_other, d_keys, d_values) in enumerate(texts):
             weights, dropped = kept[2 * text : 2 * text + 2]
             through = torch.empty_like(weights)
-            for row, column in _BLOCKS:
-                where, d_rows = (slice(None), places[row], places[column]), d_into[row][text]
-                _multiply(through[where], d_rows, values[column][text].transpose(1, 2), ctx.growth)
-                turned = dropped[where].transpose(1, 2)
-                _multiply(d_values[column][text], turned, d_rows, ctx.growth, more=row == 1)
+            _multiply(through, d_into, values.transpose(1, 2), ctx.growth)
+            _multiply(d_values, dropped.transpose(1, 2), d_into, ctx.growth)
             through = through_softmax(through, weights, dropped if ctx.dropping else weights)
-            for ask, d_ask, (row, column) in zip(asks, d_asks, _BLOCKS, strict=True):
-                block = through[:, places[row], places[column]]
-                _multiply(d_ask[text], block, keys[column][text], ctx.scaling)
-                _multiply(d_keys[column][text], block.transpose(1, 2), ask[text], ctx.scaling, more=row == 1)
-        return *made, None, None, None, None
+            for line, d_line, of in ((ask, d_ask, slice(own)), (other, d_other, slice(own, None))):
+                _multiply(d_line, through[..., of], keys[:, of], ctx.scaling)
+                _multiply(d_keys[:, of], through[..., of].transpose(1, 2), line, ctx.scaling)
+        d_query, d_second, d_key, d_value = made
+        return d_query, None if ctx.alone else d_second, d_key, d_value, None, None, None, None
 
 
-def _places(counts: tuple[list[int], list[int]]) -> list[tuple[slice, slice]]:
-    """Where the words and the entities of each text lie among its rows, and among its columns."""
-    return [(slice(0, words), slice(words, words + more)) for words, more in zip(*counts, strict=True)]
+def _texts(words: list[int], counts: list[int], *lines: Line) -> Iterator[tuple[Any, ...]]:
+    """How many words each text has, and its part of every line, head by head."""
+    return zip(words, *(_cut(line, counts) for line in lines), strict=True)
+
+
+def _lay(words: Line, entities: Line, counts: tuple[list[int], list[int]]) -> Line:
+    """Text by text, its entities behind its words."""
+    texts = zip(words.split_with_sizes(counts[0]), entities.split_with_sizes(counts[1]), strict=True)
+    return torch.cat([part for text in texts for part in text])
+
+
+def _lay_apart(line: Line, counts: tuple[list[int], list[int]]) -> Line:
+    """The words of all texts, and behind them all entities."""
+    parts = line.split_with_sizes([count for text in zip(*counts, strict=True) for count in text])
+    return torch.cat((*parts[::2], *parts[1::2]))
 
 
 def _cut(line: Line, counts: list[int]) -> tuple[Tensor, ...]:
@@ -220,7 +218,7 @@ def _cut_both(line: Line, counts: tuple[list[int], list[int]]) -> tuple[tuple[Te
     return parts[: len(counts[0])], parts[len(counts[0]) :]
 
 
-def _multiply(into: Tensor, left: Tensor, right: Tensor, alpha: float, *, more: bool = False) -> None:
-    """`into` (+)= alpha · left · right."""
-    if into.numel() and (right.numel() or not more):
-        into.baddbmm_(left, right, beta=int(more), alpha=alpha)
+def _multiply(into: Tensor, left: Tensor, right: Tensor, alpha: float) -> None:
+    """`into` = alpha · left · right."""
+    if into.numel():
+        into.baddbmm_(left, right, beta=0, alpha=alpha)

@@ -136,6 +136,11 @@ def find_labels(sentences: Iterable[NamedText]) -> tuple[str, ...]:
     return tuple(sorted({chunk.label for one in sentences for chunk in one.chunks or ()}))
 
 
+def longest_name(sentences: Iterable[NamedText]) -> int:
+    """How many words the longest chunk has; 0 where there is none."""
+    return max((chunk.end - chunk.start for one in sentences for chunk in one.chunks or ()), default=0)
+
+
 def in_document(sentences: Sequence[NamedText]) -> Iterator[NamedText]:
     """Sentences of one document, each with the others as its context."""
     texts = tuple(one.text for one in sentences)

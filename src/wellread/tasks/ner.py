@@ -42,6 +42,8 @@ from wellread.tasks.entities import masks_of, with_entities
 from wellread.tasks.namelines import Borders
 from wellread.tasks.task import Batch, in_full
 
+LONGEST = 16
+"""Words of a span at most, as LUKE's authors have it."""
 _AT_ONCE = 1 << 14
 """Spans that are judged together where nothing is learned."""
 _LETTERS = 6
@@ -52,8 +54,8 @@ _LETTERS = 6
 class NerOptions:
     """How names are looked for, for task = "ner"."""
 
-    longest: int = 16
-    """Words of a span at most."""
+    longest: int | None = None
+    """Words of a span at most; without it as many as the longest name to learn from has, 16 at most."""
     together: int = 128
     """Spans of a text in one pass at most, for an encoder that takes entities."""
     context: bool = True
@@ -65,8 +67,8 @@ class NerOptions:
 
     def __post_init__(self) -> None:
         for name in ("longest", "together"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}; expected 1 or more")
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UsageError(f"{name} is {value}; expected 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,7 @@ class NamedEntities:
 
     def __init__(self, labels: Sequence[str], options: NerOptions | None = None) -> None:
         self.options = options or NerOptions()
+        self.longest = self.options.longest or LONGEST
         if not labels or len(set(labels)) < len(labels):
             raise InputError(f"the labels are {', '.join(labels) or 'none'}; expected one or more, each once")
         self.labels = tuple(labels)
@@ -155,7 +158,7 @@ class NamedEntities:
         found = []
         for example, one, (_, offset) in zip(examples, whole, read, strict=True):
             edges = _edges(one, np.array(example.words, np.int64).reshape(-1, 2) + offset)
-            windows = _windows(one, edges, segmenter.longest, self.options.longest) if len(edges) else ()
+            windows = _windows(one, edges, segmenter.longest, self.longest) if len(edges) else ()
             found.append([part for window in windows for part in self._groups(window)])
         return cast(list[list[Segmented]], found)
 
@@ -167,7 +170,7 @@ class NamedEntities:
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
         """With the spans, their pieces, and where one learns the class of each."""
-        chunks = [_named(one).chunks(self.options.longest) for one in batch.inputs]
+        chunks = [_named(one).chunks(self.longest) for one in batch.inputs]
         pieces = [
             np.stack((_named(one).edges[some[:, 0], 0], _named(one).edges[some[:, 1] - 1, 1]), axis=1)
             for one, some in zip(batch.inputs, chunks, strict=True)
@@ -259,7 +262,7 @@ class NamedEntities:
         if self._masks is None:
             yield window
             return
-        count, most = len(window.chunks(self.options.longest)), self.options.together
+        count, most = len(window.chunks(self.longest)), self.options.together
         for begin in range(0, max(count, 1), most):
             yield replace(window, part=(begin, min(begin + most, count)))
 

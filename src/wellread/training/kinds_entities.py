@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,9 @@ from tokenizers import Tokenizer
 
 from wellread import console
 from wellread.tasks.cloze import Cloze
-from wellread.tasks.conll import NamedText, find_labels, split_sentences, write_conll
+from wellread.tasks.conll import NamedText, find_labels, longest_name, split_sentences, write_conll
 from wellread.tasks.namelines import read_named, tell_of_missed, write_names
-from wellread.tasks.ner import NamedEntities
+from wellread.tasks.ner import LONGEST, NamedEntities
 from wellread.tasks.record import ClozeQuestion, read_record, split_record
 from wellread.tasks.squad import write_predictions
 from wellread.tasks.task import Task
@@ -31,11 +32,13 @@ def _named(recipe: TaskRecipe, path: str, broken: list[str]) -> Iterator[NamedTe
 
 
 def _ner_facts(recipe: TaskRecipe) -> dict[str, Any]:
-    return {"labels": list(find_labels(_named(recipe, train_file(recipe), [])))}
+    sentences = list(_named(recipe, train_file(recipe), []))
+    return {"labels": list(find_labels(sentences)), "longest": longest_name(sentences)}
 
 
 def _build_ner(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
-    return NamedEntities(facts["labels"], recipe.ner)
+    longest = recipe.ner.longest or min(facts.get("longest", LONGEST), LONGEST)
+    return NamedEntities(facts["labels"], replace(recipe.ner, longest=longest))
 
 
 def _write_ner(path: str | Path, task: NamedEntities, examples: Sequence[NamedText], answers: Answers) -> None:

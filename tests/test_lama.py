@@ -244,6 +244,12 @@ def test_a_run_is_asked_for_its_own_part_and_for_all_of_a_file(wellread, tmp_pat
     assert json.loads(wellread("evaluate", "run", "LAMA", "--format", "json").out)["facts"] == 2
     write(tmp_path / "own.jsonl", OWN)
     assert json.loads(wellread("evaluate", "run", "own.jsonl", "--format", "json").out)["facts"] == 2
+    for data in ("own.jsonl", "LAMA"):
+        done = wellread("evaluate", "run", data, "--predictions", "ranks.jsonl", "--format", "json")
+        assert (done.code, json.loads(done.out)["examples"]) == (0, 2), done.err
+        assert len((tmp_path / "ranks.jsonl").read_text().splitlines()) == 2
+    with pytest.raises(UsageError, match="own.jsonl is a file, and 'trex' a part of LAMA's data folder"):
+        train_task(config.override(recipe, ["lama.part=trex", "data.train=own.jsonl"]), tmp_path / "other")
 
 
 def test_knowledge_that_was_moved_is_found_where_it_is_said_to_be(wellread, tmp_path, bert, monkeypatch):

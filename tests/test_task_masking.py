@@ -200,3 +200,32 @@ def test_mentions_and_phrases_of_a_hidden_word_bind_no_other_word():
     assert plain[:, first][:, :, first].all()
     for each in (told, plain):
         assert each[:, second][:, :, second].all()
+
+
+@pytest.mark.parametrize("question", [(), ("buy-me",)], ids=["alone", "behind a question"])
+def test_names_and_phrases_whose_hyphen_is_hidden_bind_no_words(question):
+    text = "is new-york near old-city near-me"  # hyphens are of no word
+    spans = np.array([[3, 11], [17, 25]], np.int32)
+    leaves = np.array([[0, 2], [3, 11], [12, 16], [17, 25], [26, 33]], np.int32)
+    heads = np.zeros((len(leaves), 1), np.int32)
+    marks = {text: Marks(mentions=spans, names=("a", "b"), leaves=leaves, heads=heads, chunks=spans)}
+    source = Told(marks | {asked: Marks(leaves=leaves[:1], heads=heads[:1]) for asked in question})
+    lent = Lender([EntityMap(source), PhraseMap(source)], NAMES)
+    one = NAMES.cut(*question, text)
+    begin, hyphens = one.words.index("is"), np.flatnonzero((one.segment_of >= 0) & (one.word_of < 0))
+    first, second = (np.isin(one.word_of, np.array(words) + begin) for words in ([1, 2], [4, 5]))
+    assert len(hyphens) == 3 + len(question)
+    for hyphen in hyphens:
+        told = lent.lend([hide(one, one.ids, np.array([hyphen])), one]).maps[0]
+        kept = hyphen != hyphens[len(question)]
+        assert told[:, first][:, :, first].all() == told[:, first].any() == told[:, :, first].any() == kept
+        assert told[:, second][:, :, second].all() == (hyphen != hyphens[len(question) + 1])
+
+
+def test_a_hidden_sign_in_a_text_without_words_parts_nothing():
+    source = Told({"_": Marks(leaves=np.array([[0, 1]], np.int32), heads=np.zeros((1, 1), np.int32))})
+    one = NAMES.cut("_")
+    masked = hide(one, one.ids, np.array([1]))
+    assert masked.hidden == (1,)
+    assert not one.words
+    assert not Lender([EntityMap(source), PhraseMap(source)], NAMES).lend([masked]).maps.any()

@@ -64,6 +64,20 @@ class Batch:
         return hidden
 
     @cached_property
+    def gaps(self) -> Int64[np.ndarray, "text end"] | None:
+        """Before each word and the end: how many hidden pieces of no word, as the "-" of "rock-and-roll"."""
+        if not any(one.hidden for one in self.cut):
+            return None
+        gaps = np.zeros((len(self.cut), self.width + 1), np.int64)
+        for number, one in enumerate(self.cut):
+            for piece in one.hidden:
+                segment = one.segment_of[piece]
+                first, last = np.searchsorted(one.word_segment, (segment, segment + 1))
+                behind = np.searchsorted(one.word_spans[first:last, 0], one.spans[piece, 0])
+                gaps[number, first + behind :] += 1
+        return gaps
+
+    @cached_property
     def segments(self) -> Segments:
         """All segments of all inputs, one after the other."""
         columns: list[tuple[int, int, int, int, int, int]] = []
@@ -148,6 +162,9 @@ class PhraseMap:
         same = phrase[:, :, None] == phrase[:, None, :]
         same &= (phrase != _NO_PHRASE)[:, :, None]
         broken = (same & batch.hidden[:, None, :]).any(axis=2)  # the parser saw what is hidden
+        if batch.gaps is not None and batch.width:
+            first, last = same.argmax(axis=2), batch.width - 1 - same[:, :, ::-1].argmax(axis=2)
+            broken |= np.take_along_axis(batch.gaps, first, 1) < np.take_along_axis(batch.gaps, last, 1)
         same &= ~(broken[:, :, None] | broken[:, None, :])
         return np.asarray(same, np.float32)
 
@@ -276,7 +293,7 @@ class _Mentions:
 
 
 def _mentions(batch: Batch, source: str) -> _Mentions:
-    """The mentions of which at least a word is left in the batch's inputs, and no word is hidden."""
+    """The mentions of which at least a word is left in the batch's inputs, and no part is hidden."""
     here, found = batch.segments, batch.notes.mentions(source)
     counts = found.offsets[here.row + 1] - found.offsets[here.row]
     number = _ranges(found.offsets[here.row], counts)
@@ -285,6 +302,8 @@ def _mentions(batch: Batch, source: str) -> _Mentions:
     before = np.zeros((len(batch.cut), batch.width + 1), np.int64)
     np.cumsum(batch.hidden, axis=1, out=before[:, 1:])
     kept = (first < last) & (before[text, first] == before[text, last])
+    if batch.gaps is not None:
+        kept &= batch.gaps[text, first] == batch.gaps[text, np.maximum(last - 1, first)]
     text, first, last, number = text[kept], first[kept], last[kept], number[kept]
     slot = np.arange(len(text)) - np.searchsorted(text, text)
     return _Mentions(len(batch.cut), text, slot, first, last, number)

@@ -28,7 +28,7 @@ from wellread.tasks.labelled import (
     read_labelled,
     split_labelled,
 )
-from wellread.tasks.lama import MaskedFact, read_probe, read_vocabulary
+from wellread.tasks.lama import MaskedFact, has_parts, read_probe, read_vocabulary
 from wellread.tasks.masking import Masking, read_texts
 from wellread.tasks.openqa import OpenQuestion, read_openqa, read_quasar, read_searchqa
 from wellread.tasks.openreading import OpenReading
@@ -285,7 +285,9 @@ def _read_facts(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) 
 
     task = _build_probing(recipe, facts, load_tokenizer(recipe.encoder.name))
     strangers: list[str] = []
-    yield from task.usable(read_probe(path, recipe.lama.part, skipped=broken), skipped=strangers)
+    # What it learned from must have the part; other files and folders are taken as they are where they have no parts.
+    part = recipe.lama.part if path == train_file(recipe) or has_parts(path) else None
+    yield from task.usable(read_probe(path, part, skipped=broken), skipped=strangers)
     broken += (f"{path}: {word!r} is not one piece, or not in the vocabulary" for word in strangers)
 
 

@@ -103,7 +103,8 @@ class Infused:
         self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, *args: Any, **kwargs: Any
     ) -> None:
         """As transformers' own; knowledge reaches a layer beside its states, where the reentrant kind sees nothing."""
-        options = {"use_reentrant": False} | (gradient_checkpointing_kwargs or {})  # torch has another default
+        options: dict[str, Any] = {"use_reentrant": False}  # torch has another default
+        options |= gradient_checkpointing_kwargs or {}
         if self.config.infusions and options["use_reentrant"]:
             raise UsageError(
                 "reentrant gradient checkpointing would lose gradients of what is infused; give use_reentrant=False"

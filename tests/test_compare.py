@@ -18,6 +18,7 @@ from wellread.errors import InputError, StorageError, TrainingError, UsageError
 from wellread.evaluation.comparison import Cost, Failure, Table, Unfit, make_table, student
 from wellread.files import only_writer
 from wellread.knowledge.maps import MapsConfig
+from wellread.models.knowbert import KnowBertConfig
 from wellread.pictures import plots
 from wellread.tasks.learner import TaskLearner
 from wellread.training import compare as module
@@ -63,6 +64,19 @@ def test_every_combination_is_an_arm_but_the_plain_encoder_is_one():
     assert (last.infusions, last.maps.maps, last.kam.alpha) == (("kam",), ("entity", "phrase"), 0.2)
     layers = vary(TaskRecipe("RTE", "kam"), ["kam.layers=0+2,1"])
     assert [arm.kam.layers for arm in layers.values()] == [(0, 2), (1,)]
+
+
+def test_settings_of_an_infusion_that_is_not_there_make_no_arm_and_no_name():
+    base = TaskRecipe("RTE", knowbert={"wordnet": KnowBertConfig(layer=1)})
+    infusions = "infusion=none,kam,knowbert,luke"
+    arms = vary(base, [infusions, "luke.kb=vital,wordnet", "kam.alpha=0.1,0.2", "knowbert.wordnet.layer=1,2"])
+    assert list(arms) == [
+        *("none", "kam, alpha 0.1", "kam, alpha 0.2"),
+        *("knowbert, layer 1", "knowbert, layer 2", "luke, vital", "luke, wordnet"),
+    ]
+    assert list(vary(base, ["maps.maps=entity,phrase"])) == ["none"]
+    with pytest.raises(UsageError, match=r"one arm \(none\) cannot be compared"):
+        arms_of(base, ["maps.maps=entity,phrase"], None)
 
 
 def test_lists_are_varied_as_toml_has_them_too():

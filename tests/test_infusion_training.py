@@ -179,12 +179,10 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "maps": maps, "labels": labels}
 
 
-def test_trainer_hands_maps_to_the_model_and_the_loss_falls(tmp_path: Path) -> None:
-    model = infuse(build(head="ForSequenceClassification"), [KamConfig(maps=("mark",), map_init=1.0)])
-    options = TrainingArguments(
-        output_dir=str(tmp_path),
+def arguments(folder: Path, **more: Any) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(folder),
         per_device_train_batch_size=16,
-        max_steps=60,
         learning_rate=0.01,
         lr_scheduler_type="constant",
         remove_unused_columns=False,
@@ -192,9 +190,34 @@ def test_trainer_hands_maps_to_the_model_and_the_loss_falls(tmp_path: Path) -> N
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
-        save_steps=60,
         dataloader_pin_memory=False,
+        **more,
     )
+
+
+@pytest.mark.parametrize("options", [None, {"preserve_rng_state": True}], ids=["usual", "own"])
+def test_trainer_learns_the_same_with_checkpointing(options: dict[str, Any] | None, tmp_path: Path) -> None:
+    plain = make(skip="add", dropout=0.3)
+    asked = copy.deepcopy(plain)
+    seen: list[int] = []
+    asked.bert.encoder.layer[1].attention.register_forward_pre_hook(lambda *_: seen.append(1))
+    given = {"max_steps": 2, "save_strategy": "no"}
+    again = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": options}
+    with silence():
+        for model, more in ((plain, {}), (asked, again)):
+            Trainer(model, arguments(tmp_path, **given, **more), collate_twice, train_dataset=Texts(64)).train()
+    assert len(seen) == 2 * 2
+    torch.testing.assert_close(asked.state_dict(), plain.state_dict(), atol=1e-5, rtol=1e-4)
+
+
+def collate_twice(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+    made = collate(rows)
+    return made | {"maps": made["maps"].repeat(1, 2, 1, 1)}
+
+
+def test_trainer_hands_maps_to_the_model_and_the_loss_falls(tmp_path: Path) -> None:
+    model = infuse(build(head="ForSequenceClassification"), [KamConfig(maps=("mark",), map_init=1.0)])
+    options = arguments(tmp_path, max_steps=60, save_steps=60)
     with silence():
         trainer = Trainer(model, options, collate, train_dataset=Texts(64), eval_dataset=Texts(32))
         trainer.train()

@@ -217,6 +217,9 @@ def test_a_run_that_learned_masked_words_is_scored_on_texts_and_on_facts(wellrea
     monkeypatch.chdir(tmp_path)
     train_task(masking(tmp_path, bert), tmp_path / "run")
     assert "log_chance" in wellread("evaluate", "run", "texts.txt").out
+    refused = wellread("evaluate", "run", "texts.txt", "--predictions", "answers.jsonl")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == "error: masking has no format for answers; leave --predictions out\n"
     done = wellread("evaluate", "run", "LAMA")
     assert done.code == 0, done.err
     assert "asked for 3 facts in" in done.err
@@ -248,7 +251,7 @@ def test_a_run_is_asked_for_its_own_part_and_for_all_of_a_file(wellread, tmp_pat
         done = wellread("evaluate", "run", data, "--predictions", "ranks.jsonl", "--format", "json")
         assert (done.code, json.loads(done.out)["examples"]) == (0, 2), done.err
         assert len((tmp_path / "ranks.jsonl").read_text().splitlines()) == 2
-    with pytest.raises(UsageError, match="own.jsonl is a file, and 'trex' a part of LAMA's data folder"):
+    with pytest.raises(UsageError, match=r"own\.jsonl is a file, and 'trex' a part of LAMA's data folder"):
         train_task(config.override(recipe, ["lama.part=trex", "data.train=own.jsonl"]), tmp_path / "other")
 
 

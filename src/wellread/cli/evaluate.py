@@ -83,6 +83,8 @@ def task(run: str, data: str, predictions: str | None, form: str, changes: tuple
         part = model.recipe.lama.part if has_parts(data) else None
         _probe(lambda: [prober_of(run, model)], data, part, None, form)
         return
+    if predictions is not None:
+        model.writer()  # before anything is answered in vain
     examples = model.read(data)
     secret = sum(not model.has_gold([example]) for example in examples)
     if secret and predictions is None:

@@ -99,13 +99,17 @@ class Infused:
         else:
             super()._init_weights(module)  # type: ignore[misc]
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, *args: Any, **kwargs: Any
+    ) -> None:
         """As transformers' own; knowledge reaches a layer beside its states, where the reentrant kind sees nothing."""
-        if self.config.infusions and (gradient_checkpointing_kwargs or {}).get("use_reentrant"):
+        options: dict[str, Any] = {"use_reentrant": False}  # torch has another default
+        options |= gradient_checkpointing_kwargs or {}
+        if self.config.infusions and options["use_reentrant"]:
             raise UsageError(
                 "reentrant gradient checkpointing would lose gradients of what is infused; give use_reentrant=False"
             )
-        super().gradient_checkpointing_enable(gradient_checkpointing_kwargs)  # type: ignore[misc]
+        super().gradient_checkpointing_enable(options, *args, **kwargs)  # type: ignore[misc]
 
     def set_attn_implementation(self, attn_implementation: str | dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """As transformers' own; but any attention than ours would let texts of a batch see each other."""

@@ -29,13 +29,15 @@ Arm = TypeVar("Arm")
 
 _OF_LINKED_TEXT = ("kb", "given", "start")
 """Settings of [luke] that a task with entities of its own has no use for."""
+_TABLES = {"maps": "kam", "kam": "kam", "knowbert": "knowbert", "luke": "luke"}
+"""Whose settings the tables of a recipe are."""
 
 
 def vary(recipe: TaskRecipe, varied: Sequence[str]) -> Arms:
     """The arms of every combination: ["infusion=none,kam", "maps.maps=entity,entity+phrase"].
 
     A value that is a list is its members joined by "+", or a list as TOML has it: ["entity","phrase"]. What makes no
-    difference makes no arm: with infusion=none, maps are not looked at, so there is one such arm.
+    difference makes no arm: with infusion=none, maps are not looked at, so there is one such arm, "none".
     """
     choices = [_choices(each) for each in varied]
     if len({name for name, _ in choices}) < len(choices):
@@ -49,10 +51,13 @@ def vary(recipe: TaskRecipe, varied: Sequence[str]) -> Arms:
         if (plain := _effective(changed)) in seen:
             continue
         seen.append(plain)
-        counts = [name == "infusion" or bool(changed.infusions) or name.split(".")[0] not in ("maps", "kam")
-                  for name, _ in choices]  # fmt: skip
-        told = [_told(name, value) for (name, _), value in zip(choices, values, strict=True)]
-        arms[", ".join(word for word, said in zip(told, counts, strict=True) if said)] = changed
+        idle = _idle(changed)
+        told = [
+            _told(name, value)
+            for (name, _), value in zip(choices, values, strict=True)
+            if name.split(".")[0] not in idle
+        ]
+        arms[", ".join(told) or changed.infusion] = changed
     return arms
 
 
@@ -125,7 +130,13 @@ def _told(name: str, value: str) -> str:
 
 def _effective(recipe: TaskRecipe) -> TaskRecipe:
     """What of a recipe makes a difference."""
-    return recipe if recipe.infusions else replace(recipe, maps=MapsConfig(), kam=KamConfig(), luke=LukeOptions())
+    usual: dict[str, Any] = {"maps": MapsConfig(), "kam": KamConfig(), "knowbert": {}, "luke": LukeOptions()}
+    return replace(recipe, **{table: usual[table] for table in _idle(recipe)})
+
+
+def _idle(recipe: TaskRecipe) -> list[str]:
+    """The tables that are not looked at: those of infusions that are not there."""
+    return [table for table, infusion in _TABLES.items() if infusion not in recipe.infusions]
 
 
 def _merged(table: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Facts = Mapping[str, Any]
 Texts = tuple[str, ...]
 Answers = Sequence[Sequence[Any]]
+Writes = Callable[[str | Path, Any, Sequence[Any], Answers], None]
+"""A file, the task, its examples and the answers to them."""
 _PACKED = (".xz", ".gz", ".bz2")
 
 
@@ -31,7 +33,7 @@ class Kind:
     split: Callable[[Sequence[Any], int], tuple[list[Any], list[Any]]]
     """(the rest, so many for development), by what examples say."""
     build: Callable[[TaskRecipe, Facts, Tokenizer], Task[Any]]
-    write: Callable[[str | Path, Any, Sequence[Any], Answers], None] | None = None
+    write: Writes | None = None
     """Answers of the task as its official script takes them; None where there is no such thing."""
     facts: Callable[[TaskRecipe], dict[str, Any]] = lambda recipe: {}
     """What the training file says that the recipe does not."""

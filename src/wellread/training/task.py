@@ -33,7 +33,7 @@ from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.task import Reader, Task, check_room
 from wellread.text import Document, short
 from wellread.training.entities import build_entities, give_masks, keep_entities, luke_config, vocabulary_of
-from wellread.training.kinds import Facts
+from wellread.training.kinds import Facts, Writes
 from wellread.training.loop import find_crew, seed_all, train
 from wellread.training.offering import (
     about_vectors,
@@ -235,10 +235,14 @@ class TaskModel:
 
     def write(self, path: str | Path, examples: Sequence[Any], answers: Sequence[Sequence[Any]]) -> None:
         """Answers in the task's official format."""
+        self.writer()(path, self.task, examples, answers)
+
+    def writer(self) -> Writes:
+        """What writes answers; a task that has no format for them is a `UsageError`."""
         write = find_kind(self.recipe.task).write
         if write is None:
             raise UsageError(f"{name_of(self.recipe)} has no format for answers; leave --predictions out")
-        write(path, self.task, examples, answers)
+        return write
 
 
 def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:

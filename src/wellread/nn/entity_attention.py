@@ -66,11 +66,11 @@ def entity_attention(
     counts = (list(words), list(entities))
     both = [part.split_with_sizes((len(asks.words), len(asks.entities))) for part in (key, value)]
     made: Tensor = _Entities.apply(  # type: ignore[no-untyped-call]
-        _lay(asks.words, asks.entities, counts),
+        _lay((asks.words, asks.entities), counts),
         None
         if asks.words_to_entities is None or asks.entities_to_entities is None
-        else _lay(asks.words_to_entities, asks.entities_to_entities, counts),
-        *(_lay(*parts, counts) for parts in both),
+        else _lay((asks.words_to_entities, asks.entities_to_entities), counts),
+        *(_lay(parts, counts) for parts in both),
         *counts,
         scaling,
         drop,
@@ -195,9 +195,9 @@ def _texts(words: list[int], counts: list[int], *lines: Line) -> Iterator[tuple[
     return zip(words, *(_cut(line, counts) for line in lines), strict=True)
 
 
-def _lay(words: Line, entities: Line, counts: tuple[list[int], list[int]]) -> Line:
-    """Text by text, its entities behind its words."""
-    texts = zip(words.split_with_sizes(counts[0]), entities.split_with_sizes(counts[1]), strict=True)
+def _lay(both: Sequence[Line], counts: tuple[list[int], list[int]]) -> Line:
+    """Words and entities text by text, its entities behind its words."""
+    texts = zip(*(line.split_with_sizes(some) for line, some in zip(both, counts, strict=True)), strict=True)
     return torch.cat([part for text in texts for part in text])
 
 

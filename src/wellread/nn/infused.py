@@ -8,9 +8,11 @@ padding goes through it, whether it is asked for packed texts (`read`, `states`)
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
@@ -92,6 +94,21 @@ class Infused:
     """What all infused models have in common: how their weights start, and are learned."""
 
     config: Any
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' own; of a LUKE of others it would find no weight by its name, and make all of them up."""
+        name = pretrained_model_name_or_path
+        try:
+            kind = json.loads((Path(name) / "config.json").read_bytes())["model_type"]
+        except (OSError, ValueError, KeyError, TypeError):
+            kind = None  # transformers says what is wrong, if anything
+        if kind == "luke":
+            raise UsageError(
+                f"{name} is a LUKE of Hugging Face's layout; load it with wellread.models.luke_layout.load, or convert "
+                f"it first: wellread convert luke {name} --to NEW"
+            )
+        return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, Infusion):
@@ -269,7 +286,14 @@ class InfusedEncoder(Infused):
         infusions = [cast(Infusion, infusion) for infusion in self.infusions if infusion.on]
         known = self._known(knowledge, len(packing.lengths))
         flow = Flow(packing, infusions, known, types, embed=self._embed, keep_attention=keep_attention)
-        positions = packing.places + first_position(cast(nn.Module, self)) if positions is None else positions
+        if positions is None:
+            first = first_position(cast(nn.Module, self))
+            if packing.width > (room := int(self.config.max_position_embeddings) - first):
+                raise UsageError(
+                    f"a text has {packing.width} pieces, and the encoder reads {room} at once; cut it into windows "
+                    f"(longest={room})"
+                )
+            positions = packing.places + first
         states = self._embed_at(ids, positions, types, embeds)
         flow.guests = guests = _invite(flow)
         count, staying = len(states), guests is not None and guests.stay is not None

@@ -6,7 +6,7 @@ shared. Both ways to compute it are exact, and nothing is filled up or masked in
 
 - To learn, the entities of a text are laid behind its words, so that few products make it: its scores are one matrix,
   of words on the left and of entities on the right, and one softmax goes over it. For the backward pass its
-  probabilities are kept.
+  probabilities are kept, and a byte for each that says whether it was dropped.
 - Else PyTorch's fused attention goes over words and over entities, and what both found is weighed by the sums of their
   exponentials. That is faster by a third, but knows no dropout.
 """
@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from wellread.nn.attention import drop_weights, through_softmax
+from wellread.nn.attention import draw_kept, through_softmax
 
 Line = Float[Tensor, "position head dim"]
 
@@ -164,11 +164,11 @@ class _Entities(torch.autograd.Function):
             for line, of in ((ask, slice(own)), (other, slice(own, None))):
                 _multiply(scores[..., of], line, keys[:, of].transpose(1, 2), scaling)
             weights = scores.softmax(-1)
-            dropped, growth = drop_weights(weights, drop)
-            _multiply(into, dropped, values, growth)
-            kept += [weights, dropped]
+            there, growth = draw_kept(weights, drop)
+            _multiply(into, _drop(weights, there), values, growth)
+            kept += [weights, there]
         ctx.save_for_backward(*lines, *kept)
-        ctx.scaling, ctx.growth, ctx.dropping, ctx.alone = scaling, growth, drop > 0, second is None
+        ctx.scaling, ctx.growth, ctx.alone = scaling, growth, second is None
         return mixed
 
     @staticmethod
@@ -178,16 +178,20 @@ class _Entities(torch.autograd.Function):
         made = [torch.empty_like(line) for line in lines]
         texts = _texts(ctx.words, ctx.counts, *lines, d_mixed, *made)
         for text, (own, ask, other, keys, values, d_into, d_ask, d_other, d_keys, d_values) in enumerate(texts):
-            weights, dropped = kept[2 * text : 2 * text + 2]
-            through = torch.empty_like(weights)
+            weights, there = kept[2 * text : 2 * text + 2]
+            through, dropped = torch.empty_like(weights), _drop(weights, there)
             _multiply(through, d_into, values.transpose(1, 2), ctx.growth)
             _multiply(d_values, dropped.transpose(1, 2), d_into, ctx.growth)
-            through = through_softmax(through, weights, dropped if ctx.dropping else weights)
+            through = through_softmax(through, weights, dropped)
             for line, d_line, of in ((ask, d_ask, slice(own)), (other, d_other, slice(own, None))):
                 _multiply(d_line, through[..., of], keys[:, of], ctx.scaling)
                 _multiply(d_keys[:, of], through[..., of].transpose(1, 2), line, ctx.scaling)
         d_query, d_second, d_key, d_value = made
         return d_query, None if ctx.alone else d_second, d_key, d_value, None, None, None, None
+
+
+def _drop(weights: Tensor, there: Tensor | None) -> Tensor:
+    return weights if there is None else weights * there
 
 
 def _texts(words: list[int], counts: list[int], *lines: Line) -> Iterator[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -90,25 +90,31 @@ def build_infusions(config: PreTrainedConfig) -> nn.ModuleList:
     return nn.ModuleList(build_infusion(told, config) for told in config.infusions)
 
 
+def _refuse_their_luke(name: Any) -> None:
+    """Of a LUKE of others a class of ours would find no weight by its name, and make all of them up."""
+    try:
+        kind = json.loads((Path(name) / "config.json").read_bytes())["model_type"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # transformers says what is wrong, if anything
+    if kind == "luke":
+        raise UsageError(
+            f"{name} is a LUKE of Hugging Face's layout; load it with wellread.models.luke_layout.load, or convert it "
+            f"first: wellread convert luke {name} --to NEW"
+        )
+
+
 class Infused:
     """What all infused models have in common: how their weights start, and are learned."""
 
     config: Any
 
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As transformers' own; of a LUKE of others it would find no weight by its name, and make all of them up."""
-        name = pretrained_model_name_or_path
-        try:
-            kind = json.loads((Path(name) / "config.json").read_bytes())["model_type"]
-        except (OSError, ValueError, KeyError, TypeError):
-            kind = None  # transformers says what is wrong, if anything
-        if kind == "luke":
-            raise UsageError(
-                f"{name} is a LUKE of Hugging Face's layout; load it with wellread.models.luke_layout.load, or convert "
-                f"it first: wellread convert luke {name} --to NEW"
-            )
-        return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
+    if not TYPE_CHECKING:  # for whom it is transformers' own
+
+        @classmethod
+        def from_pretrained(cls, pretrained_model_name_or_path: Any = None, *args: Any, **kwargs: Any) -> Any:
+            """As transformers' own."""
+            _refuse_their_luke(pretrained_model_name_or_path)
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, Infusion):

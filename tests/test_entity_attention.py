@@ -107,3 +107,13 @@ def test_half_precision_is_close() -> None:
     )
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.double(), exact, atol=0.05, rtol=0.05)
+
+
+def test_of_what_is_dropped_a_byte_is_kept() -> None:
+    *asks, key, value = draw(dtype=torch.float32)
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part) or part, lambda part: part):
+        entity_attention(Queries(*asks), key, value, WORDS, ENTITIES, scaling=0.3, drop=0.3)
+    scores = sum(2 * (words + entities) ** 2 for words, entities in zip(WORDS, ENTITIES, strict=True))
+    lines = 4 * value.numel()
+    assert sum(part.nbytes for part in kept) <= 4 * (lines + scores) + scores

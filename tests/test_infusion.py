@@ -162,6 +162,18 @@ def test_embeddings_may_be_given_instead_of_pieces(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_a_text_longer_than_the_encoder_reads_is_refused(family: str) -> None:
+    _, infused = pair(family)
+    room = infused.config.max_position_embeddings - (2 if "Roberta" in family else 0)
+    ids = torch.full((2, room + 1), 5)
+    mask = torch.ones_like(ids)
+    mask[:, -1] = 0
+    assert infused(ids, attention_mask=mask).last_hidden_state.shape[1] == room + 1
+    with pytest.raises(UsageError, match=f"{room + 1} pieces, and the encoder reads {room} at once; cut it into windo"):
+        infused(ids)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_positions_may_be_given(family: str) -> None:
     plain, infused = pair(family)
     given = batch(EVEN, family=family)

@@ -25,7 +25,7 @@ from wellread.models.luke import LukeConfig, luke_of
 from wellread.models.luke_heads import HEADS
 from wellread.models.luke_layout import convert_luke, from_hf, load, to_hf
 from wellread.nn.encoders import load_encoder, silence
-from wellread.nn.infusion import infuse
+from wellread.nn.infusion import infuse, infused_class
 from wellread.tasks.entities import masks_of
 
 EVERY = (3, 2, 2, 2)
@@ -87,9 +87,18 @@ def test_heads_of_entities_are_loaded_from_either_layout_by_their_class(head: st
     made = HEADS[head]["roberta"]
     ours = made.from_pretrained(lukes.save(theirs, tmp_path / "theirs")).eval()
     compare(ours, theirs, head)
-    compare(made.from_pretrained(str(lukes.save(ours, tmp_path / "ours"))).eval(), theirs, head)
+    saved = str(lukes.save(ours, tmp_path / "ours"))
+    for again in (made.from_pretrained(saved), made.from_pretrained(pretrained_model_name_or_path=saved)):
+        compare(again.eval(), theirs, head)
     with pytest.raises(UsageError, match="leave other arguments out, or convert it first"):
         made.from_pretrained(tmp_path / "theirs", num_labels=9)
+
+
+@pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
+def test_a_class_that_would_find_none_of_its_weights_says_who_loads_it(head: str, tmp_path: Path) -> None:
+    lukes.save(lukes.build(head), tmp_path)
+    with pytest.raises(UsageError, match=r"load it with wellread\.models\.luke_layout\.load, or convert it first"):
+        infused_class("roberta", head).from_pretrained(tmp_path)
 
 
 def test_a_head_that_a_folder_has_not_is_not_made_up(tmp_path: Path) -> None:

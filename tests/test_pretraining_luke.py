@@ -17,6 +17,7 @@ from wellread.pictures import plots
 from wellread.training.loop import train
 from wellread.training.pretraining_luke import (
     EntityOptions,
+    HiddenOptions,
     LinkedText,
     LukePretraining,
     LukePretrainingRecipe,
@@ -190,14 +191,31 @@ def test_a_recipe_is_written_and_read_as_it_was(recipe, tmp_path):
     ("changes", "message"),
     [
         ({"text": LinkedText(())}, r"nothing to learn from; give \[text\]"),
-        ({"text": LinkedText(("x",), develop=0)}, "develop is 0"),
         ({"batch": 0}, "batch is 0"),
+        ({"dim": 0}, "dim is 0"),
         ({"encoder": EncoderOptions(rank=4)}, "learns all weights"),
     ],
 )
 def test_a_recipe_that_makes_no_sense_is_refused(recipe, changes, message):
     with pytest.raises(UsageError, match=message):
         replace(recipe, **changes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (lambda: LinkedText(("x",), develop=0), "develop is 0; expected 1 or more"),
+        (lambda: LinkedText(("x",), most=-5), "most is -5"),
+        (lambda: LinkedText(("x",), most_entities=0), "most_entities is 0"),
+        (lambda: EntityOptions(most=-1), "most is -1"),
+        (lambda: EntityOptions(least=0), "least is 0"),
+        (lambda: HiddenOptions(entities=0), r"masking\.entities is 0; expected a share"),
+        (lambda: HiddenOptions(words=15), r"masking\.words is 15"),
+    ],
+)
+def test_counts_and_shares_that_make_no_sense_are_refused_before_any_text_is_read(options, message):
+    with pytest.raises(UsageError, match=message):
+        options()
 
 
 def test_files_that_are_not_there_are_told(recipe, tmp_path):

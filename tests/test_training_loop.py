@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,9 @@ from wellread import config, console
 from wellread.errors import InputError, StorageError, TrainingError, UsageError
 from wellread.evaluation.calibration import Predictions
 from wellread.pictures import plots
+from wellread.training import loop
 from wellread.training.checkpoint import load_weights
-from wellread.training.loop import seed_all, train
+from wellread.training.loop import find_crew, seed_all, train
 from wellread.training.run import Run, read_log
 from wellread.training.schedule import Schedule
 from wellread.training.stopping import stop_if_asked
@@ -590,3 +592,10 @@ def test_pieces_are_counted_where_batches_have_them(tmp_path):
     learner.loss = lambda batch: {"loss": learner.model(learner.points[list(batch)]).mean()}
     train(learner, SCHEDULE, tmp_path)
     assert all(line["pieces_per_second"] > 0 for line in read_log(tmp_path))
+
+
+def test_processes_wait_for_one_that_reads_a_large_text(monkeypatch):
+    told = {}
+    monkeypatch.setattr(loop, "PartialState", lambda **options: told.update(options))
+    find_crew()
+    assert told["timeout"] > timedelta(hours=12)

@@ -47,10 +47,11 @@ class _OfEither:
     """Loaded from a folder of ours, or from one of Hugging Face's LUKE as it is."""
 
     @classmethod
-    def from_pretrained(cls, name: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As transformers' own."""
         from wellread.models.luke_layout import is_hf, read_hf
 
+        name = pretrained_model_name_or_path
         if name is None or not is_hf(name):
             return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
         if args or kwargs.keys() - {"local_files_only"}:
@@ -114,7 +115,7 @@ def _score(
     return scores, cross_entropy(scores, labels[asked]) if len(scores) else scores.sum()
 
 
-class _Entities(_OfEither):
+class _Entities:
     """What a linear layer makes of the states of entities; mixed into an encoder of one family."""
 
     reads: ClassVar[Literal["entity", "pair", "span"]]
@@ -200,7 +201,7 @@ def _make_heads() -> dict[str, dict[str, type[PreTrainedModel]]]:
         start = getattr(transformers, f"{family.name}PreTrainedModel")
         for name, reads in _READS.items():
             body = about | {"reads": reads, "config_class": masked.config_class}
-            heads[name][kind] = type(f"Luke{family.name}{name}", (InfusedHead, _Entities, start), body)
+            heads[name][kind] = type(f"Luke{family.name}{name}", (_OfEither, InfusedHead, _Entities, start), body)
     return heads
 
 

@@ -303,7 +303,10 @@ def _build(made: type[PreTrainedModel], config: PreTrainedConfig, weights: Weigh
         with silence():
             loaded: Any = made.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True)
     except RuntimeError as error:  # sizes that differ
-        raise InputError(f"{folder} has weights of another size than it says; {refusal}") from error
+        raise InputError(
+            f"{folder} has weights of another size than it says, or than a {made.__name__} takes; {refusal}, and load "
+            "it under the head that it was saved with"
+        ) from error
     model, report = loaded
     if missing := sorted(name for name in report["missing_keys"] if "pooler" not in name):
         raise InputError(

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, dropout, pad
@@ -81,18 +81,24 @@ def _softmax(scores: Scores, column_mask: Bool[Tensor, "text column"] | None) ->
 
 
 def drop_weights(weights: Tensor, share: float) -> tuple[Tensor, float]:
-    """Weights of which a share is zero, and by how much the others are to grow.
+    """Weights of which a share is zero, and by how much the others are to grow."""
+    kept, growth = draw_kept(weights, share)
+    return weights if kept is None else weights * kept, growth
+
+
+def draw_kept(weights: Tensor, share: float) -> tuple[UInt8[Tensor, "..."] | None, float]:
+    """1 where a weight stays and 0 where it is dropped (None: all stay), and by how much they are to grow.
 
     Chances of 16 bits are drawn four at a time, which takes a quarter of the time of `dropout`; the share is met to
-    1 in 100,000.
+    1 in 100,000. Bytes are a quarter of what the dropped weights would be to keep, and bool would be slow to multiply.
     """
     if not share:
-        return weights, 1.0
+        return None, 1.0
     steps = 1 << 16
     drops = round(share * steps)
     drawn = torch.empty((weights.numel() + 3) // 4, dtype=torch.int64, device=weights.device).random_(-(1 << 63), None)
     kept = drawn.view(torch.int16)[: weights.numel()].view(weights.shape) >= drops - steps // 2
-    return weights * kept.view(torch.uint8), 1 / (1 - share) if share < 1 else 0.0  # bool would take thrice the time
+    return kept.view(torch.uint8), 1 / (1 - share) if share < 1 else 0.0
 
 
 def through_softmax(d_dropped: Scores, weights: Scores, dropped: Scores) -> Scores:

@@ -6,7 +6,7 @@ shared. Both ways to compute it are exact, and nothing is filled up or masked in
 
 - To learn, the entities of a text are laid behind its words, so that few products make it: its scores are one matrix,
   of words on the left and of entities on the right, and one softmax goes over it. For the backward pass its
-  probabilities are kept.
+  probabilities are kept, and a byte for each that says whether it was dropped.
 - Else PyTorch's fused attention goes over words and over entities, and what both found is weighed by the sums of their
   exponentials. That is faster by a third, but knows no dropout.
 """
@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from wellread.nn.attention import drop_weights, through_softmax
+from wellread.nn.attention import draw_kept, through_softmax
 
 Line = Float[Tensor, "position head dim"]
 
@@ -66,11 +66,11 @@ def entity_attention(
     counts = (list(words), list(entities))
     both = [part.split_with_sizes((len(asks.words), len(asks.entities))) for part in (key, value)]
     made: Tensor = _Entities.apply(  # type: ignore[no-untyped-call]
-        _lay(asks.words, asks.entities, counts),
+        _lay((asks.words, asks.entities), counts),
         None
         if asks.words_to_entities is None or asks.entities_to_entities is None
-        else _lay(asks.words_to_entities, asks.entities_to_entities, counts),
-        *(_lay(*parts, counts) for parts in both),
+        else _lay((asks.words_to_entities, asks.entities_to_entities), counts),
+        *(_lay(parts, counts) for parts in both),
         *counts,
         scaling,
         drop,
@@ -164,11 +164,11 @@ class _Entities(torch.autograd.Function):
             for line, of in ((ask, slice(own)), (other, slice(own, None))):
                 _multiply(scores[..., of], line, keys[:, of].transpose(1, 2), scaling)
             weights = scores.softmax(-1)
-            dropped, growth = drop_weights(weights, drop)
-            _multiply(into, dropped, values, growth)
-            kept += [weights, dropped]
+            there, growth = draw_kept(weights, drop)
+            _multiply(into, _drop(weights, there), values, growth)
+            kept += [weights, there]
         ctx.save_for_backward(*lines, *kept)
-        ctx.scaling, ctx.growth, ctx.dropping, ctx.alone = scaling, growth, drop > 0, second is None
+        ctx.scaling, ctx.growth, ctx.alone = scaling, growth, second is None
         return mixed
 
     @staticmethod
@@ -178,11 +178,11 @@ class _Entities(torch.autograd.Function):
         made = [torch.empty_like(line) for line in lines]
         texts = _texts(ctx.words, ctx.counts, *lines, d_mixed, *made)
         for text, (own, ask, other, keys, values, d_into, d_ask, d_other, d_keys, d_values) in enumerate(texts):
-            weights, dropped = kept[2 * text : 2 * text + 2]
-            through = torch.empty_like(weights)
+            weights, there = kept[2 * text : 2 * text + 2]
+            through, dropped = torch.empty_like(weights), _drop(weights, there)
             _multiply(through, d_into, values.transpose(1, 2), ctx.growth)
             _multiply(d_values, dropped.transpose(1, 2), d_into, ctx.growth)
-            through = through_softmax(through, weights, dropped if ctx.dropping else weights)
+            through = through_softmax(through, weights, dropped)
             for line, d_line, of in ((ask, d_ask, slice(own)), (other, d_other, slice(own, None))):
                 _multiply(d_line, through[..., of], keys[:, of], ctx.scaling)
                 _multiply(d_keys[:, of], through[..., of].transpose(1, 2), line, ctx.scaling)
@@ -190,14 +190,18 @@ class _Entities(torch.autograd.Function):
         return d_query, None if ctx.alone else d_second, d_key, d_value, None, None, None, None
 
 
+def _drop(weights: Tensor, there: Tensor | None) -> Tensor:
+    return weights if there is None else weights * there
+
+
 def _texts(words: list[int], counts: list[int], *lines: Line) -> Iterator[tuple[Any, ...]]:
     """How many words each text has, and its part of every line, head by head."""
     return zip(words, *(_cut(line, counts) for line in lines), strict=True)
 
 
-def _lay(words: Line, entities: Line, counts: tuple[list[int], list[int]]) -> Line:
-    """Text by text, its entities behind its words."""
-    texts = zip(words.split_with_sizes(counts[0]), entities.split_with_sizes(counts[1]), strict=True)
+def _lay(both: Sequence[Line], counts: tuple[list[int], list[int]]) -> Line:
+    """Words and entities text by text, its entities behind its words."""
+    texts = zip(*(line.split_with_sizes(some) for line, some in zip(both, counts, strict=True)), strict=True)
     return torch.cat([part for text in texts for part in text])
 
 

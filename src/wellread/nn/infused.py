@@ -8,10 +8,12 @@ padding goes through it, whether it is asked for packed texts (`read`, `states`)
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -88,10 +90,31 @@ def build_infusions(config: PreTrainedConfig) -> nn.ModuleList:
     return nn.ModuleList(build_infusion(told, config) for told in config.infusions)
 
 
+def _refuse_their_luke(name: Any) -> None:
+    """Of a LUKE of others a class of ours would find no weight by its name, and make all of them up."""
+    try:
+        kind = json.loads((Path(name) / "config.json").read_bytes())["model_type"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # transformers says what is wrong, if anything
+    if kind == "luke":
+        raise UsageError(
+            f"{name} is a LUKE of Hugging Face's layout; load it with wellread.models.luke_layout.load, or convert it "
+            f"first: wellread convert luke {name} --to NEW"
+        )
+
+
 class Infused:
     """What all infused models have in common: how their weights start, and are learned."""
 
     config: Any
+
+    if not TYPE_CHECKING:  # for whom it is transformers' own
+
+        @classmethod
+        def from_pretrained(cls, pretrained_model_name_or_path: Any = None, *args: Any, **kwargs: Any) -> Any:
+            """As transformers' own."""
+            _refuse_their_luke(pretrained_model_name_or_path)
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, Infusion):
@@ -273,7 +296,14 @@ class InfusedEncoder(Infused):
         infusions = [cast(Infusion, infusion) for infusion in self.infusions if infusion.on]
         known = self._known(knowledge, len(packing.lengths))
         flow = Flow(packing, infusions, known, types, embed=self._embed, keep_attention=keep_attention)
-        positions = packing.places + first_position(cast(nn.Module, self)) if positions is None else positions
+        if positions is None:
+            first = first_position(cast(nn.Module, self))
+            if packing.width > (room := int(self.config.max_position_embeddings) - first):
+                raise UsageError(
+                    f"a text has {packing.width} pieces, and the encoder reads {room} at once; cut it into windows "
+                    f"(longest={room})"
+                )
+            positions = packing.places + first
         states = self._embed_at(ids, positions, types, embeds)
         flow.guests = guests = _invite(flow)
         count, staying = len(states), guests is not None and guests.stay is not None

@@ -21,6 +21,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ from wellread.training.run import Run
 from wellread.training.schedule import Schedule
 from wellread.training.stopping import listening
 
+_PATIENCE = timedelta(days=1)
+"""How long processes wait for the one that reads the text, or evaluates; torch's own 10 to 30 minutes end a run."""
 _REPORTS = 200
 """About how many lines of losses a log has, besides those of evaluations."""
 
@@ -102,7 +105,8 @@ def train(
 def find_crew() -> PartialState:
     """The processes that train together, and which of them this one is."""
     # Told nothing, it takes processes without an accelerator for strangers to each other.
-    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())
+    cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+    return PartialState(cpu=cpu, timeout=_PATIENCE)
 
 
 def _check_crew(schedule: Schedule, processes: int) -> None:

@@ -92,6 +92,9 @@ class LinkedText:
     unknown: Unknown = "drop"
     """What becomes of entities that are not in the vocabulary: `drop`, or `unk`, [UNK]."""
 
+    def __post_init__(self) -> None:
+        _check_counts(self, "develop", "most", "most_entities")
+
 
 @dataclass(frozen=True, slots=True)
 class EntityOptions:
@@ -108,6 +111,9 @@ class EntityOptions:
     vectors: str | None = None
     """Their folder, if it is not beside the knowledge base."""
 
+    def __post_init__(self) -> None:
+        _check_counts(self, "most", "least")
+
 
 @dataclass(frozen=True, slots=True)
 class HiddenOptions:
@@ -117,6 +123,11 @@ class HiddenOptions:
     """Of the pieces, whole words at a time."""
     entities: float = 0.15
     """Of the entities of a window, at least one."""
+
+    def __post_init__(self) -> None:
+        for name in ("words", "entities"):
+            if not 0 < (share := getattr(self, name)) < 1:
+                raise UsageError(f"masking.{name} is {share}; expected a share to mask, between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +152,11 @@ class LukePretrainingRecipe:
     """The second stage, in which all weights do."""
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise UsageError(f"batch is {self.batch}; expected 1 or more")
+        _check_counts(self, "batch", "dim")
         if self.encoder.rank:
             raise UsageError(f"encoder.rank is {self.encoder.rank}, but pretraining learns all weights; leave it out")
         if not self.text.train:
             raise UsageError('the recipe has nothing to learn from; give [text] with train = ["linked.jsonl"]')
-        if self.text.develop < 1:
-            raise UsageError(f"develop is {self.text.develop}; expected 1 or more windows to develop on")
 
 
 def pretrain_luke(
@@ -323,6 +331,13 @@ class LukePretraining:
                 file.write(json.dumps(told, indent=2, ensure_ascii=False).encode() + b"\n")
             shutil.rmtree(folder, ignore_errors=True)
             part.rename(folder)
+
+
+def _check_counts(options: Any, *names: str) -> None:
+    """Refuse at once what a corpus would be read for in vain, or what would cut off its end unsaid."""
+    for name in names:
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise UsageError(f"{name} is {value}; expected 1 or more")
 
 
 def _digest(files: list[str]) -> str:

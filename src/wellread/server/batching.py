@@ -116,7 +116,8 @@ class Worker:
         with self._changed:
             if self._closed:
                 raise ClosedError("the server is about to stop; ask again when it is back")
-            if self._texts >= self._queue or (patient and self._patient >= self._share):
+            room = max(self._queue, self._patient + 1)  # where there is a single place, a stream is not to have it
+            if self._texts >= room or (patient and self._patient >= self._share):
                 raise BusyError(self._pace * self._texts)
             self._texts += size * len(jobs)
             self._patient += size * len(jobs) * patient

@@ -92,7 +92,7 @@ class Readers:
                 except (EOFError, OSError):
                     reader.close()
                     reader = self._fork()
-                    LOG.warning("a reader has ended and was replaced", extra={"told": {"by": self.pids[-1]}})
+                    LOG.warning("a reader has ended and was replaced", extra={"told": {"pid": self.pids[-1]}})
         except OSError:
             raise LostError("the processes that read cannot be replaced; the server must be started anew") from None
         finally:
@@ -108,12 +108,13 @@ class Readers:
 
     def _fork(self) -> Connection:
         here, there = socket.socketpair()
+        reader = Connection(here.detach())
         with self._turn, there:
             socket.send_fds(self._nursery, [b"+"], [there.fileno()])
             if not (pid := self._nursery.recv(8)):
                 raise BrokenPipeError
         self.pids.append(int.from_bytes(pid))
-        return Connection(here.detach())
+        return reader
 
 
 def _heard(head: dict[str, Any], reader: Connection) -> list[Told]:

@@ -84,8 +84,10 @@ class Worker:
         self._queue, self._together, self._characters = queue, together, together_characters
         self._waiting: deque[Job] = deque()
         self._texts = self._taken = self._patient = 0
-        """Of all who wait; with those that are being read; and of these, who come again by themselves."""
+        """Of all who wait; with those that are being read; and of who waits and comes again by itself."""
         self._share = max(1, queue // 2)
+        self._least = max(1, queue // 4)
+        """Texts that may wait however much is being read, and whatever streams have sent."""
         self._wanted = 0
         """Texts that are worth a batch, of late."""
         self._pace = 0.02
@@ -103,6 +105,10 @@ class Worker:
     def waiting(self) -> int:
         """Texts in the queue."""
         return self._texts
+
+    @property
+    def _others(self) -> int:
+        return self._texts - self._patient
 
     @property
     def alive(self) -> bool:
@@ -125,8 +131,8 @@ class Worker:
         with self._changed:
             if self._closed:
                 raise ClosedError("the server is about to stop; ask again when it is back")
-            room = max(self._queue, self._patient + 1)  # where there is a single place, a stream is not to have it
-            if self._taken >= room or (patient and self._patient >= self._share):
+            full = self._taken >= self._queue
+            if (full or self._patient >= self._share) if patient else (full and self._others >= self._least):
                 raise BusyError(self._pace * self._taken)
             self._texts += size * len(jobs)
             self._taken += size * len(jobs)
@@ -149,7 +155,6 @@ class Worker:
                 made = self._read(asked := [job for job in batch if not job.future.cancelled()])
                 with self._changed:  # before those who get their answers come again
                     self._taken -= sum(job.size for job in batch)
-                    self._patient -= sum(job.size for job in batch if job.patient)
                 if asked:
                     asked[0].future.get_loop().call_soon_threadsafe(_deliver, asked, made)
             except RuntimeError:  # the loop is gone, and with it all who waited
@@ -194,6 +199,7 @@ class Worker:
             self._waiting = left
             self._texts -= texts
             self._wanted = texts // 2
+            self._patient -= sum(job.size for job in batch if job.patient)
             return batch
 
     def _moment(self) -> float | None:

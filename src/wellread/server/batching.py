@@ -81,7 +81,9 @@ class Worker:
         watch: Callable[[Seen], None] = lambda seen: None,
     ) -> None:
         self._do, self._watch = do, watch
-        self._queue, self._together, self._characters = queue, together, together_characters
+        self._queue, self._characters = queue, together_characters
+        # Of a full queue a part for each thread, and one that waits while these are read: else one would take all.
+        self._together = min(together, max(_FEW, -(-queue // (threads + 1))))
         self._waiting: deque[Job] = deque()
         self._texts = self._taken = self._patient = 0
         """Of all who wait; with those that are being read; and of who waits and comes again by itself."""
@@ -182,14 +184,12 @@ class Worker:
                 self._changed.wait(moment)
             batch = [self._waiting.popleft()]
             texts, characters = batch[0].size, batch[0].characters
-            # A part for each thread, and one that waits while these are read: else one would take all, and others none.
-            together = min(self._together, max(_FEW, -(-self._taken // (len(self._threads) + 1))))
             left: deque[Job] = deque()
             while self._waiting:
                 job = self._waiting.popleft()
                 if (
                     job.kind == batch[0].kind
-                    and texts + job.size <= together
+                    and texts + job.size <= self._together
                     and characters + job.characters <= self._characters
                 ):
                     batch.append(job)

@@ -32,6 +32,8 @@ from wellread.errors import WellreadError
 from wellread.server.guard import LOG
 from wellread.server.shelf import Answer, Asked, Shelf, Source
 
+_NICE = 5
+"""Who talks to clients goes before who reads: it takes a moment, and others wait for it."""
 _TRIES = 2
 """Readers that a batch may end before those who asked are told so."""
 
@@ -140,6 +142,7 @@ def _nurse(asked: socket.socket, shelf: Shelf) -> NoReturn:
         for number in (signal.SIGINT, signal.SIGTERM):  # the whole group hears them; the server finishes what it took
             signal.signal(number, signal.SIG_IGN)
         logging.disable()  # what there is to say of a knowledge base, the server says
+        os.nice(_NICE)
         gc.collect()
         gc.freeze()  # what is looked at by the collector is written to, and shared no more
         while True:

@@ -17,6 +17,7 @@ import requests
 from tests.serving import BEARER, asking, engine_of, listening, serving, write_kbs
 from tests.tiny import PEOPLE, PLACES
 from wellread.errors import UsageError
+from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.server.readers import LostError, Readers, tell
@@ -162,6 +163,22 @@ def test_all_of_them_know_what_was_changed(kbs):
         ask = lambda n: requests.post(f"{address}/link", json={"text": "Dublin", "kb": "cities"}, timeout=60).json()  # noqa: E731
         for answer in pool.map(ask, range(24)):
             assert (answer["revisions"], len(answer["documents"][0]["links"])) == ({"cities": 3}, 1)
+
+
+def test_all_of_them_open_a_file_that_was_replaced_and_so_does_a_new_one(kbs):
+    with engine_of(kbs, readers=2) as engine, listening(engine) as address, ThreadPoolExecutor(4) as pool:
+
+        def ask(number=0):
+            answer = requests.post(f"{address}/link", json={"text": "Paris", "kb": "cities"}, timeout=60)
+            return [link["entity"] for document in answer.json()["documents"] for link in document["links"]]
+
+        assert list(pool.map(ask, range(8))) == [["Q90"]] * 8
+        build(lambda tally: iter([Entity("new", "Paris")]), kbs[0].with_name("new.kb"), origin=Origin("test"))
+        kbs[0].with_name("new.kb").replace(kbs[0])
+        wait_until(lambda: list(pool.map(ask, range(8))) == [["new"]] * 8)
+        for pid in engine._processes.pids[:2]:
+            os.kill(pid, signal.SIGKILL)
+        assert list(pool.map(ask, range(8))) == [["new"]] * 8
 
 
 def test_several_threads_ask_and_get_their_own(readers, shelf):

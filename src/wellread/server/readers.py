@@ -19,6 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -106,7 +107,8 @@ class Readers:
         while not self._free.empty():
             self._free.get().close()
         self._nursery.close()
-        os.waitpid(self._pid, 0)
+        with suppress(ChildProcessError):  # where somebody else has waited for it
+            os.waitpid(self._pid, 0)
 
     def _fork(self) -> Connection:
         here, there = socket.socketpair()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option(
     "--queue",
     type=click.IntRange(1),
-    help="Texts that may wait or be read at a time; then 429 is said.  [default: 14 for each reader]",
+    help="Texts that may wait or be read at a time; then 429 is said.  [default: 16 for each reader]",
 )
 @click.option(
     "--readers",

@@ -43,7 +43,7 @@ class Engine:
         self.metrics = Metrics()
         limits = settings.limits
         self.readers = limits.readers or (cores() if shelf.shared else 1)
-        self.queue = limits.queue or 14 * self.readers
+        self.queue = limits.queue or 16 * self.readers
         self._processes = Readers(shelf, self.readers) if self.readers > 1 and can_fork() else None
         _share_cores(self.readers)
         self.worker = Worker(

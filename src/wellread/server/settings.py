@@ -19,11 +19,11 @@ class Limits:
     characters: int = 400_000
     """Characters of all texts of one request."""
     queue: int | None = None
-    """Texts that wait or are being read; who comes then is asked to come again. Without it 14 for each reader.
+    """Texts that wait or are being read; who comes then is asked to come again. Without it 16 for each reader.
 
     Streams may have half of it waiting: they would fill it whenever there is room, and nobody else would find any.
 
-    Where each client has one text, a third of two readers' 28 is read by each and a third waits: enough to be quick,
+    Where each client has one text, a third of two readers' 32 is read by each and a third waits: enough to be quick,
     and few enough that whoever is taken is answered within some ten times what a text alone takes.
     """
     together: int = 48

@@ -197,6 +197,8 @@ class Worker:
                 else:
                     left.append(job)
             self._waiting = left
+            if left:
+                self._changed.notify()  # there is something for another thread
             self._texts -= texts
             self._wanted = texts // 2
             self._patient -= sum(job.size for job in batch if job.patient)

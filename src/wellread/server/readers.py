@@ -18,6 +18,7 @@ import stat
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,7 +69,8 @@ class Readers:
 
     def __init__(self, shelf: Shelf, count: int) -> None:
         self._nursery, theirs = socket.socketpair()
-        self._pid = os.fork()
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # torch's threads, which are asleep
+            self._pid = os.fork()
         if not self._pid:
             _nurse(theirs, shelf)
         theirs.close()

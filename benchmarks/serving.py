@@ -7,8 +7,10 @@ flat (≤ 1.05 × from the first third to the end).
 
 The 60 s are rounds of ten: before each, `link_many` reads all texts once in this process, and one client alone asks an
 idle server, so that a machine which is slower for a while is so for all three. The clients are this process, the server
-is another; both share the machine, so that part of what a text costs here is the clients' work. Processor times tell
-them apart. A client that gets 429 waits as long as Retry-After says.
+is others; all share the machine, so that part of what a text costs here is the clients' work. They do as little as
+they can: one event loop, raw sockets that are kept, requests that are bytes before the clock runs, answers that are
+looked at after it. Processor times tell clients and server apart. A client that gets 429 waits as long as Retry-After
+says. Times and memory of the server are those of all its processes, where memory that they share counts once.
 
 To try other settings: SERVE_OPTIONS="--readers 1 --queue 24" are options of the server, SERVE_OMP_WAIT_POLICY=PASSIVE
 is a variable of its environment alone.
@@ -145,22 +147,28 @@ def pace(linker: Linker, texts: Sequence[str]) -> Pace:
 
 @dataclass(slots=True)
 class Server:
-    """A process that serves."""
+    """A process that serves, and those that it has made."""
 
     port: int
     process: subprocess.Popen[bytes]
 
     @property
     def processor(self) -> float:
-        """Seconds of its threads so far."""
-        parts = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
+        """Seconds of their threads so far."""
+        stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self._family())
+        return sum(int(parts[11]) + int(parts[12]) for parts in stats) / os.sysconf("SC_CLK_TCK")
 
     @property
     def memory(self) -> int:
-        """Resident bytes."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        """Resident bytes; what n of them share counts as an n-th of it for each."""
+        rolled = (Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self._family())
+        return sum(int(one.partition("\nPss:")[2].split()[0]) << 10 for one in rolled)
+
+    def _family(self) -> list[int]:
+        found = [self.process.pid]
+        for pid in found:  # grows as it goes
+            found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return found
 
 
 @contextmanager
@@ -249,21 +257,23 @@ class Client(asyncio.Protocol):
             self._told.clear()
             self._answer.set_result((told[:end], told[end:]))
 
-    async def link(self, text: str) -> tuple[int, float, bytes]:
+    async def ask(self, request: bytes) -> tuple[int, float, bytes]:
         """Status, Retry-After and body."""
-        body = orjson.dumps({"text": text})
         self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(
-            b"POST /link HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-            % len(body)
-            + body
-        )
+        self._transport.write(request)
         head, told = await self._answer
         return int(head[9:12]), float(_field(head, b"retry-after") or 0), told
 
     def close(self) -> None:
         """Leave."""
         self._transport.abort()
+
+
+def request(text: str) -> bytes:
+    """What a client sends to have a text linked."""
+    body = orjson.dumps({"text": text})
+    head = b"POST /link HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % len(body) + body
 
 
 def _field(head: bytes, name: bytes) -> bytes:
@@ -276,7 +286,7 @@ async def one_by_one(port: int, texts: Sequence[str]) -> list[float]:
     client, times = await Client.open(port), []
     for text in texts:
         begin = time.perf_counter()
-        await client.link(text)
+        await client.ask(request(text))
         times.append(time.perf_counter() - begin)
     client.close()
     return times[len(times) // 4 :]
@@ -284,14 +294,15 @@ async def one_by_one(port: int, texts: Sequence[str]) -> list[float]:
 
 async def load(server: Server, texts: Sequence[str], clients: int, seconds: float, *, patient: bool = True) -> Seen:
     """Clients that ask again as soon as they are answered; those who are not patient do so at once when refused too."""
+    requests = [request(text) for text in texts]
     seen, begin, worked, mine = Seen(), time.perf_counter(), server.processor, time.process_time()
 
     async def ask(number: int) -> None:
         client, turn = await Client.open(server.port), number
         while time.perf_counter() - begin < seconds:
-            text, asked = texts[turn % len(texts)], time.perf_counter()
+            place, asked = turn % len(texts), time.perf_counter()
             try:
-                status, wait, body = await client.link(text)
+                status, wait, body = await client.ask(requests[place])
             except OSError as error:
                 seen.wrong(type(error).__name__)
                 client = await Client.open(server.port)
@@ -299,7 +310,7 @@ async def load(server: Server, texts: Sequence[str], clients: int, seconds: floa
             if status == 200:
                 seen.times.append(time.perf_counter() - asked)
                 if patient:
-                    seen.answers.append((text, body))
+                    seen.answers.append((texts[place], body))
                 turn += clients
             elif status == 429:
                 seen.refused += 1
@@ -311,7 +322,7 @@ async def load(server: Server, texts: Sequence[str], clients: int, seconds: floa
     async def watch() -> None:
         while True:
             seen.memory.append(server.memory)
-            await asyncio.sleep(max(0.2, seconds / 100))
+            await asyncio.sleep(seconds / 10)  # looking costs as much as answering some texts
 
     watching = asyncio.create_task(watch())
     await asyncio.gather(*(ask(number) for number in range(clients)))

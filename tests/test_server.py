@@ -105,7 +105,7 @@ def test_a_stream_longer_than_the_queue_loses_nothing(kbs):
 
 @pytest.mark.parametrize(
     ("shared", "limits", "expected"),
-    [(False, {}, (1, 8)), (True, {}, (3, 12)), (True, {"readers": 2}, (2, 8)), (False, {"queue": 5}, (1, 5))],
+    [(False, {}, (1, 16)), (True, {}, (3, 48)), (True, {"readers": 2}, (2, 32)), (False, {"queue": 5}, (1, 5))],
 )
 def test_readers_and_queue_suit_the_machine_and_the_linkers(kbs, monkeypatch, shared, limits, expected):
     monkeypatch.setattr("wellread.server.engine.cores", lambda: 3)

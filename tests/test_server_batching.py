@@ -102,12 +102,12 @@ def test_a_full_queue_says_when_to_come_again():
     async def scenario(worker):
         first = worker.submit("a", 0)
         await first_taken(worker, first)
-        taken = [worker.submit("a", n) for n in range(4)]
+        taken = [worker.submit("a", n) for n in range(3)]
         with pytest.raises(BusyError, match="try again in 1 s") as error:
             worker.submit("a", 9)
-        assert (error.value.seconds, worker.waiting) == (1, 4)
+        assert (error.value.seconds, worker.waiting) == (1, 3)
         model.may.set()
-        assert len(await asyncio.gather(*taken)) == 4
+        assert len(await asyncio.gather(*taken)) == 3
         return await worker.submit("a", 10)
 
     assert run(scenario, model, queue=4) == "a 10"
@@ -119,7 +119,7 @@ def test_who_asks_for_much_waits_for_no_more_room_than_others():
     async def scenario(worker):
         first = worker.submit("a", 0)
         await first_taken(worker, first)
-        taken = [worker.submit("a", n, size=size) for n, size in ((1, 3), (2, 50))]
+        taken = [worker.submit("a", n, size=size) for n, size in ((1, 2), (2, 50))]
         with pytest.raises(BusyError):
             worker.submit("a", 3)
         model.may.set()
@@ -128,8 +128,80 @@ def test_who_asks_for_much_waits_for_no_more_room_than_others():
     assert run(scenario, model, queue=4) == ["a 1", "a 2"]
 
 
-@pytest.mark.parametrize(("queue", "share"), [(1, 1), (2, 1), (5, 2), (8, 4)])
-def test_who_comes_again_by_itself_has_half_of_the_queue(queue, share):
+def test_while_much_is_read_some_may_wait():
+    model = Model(held=True)
+
+    async def scenario(worker):
+        first = worker.submit("a", 0, size=50)
+        await first_taken(worker, first)
+        taken = [worker.submit("a", n) for n in range(2)]
+        with pytest.raises(BusyError):
+            worker.submit("a", 9)
+        model.may.set()
+        return await asyncio.gather(*taken)
+
+    assert run(scenario, model, queue=8) == ["a 0", "a 1"]
+
+
+def test_of_a_full_queue_one_thread_does_not_take_all():
+    """36 are in hand, and two threads: a third for each, and a third for whichever is free first."""
+    model, begun = Model(held=True), []
+
+    def do(kind, given):
+        begun.append(len(given))
+        return model(kind, given)
+
+    async def main():
+        worker = Worker(do, queue=36, together=100, together_characters=1000, threads=2)
+        firsts = [worker.submit("first", 0), worker.submit("second", 0)]
+        while worker.waiting:
+            await asyncio.sleep(0.001)
+        others = [worker.submit("a", number) for number in range(34)]
+        model.may.set()
+        seen = await asyncio.gather(*firsts, *others)
+        await asyncio.to_thread(worker.close)
+        return seen
+
+    assert len(asyncio.run(asyncio.wait_for(main(), 60))) == 36
+    assert sorted(begun) == [1, 1, 10, 12, 12]
+
+
+def test_after_a_large_batch_those_who_come_again_are_waited_for(monkeypatch):
+    monkeypatch.setattr("wellread.server.batching._MOMENT", 20.0)
+    model = Model(held=True)
+
+    async def scenario(worker):
+        first = worker.submit("a", 0)
+        await first_taken(worker, first)
+        many = [worker.submit("a", n) for n in range(1, 9)]
+        model.may.set()
+        await asyncio.gather(*many)
+        few = [worker.submit("a", n) for n in range(3)]
+        await asyncio.sleep(0.1)
+        assert worker.waiting == 3
+        await asyncio.gather(*few, worker.submit("a", 3))
+
+    run(scenario, model)
+    assert [len(given) for _, given in model.batches] == [1, 8, 4]
+
+
+def test_who_comes_alone_waits_for_a_moment_at_most():
+    async def scenario(worker):
+        await asyncio.gather(*(worker.submit("a", n) for n in range(50)))
+        await worker.submit("a", 0)
+        begin = time.monotonic()
+        for _ in range(20):  # after one alone there is nothing to wait for
+            await worker.submit("a", 0)
+        return time.monotonic() - begin
+
+    model = Model()
+    assert run(scenario, model) < 20
+    assert [len(given) for _, given in model.batches[-20:]] == [1] * 20
+
+
+@pytest.mark.parametrize(("queue", "share", "others"), [(1, 0, 1), (2, 1, 1), (5, 2, 2), (8, 4, 3)])
+def test_who_comes_again_by_itself_has_half_of_the_queue(queue, share, others):
+    """And never the last place: somebody else finds one even where there is a single one."""
     model = Model(held=True)
 
     async def scenario(worker):
@@ -138,11 +210,11 @@ def test_who_comes_again_by_itself_has_half_of_the_queue(queue, share):
         taken = [worker.submit_all("a", n, patient=True)[0] for n in range(share)]
         with pytest.raises(BusyError):
             worker.submit_all("a", 9, patient=True)
-        taken += [worker.submit("a", n) for n in range(share, queue)]
+        taken += [worker.submit("a", n) for n in range(others)]
         with pytest.raises(BusyError):
             worker.submit("a", 9)
         model.may.set()
-        assert len(await asyncio.gather(*taken)) == queue
+        assert len(await asyncio.gather(*taken)) == share + others
         return await worker.submit_all("a", 10, patient=True)[0]  # what was read takes no room any more
 
     assert run(scenario, model, queue=queue) == "a 10"

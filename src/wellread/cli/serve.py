@@ -44,13 +44,15 @@ if TYPE_CHECKING:
     "--allow-host", "hosts", multiple=True, metavar="NAME", help="A name that the server is called by besides its own."
 )
 @click.option(
-    "--queue", type=click.IntRange(1), help="Texts that may wait; then 429 is said.  [default: 4 for each reader, or 8]"
+    "--queue",
+    type=click.IntRange(1),
+    help="Texts that may wait or be read at a time; then 429 is said.  [default: 16 for each reader]",
 )
 @click.option(
     "--readers",
     type=click.IntRange(1, 64),
-    help="Threads that share the cores to read.  [default: one for each core if the usual linker of each KB is ELQ's, "
-    "else 1]",
+    help="Processes that link, each on one core; 1 links with all cores in the server's own.  [default: one for each "
+    "core if the usual linker of each KB is ELQ's, else 1]",
 )
 @click.option("--max-body", type=click.IntRange(1024), default=2 << 20, show_default=True, help="Bytes of a request.")
 @click.option("--max-text", type=click.IntRange(1), default=100_000, show_default=True, help="Characters of a text.")

@@ -23,11 +23,13 @@ from wellread.errors import (
 )
 from wellread.server import schemas
 from wellread.server.batching import BusyError, ClosedError
+from wellread.server.readers import LostError
 
 LATE = "this took too long; send less at once, or try again"
 _STATUS: dict[type[WellreadError], int] = {
     BusyError: 429,
     ClosedError: 503,
+    LostError: 503,
     UnknownEntityError: 404,
     UsageError: 422,
     InputError: 422,
@@ -86,6 +88,7 @@ def refusal(error: Exception) -> Response | None:
 async def answered(request: Request, answer: Awaitable[T], seconds: float) -> T:
     """What was asked for, unless the client goes away before it is begun, or it takes too long."""
     asked = asyncio.ensure_future(answer)
+    asked.add_done_callback(_heed)
     try:
         # Most are answered soon; a task that looks whether the client is there is made for the others alone.
         await asyncio.wait({asked}, timeout=min(_SOON, seconds))
@@ -103,6 +106,12 @@ async def answered(request: Request, answer: Awaitable[T], seconds: float) -> T:
         raise TimeoutError
     finally:
         asked.cancel()
+
+
+def _heed(done: asyncio.Future[Any]) -> None:
+    """An error that comes when nobody waits any more is none to complain of."""
+    if not done.cancelled():
+        done.exception()
 
 
 async def _gone(request: Request) -> None:

@@ -136,14 +136,14 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
             )
         return told
 
-    why = "a thread that reads has ended"
+    why = "who reads has ended, and is not replaced"
     failing: dict[int | str, dict[str, Any]] = {503: {"model": schemas.Health, "description": why}}
 
     @app.get("/health", response_model=schemas.Health, responses=failing, tags=["server"])
     async def health() -> Response:
         """Whether the server works, what it has, and what it allows."""
         told = {
-            "status": "ok" if engine.worker.alive else "failing",
+            "status": "ok" if engine.alive else "failing",
             "version": __version__,
             "kbs": await engine.aside(about),
             "encoders": [{"name": name, "plain": one.plain} for name, one in engine.readings.items()],
@@ -152,7 +152,7 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
             and any(book.kb.writable for book in engine.shelf.books.values()),
             "limits": asdict(replace(engine.settings.limits, queue=engine.queue, readers=engine.readers)),
         }
-        return json_answer(told, 200 if engine.worker.alive else 503)
+        return json_answer(told, 200 if engine.alive else 503)
 
     @app.get("/metrics", response_class=Response, tags=["server"])
     async def metrics() -> Response:

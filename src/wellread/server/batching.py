@@ -1,9 +1,11 @@
-"""A thread, or a few, have the models, and read what many clients ask together.
+"""A thread, or a few, have the models or processes with them, and read what many clients ask together.
 
 Whoever asks gets a future. While the threads are busy, others come and wait; one that is free takes the first and all
-that can be read with it, so that batches are as large as there are clients, and nobody waits for one to fill. The queue
-is bounded: who finds it full is told by `BusyError` when to come again. Who comes again by itself, as streams do, has
-half of it, so that others find room.
+that can be read with it, so that batches are as large as there are clients. Nobody waits for one to fill, but for a
+moment after large ones: those who were just answered are about to come again, and reading one text alone would take
+three times what it takes among them. What was taken and is not answered yet is bounded, and so is the time that an
+answer takes: who finds no room is told by `BusyError` when to come again. Who comes again by itself, as streams do, has
+half of the room, so that others find some.
 """
 
 from __future__ import annotations
@@ -17,6 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wellread.errors import WellreadError
+
+_FEW = 8
+"""Texts that are read together, however many threads could share them: more are not much quicker for each."""
+_MOMENT = 0.005
+"""Seconds that the first may wait for half as many as were last read together."""
 
 
 class BusyError(WellreadError):
@@ -74,11 +81,17 @@ class Worker:
         watch: Callable[[Seen], None] = lambda seen: None,
     ) -> None:
         self._do, self._watch = do, watch
-        self._queue, self._together, self._characters = queue, together, together_characters
+        self._queue, self._characters = queue, together_characters
+        # Of a full queue a part for each thread, and one that waits while these are read: else one would take all.
+        self._together = min(together, max(_FEW, -(-queue // (threads + 1))))
         self._waiting: deque[Job] = deque()
-        self._texts = self._patient = 0
-        """Of all who wait, and of those among them who come again by themselves."""
+        self._texts = self._taken = self._patient = 0
+        """Of all who wait; with those that are being read; and of who waits and comes again by itself."""
         self._share = max(1, queue // 2)
+        self._least = max(1, queue // 4)
+        """Texts that may wait however much is being read, and whatever streams have sent."""
+        self._wanted = 0
+        """Texts that are worth a batch, of late."""
         self._pace = 0.02
         """Seconds for a text, of late."""
         self._changed = threading.Condition()
@@ -94,6 +107,10 @@ class Worker:
     def waiting(self) -> int:
         """Texts in the queue."""
         return self._texts
+
+    @property
+    def _others(self) -> int:
+        return self._texts - self._patient
 
     @property
     def alive(self) -> bool:
@@ -116,9 +133,11 @@ class Worker:
         with self._changed:
             if self._closed:
                 raise ClosedError("the server is about to stop; ask again when it is back")
-            if self._texts >= self._queue or (patient and self._patient >= self._share):
-                raise BusyError(self._pace * self._texts)
+            full = self._taken >= self._queue
+            if (full or self._patient >= self._share) if patient else (full and self._others >= self._least):
+                raise BusyError(self._pace * self._taken)
             self._texts += size * len(jobs)
+            self._taken += size * len(jobs)
             self._patient += size * len(jobs) * patient
             self._waiting.extend(jobs)
             self._changed.notify(len(jobs))
@@ -135,13 +154,17 @@ class Worker:
     def _run(self) -> None:
         while batch := self._take():
             try:
-                self._answer([job for job in batch if not job.future.cancelled()])
+                made = self._read(asked := [job for job in batch if not job.future.cancelled()])
+                with self._changed:  # before those who get their answers come again
+                    self._taken -= sum(job.size for job in batch)
+                if asked:
+                    asked[0].future.get_loop().call_soon_threadsafe(_deliver, asked, made)
             except RuntimeError:  # the loop is gone, and with it all who waited
                 return
 
-    def _answer(self, asked: Sequence[Job]) -> None:
+    def _read(self, asked: Sequence[Job]) -> Sequence[Any]:
         if not asked:
-            return
+            return []
         begin = time.monotonic()
         try:
             made = self._do(asked[0].kind, [job.given for job in asked])
@@ -150,15 +173,15 @@ class Worker:
         seconds, texts = time.monotonic() - begin, sum(job.size for job in asked)
         self._pace += 0.2 * (seconds / max(1, texts) / len(self._threads) - self._pace)
         self._watch(Seen(len(asked), texts, seconds, begin - min(job.asked for job in asked)))
-        asked[0].future.get_loop().call_soon_threadsafe(_deliver, asked, made)
+        return made
 
     def _take(self) -> list[Job]:
         """The first that waits, and those of its kind that go with it, in their order."""
         with self._changed:
-            while not self._waiting:
-                if self._closed:
+            while (moment := self._moment()) is None or moment > 0:
+                if self._closed and not self._waiting:
                     return []
-                self._changed.wait()
+                self._changed.wait(moment)
             batch = [self._waiting.popleft()]
             texts, characters = batch[0].size, batch[0].characters
             left: deque[Job] = deque()
@@ -174,9 +197,20 @@ class Worker:
                 else:
                     left.append(job)
             self._waiting = left
+            if left:
+                self._changed.notify()  # there is something for another thread
             self._texts -= texts
+            self._wanted = texts // 2
             self._patient -= sum(job.size for job in batch if job.patient)
             return batch
+
+    def _moment(self) -> float | None:
+        """Seconds until those who wait are to be read; None where nobody does."""
+        if not self._waiting:
+            return None
+        if self._closed or self._texts >= self._wanted:
+            return 0.0
+        return self._waiting[0].asked + _MOMENT - time.monotonic()
 
 
 def _deliver(jobs: Sequence[Job], made: Sequence[Any]) -> None:

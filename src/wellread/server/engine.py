@@ -1,4 +1,4 @@
-"""All that a server has: linkers, encoders, the thread that owns them, and the figures of what it did."""
+"""All that a server has: linkers, encoders, who reads with them, and the figures of what it did."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from wellread.kb.store import How, KnowledgeBase, Neighbour
 from wellread.server.aside import Aside
 from wellread.server.batching import Worker
 from wellread.server.metrics import Metrics
+from wellread.server.readers import Readers, Told, can_fork, tell
 from wellread.server.reading import Lent, Reading, Vectors
 from wellread.server.settings import Settings
-from wellread.server.shelf import Answer, Asked, Edit, Edited, Shelf, Source
+from wellread.server.shelf import Asked, Edit, Edited, Shelf, Source
 
 if TYPE_CHECKING:
     from wellread.pictures.attention import Seen
@@ -42,7 +43,8 @@ class Engine:
         self.metrics = Metrics()
         limits = settings.limits
         self.readers = limits.readers or (cores() if shelf.shared else 1)
-        self.queue = limits.queue or max(8, 4 * self.readers)
+        self.queue = limits.queue or 16 * self.readers
+        self._processes = Readers(shelf, self.readers) if self.readers > 1 and can_fork() else None
         _share_cores(self.readers)
         self.worker = Worker(
             self._do,
@@ -58,9 +60,17 @@ class Engine:
         self._about, self._changing = Aside("about", 1), Aside("changing", 1)
         self._looking, self._loading = Aside("looking", 2), Aside("loading", 2)
 
+    @property
+    def alive(self) -> bool:
+        """Whether all who read still do, or can be replaced."""
+        return self.worker.alive and (self._processes is None or self._processes.alive)
+
     def close(self) -> None:
         """Finish what was taken."""
         self.worker.close()
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
         for some in (self._about, self._changing, self._looking, self._loading):
             some.close()
         for reading in self.readings.values():
@@ -80,7 +90,7 @@ class Engine:
             )
         return characters
 
-    def link(self, sources: Sequence[Source], asked: Asked, *, patient: bool = False) -> asyncio.Future[list[Answer]]:
+    def link(self, sources: Sequence[Source], asked: Asked, *, patient: bool = False) -> asyncio.Future[list[Told]]:
         """An answer for each source; all are taken, or none. Who is `patient` asks again and leaves others room."""
         characters = self.check(asked.texts)
         size = len(asked.texts)
@@ -134,7 +144,7 @@ class Engine:
 
     def _do(self, kind: Hashable, given: Sequence[Any]) -> Sequence[Any]:
         if isinstance(kind, Source):
-            return self.shelf.link(kind, given)
+            return tell(self.shelf.link(kind, given)) if self._processes is None else self._processes.link(kind, given)
         if isinstance(kind, Vectors):
             return self.reading(kind.encoder).embed(kind, given)
         assert isinstance(kind, Lent)

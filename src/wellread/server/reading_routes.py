@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qs
 
+import orjson
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
@@ -19,8 +20,9 @@ from wellread.server.answers import LATE, LOADED, REFUSALS, answered, json_answe
 from wellread.server.batching import BusyError
 from wellread.server.engine import Engine
 from wellread.server.guard import Handler
+from wellread.server.readers import Told
 from wellread.server.reading import Lent, Vectors
-from wellread.server.shelf import Answer, Asked, Source
+from wellread.server.shelf import Asked, Source
 from wellread.server.stream import LineStream
 from wellread.text import Document
 
@@ -45,9 +47,8 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
         sources = _sources(engine, asked)
         request.state.note(texts=len(given), characters=sum(map(len, given)), kbs=[one.kb for one in sources])
         answers = await answered(request, engine.link(sources, _asked(asked, given)), limits.seconds)
-        made = [join_layers(layers) for layers in zip(*(answer.documents for answer in answers), strict=True)]
         revisions = {source.kb: answer.revision for source, answer in zip(sources, answers, strict=True)}
-        return json_answer({"documents": made, "revisions": revisions})
+        return json_answer({"documents": list(map(orjson.Fragment, joined(answers))), "revisions": revisions})
 
     async def quick_link(request: Request) -> Response:
         request.scope["route"] = declared
@@ -105,11 +106,10 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
         def answer(text: str) -> Awaitable[dict[str, Any]]:
             return told(engine.link(sources, _asked(options, (text,)), patient=True))
 
-        async def told(asked: Awaitable[list[Answer]]) -> dict[str, Any]:
+        async def told(asked: Awaitable[list[Told]]) -> dict[str, Any]:
             answers = await asked
-            document = join_layers([one.documents[0] for one in answers])
             revisions = {source.kb: one.revision for source, one in zip(sources, answers, strict=True)}
-            return {**_fields(document), "revisions": revisions}
+            return {**orjson.loads(joined(answers)[0]), "revisions": revisions}
 
         ahead = max(1, min(limits.ahead, engine.queue) // len(sources))
         return LineStream(
@@ -201,13 +201,12 @@ def _asked(options: schemas.LinkOptions, texts: tuple[str, ...]) -> Asked:
     return Asked(texts, options.threshold, options.top_k, options.overlaps, options.nil)
 
 
-def join_layers(layers: Any) -> Document:
-    """Documents of one text as one, as `Linkers` joins them."""
-    return cast(Document, layers[0]) if len(layers) == 1 else join(layers)
-
-
-def _fields(document: Document) -> dict[str, Any]:
-    return {"text": document.text, "links": document.links, "id": document.id, "meta": document.meta}
+def joined(answers: Sequence[Told]) -> list[bytes]:
+    """A document for each text, with the links of all layers, as `Linkers` joins them."""
+    if len(answers) == 1:
+        return answers[0].documents
+    layers = ([Document.from_json(one.decode()) for one in answer.documents] for answer in answers)
+    return [orjson.dumps(join(some)) for some in zip(*layers, strict=True)]
 
 
 def _form(body: bytes, engine: Engine) -> schemas.ExplainRequest:

@@ -19,18 +19,21 @@ class Limits:
     characters: int = 400_000
     """Characters of all texts of one request."""
     queue: int | None = None
-    """Texts that wait for the model; who comes then is asked to come again. Without it four for each reader, and 8.
+    """Texts that wait or are being read; who comes then is asked to come again. Without it 16 for each reader.
 
-    Streams have half of it together: they would fill it whenever there is room, and nobody else would find any.
+    Streams may have half of it waiting: they would fill it whenever there is room, and nobody else would find any.
 
-    As many are read at once where each client has one, which is nearly as quick as more; and an answer then takes twice
-    what reading them takes, so that whoever is taken is answered within some ten times what a text alone takes.
+    Where each client has one text, a third of two readers' 32 is read by each and a third waits: enough to be quick,
+    and few enough that whoever is taken is answered within some ten times what a text alone takes.
     """
     together: int = 48
     """Texts read in one go: some, so that the model is quick; not all, so that it works while others are answered."""
     together_characters: int = 32_000
     readers: int | None = None
-    """Threads that read, each with its share of the cores. Without it one for each core, where linkers allow it."""
+    """Processes that link, each on one core; where processes cannot be forked, threads that share the cores.
+
+    Without it one for each core, where linkers allow it. One alone is a thread of the server, with all cores.
+    """
     seconds: float = 30.0
     """How long a request may take: to arrive, and then to be answered."""
     streams: int = 8

@@ -1,8 +1,9 @@
 """The linkers that a server has, by knowledge base and model, and how they answer several clients at once.
 
-Only threads that own the models link and change; others read entities. An answer is of one revision of its
-knowledge base: where another process changed it meanwhile, the texts are read again. A file that was replaced by a new
-build is opened beside the old one, which answers until the new one is ready.
+Only those who read link: threads, or processes that have the shelf from a fork; others look entities up and change
+them. An answer is of one revision of its knowledge base: where another process changed it meanwhile, the texts are
+read again. A file that was replaced by a new build is opened beside the old one, which answers until the
+new one is ready.
 """
 
 from __future__ import annotations

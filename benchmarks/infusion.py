@@ -6,7 +6,8 @@ infused ≤ 1. Where lengths lie between 50 and 100 % of the longest, nothing in
 BERT-base with random weights, six of its layers for 8 texts, two for 32 and in a quick run. In every round all
 contenders take turns, in an order that is drawn anew; each figure is the median over rounds of the ratio of processor
 times of one thread to the plain encoder's in the same round. The plain encoder takes two turns: how far its ratio to
-itself lies from 1 is the noise of the measure. `--texts 8` or `--texts 32` runs a half of it; each takes half an hour.
+itself lies from 1 is the noise of the measure. `--texts 8` or `--texts 32` runs a half of it; each takes half an hour,
+less with some `--lengths` alone.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _AGAIN = "plain again"
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--texts", type=int, nargs="+", choices=tuple(_LAYERS), default=list(_LAYERS))
+    parser.add_argument("--lengths", type=int, nargs="+", choices=tuple(_FORWARD), default=list(_FORWARD))
     own, rest = parser.parse_known_args(given)
     options = arguments(__doc__, rest)
     report = Report("infusion", options.quick)
@@ -52,7 +54,7 @@ def main(given: Sequence[str] | None = None) -> int:
         layers = 2 if options.quick else _LAYERS[texts]
         models = _models(layers)
         report.about[f"encoder of {texts} texts"] = f"BERT-base, {layers} layers, random weights"
-        for length in tuple(_FORWARD)[:2] if options.quick else _FORWARD:
+        for length in own.lengths[:2] if options.quick else own.lengths:
             rounds = 2 if options.quick else max(9, 8192 // (texts * length))
             _even(report, models, texts, length, rounds)
             _uneven(report, models, texts, length, rounds)

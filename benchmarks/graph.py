@@ -1,4 +1,4 @@
-"""How well and how fast are facts learned: `python -m benchmarks.graph [--kb ...] [--model ...] [--epochs N]`.
+"""How well and how fast are facts learned: `python -m benchmarks.graph [--kb …] [--model …] [--epochs N] [--loss …]`.
 
 Filtered MRR and hits on facts that were held out, for each model, and the processor time of an epoch. The shared KB has
 the split of FB15k-237 (98 % of its facts: those between entities that the KB holds). WordNet has a split of our own (by
@@ -44,6 +44,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--negatives", type=int)
     parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--loss", choices=["bce", "softmax"], help="instead of each model's usual one")
     own, rest = parser.parse_known_args(given)
     options = arguments(__doc__, rest)
 
@@ -67,6 +68,8 @@ def _measure(report: Report, name: str, model: str, own: argparse.Namespace, opt
     epochs = own.epochs or (0.02 if options.quick else 50)
     schedule = Schedule(epochs=epochs, learning_rate=own.rate, weight_decay=0.0, warmup=0.02, clip=1e6)
     recipe = replace(usual(model), schedule=schedule, batch=own.batch, negatives=own.negatives)  # type: ignore[arg-type]
+    if own.loss:
+        recipe = replace(recipe, loss=own.loss)
     if name == "shared" and SPLIT.exists():
         recipe = replace(recipe, split=str(SPLIT))
     folder = options.folder / f"graph-{name}-{model}"

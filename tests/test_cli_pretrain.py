@@ -1,5 +1,7 @@
 """`wellread pretrain knowbert RECIPE`: pretraining from the command line."""
 
+import json
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -7,6 +9,8 @@ import pytest
 from tests.pretraining import write_recipe
 from wellread import config
 from wellread.pictures import plots
+from wellread.tasks.factprobe import FactProbing, read_rendered
+from wellread.training.prober import load_prober
 from wellread.training.schedule import Schedule
 
 
@@ -48,3 +52,35 @@ def test_the_help_pages_have_examples(wellread):
     assert "wellread pretrain knowbert recipes/knowbert-wiki.toml" in wellread("pretrain", "--help").out
     assert "wellread pretrain knowbert recipes/knowbert-wordnet.toml" in wellread("pretrain", "knowbert", "--help").out
     assert "pretrain" in wellread("--help").out
+
+
+def test_a_pretrained_model_is_asked_for_words_and_facts_with_its_knowledge(wellread, tmp_path):
+    assert wellread("pretrain", "knowbert", "names.toml").code == 0
+    (tmp_path / "texts.txt").write_text("Rome is a city near the river.\n\nThe river is near Rome.\n")
+    (tmp_path / "facts.txt").write_text("0 0\tRome is a city near the river .\n4 5\tRome is a city near .\n")
+    run, model = "runs/names", "runs/names/model"
+    for data, verb, score in (("texts.txt", "words", "perplexity"), ("facts.txt", "facts", "mrr")):
+        done = wellread("evaluate", verb, run, model, data, "--format", "json")
+        assert done.code == 0, done.err
+        first, second = json.loads(done.out)["models"]
+        assert first[score] == second[score] > 0
+        assert first["model"] == run
+        assert score in wellread("evaluate", verb, run, data).out
+    with ExitStack() as stack:
+        prober = load_prober(run, stack)
+        facts = list(read_rendered(tmp_path / "facts.txt"))
+        lent = prober.ask(FactProbing(prober.tokenizer), facts)
+        assert lent["mrr"] == pytest.approx(first["mrr"])
+        assert prober.lender is not None
+        alone = replace(prober, lender=None).ask(FactProbing(prober.tokenizer), facts)
+    assert lent != alone  # what it is lent reaches the words
+
+
+def test_what_cannot_be_asked_for_words_is_one_line(wellread, tmp_path):
+    (tmp_path / "none.txt").write_text("\n")
+    assert wellread("pretrain", "knowbert", "names.toml").code == 0
+    for verb in ("words", "facts"):
+        told = wellread("evaluate", verb, "runs/names", "none.txt")
+        assert (told.code, told.err.splitlines()[-1].count("none.txt has no")) == (3, 1)
+    told = wellread("evaluate", "words", "runs/names", "none.txt", "--set", "maps.kb=x")
+    assert (told.code, told.err.splitlines()[-1].count("is for runs, and runs/names is none")) == (2, 1)

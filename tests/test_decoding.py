@@ -1,6 +1,7 @@
 """Decoding against plain loops: which spans are kept at which threshold, and what is told of them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -204,6 +205,12 @@ def test_a_text_without_spans_has_no_links():
 def test_only_so_many_candidates_are_told():
     (link, *_) = scored(ROWS_OF_TEXT, decoding=Decoding(candidates=1)).document().links
     assert [candidate.entity for candidate in link.candidates] == ["e0"]
+    for one, other in zip(
+        scored(ROWS_OF_TEXT, decoding=Decoding(candidates=0)).document().links,
+        scored(ROWS_OF_TEXT).document().links,
+        strict=True,
+    ):
+        assert one == replace(other, candidates=())
 
 
 @pytest.mark.parametrize(

@@ -415,6 +415,9 @@ def test_offers_that_lack_something_are_refused() -> None:
 def test_settings_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UsageError, match="3 heads cannot share dim = 8"):
         config(heads=3)
+    for name in ("dim", "heads", "inner", "prior_width"):
+        with pytest.raises(UsageError, match=f"{name} is 0; expected 1 or more"):
+            config(**{name: 0})
     with pytest.raises(UsageError, match="set dim = 6"):
         config(project=False)
     with pytest.raises(UsageError, match="set project = true or kinds = 0"):

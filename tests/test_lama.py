@@ -1,6 +1,7 @@
 """Facts from LAMA's files to scores: of runs that learned masked words, and of encoders that have a head."""
 
 import json
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,8 @@ from wellread.pictures import plots
 from wellread.tasks.lama import has_facts, read_probe
 from wellread.tasks.probing import Probing, probe
 from wellread.tasks.words import words_of
-from wellread.training.lama import common_words, load_prober, probe_models
+from wellread.training.lama import common_words, probe_models
+from wellread.training.prober import load_prober
 from wellread.training.recipe import Data, EncoderOptions, TaskRecipe
 from wellread.training.schedule import Schedule
 from wellread.training.task import load_task, train_task
@@ -140,7 +142,7 @@ def test_words_are_those_that_all_models_have_without_capitals_if_one_knows_none
 
 def test_a_run_and_an_encoder_are_asked_the_same_facts(tmp_path, lama, bert):
     train_task(masking(tmp_path, bert), tmp_path / "run")
-    run, plain = load_prober(tmp_path / "run"), load_prober(bert)
+    run, plain = load_prober(tmp_path / "run", ExitStack()), load_prober(bert, ExitStack())
     facts = list(read_probe(lama))
     found = probe_models([run, plain], facts)
     assert (found.left_out, [score.micro.facts for score in found.scores]) == (1, [3, 3])
@@ -161,12 +163,12 @@ def found_words(prober):
 
 def test_what_cannot_be_asked_for_words_says_what_can(tmp_path, encoder, bert):
     with pytest.raises(InputError, match=r'has no head for masked words.*task = "masking" and encoder.name = '):
-        load_prober(encoder)
+        load_prober(encoder, ExitStack())
     from tests.tasking import rte_recipe
 
     train_task(rte_recipe(tmp_path, encoder, infusion="none", schedule=Schedule(1)), tmp_path / "rte")
     with pytest.raises(UsageError, match="rte was trained for RTE, and cannot be asked for words; give a run with"):
-        load_prober(tmp_path / "rte")
+        load_prober(tmp_path / "rte", ExitStack())
 
 
 def test_an_encoder_that_takes_knowledge_is_not_asked_without_it(tmp_path, bert):
@@ -179,9 +181,9 @@ def test_an_encoder_that_takes_knowledge_is_not_asked_without_it(tmp_path, bert)
             with pytest.raises(
                 UsageError, match=r"infused takes knowledge \(kam\).*give the run that it is of, or train"
             ):
-                load_prober(tmp_path / "infused")
+                load_prober(tmp_path / "infused", ExitStack())
         else:
-            assert load_prober(tmp_path / "infused").words.keys() == words_of(TOKENIZER).keys()
+            assert load_prober(tmp_path / "infused", ExitStack()).words.keys() == words_of(TOKENIZER).keys()
 
 
 def test_facts_can_be_learned_by_recipe_among_the_words_of_a_file(tmp_path, lama, bert):
@@ -201,7 +203,7 @@ def test_facts_can_be_learned_by_recipe_among_the_words_of_a_file(tmp_path, lama
     rows = [json.loads(line) for line in (tmp_path / "ranks").read_text().splitlines()]
     assert [(row["id"], row["relation"]) for row in rows] == [("1", "P36"), ("2", "P36"), ("c", "ConceptNet")]
     assert all(1 <= row["rank"] <= 4 for row in rows)
-    assert load_prober(tmp_path / "run").words.keys() == model.task.words.keys()
+    assert load_prober(tmp_path / "run", ExitStack()).words.keys() == model.task.words.keys()
 
 
 def test_usable_facts_are_the_same_by_their_places(lama):
@@ -230,7 +232,7 @@ def test_a_run_that_learned_masked_words_is_scored_on_texts_and_on_facts(wellrea
     told = json.loads(both.out)
     assert [one["model"] for one in told["models"]] == ["run", bert]
     assert told["models"][0]["micro"]["facts"] == told["facts"] == 2
-    run = load_prober("run")
+    run = load_prober("run", ExitStack())
     alone = probe(run.reader, run.segmenter, read_probe("LAMA", "trex"), found_words(run))
     assert told["models"][0]["micro"]["mrr"] == alone.micro.mrr
     table = wellread("evaluate", "lama", "run", bert, "LAMA")
@@ -243,7 +245,7 @@ def test_a_run_is_asked_for_its_own_part_and_for_all_of_a_file(wellread, tmp_pat
     monkeypatch.chdir(tmp_path)
     recipe = masking(tmp_path, bert, task="lama", data=Data(str(lama), develop=1))
     train_task(config.override(recipe, ["lama.part=trex"]), tmp_path / "run")
-    monkeypatch.setattr("wellread.training.lama.load_task", None)  # the model is loaded already
+    monkeypatch.setattr("wellread.training.prober.load_task", None)  # the model is loaded already
     assert json.loads(wellread("evaluate", "run", "LAMA", "--format", "json").out)["facts"] == 2
     write(tmp_path / "own.jsonl", OWN)
     assert json.loads(wellread("evaluate", "run", "own.jsonl", "--format", "json").out)["facts"] == 2

@@ -398,6 +398,18 @@ def test_words_keep_to_their_part_of_speech(home):
     assert found[8, 12]["tilt"] == pytest.approx(1)
 
 
+def test_the_most_likely_senses_are_counted_within_a_part_of_speech(home):
+    parts = parts_of(home)
+    few = replace(parts.settings, offers=replace(parts.settings.offers, candidates=1))
+    with KnowledgeBase.open(home / "senses.kb") as kb:
+        assert kb.candidates("bank", limit=1)[0].entity != "tilt"
+        reader = KnowBertReader(replace(parts, settings=few), kb, tags=Verbs(), precision="fp32")
+        (scored,) = reader.score_many(["the old bank near the river, the leaves"])
+        found = {span: set(some) for span, some in chances(scored).items()}
+    assert found[8, 12] == {"tilt"}
+    assert all(len(some) == 1 for some in found.values())
+
+
 class Late(Verbs):
     """A tagger who is ready when all has been read."""
 

@@ -21,7 +21,7 @@ class Model:
     def __call__(self, kind, given):
         assert self.may.wait(20)
         self.batches.append((kind, list(given)))
-        if kind == "broken":
+        if kind == "broken" or "poison" in given:
             raise ValueError("broken")
         return [ValueError(f"not {one}") if one == "bad" else f"{kind} {one}" for one in given]
 
@@ -246,6 +246,23 @@ def test_an_error_is_theirs_who_asked_and_the_thread_goes_on():
         return await worker.submit("a", "good")
 
     assert run(scenario, Model()) == "a good"
+
+
+def test_who_is_read_together_with_one_that_fails_is_answered():
+    model = Model(held=True)
+
+    async def scenario(worker):
+        first = worker.submit("a", 0)
+        await first_taken(worker, first)
+        asked = [worker.submit("a", one) for one in (1, "poison", "bad", 2)]
+        model.may.set()
+        return [type(one) if isinstance(one, Exception) else one for one in await gather(*asked)]
+
+    async def gather(*asked):
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    assert run(scenario, model) == ["a 1", ValueError, ValueError, "a 2"]
+    assert [given for _, given in model.batches[1:]] == [[1, "poison", "bad", 2], [1], ["poison"], ["bad"], [2]]
 
 
 def test_what_nobody_waits_for_any_more_is_not_done():

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import shutil
 import socket
 import threading
 import time
@@ -25,9 +26,14 @@ def kbs(tmp_path_factory):
     return write_kbs(tmp_path_factory.mktemp("kbs"))
 
 
-@pytest.fixture(scope="module")
-def client(kbs):
-    with engine_of(kbs, body=50_000) as engine, asking(engine) as client:
+@pytest.fixture(scope="module", params=["names", "a model that reads"])
+def client(request, kbs, toy, tmp_path_factory):
+    if request.param != "names":
+        folder = shutil.copytree(toy, tmp_path_factory.mktemp("toys") / "toy")  # it may be changed
+        given, models = [folder / "toy.kb"], [f"model={folder / 'model'}", "prior"]
+    else:
+        given, models = kbs, ["prior"]
+    with engine_of(given, models, body=50_000) as engine, asking(engine) as client:
         yield client
 
 
@@ -145,7 +151,7 @@ LINES = (b"", b"\n\n", b"\xff\n", b'"\xed\xa0\x80"\n', b"[" * 5_000, b'{"text": 
 
 @pytest.mark.parametrize("body", LINES)
 def test_no_line_breaks_a_stream(client, body):
-    answer = client.post("/link/stream?kb=cities", content=body)
+    answer = client.post("/link/stream", content=body)
     assert answer.status_code == 200
     told = [json.loads(line) for line in answer.text.splitlines()]
     assert len(told) == sum(bool(line.strip()) for line in body.split(b"\n"))

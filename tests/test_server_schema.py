@@ -1,9 +1,11 @@
 """What OpenAPI tells is so: generated requests, right and wrong, get the answers that it promises, and never a 500."""
 
+import shutil
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.serving import BEARER, engine_of, listening, write_kbs
+from tests.serving import BEARER, engine_of, listening
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 from schemathesis.generation import GenerationMode  # noqa: E402
@@ -30,11 +32,11 @@ def lines(context, value):
 
 
 @pytest.fixture(scope="module")
-def served(encoder, tmp_path_factory):
-    with (
-        engine_of(write_kbs(tmp_path_factory.mktemp("kbs")), encoder=encoder, body=50_000) as engine,
-        listening(engine) as address,
-    ):
+def served(encoder, toy, tmp_path_factory):
+    """A model that reads, and names alone."""
+    folder = shutil.copytree(toy, tmp_path_factory.mktemp("kbs") / "toy")  # it will be changed
+    models = [f"model={folder / 'model'}", "prior"]
+    with engine_of([folder / "toy.kb"], models, encoder=encoder, body=50_000) as engine, listening(engine) as address:
         yield schemathesis.openapi.from_url(f"{address}/openapi.json"), address
 
 

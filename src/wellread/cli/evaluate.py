@@ -15,6 +15,7 @@ import click
 
 from wellread import console
 from wellread.cli.defaults import DefaultGroup
+from wellread.cli.evaluate_words import facts, lama, places_option, show_facts, words
 from wellread.cli.options import draw_options, gold_options, reading_options, refuse_nan
 from wellread.errors import InputError, UsageError
 from wellread.files import write_atomically
@@ -23,32 +24,28 @@ from wellread.text import Document
 
 if TYPE_CHECKING:
     from wellread.linker import Linker
-    from wellread.training.lama import Prober
-
-_places_option = click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Where a run's knowledge lies now, if it was moved: --set maps.correlation=other/words.pmi",
-)
 
 
 @click.group(
     "evaluate",
     cls=DefaultGroup,
     default="task",
-    subcommand_metavar="RUN DATA | senses FILE... | lama MODEL... DATA | linking FILE... [OPTIONS]",
+    subcommand_metavar="RUN DATA | senses FILE... | linking FILE... | words|facts|lama MODEL... DATA [OPTIONS]",
 )
 def command() -> None:
-    """Score the model of a run on a task's data, models on the facts of LAMA, or a linker on linked text.
+    """Score the model of a run on a task's data, a linker on linked text, or models on masked words and facts.
 
     \b
     Example: wellread evaluate linking --kb vital questions.jsonl
     Example: wellread evaluate runs/rte RTE/dev.tsv
     Example: wellread evaluate senses semeval2007.data.xml
     Example: wellread evaluate lama runs/words LAMA/data
+    Example: wellread evaluate words bert-folder runs/knowbert my-texts
     """
+
+
+for verb in (words, facts, lama):
+    command.add_command(verb)
 
 
 @command.command("task")
@@ -58,7 +55,7 @@ def command() -> None:
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
 )
-@_places_option
+@places_option
 def task(run: str, data: str, predictions: str | None, form: str, changes: tuple[str, ...]) -> None:
     """Let the model of RUN (a folder that wellread train made) answer DATA, and score its answers.
 
@@ -78,10 +75,10 @@ def task(run: str, data: str, predictions: str | None, form: str, changes: tuple
 
     model = load_task(run, changes)
     if model.recipe.task in ("masking", "lama") and predictions is None and has_facts(data):
-        from wellread.training.lama import prober_of
+        from wellread.training.prober import prober_of
 
         part = model.recipe.lama.part if has_parts(data) else None
-        _probe(lambda: [prober_of(run, model)], data, part, None, form)
+        show_facts(lambda: [prober_of(run, model)], data, part, None, form)
         return
     if predictions is not None:
         model.writer()  # before anything is answered in vain
@@ -163,100 +160,6 @@ def senses(
         click.echo(json.dumps({"data": list(files), "scores": scores}, indent=2))
     else:
         console.print_table(("score", ", ".join(Path(file).name for file in files)), list(scores.items()))
-
-
-@command.command("lama")
-@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
-@click.argument("data", type=click.Path())
-@click.option(
-    "--part",
-    type=click.Choice(["google_re", "trex", "conceptnet", "squad"]),
-    help="Of LAMA's data folder only this part.  [default: all that are there]",
-)
-@click.option(
-    "--vocabulary",
-    metavar="FILE",
-    help="Words that may be answers, one a line, as LAMA's common_vocab_cased.txt.  [default: all that every MODEL has "
-    "as one piece]",
-)
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
-)
-@_places_option
-def lama(
-    models: tuple[str, ...],
-    data: str,
-    part: Literal["google_re", "trex", "conceptnet", "squad"] | None,
-    vocabulary: str | None,
-    form: str,
-    changes: tuple[str, ...],
-) -> None:
-    """Ask MODEL... for the objects of facts: how often is the right word the first that comes to mind?
-
-    A model is a run of wellread train whose task is "masking" or "lama", or an encoder (a folder, an asset, or a name
-    on the hub with its commit) that has a head for masked words. DATA is LAMA's data folder, a folder of its JSONL
-    files, or one such file; facts of your own are lines like
-    {"relation": "capital", "sub_label": "Italy", "obj_label": "Rome", "masked_sentence": "Rome is in [MASK] ."}.
-
-    All models are asked the same facts and answer in the same words: those that are one piece for each of them, and in
-    the vocabulary. precision: over all facts (micro), the mean over relations (macro), and for each relation.
-
-    \b
-    Examples:
-      wellread evaluate lama runs/words LAMA/data --part trex
-      wellread evaluate lama runs/plain runs/kam bert-folder LAMA/data --vocabulary common_vocab_cased.txt
-      wellread evaluate lama runs/words my-facts.jsonl --format json
-      wellread evaluate lama runs/kam my-facts.jsonl --set maps.kb=moved/my.kb
-    """
-    from wellread.training.lama import is_run, load_prober
-
-    if changes and not any(map(is_run, models)):
-        raise UsageError(f"{changes[0]!r} is for runs, and {', '.join(models)} is none; leave --set out")
-    _probe(lambda: [load_prober(model, changes) for model in models], data, part, vocabulary, form)
-
-
-def _probe(
-    load: Callable[[], Sequence[Prober]],
-    data: str,
-    part: Literal["google_re", "trex", "conceptnet", "squad"] | None,
-    vocabulary: str | None,
-    form: str,
-) -> None:
-    from wellread.tasks.lama import read_probe, read_vocabulary
-    from wellread.training.lama import probe_models
-
-    broken: list[str] = []
-    facts = list(read_probe(data, part, skipped=broken))
-    if broken:
-        console.note(f"left out {len(broken):,} facts; the first: {broken[0]}")
-    if not facts:
-        raise InputError(f"{data} has no facts{f'; the first that is left out: {broken[0]}' if broken else ''}")
-    words = None if vocabulary is None else read_vocabulary(vocabulary)
-    begin = time.monotonic()
-    found = probe_models(load(), facts, words)
-    count = len(facts) - found.left_out
-    console.note(
-        f"asked for {count:,} facts in {time.monotonic() - begin:.1f} s, {found.vocabulary:,} words to choose from; "
-        f"{found.left_out:,} others have an object that is none of these"
-    )
-    if form == "json":
-        click.echo(json.dumps({"data": data, "facts": count, **found.to_dict()}, indent=2, ensure_ascii=False))
-    elif len(found.models) == 1:
-        (scores,) = found.scores
-        shown = [("all (micro)", scores.micro), ("all (macro)", scores.macro), *scores.relations.items()]
-        rows = [(name, one.facts, one.precision, *one.at.values(), one.mrr) for name, one in shown]
-        console.print_table(("relation", "facts", "precision@1", *(f"@{k}" for k in scores.micro.at), "mrr"), rows)
-    else:
-        first = found.scores[0]
-        precisions = [
-            ("all (micro)", first.micro.facts, *(one.micro.precision for one in found.scores)),
-            ("all (macro)", first.macro.facts, *(one.macro.precision for one in found.scores)),
-            *(
-                (name, of.facts, *(one.relations[name].precision for one in found.scores))
-                for name, of in first.relations.items()
-            ),
-        ]
-        console.print_table(("relation", "facts", *found.models), precisions, title="precision@1")
 
 
 @command.command("linking")

@@ -138,7 +138,8 @@ class Scored:
         if not kept:
             return []
         scores = self.calibration.scores(self.mention_log_p[kept] + self.entity_log_p[kept, 0])
-        shown = [np.flatnonzero(self.rows[row] >= 0)[: decoding.candidates].tolist() for row in kept]
+        most = max(1, decoding.candidates)  # what is linked has a name, though no candidate is told
+        shown = [np.flatnonzero(self.rows[row] >= 0)[:most].tolist() for row in kept]
         asked = [int(self.rows[row, col]) for row, cols in zip(kept, shown, strict=True) for col in cols]
         names = iter(self.name_rows(asked) if asked else ())
         links = []
@@ -157,7 +158,7 @@ class Scored:
                     None if nil else candidates[0].entity,
                     None if nil else candidates[0].title,
                     float(score),
-                    candidates,
+                    candidates[: decoding.candidates],
                     self.kb,
                     float(np.exp(self.mention_log_p[row])),
                 )

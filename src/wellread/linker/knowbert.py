@@ -31,13 +31,13 @@ from wellread.errors import AssetError, MissingExtraError, UsageError
 from wellread.kb.packaged import open_kb
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
-from wellread.knowledge.offers import OfferLender, Offers
+from wellread.knowledge.offers import NO_ENTITY, OfferLender, Offers
 from wellread.knowledge.vectors import EntityVectors
 from wellread.linker.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored, without_overlaps
 from wellread.linker.entities import Entities
 from wellread.linker.knowbert_folder import Parts, load_parts
 from wellread.linker.packaged import find_folder
-from wellread.linker.tagging import Tagger, Tagging
+from wellread.linker.tagging import KINDS, Tagger, Tagging
 from wellread.mentions.candidates import has_senses
 from wellread.mentions.groups import gather
 from wellread.mentions.stretches import Stretch, TextCutter
@@ -55,6 +55,7 @@ Tags = Literal["auto", "spacy", "none"]
 _PIECES = 2048
 """Pieces of one pass: enough to keep the cores busy, little enough for the cache."""
 _SHARED = 24
+_PARTS_OF_SPEECH = len(KINDS)
 _NOBODY: Future[Tagging | None] = Future()
 _NOBODY.set_result(None)
 
@@ -100,9 +101,11 @@ class KnowBertReader:
         )
         self.entities = Entities(kb, parts, among=among)
         self._others: list[tuple[str, KnowledgeBase, EntityVectors]] = []
-        self._offers = {self.config.kb: self.settings.offers} | {
-            config.kb: needs.reading for config, needs in parts.below
-        }
+        mine = self.settings.offers
+        self._most = mine.candidates
+        if tags is not None:  # of these, those of one part of speech will be left
+            mine = replace(mine, candidates=_PARTS_OF_SPEECH * mine.candidates)
+        self._offers = {self.config.kb: mine} | {config.kb: needs.reading for config, needs in parts.below}
         self._score = self._build(parts, precision)
         self._revision: int | None = None
 
@@ -212,14 +215,16 @@ class KnowBertReader:
     def _restricted(self, mine: Offers, tagging: Tagging, text_of: Ints) -> tuple[Offers, NDArray[np.bool_]]:
         """Candidates of words that are tagged, of that part of speech if there are any; and what may be linked."""
         kinds, spoken = tagging.of(text_of, mine.characters)
-        same = (self.entities.kinds_of(mine.entities) == kinds[:, None]) & (mine.entities >= 0)
-        same |= ~same.any(1)[:, None]  # of another kind, or not tagged: all of them
-        entities = np.where(same, mine.entities, -1)
-        priors = np.where(same, mine.priors, 0)
+        there = mine.entities >= 0
+        same = (self.entities.kinds_of(mine.entities) == kinds[:, None]) & there
+        left = np.where(same.any(1)[:, None], same, there)  # of another kind, or not tagged: all of them
+        best = np.argsort(~left, axis=1, kind="stable")[:, : self._most]
+        left, entities, priors = (np.take_along_axis(part, best, 1) for part in (left, mine.entities, mine.priors))
+        entities, priors = np.where(left, entities, NO_ENTITY), np.where(left, priors, 0)
         totals = priors.sum(1, keepdims=True)
-        return replace(mine, entities=entities, priors=(priors / np.where(totals > 0, totals, 1)).astype(np.float32)), (
-            spoken
-        )
+        priors = (priors / np.where(totals > 0, totals, 1)).astype(np.float32)
+        gold = np.take_along_axis(mine.gold, best, 1)
+        return replace(mine, entities=entities, priors=priors, gold=gold), spoken
 
     def _scored(self, text: str, parts: Sequence[_Found]) -> SenseScored:
         width = max((part.rows.shape[1] for part in parts), default=0)
@@ -334,6 +339,11 @@ def load_reader(
     if folder is None:
         raise UsageError(f"{model} has no knowledge layer; give the folder of an encoder that has")
     parts = load_parts(folder, kb.path.stem)
+    if str(model) == "knowbert" and not has_senses(kb):
+        console.note(
+            f"knowbert has learned the senses of WordNet, and gives every name of {kb.path.name} a meaning, right or "
+            "not; elq is the model for names"
+        )
     wanted = parts.settings.tags if tags == "auto" else tags
     if tags == "spacy" and not has_senses(kb):
         raise UsageError(f"{kb.path.name} does not know parts of speech; leave tags out")

@@ -50,6 +50,9 @@ from wellread.nn.tables import EntityProjection, EntityTable
 _SPREAD = 0.02
 """Of weights that are drawn, as BERT's are."""
 
+_LEAST = {"dim": 1, "raw": 0, "kinds": 0, "kind_width": 1, "heads": 1, "inner": 1, "prior_width": 1}
+"""The least that sizes of a layer can be."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowBertConfig:
@@ -87,6 +90,9 @@ class KnowBertConfig:
     """W2 at the start; zero, without the norm, changes nothing until it is learned."""
 
     def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            if (value := getattr(self, name)) < least:
+                raise UsageError(f"{name} is {value}; expected {least} or more")
         if self.dim % self.heads:
             raise UsageError(f"{self.heads} heads cannot share dim = {self.dim}; give a multiple of {self.heads}")
         if not self.project and self.raw not in (0, self.dim):

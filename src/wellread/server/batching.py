@@ -166,14 +166,20 @@ class Worker:
         if not asked:
             return []
         begin = time.monotonic()
-        try:
-            made = self._do(asked[0].kind, [job.given for job in asked])
-        except BaseException as error:  # whatever it is belongs to those who asked, and the thread goes on
-            made = [error] * len(asked)
+        made = self._done(asked)
         seconds, texts = time.monotonic() - begin, sum(job.size for job in asked)
         self._pace += 0.2 * (seconds / max(1, texts) / len(self._threads) - self._pace)
         self._watch(Seen(len(asked), texts, seconds, begin - min(job.asked for job in asked)))
         return made
+
+    def _done(self, asked: Sequence[Job]) -> Sequence[Any]:
+        """What came out for each; where a batch fails, each is tried by itself: the fault of one is not the others'."""
+        try:
+            return self._do(asked[0].kind, [job.given for job in asked])
+        except BaseException as error:  # whatever it is belongs to who asked, and the thread goes on
+            if len(asked) == 1 or not isinstance(error, Exception):
+                return [error] * len(asked)
+        return [self._done([job])[0] for job in asked]
 
     def _take(self) -> list[Job]:
         """The first that waits, and those of its kind that go with it, in their order."""

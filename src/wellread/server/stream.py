@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from wellread.errors import InputError, WellreadError
 from wellread.server.answers import LATE
 from wellread.server.batching import BusyError, ClosedError
-from wellread.server.guard import TooSlow
+from wellread.server.guard import LOG, TooSlow
 
 Answer = Callable[[str], Awaitable[dict[str, Any]]]
 """A text -> what is told of it; taken by the model when this returns its awaitable."""
@@ -149,6 +149,9 @@ class LineStream(Response):
             return orjson.dumps(told) + b"\n"
         except WellreadError as error:
             return await _wrong(number, str(error))
+        except Exception:
+            LOG.exception("a line of a stream failed")
+            return await _wrong(number, "something went wrong here with this line; the log tells more")
 
     async def _taken(self, text: str) -> Awaitable[dict[str, Any]]:
         while True:

@@ -19,12 +19,19 @@ from wellread.tasks.embedding import Embedder
 if TYPE_CHECKING:
     from wellread.knowledge.lending import Lends
 
+_LINKERS = ("elq", "knowbert", "luke", "prior")
+
 
 def load_embedder(model: str, stack: ExitStack, *, layers: int | None = None, width: int = 256) -> Embedder:
     """An asset's encoder, a folder's, a run's or the hub's; `stack` closes the knowledge bases that it looks in.
 
     `layers` gives the states after that many layers, `width` is how many pieces are read at once.
     """
+    if model in _LINKERS and not Path(model).exists():
+        raise UsageError(
+            f"{model} is a linker, which gives links and not states; give an encoder, such as minilm, and for vectors "
+            f"of what is linked: --of mentions --linker {model}"
+        )
     encoder, tokenizer, lender = _load(model, stack)
     if layers is not None:
         _cut(encoder, layers)
@@ -34,6 +41,7 @@ def load_embedder(model: str, stack: ExitStack, *, layers: int | None = None, wi
 def _load(model: str, stack: ExitStack) -> tuple[Any, Any, Lends | None]:
     """An encoder, its tokenizer, and what lends it knowledge."""
     from wellread.nn.encoders import find_encoder, load_encoder, load_tokenizer
+    from wellread.training.offering import offers_of
 
     if any((Path(model) / place).is_file() for place in ("task.json", "model/task.json")):
         from wellread.training.task import load_task
@@ -41,30 +49,7 @@ def _load(model: str, stack: ExitStack) -> tuple[Any, Any, Lends | None]:
         task = load_task(model)
         return task.reader.encoder, task.segmenter.tokenizer, task.lender
     encoder = load_encoder(model)
-    return encoder, load_tokenizer(model), _offers(find_encoder(model), encoder, stack)
-
-
-def _offers(folder: Path, encoder: Any, stack: ExitStack) -> Lends | None:
-    from wellread.kb.packaged import open_kb
-    from wellread.knowledge.needs import Needs
-    from wellread.knowledge.offers import OfferLender
-    from wellread.models.knowbert import KnowBert
-
-    parts, readings = [], {}
-    for part in getattr(encoder, "infusions", ()):
-        if not isinstance(part, KnowBert):
-            raise UsageError(
-                f"this encoder is lent more than candidates ({type(part).__name__}), and only a trained task says how; "
-                "give the folder of its run"
-            )
-        name = part.config.kb
-        needs = Needs.of(folder, name)
-        kb = stack.enter_context(open_kb(needs.kb))
-        vectors = needs.open_vectors(kb)
-        part.take_of(kb, vectors)
-        parts.append((name, kb, vectors))
-        readings[name] = needs.reading
-    return OfferLender(parts, readings) if parts else None
+    return encoder, load_tokenizer(model), offers_of(find_encoder(model), encoder, stack)
 
 
 def _cut(encoder: Any, layers: int) -> None:

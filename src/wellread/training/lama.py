@@ -1,4 +1,4 @@
-"""The LAMA probe of models that stand ready: runs that learned masked words, and encoders that came with a head.
+"""The LAMA probe of models that can be asked for words (`training.prober`).
 
 Models are asked the same facts, and answer in the same words: those that are one piece for each of them. A tokenizer
 that knows no capitals makes all of them compare words without.
@@ -8,42 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tokenizers import Tokenizer
 
-from wellread.errors import InputError, UsageError
+from wellread.errors import InputError
 from wellread.evaluation.probe import ProbeScores
-from wellread.mentions.segments import Segmenter
-from wellread.nn.encoders import load_encoder, load_tokenizer, positions_of
-from wellread.nn.infusion import InfusedEncoder, infuse
 from wellread.tasks.lama import MaskedFact, common_vocabulary
 from wellread.tasks.learner import ask
 from wellread.tasks.probing import Probing
-from wellread.tasks.task import Reader
-from wellread.tasks.words import WordHead, load_word_head, words_of
-from wellread.training.task import MODEL, TaskModel, load_task
-
-LONGEST = 512
-"""Pieces of a sentence at most, for an encoder that is no run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prober:
-    """A model that can be asked for words."""
-
-    name: str
-    reader: Reader
-    segmenter: Segmenter
-    lender: Any
-    words: Collection[str]
-    """Those that may be its answers."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Of the model."""
-        return self.segmenter.tokenizer
+from wellread.training.prober import Prober
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,51 +35,6 @@ class Probed:
         """Plain dicts, for JSON."""
         told = [{"model": name, **score.to_dict()} for name, score in zip(self.models, self.scores, strict=True)]
         return {"vocabulary": self.vocabulary, "left_out": self.left_out, "models": told}
-
-
-def is_run(model: str | Path) -> bool:
-    """Whether this is the folder of a run, or its `model`; else it is an encoder."""
-    folder = Path(model)
-    return (
-        any((place / "task.json").exists() for place in (folder, folder / MODEL)) or (folder / "recipe.toml").exists()
-    )
-
-
-def load_prober(model: str | Path, changes: Sequence[str] = ()) -> Prober:
-    """A run whose task is "masking" or "lama", or an encoder (asset, folder, hub) whose checkpoint has a head.
-
-    `changes` say where a run's knowledge lies now, as those of `load_task`; an encoder has none.
-    """
-    if is_run(model):
-        return prober_of(model, load_task(model, changes))
-    name = str(model)
-    tokenizer, encoder = load_tokenizer(name), load_encoder(name)
-    if learned := [str(each["kind"]) for each in getattr(encoder.config, "infusions", ())]:
-        # Nothing in such a folder says what lends it knowledge, and without that another model would answer.
-        raise UsageError(
-            f"{name} takes knowledge ({', '.join(dict.fromkeys(learned))}), and does not say where that comes from; "
-            f'give the run that it is of, or train one, by a recipe with task = "masking" and encoder.name = "{name}"'
-        )
-    infuse(encoder, [])
-    head = WordHead(cast(InfusedEncoder, encoder))
-    if not load_word_head(head, name):
-        raise InputError(
-            f"{name} has no head for masked words, so it cannot be asked for facts; train one, by a recipe with "
-            f'task = "masking" and encoder.name = "{name}", and give its run'
-        )
-    segmenter = Segmenter(tokenizer, longest=min(LONGEST, positions_of(name)))
-    return Prober(name, Reader(cast(InfusedEncoder, encoder), head).eval(), segmenter, None, words_of(tokenizer))
-
-
-def prober_of(model: str | Path, made: TaskModel) -> Prober:
-    """A run that is loaded already, to be asked for words."""
-    if not isinstance(made.reader.head, WordHead):
-        raise UsageError(
-            f"{model} was trained for {made.recipe.task}, and cannot be asked for words; give a run with "
-            'task = "masking", or an encoder that has a head for masked words'
-        )
-    words = made.task.words if isinstance(made.task, Probing) else words_of(made.segmenter.tokenizer)
-    return Prober(str(model), made.reader, made.segmenter, made.lender, words)
 
 
 def probe_models(

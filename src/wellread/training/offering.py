@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from wellread.errors import UsageError
@@ -78,6 +80,28 @@ def build_offers(recipe: TaskRecipe, names: Iterable[str]) -> OfferLender:
     """What offers the candidates of these knowledge bases."""
     parts = [(name, *open_offer(recipe, name)) for name in names]
     return OfferLender(parts, {name: recipe.offers[name].reading for name, _, _ in parts if name in recipe.offers})
+
+
+def offers_of(folder: Path, encoder: Any, stack: ExitStack) -> OfferLender | None:
+    """What the layers of a saved encoder need, by what its folder tells; they are given their entity vectors.
+
+    None for an encoder without knowledge layers. `stack` closes the knowledge bases.
+    """
+    parts, readings = [], {}
+    for part in getattr(encoder, "infusions", ()):
+        if not isinstance(part, KnowBert):
+            raise UsageError(
+                f"this encoder is lent more than candidates ({type(part).__name__}), and only a trained task says how; "
+                "give the folder of its run"
+            )
+        name = part.config.kb
+        needs = Needs.of(folder, name)
+        kb = stack.enter_context(open_kb(needs.kb))
+        vectors = needs.open_vectors(kb)
+        part.take_of(kb, vectors)
+        parts.append((name, kb, vectors))
+        readings[name] = needs.reading
+    return OfferLender(parts, readings) if parts else None
 
 
 def layers_of(recipe: TaskRecipe) -> list[KnowBertConfig]:

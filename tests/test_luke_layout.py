@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -81,30 +82,88 @@ def test_losses_and_their_gradients_are_those_of_transformers(head: str, tmp_pat
     torch.testing.assert_close(mine, wanted, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("head", lukes.HEADS[1:5])
-def test_heads_of_entities_are_loaded_from_either_layout_by_their_class(head: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("head", lukes.HEADS)
+def test_every_head_is_loaded_from_either_layout_by_its_class(head: str, family: str, tmp_path: Path) -> None:
     theirs = lukes.build(head)
-    made = HEADS[head]["roberta"]
+    made = HEADS[head][family]
     ours = made.from_pretrained(lukes.save(theirs, tmp_path / "theirs")).eval()
     compare(ours, theirs, head)
     saved = str(lukes.save(ours, tmp_path / "ours"))
-    for again in (made.from_pretrained(saved), made.from_pretrained(pretrained_model_name_or_path=saved)):
+    for again in (made.from_pretrained(saved), made.from_pretrained(pretrained_model_name_or_path=saved), load(saved)):
+        assert type(again) is made
         compare(again.eval(), theirs, head)
-    with pytest.raises(UsageError, match="leave other arguments out, or convert it first"):
-        made.from_pretrained(tmp_path / "theirs", num_labels=9)
+    compare(pickle.loads(pickle.dumps(ours)), theirs, head)
+    to_hf(ours, tmp_path / "back")
+    compare(type(theirs).from_pretrained(tmp_path / "back").eval(), theirs, head)
+
+
+@pytest.mark.parametrize("head", [head for head in lukes.HEADS if "Entity" not in head and head != "ForMaskedLM"])
+def test_auto_classes_load_what_heads_for_texts_save(head: str, tmp_path: Path) -> None:
+    theirs = lukes.build(head)
+    ours = HEADS[head]["roberta"].from_pretrained(lukes.save(theirs, tmp_path / "theirs"))
+    auto = getattr(transformers, f"Auto{'' if head == 'Model' else 'Model'}{head}")
+    again = auto.from_pretrained(lukes.save(ours, tmp_path / "ours"))
+    assert type(again) is infused_class("roberta", head)
+    compare(again.eval(), theirs, head)
+
+
+@pytest.mark.parametrize("head", lukes.HEADS)
+def test_their_folders_are_loaded_in_the_precision_that_is_asked_for(head: str, tmp_path: Path) -> None:
+    lukes.save(lukes.build(head), tmp_path)
+    for name in ("dtype", "torch_dtype"):
+        ours = HEADS[head]["roberta"].from_pretrained(tmp_path, **{name: torch.bfloat16}, local_files_only=True)
+        assert {weight.dtype for weight in ours.parameters()} == {torch.bfloat16}
+    again = load(lukes.save(ours, tmp_path / "ours"))
+    assert {weight.dtype for weight in again.parameters()} == {torch.bfloat16}
+    with pytest.raises(UsageError, match="dtype is 'poetry'; expected one of torch's"):
+        HEADS[head]["roberta"].from_pretrained(tmp_path, dtype="poetry")
+
+
+def test_settings_of_their_folders_may_be_others(tmp_path: Path) -> None:
+    lukes.save(lukes.build("ForTokenClassification"), tmp_path)
+    made = HEADS["ForTokenClassification"]["roberta"]
+    ours = made.from_pretrained(tmp_path, hidden_dropout_prob=0.5, id2label={0: "O", 1: "B", 2: "I"})
+    assert luke_of(ours).dropout.p == ours.roberta.embeddings.dropout.p == 0.5
+    assert ours.config.id2label[1] == "B"
+    with pytest.raises(UsageError, match=r"there is no device_map, revision; leave it out \(there are: .*convert it"):
+        made.from_pretrained(tmp_path, revision="main", device_map="auto")
+    with pytest.raises(UsageError, match="there is no second argument"):
+        made.from_pretrained(tmp_path, ours.config)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("head", ["ForEntityClassification", "ForSequenceClassification", "ForTokenClassification"])
+def test_a_new_head_is_made_where_its_labels_are_said(head: str, family: str, tmp_path: Path) -> None:
+    theirs = lukes.build("ForMaskedLM")
+    lukes.save(theirs, tmp_path / "words")
+    made = HEADS[head][family]
+    ours = made.from_pretrained(tmp_path / "words", num_labels=9).eval()
+    assert ours(**lukes.batch(head, EVERY)).logits.shape[-1] == 9
+    assert torch.equal(luke_of(ours).table.weight, theirs.luke.entity_embeddings.entity_embeddings.weight)
+    lukes.save(lukes.build(head), tmp_path / "head")
+    with pytest.raises(InputError, match="has weights of another size"):
+        made.from_pretrained(tmp_path / "head", num_labels=9)
+    with silence():
+        again = made.from_pretrained(tmp_path / "head", num_labels=9, ignore_mismatched_sizes=True).eval()
+    assert again(**lukes.batch(head, EVERY)).logits.shape[-1] == 9
+    told = json.loads((tmp_path / "head" / "config.json").read_text())
+    (tmp_path / "head" / "config.json").write_text(json.dumps(told | {"intermediate_size": 21}))
+    with pytest.raises(InputError, match="has weights of another size"):
+        made.from_pretrained(tmp_path / "head", num_labels=9, ignore_mismatched_sizes=True)
 
 
 @pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
 def test_a_class_that_would_find_none_of_its_weights_says_who_loads_it(head: str, tmp_path: Path) -> None:
     lukes.save(lukes.build(head), tmp_path)
-    with pytest.raises(UsageError, match=r"load it with wellread\.models\.luke_layout\.load, or convert it first"):
+    with pytest.raises(UsageError, match=r"a class in wellread\.models\.luke_heads\.HEADS, or convert it first"):
         infused_class("roberta", head).from_pretrained(tmp_path)
 
 
 def test_a_head_that_a_folder_has_not_is_not_made_up(tmp_path: Path) -> None:
     lukes.save(lukes.build(), tmp_path)
     made = HEADS["ForEntityClassification"]["roberta"]
-    with pytest.raises(InputError, match=r"lacks weights of its model: classifier.*to learn a new head, convert it"):
+    with pytest.raises(InputError, match=r"lacks weights of its model: classifier.*to learn a new head, load it by"):
         made.from_pretrained(tmp_path)
     convert_luke(tmp_path, tmp_path / "ours")
     with silence():
@@ -202,7 +261,7 @@ def test_the_authors_files_have_neither_prefix_nor_queries(tmp_path: Path) -> No
         rows = theirs.luke.entity_embeddings.entity_embeddings.weight
         rows[10] = rows[2]
     compare(from_hf(tmp_path).eval(), theirs, "ForMaskedLM")
-    assert type(from_hf(tmp_path, "Model")).__name__ == "InfusedRobertaModel"
+    assert type(from_hf(tmp_path, "Model")).__name__ == "LukeRobertaModel"
 
 
 def test_mluke_is_of_the_family_of_xlm_r(tmp_path: Path) -> None:
@@ -244,7 +303,7 @@ def test_an_infused_bert_becomes_a_luke_of_transformers(head: str, tmp_path: Pat
             one, other = (one[mask], other[mask]) if one.shape[:2] == mask.shape else (one, other)
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
     again = load(tmp_path / "theirs").eval()
-    assert type(again).__name__.startswith(("InfusedRoberta", "LukeRoberta"))
+    assert type(again) is HEADS[head]["roberta"]
 
 
 def test_convert_goes_there_and_back_with_tokenizer_and_vocabulary(tmp_path: Path) -> None:

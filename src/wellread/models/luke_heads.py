@@ -2,13 +2,14 @@
 
 Each is a model like any of transformers, made for the families BERT, RoBERTa and XLM-R: `HEADS["ForMaskedLM"]["bert"]`.
 They take `entity_ids`, `entity_attention_mask`, `entity_position_ids` and `entity_token_type_ids` as theirs do (or
-`entities`, see `models.luke.Luke`) and give what theirs give. Heads for whole texts, words, choices and answers need
-nothing of their own: `AutoModelForSequenceClassification` and its kin know them.
+`entities`, see `models.luke.Luke`) and give what theirs give.
 
 - ForMaskedLM: hidden words and hidden entities, a loss for both.
 - ForEntityClassification: the first entity of each text.
 - ForEntityPairClassification: the first two.
 - ForEntitySpanClassification: every entity, with the first and the last piece of its span.
+- Model, ForSequenceClassification, ForTokenClassification, ForQuestionAnswering, ForMultipleChoice: as any infused
+  model has them, so that `AutoModel`, `AutoModelForSequenceClassification` and their kin load what they save.
 
 `from_pretrained` takes folders of ours and of Hugging Face's LUKE; `luke_layout.load` takes the head that a folder was
 saved with.
@@ -37,10 +38,20 @@ from transformers.utils.generic import can_return_tuple
 
 from wellread.errors import UsageError
 from wellread.models.luke import luke_of
+from wellread.models.luke_folder import is_hf
 from wellread.nn.infusion import FAMILIES, InfusedHead, base_of, infused_class
+from wellread.nn.infusion import HEADS as INFUSED
 
 _UNASKED = -100
 """The label of what is not to be told."""
+
+
+_CHANGES = {
+    *("num_labels", "id2label", "label2id", "problem_type", "output_attentions", "output_hidden_states"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),
+}
+"""Settings that may be others than those of a folder of Hugging Face's LUKE."""
+_TAKEN = _CHANGES | {"dtype", "torch_dtype", "ignore_mismatched_sizes", "local_files_only"}
 
 
 class _OfEither:
@@ -48,18 +59,28 @@ class _OfEither:
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As transformers' own."""
-        from wellread.models.luke_layout import is_hf, read_hf
+        """As transformers' own; but a new head on a LUKE of others must be asked for, by `num_labels`."""
+        from wellread.models.luke_layout import read_hf
 
         name = pretrained_model_name_or_path
         if name is None or not is_hf(name):
             return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
-        if args or kwargs.keys() - {"local_files_only"}:
+        if args or kwargs.keys() - _TAKEN:
+            unknown = ", ".join(sorted(kwargs.keys() - _TAKEN)) or "second argument"
             raise UsageError(
-                f"{name} is a LUKE of Hugging Face's layout, which is loaded as it is; leave other arguments out, or "
-                f"convert it first: wellread convert luke {name} --to NEW"
+                f"{name} is a LUKE of Hugging Face's layout, for which there is no {unknown}; leave it out (there are: "
+                f"{', '.join(sorted(_TAKEN))}), or convert it first: wellread convert luke {name} --to NEW"
             )
-        return read_hf(name, cast(type[PreTrainedModel], cls))
+        dtype = kwargs.get("dtype", kwargs.get("torch_dtype"))
+        if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise UsageError(f"dtype is {dtype!r}; expected one of torch's, such as torch.bfloat16, or its name")
+        return read_hf(
+            name,
+            cast(type[PreTrainedModel], cls),
+            dtype=dtype,
+            changes={option: value for option, value in kwargs.items() if option in _CHANGES},
+            resizes=bool(kwargs.get("ignore_mismatched_sizes")),
+        )
 
 
 class _Masked(_OfEither):
@@ -191,8 +212,12 @@ _READS = {
 }
 
 
+_PLAIN = tuple(name for name in INFUSED if name != "ForMaskedLM")
+"""Heads that need nothing of LUKE's own."""
+
+
 def _make_heads() -> dict[str, dict[str, type[PreTrainedModel]]]:
-    heads: dict[str, dict[str, type[PreTrainedModel]]] = {name: {} for name in ("ForMaskedLM", *_READS)}
+    heads: dict[str, dict[str, type[PreTrainedModel]]] = {name: {} for name in ("ForMaskedLM", *_READS, *_PLAIN)}
     for kind in ("bert", "roberta", "xlm-roberta"):
         family = FAMILIES[kind]
         masked = infused_class(kind, "ForMaskedLM")
@@ -202,8 +227,11 @@ def _make_heads() -> dict[str, dict[str, type[PreTrainedModel]]]:
         for name, reads in _READS.items():
             body = about | {"reads": reads, "config_class": masked.config_class}
             heads[name][kind] = type(f"Luke{family.name}{name}", (_OfEither, InfusedHead, _Entities, start), body)
+        for name in _PLAIN:
+            heads[name][kind] = type(f"Luke{family.name}{name}", (_OfEither, infused_class(kind, name)), about)
     return heads
 
 
 HEADS = _make_heads()
 """Classes by the name of the head and the family of the encoder."""
+globals().update({made.__name__: made for some in HEADS.values() for made in some.values()})  # where pickle looks

@@ -19,24 +19,37 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LukeConfig as TheirConfig
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from wellread.errors import InputError, UsageError
-from wellread.files import read_text
 from wellread.knowledge.vocabulary import FILE, IN_SETTINGS, MASK, MASK2, SETTINGS, EntityVocabulary
 from wellread.models.conversion import new_folder, refuse_full
-from wellread.models.luke import luke_of
+from wellread.models.luke import luke_in, luke_of
+from wellread.models.luke_folder import (
+    AUTHORS,
+    TABLE,
+    WORDS,
+    buildable,
+    config_file,
+    family_of,
+    find_vocabulary,
+    is_ours,
+    read_config,
+    read_encoder,
+    read_files,
+    read_settings,
+    saved_as,
+)
 from wellread.models.luke_heads import HEADS
-from wellread.nn.checkpoint import IDLE, Weights, read_weights, rename_weights, some
-from wellread.nn.encoders import AS_IT_IS, silence, tokenizer_settings
+from wellread.nn.checkpoint import Weights, rename_weights, some
+from wellread.nn.encoders import AS_IT_IS, load_tokenizer, silence, tokenizer_settings
 from wellread.nn.infusion import base_of, infused_class
 
 Layout = Literal["hf", "wellread"]
@@ -55,6 +68,7 @@ ENCODER = {
 QUERIES = {"w2e_query": "word_to_entity", "e2w_query": "entity_to_word", "e2e_query": "entity_to_entity"}
 _QUERY = re.compile(r"encoder\.layer\.(\d+)\.attention\.self\.(\w+_query)\.(\w+)")
 _OWN = re.compile(rf"{re.escape(_LUKE)}queries\.(\d+)\.(\w+)\.(\w+)")
+_LAYERS = re.compile(r"\b(layer|queries)\.\d")
 _PARTS = ("embeddings.", "encoder.", "entity_embeddings.", "entity_predictions.", "pooler.")
 """How names begin of what is the encoder's, with what it knows of entities."""
 _TIED = "entity_predictions.decoder.weight"
@@ -77,7 +91,6 @@ _FIELDS = (
     "attention_probs_dropout_prob max_position_embeddings type_vocab_size initializer_range layer_norm_eps "
     "classifier_dropout pad_token_id bos_token_id eos_token_id id2label label2id problem_type"
 ).split()
-_AUTHORS = "metadata.json"
 _BESIDE = ("*.json", "*.txt", "*.model", "entity_vocab.*")
 """What goes with the weights: tokenizers and the entity vocabulary."""
 _TOKENIZERS = {"roberta": "LukeTokenizer", "xlm-roberta": "MLukeTokenizer"}
@@ -89,49 +102,63 @@ def from_hf(folder: str | Path, head: str | None = None) -> PreTrainedModel:
 
     `head` is "Model", "ForMaskedLM", "ForEntitySpanClassification" and so on.
     """
-    told, weights = _read_config(Path(folder)), _read_encoder(Path(folder))
+    folder = Path(folder)
+    told = read_config(folder)
+    saved, weights = saved_as(told, folder), read_encoder(folder)
     if head is None:
-        head = str((told.get("architectures") or [""])[0]).removeprefix("Luke") or _guess(weights)
-    family = "xlm-roberta" if told.get("tokenizer_class") == "MLukeTokenizer" else "roberta"
-    return _make(_class_of(family, head), told, weights, Path(folder))
+        head = _guess(weights) if saved is None else saved.removeprefix("Luke")
+    return _make(_class_of(folder, family_of(told), head), told, weights, folder)
 
 
-def read_hf(folder: str | Path, made: type[PreTrainedModel]) -> PreTrainedModel:
-    """The same as a model of this class."""
-    return _make(made, _read_config(Path(folder)), _read_encoder(Path(folder)), Path(folder))
+def read_hf(
+    folder: str | Path,
+    made: type[PreTrainedModel],
+    *,
+    dtype: Any = None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    resizes: bool = False,
+) -> PreTrainedModel:
+    """The same as a model of this class, in another precision if wanted.
+
+    `changes` are settings that are to be others than the folder's. Where they say the labels, a head that the folder
+    has not starts afresh; so does one of other labels, where it `resizes`.
+    """
+    folder = Path(folder)
+    told, weights = read_config(folder), read_encoder(folder)
+    return _make(made, told, weights, folder, dtype=dtype, changes=changes, resizes=resizes)
 
 
-def is_hf(folder: str | Path) -> bool:
-    """Whether a folder has a LUKE of Hugging Face's layout."""
-    try:
-        return bool(json.loads((Path(folder) / "config.json").read_bytes())["model_type"] == "luke")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _read_encoder(folder: Path) -> Weights:
-    """The weights of a folder; those of the encoder without what they begin with under a head."""
-    weights = {name.removeprefix("luke."): weight for name, weight in _read_weights(folder).items()}
-    weights = {name: weight for name, weight in weights.items() if not name.endswith(IDLE)}
-    if "entity_embeddings.entity_embeddings.weight" not in weights:
-        raise InputError(f"{folder} has weights, but no embeddings of entities; give the folder of a LUKE")
-    return weights
-
-
-def _make(made: type[PreTrainedModel], told: dict[str, Any], weights: Weights, folder: Path) -> PreTrainedModel:
+def _make(
+    made: type[PreTrainedModel],
+    told: dict[str, Any],
+    weights: Weights,
+    folder: Path,
+    *,
+    dtype: Any = None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    resizes: bool = False,
+) -> PreTrainedModel:
     head = _head_in(made.__name__)
+    vocabulary = find_vocabulary(folder, len(weights[TABLE]))
     _complete(weights, told, folder)
-    config = _our_config(told, weights, made, head)
-    if (vocabulary := EntityVocabulary.find(folder)) is not None:  # "lite" ones have [MASK] first
+    with buildable(folder):
+        config = _our_config(told, weights, made, head)
+        config.update(dict(changes))
+        if made.base_model_prefix == "bert":
+            _begin_at_zero(weights, config)
+    if vocabulary is not None:  # "lite" ones have [MASK] first
         cast(Any, config).infusions[0]["masks"] = vocabulary.masks
-    return _build(made, config, _rename(weights, made, head), folder)
+    fresh = resizes or not changes.keys().isdisjoint(("num_labels", "id2label"))
+    more: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    more |= {"ignore_mismatched_sizes": True} if resizes else {}
+    return _build(made, config, _rename(weights, made, head), folder, fresh, **more)
 
 
 def load(folder: str | Path, head: str | None = None) -> PreTrainedModel:
     """The LUKE of a folder, in whichever layout, under the head that it was saved with or the one that is named."""
     folder = Path(folder)
-    told = _read_config(folder)
-    return _open_ours(folder, told, head) if _is_ours(told) else from_hf(folder, head)
+    told = read_config(folder)
+    return _open_ours(folder, told, head) if is_ours(told) else from_hf(folder, head)
 
 
 def to_hf(model: PreTrainedModel, folder: str | Path) -> None:
@@ -148,7 +175,7 @@ def convert_luke(source: str | Path, to: str | Path, layout: Layout | None = Non
     """Write a LUKE to a new folder in the other layout, ours ("wellread") or transformers' ("hf"); say which it is."""
     source, to = Path(source), Path(to)
     refuse_full(to)
-    ours = _is_ours(_read_config(source))
+    ours = is_ours(read_config(source))
     made: Layout = "hf" if ours else "wellread"
     if layout is not None and layout != made:
         raise UsageError(f"{source} has the layout {layout} already; copy it, or convert it to the layout {made}")
@@ -160,7 +187,7 @@ def convert_luke(source: str | Path, to: str | Path, layout: Layout | None = Non
                 file.rename(part / file.name)
             (part / "new").rmdir()
             _copy_beside(source, part)
-            _name_tokenizer(part, model.config)
+            _name_tokenizer(part, model.config, source)
         else:
             with silence():
                 model.save_pretrained(part)
@@ -168,64 +195,19 @@ def convert_luke(source: str | Path, to: str | Path, layout: Layout | None = Non
     return made
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    """Their configuration; the authors' own is inside of another."""
-    file = next((folder / name for name in ("config.json", _AUTHORS) if (folder / name).is_file()), None)
-    if file is None:
-        raise InputError(f"{folder} has no config.json; give the folder of a LUKE, ours or Hugging Face's")
-    try:
-        told = json.loads(read_text(file))
-        told = told if file.name == "config.json" else {"model_type": "luke", **told["model_config"]}
-        kind = str(told["model_type"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file} is no configuration of a LUKE; copy it again") from error
-    if kind != "luke" and not kind.startswith("infused-"):
-        raise InputError(
-            f"{folder} has a model of the kind {kind!r}; give the folder of a LUKE, ours or Hugging Face's"
-        )
-    tokenizer = folder / SETTINGS
-    if "tokenizer_class" not in told and tokenizer.is_file():
-        told["tokenizer_class"] = json.loads(read_text(tokenizer)).get("tokenizer_class")
-    return cast(dict[str, Any], told)
-
-
-def _is_ours(told: Mapping[str, Any]) -> bool:
-    return str(told["model_type"]).startswith("infused-")
-
-
-def _read_weights(folder: Path) -> Weights:
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        index = folder / f"{name}.index.json"
-        if index.is_file():
-            files = [folder / file for file in sorted(set(json.loads(read_text(index))["weight_map"].values()))]
-        elif (folder / name).is_file():
-            files = [folder / name]
-        else:
-            continue
-        weights: Weights = {}
-        for file in files:
-            weights |= _read_safe(file) if file.suffix == ".safetensors" else read_weights(file, such_as=name)
-        return weights
-    raise InputError(f"{folder} has neither model.safetensors nor pytorch_model.bin; copy or download it again")
-
-
-def _read_safe(file: Path) -> Weights:
-    try:
-        return load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot read {file}: {error}; copy or download it again") from error
-
-
 def _guess(weights: Mapping[str, Tensor]) -> str:
     """The authors' files do not say; those of pretraining have both heads."""
     return "ForMaskedLM" if "lm_head.dense.weight" in weights else "Model"
 
 
-def _class_of(family: str, head: str) -> type[PreTrainedModel]:
+def _class_of(folder: Path, family: str, head: str) -> type[PreTrainedModel]:
     try:
-        return HEADS[head][family] if head in HEADS else infused_class(family, head)
+        return HEADS.get(head, {}).get(family) or infused_class(family, head)
     except AttributeError:
-        raise InputError(f"there is no head Luke{head}; give one that transformers' LUKE has, or Model") from None
+        raise InputError(
+            f"{folder} cannot be loaded: there is no head Luke{head} for {family}; name one that transformers' LUKE "
+            "has, or Model"
+        ) from None
 
 
 def _complete(weights: Weights, told: dict[str, Any], folder: Path) -> None:
@@ -239,8 +221,8 @@ def _complete(weights: Weights, told: dict[str, Any], folder: Path) -> None:
             else:
                 weights.pop(new, None)
     weights.pop(_TIED, None)
-    if (folder / _AUTHORS).is_file() and not (folder / "config.json").is_file():
-        table = weights["entity_embeddings.entity_embeddings.weight"]
+    if config_file(folder).name == AUTHORS:
+        table = weights[TABLE]
         names = EntityVocabulary.load(folder).row_of
         if MASK2 in names:
             table[names[MASK2]] = table[names[MASK]]
@@ -254,7 +236,7 @@ def _our_config(
     """Sizes of tables are those of the weights, whatever the configuration says."""
     theirs = TheirConfig.from_dict({name: value for name, value in told.items() if name != "architectures"})
     fields = {name: getattr(theirs, name) for name in _FIELDS}
-    entities, dim = weights["entity_embeddings.entity_embeddings.weight"].shape
+    entities, dim = weights[TABLE].shape
     luke = {
         "kind": "luke",
         "entities": entities,
@@ -262,9 +244,10 @@ def _our_config(
         "aware": bool(theirs.use_entity_aware_attention),
         "predicts": "entity_predictions.bias" in weights,
     }
-    words, decoder = weights["embeddings.word_embeddings.weight"], weights.get("lm_head.decoder.weight")
+    words, decoder = weights[WORDS], weights.get("lm_head.decoder.weight")
     apart = head == "ForMaskedLM" and decoder is not None and not torch.equal(words, decoder)
-    pooler = "pooler.dense.weight" in weights and head != "ForSequenceClassification"
+    moved = "pooler.dense." in _head_table(made, head)
+    pooler = "pooler.dense.weight" in weights and not moved
     more = {"vocab_size": len(words), "infusions": [luke], "pooler": pooler, "tie_word_embeddings": not apart}
     kind: Any = made.config_class
     config: PreTrainedConfig = kind(**fields | more)
@@ -297,30 +280,60 @@ def _head_table(made: type[PreTrainedModel], head: str) -> dict[str, str]:
     return HEAD.get((kind, head), {})
 
 
-def _build(made: type[PreTrainedModel], config: PreTrainedConfig, weights: Weights, folder: Path) -> PreTrainedModel:
+def _build(
+    made: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    weights: Weights,
+    folder: Path,
+    fresh: bool = False,
+    **more: Any,
+) -> PreTrainedModel:
+    """A model of these weights, all of them; a head may be `fresh`."""
+    head = _head_in(made.__name__)
     refusal = "its config.json and weights must be of one model: copy or download it again"
-    try:
-        with silence():
-            loaded: Any = made.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True)
-    except RuntimeError as error:  # sizes that differ
-        raise InputError(
-            f"{folder} has weights of another size than it says, or than a {made.__name__} takes; {refusal}, and load "
-            "it under the head that it was saved with"
-        ) from error
+    another = InputError(
+        f"{folder} has weights of another size than its config.json says, or than a {made.__name__} takes; {refusal}, "
+        "and load it under the head that it was saved with"
+    )
+    with buildable(folder), silence():
+        try:
+            loaded: Any = made.from_pretrained(
+                None, config=config, state_dict=weights, output_loading_info=True, **more
+            )
+        except RuntimeError as error:  # sizes that differ
+            raise another from error
     model, report = loaded
-    if missing := sorted(name for name in report["missing_keys"] if "pooler" not in name):
+    prefix = "" if head == "Model" else f"{made.base_model_prefix}."
+    needless = "pooler." if head in ("Model", "ForMaskedLM") else "\0"  # which nobody asks there
+    missing = sorted(name for name in report["missing_keys"] if needless not in name)
+    if missing := [name for name in missing if not fresh or name.startswith(prefix)]:
         raise InputError(
-            f"{folder} lacks weights of its model: {some(missing)}; {refusal}; to learn a new head, convert it first: "
-            "wellread convert luke"
+            f"{folder} lacks weights of its model: {some(missing)}; {refusal}; to learn a new head, load it by "
+            "from_pretrained with num_labels"
         )
+    if left := sorted(name for name in report["unexpected_keys"] if _LAYERS.search(name)):
+        raise InputError(f"{folder} has more layers than its config.json says: {some(left)}; {refusal}")
+    if any(str(name[0]).startswith(prefix) for name in report["mismatched_keys"]):
+        raise another
     return cast(PreTrainedModel, model)
 
 
 def _open_ours(folder: Path, told: Mapping[str, Any], head: str | None) -> PreTrainedModel:
     """A model that wellread saved."""
-    made = _class_of(str(told["model_type"]).removeprefix("infused-"), head or _head_in(told["architectures"][0]))
-    with silence():
-        return made.from_pretrained(folder, local_files_only=True)
+    saved = saved_as(told, folder)
+    if head is None and saved is None:
+        raise InputError(
+            f"{folder / 'config.json'} does not say in architectures which head the model was saved with; copy it "
+            'again, or load it under a head that you name: luke_layout.load(folder, "Model")'
+        )
+    made = _class_of(folder, family_of(told), head or _head_in(str(saved)))
+    weights, kind = read_files(folder), cast(type[PreTrainedConfig], made.config_class)
+    with buildable(folder):
+        config = kind.from_pretrained(folder, local_files_only=True)
+    model = _build(made, config, weights, folder)
+    if (luke := luke_in(model)) is not None:
+        find_vocabulary(folder, luke.config.entities)
+    return model
 
 
 def _theirs(model: PreTrainedModel) -> tuple[TheirConfig, Weights]:
@@ -379,16 +392,26 @@ def _begin_behind_padding(weights: Weights, model: PreTrainedModel, begin: str) 
     return first
 
 
+def _begin_at_zero(weights: Weights, config: Any) -> None:
+    """The same for a LUKE that becomes a BERT: fewer rows."""
+    first = int(config.pad_token_id) + 1
+    for part, kept in (("embeddings", slice(first, None)), ("entity_embeddings", slice(-first))):
+        name = f"{part}.position_embeddings.weight"
+        if name in weights:  # else it is missed soon
+            weights[name] = weights[name][kept].clone()
+    config.max_position_embeddings -= first
+
+
 def _copy_beside(source: Path, to: Path) -> None:
     """Tokenizer and entity vocabulary; the latter as transformers reads it."""
     for file in sorted({file for pattern in _BESIDE for file in source.glob(pattern)}):
-        weighty = file.name.endswith(".index.json") or file.name == _AUTHORS
+        weighty = file.name.endswith(".index.json") or file.name == AUTHORS
         if file.is_file() and not weighty and not (to / file.name).exists():
             shutil.copyfile(file, to / file.name)
     if not (to / FILE).exists() and (vocabulary := EntityVocabulary.find(source)) is not None:
         vocabulary.save(to)
     if (to / SETTINGS).is_file():  # what it may tell of entities would be believed before the file
-        told = json.loads(read_text(to / SETTINGS))
+        told = read_settings(source)
         if told.pop(IN_SETTINGS, None) is not None:
             _write_settings(to, told)
 
@@ -397,12 +420,16 @@ def _write_settings(folder: Path, told: Mapping[str, Any]) -> None:
     (folder / SETTINGS).write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _name_tokenizer(folder: Path, config: PreTrainedConfig) -> None:
+def _name_tokenizer(folder: Path, config: PreTrainedConfig, source: Path) -> None:
     """Say whose tokenizer.json this is, where nobody has, or but we: BERT's pieces need their special ones told."""
     file, settings = folder / "tokenizer.json", folder / SETTINGS
     own = _TOKENIZERS.get(str(config.model_type).removeprefix("infused-"))
-    named = json.loads(read_text(settings)).get("tokenizer_class") if settings.exists() else None
+    named = read_settings(folder).get("tokenizer_class")
     if not file.is_file() or (settings.exists() and (own is None or named != AS_IT_IS)):
         return
-    told = tokenizer_settings(Tokenizer.from_file(str(file)), config) if own is None else {"tokenizer_class": own}
+    told = (
+        {"tokenizer_class": own}
+        if own is not None
+        else tokenizer_settings(load_tokenizer(str(source.resolve())), config)
+    )
     _write_settings(folder, told)

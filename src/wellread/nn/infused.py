@@ -98,8 +98,8 @@ def _refuse_their_luke(name: Any) -> None:
         return  # transformers says what is wrong, if anything
     if kind == "luke":
         raise UsageError(
-            f"{name} is a LUKE of Hugging Face's layout; load it with wellread.models.luke_layout.load, or convert it "
-            f"first: wellread convert luke {name} --to NEW"
+            f"{name} is a LUKE of Hugging Face's layout; load it by from_pretrained of a class in "
+            f"wellread.models.luke_heads.HEADS, or convert it first: wellread convert luke {name} --to NEW"
         )
 
 

@@ -52,20 +52,24 @@ def test_a_task_is_trained_and_evaluated_and_writes_its_predictions(wellread, tm
 
 
 @pytest.mark.slow
-def test_accelerate_launches_processes_that_end_as_one_does(wellread, tmp_path, encoder):
+def test_two_processes_end_as_one_does(wellread, tmp_path, encoder):
     recipe = rte_recipe(tmp_path, encoder)  # lent maps, two batches a step
     (tmp_path / "kam.toml").write_text(config.to_toml(recipe))
-    assert wellread("train", "kam.toml", "--to", "one").code == 0
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    alone = wellread("train", "kam.toml", "--to", "one")
+    assert alone.code == 0
+    assert "processes" not in alone.err
+    # `accelerate launch --cpu --num_processes 2` starts one process alone.
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run(
         [*launch, "-m", "wellread", "train", "kam.toml", "--to", "two"],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         capture_output=True,
         text=True,
         timeout=250,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("learning from") == 1
+    assert done.stderr.count("2 processes share the 2 batches of each step") == 1
     one, two = (read_log(tmp_path / run) for run in ("one", "two"))
     assert [line["step"] for line in two] == [line["step"] for line in one]
     for ours, theirs in zip(two, one, strict=True):

@@ -67,6 +67,23 @@ def test_both_layouts_are_read(tmp_path):
     assert list(read_record(tmp_path / "c.jsonl")) == [replace(one, id=f"{one.id}-{one.id}") for one in QUESTIONS]
 
 
+def test_questions_of_superglue_are_known_by_their_numbers(tmp_path):
+    lines = []
+    for number, passage in enumerate(as_record(QUESTIONS)["data"]):
+        passage["idx"] = number
+        del passage["id"]
+        for asked in passage["qas"]:
+            asked["idx"] = 10 + int(asked.pop("id"))
+        lines.append(json.dumps(passage) + "\n")
+    (tmp_path / "dev.jsonl").write_text("".join(lines))
+    read = list(read_record(tmp_path / "dev.jsonl"))
+    assert read == [replace(one, id=str(10 + int(one.id))) for one in QUESTIONS]
+    write_predictions(tmp_path / "told.json", {one.id: one.answers[0] for one in read})
+    assert json.loads((tmp_path / "told.json").read_text())["10"] == "Brno"
+    found = evaluate_record(tmp_path / "dev.jsonl", tmp_path / "told.json")
+    assert (found.all.exact, found.missing) == (1, 0)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -10,6 +10,7 @@ from tests.asking import SEGMENTER, TOKENIZER, teach, tiny_encoder
 from tests.test_task_cloze import QUESTIONS
 from tests.test_task_cloze import TASK as CLOZE
 from tests.test_task_ner import LABELS, SENTENCES, all_spans
+from wellread.mentions.segments import Segmenter
 from wellread.models.luke import ENTITIES, LukeConfig, luke_of
 from wellread.nn.infusion import infuse
 from wellread.nn.packing import Packing
@@ -135,6 +136,37 @@ def test_mentions_with_their_markers_are_masks(name):
     else:
         expected = torch.nn.functional.binary_cross_entropy_with_logits(scores, batch.target.double())
     assert torch.allclose(next(iter(losses.values())), expected)
+
+
+@pytest.mark.parametrize("entities", [False, True], ids=["markers", "entities"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_no_entity_of_a_long_text_is_lost_to_a_relation(entities, turned, capsys):
+    task, _, _ = TASKS["relations"]
+    model = taking(task) if entities else Reader(tiny_encoder(), task.head(tiny_encoder()))
+    first, second = ("e2", "e1") if turned else ("e1", "e2")
+    between = "was born near the old river of the new city " * 8
+    near, far = (
+        parse_pair(id, f"who is <{first}>avon</{first}> {between}<{second}>{name}</{second}> in rome", "Other")
+        for id, name in (("0", "brno"), ("1", "old cork"))
+    )
+    batch = task.prepare(
+        make_batch([near, far], cut := task.cut(Segmenter(TOKENIZER, longest=32), [near, far], learning=True), {}),
+        learning=True,
+    )
+    for (one,), pair in zip(cut, (near, far), strict=True):
+        assert len(one) == 32
+        for place, end, span in zip(one.places, one.ends, (pair.subject, pair.object), strict=True):
+            assert (one.spans[place + 1, 0], one.spans[end - 1, 1]) == span
+    if entities:
+        told = batch.knowledge[ENTITIES]
+        assert told["spans"].tolist() == [
+            list(edge) for (one,) in cut for edge in zip(one.places, one.ends, strict=True)
+        ]
+    answers = [some[0] for some in ask(task, model, Segmenter(TOKENIZER, longest=32), [near, far])]
+    assert set(answers) <= set(RELATIONS)
+    assert capsys.readouterr().err == ""
+    ask(task, model, Segmenter(TOKENIZER, longest=8), [near, far])
+    assert "1 of 2 texts have mentions that do not fit into inputs of 8 pieces" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("together", [1, 7, 128])

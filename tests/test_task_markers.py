@@ -6,10 +6,13 @@ import torch
 
 from tests.asking import SEGMENTER, TOKENIZER, lender
 from wellread.errors import InputError, UsageError
+from wellread.knowledge.annotations import Links
+from wellread.knowledge.maps import EntityMap, Lender
 from wellread.knowledge.places import Places
 from wellread.mentions.segments import Segmenter
 from wellread.tasks.markers import Marker, MarkerHead, marked_places
 from wellread.tasks.task import make_batch
+from wellread.text import Document, Link
 
 TEXT = "the mayor of Avon was born in old Brno near the river"
 AVON, BRNO, OLD_BRNO = (13, 17), (34, 38), (30, 38)
@@ -112,14 +115,81 @@ def test_what_is_too_long_is_cut_around_the_mentions(longest):
         assert one.spans[place].tolist() == one.word_spans[one.word_of[place]].tolist()
 
 
-def test_where_mentions_are_too_far_apart_the_first_stays_and_the_other_is_marked_at_the_end():
-    text = f"Avon {'near the old river ' * 20}Brno"
-    one = cut(text, (0, 4), (len(text) - 4, len(text)), longest=12, other=("a city",))
-    assert pieces(one) == "[CLS] : avon : near the - - [SEP] a city [SEP]"
-    back = cut(text, (len(text) - 4, len(text)), (0, 4), longest=12, other=("a city",))
-    assert pieces(back) == "[CLS] - avon - near the : : [SEP] a city [SEP]"
+FAR = f"who wrote Avon {'near the old river ' * 20}Brno in Cork"
+FIRST, SECOND = (10, 14), (FAR.index("Brno"), FAR.index("Brno") + 4)
+
+
+def test_where_mentions_are_too_far_apart_both_stay_with_what_is_nearest_to_them(capsys):
+    one = cut(FAR, FIRST, SECOND, longest=16, other=("a city",))
+    assert pieces(one) == "[CLS] who wrote : avon : near river - brno - in [SEP] a city [SEP]"
+    back = cut(FAR, SECOND, FIRST, longest=16, other=("a city",))
+    assert pieces(back) == "[CLS] who wrote - avon - near river : brno : in [SEP] a city [SEP]"
+    tight = cut(FAR, FIRST, SECOND, longest=11, other=("a city",))
+    assert pieces(tight) == "[CLS] : avon : - brno - [SEP] a city [SEP]"
+    assert capsys.readouterr().err == ""
     with pytest.raises(UsageError, match="no room for text"):
-        cut(text, (0, 4), (5, 9), longest=7, other=("a city in Avon",))
+        cut(FAR, FIRST, SECOND, longest=7, other=("a city in Avon",))
+
+
+@pytest.mark.parametrize("longest", range(8, 100, 7))
+def test_two_mentions_that_fit_are_whole_however_far_apart(longest, capsys):
+    text = f"of fargo {FAR} , where the new city is"
+    for first, second in (((3, 8), (3, 8)), ((3, 8), (3, 23)), ((19, 23), (len(text) - 2, len(text)))):
+        one = cut(text, first, second, longest=longest)
+        assert len(one) <= longest
+        for place, end, mention in zip(one.places, one.ends, (first, second), strict=True):
+            inner = [span for span in one.spans[place + 1 : end].tolist() if span != [0, 0]]
+            if longest > 9:
+                assert (inner[0][0], inner[-1][1]) == mention
+    assert ("do not fit" in capsys.readouterr().err) is (longest < 10)
+
+
+def test_words_left_out_of_the_middle_are_none_of_the_inputs_and_the_others_keep_their_numbers():
+    whole, one = cut(FAR, FIRST, SECOND, longest=None), cut(FAR, FIRST, SECOND, longest=16, other=("a city",))
+    assert one.words == ("who", "wrote", "Avon", "near", "river", "Brno", "in", "a", "city")
+    own = np.flatnonzero(one.segment_of == 0)
+    assert [FAR[slice(*span)] for span in one.spans[own].tolist()] == [one.words[word] for word in one.word_of[own]]
+    (hole,) = one.omitted
+    assert (FAR[: hole.start], FAR[hole.end :]) == ("who wrote Avon near", "river Brno in Cork")
+    assert (hole.place, hole.words) == (4, len(whole.words) - 7 - 1)
+    assert not whole.omitted
+
+
+def test_a_mention_with_a_hole_in_it_is_not_whole():
+    one = cut(FAR, FIRST, SECOND, longest=14)
+    assert pieces(one) == "[CLS] who wrote : avon : near the river - brno - in [SEP]"
+    spans = np.array([(4, 14), FIRST, (15, 23), (15, 27), (40, 50), (10, SECOND[1]), SECOND, (SECOND[0], len(FAR))])
+    found, whole = Places.of([one]).pieces(np.zeros(len(spans), np.int64), spans[:, 0], spans[:, 1])
+    assert whole.tolist() == [True, True, True, False, False, False, True, False]
+    said = [pieces(one).split()[first : last + 1] for first, last in found[whole].tolist()]
+    assert said == [["wrote", ":", "avon"], ["avon"], ["near", "the"], ["brno"]]
+
+
+def test_what_is_known_of_words_is_lent_to_them_on_both_sides_of_a_hole():
+    spans = [(4, 14), (40, 50), (SECOND[0] - 6, SECOND[1])]
+    given = Links.given([Document(FAR, tuple(Link(*span, FAR[slice(*span)], "Q1") for span in spans))])
+    one, whole = cut(FAR, FIRST, SECOND, longest=14), cut(FAR, FIRST, SECOND, longest=None)
+    lent = Lender([EntityMap(given)], SEGMENTER)
+    ours, theirs = (lent.lend([some]).maps[0, 0] for some in (one, whole))
+    own = np.flatnonzero(one.segment_of == 0)
+    same = (whole.spans[None] == one.spans[own, None]).all(2) & (whole.segment_of == 0)
+    at = same.argmax(1)
+    assert same.any(1).all()
+    assert np.array_equal(ours[np.ix_(own, own)], theirs[np.ix_(at, at)])
+    assert ours.sum() == 8  # two names of two words
+
+
+@pytest.mark.parametrize("apart", [0, 30])
+def test_mentions_that_do_not_fit_are_counted_and_their_beginnings_stay(apart, capsys):
+    text = f"who {'old ' * 9}Avon {'near ' * apart}the new river"
+    inputs = [((text,), ((4, 44), (len(text) - 13, len(text)))), (("old Avon near Brno",), ((0, 8), (14, 18)))]
+    (one,), (other,) = MARKER.cut(Segmenter(TOKENIZER, longest=12), inputs)
+    assert pieces(one) == "[CLS] : old old old : - the new river - [SEP]"
+    assert pieces(other) == "[CLS] : old avon : near - brno - [SEP]"
+    assert capsys.readouterr().err == (
+        "1 of 2 texts have mentions that do not fit into inputs of 12 pieces: of these the beginnings are read, or "
+        "nothing; let encoder.longest be more\n"
+    )
 
 
 def test_before_and_behind_may_be_marked_differently():

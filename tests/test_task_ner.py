@@ -91,6 +91,24 @@ def test_words_without_pieces_belong_to_the_span_around_them():
     assert NamedEntities(LABELS).cut(SEGMENTER, [NamedText.of_text("1", " ")], learning=False) == [[]]
 
 
+def test_words_and_names_longer_than_a_window_are_counted(capsys):
+    long = "z" * 30  # a piece a letter
+    names = [(0, 1, "who"), (2, 3, "who"), (3, 5, "place"), (6, 7, "place"), (7, 9, "who")]
+    one, other = sentence(f"avon wrote {long} to {long} {long} brno zzzzzz zzzzzz", *names), sentence("who is old")
+    task = NamedEntities(LABELS, NerOptions(longest=3))
+    cut = task.cut(Segmenter(TOKENIZER, longest=12), [one, other], learning=False)
+    asked = {tuple((span + part.first).tolist()) for part in cut[0] for span in part.chunks(3)}
+    assert asked == {(0, 1), (1, 2), (0, 2), (3, 4), (6, 7), (6, 8), (7, 8), (8, 9)}
+    assert capsys.readouterr().err == (
+        "inputs of 12 pieces have no room for 3 of 12 words, nor for 3 of 5 known names: these are not found; "
+        "let encoder.longest be more\n"
+    )
+    task.cut(Segmenter(TOKENIZER, longest=12), [sentence(long, (0, 1, "who"))], learning=True)
+    assert "no room for 1 of 1 words, nor for 1 of 1 known names" in capsys.readouterr().err
+    task.cut(Segmenter(TOKENIZER, longest=130), [one, other], learning=False)
+    assert capsys.readouterr().err == ""
+
+
 def test_scores_are_those_of_a_dense_layer_on_first_last_and_mean():
     torch.manual_seed(0)
     head, states = ChunkHead(6, 3, entities=False).double().eval(), torch.randn(9, 6, dtype=torch.float64)

@@ -36,6 +36,8 @@ class Places:
     _starts: Int64[np.ndarray, " solid"]
     _ends: Int64[np.ndarray, " solid"]
     _positions: Int64[np.ndarray, " solid"]
+    _omitted: tuple[tuple[int, int, int], ...] = ()
+    """Units with characters that were left out of their middle, from which to which."""
 
     @classmethod
     def of(cls, cut: Sequence[Segmented]) -> Places:
@@ -59,7 +61,12 @@ class Places:
         highs[there] = ends[borders[there + 1] - 1] - (there << _UNIT_AT)
         texts = tuple(text for one in cut for text in one.texts)
         input_of = np.repeat(np.arange(len(cut)), counts)
-        return cls(texts, input_of, first_unit, lows, highs, starts, ends, positions[solid])
+        omitted = tuple(
+            (unit, hole.start, hole.end)
+            for unit, one in zip(first_unit.tolist(), cut, strict=True)
+            for hole in one.omitted
+        )
+        return cls(texts, input_of, first_unit, lows, highs, starts, ends, positions[solid], omitted)
 
     def pieces(
         self, units: Offsets, starts: Offsets, ends: Offsets
@@ -76,6 +83,10 @@ class Places:
             # What stands on the last letter ("é" in two) may be in no piece: it was left out, not cut off.
             beyond = self.texts[units[place]][self.highs[units[place]] : ends[place]]
             whole[place] = all(map(is_blank, beyond))
+        for unit, low, high in self._omitted:
+            for place in np.flatnonzero(whole & (units == unit) & (starts < high) & (ends > low)).tolist():
+                within = self.texts[unit][max(low, starts[place]) : min(high, ends[place])]
+                whole[place] = all(map(is_blank, within))
         if not len(self._positions):
             return np.zeros((len(units), 2), np.int64), whole
         most = len(self._positions) - 1

@@ -79,28 +79,22 @@ class Batch:
 
     @cached_property
     def segments(self) -> Segments:
-        """All segments of all inputs, one after the other."""
+        """All segments of all inputs, one after the other; one with words left out of its middle in parts."""
         columns: list[tuple[int, int, int, int, int, int]] = []
         for number, one in enumerate(self.cut):
             begins = np.searchsorted(one.word_segment, np.arange(len(one.texts) + 1)).tolist()
             for segment, text in enumerate(one.texts):
-                row = self.notes.row_of(text)
-                columns.append(
-                    (
-                        number,
-                        segment,
-                        row,
-                        one.first_words[segment],
-                        begins[segment],
-                        begins[segment + 1] - begins[segment],
-                    )
-                )
+                row, first, place = self.notes.row_of(text), one.first_words[segment], begins[segment]
+                for hole in one.omitted if segment == 0 else ():
+                    columns.append((number, segment, row, first, place, hole.place - place))
+                    first, place = first + hole.place - place + hole.words, hole.place
+                columns.append((number, segment, row, first, place, begins[segment + 1] - place))
         return Segments(*np.array(columns, np.int64).reshape(-1, 6).T)
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The columns of the segments of a batch."""
+    """The columns of the segments of a batch, or of their parts without a hole."""
 
     text: NDArray[np.int64]
     number: NDArray[np.int64]

@@ -323,6 +323,7 @@ def _window(
         first_words=tuple(first_words),
         marks=tuple(mark for mark, _ in marks),
         hidden=(),
+        omitted=(),
         mark_pieces=places,
     )
 

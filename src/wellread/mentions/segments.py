@@ -48,6 +48,19 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Omission:
+    """What was left out of the middle of an input's first text."""
+
+    start: int
+    end: int
+    """Its characters."""
+    place: int
+    """How many of the input's words begin before it."""
+    words: int
+    """How many words of the text are wholly in it; they are none of the input's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Segmented:
     """One example's input in pieces. Special pieces have no word and no segment (-1), and the span (0, 0)."""
 
@@ -68,6 +81,8 @@ class Segmented:
     """Mentions that the data names."""
     hidden: tuple[int, ...] = ()
     """Pieces of no word that are hidden, as the "-" of "rock-and-roll"; hidden words are empty."""
+    omitted: tuple[Omission, ...] = ()
+    """Where the first text has holes, in their order."""
 
     def __len__(self) -> int:
         return len(self.ids)

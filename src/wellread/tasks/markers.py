@@ -14,8 +14,9 @@ The pieces of markers are ones that the tokenizer has, so that an encoder needs 
 every encoder has met. `UNUSED` are pieces that BERT's vocabulary keeps free for such things, one before and another
 behind (Baldini Soares et al. 2019, KnowBERT): they have met nothing, and must be learned.
 
-What is too long is cut around the mentions. Where even what lies between them is too long, the first one stays, and
-the markers of the other stand at the end, with nothing between them.
+What is too long is cut around the mentions, and where even what lies between them is too long, around each of them:
+both stay whole, and what is far from both goes. How many texts have mentions that are too long themselves is told; of
+these the beginnings stay.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -30,10 +32,11 @@ from jaxtyping import Float, Int, Int64
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from wellread import console
 from wellread.errors import InputError, UsageError
 from wellread.mentions.segments import Segmented, Segmenter
 from wellread.models.luke import ENTITIES
-from wellread.tasks.crops import keep_pieces, window_around
+from wellread.tasks.crops import keep_pieces, window_around, windows_around
 from wellread.tasks.entities import with_entities
 from wellread.tasks.task import Batch
 
@@ -88,7 +91,10 @@ class Marker:
     def cut(
         self, segmenter: Segmenter, inputs: Sequence[tuple[tuple[str, ...], tuple[Span, ...]]]
     ) -> list[list[Segmented]]:
-        """One input for each (texts, mentions in the first of them), markers counted in the segmenter's `longest`."""
+        """One input for each (texts, mentions in the first of them), markers counted in the segmenter's `longest`.
+
+        A note tells how many have mentions that do not fit.
+        """
         for texts, mentions in inputs:
             for start, end in mentions:
                 if not 0 <= start < end <= len(texts[0]):
@@ -97,18 +103,33 @@ class Marker:
                         "characters of the text, end exclusive"
                     )
         whole = Segmenter(segmenter.tokenizer).cut_many([texts for texts, _ in inputs])
-        return [
-            [self._marked(one, mentions, segmenter.longest)] for one, (_, mentions) in zip(whole, inputs, strict=True)
-        ]
+        made, short = [], 0
+        for one, (_, mentions) in zip(whole, inputs, strict=True):
+            spans = [_pieces_of(one, *mention) for mention in mentions]
+            one, left = self._cropped(one, spans, segmenter.longest)
+            short += any(_length(new) < _length(old) for new, old in zip(left, spans, strict=True))
+            made.append([self._marked(one, mentions, left)])
+        if short:
+            console.note(
+                f"{short:,} of {len(inputs):,} texts have mentions that do not fit into inputs of {segmenter.longest} "
+                "pieces: of these the beginnings are read, or nothing; let encoder.longest be more"
+            )
+        return cast(list[list[Segmented]], made)
 
-    def _marked(self, one: Segmented, mentions: tuple[Span, ...], longest: int | None) -> MarkedText:
-        spans = [_pieces_of(one, *mention) for mention in mentions]
-        if longest is not None and len(one) + self.ids.size > longest:
-            first, last = min(first for first, _ in spans), max(last for _, last in spans)
-            kept = window_around(one, first, last, longest - self.ids.size)
-            one = keep_pieces(one, kept)
-            # The place of a piece among those that are left; of one that is cut off, the end of what is left.
-            spans = [(int(np.searchsorted(kept, first)), int(np.searchsorted(kept, last))) for first, last in spans]
+    def _cropped(self, one: Segmented, spans: list[Span], longest: int | None) -> tuple[Segmented, list[Span]]:
+        """An input with room for markers, and the pieces that mentions have in it."""
+        if longest is None or len(one) + self.ids.size <= longest:
+            return one, spans
+        room = longest - self.ids.size
+        first, last = min(first for first, _ in spans), max(last for _, last in spans)
+        if last - first <= room - int((one.segment_of != 0).sum()):
+            kept = window_around(one, first, last, room)
+        else:
+            kept = windows_around(one, spans, room)
+        places = [(int(np.searchsorted(kept, first)), int(np.searchsorted(kept, last))) for first, last in spans]
+        return keep_pieces(one, kept), places
+
+    def _marked(self, one: Segmented, mentions: tuple[Span, ...], spans: list[Span]) -> MarkedText:
         order = sorted(_order(spans))
         at = np.array([place for place, *_ in order], np.int64)
         ids = np.array([self.ids[number, side] for *_, number, side in order], np.int64)
@@ -168,6 +189,10 @@ def _id(tokenizer: Tokenizer, piece: str) -> int:
     raise UsageError(
         f"the tokenizer has no piece {piece!r} to mark mentions with; name pieces that it has as markers, such as signs"
     )
+
+
+def _length(span: Span) -> int:
+    return span[1] - span[0]
 
 
 def _order(spans: Sequence[Span]) -> Iterator[tuple[int, int, int, int, int]]:

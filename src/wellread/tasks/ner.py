@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, linear
 
+from wellread import console
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk, score_chunks
 from wellread.mentions.segments import Segmented, Segmenter
@@ -46,6 +47,8 @@ LONGEST = 16
 """Words of a span at most, as LUKE's authors have it."""
 _AT_ONCE = 1 << 14
 """Spans that are judged together where nothing is learned."""
+_LOST = -2
+"""The last piece of a word that has more of them than an input holds: no span ends there."""
 _LETTERS = 6
 """More letters than a piece has in the mean, to tell how much of a document may be read."""
 
@@ -152,14 +155,26 @@ class NamedEntities:
         self._masks: tuple[int, int] | None = None
 
     def cut(self, segmenter: Segmenter, examples: Sequence[NamedText], *, learning: bool) -> list[list[Segmented]]:
-        """The inputs of each sentence (`NamedInput`): its windows, and of each its groups of spans."""
+        """The inputs of each sentence (`NamedInput`): its windows, and of each its groups of spans.
+
+        A note tells how many words, and how many known names, are too long for a window.
+        """
         read = [self._with_context(one, segmenter.longest) for one in examples]
         whole = Segmenter(segmenter.tokenizer).cut_many([(text,) for text, _ in read])
-        found = []
+        found, words, names = [], 0, 0
         for example, one, (_, offset) in zip(examples, whole, read, strict=True):
             edges = _edges(one, np.array(example.words, np.int64).reshape(-1, 2) + offset)
-            windows = _windows(one, edges, segmenter.longest, self.longest) if len(edges) else ()
+            windows = list(_windows(one, edges, segmenter.longest, self.longest)) if len(edges) else []
+            words += sum(int((window.edges[:, 1] == _LOST).sum()) for window in windows)
+            names += sum(not _is_whole(chunk, windows) for chunk in example.chunks or ())
             found.append([part for window in windows for part in self._groups(window)])
+        if words or names:
+            console.note(
+                f"inputs of {segmenter.longest} pieces have no room for {words:,} of "
+                f"{sum(len(one.words) for one in examples):,} words, nor for {names:,} of "
+                f"{sum(len(one.chunks or ()) for one in examples):,} known names: these are not found; "
+                "let encoder.longest be more"
+            )
         return cast(list[list[Segmented]], found)
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
@@ -295,6 +310,15 @@ def _named(one: Segmented) -> NamedInput:
     return one
 
 
+def _is_whole(chunk: Chunk, windows: Sequence[NamedInput]) -> bool:
+    """Whether a window has all words of a name, none of which is too long for it."""
+    for window in windows:
+        start, end = chunk.start - window.first, chunk.end - window.first
+        if start >= 0 and end <= len(window.edges) and (window.edges[start:end, 1] != _LOST).all():
+            return True
+    return False
+
+
 def _edges(one: Segmented, words: Int64[np.ndarray, "own 2"]) -> Int64[np.ndarray, "own 2"]:
     """First and last piece of each word; of one without pieces the first behind it, and the last before it."""
     own = np.flatnonzero(one.segment_of == 0)
@@ -340,6 +364,6 @@ def _input(
         edges = np.stack(
             (np.searchsorted(kept, edges[:, 0]), np.searchsorted(kept, edges[:, 1], side="right") - 1), axis=1
         )
-        edges[lost, 1] = -1  # a word of more pieces than an input holds: no span ends there
+        edges[lost, 1] = _LOST
     told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Segmented)}
     return NamedInput(**told, first=first, edges=edges, seen=seen)

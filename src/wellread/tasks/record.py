@@ -4,7 +4,8 @@
      "answers": [{"start", "end", "text"}]}]}]}
 
 `end` is the last character, inclusive. The query has one "@placeholder", which stands for an entity of the passage.
-SuperGLUE has the same with a passage a line, and numbers as `idx` in the place of ids. Test files have no answers.
+SuperGLUE has the same with a passage a line, and in the place of ids numbers as `idx`: one for the passage and one for
+each question, which is its id; as {"passage": 3, "query": 7} they are the id "3-7". Test files have no answers.
 
 A passage or question that is broken is an `InputError` that names its place; where a list `skipped` is given, it gets
 the message and the question is left out. Scored as the official script does, which is that of SQuAD 1.1: exact match
@@ -114,8 +115,10 @@ def _question(passage: str, entities: tuple[Span, ...], data: Any, where: str) -
     if query.count(PLACEHOLDER) != 1:
         raise InputError(f"{where}: expected one {PLACEHOLDER} in {short(query, 60)!r}; mend the query")
     name = data.get("id")
-    if name is None and isinstance(index := data.get("idx"), dict):
-        name = "-".join(str(index[part]) for part in ("passage", "query") if part in index)
+    if name is None:
+        index = data.get("idx")
+        parts = [index.get(part) for part in ("passage", "query")] if isinstance(index, dict) else [index]
+        name = "-".join(str(part) for part in parts if isinstance(part, int | str)) or None
     answers = tuple(dict.fromkeys(_part(one, "text", str, where) for one in data.get("answers") or ()))
     return ClozeQuestion(str(where if name is None else name), passage, entities, query, answers)
 

@@ -8,9 +8,10 @@ Chance is a function of (seed, step, batch): the generators are seeded anew for 
 and started again ends with the same bits as one that was not, evaluating more often changes nothing, and processes
 share out the batches of a step without changing what a batch draws. No state of a generator has to be saved.
 
-Processes (`accelerate launch`) each hold the whole model and take every n-th batch of a step; gradients are added up
-before the step. This is done by hand and not by DDP, so that a learner may call its model's parts as it likes, and a
-weight that no batch of the step uses stays as it is, as in one process. Models too large for one device are left out.
+Processes (`accelerate launch`, `torchrun`) each hold the whole model and take every n-th batch of a step; gradients are
+added up before the step. This is done by hand and not by DDP, so that a learner may call its model's parts as it likes,
+and a weight that no batch of the step uses stays as it is, as in one process. Models too large for one device are left
+out.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def train(
             run.open(schedule if recipe is None else recipe, resume=resume)
         crew.wait_for_everyone()
         if run.scores() is None:
+            if crew.num_processes > 1 and crew.is_main_process:
+                console.note(f"{crew.num_processes} processes share the {schedule.accumulate} batches of each step")
             with listening() as asked:
                 _Training(learner, schedule, run, crew, save_seconds, on_report, asked).go()
         elif crew.is_main_process:

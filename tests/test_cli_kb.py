@@ -288,6 +288,11 @@ SOURCES = {
     "empty.csv": ("", "is empty; expected a header row", ""),
     "headless.csv": ("Q90,Paris\n", "has no column id, title", "--map id=COLUMN"),
     "short.csv": ("id,title\na,A\nb\n", "line 3: 1 cells, the header has 2", ""),
+    "nul.jsonl": (
+        '{"id": "a", "title": "A"}\n{"id": "b", "title": "B\\u0000"}',
+        "line 2: the entity has a NUL",
+        "mend it",
+    ),
     "latin.csv": ("id,title\na,é\n".encode("latin1"), "line 2 is not UTF-8", "iconv"),
     "half.csv.xz": (lzma.compress(b"id,title\n" + os.urandom(5000).hex().encode())[:-500], "is truncated", ""),
 }

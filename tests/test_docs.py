@@ -4,7 +4,7 @@ Blocks of "python" are doctests and share names within a page. In blocks of "con
 the lines below a command must be found in its output. Those of the README, and all that need a shell, have processes of
 their own; loading torch takes seconds, so the others are run in this one. What is not run (`SHOWN`) is at least read
 where it can be; a block in any other language is refused, so that no code on a page goes unnoticed. Lines indented by
-four spaces are commands that need data of one's own, and are not run.
+four spaces are commands that need data of one's own, and are not run: `tests/test_docs_commands.py` reads them.
 """
 
 import doctest
@@ -32,7 +32,7 @@ SHOWN = {
     "toml": "a recipe or a part of one: must be TOML",
     "json": "an answer or a file: must be JSON",
     "csv": "a file",
-    "text": "pictures, and commands that need data or never end",
+    "text": "pictures, and commands that need data or never end: read by tests/test_docs_commands.py",
 }
 """Languages of blocks that are not run, and what they are for."""
 

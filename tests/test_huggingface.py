@@ -53,6 +53,12 @@ def test_lists_give_lists_and_streams_give_streams(link):
     assert [entities(found) for found in link(KeyDataset(rows, "body"), batch_size=2)] == [["Q937", "Q90"], [], ["Q90"]]
 
 
+@pytest.mark.parametrize("odd", [5, None, b"Paris", {"text": "Paris"}, True])
+def test_what_is_no_text_is_refused_at_once(link, odd):
+    with pytest.raises(UsageError, match=f"^cannot link {type(odd).__name__}; give a text, a list of texts or a"):
+        link(odd)
+
+
 def test_a_call_says_how_sure_and_how_many(link, kb):
     assert entities(link(TEXT, threshold=0.99)) == ["Q937"]
     assert [len(found["candidates"]) for found in link(TEXT, top_k=1)] == [1, 1]

@@ -81,6 +81,7 @@ def test_redirects_in_a_circle_end(tmp_path):
         (Entity("a", "A", aliases={"A": float("nan")}), "entity that has a count or popularity that is negative"),
         (Entity("a", "A", popularity=-1.0), "entity that has a count or popularity that is negative"),
         (Entity("a", "\udc00"), "entity that has half a surrogate pair in its text"),
+        (Entity("a", "A", "b\0c"), "entity that has a NUL character"),
     ],
 )
 def test_an_entity_that_cannot_be_held_is_counted_and_left_out(tmp_path, entity, reason):

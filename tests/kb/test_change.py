@@ -72,6 +72,9 @@ def test_facts_may_point_to_each_other_in_any_order(kb):
         (lambda change: change.update(Entity("Q90", "New", aliases={"N": float("inf")})), "negative or not a number"),
         (lambda change: change.add(Entity("new", "\ud83d")), "half a surrogate pair"),
         (lambda change: change.add(Entity("new", "New", facts=(("\ud83d", "Q90"),))), "half a surrogate pair"),
+        (lambda change: change.add(Entity("new\0", "New")), r"'new\\x00' .* has a NUL character"),
+        (lambda change: change.add(Entity("new", "New", "\0")), "has a NUL character"),
+        (lambda change: change.update(Entity("Q90", "New", aliases={"N\0": 1})), "has a NUL character"),
         (lambda change: change.set_metadata(revision="9"), "metadata 'revision' is kept by wellread"),
     ],
 )
@@ -171,7 +174,7 @@ def test_another_connection_sees_a_change_when_it_is_whole(path, kb):
 # Any sequence of changes, against a plain dict.
 
 WORDS = st.sampled_from(
-    ["alpha", "Beta", "GAMMA", "Ünder", "東京", "C++", "x_y", "U.S.", "a-b", "o\0o", "ﬁsh", "Ǆ", "\n"]
+    ["alpha", "Beta", "GAMMA", "Ünder", "東京", "C++", "x_y", "U.S.", "a-b", "o\x01o", "ﬁsh", "Ǆ", "\n"]
 )
 NAMES = st.lists(WORDS, min_size=1, max_size=3).map(" ".join).filter(names.key)
 ALIASES = st.dictionaries(NAMES, st.integers(0, 9).map(float), max_size=3)
@@ -301,7 +304,7 @@ class Changes(RuleBasedStateMachine):
 
 def _index_words(name):
     """What the full-text index makes of the words above: small letters without diacritics, ligatures as they are."""
-    return name.lower().replace("ü", "u").replace("\0", " ").split()
+    return name.lower().replace("ü", "u").replace("\x01", " ").split()
 
 
 def _starts(name, word):

@@ -44,6 +44,24 @@ def test_every_field_of_an_entity_is_read(tmp_path):
     )
 
 
+@pytest.mark.parametrize("field", ["id", "title", "description", "kind", "aliases"])
+def test_a_line_with_a_nul_is_broken_and_named(tmp_path, field):
+    sound, odd = {"id": "a", "title": "A"}, {"id": "b", "title": "B", field: "b\0"}
+    path = jsonl(tmp_path / "x", sound, odd)
+    with pytest.raises(InputError, match=r"x, line 2: the entity has a NUL character \(\\0\) in its text; mend it"):
+        list(read_jsonl(path, Tally()))
+    tally = Tally()
+    assert [entity.id for entity in read_jsonl(path, tally, on_broken="skip")] == ["a"]
+    assert tally.skipped == {"broken line": 1}
+    table = write(tmp_path / "x.csv", f"id,title,{field}2", "a,A,a", "b,B,b\0")
+    with pytest.raises(InputError, match=r"x\.csv, line 3: the entity has a NUL"):
+        list(read_csv(table, Tally(), columns={field: (f"{field}2",)}))
+    with pytest.raises(InputError, match=r"facts\.tsv, line 1: the fact has a NUL"):
+        list(read_facts(write(tmp_path / "facts.tsv", "a\tne\0ar\tb"), Tally()))
+    with pytest.raises(InputError, match="line 1: the form has a NUL"):
+        list(read_jsonl(jsonl(tmp_path / "x", {"form": "gee\0se", "word": "goose"}), Tally()))
+
+
 @pytest.mark.parametrize(
     ("given_as", "expected"),
     [
@@ -247,7 +265,7 @@ def test_an_exported_kb_comes_back_equal(tmp_path, kb):
         assert export(again) == export(kb)
 
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 NAMED = TEXT.filter(names.key)
 ENTITIES = st.dictionaries(
     TEXT.filter(bool),

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import astuple
-from itertools import chain
 
 from wellread.errors import KnowledgeBaseError, UnknownEntityError
 from wellread.kb import names
 from wellread.kb.lookup import add_names, drop_names
-from wellread.kb.records import Alias, Entity, Record
+from wellread.kb.records import NUL, Alias, Entity, Record, texts_of
 
 MOST = 1e300
 """The largest count or popularity: sums of them stay numbers, and priors sum to 1."""
@@ -146,26 +144,22 @@ class Change:
 def fault(record: Record) -> str | None:
     """Why a KB cannot hold a record ("has no id"), or None where it can."""
     numbers: tuple[float, ...] = ()
-    texts: Iterable[str]
     if isinstance(record, Entity):
         if not record.id:
             return "has no id"
         if not any(map(names.key, (record.title, *record.aliases))):
             return "has no name with a letter or sign in it"
         numbers = (record.popularity, *record.aliases.values())
-        texts = (record.id, record.title, record.description, record.kind, *record.aliases, *chain(*record.facts))
     elif isinstance(record, Alias):
         numbers = (record.count,)
-        texts = (record.name, record.entity)
-    else:
-        texts = astuple(record)
     if not all(0 <= number <= MOST for number in numbers):
         return f"has a count or popularity that is negative or not a number (or above {MOST:.0e})"
+    text = "".join(texts_of(record))
     try:
-        "".join(texts).encode()
+        text.encode()
     except UnicodeEncodeError:
         return "has half a surrogate pair in its text"
-    return None
+    return NUL if "\0" in text else None
 
 
 def _refuse_faulty(entity: Entity) -> None:

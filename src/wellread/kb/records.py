@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from itertools import chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,19 @@ class Form:
 
 
 Record = Entity | Alias | Fact | Redirect | Form
+
+NUL = "has a NUL character (\\0) in its text"
+"""What is said of a record with one: no text has it on purpose, and C libraries end strings there."""
+
+
+def texts_of(record: Record) -> tuple[str, ...]:
+    """All that is written in a record: ids, names, description, kind, facts."""
+    if isinstance(record, Entity):
+        facts = chain(*record.facts)
+        return (record.id, record.title, record.description, record.kind, *record.aliases, *facts)
+    if isinstance(record, Alias):
+        return (record.name, record.entity)
+    return astuple(record)
 
 
 @dataclass(slots=True)

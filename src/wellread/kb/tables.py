@@ -18,18 +18,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import isfinite
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any, Literal, TypeVar, get_args
 
 import orjson
 
 from wellread.errors import InputError, UsageError
 from wellread.files import conversion, csv_fault, decode, read_lines, told
-from wellread.kb.records import Entity, Fact, Form, Record, Tally
+from wellread.kb.records import NUL, Entity, Fact, Form, Record, Tally, texts_of
 from wellread.kb.store import KnowledgeBase
 
 Field = Literal["id", "title", "description", "kind", "popularity", "aliases", "facts"]
 Columns = Mapping[str, Sequence[str]]
 OnBroken = Literal["refuse", "skip"]
+R = TypeVar("R", bound=Record)
 
 FIELDS: tuple[Field, ...] = get_args(Field)
 
@@ -62,7 +63,7 @@ def read_jsonl(
             continue
         try:
             if record := _record(_object(line), columns or {}):
-                yield record
+                yield _plain(record)
             tally.read += 1
         except InputError as error:
             _broken(f"{told(path)}, line {number}", error, on_broken, tally)
@@ -90,7 +91,7 @@ def read_csv(
         try:
             if len(row) != len(header):
                 raise InputError(f"{len(row)} cells, the header has {len(header)}")
-            yield _entity(dict(zip(header, row, strict=True)), columns)
+            yield _plain(_entity(dict(zip(header, row, strict=True)), columns))
             tally.read += 1
         except InputError as error:
             _broken(f"{told(path)}, line {number}", error, on_broken, tally)
@@ -99,11 +100,12 @@ def read_csv(
 def read_facts(path: str | Path, tally: Tally, *, on_broken: OnBroken = "refuse") -> Iterator[Fact]:
     """Facts of a TSV or CSV file without a header: subject, relation, object."""
     for number, row in _rows(path, tally, on_broken):
-        if len(row) >= 3 and all(row[:3]):
-            yield Fact(*row[:3])
+        try:
+            if len(row) < 3 or not all(row[:3]):
+                raise InputError("expected subject, relation and object")
+            yield _plain(Fact(*row[:3]))
             tally.read += 1
-        else:
-            error = InputError("expected subject, relation and object")
+        except InputError as error:
             _broken(f"{told(path)}, line {number}", error, on_broken, tally)
 
 
@@ -184,6 +186,13 @@ def _record(data: dict[str, Any], columns: Columns) -> Record | None:
         if "form" in data and "word" in data:
             return Form(str(data["form"]), str(data["word"]), str(data.get("kind", "")))
     return _entity(data, columns)
+
+
+def _plain(record: R) -> R:
+    """The same record, where a knowledge base takes its text."""
+    if any("\0" in text for text in texts_of(record)):
+        raise InputError(f"the {type(record).__name__.lower()} {NUL}")
+    return record
 
 
 def _entity(data: dict[str, Any], columns: Columns) -> Entity:

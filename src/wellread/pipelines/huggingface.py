@@ -113,6 +113,8 @@ class EntityLinkingPipeline(_Pipeline):  # type: ignore[misc]
         """
         _, forward, postprocess = self._sanitize_parameters(**how)
         forward, postprocess = {**self._forward_params, **forward}, {**self._postprocess_params, **postprocess}
+        if isinstance(inputs, bytes | dict) or not (hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")):
+            raise UsageError(f"cannot link {type(inputs).__name__}; give a text, a list of texts or a stream of them")
         texts = [inputs] if isinstance(inputs, str) else inputs
         if isinstance(inputs, KeyDataset):  # it has numbers, and no iterator that ends
             texts = (inputs[number] for number in range(len(inputs)))

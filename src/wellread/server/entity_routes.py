@@ -12,7 +12,8 @@ from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
-from wellread.errors import KnowledgeBaseError, ReplacedError
+from wellread.errors import KnowledgeBaseError, ReplacedError, UsageError
+from wellread.kb.change import fault
 from wellread.kb.records import Entity
 from wellread.server import schemas
 from wellread.server.answers import REFUSALS, answered, json_answer
@@ -108,6 +109,8 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         aliases = body.aliases if isinstance(body.aliases, dict) else dict.fromkeys(body.aliases, 1.0)
         facts = tuple(body.facts)
         entity = Entity(id, body.title, body.description, body.kind, body.popularity, aliases, facts)
+        if reason := fault(entity):
+            raise UsageError(f"the entity {id!r} {reason}; mend it and try again")
         return await change(request, kb, id, entity)
 
     @app.delete(

@@ -4,7 +4,8 @@ Every score is told for two ways to match, two scopes and two averages.
 
 Match. `exact`: the spans are the same. `overlap`: they share a character (ELQ's weak match). A gold link is matched by
 one prediction at most and a prediction matches one gold link at most. Pairs are taken greedily, the best overlap
-(characters shared / characters covered) first, so that an exact pair always comes before a looser one.
+(characters shared / characters covered) first, so that an exact pair always comes before a looser one. Of several links
+on one span, one with the same entity is taken, else they are taken in the order of their entities, NIL last.
 
 Scope. `in_kb`: NIL is no answer. Gold links that are NIL, or whose entity the knowledge base does not hold, are not
 asked for, and a predicted NIL is not a prediction; but any other prediction counts, so one on a span whose gold is out

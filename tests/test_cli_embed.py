@@ -211,3 +211,10 @@ def test_what_is_not_known_is_refused(encoder):
     with pytest.raises(UsageError, match="choose pieces, words, mentions, texts"):
         next(embedder(encoder).embed([Document(TEXT)], of="letters"))
     assert json.loads(Document(TEXT).to_json())["text"] == TEXT
+
+
+def test_a_linker_is_no_encoder(wellread, tmp_path):
+    (tmp_path / "a.txt").write_text("He sat on the bank.")
+    told = wellread("embed", str(tmp_path / "a.txt"), "--model", "knowbert", "--to", str(tmp_path / "w.npz"))
+    assert (told.code, told.err.count("\n")) == (2, 1)
+    assert "knowbert is a linker, which gives links and not states; give an encoder" in told.err

@@ -85,6 +85,22 @@ def test_what_is_asked_wrongly_of_a_stream_is_told_with_the_fix(kbs, query, mess
         assert message in answer.json()["error"]
 
 
+def test_a_line_that_breaks_something_is_told_so_and_others_go_on(kbs, monkeypatch):
+    with engine_of(kbs) as engine, asking(engine) as client:
+        link = engine.shelf._link
+
+        def breaks(source, asked):
+            if any("poison" in text for one in asked for text in one.texts):
+                raise IndexError("broken")
+            return link(source, asked)
+
+        monkeypatch.setattr(type(engine.shelf), "_link", lambda shelf, *given: breaks(*given))
+        body = b'"Paris"\n"poison"\n"Paris in France"\n'
+        told = [json.loads(line) for line in client.post("/link/stream", content=body).text.splitlines()]
+    assert ["error" in one for one in told] == [False, True, False]
+    assert (told[1]["line"], "something went wrong here with this line" in told[1]["error"]) == (2, True)
+
+
 class Stream:
     """One that a test writes to and reads from as it likes."""
 

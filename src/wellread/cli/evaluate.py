@@ -15,8 +15,8 @@ import click
 
 from wellread import console
 from wellread.cli.defaults import DefaultGroup
-from wellread.cli.evaluate_words import facts, lama, places_option, show_facts, words
-from wellread.cli.options import draw_options, gold_options, reading_options, refuse_nan
+from wellread.cli.evaluate_words import facts, lama, show_facts, words
+from wellread.cli.options import draw_options, form_option, gold_options, places_option, reading_options, refuse_nan
 from wellread.errors import InputError, UsageError
 from wellread.files import write_atomically
 from wellread.formats import Format, Ids, read_linked
@@ -52,9 +52,7 @@ for verb in (words, facts, lama):
 @click.argument("run", type=click.Path())
 @click.argument("data", type=click.Path())
 @click.option("--predictions", metavar="FILE", help="Write the answers in the task's official format.")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
-)
+@form_option
 @places_option
 def task(run: str, data: str, predictions: str | None, form: str, changes: tuple[str, ...]) -> None:
     """Let the model of RUN (a folder that wellread train made) answer DATA, and score its answers.
@@ -112,9 +110,7 @@ def task(run: str, data: str, predictions: str | None, form: str, changes: tuple
     help="Score the links of plain text, as wellread link makes them: nobody tells it lemmas and parts of speech.",
 )
 @click.option("--predictions", metavar="FILE", help="Write the key of every instance, as the official scorer takes it.")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
-)
+@form_option
 def senses(
     files: tuple[str, ...], model: str, kb_name: str, as_linked: bool, predictions: str | None, form: str
 ) -> None:

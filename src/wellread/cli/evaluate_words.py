@@ -11,29 +11,25 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from wellread import console
+from wellread.cli.options import form_option, places_option
 from wellread.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from wellread.training.prober import Prober
 
-places_option = click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Where a run's knowledge lies now, if it was moved: --set maps.correlation=other/words.pmi",
-)
-_form_option = click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
-)
-
 
 @click.command("words")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.argument("data", type=click.Path(exists=True))
-@click.option("--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.15, show_default=True)
+@click.option(
+    "--share",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.15,
+    show_default=True,
+    help="Of the pieces, that are hidden.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first N texts.")
-@_form_option
+@form_option
 @places_option
 def words(
     models: tuple[str, ...], data: str, share: float, limit: int | None, form: str, changes: tuple[str, ...]
@@ -67,7 +63,7 @@ def words(
 @click.command("facts")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.argument("data", type=click.Path(exists=True))
-@_form_option
+@form_option
 @places_option
 def facts(models: tuple[str, ...], data: str, form: str, changes: tuple[str, ...]) -> None:
     """Ask MODEL... for the objects of facts in sentences, all their pieces masked: at which rank is the right one?
@@ -125,9 +121,7 @@ def _tell(models: Sequence[str], data: str, found: Sequence[dict[str, float]], f
     help="Words that may be answers, one a line, as LAMA's common_vocab_cased.txt.  [default: all that every MODEL has "
     "as one piece]",
 )
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
-)
+@form_option
 @places_option
 def lama(
     models: tuple[str, ...],

@@ -15,6 +15,17 @@ from wellread.formats import Format, Ids
 Options = Callable[[Callable[..., None]], Callable[..., None]]
 """What puts options before a verb."""
 
+places_option = click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Where a run's knowledge lies now, if it was moved: --set maps.correlation=other/words.pmi",
+)
+form_option = click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Of the scores."
+)
+
 
 def refuse_nan(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
     """A callback: "nan" is a float to Python, and no comparison with it is ever true."""

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int, Int8, UInt8
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -38,6 +38,8 @@ _WIDEST = 64
 """Of a weight: 2 · 255 · 64 fits 16 bits."""
 _SPARED = 4
 """Channels of an activation that are computed in floats."""
+_ROWS = 16
+"""Rows of a product are filled up to a multiple of it: oneDNN keeps what it compiles for each number that it meets."""
 _BALANCE = 0.5
 """How much of a channel's range stays with the input; the rest goes to the weights."""
 _ROOM = {"query": 1.1, "mixed": 2.0, "wide": 1.1, "narrow": 1.3}
@@ -162,33 +164,38 @@ class Int8Encoder(nn.Module):
         if self.embeddings_project is not None:
             states = self.embeddings_project(states)
         every = [states]
-        if len(packing.text_of):
+        if count := len(packing.text_of):
             ground = _Ground(packing)
-            coded = self.layers[0].inputs.code(states[0])
+            coded = pad(self.layers[0].inputs.code(states[0]), (0, 0, 0, ground.spare))
             for layer, following in zip(self.layers, [*self.layers[1:], None], strict=True):
                 coded = layer(coded, ground)
                 if following is None:
-                    every.append(coded[None])
+                    every.append(coded[None, :count])
                 elif output_hidden_states:
-                    every.append(following.inputs.decode(coded)[None])
+                    every.append(following.inputs.decode(coded[None, :count]))
         return BaseModelOutput(
             last_hidden_state=every[-1], hidden_states=tuple(every) if output_hidden_states else None
         )
 
 
 class _Ground:
-    """What all layers need of a packing: runs of texts that have the same length."""
+    """What all layers need of a packing: runs of texts that have the same length, and rows to fill up with."""
 
     def __init__(self, packing: Packing) -> None:
-        self.runs = [(length, len(list(run))) for length, run in groupby(packing.lengths.tolist()) if length]
-        self.sizes = [length * texts for length, texts in self.runs]
+        lengths = [length for length in packing.lengths.tolist() if length]
+        self.texts = [len(list(run)) for _, run in groupby(lengths)]
+        self.spare = -sum(lengths) % _ROWS
+        self.sizes = [sum(run) for _, run in groupby(lengths)] + [self.spare]
 
     def attend(self, joined: Float[Tensor, "piece three_dim"], heads: int) -> Float[Tensor, "piece dim"]:
+        """What each piece makes of the others of its text; rows to fill up with stay to themselves."""
+        *runs, rest = joined.view(1, len(joined), 3, heads, -1).permute(2, 0, 3, 1, 4).split_with_sizes(self.sizes, 3)
         mixed = []
-        for (length, texts), run in zip(self.runs, joined.split_with_sizes(self.sizes), strict=True):
-            query, key, value = run.view(texts, length, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-            mixed.append(scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(len(run), -1))
-        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+        for texts, run in zip(self.texts, runs, strict=True):
+            if texts > 1:  # of one length: at once
+                run = run.unflatten(3, (texts, -1)).squeeze(1).transpose(1, 2)
+            mixed.append(scaled_dot_product_attention(*run.unbind()).transpose(1, 2).flatten(0, 1))
+        return torch.cat((*mixed, rest[2, 0].transpose(0, 1))).flatten(1)
 
 
 @dataclass(frozen=True)
@@ -309,9 +316,10 @@ class _Layer:
         )
         # in floats: the few channels that would make the steps of all others coarse
         self.act = ACT2FN[activation]
-        self.spared_in = weights[spared].contiguous()
-        self.spared_bias = wide.bias[spared] - self.spared_in @ self.middle.shift
-        self.spared_out = narrow.weight[:, spared].t().contiguous()
+        chosen = weights[spared].contiguous()
+        self.spared_in = chosen.unbind()
+        self.spared_bias = (wide.bias[spared] - chosen @ self.middle.shift)[:, None, None]
+        self.spared_out = narrow.weight[:, spared].t().contiguous().unbind()
         kept = narrow.weight.clone()
         kept[:, spared] = 0
         bias = narrow.bias - self.middle.shift * self.middle.scale
@@ -324,15 +332,15 @@ class _Layer:
         self.weight, self.bias = self.norm.weight / scale, self.norm.bias / scale + shift
 
     def __call__(self, coded: Float[Tensor, "piece dim"], ground: _Ground) -> Float[Tensor, "piece dim"]:
-        shape = coded.shape[1:]
         mixed = self.mix(_cut(ground.attend(self.join(_cut(coded)), self.heads)))
         mixed.addcmul_(coded, self.inputs.scale)
-        middle = layer_norm(mixed, shape, self.mixed_weight, self.mixed_bias, self.mixed_norm.eps)
+        middle = torch.layer_norm(mixed, coded.shape[1:], self.mixed_weight, self.mixed_bias, self.mixed_norm.eps)
         made = self.narrow(self.widen(_cut(middle)))
-        for row, bias, out in zip(self.spared_in, self.spared_bias, self.spared_out, strict=True):
-            made.addcmul_(self.act((middle * row).sum(1, keepdim=True) + bias), out)
+        spared = torch.stack([(middle * row).sum(1, keepdim=True) for row in self.spared_in])
+        for states, out in zip(self.act(spared.add_(self.spared_bias)).unbind(), self.spared_out, strict=True):
+            made.addcmul_(states, out)
         made.addcmul_(middle, self.middle.scale)
-        return layer_norm(made, shape, self.weight, self.bias, self.norm.eps)
+        return torch.layer_norm(made, coded.shape[1:], self.weight, self.bias, self.norm.eps)
 
 
 def _names_of(encoder: nn.Module) -> _Names:

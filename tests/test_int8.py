@@ -105,6 +105,19 @@ def test_neighbours_have_no_say_to_the_last_bit_with_any_number_of_threads(threa
         torch.set_num_threads(before)
 
 
+def test_products_meet_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN keeps what it compiles for each: 40 numbers of pieces are 3 of rows."""
+    encoder, met = quantise(build_bert()), set[int]()
+    multiply = int8._Product.__call__
+    monkeypatch.setattr(
+        int8._Product, "__call__", lambda product, given: met.add(len(given)) or multiply(product, given)
+    )
+    for count in range(1, 41):
+        packing = Packing.of([count])
+        assert encode(encoder, draw_ids(packing), packing).shape[0] == count
+    assert met == {16, 32, 48}
+
+
 def test_the_encoder_itself_stays_as_it_was() -> None:
     packing = Packing.of([3, 9, 1, 5])
     ids = draw_ids(packing)

@@ -144,7 +144,7 @@ def test_while_much_is_read_some_may_wait():
 
 
 def test_of_a_full_queue_one_thread_does_not_take_all():
-    """36 are in hand, and two threads: a third for each, and a third for whichever is free first."""
+    """36 are in hand, and two threads: half of them for each."""
     model, begun = Model(held=True), []
 
     def do(kind, given):
@@ -163,11 +163,12 @@ def test_of_a_full_queue_one_thread_does_not_take_all():
         return seen
 
     assert len(asyncio.run(asyncio.wait_for(main(), 60))) == 36
-    assert sorted(begun) == [1, 1, 10, 12, 12]
+    assert sorted(begun) == [1, 1, 16, 18]
 
 
-def test_after_a_large_batch_those_who_come_again_are_waited_for(monkeypatch):
+def test_those_who_were_answered_and_come_again_are_waited_for(monkeypatch):
     monkeypatch.setattr("wellread.server.batching._MOMENT", 20.0)
+    monkeypatch.setattr("wellread.server.batching._PATIENCE", 1e9)
     model = Model(held=True)
 
     async def scenario(worker):
@@ -176,13 +177,32 @@ def test_after_a_large_batch_those_who_come_again_are_waited_for(monkeypatch):
         many = [worker.submit("a", n) for n in range(1, 9)]
         model.may.set()
         await asyncio.gather(*many)
-        few = [worker.submit("a", n) for n in range(3)]
+        few = [worker.submit("a", n) for n in range(7)]
         await asyncio.sleep(0.1)
-        assert worker.waiting == 3
-        await asyncio.gather(*few, worker.submit("a", 3))
+        assert worker.waiting == 7
+        await asyncio.gather(*few, worker.submit("a", 7))
 
     run(scenario, model)
-    assert [len(given) for _, given in model.batches] == [1, 8, 4]
+    assert [len(given) for _, given in model.batches] == [1, 8, 8]
+
+
+def test_who_is_waited_for_and_does_not_come_is_forgotten(monkeypatch):
+    """Three of eight come again: they are read once the moment is over, and three are expected from then on."""
+    monkeypatch.setattr("wellread.server.batching._MOMENT", 0.5)
+    monkeypatch.setattr("wellread.server.batching._PATIENCE", 1e9)
+    model = Model(held=True)
+
+    async def scenario(worker):
+        first = worker.submit("a", 0)
+        await first_taken(worker, first)
+        many = [worker.submit("a", n) for n in range(1, 9)]
+        model.may.set()
+        await asyncio.gather(*many)
+        for _ in range(3):
+            await asyncio.gather(*(worker.submit("a", n) for n in range(3)))
+
+    run(scenario, model)
+    assert [len(given) for _, given in model.batches] == [1, 8, 3, 3, 3]
 
 
 def test_who_comes_alone_waits_for_a_moment_at_most():
@@ -218,6 +238,23 @@ def test_who_comes_again_by_itself_has_half_of_the_queue(queue, share, others):
         return await worker.submit_all("a", 10, patient=True)[0]  # what was read takes no room any more
 
     assert run(scenario, model, queue=queue) == "a 10"
+
+
+@pytest.mark.parametrize(("size", "more"), [(1, 0), (8, 2)])
+def test_many_fill_the_queue_and_few_who_send_much_leave_some_room(size, more):
+    """Eight texts are in hand: of as many clients, or of one, beside whom a quarter of eight may wait."""
+    model = Model(held=True)
+
+    async def scenario(worker):
+        taken = [worker.submit("a", 0, size=size)]
+        await first_taken(worker, taken[0])
+        taken += [worker.submit("a", n) for n in range(8 // size - 1 + more)]
+        with pytest.raises(BusyError):
+            worker.submit("a", 9)
+        model.may.set()
+        return len(await asyncio.gather(*taken))
+
+    assert run(scenario, model, queue=8) == 8 // size + more
 
 
 def test_several_kinds_are_all_taken_or_none():

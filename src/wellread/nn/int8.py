@@ -193,8 +193,9 @@ class _Ground:
         mixed = []
         for texts, run in zip(self.texts, runs, strict=True):
             if texts > 1:  # of one length: at once
-                run = run.unflatten(3, (texts, -1)).squeeze(1).transpose(1, 2)
-            mixed.append(scaled_dot_product_attention(*run.unbind()).transpose(1, 2).flatten(0, 1))
+                run = run.reshape(3, heads, texts, run.shape[3] // texts, -1).transpose(1, 2)
+            query, key, value = run.unbind()
+            mixed.append(scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(0, 1))
         return torch.cat((*mixed, rest[2, 0].transpose(0, 1))).flatten(1)
 
 

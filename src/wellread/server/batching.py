@@ -2,10 +2,10 @@
 
 Whoever asks gets a future. While the threads are busy, others come and wait; one that is free takes the first and all
 that can be read with it, so that batches are as large as there are clients. Nobody waits for one to fill, but for a
-moment after large ones: those who were just answered are about to come again, and reading one text alone would take
-three times what it takes among them. What was taken and is not answered yet is bounded, and so is the time that an
-answer takes: who finds no room is told by `BusyError` when to come again. Who comes again by itself, as streams do, has
-half of the room, so that others find some.
+moment after others were answered: as many are about to come again, and reading one text alone would take three times
+what it takes among them. What was taken and is not answered yet is bounded, and so is the time that an answer takes:
+who finds no room is told by `BusyError` when to come again. Where few have taken all of it with large requests, some
+others may still wait; and who comes again by itself, as streams do, has half of the room, so that others find some.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from wellread.errors import WellreadError
 
 _FEW = 8
 """Texts that are read together, however many threads could share them: more are not much quicker for each."""
-_MOMENT = 0.005
-"""Seconds that the first may wait for half as many as were last read together."""
+_PATIENCE = 0.25
+"""Of the time that a batch took: so long may those who are there wait for others who were just answered."""
+_MOMENT = 0.02
+"""Seconds that they may wait at most."""
 
 
 class BusyError(WellreadError):
@@ -82,16 +84,20 @@ class Worker:
     ) -> None:
         self._do, self._watch = do, watch
         self._queue, self._characters = queue, together_characters
-        # Of a full queue a part for each thread, and one that waits while these are read: else one would take all.
-        self._together = min(together, max(_FEW, -(-queue // (threads + 1))))
+        # Of a full queue a part for each thread: else one would take all, and another would have nothing to do.
+        self._together = min(together, max(_FEW, -(-queue // threads)))
         self._waiting: deque[Job] = deque()
         self._texts = self._taken = self._patient = 0
         """Of all who wait; with those that are being read; and of who waits and comes again by itself."""
+        self._jobs = 0
+        """Who wait or are being read, but for those who come again by themselves."""
+        self._most = max(queue, threads + 1)
+        """Of these: as many as texts, but however small the queue, one may wait."""
         self._share = max(1, queue // 2)
         self._least = max(1, queue // 4)
-        """Texts that may wait however much is being read, and whatever streams have sent."""
-        self._wanted = 0
-        """Texts that are worth a batch, of late."""
+        """Texts that may wait where few have sent so much that the queue is full, and whatever streams have sent."""
+        self._expected, self._until = 0, 0.0
+        """Texts that were just answered, so that as many may be about to come, and until when it is worth to wait."""
         self._pace = 0.02
         """Seconds for a text, of late."""
         self._changed = threading.Condition()
@@ -133,14 +139,18 @@ class Worker:
         with self._changed:
             if self._closed:
                 raise ClosedError("the server is about to stop; ask again when it is back")
-            full = self._taken >= self._queue
-            if (full or self._patient >= self._share) if patient else (full and self._others >= self._least):
+            full, many = self._taken >= self._queue, self._jobs >= self._most
+            if (full or self._patient >= self._share) if patient else (many or (full and self._others >= self._least)):
                 raise BusyError(self._pace * self._taken)
+            self._jobs += len(jobs) * (not patient)
             self._texts += size * len(jobs)
             self._taken += size * len(jobs)
             self._patient += size * len(jobs) * patient
+            self._expected = max(0, self._expected - size * len(jobs))
+            first = not self._waiting
             self._waiting.extend(jobs)
-            self._changed.notify(len(jobs))
+            if first or self._ready:  # else a thread waits for more already
+                self._changed.notify(len(jobs))
         return [job.future for job in jobs]
 
     def close(self) -> None:
@@ -154,9 +164,12 @@ class Worker:
     def _run(self) -> None:
         while batch := self._take():
             try:
+                begin = time.monotonic()
                 made = self._read(asked := [job for job in batch if not job.future.cancelled()])
                 with self._changed:  # before those who get their answers come again
                     self._taken -= sum(job.size for job in batch)
+                    self._jobs -= sum(not job.patient for job in batch)
+                    self._expect(sum(job.size for job in asked), time.monotonic() - begin)
                 if asked:
                     asked[0].future.get_loop().call_soon_threadsafe(_deliver, asked, made)
             except RuntimeError:  # the loop is gone, and with it all who waited
@@ -206,17 +219,25 @@ class Worker:
             if left:
                 self._changed.notify()  # there is something for another thread
             self._texts -= texts
-            self._wanted = texts // 2
             self._patient -= sum(job.size for job in batch if job.patient)
             return batch
+
+    @property
+    def _ready(self) -> bool:
+        """Whether there is no reason to wait for more."""
+        return self._closed or not self._expected or self._texts >= self._together
 
     def _moment(self) -> float | None:
         """Seconds until those who wait are to be read; None where nobody does."""
         if not self._waiting:
             return None
-        if self._closed or self._texts >= self._wanted:
-            return 0.0
-        return self._waiting[0].asked + _MOMENT - time.monotonic()
+        return 0.0 if self._ready else self._until - time.monotonic()
+
+    def _expect(self, texts: int, seconds: float) -> None:
+        """Texts were answered that took so long: whoever asked may come again."""
+        now = time.monotonic()
+        self._expected = texts + (self._expected if now < self._until else 0)
+        self._until = now + min(_MOMENT, _PATIENCE * seconds)
 
 
 def _deliver(jobs: Sequence[Job], made: Sequence[Any]) -> None:

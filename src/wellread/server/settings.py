@@ -23,8 +23,8 @@ class Limits:
 
     Streams may have half of it waiting: they would fill it whenever there is room, and nobody else would find any.
 
-    Where each client has one text, a third of two readers' 32 is read by each and a third waits: enough to be quick,
-    and few enough that whoever is taken is answered within some ten times what a text alone takes.
+    Where each client has one text, each reader has 16 of them at a time: enough to be quick, and few enough that
+    whoever is taken is answered within some ten times what a text alone takes.
     """
     together: int = 48
     """Texts read in one go: some, so that the model is quick; not all, so that it works while others are answered."""

@@ -175,6 +175,36 @@ def test_files_that_cannot_be_read_are_told(tmp_path, corpus):
         Inputs.of_files([tmp_path / "empty"])
 
 
+def test_tables_that_are_damaged_within_are_told(tmp_path, corpus):
+    texts = pa.array([b"Paris", b"caf\xe9", b"US"], pa.binary())
+    table = pa.table({"text": pa.Array.from_buffers(pa.string(), 3, texts.buffers())})  # as some writers do
+    pq.write_table(table, tmp_path / "latin.parquet")
+    inputs = Inputs.of_files([tmp_path / "latin.parquet"])
+    with pytest.raises(
+        InputError, match=r"latin\.parquet:1: this row is not UTF-8; write the table again, or leave out"
+    ):
+        list(inputs.texts(0))
+    skipped = []
+    assert [text for _, text in inputs.texts(0, skipped)] == ["Paris", "US"]
+    assert len(skipped) == 1
+    data = bytearray((corpus / "deep" / "d.parquet").read_bytes())
+    data[8:20] = b"\xff" * 12
+    (tmp_path / "page.parquet").write_bytes(data)
+    with pytest.raises(
+        InputError, match=r"page\.parquet cannot be read as Parquet \([^\n]+\); fetch or write it again$"
+    ):
+        list(Inputs.of_files([tmp_path / "page.parquet"]).texts(0))
+    (tmp_path / "none.parquet").touch()
+    with pytest.raises(InputError, match=r"none\.parquet cannot be read as Parquet"):
+        Inputs.of_files([tmp_path / "none.parquet"])
+
+
+def test_a_pipe_is_refused_and_not_taken_for_an_empty_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="pipe is a pipe or a device, which is read only once; write it to a file"):
+        Inputs.of_files([tmp_path / "pipe"])
+
+
 def test_inputs_can_be_sent(corpus):
     inputs = Inputs.of_files([corpus], unit="paragraph", shard_bytes=300)
     assert Inputs.from_dict(json.loads(json.dumps(inputs.to_dict()))) == inputs
@@ -309,6 +339,57 @@ def test_a_part_is_whole_or_not_there(tmp_path, how, monkeypatch):
     assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.name != ".lock") == [PLAN]
 
 
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+def test_what_is_broken_can_be_left_out_and_is_told(tmp_path, how, format):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(b'{"text": "Paris"}\nno json\n{"body": 1}\n{"text": "US"}\n')
+    (tmp_path / "in" / "b.txt").write_bytes(b"Einstein\ncaf\xe9\n\xe6\x9d\xb1\xe4\xba\xac")
+    (tmp_path / "in" / "c.txt").write_text("France\n" * 20)
+    out = {workers: tmp_path / f"out{workers}" for workers in (1, 2)}
+    for workers, folder in out.items():
+        told = {"broken": "skip", "format": format, "shard_bytes": 60}
+        done = annotate([tmp_path / "in"], folder, how, workers=workers, **told)
+        assert (done.broken, done.made) == (3, len(done.parts))
+        assert annotate([tmp_path / "in"], folder, how, workers=workers, **told).broken == 3
+    assert [row["text"] for row in rows_of(out[1])] == ["Paris", "US", "Einstein", "東京", *["France"] * 20]
+    lines = [line for file in sorted(out[1].glob("_broken-*.txt")) for line in file.read_text().splitlines()]
+    assert [line.partition("in/")[2].partition(" ")[0] for line in lines] == ["a.jsonl:18:", "a.jsonl:26:", "b.txt,"]
+    assert not any("--broken" in line for line in lines)
+    assert {file.name: file.read_bytes() for file in out[1].glob("_broken-*")} == {
+        file.name: file.read_bytes() for file in out[2].glob("_broken-*")
+    }
+    with pytest.raises(UsageError, match="other broken"):
+        annotate([tmp_path / "in"], out[1], how, workers=1, format=format, shard_bytes=60)
+
+
+def test_a_plan_that_made_no_part_gives_way(tmp_path, how, kb):
+    (tmp_path / "a.jsonl").write_text('{"body": "Paris"}\n')
+    call = [tmp_path / "a.jsonl"], tmp_path / "out"
+    with pytest.raises(InputError, match="name its text with --field"):
+        annotate(*call, how, workers=1)
+    with pytest.raises(UsageError, match="there is no model 'pior'"):
+        annotate(*call, Annotation((kb,), model="pior"), field="body", workers=1)
+    assert annotate(*call, how, field="body", workers=1).made == 1
+    with pytest.raises(UsageError, match="other annotation"):
+        annotate(*call, Annotation((kb,), model="prior", candidates=3), field="body", workers=1)
+
+
+def test_a_worker_that_outlived_its_plan_writes_nothing(tmp_path, corpus, how):
+    out = tmp_path / "out"
+    out.mkdir()
+    Plan.build(Inputs.of_files([corpus]), how, "jsonl").write(out)
+    with Worker(out) as worker:
+        Plan.build(Inputs.of_files([corpus], unit="paragraph"), how, "jsonl").write(out)
+        with pytest.raises(InputError, match=r"the plan of .* has changed since this process began"):
+            worker.make(0)
+    assert not bytes_of(out)
+
+
+def test_a_folder_is_not_read_and_written(tmp_path, corpus, how):
+    with pytest.raises(UsageError, match=r"what is to be read is in .*, where results go; choose another folder"):
+        annotate([corpus], corpus, how, workers=1)
+
+
 def test_a_folder_keeps_to_its_plan(tmp_path, corpus, how, kb):
     out = tmp_path / "out"
     annotate([corpus], out, how, workers=1)
@@ -368,8 +449,8 @@ def test_a_file_that_changes_while_it_is_read_stops_the_run(tmp_path, how, monke
     }
     texts = Inputs.texts
 
-    def changing(self, shard):
-        rows = texts(self, shard)
+    def changing(self, shard, skipped):
+        rows = texts(self, shard, skipped)
         yield next(rows)
         if shard:
             changes[change]()
@@ -446,6 +527,13 @@ def test_the_command_annotates_and_tells(tmp_path, corpus, kb, wellread):
     assert (done.code, done.out, done.err) == (0, "", f"1 parts written to {tmp_path / 'out'}\n")
     assert wellread(*call).err == f"0 parts written to {tmp_path / 'out'}, 1 were there\n"
     assert len(rows_of(tmp_path / "out")) == 120
+    (tmp_path / "latin.txt").write_bytes(b"Paris\ncaf\xe9\n")
+    call[1], call[-3] = tmp_path / "latin.txt", tmp_path / "skipped"
+    assert wellread(*call).code == 3
+    assert wellread(*call, "--broken", "skip").err == (
+        f"1 parts written to {tmp_path / 'skipped'}\n"
+        f"left out 1 broken texts; {tmp_path / 'skipped'}/_broken-*.txt tells which\n"
+    )
 
 
 def test_the_command_says_what_is_wrong(tmp_path, corpus, kb, wellread):

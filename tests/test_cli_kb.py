@@ -63,6 +63,8 @@ def test_an_entity_is_shown_as_tables_and_as_json(run, path):
     assert shown.code == 0
     for text in ("Paris  [Q90]  city", "capital of France", "City of Light", "→", "←", "2 neighbours"):
         assert text in shown.out
+    alone = run("show", path, "Q937")
+    assert ("Albert Einstein" in alone.out, "neighbours" in alone.out) == (True, False)
     data = json.loads(run("show", path, "Q90", "--json").out)
     assert data[0]["aliases"] == {"City of Light": 4, "Paris": 310}
     assert data[0]["facts"] == [["in", "Q142"]]

@@ -59,6 +59,21 @@ def test_what_is_no_text_is_refused_at_once(link, odd):
         link(odd)
 
 
+@pytest.mark.parametrize("odd", [5, None, b"Paris", {"text": "Paris"}, ["Paris"]])
+def test_what_is_no_text_among_texts_is_refused_too(link, odd):
+    message = f"^link_many was given {type(odd).__name__} among its texts; give each as a str$"
+    with pytest.raises(UsageError, match=message):
+        link([TEXT, odd])
+    with pytest.raises(UsageError, match=message):
+        next(link(iter([TEXT, odd])))
+
+
+@pytest.mark.parametrize("how", [{"threshold": 7}, {"threshold": "high"}, {"top_k": -1}, {"top_k": 1.5}])
+def test_settings_of_a_call_that_cannot_be_are_told(link, how):
+    with pytest.raises(UsageError, match=r"is no probability; give one from 0 to 1|is no number of candidates; give 0"):
+        link(TEXT, **how)
+
+
 def test_a_call_says_how_sure_and_how_many(link, kb):
     assert entities(link(TEXT, threshold=0.99)) == ["Q937"]
     assert [len(found["candidates"]) for found in link(TEXT, top_k=1)] == [1, 1]

@@ -122,6 +122,8 @@ def test_a_new_entity_is_linked_at_once(kb_path):
         ({"mentions": "psychic"}, UsageError, "psychic"),
         ({"kb": "wordnet"}, KnowledgeBaseError, "wellread kb build wordnet"),
         ({"kb": "no/such.kb"}, KnowledgeBaseError, "no/such.kb"),
+        ({"threshold": -2.9}, UsageError, r"give one from 0 to 1 \(exp\(-2.9\) = 0.055, if it is the logarithm of one"),
+        ({"threshold": 5}, UsageError, "threshold=5 is no probability; give one from 0 to 1$"),
     ],
 )
 def test_what_cannot_be_loaded_names_the_fix(kb_path, tmp_path, monkeypatch, options, error, message):
@@ -186,6 +188,8 @@ def test_a_closed_linker_says_so(kb_path):
 def test_a_single_text_is_not_many(kb_path):
     with pytest.raises(UsageError, match="use link for one"):
         next(Linker.load(kb_path, "prior").link_many("Tokyo"))
+    with pytest.raises(UsageError, match="was given NoneType, bytes among its texts; give each as a str"):
+        next(Linker.load(kb_path, "prior").link_many(["Tokyo", b"Tokyo", None]))
 
 
 def test_an_annotator_owes_a_list_for_each_text(kb_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import lxml.html
 import pytest
@@ -47,6 +48,12 @@ def test_a_page_has_the_tables_plots_costs_and_commands_of_all(folders):
     assert "–" in cells
     assert "it is told nothing" in arms.text_content()
     assert [link.get("href") for link in page.iter("a")] == ["#s1", "#s2"]
+
+
+def test_pictures_keep_their_size_and_only_wide_ones_scroll(folders):
+    style = lxml.html.fromstring(make_report(folders)).findtext(".//style")
+    (rule,) = re.findall(r"^img \{([^}]*)\}", style, re.MULTILINE)
+    assert ("max-width: max(100%, 40rem)" in rule, "min-width" in rule) == (True, False)
 
 
 def test_what_stands_in_a_table_is_text_and_nothing_is_fetched_or_run(folders):
@@ -97,6 +104,9 @@ def test_rows_for_a_readme_are_small_tables_with_their_gaps(folders):
 def test_a_folder_that_has_no_comparison_names_the_fix(tmp_path):
     with pytest.raises(InputError, match=r"has no table\.json; give the folder of a comparison"):
         read_comparison(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file has no table\.json; give the folder of a comparison"):
+        read_comparison(tmp_path / "file")
     for broken in ("{", "[]", '{"arms": {}}', '{"linkers": 3}', '{"arms": {"a": {"b": 1}}, "seeds": []}'):
         (tmp_path / "table.json").write_text(broken)
         with pytest.raises(InputError, match=r"is no table of a comparison .*; give the command that made it again"):

@@ -287,6 +287,10 @@ def test_settings_that_do_not_fit_are_told(tmp_path):
     for options, message in (
         ({"entities": "mine"}, "choose wellread or spacy"),
         ({"key": "a b"}, "cannot be an attribute"),
+        ({"key": "set"}, "cannot be an attribute"),
+        ({"threshold": 2.0}, "threshold=2.0 is no probability"),
+        ({"options": {"trsut": 2}}, "options has trsut; it takes what Linker.load takes besides .*: among, kind, "),
+        ({"options": {"kb": "wordnet"}}, "options has kb; .* which have settings of their own"),
     ):
         with pytest.raises(UsageError, match=message):
             SpacyLinker(**options)

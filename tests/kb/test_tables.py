@@ -196,6 +196,7 @@ def test_cells_in_quotes_may_hold_anything(tmp_path):
         ([], {}, "x.csv is empty; expected a header row such as id,title"),
         (["Q90,Paris"], {}, r"x.csv has no column id, title \(it has Q90, Paris\); map yours with --map id=COLUMN"),
         (["id,name"], {}, "x.csv has no column title"),
+        (["word " * 999], {}, r"x.csv has no column id, title \(it has (word ){1,40}…\); map"),
         (["id,title"], {"aliases": ("syn",)}, "x.csv has no column syn"),
         (["sku,title"], {"id": ("sku",), "kind": ("type",)}, "x.csv has no column type"),
         (["id,title", "a,A", "b"], {}, r"x.csv, line 3: 1 cells, the header has 2; mend it"),

@@ -31,7 +31,7 @@ VERBS = {
     "pretrain": "Teach an encoder to use knowledge, before any task, from a recipe.",
     "train": "Train an encoder for a task, or a linker, from a recipe.",
     "compare": "Compare arms of a recipe on the same seeds, or linkers, and tell what each brings.",
-    "convert": "Take over checkpoints that the authors of ELQ and KnowBERT released.",
+    "convert": "Take over checkpoints that the authors of ELQ, KnowBERT and LUKE released.",
 }
 
 

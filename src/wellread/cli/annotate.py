@@ -46,6 +46,13 @@ from wellread.cli.options import reading_options, refuse_nan
 )
 @click.option("--field", default="text", show_default=True, help="The field of JSONL, or column of Parquet, of texts.")
 @click.option("--id-field", default="id", show_default=True, help="That of their ids, if there is one.")
+@click.option(
+    "--broken",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="Texts that cannot be read: stop, or leave them out and tell which.",
+)
 @click.option("--workers", type=click.IntRange(1), help="Processes.  [one a core]")
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
 @click.option("--master", help="Spark's master, such as spark://host:7077.  [this machine]")
@@ -72,6 +79,7 @@ def command(
     Examples:
       wellread annotate news/ --kb vital --to annotated/
       wellread annotate crawl.parquet --field body --id-field url --kb my.kb --format parquet --to annotated/
+      wellread annotate logs/ --kb my.kb --broken skip --to annotated/
       wellread annotate /data/crawl --kb /data/my.kb --to /data/annotated --engine spark --master spark://host:7077
     """
     from wellread import console
@@ -93,3 +101,5 @@ def command(
     done = annotate(files, to, annotation, format=format_, **how)
     before = len(done.parts) - done.made
     console.note(f"{done.made:,} parts written to {to}" + (f", {before:,} were there" if before else ""))
+    if done.broken:
+        console.note(f"left out {done.broken:,} broken texts; {to}/_broken-*.txt tells which")

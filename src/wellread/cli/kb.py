@@ -63,7 +63,8 @@ def show(kb: str, ids: tuple[str, ...], as_json: bool) -> None:
             console.print_table(("name", "count", "share"), [(name, count, count / total) for name, count in names])
             joined = opened.neighbours(entity.id)
             rows = [("→" if n.outgoing else "←", n.relation, n.entity, n.title) for n in joined[:20]]
-            console.print_table(("", "relation", "entity", "title"), rows, f"{len(joined):,} neighbours")
+            if rows:
+                console.print_table(("", "relation", "entity", "title"), rows, f"{len(joined):,} neighbours")
 
 
 @command.command()

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import isfinite
 from pathlib import Path
+from textwrap import shorten
 from typing import IO, Any, Literal, TypeVar, get_args
 
 import orjson
@@ -37,6 +38,7 @@ FIELDS: tuple[Field, ...] = get_args(Field)
 csv.field_size_limit(1 << 30)  # a cell may be an article; the usual limit is 128 KB
 
 _OWN = ("uid", "revision", "building", "done")
+_SHOWN = 200
 """Metadata that belongs to one file and does not travel."""
 
 
@@ -84,9 +86,8 @@ def read_csv(
     absent = {name: field for field, names in wanted.items() for name in names if name not in header}
     if absent:
         fix = " ".join(f"--map {field}=COLUMN" for field in dict.fromkeys(absent.values()))
-        raise InputError(
-            f"{told(path)} has no column {', '.join(absent)} (it has {', '.join(header)}); map yours with {fix}"
-        )
+        has = shorten(", ".join(header), _SHOWN, placeholder=" …")  # a file that is no table may be one long line
+        raise InputError(f"{told(path)} has no column {', '.join(absent)} (it has {has}); map yours with {fix}")
     for number, row in rows:
         try:
             if len(row) != len(header):

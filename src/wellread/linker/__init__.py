@@ -22,7 +22,7 @@ from wellread.errors import UsageError
 from wellread.kb.packaged import kb_path, open_kb
 from wellread.kb.store import KnowledgeBase
 from wellread.linker import packaged
-from wellread.linker.decoding import Decoding, Scored, ThresholdKind
+from wellread.linker.decoding import Decoding, Scored, ThresholdKind, check_threshold
 from wellread.linker.given import Spans, link_given
 from wellread.linker.prior import Annotator, PriorReader
 from wellread.mentions.candidates import Reading, has_senses
@@ -95,6 +95,7 @@ class Linker:
         "local" each by itself. `passes` is how often a text is read for that: where it has more mentions, several of
         the surest are linked at a time.
         """
+        check_threshold(threshold)
         opened = kb if isinstance(kb, KnowledgeBase) else _open(kb)
         called = name if name is not None else opened.path.stem
         if str(model) == "auto":
@@ -219,6 +220,9 @@ def _batches(texts: Iterable[str], verb: str) -> Iterator[list[str]]:
         raise UsageError(f"{verb} takes several texts; use {verb.removesuffix('_many')} for one")
     stream = iter(texts)
     while batch := list(islice(stream, _AT_ONCE)):
+        odd = {type(text).__name__ for text in batch if not isinstance(text, str)}
+        if odd:
+            raise UsageError(f"{verb} was given {', '.join(sorted(odd))} among its texts; give each as a str")
         yield batch
 
 

@@ -9,6 +9,7 @@ all, so that another threshold needs no second run of the model:
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,16 @@ NIL, NONE = -1, -2
 
 ThresholdKind = Literal["joint", "top_entity_by_mention", "thresholded_entity_by_mention"]
 KINDS: tuple[ThresholdKind, ...] = ("joint", "top_entity_by_mention", "thresholded_entity_by_mention")
+
+
+def check_threshold(threshold: float | None) -> None:
+    """Refuse what is no probability: the authors' thresholds are logarithms, which would let everything pass."""
+    if threshold is None or (isinstance(threshold, int | float) and 0 <= threshold <= 1):
+        return
+    hint = ""
+    if isinstance(threshold, int | float) and threshold < 0:
+        hint = f" (exp({threshold:g}) = {math.exp(threshold):.3g}, if it is the logarithm of one)"
+    raise UsageError(f"threshold={threshold!r} is no probability; give one from 0 to 1{hint}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The report of comparisons: one HTML file with tables, plots and the commands that made them; no scripts, no fetching.
 
 A report has sections, each of one comparison. Pictures are SVG in the page itself, on paper of their own, so that they
-can be read on a dark screen too. Tables scroll where a window is narrow.
+can be read on a dark screen too. They have the size that they were drawn in, so that all have one size of letters.
+Where a window is narrow, tables and wide pictures scroll.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ tbody tr:nth-child(even) > * { background: var(--band) }
 td small { display: block; color: var(--soft); font-size: .78rem }
 figure { margin: 1.2rem 0 }
 figcaption { color: var(--soft); font-size: .875rem; margin-top: .3rem }
-img { display: block; max-width: 100%; min-width: 40rem; padding: .6rem; border-radius: 8px; background: #fff;
+img { display: block; max-width: max(100%, 40rem); padding: .6rem; border-radius: 8px; background: #fff;
   border: 1px solid var(--rule) }
 pre { margin: .3rem 0; padding: .8rem 1rem; border-radius: 8px; background: var(--band); overflow-x: auto;
   white-space: pre-wrap; overflow-wrap: anywhere }

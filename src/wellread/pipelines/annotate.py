@@ -19,7 +19,7 @@ from wellread.files import only_writer, write_atomically
 from wellread.kb.packaged import kb_path
 from wellread.knowledge.corpus import Unit
 from wellread.knowledge.engines import Workers
-from wellread.pipelines.folder import SUCCESS, Format, Plan, Worker
+from wellread.pipelines.folder import SUCCESS, Format, OnBroken, Plan, Worker
 from wellread.pipelines.inputs import Inputs
 from wellread.pipelines.rows import Annotation
 
@@ -35,6 +35,8 @@ class Done:
     parts: tuple[Path, ...]
     made: int
     """Parts that this run has made; the others were there."""
+    broken: int = 0
+    """Texts that were left out of all parts, since they could not be read."""
 
 
 def annotate(
@@ -46,6 +48,7 @@ def annotate(
     unit: Unit = "line",
     field: str = "text",
     id_field: str = "id",
+    broken: OnBroken = "refuse",
     workers: int | None = None,
     shard_bytes: int | None = None,
     engine: Engine = "local",
@@ -53,6 +56,7 @@ def annotate(
 ) -> Done:
     """Link all texts of files and folders, and write a folder of parts; run it again and it goes on.
 
+    A text that cannot be read stops the run; with `broken="skip"` it is left out, and told in a file beside its part.
     `workers` is how many processes share the work, all cores unless told; the parts are the same for any number.
     """
     if engine not in ("local", "spark"):
@@ -61,7 +65,7 @@ def annotate(
         raise UsageError("only Spark has a master; add --engine spark, or leave --master out")
     folder = Path(to)
     inputs = Inputs.of_files(paths, unit=unit, field=field, id_field=id_field, shard_bytes=shard_bytes, besides=folder)
-    plan = Plan.build(inputs, annotation, format)
+    plan = Plan.build(inputs, annotation, format, broken)
     refusal = UsageError(f"another process annotates into {folder}; wait for it, or choose another folder")
     with only_writer(folder, refusal, patience=_PATIENCE):
         plan.write(folder)
@@ -87,9 +91,11 @@ def annotate(
                 _make(folder, shards, done, processes, engine, master)
         for left in folder.glob(".*.part"):  # by a process that was killed while it wrote
             left.unlink(missing_ok=True)
+        told = (plan.left_out(folder, shard) for shard in range(count))
+        left_out = sum(len(file.read_bytes().splitlines()) for file in told if file.exists())
         with write_atomically(folder / SUCCESS):
             pass
-    return Done(tuple(plan.part(folder, shard) for shard in range(count)), len(shards))
+    return Done(tuple(plan.part(folder, shard) for shard in range(count)), len(shards), left_out)
 
 
 def _encode_first(plan: Plan) -> None:

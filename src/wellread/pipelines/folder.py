@@ -27,8 +27,12 @@ from wellread.pipelines.inputs import Inputs
 from wellread.pipelines.rows import AT_ONCE, SCHEMA, Annotation, annotate_batches
 
 Format = Literal["jsonl", "parquet"]
-_FORMAT = "wellread annotations of texts 1"
+OnBroken = Literal["refuse", "skip"]
+"""What becomes of texts that cannot be read: they stop the run, or are left out and told."""
+_FORMAT = "wellread annotations of texts 2"
 PLAN, SUCCESS = "_plan.json", "_SUCCESS"
+_BROKEN = "_broken-"
+_OURS = (".", PLAN, SUCCESS, _BROKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +44,20 @@ class Plan:
     format: Format
     states: tuple[tuple[str, int], ...]
     """Of each knowledge base, which one it is and its revision."""
+    broken: OnBroken = "refuse"
 
     @classmethod
-    def build(cls, inputs: Inputs, annotation: Annotation, format: Format) -> Plan:
+    def build(cls, inputs: Inputs, annotation: Annotation, format: Format, broken: OnBroken = "refuse") -> Plan:
         """A plan for the knowledge bases as they are now."""
         if format not in get_args(Format):
             raise UsageError(f"format={format!r} is not known; choose {' or '.join(get_args(Format))}")
+        if broken not in get_args(OnBroken):
+            raise UsageError(f"broken={broken!r} is not known; choose {' or '.join(get_args(OnBroken))}")
         states = []
         for name in annotation.kbs:
             with open_kb(name) as kb:
                 states.append((kb.metadata["uid"], kb.revision))
-        return cls(inputs, annotation, format, tuple(states))
+        return cls(inputs, annotation, format, tuple(states), broken)
 
     def to_dict(self) -> dict[str, Any]:
         """As it is kept."""
@@ -62,6 +69,7 @@ class Plan:
             "annotation": annotation,
             "model files": _files_of({self.annotation.model, *self.annotation.models.values()}),
             "written as": self.format,
+            "broken": self.broken,
             "inputs": self.inputs.to_dict(),
         }
         return dict(json.loads(json.dumps(told)))  # as it comes back: lists for tuples
@@ -77,12 +85,12 @@ class Plan:
         paths = [path for path, _, _ in told["knowledge bases"]]
         told["annotation"]["kbs"] = paths  # a worker may have been started elsewhere
         inputs, annotation = Inputs.from_dict(told["inputs"]), Annotation.from_dict(told["annotation"])
-        return cls(inputs, annotation, told["written as"], states)
+        return cls(inputs, annotation, told["written as"], states, told["broken"])
 
     def write(self, folder: Path) -> None:
-        """Keep the plan; another one that is there is a `UsageError` that says what differs."""
+        """Keep the plan; another one that has parts already is a `UsageError` that says what differs."""
         told = self.to_dict()
-        if (folder / PLAN).exists():
+        if (folder / PLAN).exists() and any(folder.glob("part-*")):
             before = _read(folder / PLAN)
             differs = [name for name in told if told[name] != before.get(name)]
             if differs:
@@ -91,7 +99,7 @@ class Plan:
                     "folder, or delete this one to begin anew"
                 )
             return
-        if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        if folder.is_dir() and any(not path.name.startswith(_OURS) for path in folder.iterdir()):
             raise UsageError(f"{folder} holds other files; choose an empty or a new folder")
         with write_atomically(folder / PLAN) as file:
             file.write(json.dumps(told).encode())
@@ -99,6 +107,10 @@ class Plan:
     def part(self, folder: Path, shard: int) -> Path:
         """The file of a shard."""
         return folder / f"part-{shard:05}.{self.format}"
+
+    def left_out(self, folder: Path, shard: int) -> Path:
+        """The file that says what was broken in a shard; it is there if something was."""
+        return folder / f"{_BROKEN}{shard:05}.txt"
 
     def pending(self, folder: Path) -> list[int]:
         """The shards that have no part yet."""
@@ -111,6 +123,7 @@ class Worker:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._written = _version(self.folder / PLAN)
         self.plan = Plan.read(self.folder)
         self._states = {name: state for name, *state in self.plan.inputs.files}
         self.linkers = self.plan.annotation.open()
@@ -128,8 +141,9 @@ class Worker:
     def make(self, shard: int) -> None:
         """Annotate one shard and write its part."""
         plan = self.plan
+        skipped: list[str] | None = [] if plan.broken == "skip" else None
         with _one_thread():
-            found = annotate_batches(self._batches(shard), self.linkers, plan.annotation)
+            found = annotate_batches(self._batches(shard, skipped), self.linkers, plan.annotation)
             with write_atomically(plan.part(self.folder, shard)) as file:
                 try:
                     _WRITERS[plan.format](file, found)
@@ -138,6 +152,21 @@ class Worker:
                     raise
                 self._check_files(shard)
                 self._check_kbs()
+                self._check_plan()
+                self._tell(shard, skipped or [])  # before its part, so that no part is there without it
+
+    def _tell(self, shard: int, skipped: list[str]) -> None:
+        file = self.plan.left_out(self.folder, shard)
+        if not skipped:
+            file.unlink(missing_ok=True)
+            return
+        with write_atomically(file) as told:
+            told.writelines(f"{' '.join(message.split())}\n".encode() for message in skipped)
+
+    def _check_plan(self) -> None:
+        """A process that outlived its run must not write into the next one's."""
+        if _version(self.folder / PLAN) != self._written:
+            raise InputError(f"the plan of {self.folder} has changed since this process began; start it again")
 
     def _check_files(self, shard: int) -> None:
         """Parts of one folder are made of one state of the inputs, which is the plan's."""
@@ -161,9 +190,9 @@ class Worker:
                     "the knowledge base back to what it was"
                 )
 
-    def _batches(self, shard: int) -> Iterator[pa.RecordBatch]:
+    def _batches(self, shard: int, skipped: list[str] | None) -> Iterator[pa.RecordBatch]:
         rows: list[tuple[str, str]] = []
-        for row in self.plan.inputs.texts(shard):
+        for row in self.plan.inputs.texts(shard, skipped):
             rows.append(row)
             if len(rows) == AT_ONCE:
                 yield _batch(rows)
@@ -215,6 +244,15 @@ def _files_of(models: set[str]) -> list[list[Any]]:
     """Name, size and time of the files of models that are folders."""
     files = [file for model in sorted(models) if Path(model).is_dir() for file in sorted(Path(model).rglob("*"))]
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Another one whenever a file is written anew."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_ino, info.st_mtime_ns
 
 
 def _read(path: Path) -> dict[str, Any]:

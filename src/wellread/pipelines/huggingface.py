@@ -24,6 +24,7 @@ from transformers.pipelines.pt_utils import KeyDataset
 from wellread.arrivals import LINKER
 from wellread.errors import UsageError
 from wellread.linker import Linker
+from wellread.linker.decoding import check_threshold
 from wellread.linker.prior import PriorReader
 from wellread.text import Document, Link
 
@@ -139,6 +140,9 @@ class EntityLinkingPipeline(_Pipeline):  # type: ignore[misc]
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         if odd:
             raise UsageError(f"{', '.join(odd)} is not known; a call takes threshold and top_k")
+        check_threshold(threshold)
+        if top_k is not None and (not isinstance(top_k, int) or top_k < 0):
+            raise UsageError(f"top_k={top_k!r} is no number of candidates; give 0, 1, 2 …, or leave it out for all")
         forward = {} if threshold is None else {"threshold": threshold}
         return {}, forward, {} if top_k is None else {"top_k": top_k}
 

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import orjson
 
 from wellread.errors import InputError, UsageError
-from wellread.files import decode
+from wellread.files import decode, make_or_tell
 from wellread.knowledge import corpus
 from wellread.knowledge.corpus import Unit, blocks_of, cut_file, group, suffix_of
 
@@ -76,7 +78,10 @@ class Inputs:
         if unit not in ("line", "paragraph", "file"):
             raise UsageError(f"unit={unit!r} is not known; a text is a line, a paragraph or a file")
         apart = None if besides is None else Path(besides).resolve()
-        found = [file for path in paths for file in _files(Path(path)) if apart not in file.resolve().parents]
+        there = [file for path in paths for file in _files(Path(path))]
+        found = [file for file in there if apart not in file.resolve().parents]
+        if there and not found:
+            raise UsageError(f"what is to be read is in {besides}, where results go; choose another folder for these")
         if not found:
             raise InputError("there is no file to annotate; give text, JSONL or Parquet files, or folders of them")
         if len({file.resolve() for file in found}) < len(found):
@@ -104,26 +109,26 @@ class Inputs:
         files = tuple((name, size, time) for name, size, time in told["files"])
         return cls(shards, files, told["unit"], told["field"], told["id_field"])
 
-    def texts(self, shard: int) -> Iterator[tuple[str, str]]:
-        """(id, text) of one shard."""
+    def texts(self, shard: int, skipped: list[str] | None = None) -> Iterator[tuple[str, str]]:
+        """(id, text) of one shard; `skipped`, if there is one, hears of those that are broken, else they are raised."""
         for part in self.shards[shard]:
             if part.kind == "parquet":
-                yield from self._cells(part)
+                yield from self._cells(part, skipped)
                 continue
             unit = "line" if part.kind == "jsonl" else self.unit
             for data, begin in blocks_of(corpus.Piece(part.path, part.begin, part.end, part.kind), unit):
                 for at, text in _split(data, begin, unit):
-                    if part.kind == "jsonl":
-                        yield self._field(text, f"{part.name}:{at}")
-                    else:
-                        name = part.name if unit == "file" else f"{part.name}:{at}"
-                        yield name, decode(text, f"{part.name}, byte {at:,}")
+                    name = part.name if unit == "file" else f"{part.name}:{at}"
+                    make = partial(self._field, text, name)
+                    if part.kind == "text":
+                        make = partial(_decoded, text, name, f"{part.name}, byte {at:,}")
+                    yield from _read(make, skipped)
 
     def _field(self, line: bytes, where: str) -> tuple[str, str]:
         try:
             told = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise InputError(f"{where}: no JSON ({error}); mend that line or leave it out") from None
+            raise InputError(f"{where}: no JSON ({error}); mend that line") from None
         if not isinstance(told, dict) or self.field not in told:
             has = f"it has {', '.join(map(str, told))}" if isinstance(told, dict) else "it is no object"
             raise InputError(f"{where}: a line without {self.field} ({has}); name its text with --field")
@@ -132,7 +137,7 @@ class Inputs:
             raise InputError(f"{where}: {self.field} is no text; name another with --field")
         return where if name is None else str(name), text or ""
 
-    def _cells(self, part: Stretch) -> Iterator[tuple[str, str]]:
+    def _cells(self, part: Stretch, skipped: list[str] | None) -> Iterator[tuple[str, str]]:
         with _open_parquet(part.path) as file:
             names = file.schema_arrow.names
             wanted = [self.field, *([self.id_field] if self.id_field in names and self.id_field != self.field else [])]
@@ -144,14 +149,13 @@ class Inputs:
                     groups.append((group, first))
                 first += rows
             at = groups[0][1] if groups else 0
-            for batch in file.iter_batches(4096, row_groups=[group for group, _ in groups], columns=wanted):
+            for batch in _batches(file, part, [group for group, _ in groups], wanted):
                 skip, end = max(0, part.begin - at), min(batch.num_rows, part.end - at)
                 if skip < end:
                     some = batch.slice(skip, end - skip)
-                    texts = some.column(self.field).to_pylist()
-                    ids = some.column(self.id_field).to_pylist() if len(wanted) > 1 else [None] * len(texts)
-                    for row, (name, text) in enumerate(zip(ids, texts, strict=True), at + skip):
-                        yield f"{part.name}:{row}" if name is None else str(name), text or ""
+                    ids = some.column(self.id_field) if len(wanted) > 1 else repeat(None)
+                    for row, (name, text) in enumerate(zip(ids, some.column(self.field), strict=False), at + skip):
+                        yield from _read(partial(_cell, name, text, f"{part.name}:{row}"), skipped)
                 at += batch.num_rows
 
 
@@ -161,6 +165,8 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         if not path.exists():
             raise InputError(f"there is no {path}; give text, JSONL or Parquet files, or folders of them")
+        if not path.is_file():
+            raise UsageError(f"{path} is a pipe or a device, which is read only once; write it to a file and give that")
         return [path]
     found = []
     for folder, inside, names in os.walk(path):
@@ -178,7 +184,7 @@ def _files(path: Path) -> list[Path]:
 def _cut(path: Path, size: int, unit: Unit, field: str, shard_bytes: int) -> Iterator[Stretch]:
     with open(path, "rb") as file:
         head = file.read(4)
-    if head == _PARQUET:
+    if head == _PARQUET or suffix_of(path) == ".parquet":
         yield from _cut_parquet(path, field, shard_bytes)
         return
     for piece in cut_file(path, size, unit, shard_bytes):
@@ -217,6 +223,37 @@ def _open_parquet(path: str | Path) -> Any:
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path} cannot be read as Parquet ({reason}); fetch or write it again") from error
+
+
+def _batches(file: Any, part: Stretch, groups: list[int], columns: list[str]) -> Iterator[Any]:
+    """Rows of some groups; pages that are damaged are told, and not only the end of the file."""
+    import pyarrow as pa
+
+    try:
+        yield from file.iter_batches(4096, row_groups=groups, columns=columns)
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{part.name} cannot be read as Parquet ({reason}); fetch or write it again") from error
+
+
+def _read(make: Callable[[], tuple[str, str]], skipped: list[str] | None) -> Iterator[tuple[str, str]]:
+    try:
+        yield from make_or_tell(make, skipped)
+    except InputError as error:
+        raise InputError(f"{error}, or leave out what is broken with --broken skip") from None
+
+
+def _decoded(text: bytes, name: str, where: str) -> tuple[str, str]:
+    return name, decode(text, where)
+
+
+def _cell(name: Any, text: Any, where: str) -> tuple[str, str]:
+    """Id and text of a row; Parquet's writers need not have looked whether a text is UTF-8."""
+    try:
+        told = None if name is None else name.as_py()
+        return where if told is None else str(told), text.as_py() or ""
+    except UnicodeDecodeError:
+        raise InputError(f"{where}: this row is not UTF-8; write the table again") from None
 
 
 def _split(data: bytes, begin: int, unit: Unit) -> Iterator[tuple[int, bytes]]:

@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import lru_cache
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from spacy.language import Language
 from spacy.tokens import Doc, Span
+from spacy.tokens.underscore import Underscore
 from spacy.util import filter_spans, minibatch, raise_error
 
 from wellread.errors import InputError, StorageError, UsageError
@@ -30,6 +32,7 @@ from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.folder import vectors_folder
 from wellread.linker import Linker
+from wellread.linker.decoding import check_threshold
 from wellread.text import Document, Link
 
 NAME = "wellread_linker"
@@ -53,6 +56,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 """None was not given: it is as it was saved, else as `Linker.load` has it. spaCy itself cannot tell what was given."""
 _SETTINGS, _KB, _MODEL = "settings.json", "bundle.kb", "model"
+_OPTIONS = set(signature(Linker.load).parameters) - {"kb", "model", "threshold"}
 _PLACES = ("kb", "model")
 """The settings whose bundled value is a place in the folder."""
 
@@ -75,8 +79,14 @@ class SpacyLinker:
     ) -> None:
         if entities not in ("wellread", "spacy"):
             raise UsageError(f"entities={entities!r} is not known; choose wellread or spacy")
-        if not key.isidentifier():
+        if not key.isidentifier() or hasattr(Underscore, key):
             raise UsageError(f"key={key!r} cannot be an attribute of spans; choose a word such as wellread or senses")
+        check_threshold(threshold)
+        if odd := set(options or {}) - _OPTIONS:
+            raise UsageError(
+                f"options has {', '.join(sorted(odd))}; it takes what Linker.load takes besides kb, model and "
+                f"threshold, which have settings of their own: {', '.join(sorted(_OPTIONS))}"
+            )
         self.name, self.key, self.entities, self.set_ents = name, key, entities, set_ents
         self.bundle = bundle
         given = {"kb": kb and str(kb), "model": model and str(model), "threshold": threshold}

@@ -19,7 +19,7 @@ def read_comparison(folder: str | Path) -> Table | LinkerTable:
     try:
         told = json.loads(path.read_bytes())
         return LinkerTable.from_dict(told) if "linkers" in told else Table.from_dict(told)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
             f"{folder} has no table.json; give the folder of a comparison that wellread compare has made"
         ) from error

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from wellread.errors import KnowledgeBaseError, ReplacedError, UsageError
@@ -34,8 +35,21 @@ Kb = Annotated[str | None, Query(max_length=500, description="The first knowledg
 BEARER = HTTPBearer(auto_error=False, description="The token that the server was started with.")
 
 
+class _Whole(Convertor[str]):
+    """All of a path's rest; starlette's `path` ends before a line break, and would take "Q90\\n" for Q90."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
 def add_entities(app: FastAPI, engine: Engine) -> None:
     """The routes of an engine."""
+    register_url_convertor("whole", _Whole())
 
     async def permitted(given: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
         token = engine.settings.token
@@ -78,7 +92,7 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         return json_answer({"entities": [{"kb": name, **asdict(entity)} for entity in found]})
 
     @app.get(
-        "/entities/{id:path}",
+        "/entities/{id:whole}",
         response_model=schemas.EntityCard,
         responses={**REFUSALS, 404: {"model": schemas.Problem, "description": "no such entity"}},
         tags=["knowledge"],
@@ -98,7 +112,7 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         return json_answer(told)
 
     @app.put(
-        "/entities/{id:path}",
+        "/entities/{id:whole}",
         response_model=schemas.Changed,
         responses={**_CHANGES, 201: {"model": schemas.Changed, "description": "added"}},
         dependencies=[Depends(permitted)],
@@ -114,7 +128,7 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         return await change(request, kb, id, entity)
 
     @app.delete(
-        "/entities/{id:path}",
+        "/entities/{id:whole}",
         response_model=schemas.Changed,
         responses=_CHANGES,
         dependencies=[Depends(permitted)],

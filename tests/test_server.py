@@ -183,6 +183,17 @@ def test_a_new_entity_is_linked_at_once(changing):
     assert changing.delete("/entities/new one", headers=BEARER).status_code == 404
 
 
+def test_who_adds_a_new_entity_writes_over_none(changing):
+    new = BEARER | {"if-none-match": "*"}
+    answer = changing.put("/entities/Q90", json={"title": "Lutetia"}, headers=new)
+    assert (answer.status_code, "there is an entity 'Q90' already" in answer.json()["error"]) == (412, True)
+    assert (told := changing.get("/entities/Q90").json())["title"] == "Paris"
+    assert told["revision"] == 1
+    assert changing.put("/entities/Q91", json={"title": "Lutetia"}, headers=new).json()["what"] == "added"
+    other = changing.put("/entities/Q92", json={"title": "Lutetia"}, headers=BEARER | {"if-none-match": '"1"'})
+    assert (other.status_code, "if-none-match" in other.json()["error"]) == (422, True)
+
+
 def test_a_change_that_breaks_the_knowledge_base_is_refused(changing, tmp_path):
     answer = changing.put("/entities/x", json={"title": "X", "facts": [["near", "nobody"]]}, headers=BEARER)
     assert (answer.status_code, "nobody" in answer.json()["error"]) == (409, True)

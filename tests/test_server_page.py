@@ -213,6 +213,18 @@ def test_a_new_entity_is_added_and_linked_at_once(page, address):
     assert all(entity != "zan" for *_, entity in shown(page))
 
 
+def test_a_new_entity_takes_the_place_of_no_other(page, address):
+    page.click("#tab-knowledge")
+    page.select_option("#where", "words")
+    page.fill("#e-id", "w1")
+    page.fill("#e-title", "brook")
+    page.fill("#token", TOKEN)
+    page.click("#save")
+    page.wait_for_selector("#edit-says:has-text(\"there is an entity 'w1' already\")")
+    page.complaints.clear()
+    assert requests.get(f"{address}/entities/w1?kb=words", timeout=60).json()["title"] == "river"
+
+
 def test_entities_are_searched_for(page):
     page.click("#tab-knowledge")
     page.fill("#query", "merc")

@@ -24,6 +24,7 @@ from wellread.errors import (
 from wellread.server import schemas
 from wellread.server.batching import BusyError, ClosedError
 from wellread.server.readers import LostError
+from wellread.server.shelf import TakenError
 
 LATE = "this took too long; send less at once, or try again"
 _STATUS: dict[type[WellreadError], int] = {
@@ -34,6 +35,7 @@ _STATUS: dict[type[WellreadError], int] = {
     UsageError: 422,
     InputError: 422,
     ReplacedError: 503,
+    TakenError: 412,
     KnowledgeBaseError: 409,
     StorageError: 507,
     MissingExtraError: 501,

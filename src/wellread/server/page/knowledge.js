@@ -77,7 +77,8 @@ async function change(method) {
   tell(["…"]);
   try {
     const path = `/entities/${encodeURIComponent(id)}?kb=${encodeURIComponent(editing.kb)}`;
-    const done = await ask(path, { method, token: byId("token").value, body: method === "PUT" ? body() : undefined });
+    const isNew = !field("id").readOnly;
+    const done = await ask(path, { method, token: byId("token").value, body: method === "PUT" ? body() : undefined, isNew });
     if (method === "DELETE") blank();
     else { field("id").readOnly = true; byId("remove").hidden = false; }
     const linked = await knowledge.changed();

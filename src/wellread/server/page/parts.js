@@ -17,10 +17,11 @@ export function el(tag, given = {}, ...children) {
 export const said = (text, given = {}) => el("bdi", given, text);
 
 // What the server answers; an error has its words.
-export async function ask(path, { method = "GET", body, token, signal } = {}) {
+export async function ask(path, { method = "GET", body, token, signal, isNew } = {}) {
   const headers = {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (token) headers.Authorization = `Bearer ${token}`;
+  if (isNew) headers["If-None-Match"] = "*";  // else one with that id would be written over
   let answer;
   try {
     answer = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });

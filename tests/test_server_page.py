@@ -2,86 +2,25 @@
 
 import json
 import re
-import shutil
 
 import pytest
-import requests
 
-from tests.serving import TOKEN, listening
+from tests.browsing import EVIL, TEXT, fresh_page, link, page_server, served, shown, visit
 from wellread import Document
-from wellread.kb.build import Origin, build
-from wellread.kb.records import Entity
-from wellread.server.engine import Engine
-from wellread.server.settings import Settings
-from wellread.server.shelf import Shelf
 
 pytestmark = pytest.mark.slow
-EVIL = "<img src=x onerror=\"window.hit='title'\"><script>window.hit=1</script>"
-TEXT = "who is the mayor of cork ? was dora born near the river in a city"
 
 
 @pytest.fixture(scope="module")
 def address(toy, encoder, tmp_path_factory):
-    """A server with a linker that reads, names alone, and a second layer of words."""
-    folder = tmp_path_factory.mktemp("page")
-    shutil.copy(toy / "toy.kb", folder)
-    shutil.copytree(toy / "toy.kb.vectors", folder / "toy.kb.vectors")
-    words = [
-        Entity("w1", "river", "a stream of water", "n", 1, {}, (("near", "w2"),)),
-        Entity("w2", "city", "a large town", "n"),
-        Entity("w3", EVIL, EVIL, EVIL, 1, {"evil": 2, EVIL: 1}, ((EVIL, "w1"),)),
-        Entity("w4", "old river", "a dry bed", "n"),
-        Entity("w5", "river city planet", "a dream", "n"),
-        Entity("w6", "old river, the band", "three people", "n", 1, {"old river": 1}),
-    ]
-    build(lambda tally: iter(words), folder / "words.kb", origin=Origin("test"))
-    models = {"toy": [str(toy / "model"), "prior"], "words": ["prior"]}
-    shelf = Shelf.load([folder / "toy.kb", folder / "words.kb"], models)
-    with listening(Engine(shelf, Settings(token=TOKEN, encoders={"tiny": encoder}))) as address:
+    with page_server(tmp_path_factory.mktemp("page"), toy, encoder) as address:
         yield address
 
 
 @pytest.fixture
 def page(browser, address):
-    """A fresh page; what it complains of, or a script from outside that it runs, fails the test."""
-    context = browser.new_context(viewport={"width": 1200, "height": 800}, accept_downloads=True)
-    context.set_default_timeout(60_000)
-    page, complaints = context.new_page(), []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.complaints = complaints
-    visit(page, f"{address}/")
-    yield page
-    hit = page.evaluate("window.hit")
-    context.close()
-    assert (complaints, hit) == ([], None)
-
-
-def visit(page, address):
-    page.goto(address)
-    page.wait_for_selector("html[data-ready]")
-
-
-def link(page, text=TEXT):
-    page.fill("#text", text)
-    page.click("#go")
-    page.wait_for_selector("#result mark")
-
-
-def shown(page, pane=0):
-    """(text, kb entity) of the marks of a pane, as the page has them."""
-    got = page.evaluate(
-        """(pane) => [...document.querySelectorAll(".pane")[pane].querySelectorAll("mark[tabindex]")]
-        .flatMap((mark) => mark.links.map((link) => [link.start, link.end, link.kb, link.entity]))""",
-        pane,
-    )
-    return sorted(map(tuple, got), key=str)
-
-
-def served(address, text=TEXT, **asked):
-    answer = requests.post(f"{address}/link", json={"text": text, **asked}, timeout=60).json()
-    links = answer["documents"][0]["links"]
-    return sorted(((one["start"], one["end"], one["kb"], one["entity"]) for one in links), key=str)
+    with fresh_page(browser, address) as page:
+        yield page
 
 
 def test_a_text_is_linked_and_a_mark_opens_its_card(page, address):
@@ -169,78 +108,6 @@ def test_links_are_downloaded_as_documents(page):
     document = Document.from_dict(told)
     assert waiting.value.suggested_filename == "links.json"
     assert sorted(((one.start, one.end, one.kb, one.entity) for one in document.links), key=str) == shown(page)
-
-
-def test_a_new_entity_is_added_and_linked_at_once(page, address):
-    link(page, "we saw zanzibar from cork")
-    assert all("zan" not in str(entity) for *_, entity in shown(page))
-    page.click("#tab-knowledge")
-    page.select_option("#where", "words")
-    for name, value in (("id", "zan"), ("title", "zanzibar"), ("aliases", "the zan | 3\nzed"), ("facts", "near | w1")):
-        page.fill(f"#e-{name}", value)
-    page.click("#save")
-    page.wait_for_selector("#edit-says:has-text('Give the token')")
-    page.fill("#token", "wrong")
-    page.click("#save")
-    page.wait_for_selector('#edit-says:has-text("server\'s token")')
-    page.complaints.clear()  # the browser's own note of the refusal
-    page.fill("#token", TOKEN)
-    page.click("#save")
-    page.wait_for_selector("#edit-says:has-text('was added')")
-    page.click("#tab-links")
-    assert any(entity == "zan" for *_, entity in shown(page))
-    known = requests.get(f"{address}/entities/zan?kb=words", timeout=60).json()
-    assert known["aliases"] == {"the zan": 3.0, "zanzibar": 1.0, "zed": 1.0}
-    assert known["facts"] == [["near", "w1"]]
-    page.click("mark:has-text('zanzibar')")
-    page.click("#card button:has-text('Edit')")
-    page.fill("#e-description", "an island")
-    page.click("#save")
-    page.wait_for_selector("#edit-says:has-text('was updated')")
-    assert requests.get(f"{address}/entities/zan?kb=words", timeout=60).json() == known | {
-        "description": "an island",
-        "revision": known["revision"] + 1,
-    }
-    page.click("#remove")
-    page.wait_for_selector("#edit-says:has-text('Press again to remove')")
-    page.fill("#e-kind", "island")  # something else: not so sure after all
-    assert page.inner_text("#remove") == "Remove"
-    page.click("#remove")
-    assert requests.get(f"{address}/entities/zan?kb=words", timeout=60).status_code == 200
-    page.click("#remove")
-    page.wait_for_selector("#edit-says:has-text('was removed')")
-    page.click("#tab-links")
-    assert all(entity != "zan" for *_, entity in shown(page))
-
-
-def test_a_new_entity_takes_the_place_of_no_other(page, address):
-    page.click("#tab-knowledge")
-    page.select_option("#where", "words")
-    page.fill("#e-id", "w1")
-    page.fill("#e-title", "brook")
-    page.fill("#token", TOKEN)
-    page.click("#save")
-    page.wait_for_selector("#edit-says:has-text(\"there is an entity 'w1' already\")")
-    page.complaints.clear()
-    assert requests.get(f"{address}/entities/w1?kb=words", timeout=60).json()["title"] == "river"
-
-
-def test_entities_are_searched_for(page):
-    page.click("#tab-knowledge")
-    page.fill("#query", "merc")
-    page.press("#query", "Enter")
-    page.wait_for_selector("#found li")
-    assert page.locator("#found li").count() == 2
-    page.click("#found li button")
-    assert page.input_value("#e-title").startswith("mercury")
-    page.fill("#query", "meruryc")
-    page.select_option("#how", "fuzzy")
-    page.press("#query", "Enter")
-    page.wait_for_selector("#found li")
-    page.fill("#query", "nothing such")
-    page.select_option("#how", "text")
-    page.press("#query", "Enter")
-    page.wait_for_selector("#found-says:has-text('Nothing found')")
 
 
 def test_what_texts_and_knowledge_say_is_never_run(page, address):

@@ -227,7 +227,8 @@ def _form(body: bytes, engine: Engine) -> schemas.ExplainRequest:
 
 async def _explained(engine: Engine, asked: schemas.ExplainRequest, request: Request) -> tuple[Seen, int]:
     name = engine.reading(asked.model).name
-    lent = Lent(name, None if asked.maps is None else tuple(asked.maps), asked.map_weight, asked.alpha)
+    maps = None if asked.maps is None else tuple(dict.fromkeys(asked.maps))  # one that is named twice is lent once
+    lent = Lent(name, maps, asked.map_weight, asked.alpha)
     seen = await answered(request, engine.explain(lent, asked.text, asked.second), engine.settings.limits.seconds)
     layer = seen.best_layer if asked.layer is None else asked.layer
     if layer >= seen.layers:

@@ -4,7 +4,7 @@ import pytest
 import requests
 
 from tests.browsing import fresh_page, link, page_server, shown
-from tests.serving import TOKEN
+from tests.serving import BEARER, TOKEN
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +73,55 @@ def test_a_new_entity_takes_the_place_of_no_other(page, address):
     page.wait_for_selector("#edit-says:has-text(\"there is an entity 'w1' already\")")
     page.complaints.clear()
     assert requests.get(f"{address}/entities/w1?kb=words", timeout=60).json()["title"] == "river"
+
+
+def test_any_name_is_kept_and_an_id_has_no_blanks_around_it(page, address):
+    page.click("#tab-knowledge")
+    page.select_option("#where", "words")
+    for name, value in (("id", " brook "), ("title", "brook"), ("aliases", "__proto__ | 3\nconstructor | 2\na | b")):
+        page.fill(f"#e-{name}", value)
+    page.fill("#token", TOKEN)
+    page.click("#save")
+    page.wait_for_selector("#edit-says:has-text('was added')")
+    known = requests.get(f"{address}/entities/brook?kb=words", timeout=60).json()
+    assert known["aliases"] == {"__proto__": 3.0, "a | b": 1.0, "brook": 1.0, "constructor": 2.0}
+    requests.delete(f"{address}/entities/brook?kb=words", headers=BEARER, timeout=60).raise_for_status()
+
+
+def test_who_picks_what_was_found_is_led_to_it_however_far_down_it_is(page, address):
+    for number in range(25):
+        body = {"title": f"brook {number}", "description": "runs and runs " * 20}
+        requests.put(f"{address}/entities/b{number}", json=body, headers=BEARER, timeout=60).raise_for_status()
+    page.set_viewport_size({"width": 380, "height": 700})
+    page.click("#tab-knowledge")
+    page.fill("#query", "broo")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#found-says:has-text('The first 20 entities; say more')")
+    page.click("#found li button >> nth=0")
+    assert page.input_value("#e-title").startswith("brook")
+    assert page.evaluate("document.activeElement.id") == "e-title"
+    page.wait_for_function(
+        """() => { const at = document.activeElement.getBoundingClientRect();
+        return at.top >= 0 && at.bottom <= innerHeight; }"""
+    )
+    for number in range(25):
+        requests.delete(f"{address}/entities/b{number}", headers=BEARER, timeout=60).raise_for_status()
+
+
+def test_of_two_searches_the_last_one_is_shown(page):
+    page.click("#tab-knowledge")
+    held = []
+    page.route("**/entities?search=merc*", lambda route: held.append(route))
+    page.fill("#query", "merc")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#found-says:has-text('Searching…')")
+    page.fill("#query", "cork")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#found li:has-text('cork')")
+    with page.expect_response("**/entities?search=merc*"):
+        held[0].continue_()
+    page.wait_for_timeout(200)
+    assert "mercury" not in page.inner_text("#found")
 
 
 def test_entities_are_searched_for(page):

@@ -1,6 +1,6 @@
 // The page: what is asked, what is shown, and the address that tells both to somebody else.
 import { card, clear, showLinks } from "./card.js";
-import { begin, fill, knowledge } from "./knowledge.js";
+import { begin, knowledge, open } from "./knowledge.js";
 import { decide, listed, marked, same } from "./marks.js";
 import { ask, byId, count, el, said } from "./parts.js";
 
@@ -182,7 +182,7 @@ tabs.forEach((tab, at) => {
   });
 });
 
-card.edit = (known) => { fill(known); view("knowledge"); byId("edit").scrollIntoView({ block: "nearest" }); byId("e-title").focus({ preventScroll: true }); };
+card.edit = (known) => { view("knowledge"); open(known); };
 knowledge.changed = async () => {
   health = await ask("/health");
   tellAbout();

@@ -35,6 +35,7 @@ export async function ask(path, { method = "GET", body, token, signal, isNew } =
 }
 
 export const count = (many, word) => `${many.toLocaleString("en")} ${word}${many === 1 ? "" : "s"}`;
+export const short = (text, most = 160) => (text.length > most ? `${text.slice(0, most).replace(/\s+\S*$/, "")} …` : text);
 export const score = (value) => value.toFixed(2);
 
 // Offsets of the server count characters (code points), those of strings here count 16 bits.

@@ -4,8 +4,10 @@ import json
 import re
 
 import pytest
+import requests
 
 from tests.browsing import EVIL, TEXT, fresh_page, link, page_server, served, shown, visit
+from tests.serving import BEARER
 from wellread import Document
 
 pytestmark = pytest.mark.slow
@@ -36,6 +38,53 @@ def test_a_text_is_linked_and_a_mark_opens_its_card(page, address):
     assert "← near" in page.inner_text("#card")
     page.click("#card .back")
     page.wait_for_selector("#card h2:has-text('river')")
+
+
+def test_candidates_of_one_name_are_told_apart(page, address):
+    senses = {"s1": "a low voice", "s2": "a fish of rivers", "s3": ""}
+    for id, gist in senses.items():
+        body = {"title": "bass", "description": gist}
+        requests.put(f"{address}/entities/{id}?kb=words", json=body, headers=BEARER, timeout=60).raise_for_status()
+    link(page, "a bass in the river")
+    page.click("mark:has-text('bass')")
+    page.wait_for_selector("#card .candidates small:has-text('fish')")
+    page.wait_for_selector("#card .candidates small:has-text('voice')")
+    assert sorted(page.locator("#card .candidates small").all_inner_texts()) == [
+        "a fish of rivers",
+        "a low voice",
+        "s3",
+    ]
+    page.click("mark:has-text('river')")
+    page.wait_for_selector("#card h2:has-text('river')")
+    assert page.locator("#card .candidates small").count() == 0
+    for id in senses:
+        requests.delete(f"{address}/entities/{id}?kb=words", headers=BEARER, timeout=60).raise_for_status()
+
+
+def test_nothing_jumps_when_a_text_is_linked_and_the_open_mark_stays_so(page):
+    top = lambda: page.evaluate("document.getElementById('result').getBoundingClientRect().top")  # noqa: E731
+    before = top()
+    link(page)
+    assert top() == before
+    page.click("mark:has-text('river')")
+    page.wait_for_selector("#card h2:has-text('river')")
+    page.locator("#threshold").fill("0.01")
+    assert page.locator("mark.chosen").all_inner_texts() == ["river"]
+    page.click("#card .close")
+    assert (page.locator("mark.chosen").count(), top()) == (0, before)
+
+
+def test_half_a_letter_is_read_as_none_and_a_text_that_is_refused_is_not_in_the_address(page):
+    page.evaluate("document.getElementById('text').value = 'cut \\ud83d near cork'")
+    page.click("#go")
+    page.wait_for_selector("#result mark:has-text('cork')")
+    assert page.inner_text(".text") == "cut \ufffd near cork"
+    said = page.url
+    page.fill("#text", "x" * 100_001)
+    page.click("#go")
+    page.wait_for_selector("#status:has-text('at most 100,000 are read')")
+    assert page.url == said
+    page.complaints.clear()
 
 
 def test_another_threshold_needs_no_other_run(page, address):
@@ -155,10 +204,22 @@ def test_an_error_is_told_in_the_frame_and_on_the_page(page):
         box.uncheck()
     page.click("#explain button")
     page.frame_locator("#view").locator("p:has-text('give a shorter one')").wait_for()
+    page.wait_for_selector("#looking:has-text('give a shorter one')")  # for those who do not see the frame
     page.click("#tab-links")
     page.fill("#text", "x" * 100_001)
     page.click("#go")
     page.wait_for_selector("#status:has-text('at most 100,000 are read')")
+    page.complaints.clear()
+
+
+def test_a_view_that_nobody_answers_is_told_of(page):
+    page.click("#tab-attention")
+    page.fill("#explained", "cork")
+    for path in ("/explain/page", "/health"):
+        page.route(f"**{path}", lambda route: route.abort())
+    page.click("#explain button")
+    page.wait_for_selector("#looking.wrong:has-text('The server does not answer')")
+    assert not page.is_visible("#view")
     page.complaints.clear()
 
 

@@ -2,86 +2,27 @@
 
 import json
 import re
-import shutil
 
 import pytest
 import requests
 
-from tests.serving import TOKEN, listening
+from tests.browsing import EVIL, TEXT, fresh_page, link, page_server, served, shown, visit
+from tests.serving import BEARER
 from wellread import Document
-from wellread.kb.build import Origin, build
-from wellread.kb.records import Entity
-from wellread.server.engine import Engine
-from wellread.server.settings import Settings
-from wellread.server.shelf import Shelf
 
 pytestmark = pytest.mark.slow
-EVIL = "<img src=x onerror=\"window.hit='title'\"><script>window.hit=1</script>"
-TEXT = "who is the mayor of cork ? was dora born near the river in a city"
 
 
 @pytest.fixture(scope="module")
 def address(toy, encoder, tmp_path_factory):
-    """A server with a linker that reads, names alone, and a second layer of words."""
-    folder = tmp_path_factory.mktemp("page")
-    shutil.copy(toy / "toy.kb", folder)
-    shutil.copytree(toy / "toy.kb.vectors", folder / "toy.kb.vectors")
-    words = [
-        Entity("w1", "river", "a stream of water", "n", 1, {}, (("near", "w2"),)),
-        Entity("w2", "city", "a large town", "n"),
-        Entity("w3", EVIL, EVIL, EVIL, 1, {"evil": 2, EVIL: 1}, ((EVIL, "w1"),)),
-        Entity("w4", "old river", "a dry bed", "n"),
-        Entity("w5", "river city planet", "a dream", "n"),
-        Entity("w6", "old river, the band", "three people", "n", 1, {"old river": 1}),
-    ]
-    build(lambda tally: iter(words), folder / "words.kb", origin=Origin("test"))
-    models = {"toy": [str(toy / "model"), "prior"], "words": ["prior"]}
-    shelf = Shelf.load([folder / "toy.kb", folder / "words.kb"], models)
-    with listening(Engine(shelf, Settings(token=TOKEN, encoders={"tiny": encoder}))) as address:
+    with page_server(tmp_path_factory.mktemp("page"), toy, encoder) as address:
         yield address
 
 
 @pytest.fixture
 def page(browser, address):
-    """A fresh page; what it complains of, or a script from outside that it runs, fails the test."""
-    context = browser.new_context(viewport={"width": 1200, "height": 800}, accept_downloads=True)
-    context.set_default_timeout(60_000)
-    page, complaints = context.new_page(), []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.complaints = complaints
-    visit(page, f"{address}/")
-    yield page
-    hit = page.evaluate("window.hit")
-    context.close()
-    assert (complaints, hit) == ([], None)
-
-
-def visit(page, address):
-    page.goto(address)
-    page.wait_for_selector("html[data-ready]")
-
-
-def link(page, text=TEXT):
-    page.fill("#text", text)
-    page.click("#go")
-    page.wait_for_selector("#result mark")
-
-
-def shown(page, pane=0):
-    """(text, kb entity) of the marks of a pane, as the page has them."""
-    got = page.evaluate(
-        """(pane) => [...document.querySelectorAll(".pane")[pane].querySelectorAll("mark[tabindex]")]
-        .flatMap((mark) => mark.links.map((link) => [link.start, link.end, link.kb, link.entity]))""",
-        pane,
-    )
-    return sorted(map(tuple, got), key=str)
-
-
-def served(address, text=TEXT, **asked):
-    answer = requests.post(f"{address}/link", json={"text": text, **asked}, timeout=60).json()
-    links = answer["documents"][0]["links"]
-    return sorted(((one["start"], one["end"], one["kb"], one["entity"]) for one in links), key=str)
+    with fresh_page(browser, address) as page:
+        yield page
 
 
 def test_a_text_is_linked_and_a_mark_opens_its_card(page, address):
@@ -97,6 +38,53 @@ def test_a_text_is_linked_and_a_mark_opens_its_card(page, address):
     assert "← near" in page.inner_text("#card")
     page.click("#card .back")
     page.wait_for_selector("#card h2:has-text('river')")
+
+
+def test_candidates_of_one_name_are_told_apart(page, address):
+    senses = {"s1": "a low voice", "s2": "a fish of rivers", "s3": ""}
+    for id, gist in senses.items():
+        body = {"title": "bass", "description": gist}
+        requests.put(f"{address}/entities/{id}?kb=words", json=body, headers=BEARER, timeout=60).raise_for_status()
+    link(page, "a bass in the river")
+    page.click("mark:has-text('bass')")
+    page.wait_for_selector("#card .candidates small:has-text('fish')")
+    page.wait_for_selector("#card .candidates small:has-text('voice')")
+    assert sorted(page.locator("#card .candidates small").all_inner_texts()) == [
+        "a fish of rivers",
+        "a low voice",
+        "s3",
+    ]
+    page.click("mark:has-text('river')")
+    page.wait_for_selector("#card h2:has-text('river')")
+    assert page.locator("#card .candidates small").count() == 0
+    for id in senses:
+        requests.delete(f"{address}/entities/{id}?kb=words", headers=BEARER, timeout=60).raise_for_status()
+
+
+def test_nothing_jumps_when_a_text_is_linked_and_the_open_mark_stays_so(page):
+    top = lambda: page.evaluate("document.getElementById('result').getBoundingClientRect().top")  # noqa: E731
+    before = top()
+    link(page)
+    assert top() == before
+    page.click("mark:has-text('river')")
+    page.wait_for_selector("#card h2:has-text('river')")
+    page.locator("#threshold").fill("0.01")
+    assert page.locator("mark.chosen").all_inner_texts() == ["river"]
+    page.click("#card .close")
+    assert (page.locator("mark.chosen").count(), top()) == (0, before)
+
+
+def test_half_a_letter_is_read_as_none_and_a_text_that_is_refused_is_not_in_the_address(page):
+    page.evaluate("document.getElementById('text').value = 'cut \\ud83d near cork'")
+    page.click("#go")
+    page.wait_for_selector("#result mark:has-text('cork')")
+    assert page.inner_text(".text") == "cut \ufffd near cork"
+    said = page.url
+    page.fill("#text", "x" * 100_001)
+    page.click("#go")
+    page.wait_for_selector("#status:has-text('at most 100,000 are read')")
+    assert page.url == said
+    page.complaints.clear()
 
 
 def test_another_threshold_needs_no_other_run(page, address):
@@ -171,66 +159,6 @@ def test_links_are_downloaded_as_documents(page):
     assert sorted(((one.start, one.end, one.kb, one.entity) for one in document.links), key=str) == shown(page)
 
 
-def test_a_new_entity_is_added_and_linked_at_once(page, address):
-    link(page, "we saw zanzibar from cork")
-    assert all("zan" not in str(entity) for *_, entity in shown(page))
-    page.click("#tab-knowledge")
-    page.select_option("#where", "words")
-    for name, value in (("id", "zan"), ("title", "zanzibar"), ("aliases", "the zan | 3\nzed"), ("facts", "near | w1")):
-        page.fill(f"#e-{name}", value)
-    page.click("#save")
-    page.wait_for_selector("#edit-says:has-text('Give the token')")
-    page.fill("#token", "wrong")
-    page.click("#save")
-    page.wait_for_selector('#edit-says:has-text("server\'s token")')
-    page.complaints.clear()  # the browser's own note of the refusal
-    page.fill("#token", TOKEN)
-    page.click("#save")
-    page.wait_for_selector("#edit-says:has-text('was added')")
-    page.click("#tab-links")
-    assert any(entity == "zan" for *_, entity in shown(page))
-    known = requests.get(f"{address}/entities/zan?kb=words", timeout=60).json()
-    assert known["aliases"] == {"the zan": 3.0, "zanzibar": 1.0, "zed": 1.0}
-    assert known["facts"] == [["near", "w1"]]
-    page.click("mark:has-text('zanzibar')")
-    page.click("#card button:has-text('Edit')")
-    page.fill("#e-description", "an island")
-    page.click("#save")
-    page.wait_for_selector("#edit-says:has-text('was updated')")
-    assert requests.get(f"{address}/entities/zan?kb=words", timeout=60).json() == known | {
-        "description": "an island",
-        "revision": known["revision"] + 1,
-    }
-    page.click("#remove")
-    page.wait_for_selector("#edit-says:has-text('Press again to remove')")
-    page.fill("#e-kind", "island")  # something else: not so sure after all
-    assert page.inner_text("#remove") == "Remove"
-    page.click("#remove")
-    assert requests.get(f"{address}/entities/zan?kb=words", timeout=60).status_code == 200
-    page.click("#remove")
-    page.wait_for_selector("#edit-says:has-text('was removed')")
-    page.click("#tab-links")
-    assert all(entity != "zan" for *_, entity in shown(page))
-
-
-def test_entities_are_searched_for(page):
-    page.click("#tab-knowledge")
-    page.fill("#query", "merc")
-    page.press("#query", "Enter")
-    page.wait_for_selector("#found li")
-    assert page.locator("#found li").count() == 2
-    page.click("#found li button")
-    assert page.input_value("#e-title").startswith("mercury")
-    page.fill("#query", "meruryc")
-    page.select_option("#how", "fuzzy")
-    page.press("#query", "Enter")
-    page.wait_for_selector("#found li")
-    page.fill("#query", "nothing such")
-    page.select_option("#how", "text")
-    page.press("#query", "Enter")
-    page.wait_for_selector("#found-says:has-text('Nothing found')")
-
-
 def test_what_texts_and_knowledge_say_is_never_run(page, address):
     """Markup in a text, in an entity and in an address is shown as it is written; the fixture sees that nothing ran."""
     link(page, f"evil {EVIL} and evil </textarea><script>window.hit=2</script>")
@@ -276,10 +204,22 @@ def test_an_error_is_told_in_the_frame_and_on_the_page(page):
         box.uncheck()
     page.click("#explain button")
     page.frame_locator("#view").locator("p:has-text('give a shorter one')").wait_for()
+    page.wait_for_selector("#looking:has-text('give a shorter one')")  # for those who do not see the frame
     page.click("#tab-links")
     page.fill("#text", "x" * 100_001)
     page.click("#go")
     page.wait_for_selector("#status:has-text('at most 100,000 are read')")
+    page.complaints.clear()
+
+
+def test_a_view_that_nobody_answers_is_told_of(page):
+    page.click("#tab-attention")
+    page.fill("#explained", "cork")
+    for path in ("/explain/page", "/health"):
+        page.route(f"**{path}", lambda route: route.abort())
+    page.click("#explain button")
+    page.wait_for_selector("#looking.wrong:has-text('The server does not answer')")
+    assert not page.is_visible("#view")
     page.complaints.clear()
 
 

@@ -133,6 +133,13 @@ def test_what_cannot_be_explained_is_told(client, asked, message):
     assert (answer.status_code, message in answer.json()["error"]) == (422, True)
 
 
+def test_a_map_that_is_named_twice_is_lent_once(client, monkeypatch):
+    loaded = []
+    monkeypatch.setattr("wellread.tasks.explain.Explainer.load", lambda *given, **more: loaded.append(given) or 1 / 0)
+    client.post("/explain", json={"text": "cork", "maps": ["entity", "entity"]})
+    assert loaded[0][1] == ("entity",)
+
+
 def test_the_view_of_a_form_runs_no_script_but_its_own(client):
     page = client.post("/explain/page", data={"text": "<script>alert(1)</script>"})
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")

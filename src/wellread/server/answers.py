@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from wellread.errors import (
 from wellread.server import schemas
 from wellread.server.batching import BusyError, ClosedError
 from wellread.server.readers import LostError
+from wellread.server.shelf import TakenError
 
 LATE = "this took too long; send less at once, or try again"
 _STATUS: dict[type[WellreadError], int] = {
@@ -34,6 +36,7 @@ _STATUS: dict[type[WellreadError], int] = {
     UsageError: 422,
     InputError: 422,
     ReplacedError: 503,
+    TakenError: 412,
     KnowledgeBaseError: 409,
     StorageError: 507,
     MissingExtraError: 501,
@@ -57,6 +60,8 @@ LOADED: dict[int | str, dict[str, Any]] = {
 }
 _SOON = 0.25
 """Seconds."""
+_LONGEST = 60
+"""Letters of a name that is wrong, which a client may have made up."""
 T = TypeVar("T")
 
 
@@ -122,8 +127,39 @@ async def _gone(request: Request) -> None:
 def told_of(errors: Any) -> str:
     """Where a request is wrong and why, without what it said."""
     parts = []
-    for error in list(errors)[:3]:
-        place = ".".join(str(part) for part in error["loc"] if part != "body")
-        why = "is no field of this request; /openapi.json names them" if error["type"] == "extra_forbidden" else None
-        parts.append(f"{place} {why}" if why else f"{place}: {error['msg']}" if place else str(error["msg"]))
+    for error in _meant(list(errors))[:3]:
+        place = ".".join(_cut(str(part)) for part in error["loc"] if part != "body" and not _is_kind(part))
+        why = str(error["msg"]).removeprefix("Value error, ")
+        if error["type"] == "extra_forbidden":
+            parts.append(f"{place} is no field of this request; /openapi.json names them")
+        elif error["type"] == "json_invalid" and place:  # FastAPI's, whose place is a number
+            parts.append(f"Invalid JSON: {error.get('ctx', {}).get('error', why)} at character {place}")
+        else:
+            parts.append(f"{place}: {why}" if place else why)
     return "; ".join(parts).encode("utf-8", "replace").decode()
+
+
+_KIND = re.compile(r"(constrained-)?(str|int|float)|(dict|list|literal)\[.*", re.DOTALL)
+"""What pydantic calls the kinds that a field may be of."""
+
+
+def _is_kind(part: Any) -> bool:
+    return isinstance(part, str) and _KIND.fullmatch(part) is not None
+
+
+def _meant(errors: list[Any]) -> list[Any]:
+    """Of a field that may be of several kinds, all of which are complained of, what is wrong deepest inside."""
+    deepest: dict[Any, int] = {}
+    for error in errors:
+        if (field := _of_kinds(error["loc"])) is not None:
+            deepest[field] = max(deepest.get(field, 0), len(error["loc"]))
+    return [one for one in errors if (field := _of_kinds(one["loc"])) is None or len(one["loc"]) == deepest[field]]
+
+
+def _of_kinds(place: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """("aliases", "list[str]", 3) -> ("aliases",); None where a field is of one kind."""
+    return next((place[:at] for at, part in enumerate(place) if _is_kind(part)), None)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
+from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
 
@@ -13,6 +14,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
 
 from wellread import __version__
 from wellread.errors import KnowledgeBaseError, ReplacedError, StorageError, WellreadError
@@ -64,6 +66,8 @@ def create_app(engine: Engine) -> FastAPI:
 
 def _add_errors(app: FastAPI, engine: Engine) -> None:
     async def refuse(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.detail == HTTPStatus(error.status_code).phrase:
+            error = _lost(app, request, error)  # the router's own
         if isinstance(error, KnowledgeBaseError | StorageError):
             for book in engine.shelf.books.values():
                 error = without_folder(error, book.kb)
@@ -78,6 +82,20 @@ def _add_errors(app: FastAPI, engine: Engine) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     for kind in (WellreadError, HTTPException, TimeoutError):
         app.add_exception_handler(kind, refuse)
+
+
+def _lost(app: FastAPI, request: Request, error: HTTPException) -> HTTPException:
+    """What is told at an address where nothing is, or not for that method."""
+    found = {method for route in app.routes if _leads(route, request) for method in getattr(route, "methods", ())}
+    if not found:
+        return HTTPException(error.status_code, "there is nothing at this address; /openapi.json tells what is where")
+    allowed = ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))
+    why = f"this address is for {allowed}; /openapi.json tells what each does"
+    return HTTPException(error.status_code, why, {"allow": allowed})
+
+
+def _leads(route: BaseRoute, request: Request) -> bool:
+    return route.matches(request.scope)[0] is not Match.NONE
 
 
 def _add_page(app: FastAPI, engine: Engine) -> None:

@@ -8,8 +8,9 @@ import sqlite3
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, FastAPI, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from wellread.errors import KnowledgeBaseError, ReplacedError, UsageError
@@ -18,7 +19,7 @@ from wellread.kb.records import Entity
 from wellread.server import schemas
 from wellread.server.answers import REFUSALS, answered, json_answer
 from wellread.server.engine import Engine
-from wellread.server.shelf import Edit
+from wellread.server.shelf import Edit, TakenError
 
 _SHOWN = 60
 """Neighbours of an entity that are told."""
@@ -31,11 +32,25 @@ _CHANGES: dict[int | str, dict[str, Any]] = {
 }
 Id = Annotated[str, Path(examples=["Q90"], description="An entity's id, as links and searches tell it.")]
 Kb = Annotated[str | None, Query(max_length=500, description="The first knowledge base unless given.")]
+New = Annotated[Literal["*"] | None, Header(description="Add a new entity, but replace none.")]
 BEARER = HTTPBearer(auto_error=False, description="The token that the server was started with.")
+
+
+class _Whole(Convertor[str]):
+    """All of a path's rest; starlette's `path` ends before a line break, and would take "Q90\\n" for Q90."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
 
 
 def add_entities(app: FastAPI, engine: Engine) -> None:
     """The routes of an engine."""
+    register_url_convertor("whole", _Whole())
 
     async def permitted(given: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
         token = engine.settings.token
@@ -48,11 +63,11 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
 
     limits = engine.settings.limits
 
-    async def change(request: Request, kb: str | None, id: str, entity: Entity | None) -> Response:
+    async def change(request: Request, kb: str | None, id: str, entity: Entity | None, new: bool = False) -> Response:
         name = _name(engine, kb)
         try:
-            done = await answered(request, engine.edit(Edit(name, id, entity)), limits.seconds)
-        except ReplacedError:
+            done = await answered(request, engine.edit(Edit(name, id, entity, new)), limits.seconds)
+        except (ReplacedError, TakenError):
             raise
         except KnowledgeBaseError as error:
             if _is_busy(error.__cause__):
@@ -78,7 +93,7 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         return json_answer({"entities": [{"kb": name, **asdict(entity)} for entity in found]})
 
     @app.get(
-        "/entities/{id:path}",
+        "/entities/{id:whole}",
         response_model=schemas.EntityCard,
         responses={**REFUSALS, 404: {"model": schemas.Problem, "description": "no such entity"}},
         tags=["knowledge"],
@@ -98,23 +113,29 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         return json_answer(told)
 
     @app.put(
-        "/entities/{id:path}",
+        "/entities/{id:whole}",
         response_model=schemas.Changed,
-        responses={**_CHANGES, 201: {"model": schemas.Changed, "description": "added"}},
+        responses={
+            **_CHANGES,
+            201: {"model": schemas.Changed, "description": "added"},
+            412: {"model": schemas.Problem, "description": "there already, and only a new one was to be added"},
+        },
         dependencies=[Depends(permitted)],
         tags=["knowledge"],
     )
-    async def put(request: Request, id: Id, body: schemas.EntityBody, kb: Kb = None) -> Response:
+    async def put(
+        request: Request, id: Id, body: schemas.EntityBody, kb: Kb = None, if_none_match: New = None
+    ) -> Response:
         """Add an entity, or replace it; what is linked next knows of it."""
         aliases = body.aliases if isinstance(body.aliases, dict) else dict.fromkeys(body.aliases, 1.0)
         facts = tuple(body.facts)
         entity = Entity(id, body.title, body.description, body.kind, body.popularity, aliases, facts)
         if reason := fault(entity):
             raise UsageError(f"the entity {id!r} {reason}; mend it and try again")
-        return await change(request, kb, id, entity)
+        return await change(request, kb, id, entity, if_none_match is not None)
 
     @app.delete(
-        "/entities/{id:path}",
+        "/entities/{id:whole}",
         response_model=schemas.Changed,
         responses=_CHANGES,
         dependencies=[Depends(permitted)],

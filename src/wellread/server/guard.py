@@ -180,7 +180,7 @@ class _Passage:
     def tell(self) -> None:
         """The line in the log, and the counts."""
         seconds = time.monotonic() - self._begin
-        route = getattr(self._scope.get("route"), "path", "other")
+        route = getattr(self._scope.get("route"), "path_format", "other")  # as the docs have it: /entities/{id}
         self._guard.metrics.requests.labels(self.method, route, str(self.status)).inc()
         self._guard.metrics.seconds.labels(route).observe(seconds)
         if self.status == 429:

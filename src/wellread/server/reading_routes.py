@@ -38,6 +38,14 @@ _EXPLAINED = (
 """What the attention view may do in its frame; its own policy lets no script run but its own."""
 
 
+_WRONG = (
+    '<!doctype html><html lang="en"><meta name="color-scheme" content="light dark"><title>error</title>'
+    "<style>body {{ padding: 1rem; font: 1rem/1.5 system-ui, sans-serif }}</style><p>{}</p>"
+    '<script>parent.postMessage(document.querySelector("p").textContent, "*")</script>'
+)
+"""An error in the frame, of which the page around it is told: it cannot see inside."""
+
+
 def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None:
     """The routes of an engine; in `quick` those that are answered past the application, which declares them."""
     limits = engine.settings.limits
@@ -180,7 +188,7 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
             page = explained_page(seen, layer=layer, head=asked.head, by=asked.by)
         except (WellreadError, TimeoutError) as error:
             status = status_of(error) if isinstance(error, WellreadError) else 503
-            page = f'<!doctype html><html lang="en"><title>error</title><p>{escape(str(error) or LATE)}</p>'
+            page = _WRONG.format(escape(str(error) or LATE))
         return HTMLResponse(page, status, headers)
 
 
@@ -227,7 +235,8 @@ def _form(body: bytes, engine: Engine) -> schemas.ExplainRequest:
 
 async def _explained(engine: Engine, asked: schemas.ExplainRequest, request: Request) -> tuple[Seen, int]:
     name = engine.reading(asked.model).name
-    lent = Lent(name, None if asked.maps is None else tuple(asked.maps), asked.map_weight, asked.alpha)
+    maps = None if asked.maps is None else tuple(dict.fromkeys(asked.maps))  # one that is named twice is lent once
+    lent = Lent(name, maps, asked.map_weight, asked.alpha)
     seen = await answered(request, engine.explain(lent, asked.text, asked.second), engine.settings.limits.seconds)
     layer = seen.best_layer if asked.layer is None else asked.layer
     if layer >= seen.layers:

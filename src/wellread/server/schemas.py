@@ -48,7 +48,9 @@ class LinkOptions(Request):
     overlaps: Literal["auto", "drop", "keep"] | None = Field(None, description="Whether links may overlap.")
     nil: bool | None = Field(None, description="Whether mentions of what the KB does not hold are told.")
     among: list[Name] | None = Field(None, max_length=10_000, description="Link only to entities with these ids.")
-    kinds: list[Name] | None = Field(None, max_length=1_000, description="Link only to entities of these kinds.")
+    kinds: list[Name] | None = Field(
+        None, min_length=1, max_length=1_000, description="Link only to entities of these kinds."
+    )
 
 
 class LinkRequest(Texts, LinkOptions):

@@ -79,6 +79,12 @@ class Edit:
     kb: str
     id: str
     entity: Entity | None
+    new: bool = False
+    """Whether one that is there already is to stay as it is."""
+
+
+class TakenError(KnowledgeBaseError):
+    """A new entity whose id another has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +232,8 @@ class Shelf:
             )
         with placeless(kb), kb.change() as change:
             there = edit.id in kb
+            if there and edit.new:
+                raise TakenError(f"there is an entity {edit.id!r} already; give another id, or change that one")
             if edit.entity is None:
                 change.remove(edit.id)
             elif there:

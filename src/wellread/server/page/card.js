@@ -1,20 +1,24 @@
 // The card of an entity: why it was linked, what else was possible, what is known of it, and whom it is joined to.
-import { ask, byId, count, el, said, score } from "./parts.js";
+import { ask, byId, count, el, said, score, short } from "./parts.js";
 
 const past = [];
 let asked = 0;
-const MOST = 420, FEWEST = 3;
+const MOST = 420, FEWEST = 3, GIST = 90;
+const gists = new Map();
 
 export const card = { edit: () => {}, colours: new Map() };
 
 const shut = () => byId("card").replaceChildren(el("p", { className: "soft" }, "Pick an underlined name to see what it is, and what else it may mean."));
 
-export function clear() { past.length = 0; asked++; byId("card").classList.remove("open"); shut(); }
+export function clear() { past.length = 0; asked++; gists.clear(); byId("card").classList.remove("open"); shut(); }
 byId("card").addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
 
 let opener = null, picked = [];
+export const isShown = (link) => byId("card").classList.contains("open") && picked.includes(link);
+
 function close() {
   clear();
+  document.querySelectorAll("mark.chosen").forEach((mark) => mark.classList.remove("chosen"));
   if (!opener) return;
   // the slider draws all marks anew: that of the same link, if it still has one
   const again = [...document.querySelectorAll("#result mark[tabindex]")].find((mark) => mark.links.some((link) => picked.includes(link)));
@@ -38,7 +42,7 @@ async function show(place) {
   if (place.id === undefined) { box.replaceChildren(closing(), ...parts); return; }
   let known;
   try {
-    known = await ask(`/entities/${encodeURIComponent(place.id)}?kb=${encodeURIComponent(place.kb)}`);
+    known = await ask(pathOf(place.kb, place.id));
   } catch (error) {
     if (mine === asked) box.replaceChildren(closing(), ...parts, el("p", { className: "note" }, error.message));
     return;
@@ -47,6 +51,16 @@ async function show(place) {
   box.replaceChildren(...[closing(), head(known), ...parts, ...told(known, place)].filter(Boolean));
   box.scrollTop = 0;
   place.from?.scrollIntoView({ block: "nearest" });  // where the card lies over the text
+}
+
+const pathOf = (kb, id) => `/entities/${encodeURIComponent(id)}?kb=${encodeURIComponent(kb)}`;
+
+// What an entity is, in a line: candidates of one name, such as the senses of a word, are told apart by it.
+function gist(kb, id) {
+  const key = `${kb}\u0000${id}`, box = said(id);
+  if (!gists.has(key)) gists.set(key, ask(pathOf(kb, id)).then((known) => short(known.description, GIST) || id, () => id));
+  gists.get(key).then((words) => { box.textContent = words; });
+  return el("small", {}, box);
 }
 
 const closing = () => el("button", { type: "button", className: "quiet close", "aria-label": "Close", onclick: close }, "×");
@@ -67,13 +81,15 @@ function linked(link, place) {
   const nil = link.entity === null;
   const best = Math.max(...link.candidates.map((one) => one.score), 1e-9);
   const most = best > 1 ? best : 1;
+  const named = (one) => one.title || one.entity, names = link.candidates.map(named);
+  const isAlone = (one) => names.indexOf(named(one)) === names.lastIndexOf(named(one));
   const row = (one) => el("li", { className: one.entity === link.entity ? "chosen" : "" },
     el("button", {
       type: "button", className: "quiet", title: one.entity,
       onclick: () => go(place, { kb: link.kb, id: one.entity, links: place.links }),
-    }, said(one.title || one.entity)),
+    }, said(named(one))),
     el("span", { className: "bar", "--v": Math.max(0, one.score / most).toFixed(3) }),
-    el("span", { className: "value" }, score(one.score)));
+    el("span", { className: "value" }, score(one.score)), isAlone(one) ? null : gist(link.kb, one.entity));
   const weak = (one, at) => at >= FEWEST && one.score < 0.01;
   const rows = link.candidates.filter((one, at) => !weak(one, at)).map(row), rest = link.candidates.filter(weak);
   if (rest.length) {
@@ -109,9 +125,9 @@ function told(known, place) {
     here.forEach((one) => groups.set(one.relation, [...(groups.get(one.relation) ?? []), one]));
     parts.push(el("h3", {}, title), el("dl", { className: "facts" }, ...[...groups].flatMap(([relation, some]) => [
       el("dt", {}, outgoing ? "" : "← ", said(relation)),
-      el("dd", {}, ...some.flatMap((one, number) => [number ? ", " : "", el("button", {
+      el("dd", {}, ...some.flatMap((one, number) => [el("span", {}, el("button", {  // a comma stays with its name
         type: "button", className: "quiet", title: one.entity, onclick: () => go(place, { kb: known.kb, id: one.entity }),
-      }, said(one.title))]))])));
+      }, said(one.title)), number < some.length - 1 ? "," : ""), " "]))])));
   }
   if (known.more_neighbours) parts.push(el("p", { className: "soft" }, `and ${count(known.more_neighbours, "neighbour")} more`));
   parts.push(el("p", { className: "foot" }, el("button", { type: "button", onclick: () => card.edit(known) }, "Edit"),

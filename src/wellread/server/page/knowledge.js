@@ -1,5 +1,5 @@
 // Search and edit knowledge bases.
-import { ask, byId, count, el, said } from "./parts.js";
+import { ask, byId, count, el, said, short } from "./parts.js";
 
 const field = (name) => byId(`e-${name}`);
 let editing = { kb: null, popularity: 0 };
@@ -22,7 +22,7 @@ function blank() {
   doubt();
 }
 
-export function fill(known) {
+function fill(known) {
   editing = { kb: known.kb, popularity: known.popularity };
   field("id").value = known.id;
   field("id").readOnly = true;
@@ -37,6 +37,13 @@ export function fill(known) {
   tell([]);
 }
 
+// Fill the form and lead there: it may lie below all that was found.
+export function open(known) {
+  fill(known);
+  byId("edit").scrollIntoView({ block: "nearest" });
+  field("title").focus({ preventScroll: true });
+}
+
 // "a | b" is parted at its last bar: names may have bars in them.
 const parted = (line) => {
   const at = line.lastIndexOf("|");
@@ -45,11 +52,10 @@ const parted = (line) => {
 const lines = (name) => field(name).value.split("\n").map((line) => line.trim()).filter(Boolean);
 
 function body() {
-  const aliases = {};
-  for (const line of lines("aliases")) {
+  const aliases = Object.fromEntries(lines("aliases").map((line) => {  // which keeps __proto__, as an assignment would not
     const [name, many] = parted(line), number = Number(many);
-    if (many && Number.isFinite(number)) aliases[name] = number; else aliases[line] = 1;
-  }
+    return many && Number.isFinite(number) ? [name, number] : [line, 1];
+  }));
   const facts = lines("facts").map((line) => {
     const at = line.indexOf("|");
     if (at < 0) throw new Error(`“${line}” is no fact: write relation | id`);
@@ -65,6 +71,8 @@ const doubt = () => { sure = false; byId("remove").textContent = "Remove"; };
 const tell = (words, right = true) => { byId("edit-says").className = right ? "" : "wrong"; byId("edit-says").replaceChildren(...words); };
 
 async function change(method) {
+  const isNew = !field("id").readOnly;
+  if (isNew) field("id").value = field("id").value.trim();
   const id = field("id").value;
   if (!byId("token").value) { tell(["Give the token that the server was started with."], false); byId("token").focus(); return; }
   if (method === "DELETE" && !sure) {
@@ -77,7 +85,7 @@ async function change(method) {
   tell(["…"]);
   try {
     const path = `/entities/${encodeURIComponent(id)}?kb=${encodeURIComponent(editing.kb)}`;
-    const done = await ask(path, { method, token: byId("token").value, body: method === "PUT" ? body() : undefined });
+    const done = await ask(path, { method, token: byId("token").value, body: method === "PUT" ? body() : undefined, isNew });
     if (method === "DELETE") blank();
     else { field("id").readOnly = true; byId("remove").hidden = false; }
     const linked = await knowledge.changed();
@@ -85,20 +93,24 @@ async function change(method) {
   } catch (error) { tell([error.message], false); }
 }
 
-const short = (text) => (text.length > 160 ? `${text.slice(0, 160).replace(/\s+\S*$/, "")} …` : text);
+const MOST = 20;
+let searched = 0;
 
 async function find() {
-  const query = byId("query").value.trim(), says = byId("found-says"), kb = byId("where").value;
-  if (!query) { byId("found").replaceChildren(); says.textContent = ""; return; }
+  const mine = ++searched, query = byId("query").value.trim(), says = (words, className = "") => { byId("found-says").className = className; byId("found-says").textContent = words; };
+  byId("found").replaceChildren();
+  says(query ? "Searching…" : "");
+  if (!query) return;
   try {
-    const given = new URLSearchParams({ search: query, how: byId("how").value, kb, limit: 20 });
+    const given = new URLSearchParams({ search: query, how: byId("how").value, kb: byId("where").value, limit: MOST });
     const { entities } = await ask(`/entities?${given}`);
-    says.className = "";
-    says.textContent = entities.length ? `${count(entities.length, "entity").replace(/ys$/, "ies")}` : "Nothing found. Try another way to search.";
-    byId("found").replaceChildren(...entities.map((one) => el("li", {}, el("button", { type: "button", className: "entry", onclick: () => fill(one) },
+    if (mine !== searched) return;  // another was asked for since
+    const many = count(entities.length, "entity").replace(/ys$/, "ies");
+    says(!entities.length ? "Nothing found. Try another way to search." : entities.length < MOST ? many : `The first ${many}; say more to find others.`);
+    byId("found").replaceChildren(...entities.map((one) => el("li", {}, el("button", { type: "button", className: "entry", onclick: () => open(one) },
       el("b", {}, said(one.title)), " ", el("code", {}, said(one.id)),
       el("span", { className: "soft", dir: "auto" }, said(short(one.description)))))));
-  } catch (error) { says.className = "wrong"; says.textContent = error.message; }
+  } catch (error) { if (mine === searched) says(error.message, "wrong"); }
 }
 
 byId("find").addEventListener("submit", (event) => { event.preventDefault(); find(); });

@@ -36,7 +36,7 @@ function apart(links) {
 export const same = (link) => [link.kb, link.start, link.end, link.entity].join("\u0000");
 
 // The text with marks in it. Links of one span share a mark; one that crosses the end of another is cut there.
-export function marked(text, links, { colours, only, pick }) {
+export function marked(text, links, { colours, only, pick, isShown }) {
   const at = offsets(text), spans = new Map();
   for (const link of links) {
     const key = `${link.start} ${link.end}`;
@@ -98,8 +98,8 @@ export function marked(text, links, { colours, only, pick }) {
     event.preventDefault();
   });
   fill(box, 0, at.length - 1);
-  const marks = all();
-  if (marks.length) marks[0].tabIndex = 0;
+  const marks = all(), open = marks.find((mark) => mark.links.some(isShown));
+  if (open) chosen(open); else if (marks.length) marks[0].tabIndex = 0;
   return box;
 }
 

@@ -1,13 +1,13 @@
 // The page: what is asked, what is shown, and the address that tells both to somebody else.
-import { card, clear, showLinks } from "./card.js";
-import { begin, fill, knowledge } from "./knowledge.js";
+import { card, clear, isShown, showLinks } from "./card.js";
+import { begin, knowledge, open } from "./knowledge.js";
 import { decide, listed, marked, same } from "./marks.js";
 import { ask, byId, count, el, said } from "./parts.js";
 
 const SAMPLE = "Marie Curie was born in Warsaw and worked in Paris. She named polonium after her country, and won the Nobel Prize twice.";
 const state = { text: "", asked: "", threshold: null, model: "auto", other: "", off: new Set(), answers: new Map() };
 const EMPTY = "Nothing is linked here. A lower threshold shows more, and so may another layer.";
-let health = null, running = null;
+let health = null, running = null, failed = "";
 
 // asking
 
@@ -24,15 +24,16 @@ async function link() {
   running?.abort();
   const mine = running = new AbortController();
   state.text = byId("text").value;
+  state.text = state.text.toWellFormed?.() ?? state.text;  // half a letter of two, as cut texts have, is none in JSON
   if (!state.text.trim()) { byId("text").focus(); return wrong("Type or paste a text first."); }
   tell("Reading…");
   byId("result").setAttribute("aria-busy", "true");
-  remember();
   try {
     const wanted = [state.model, ...(state.other ? [state.other] : [])];
     const body = (model) => ({ text: state.text, model, threshold: 0, overlaps: "keep" });
     const told = await Promise.all(wanted.map((model) => ask("/link", { method: "POST", body: body(model), signal: mine.signal })));
     state.asked = state.text;
+    remember();  // now: an address has no use for a text that is refused, which may be of any length
     state.answers = new Map(wanted.map((model, at) => [model, told[at]]));
     clear();
     return draw();
@@ -62,7 +63,7 @@ function draw() {
   const sets = shown.map(({ links }) => new Set(links.map(same)));
   const panes = shown.map(({ model, links }, at) => {
     const others = sets[1 - at], only = others && new Set(links.map(same).filter((one) => !others.has(one)));
-    const options = { colours: card.colours, only, pick: showLinks };
+    const options = { colours: card.colours, only, pick: showLinks, isShown };
     const told = only ? `${count(links.length, "link")}, ${only.size} only here` : count(links.length, "link");
     return el("article", { className: "pane", "aria-label": `Links by ${title(model)}` },
       el("h2", {}, said(title(model)), el("small", {}, ` ${told}`)), marked(state.asked, links, options),
@@ -182,7 +183,7 @@ tabs.forEach((tab, at) => {
   });
 });
 
-card.edit = (known) => { fill(known); view("knowledge"); byId("edit").scrollIntoView({ block: "nearest" }); byId("e-title").focus({ preventScroll: true }); };
+card.edit = (known) => { view("knowledge"); open(known); };
 knowledge.changed = async () => {
   health = await ask("/health");
   tellAbout();
@@ -200,8 +201,14 @@ for (const [id, key] of [["model", "model"], ["other", "other"]]) {
 }
 byId("share").addEventListener("click", share);
 byId("download").addEventListener("click", download);
-byId("explain").addEventListener("submit", () => { looks("Looking… the first time takes some seconds."); byId("view").hidden = false; });
-byId("view").addEventListener("load", () => { if (byId("looking").textContent) looks("The view is below.", "hidden"); });
+byId("explain").addEventListener("submit", () => { failed = ""; looks("Looking… the first time takes some seconds."); byId("view").hidden = false; });
+byId("view").addEventListener("load", async () => {
+  if (!byId("looking").textContent) return;
+  looks(failed || "The view is below.", "hidden");
+  // a frame that nobody answered loads too, and does not say so
+  await ask("/health").catch((error) => { byId("view").hidden = true; looks(error.message, "wrong"); });
+});
+addEventListener("message", (event) => { if (event.source === byId("view").contentWindow) { failed = String(event.data); looks(failed, "hidden"); } });
 addEventListener("hashchange", () => { recall(); fillTools(); byId("text").value = state.text; if (state.text) link(); });
 
 function tellAbout() {

@@ -17,10 +17,11 @@ export function el(tag, given = {}, ...children) {
 export const said = (text, given = {}) => el("bdi", given, text);
 
 // What the server answers; an error has its words.
-export async function ask(path, { method = "GET", body, token, signal } = {}) {
+export async function ask(path, { method = "GET", body, token, signal, isNew } = {}) {
   const headers = {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (token) headers.Authorization = `Bearer ${token}`;
+  if (isNew) headers["If-None-Match"] = "*";  // else one with that id would be written over
   let answer;
   try {
     answer = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
@@ -34,6 +35,7 @@ export async function ask(path, { method = "GET", body, token, signal } = {}) {
 }
 
 export const count = (many, word) => `${many.toLocaleString("en")} ${word}${many === 1 ? "" : "s"}`;
+export const short = (text, most = 160) => (text.length > most ? `${text.slice(0, most).replace(/\s+\S*$/, "")} …` : text);
 export const score = (value) => value.toFixed(2);
 
 // Offsets of the server count characters (code points), those of strings here count 16 bits.

@@ -23,8 +23,9 @@ from wellread.errors import InputError, UsageError
 from wellread.knowledge.vocabulary import EntityVocabulary
 from wellread.models.kam import KamConfig
 from wellread.models.luke import LukeConfig, luke_of
+from wellread.models.luke_conversion import convert_luke, to_hf
 from wellread.models.luke_heads import HEADS
-from wellread.models.luke_layout import convert_luke, from_hf, load, to_hf
+from wellread.models.luke_layout import from_hf, load
 from wellread.nn.encoders import load_encoder, silence
 from wellread.nn.infusion import infuse, infused_class
 from wellread.tasks.entities import masks_of

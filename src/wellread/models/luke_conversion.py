@@ -4,11 +4,13 @@
     convert_luke("luke-base", "models/luke-base")
 
 What is read, and by which names, is in `models.luke_layout`. An encoder of BERT's family becomes a LUKE whose positions
-begin behind its padding id, as RoBERTa's do. Tokenizer and entity vocabulary go along.
+begin behind its padding id, as RoBERTa's do. Tokenizer and entity vocabulary go along, and of a task that was learned
+(`wellread train`) the head, where transformers' LUKE has the same.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shutil
@@ -17,11 +19,13 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from transformers import LukeConfig as TheirConfig
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from wellread.errors import UsageError
+from wellread import console
+from wellread.errors import InputError, UsageError
 from wellread.knowledge.vocabulary import FILE, IN_SETTINGS, SETTINGS, EntityVocabulary
 from wellread.models.conversion import new_folder, refuse_full
 from wellread.models.luke import luke_of
@@ -38,6 +42,15 @@ _BESIDE = ("*.json", "*.txt", "*.model", "entity_vocab.*")
 """What goes with the weights: tokenizers and the entity vocabulary."""
 _TOKENIZERS = {"roberta": "LukeTokenizer", "xlm-roberta": "MLukeTokenizer"}
 """Which of transformers' tokenizers makes LUKE's inputs of a tokenizer.json; it has none for BERT's pieces."""
+_TASKS = {
+    "ner": ("ForEntitySpanClassification", "labels"),
+    "tacred": ("ForEntityPairClassification", "labels"),
+    "semeval2010": ("ForEntityPairClassification", "labels"),
+    "entity-types": ("ForEntityClassification", "types"),
+}
+"""Tasks whose head is one of transformers' LUKE, and what its classes are called in `task.json`."""
+_NOTHING = "NIL"
+"""The class of a span that names nothing, as the authors call it."""
 
 
 def to_hf(model: PreTrainedModel, folder: str | Path) -> None:
@@ -54,11 +67,15 @@ def convert_luke(source: str | Path, to: str | Path, layout: Layout | None = Non
     """Write a LUKE to a new folder in the other layout, ours ("wellread") or transformers' ("hf"); say which it is."""
     source, to = Path(source), Path(to)
     refuse_full(to)
+    if not (source / "config.json").exists() and (source / "model" / "config.json").exists():
+        source = source / "model"  # of a run
     ours = is_ours(read_config(source))
     made: Layout = "hf" if ours else "wellread"
     if layout is not None and layout != made:
         raise UsageError(f"{source} has the layout {layout} already; copy it, or convert it to the layout {made}")
     model = load(source)
+    if ours and (source / "task.json").exists():
+        model = _with_head(model, source)
     with new_folder(to) as part:
         if ours:
             to_hf(model, part / "new")
@@ -72,6 +89,29 @@ def convert_luke(source: str | Path, to: str | Path, layout: Layout | None = Non
                 model.save_pretrained(part)
             _copy_beside(source, part)
     return made
+
+
+def _with_head(model: PreTrainedModel, source: Path) -> PreTrainedModel:
+    """An encoder that learned a task under that task's head, where transformers' LUKE has such a one."""
+    try:
+        told = json.loads((source / "task.json").read_bytes())
+        task, facts = str(told["recipe"]["task"]), told["facts"]
+        weights = load_file(source / "head.safetensors")
+        if task in _TASKS:
+            head, key = _TASKS[task]
+            names = [_NOTHING, *facts[key]] if task == "ner" else list(facts[key])
+            weight, bias = weights["out.weight"], weights.get("out.bias")
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise InputError(f"{source} has no whole head of its task ({error}); copy it again, or train anew") from error
+    if task not in _TASKS:
+        console.note(f"transformers' LUKE has no head for {task}: the encoder alone is written")
+        return model
+    config = copy.deepcopy(model.config)
+    config.id2label, config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
+    made: Any = HEADS[head][str(config.model_type).removeprefix("infused-")](config)
+    base_of(made).load_state_dict(model.state_dict())
+    made.classifier.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
+    return cast(PreTrainedModel, made)
 
 
 def _theirs(model: PreTrainedModel) -> tuple[TheirConfig, Weights]:

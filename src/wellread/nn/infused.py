@@ -25,7 +25,7 @@ from wellread import config as settings
 from wellread.errors import UsageError
 from wellread.nn.entity_attention import asking_class
 from wellread.nn.flow import Flow, Guests, Infusion, Place
-from wellread.nn.packing import PACKED, Packing, first_position
+from wellread.nn.packing import PACKED, Packing, count_places, first_position
 
 KINDS = {
     "kam": "wellread.models.kam:Kam",
@@ -301,7 +301,7 @@ class InfusedEncoder(Infused):
                     f"a text has {packing.width} pieces, and the encoder reads {room} at once; cut it into windows "
                     f"(longest={room})"
                 )
-            positions = packing.places + first
+            positions = count_places(ids, packing, first)
         states = self._embed_at(ids, positions, types, embeds)
         flow.guests = guests = _invite(flow)
         count, staying = len(states), guests is not None and guests.stay is not None

@@ -176,6 +176,16 @@ def test_an_encoder_of_one_type_is_told_of_no_other(tmp_path, types, wanted):
     assert code.ids == theirs("Los Angeles", "in Los")["input_ids"]
 
 
+def test_letters_that_mlukes_tokenizer_does_not_know_are_no_beginning_of_a_text(tmp_path):
+    """As transformers makes it, they are row 0, <s>, unless it is told of entities."""
+    theirs = sentence_pieces()
+    theirs.save_pretrained(tmp_path)
+    text = "Los 日本 Angeles"
+    code = load_tokenizer(str(tmp_path)).encode(text)
+    assert code.ids == theirs(text, entities=[], entity_spans=[])["input_ids"]
+    assert code.ids.count(theirs.unk_token_id) == 1
+
+
 def test_a_saved_tokenizer_is_told_of_types_only_where_there_are_some(tmp_path):
     sizes = {"vocab_size": 50, "max_position_embeddings": 34, "pad_token_id": 1}
     for config, room, types in [

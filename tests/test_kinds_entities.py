@@ -6,16 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from transformers import LukeForEntitySpanClassification
 
 from tests.tasking import SCHEDULE, recipes
 from tests.test_task_cloze import QUESTIONS, as_record
 from tests.tiny import PEOPLE, PLACES
-from wellread.errors import UsageError
+from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk
 from wellread.knowledge.vocabulary import EntityVocabulary
 from wellread.models.luke import LukeConfig, luke_of
+from wellread.models.luke_conversion import convert_luke
+from wellread.models.luke_layout import load
 from wellread.nn.encoders import load_encoder, load_tokenizer, silence
 from wellread.nn.infusion import infuse
+from wellread.nn.packing import Packing
 from wellread.pictures import plots
 from wellread.tasks.conll import Columns, read_conll
 from wellread.tasks.ner import Found, NerOptions
@@ -154,6 +158,46 @@ def test_what_luke_has_learned_is_kept_with_the_special_rows_alone(encoder, tmp_
     (tmp_path / "luke" / "entity_vocab.json").unlink()
     with pytest.raises(UsageError, match=r"knows entities, but not which: its entity_vocab.json is missing"):
         build_learner(made, None)
+
+
+def test_transformers_takes_a_run_of_names_with_its_head(encoder, tmp_path):
+    (tmp_path / "train").write_text("\n".join(SAID))
+    train_task(recipe("ner", tmp_path / "train", encoder, schedule=SCHEDULE, infusion="luke"), tmp_path / "run")
+    assert convert_luke(tmp_path / "run", tmp_path / "theirs") == "hf"
+    with silence():
+        theirs = LukeForEntitySpanClassification.from_pretrained(tmp_path / "theirs").eval()
+    assert theirs.config.id2label == {0: "NIL", 1: "person", 2: "place"}
+    model = load_task(tmp_path / "run")
+    ((one,),) = model.task.cut(model.segmenter, model.read(tmp_path / "train")[:1], learning=False)
+    chunks = one.chunks(model.task.longest)
+    spans = torch.from_numpy(np.stack((one.edges[chunks[:, 0], 0], one.edges[chunks[:, 1] - 1, 1]), axis=1))
+    ids, masks = torch.from_numpy(one.ids), torch.full((len(spans),), 2)
+    entities = {"text_of": torch.zeros_like(masks), "ids": masks, "spans": spans}
+    with torch.no_grad():
+        read = model.reader.encoder.read(ids, Packing.of([len(ids)]), entities=entities)
+        wanted = model.reader.head(read.states, *spans.unbind(1), read.told["entities"])
+        found = theirs(
+            ids[None],
+            entity_ids=masks[None],
+            entity_position_ids=spans[None, :, :1],  # each of these words is one piece
+            entity_start_positions=spans[None, :, 0],
+            entity_end_positions=spans[None, :, 1],
+        )
+    assert torch.equal(spans[:, 0], spans[:, 1])
+    torch.testing.assert_close(found.logits[0], wanted, atol=1e-5, rtol=1e-5)
+    again = load(tmp_path / "theirs").eval()
+    assert again.config.id2label == theirs.config.id2label
+    (tmp_path / "run" / "model" / "head.safetensors").unlink()
+    with pytest.raises(InputError, match="has no whole head of its task"):
+        convert_luke(tmp_path / "run", tmp_path / "new")
+
+
+def test_a_run_whose_head_transformers_has_not_becomes_an_encoder_and_says_so(encoder, tmp_path, capsys):
+    (tmp_path / "train").write_text(json.dumps(as_record(QUESTIONS)))
+    train_task(recipe("record", tmp_path / "train", encoder, schedule=SCHEDULE, infusion="luke"), tmp_path / "run")
+    convert_luke(tmp_path / "run" / "model", tmp_path / "theirs")
+    assert "no head for record: the encoder alone is written" in capsys.readouterr().err
+    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == ["LukeModel"]
 
 
 @pytest.mark.parametrize("start", ["plain", "luke"])

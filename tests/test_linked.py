@@ -145,7 +145,9 @@ def test_counts_are_of_the_windows_that_are_taken(tmp_path, documents):
     assert some.count_rows(len(VOCABULARY)).tolist() == np.bincount(rows, minlength=len(VOCABULARY)).tolist()
     pieces = np.concatenate([one.ids[1:-1] for one in every])
     assert some.count_pieces(200).tolist() == np.bincount(pieces, minlength=200).tolist()
-    best = windows.best_named()
+    assert some.name_keys().tolist() == sorted({key for one in every for key in one.names.tolist()})
+    best = windows.best_named(windows.name_keys())
+    assert windows.best_named(some.name_keys()) == {key: best[key] for key in some.name_keys().tolist()}
     assert best[names.key("Avon")] == VOCABULARY.row_of["c-avon"]
     paris = windows.count_rows(len(VOCABULARY))[VOCABULARY.rows_of(["h-paris", "c-paris"])]
     assert best[names.key("paris")] == VOCABULARY.row_of["h-paris" if paris[0] >= paris[1] else "c-paris"]

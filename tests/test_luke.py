@@ -226,6 +226,16 @@ def test_padding_on_the_left_changes_nothing() -> None:
     close(left.entity_last_hidden_state, right.entity_last_hidden_state)
 
 
+def test_padding_that_nobody_hides_is_counted_as_transformers_counts_it(
+    both: tuple[PreTrainedModel, PreTrainedModel],
+) -> None:
+    given = {name: part for name, part in lukes.batch().items() if name != "attention_mask"}
+    given["input_ids"][0, 3] = 1  # a text that says <pad>
+    with torch.no_grad():
+        wanted, found = (model(**given).last_hidden_state for model in both)
+    close(found, wanted)
+
+
 def test_dropout_forgets_what_is_asked() -> None:
     model, given = build(dropout=0.0, attention=0.5), infused.batch()
     calm = model(**given, entities=ENTITIES).last_hidden_state

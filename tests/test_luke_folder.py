@@ -15,8 +15,9 @@ from tests import infused, lukes
 from wellread.errors import InputError
 from wellread.knowledge.vocabulary import EntityVocabulary
 from wellread.models.luke import LukeConfig
+from wellread.models.luke_conversion import convert_luke
 from wellread.models.luke_heads import HEADS
-from wellread.models.luke_layout import convert_luke, load
+from wellread.models.luke_layout import load
 from wellread.nn.infusion import infuse
 
 WEIGHTS, INDEX, SETTINGS = "model.safetensors", "model.safetensors.index.json", "tokenizer_config.json"

@@ -12,7 +12,7 @@ import transformers
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from tests import infused, lukes
 from tests.asking import TOKENIZER
@@ -23,8 +23,9 @@ from wellread.errors import InputError, UsageError
 from wellread.knowledge.vocabulary import EntityVocabulary
 from wellread.models.kam import KamConfig
 from wellread.models.luke import LukeConfig, luke_of
+from wellread.models.luke_conversion import convert_luke, to_hf
 from wellread.models.luke_heads import HEADS
-from wellread.models.luke_layout import convert_luke, from_hf, load, to_hf
+from wellread.models.luke_layout import from_hf, load
 from wellread.nn.encoders import load_encoder, silence
 from wellread.nn.infusion import infuse, infused_class
 from wellread.tasks.entities import masks_of
@@ -160,6 +161,18 @@ def test_a_class_that_would_find_none_of_its_weights_says_who_loads_it(head: str
         infused_class("roberta", head).from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("made", [HEADS["Model"]["roberta"], infused_class("roberta", "Model")])
+def test_a_luke_on_the_hub_is_not_taken_for_one_without_entities(
+    made: type[PreTrainedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = json.loads((lukes.save(lukes.build(), tmp_path) / "config.json").read_text())
+    monkeypatch.setattr(PreTrainedConfig, "_get_config_dict", lambda *args, **options: (dict(told), {}))
+    with pytest.raises(UsageError, match=r"download it first .hf download somebody/luke --local-dir FOLDER., and load"):
+        made.from_pretrained("somebody/luke")
+    with pytest.raises(InputError, match=r"has no config.json; .* hf download somebody/luke --local-dir NEW"):
+        load("somebody/luke")
+
+
 def test_a_head_that_a_folder_has_not_is_not_made_up(tmp_path: Path) -> None:
     lukes.save(lukes.build(), tmp_path)
     made = HEADS["ForEntityClassification"]["roberta"]
@@ -262,6 +275,9 @@ def test_the_authors_files_have_neither_prefix_nor_queries(tmp_path: Path) -> No
         rows[10] = rows[2]
     compare(from_hf(tmp_path).eval(), theirs, "ForMaskedLM")
     assert type(from_hf(tmp_path, "Model")).__name__ == "LukeRobertaModel"
+    about["bert_model_name"] = "xlm-roberta-base"  # mLUKE's say no more than that
+    (tmp_path / "metadata.json").write_text(json.dumps({"model_config": about}))
+    assert type(from_hf(tmp_path, "Model")).__name__ == "LukeXLMRobertaModel"
 
 
 def test_mluke_is_of_the_family_of_xlm_r(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def ask(theirs, *texts, **options):
         (TEXT, [(0, 8), (16, 28)]),  # with blanks beside
         (" a  b", [(1, 2), (4, 5)]),
         (TEXT * 9, [(0, 200)]),  # longer than what is counted
+        ("Los 日本 Angeles", [(4, 6)]),  # of letters that few tokenizers know
         (TEXT, []),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from wellread.errors import InputError, UsageError
 from wellread.knowledge.vocabulary import SPECIAL, EntityVocabulary
 from wellread.nn.encoders import silence
 from wellread.pictures import plots
+from wellread.training import pretraining_luke
 from wellread.training.loop import train
 from wellread.training.pretraining_luke import (
     EntityOptions,
@@ -136,7 +138,7 @@ def test_a_run_that_is_killed_goes_on_with_the_same_bits(whole, tmp_path, monkey
         assert torch.equal(one, other), name
 
 
-def test_an_encoder_that_knows_entities_keeps_their_rows_and_gets_new_ones(whole, tmp_path):
+def test_an_encoder_that_knows_entities_keeps_their_rows_and_gets_new_ones(whole, tmp_path, capsys):
     recipe, run, _ = whole
     write_linked(tmp_path / "more.jsonl")
     line = {"text": "rome is a new city", "mentions": [[0, 4, "c-rome"]]}
@@ -151,6 +153,8 @@ def test_an_encoder_that_knows_entities_keeps_their_rows_and_gets_new_ones(whole
     work = LukePretraining(more, tmp_path / "windows")
     old = EntityVocabulary.load(run / "model")
     assert work.vocabulary.names == (*old.names, "c-rome")
+    count = len(old) - len(SPECIAL)
+    assert f"{count} of {count + 1} entities have rows in {run / 'model'}, by their ids" in capsys.readouterr().err
     model = AutoModelForMaskedLM.from_pretrained(run / "model")
     (luke,) = model.base_model.infusions
     assert torch.equal(work.learner.luke.table.weight[: len(old)], luke.table.weight)
@@ -216,6 +220,15 @@ def test_a_recipe_that_makes_no_sense_is_refused(recipe, changes, message):
 def test_counts_and_shares_that_make_no_sense_are_refused_before_any_text_is_read(options, message):
     with pytest.raises(UsageError, match=message):
         options()
+
+
+def test_processes_that_cannot_share_the_batches_are_refused_before_any_text_is_read(recipe, tmp_path, monkeypatch):
+    crew = SimpleNamespace(num_processes=2, is_main_process=True)
+    monkeypatch.setattr(pretraining_luke, "find_crew", lambda: crew)
+    absent = replace(recipe, text=replace(recipe.text, root=str(tmp_path / "nowhere")))
+    for some in (absent, replace(absent, first=replace(recipe.first, accumulate=2))):
+        with pytest.raises(UsageError, match="2 processes cannot share the 1 batches of a step; set accumulate"):
+            pretrain_luke(some, tmp_path / "run")
 
 
 def test_files_that_are_not_there_are_told(recipe, tmp_path):

@@ -559,13 +559,13 @@ def test_processes_that_have_other_losses_than_each_other_tell_all_of_them(tmp_p
 
 
 def test_batches_that_processes_cannot_share_are_an_error():
-    from wellread.training.loop import _check_crew
+    from wellread.training.loop import check_crew
 
-    _check_crew(replace(SCHEDULE, accumulate=4), 2)
+    check_crew(replace(SCHEDULE, accumulate=4), 2)
     with pytest.raises(
         UsageError, match="3 processes cannot share the 4 batches of a step; set accumulate to a multip"
     ):
-        _check_crew(replace(SCHEDULE, accumulate=4), 3)
+        check_crew(replace(SCHEDULE, accumulate=4), 3)
 
 
 # What a person sees.

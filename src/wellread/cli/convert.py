@@ -135,7 +135,7 @@ def luke(source: str, folder: str, layout: Literal["hf", "wellread"] | None) -> 
       wellread convert luke models/my-luke --layout hf --to for-transformers/my-luke
     """
     from wellread import console
-    from wellread.models.luke_layout import convert_luke
+    from wellread.models.luke_conversion import convert_luke
 
     made = convert_luke(source, folder, layout)
     loads = {

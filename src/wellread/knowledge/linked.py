@@ -151,11 +151,17 @@ class LinkedWindows:
             total += np.bincount(arrays["ids"][mine], minlength=pieces)
         return total
 
-    def best_named(self) -> dict[int, int]:
-        """The row that each name means most often in these windows, by the name's key; the first row of equals."""
+    def name_keys(self) -> UInt64[np.ndarray, " name"]:
+        """The keys of all names in these windows, each once."""
+        found = [np.unique(keys) for _, keys in self._entities()]
+        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64)
+
+    def best_named(self, among: UInt64[np.ndarray, " name"]) -> dict[int, int]:
+        """The row that each of these names means most often here, by the name's key; the first row of equals."""
         counts: Counter[tuple[int, int]] = Counter()
         for rows, keys in self._entities():
-            counts.update(zip(keys.tolist(), rows.tolist(), strict=True))
+            asked = np.isin(keys, among)  # a corpus has more names than memory has room for
+            counts.update(zip(keys[asked].tolist(), rows[asked].tolist(), strict=True))
         best: dict[int, tuple[int, int]] = {}
         for (key, row), count in counts.items():
             best[key] = min(best.get(key, (0, 0)), (-count, row))

@@ -26,7 +26,7 @@ from tokenizers import Encoding, Tokenizer
 
 from wellread.errors import UsageError
 from wellread.kb.names import split
-from wellread.mentions.pieces import encode_many, owners, trim_blanks
+from wellread.mentions.pieces import encode_many, owners, trim_blanks, with_unknown
 from wellread.mentions.ranges import cut_ranges, range_around, trim
 from wellread.mentions.segments import Mark, Segmented
 from wellread.text import short
@@ -82,7 +82,8 @@ class MarkCutter:
 
     def __init__(self, tokenizer: Tokenizer | Any, *, longest: int | None = None, most: int | None = None) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-        self.tokenizer = Tokenizer.from_str(backend.to_str())  # a copy: the user's own keeps its truncation
+        # a copy: the user's own keeps its truncation
+        self.tokenizer = with_unknown(Tokenizer.from_str(backend.to_str()))
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.longest, self.most = longest, most

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding, Tokenizer, models
 
 from wellread.errors import UsageError
 from wellread.kb.names import Offsets, split
@@ -21,6 +21,7 @@ from wellread.text import refuse_halves, short
 
 _IS_BLANK = np.array([chr(code).isspace() for code in range(0x3002)])
 """Whether a character is a blank to Python; there is none above U+3000."""
+_UNKNOWN = "<unk>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,21 @@ def owners(spans: Offsets, others: Offsets) -> Offsets:
     best = np.flatnonzero(overlap == np.repeat(np.maximum.reduceat(overlap, begins), counts))[::-1]
     found[row[best]] = other[best]  # backwards, so that the first of equals is written last
     return found
+
+
+def with_unknown(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer whose unknown letters are <unk>: mLUKE's own, as transformers makes it, has them as row 0, <s>.
+
+    Told of entities transformers itself says <unk> there; what is no Unigram model, or has it right, stays what it is.
+    """
+    if not isinstance(tokenizer.model, models.Unigram):
+        return tokenizer
+    told = json.loads(tokenizer.to_str())
+    pieces = [piece for piece, _ in told["model"]["vocab"]]
+    if _UNKNOWN not in pieces or (right := pieces.index(_UNKNOWN)) == told["model"]["unk_id"]:
+        return tokenizer
+    told["model"]["unk_id"] = right
+    return Tokenizer.from_str(json.dumps(told))
 
 
 def with_one_type(tokenizer: Tokenizer) -> Tokenizer:

@@ -6,6 +6,7 @@ They are downloads and copies, so that each of them may be broken, of another mo
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,17 +43,20 @@ def is_ours(told: Mapping[str, Any]) -> bool:
 
 
 def family_of(told: Mapping[str, Any]) -> str:
-    """The family of the encoder, as ours says it, or as their tokenizer tells."""
+    """The family of the encoder, as ours says it, or as their tokenizer tells; or what the authors started from."""
     if is_ours(told):
         return str(told["model_type"]).removeprefix(_OURS)
-    return "xlm-roberta" if told.get("tokenizer_class") == "MLukeTokenizer" else "roberta"
+    named = (told.get("tokenizer_class") == "MLukeTokenizer", str(told.get("bert_model_name")).startswith("xlm-"))
+    return "xlm-roberta" if any(named) else "roberta"
 
 
 def config_file(folder: Path) -> Path:
     """The file that says what model it is; the authors' own is called otherwise."""
     found = next((folder / name for name in ("config.json", AUTHORS) if (folder / name).is_file()), None)
     if found is None:
-        raise InputError(f"{folder} has no config.json; give the folder of a LUKE, ours or Hugging Face's")
+        named = re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)) and not folder.exists()
+        more = f"; one on the hub must be downloaded first: hf download {folder} --local-dir NEW" if named else ""
+        raise InputError(f"{folder} has no config.json; give the folder of a LUKE, ours or Hugging Face's{more}")
     return found
 
 

@@ -145,7 +145,9 @@ class _Entities:
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)  # type: ignore[call-arg]
-        setattr(self, self.base_model_prefix, getattr(transformers, f"{self.family_name}Model")(config))
+        encoder = getattr(transformers, f"{self.family_name}Model")(config)
+        encoder.pooler = encoder.pooler if config.pooler else None
+        setattr(self, self.base_model_prefix, encoder)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         parts = {"entity": 1, "pair": 2, "span": 3}[self.reads]
         labels: Any = config.num_labels

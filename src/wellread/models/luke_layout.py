@@ -1,11 +1,9 @@
-"""LUKE as others have it: folders of Hugging Face's layout and the authors' own files, read and written.
+"""LUKE as others have it: folders of Hugging Face's layout and the authors' own files, read as models of ours.
 
     model = from_hf("luke-base")      # an infused RoBERTa with the head that the folder says
-    to_hf(model, "mine-for-transformers")
 
 `LukeModel` and all its heads, mLUKE, and what the authors of LUKE released (`metadata.json`, `pytorch_model.bin`,
-`entity_vocab.tsv`). Outputs are theirs. An encoder of BERT's family becomes a LUKE whose positions begin behind its
-padding id, as RoBERTa's do.
+`entity_vocab.tsv`). Outputs are theirs. How they are written again is in `models.luke_conversion`.
 
 Facts of such checkpoints: the authors' files have no prefix and none of the three queries, which start as copies, and
 [MASK2] as a copy of [MASK]. Files saved by transformers 4 have no `lm_head.decoder`, since it was the word embedding;
@@ -14,24 +12,20 @@ version 5 saves it and has it learn apart, so where both differ we keep them apa
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LukeConfig as TheirConfig
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from wellread.errors import InputError, UsageError
-from wellread.knowledge.vocabulary import FILE, IN_SETTINGS, MASK, MASK2, SETTINGS, EntityVocabulary
-from wellread.models.conversion import new_folder, refuse_full
-from wellread.models.luke import luke_in, luke_of
+from wellread.errors import InputError
+from wellread.knowledge.vocabulary import MASK, MASK2, EntityVocabulary
+from wellread.models.luke import luke_in
 from wellread.models.luke_folder import (
     AUTHORS,
     TABLE,
@@ -44,32 +38,29 @@ from wellread.models.luke_folder import (
     read_config,
     read_encoder,
     read_files,
-    read_settings,
     saved_as,
 )
 from wellread.models.luke_heads import HEADS
 from wellread.nn.checkpoint import Weights, rename_weights, some
-from wellread.nn.encoders import AS_IT_IS, load_tokenizer, silence, tokenizer_settings
-from wellread.nn.infusion import base_of, infused_class
+from wellread.nn.encoders import silence
+from wellread.nn.infusion import infused_class
 
-Layout = Literal["hf", "wellread"]
-_LUKE = "infusions.0."
+LUKE = "infusions.0."
 ENCODER = {
-    "entity_embeddings.entity_embeddings.": f"{_LUKE}table.",
-    "entity_embeddings.entity_embedding_dense.": f"{_LUKE}wide.",
-    "entity_embeddings.position_embeddings.": f"{_LUKE}positions.",
-    "entity_embeddings.token_type_embeddings.": f"{_LUKE}types.",
-    "entity_embeddings.LayerNorm.": f"{_LUKE}norm.",
-    "entity_predictions.transform.dense.": f"{_LUKE}prediction.dense.",
-    "entity_predictions.transform.LayerNorm.": f"{_LUKE}prediction.norm.",
-    "entity_predictions.bias": f"{_LUKE}prediction.bias",
+    "entity_embeddings.entity_embeddings.": f"{LUKE}table.",
+    "entity_embeddings.entity_embedding_dense.": f"{LUKE}wide.",
+    "entity_embeddings.position_embeddings.": f"{LUKE}positions.",
+    "entity_embeddings.token_type_embeddings.": f"{LUKE}types.",
+    "entity_embeddings.LayerNorm.": f"{LUKE}norm.",
+    "entity_predictions.transform.dense.": f"{LUKE}prediction.dense.",
+    "entity_predictions.transform.LayerNorm.": f"{LUKE}prediction.norm.",
+    "entity_predictions.bias": f"{LUKE}prediction.bias",
 }
 """How names begin in transformers' LUKE, without "luke.", and how in an encoder of ours; others are the same."""
 QUERIES = {"w2e_query": "word_to_entity", "e2w_query": "entity_to_word", "e2e_query": "entity_to_entity"}
 _QUERY = re.compile(r"encoder\.layer\.(\d+)\.attention\.self\.(\w+_query)\.(\w+)")
-_OWN = re.compile(rf"{re.escape(_LUKE)}queries\.(\d+)\.(\w+)\.(\w+)")
 _LAYERS = re.compile(r"\b(layer|queries)\.\d")
-_PARTS = ("embeddings.", "encoder.", "entity_embeddings.", "entity_predictions.", "pooler.")
+PARTS = ("embeddings.", "encoder.", "entity_embeddings.", "entity_predictions.", "pooler.")
 """How names begin of what is the encoder's, with what it knows of entities."""
 _TIED = "entity_predictions.decoder.weight"
 """The entity table under another name."""
@@ -86,15 +77,11 @@ HEAD = {
     },
 }
 """How names begin in their heads, and how in ours; others are the same."""
-_FIELDS = (
+FIELDS = (
     "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act hidden_dropout_prob "
     "attention_probs_dropout_prob max_position_embeddings type_vocab_size initializer_range layer_norm_eps "
     "classifier_dropout pad_token_id bos_token_id eos_token_id id2label label2id problem_type"
 ).split()
-_BESIDE = ("*.json", "*.txt", "*.model", "entity_vocab.*")
-"""What goes with the weights: tokenizers and the entity vocabulary."""
-_TOKENIZERS = {"roberta": "LukeTokenizer", "xlm-roberta": "MLukeTokenizer"}
-"""Which of transformers' tokenizers makes LUKE's inputs of a tokenizer.json; it has none for BERT's pieces."""
 
 
 def from_hf(folder: str | Path, head: str | None = None) -> PreTrainedModel:
@@ -138,7 +125,7 @@ def _make(
     changes: Mapping[str, Any] = MappingProxyType({}),
     resizes: bool = False,
 ) -> PreTrainedModel:
-    head = _head_in(made.__name__)
+    head = head_in(made.__name__)
     vocabulary = find_vocabulary(folder, len(weights[TABLE]))
     _complete(weights, told, folder)
     with buildable(folder):
@@ -159,40 +146,6 @@ def load(folder: str | Path, head: str | None = None) -> PreTrainedModel:
     folder = Path(folder)
     told = read_config(folder)
     return _open_ours(folder, told, head) if is_ours(told) else from_hf(folder, head)
-
-
-def to_hf(model: PreTrainedModel, folder: str | Path) -> None:
-    """Write a model with entities as transformers' LUKE has it, to a new folder."""
-    to = Path(folder)
-    refuse_full(to)
-    config, weights = _theirs(model)
-    with new_folder(to) as part:
-        config.save_pretrained(part)
-        save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
-
-
-def convert_luke(source: str | Path, to: str | Path, layout: Layout | None = None) -> Layout:
-    """Write a LUKE to a new folder in the other layout, ours ("wellread") or transformers' ("hf"); say which it is."""
-    source, to = Path(source), Path(to)
-    refuse_full(to)
-    ours = is_ours(read_config(source))
-    made: Layout = "hf" if ours else "wellread"
-    if layout is not None and layout != made:
-        raise UsageError(f"{source} has the layout {layout} already; copy it, or convert it to the layout {made}")
-    model = load(source)
-    with new_folder(to) as part:
-        if ours:
-            to_hf(model, part / "new")
-            for file in (part / "new").iterdir():
-                file.rename(part / file.name)
-            (part / "new").rmdir()
-            _copy_beside(source, part)
-            _name_tokenizer(part, model.config, source)
-        else:
-            with silence():
-                model.save_pretrained(part)
-            _copy_beside(source, part)
-    return made
 
 
 def _guess(weights: Mapping[str, Tensor]) -> str:
@@ -235,7 +188,7 @@ def _our_config(
 ) -> PreTrainedConfig:
     """Sizes of tables are those of the weights, whatever the configuration says."""
     theirs = TheirConfig.from_dict({name: value for name, value in told.items() if name != "architectures"})
-    fields = {name: getattr(theirs, name) for name in _FIELDS}
+    fields = {name: getattr(theirs, name) for name in FIELDS}
     entities, dim = weights[TABLE].shape
     luke = {
         "kind": "luke",
@@ -246,7 +199,7 @@ def _our_config(
     }
     words, decoder = weights[WORDS], weights.get("lm_head.decoder.weight")
     apart = head == "ForMaskedLM" and decoder is not None and not torch.equal(words, decoder)
-    moved = "pooler.dense." in _head_table(made, head)
+    moved = "pooler.dense." in head_table(made, head)
     pooler = "pooler.dense.weight" in weights and not moved
     more = {"vocab_size": len(words), "infusions": [luke], "pooler": pooler, "tie_word_embeddings": not apart}
     kind: Any = made.config_class
@@ -256,12 +209,12 @@ def _our_config(
 
 def _rename(weights: Mapping[str, Tensor], made: type[PreTrainedModel], head: str) -> Weights:
     """Their weights by our names, without those of other heads."""
-    table = _head_table(made, head)
-    moved = tuple(begin for begin in table if begin.startswith(_PARTS))
+    table = head_table(made, head)
+    moved = tuple(begin for begin in table if begin.startswith(PARTS))
     parts = {
         name: weight
         for name, weight in weights.items()
-        if name.startswith(_PARTS) and not name.startswith(moved or "\0")
+        if name.startswith(PARTS) and not name.startswith(moved or "\0")
     }
     rest = {name: weight for name, weight in weights.items() if name not in parts}
     prefix = "" if head == "Model" else f"{made.base_model_prefix}."
@@ -272,10 +225,11 @@ def _rename(weights: Mapping[str, Tensor], made: type[PreTrainedModel], head: st
 
 
 def _name_query(match: re.Match[str]) -> str:
-    return f"{_LUKE}queries.{match[1]}.{QUERIES[match[2]]}.{match[3]}"
+    return f"{LUKE}queries.{match[1]}.{QUERIES[match[2]]}.{match[3]}"
 
 
-def _head_table(made: type[PreTrainedModel], head: str) -> dict[str, str]:
+def head_table(made: type[PreTrainedModel], head: str) -> dict[str, str]:
+    """How names of a head begin in theirs and in a model of this class, where that differs."""
     kind = "bert" if made.base_model_prefix == "bert" else "roberta"
     return HEAD.get((kind, head), {})
 
@@ -289,7 +243,7 @@ def _build(
     **more: Any,
 ) -> PreTrainedModel:
     """A model of these weights, all of them; a head may be `fresh`."""
-    head = _head_in(made.__name__)
+    head = head_in(made.__name__)
     refusal = "its config.json and weights must be of one model: copy or download it again"
     another = InputError(
         f"{folder} has weights of another size than its config.json says, or than a {made.__name__} takes; {refusal}, "
@@ -326,7 +280,7 @@ def _open_ours(folder: Path, told: Mapping[str, Any], head: str | None) -> PreTr
             f"{folder / 'config.json'} does not say in architectures which head the model was saved with; copy it "
             'again, or load it under a head that you name: luke_layout.load(folder, "Model")'
         )
-    made = _class_of(folder, family_of(told), head or _head_in(str(saved)))
+    made = _class_of(folder, family_of(told), head or head_in(str(saved)))
     weights, kind = read_files(folder), cast(type[PreTrainedConfig], made.config_class)
     with buildable(folder):
         config = kind.from_pretrained(folder, local_files_only=True)
@@ -336,60 +290,10 @@ def _open_ours(folder: Path, told: Mapping[str, Any], head: str | None) -> PreTr
     return model
 
 
-def _theirs(model: PreTrainedModel) -> tuple[TheirConfig, Weights]:
-    """A model of ours by their names."""
-    luke = luke_of(model)
-    kind, head = str(model.config.model_type).removeprefix("infused-"), _head_in(type(model).__name__)
-    if kind not in HEADS["ForMaskedLM"] or len(cast(Any, base_of(model)).infusions) > 1:
-        raise UsageError(
-            f"transformers' LUKE has no place for {kind} or for other knowledge than entities; only BERT, RoBERTa and "
-            "XLM-R with LUKE alone can be written for it"
-        )
-    prefix = "" if head == "Model" else f"{model.base_model_prefix}."
-    begin = "" if head == "Model" else "luke."
-    weights: Weights = {}
-    back = {ours: theirs for theirs, ours in ENCODER.items()}
-    table = {ours: theirs for theirs, ours in _head_table(type(model), head).items()}
-    for name, weight in model.state_dict().items():
-        inside = name.removeprefix(prefix)
-        known = {_OWN.sub(_name_theirs, inside): weight} if name.startswith(prefix) else {name: weight}
-        (told,) = rename_weights(known, back if name.startswith(prefix) else table)
-        in_encoder = told.startswith(_PARTS) and not told.startswith("entity_predictions.")
-        weights[f"{begin if in_encoder else ''}{told}"] = weight.detach().clone().contiguous()
-    if head != "ForMaskedLM":  # which alone has a place for it
-        weights = {name: weight for name, weight in weights.items() if not name.startswith("entity_predictions.")}
-    first = _begin_behind_padding(weights, model, begin) if kind == "bert" else 0
-    fields = {name: getattr(model.config, name) for name in _FIELDS if hasattr(model.config, name)}
-    fields["max_position_embeddings"] += first
-    config = TheirConfig(
-        **fields,
-        entity_vocab_size=luke.config.entities,
-        entity_emb_size=luke.config.dim,
-        use_entity_aware_attention=luke.config.aware,
-        architectures=[f"Luke{head}"],
-    )
-    return config, weights
-
-
-def _head_in(name: str) -> str:
+def head_in(name: str) -> str:
     """InfusedBertForMaskedLM -> ForMaskedLM, InfusedBertModel -> Model."""
     _, found, head = name.partition("For")
     return f"For{head}" if found else "Model"
-
-
-def _name_theirs(match: re.Match[str]) -> str:
-    query = next(theirs for theirs, ours in QUERIES.items() if ours == match[2])
-    return f"encoder.layer.{match[1]}.attention.self.{query}.{match[3]}"
-
-
-def _begin_behind_padding(weights: Weights, model: PreTrainedModel, begin: str) -> int:
-    """BERT's positions begin at 0, LUKE's behind the padding id: more rows, before those of words, behind entities'."""
-    first = int(model.config.pad_token_id) + 1
-    for part, order in (("embeddings", 1), ("entity_embeddings", -1)):
-        name = f"{begin}{part}.position_embeddings.weight"
-        rows = weights[name].new_zeros(first, weights[name].shape[1])
-        weights[name] = torch.cat((rows, weights[name])[::order])
-    return first
 
 
 def _begin_at_zero(weights: Weights, config: Any) -> None:
@@ -400,36 +304,3 @@ def _begin_at_zero(weights: Weights, config: Any) -> None:
         if name in weights:  # else it is missed soon
             weights[name] = weights[name][kept].clone()
     config.max_position_embeddings -= first
-
-
-def _copy_beside(source: Path, to: Path) -> None:
-    """Tokenizer and entity vocabulary; the latter as transformers reads it."""
-    for file in sorted({file for pattern in _BESIDE for file in source.glob(pattern)}):
-        weighty = file.name.endswith(".index.json") or file.name == AUTHORS
-        if file.is_file() and not weighty and not (to / file.name).exists():
-            shutil.copyfile(file, to / file.name)
-    if not (to / FILE).exists() and (vocabulary := EntityVocabulary.find(source)) is not None:
-        vocabulary.save(to)
-    if (to / SETTINGS).is_file():  # what it may tell of entities would be believed before the file
-        told = read_settings(source)
-        if told.pop(IN_SETTINGS, None) is not None:
-            _write_settings(to, told)
-
-
-def _write_settings(folder: Path, told: Mapping[str, Any]) -> None:
-    (folder / SETTINGS).write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _name_tokenizer(folder: Path, config: PreTrainedConfig, source: Path) -> None:
-    """Say whose tokenizer.json this is, where nobody has, or but we: BERT's pieces need their special ones told."""
-    file, settings = folder / "tokenizer.json", folder / SETTINGS
-    own = _TOKENIZERS.get(str(config.model_type).removeprefix("infused-"))
-    named = read_settings(folder).get("tokenizer_class")
-    if not file.is_file() or (settings.exists() and (own is None or named != AS_IT_IS)):
-        return
-    told = (
-        {"tokenizer_class": own}
-        if own is not None
-        else tokenizer_settings(load_tokenizer(str(source.resolve())), config)
-    )
-    _write_settings(folder, told)

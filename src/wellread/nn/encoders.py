@@ -26,7 +26,7 @@ from transformers.utils import logging
 
 from wellread import assets
 from wellread.errors import AssetError, InputError
-from wellread.mentions.pieces import with_one_type
+from wellread.mentions.pieces import with_one_type, with_unknown
 from wellread.nn.packing import pack
 
 TOKENIZER_SETTINGS, AS_IT_IS = "tokenizer_config.json", "PreTrainedTokenizerFast"
@@ -168,6 +168,7 @@ def load_tokenizer(name: str) -> Tokenizer:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{folder} has no fast tokenizer; add its tokenizer.json") from error
+    tokenizer = with_unknown(tokenizer)
     tokenizer = with_one_type(tokenizer) if _types_of(folder) == 1 else tokenizer
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -8,12 +8,11 @@ padding goes through it, whether it is asked for packed texts (`read`, `states`)
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -26,7 +25,7 @@ from wellread import config as settings
 from wellread.errors import UsageError
 from wellread.nn.entity_attention import asking_class
 from wellread.nn.flow import Flow, Guests, Infusion, Place
-from wellread.nn.packing import PACKED, Packing, first_position
+from wellread.nn.packing import PACKED, Packing, count_places, first_position
 
 KINDS = {
     "kam": "wellread.models.kam:Kam",
@@ -90,31 +89,30 @@ def build_infusions(config: PreTrainedConfig) -> nn.ModuleList:
     return nn.ModuleList(build_infusion(told, config) for told in config.infusions)
 
 
-def _refuse_their_luke(name: Any) -> None:
-    """Of a LUKE of others a class of ours would find no weight by its name, and make all of them up."""
-    try:
-        kind = json.loads((Path(name) / "config.json").read_bytes())["model_type"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # transformers says what is wrong, if anything
-    if kind == "luke":
-        raise UsageError(
-            f"{name} is a LUKE of Hugging Face's layout; load it by from_pretrained of a class in "
-            f"wellread.models.luke_heads.HEADS, or convert it first: wellread convert luke {name} --to NEW"
-        )
+class InfusedConfig:
+    """What the configurations of all infused models have in common; mixed into that of each family."""
+
+    @classmethod
+    def get_config_dict(
+        cls, pretrained_model_name_or_path: Any, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As transformers' own; but of a LUKE of others a class of ours would leave out what it knows of entities."""
+        name = pretrained_model_name_or_path
+        found: tuple[dict[str, Any], dict[str, Any]] = super().get_config_dict(name, **kwargs)  # type: ignore[misc]
+        if found[0].get("model_type") == "luke":
+            where = name if Path(name).is_dir() else "FOLDER"
+            first = "" if Path(name).is_dir() else f"download it first (hf download {name} --local-dir FOLDER), and "
+            raise UsageError(
+                f"{name} is a LUKE of Hugging Face's layout; {first}load it by from_pretrained of a class in "
+                f"wellread.models.luke_heads.HEADS, or convert it first: wellread convert luke {where} --to NEW"
+            )
+        return found
 
 
 class Infused:
     """What all infused models have in common: how their weights start, and are learned."""
 
     config: Any
-
-    if not TYPE_CHECKING:  # for whom it is transformers' own
-
-        @classmethod
-        def from_pretrained(cls, pretrained_model_name_or_path: Any = None, *args: Any, **kwargs: Any) -> Any:
-            """As transformers' own."""
-            _refuse_their_luke(pretrained_model_name_or_path)
-            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, Infusion):
@@ -303,7 +301,7 @@ class InfusedEncoder(Infused):
                     f"a text has {packing.width} pieces, and the encoder reads {room} at once; cut it into windows "
                     f"(longest={room})"
                 )
-            positions = packing.places + first
+            positions = count_places(ids, packing, first)
         states = self._embed_at(ids, positions, types, embeds)
         flow.guests = guests = _invite(flow)
         count, staying = len(states), guests is not None and guests.stay is not None

@@ -27,6 +27,7 @@ from wellread.nn.infused import (
     KINDS,
     Family,
     Infused,
+    InfusedConfig,
     InfusedEncoder,
     Output,
     Read,
@@ -142,7 +143,7 @@ def _make_classes() -> tuple[dict[str, type[PreTrainedConfig]], dict[type, type]
         plain_config = getattr(transformers, f"{family.name}Config")
         body = {"model_type": f"infused-{kind}", "infusions": (), "pooler": True}
         body |= {"__annotations__": {"infusions": tuple, "pooler": bool}, "__module__": __name__}
-        config = type(f"Infused{family.name}Config", (plain_config,), body)
+        config = type(f"Infused{family.name}Config", (InfusedConfig, plain_config), body)
         configs[kind] = config
         AutoConfig.register(f"infused-{kind}", config)
         for head in HEADS:

@@ -154,6 +154,16 @@ def first_position(encoder: nn.Module) -> int:
     return 0 if padding is None else int(padding) + 1
 
 
+def count_places(ids: Tensor | None, packing: Packing, first: int) -> Int[Tensor, " piece"]:
+    """Positions of pieces; where they begin behind the padding id, padding that nobody hides is not counted."""
+    if ids is None or not first or not bool((ids == first - 1).any()):
+        return packing.places + first
+    there = (ids != first - 1).long()
+    total = there.cumsum(0)
+    before = (total - there)[packing.starts]
+    return (total - before[packing.text_of]) * there + first - 1
+
+
 def _attend(
     module: nn.Module,
     query: Float[Tensor, "one head piece dim"],

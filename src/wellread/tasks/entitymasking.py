@@ -263,7 +263,7 @@ class EntityMaskingLearner:
     def baselines(self) -> dict[str, float]:
         """What frequencies in the text that is learned from say of the same hidden words and entities."""
         log_pieces, log_rows = self.frequencies
-        best = self.windows.best_named()
+        best = self.windows.best_named(self.dev.name_keys())
         frequent = int(log_rows.argmax())
         of_pieces, of_rows, top, by_name = [], [], [], []
         for place in range(len(self.dev)):

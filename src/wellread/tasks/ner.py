@@ -12,7 +12,8 @@ Scored as the CoNLL script counts (`evaluation.chunks`); files are CoNLL columns
 (`tasks.namelines`). A name that no run of words is counts as missed.
 
 Unlike the authors' code: a span of a plain encoder goes through a layer more before it is classified, since no
-self-attention has seen it; words that a tokenizer makes nothing of belong to the span around them.
+self-attention has seen it; words that a tokenizer makes nothing of belong to the span around them; spans are taken by
+their chances, not by the scores before the softmax.
 """
 
 from __future__ import annotations

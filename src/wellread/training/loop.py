@@ -84,7 +84,7 @@ def train(
     alone without it). `save_seconds` is how much work a kill may cost; it does not change the result.
     """
     crew = find_crew()
-    _check_crew(schedule, crew.num_processes)
+    check_crew(schedule, crew.num_processes)
     run = Run(folder)
     try:
         if crew.is_main_process:
@@ -112,7 +112,8 @@ def find_crew() -> PartialState:
     return PartialState(cpu=cpu, timeout=_PATIENCE)
 
 
-def _check_crew(schedule: Schedule, processes: int) -> None:
+def check_crew(schedule: Schedule, processes: int) -> None:
+    """Refuse processes that cannot share out the batches of a step."""
     if schedule.accumulate % processes:
         raise UsageError(
             f"{processes} processes cannot share the {schedule.accumulate} batches of a step; "

@@ -50,7 +50,7 @@ from wellread.kb.packaged import open_kb
 from wellread.knowledge.folder import vectors_folder
 from wellread.knowledge.linked import LinkedWindows
 from wellread.knowledge.vectors import EntityVectors
-from wellread.knowledge.vocabulary import EntityVocabulary, Unknown
+from wellread.knowledge.vocabulary import SPECIAL, EntityVocabulary, Unknown
 from wellread.mentions.marked import MarkCutter
 from wellread.models.entity_table import carry_over, copy_mask, start_table
 from wellread.models.luke import Luke, LukeConfig, luke_in
@@ -62,7 +62,7 @@ from wellread.tasks.task import Reader, check_room
 from wellread.tasks.words import WordHead, load_word_head
 from wellread.text import Document
 from wellread.training.kinds import find_files
-from wellread.training.loop import find_crew, seed_all, train
+from wellread.training.loop import check_crew, find_crew, seed_all, train
 from wellread.training.pretraining import as_masked_lm
 from wellread.training.recipe import EncoderOptions
 from wellread.training.schedule import Schedule
@@ -166,9 +166,12 @@ def pretrain_luke(
 
     `options` are those of the loop.
     """
-    folder = Path(folder)
+    folder, crew = Path(folder), find_crew()
+    for stage in (recipe.first, recipe.schedule):
+        if stage is not None:
+            check_crew(stage, crew.num_processes)  # before a corpus is read for it
     work = LukePretraining(recipe, folder / _WINDOWS)
-    main = find_crew().is_main_process
+    main = crew.is_main_process
     if main and not (resume and (folder / _BEFORE).exists()):
         work.tell_before(folder / _BEFORE)
     if recipe.first is not None:
@@ -208,7 +211,14 @@ class LukePretraining:
         wanted = self._wanted()
         if not self.has_table:
             return wanted
-        return EntityVocabulary.load(find_encoder(self.recipe.encoder.name)).grow(wanted.names)
+        known = EntityVocabulary.load(find_encoder(self.recipe.encoder.name))
+        names = [name for name in wanted.names if name not in SPECIAL]
+        if find_crew().is_main_process:
+            console.note(
+                f"{sum(name in known for name in names):,} of {len(names):,} entities have rows in "
+                f"{self.recipe.encoder.name}, by their ids; the others get new ones"
+            )
+        return known.grow(wanted.names)
 
     def _wanted(self) -> EntityVocabulary:
         wanted = self.recipe.entities

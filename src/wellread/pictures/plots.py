@@ -171,7 +171,7 @@ def draw_linkers(table: Mapping[str, Any]) -> Figure:
                 [exact], [row], "|", color=_COLOURS[1], markersize=11, markeredgewidth=2, zorder=5, label="exact"
             )
         _dress(panel, name, "F1", "")
-        panel.set_xlim(0, 1)
+        panel.set_xlim(-0.04, 1.04)  # marks at the ends are whole
         panel.set_xticks((0, 0.2, 0.4, 0.6, 0.8, 1), ("0", ".2", ".4", ".6", ".8", "1"))
     spent = []
     for cells in linkers.values():
@@ -181,7 +181,7 @@ def draw_linkers(table: Mapping[str, Any]) -> Figure:
     _draw_bars(last, spent, "{:.3g}", log=True)
     _dress(last, "Cost", "processor ms a text", "")
     panels[0].set_yticks(range(len(linkers)), list(linkers))
-    panels[0].invert_yaxis()
+    panels[0].set_ylim(len(linkers) - 0.4, -0.6)  # one that has nothing to draw has its row, too
     marks = {name: mark for panel in panels for mark, name in zip(*panel.get_legend_handles_labels(), strict=True)}
     if marks:
         figure.legend(marks.values(), marks.keys(), loc="outside lower left", ncols=2, frameon=False, fontsize=9)

@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+import numpy as np
 import pytest
 
 from tests.mentions.conftest import NAMES, entity
@@ -58,7 +59,8 @@ def test_the_likelier_candidate_wins_and_the_others_are_kept(tmp_path):
         ("a", pytest.approx(0.9), pytest.approx(0.9)),
         ("b", pytest.approx(0.1), pytest.approx(0.1)),
     ]
-    assert Linker.load(tmp_path / "x.kb", "prior", threshold=0.95).link("In Paris").links == ()
+    for threshold in (0.95, np.float32(0.95)):
+        assert Linker.load(tmp_path / "x.kb", "prior", threshold=threshold).link("In Paris").links == ()
 
 
 def test_popularity_decides_between_equal_counts(tmp_path):

@@ -13,6 +13,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal
 
 import numpy as np
@@ -33,10 +34,11 @@ KINDS: tuple[ThresholdKind, ...] = ("joint", "top_entity_by_mention", "threshold
 
 def check_threshold(threshold: float | None) -> None:
     """Refuse what is no probability: the authors' thresholds are logarithms, which would let everything pass."""
-    if threshold is None or (isinstance(threshold, int | float) and 0 <= threshold <= 1):
+    number = isinstance(threshold, Real)  # numpy's are, too
+    if threshold is None or (number and 0 <= threshold <= 1):
         return
     hint = ""
-    if isinstance(threshold, int | float) and threshold < 0:
+    if number and threshold < 0:
         hint = f" (exp({threshold:g}) = {math.exp(threshold):.3g}, if it is the logarithm of one)"
     raise UsageError(f"threshold={threshold!r} is no probability; give one from 0 to 1{hint}")
 

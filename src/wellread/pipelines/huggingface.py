@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ class EntityLinkingPipeline(_Pipeline):  # type: ignore[misc]
         if odd:
             raise UsageError(f"{', '.join(odd)} is not known; a call takes threshold and top_k")
         check_threshold(threshold)
-        if top_k is not None and (not isinstance(top_k, int) or top_k < 0):
+        if top_k is not None and (not isinstance(top_k, Integral) or top_k < 0):
             raise UsageError(f"top_k={top_k!r} is no number of candidates; give 0, 1, 2 …, or leave it out for all")
         forward = {} if threshold is None else {"threshold": threshold}
         return {}, forward, {} if top_k is None else {"top_k": top_k}

@@ -19,7 +19,7 @@ def draw(*, aware: bool = True, learns: bool = True, dtype: torch.dtype = torch.
     return [torch.randn(shape, dtype=dtype, requires_grad=learns) for shape in shapes]
 
 
-def plain(queries: Queries, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+def plain(queries: Queries, key: Tensor, value: Tensor, scaling: float, *, seen: bool = True) -> Tensor:
     """Score by score, text by text."""
     count, mixed = sum(WORDS), torch.zeros_like(value)
     first, second = queries.lines()
@@ -29,27 +29,35 @@ def plain(queries: Queries, key: Tensor, value: Tensor, scaling: float) -> Tenso
         own = [*range(begin, begin + words), *range(behind, behind + entities)]
         is_entity = torch.tensor([place >= count for place in own])
         scores = [torch.einsum("rhd,chd->hrc", query[own], key[own]) * scaling for query in (first, second)]
-        weights = torch.where(is_entity, scores[1], scores[0]).softmax(-1)
+        met = torch.where(is_entity, scores[1], scores[0])
+        if not seen:
+            met = met.masked_fill(~is_entity[:, None] & is_entity, float("-inf"))
+        weights = met.softmax(-1)
         mixed = mixed.index_copy(0, torch.tensor(own), torch.einsum("hrc,chd->rhd", weights, value[own]))
         begin, behind = begin + words, behind + entities
     return mixed
 
 
+SEEN = pytest.mark.parametrize("seen", [True, False], ids=["words look at all", "words look at words"])
+
+
+@SEEN
 @pytest.mark.parametrize("aware", [True, False], ids=["own queries", "the same queries"])
 @pytest.mark.parametrize("learns", [True, False], ids=["to learn", "not to learn"])
-def test_it_is_what_a_plain_writing_gives(aware: bool, learns: bool) -> None:
+def test_it_is_what_a_plain_writing_gives(aware: bool, learns: bool, seen: bool) -> None:
     *asks, key, value = draw(aware=aware, learns=learns)
-    found = entity_attention(Queries(*asks), key, value, WORDS, ENTITIES, scaling=0.3)
-    torch.testing.assert_close(found, plain(Queries(*asks), key, value, 0.3))
+    found = entity_attention(Queries(*asks), key, value, WORDS, ENTITIES, scaling=0.3, seen=seen)
+    torch.testing.assert_close(found, plain(Queries(*asks), key, value, 0.3, seen=seen))
 
 
+@SEEN
 @pytest.mark.parametrize("aware", [True, False], ids=["own queries", "the same queries"])
-def test_its_gradients_are_those_of_a_plain_writing(aware: bool) -> None:
+def test_its_gradients_are_those_of_a_plain_writing(aware: bool, seen: bool) -> None:
     parts, gradients = draw(aware=aware), []
     weigh = torch.randn_like(parts[-1])
     for attend in (
-        lambda queries, key, value: entity_attention(queries, key, value, WORDS, ENTITIES, scaling=0.3),
-        lambda queries, key, value: plain(queries, key, value, 0.3),
+        lambda queries, key, value: entity_attention(queries, key, value, WORDS, ENTITIES, scaling=0.3, seen=seen),
+        lambda queries, key, value: plain(queries, key, value, 0.3, seen=seen),
     ):
         made = attend(Queries(*parts[:-2]), *parts[-2:])
         gradients.append(torch.autograd.grad((made * weigh).sum(), parts))

@@ -141,6 +141,36 @@ def test_a_fresh_model_asks_entities_as_it_asks_words(family: str) -> None:
     assert not torch.equal(found.last_hidden_state, aware(**given).last_hidden_state)
 
 
+@pytest.mark.parametrize("aware", [True, False], ids=["aware", "not aware"])
+@pytest.mark.parametrize("learning", [False, True], ids=["eval", "train"])
+def test_words_that_do_not_see_entities_read_as_without_them(aware: bool, learning: bool) -> None:
+    config = LukeConfig(entities=20, dim=6, aware=aware, seen=False)
+    model, given = build(config=config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0), infused.batch()
+    model.train(learning)
+    mask = given["attention_mask"]
+    wanted, found = model(**given), model(**given, entities=ENTITIES)
+    close(found.last_hidden_state, wanted.last_hidden_state, mask)
+    seeing = build(config=LukeConfig(entities=20, dim=6, aware=aware), hidden_dropout_prob=0.0).eval()
+    seeing.load_state_dict(model.state_dict())
+    assert not torch.allclose(seeing(**given, entities=ENTITIES).last_hidden_state[0], found.last_hidden_state[0])
+    # entities look at words, whether attention is kept or not
+    kept = model(**given, entities=ENTITIES, output_attentions=True)
+    close(kept.last_hidden_state, found.last_hidden_state, mask)
+    close(kept.entity_last_hidden_state, found.entity_last_hidden_state)
+    words = given["input_ids"].clone()
+    words[3] = (words[3] + 1) % 20
+    assert not torch.allclose(
+        model(**given | {"input_ids": words}, entities=ENTITIES).entity_last_hidden_state[3],
+        found.entity_last_hidden_state[3],
+    )
+
+
+def test_maps_and_entities_that_words_do_not_see_are_refused() -> None:
+    model = build("Bert", KamConfig(maps=("a", "b")), config=LukeConfig(entities=20, dim=6, seen=False))
+    with pytest.raises(UsageError, match=r"luke.seen = true"):
+        model(**infused.batch(), entities=ENTITIES, maps=draw_maps())
+
+
 @pytest.mark.parametrize("family", infused.FAMILIES)
 @pytest.mark.parametrize("dropout", [0.0, 0.2], ids=["", "dropout"])
 def test_every_weight_learns(family: str, dropout: float) -> None:

@@ -451,6 +451,8 @@ def test_what_transformers_has_no_place_for_is_not_written(tmp_path: Path) -> No
     for model in (infuse(infused.build("Electra"), [luke]), infuse(infused.build(), [luke, KamConfig()])):
         with pytest.raises(UsageError, match="only BERT, RoBERTa and XLM-R with LUKE alone"):
             to_hf(model, tmp_path / "new")
+    with pytest.raises(UsageError, match="words of transformers' LUKE look at entities"):
+        to_hf(infuse(infused.build(), [LukeConfig(entities=9, seen=False)]), tmp_path / "new")
 
 
 @pytest.mark.parametrize(

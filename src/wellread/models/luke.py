@@ -52,6 +52,9 @@ class LukeConfig:
     """How wide a row is."""
     aware: bool = True
     """Entity-aware attention; else words and entities ask with the encoder's own queries."""
+    seen: bool = True
+    """Whether words look at entities, as in the paper. If not, words are read as without entities, however many these
+    are, and entities look at words and each other."""
     longest: int = 30
     """A mention's position is the mean over so many of its pieces, from its first on."""
     predicts: bool = False
@@ -101,8 +104,8 @@ class Luke(Infusion):
         self.norm = nn.LayerNorm(width, eps=eps)
         share = getattr(encoder, "hidden_dropout_prob", getattr(encoder, "dropout", 0.0))
         self.dropout = nn.Dropout(float(share))
-        layers = int(encoder.num_hidden_layers) if config.aware else 0
-        self.queries = nn.ModuleList(EntityQueries(width) for _ in range(layers))
+        self.layers = int(encoder.num_hidden_layers)
+        self.queries = nn.ModuleList(EntityQueries(width) for _ in range(self.layers if config.aware else 0))
         activation = getattr(encoder, "hidden_act", getattr(encoder, "activation", "gelu"))
         self.prediction = EntityPrediction(width, config, activation, eps) if config.predicts else None
         self.start()
@@ -145,7 +148,13 @@ class Luke(Infusion):
         self._check(told, flow.packing)
         counts = torch.bincount(told["text_of"], minlength=len(flow.packing.lengths))
         packing = Packing.of(counts, counts.device)
-        return Guests(self.embed(told), packing, stay=ENTITIES, ask=self.ask if self.config.aware else None, laid=laid)
+        if not self.config.seen and any(flow.attending(layer) for layer in range(self.layers)):
+            raise UsageError(
+                "maps would show words what they are not to look at; let words see entities (luke.seen = true), or "
+                "leave one of the two infusions out"
+            )
+        ask = self.ask if self.config.aware else None
+        return Guests(self.embed(told), packing, stay=ENTITIES, ask=ask, seen=self.config.seen, laid=laid)
 
     def embed(self, told: Mapping[str, Tensor]) -> Float[Tensor, "entity dim"]:
         """Entities as they enter the first layer."""

@@ -123,6 +123,10 @@ def _theirs(model: PreTrainedModel) -> tuple[TheirConfig, Weights]:
             f"transformers' LUKE has no place for {kind} or for other knowledge than entities; only BERT, RoBERTa and "
             "XLM-R with LUKE alone can be written for it"
         )
+    if not luke.config.seen:
+        raise UsageError(
+            "words of transformers' LUKE look at entities, which this model's do not; it stays one of ours"
+        )
     prefix = "" if head == "Model" else f"{model.base_model_prefix}."
     begin = "" if head == "Model" else "luke."
     weights: Weights = {}

@@ -57,12 +57,16 @@ def entity_attention(
     *,
     scaling: float,
     drop: float = 0.0,
+    seen: bool = True,
 ) -> Line:
-    """Softmax(scaling · queries keys^T) value within each text, which has so many words and entities."""
+    """Softmax(scaling · queries keys^T) value within each text, which has so many words and entities.
+
+    Where entities are not `seen`, words look at words alone.
+    """
     parts = (asks.words, asks.entities, asks.words_to_entities, asks.entities_to_entities, key, value)
     learned = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in parts)
     if not learned and not drop and key.device.type == "cpu":
-        return _merge(asks, key, value, list(words), list(entities), scaling)
+        return _merge(asks, key, value, list(words), list(entities), scaling, seen)
     counts = (list(words), list(entities))
     both = [part.split_with_sizes((len(asks.words), len(asks.entities))) for part in (key, value)]
     made: Tensor = _Entities.apply(  # type: ignore[no-untyped-call]
@@ -74,12 +78,13 @@ def entity_attention(
         *counts,
         scaling,
         drop,
+        seen,
     )
     return _lay_apart(made, counts)
 
 
 def _merge(
-    asks: Queries, key: Line, value: Line, words: list[int], entities: list[int], scaling: float
+    asks: Queries, key: Line, value: Line, words: list[int], entities: list[int], scaling: float, seen: bool
 ) -> Float[Tensor, "position head dim"]:
     """Words and entities apart, and then together."""
     mixed, counts = torch.empty_like(value), (words, entities)
@@ -93,7 +98,7 @@ def _merge(
     for text, count in enumerate(entities):
         for who in (0, 1) if count else (0,):
             found, weight = _fused(queries[who][text], keys[0][text], values[0][text], scaling)
-            if count:
+            if count and (seen or who):
                 more, other = _fused(seconds[who][text], keys[1][text], values[1][text], scaling)
                 found = more.lerp_(found, (weight - other).sigmoid_().to(found.dtype)[..., None])
             into[who][text].copy_(found)
@@ -154,15 +159,18 @@ class _Entities(torch.autograd.Function):
         entities: list[int],
         scaling: float,
         drop: float,
+        seen: bool,
     ) -> Tensor:
         lines = (query, query if second is None else second, key, value)
         mixed, kept, growth = torch.empty_like(value), [], 1.0
         ctx.counts = [own + more for own, more in zip(words, entities, strict=True)]
         ctx.words = words if second is not None else ctx.counts  # with one query all are met at once
-        for own, ask, other, keys, values, into in _texts(ctx.words, ctx.counts, *lines, mixed):
+        for text, (own, ask, other, keys, values, into) in enumerate(_texts(ctx.words, ctx.counts, *lines, mixed)):
             scores = key.new_empty(len(keys), keys.shape[1], keys.shape[1])
             for line, of in ((ask, slice(own)), (other, slice(own, None))):
                 _multiply(scores[..., of], line, keys[:, of].transpose(1, 2), scaling)
+            if not seen:
+                scores[:, : words[text], words[text] :] = float("-inf")
             weights = scores.softmax(-1)
             there, growth = draw_kept(weights, drop)
             _multiply(into, _drop(weights, there), values, growth)
@@ -187,7 +195,7 @@ class _Entities(torch.autograd.Function):
                 _multiply(d_line, through[..., of], keys[:, of], ctx.scaling)
                 _multiply(d_keys[:, of], through[..., of].transpose(1, 2), line, ctx.scaling)
         d_query, d_second, d_key, d_value = made
-        return d_query, None if ctx.alone else d_second, d_key, d_value, None, None, None, None
+        return d_query, None if ctx.alone else d_second, d_key, d_value, None, None, None, None, None
 
 
 def _drop(weights: Tensor, there: Tensor | None) -> Tensor:

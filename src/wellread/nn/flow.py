@@ -46,6 +46,8 @@ class Guests:
     """They go through all layers, and their last states are told by this name; None: they enter every layer anew."""
     ask: Asks | None = None
     """How pieces and guests that stay ask for each other, if not as pieces do."""
+    seen: bool = True
+    """Whether pieces look at guests that stay; these look at pieces and at each other in any case."""
     laid: Bool[Tensor, "text place"] | None = None
     """Where they are in a batch that they were given in filled up, as their last states come back."""
 
@@ -346,7 +348,10 @@ class Place:
         if asks is not None and flow.guests is not None:
             if not asked and not flow.keep_attention:
                 words, entities = (packing.lengths.tolist() for packing in (flow.packing, flow.guests.packing))
-                return entity_attention(asks, lines[1], lines[2], words, entities, scaling=scaling, drop=dropout)
+                seen = flow.guests.seen
+                return entity_attention(
+                    asks, lines[1], lines[2], words, entities, scaling=scaling, drop=dropout, seen=seen
+                )
             lines[0], second = asks.lines()
         alone = asked[0].attend if len(asked) == 1 and not flow.keep_attention and second is None else None
         chunks, mixed = flow.paths[0], []
@@ -363,6 +368,8 @@ class Place:
                     scores = torch.where(self._guest_mask(chunk), of_guests, scores)
                 for infusion in asked:
                     scores = infusion.scores(flow, self.layer, chunk, scores)
+                if asks is not None and flow.guests is not None and not flow.guests.seen:
+                    scores = scores.masked_fill(self._guest_mask(chunk) & ~self._guest_rows(chunk), float("-inf"))
                 mask = None if chunk.full else chunk.column_mask
                 made, weights = mix(scores[:, :, : chunk.pieces], values, mask, dropout)
                 if flow.keep_attention:
@@ -390,6 +397,10 @@ class Place:
         """The columns of guests."""
         place = torch.arange(chunk.columns, device=chunk.texts.device)
         return (place >= self.flow.packing.lengths[chunk.texts, None])[:, None, None]
+
+    def _guest_rows(self, chunk: Chunk) -> Bool[Tensor, "text one row one"]:
+        place = torch.arange(chunk.rows, device=chunk.texts.device)
+        return (place >= self.flow.packing.lengths[chunk.texts, None])[:, None, :, None]
 
     def _keep(self, chunk: Chunk, weights: Float[Tensor, "text head row column"]) -> None:
         flow = self.flow

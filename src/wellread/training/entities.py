@@ -38,6 +38,9 @@ class LukeOptions:
 
     aware: bool = True
     """Entity-aware attention; its queries start as copies of the encoder's, or as they were learned."""
+    seen: bool = True
+    """Whether words look at entities, as in the paper; if not, hundreds of spans that ask what they are (names) do not
+    get between the words of a text."""
     dim: int = 256
     """How wide a row of the entity table is, where the encoder has none yet."""
     longest: int | None = None
@@ -90,7 +93,15 @@ def luke_config(recipe: TaskRecipe, before: Mapping[str, Infusion]) -> LukeConfi
     rows, masks = len(vocabulary), vocabulary.masks
     start = old.config if isinstance(old, Luke) else LukeConfig(entities=rows, dim=wanted.dim)
     longest = start.longest if wanted.longest is None else wanted.longest
-    return replace(start, entities=rows, aware=wanted.aware, longest=longest, predicts=False, masks=masks)
+    return replace(
+        start,
+        entities=rows,
+        aware=wanted.aware,
+        seen=wanted.seen,
+        longest=longest,
+        predicts=False,
+        masks=masks,
+    )
 
 
 def keep_entities(recipe: TaskRecipe, infusion: Luke, old: Luke | None) -> None:

@@ -200,6 +200,24 @@ def test_a_run_whose_head_transformers_has_not_becomes_an_encoder_and_says_so(en
     assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == ["LukeModel"]
 
 
+@pytest.mark.parametrize("seen", [True, False])
+def test_whether_words_look_at_spans_is_for_the_recipe_to_say_and_stays_with_the_run(seen, encoder, tmp_path):
+    (tmp_path / "train").write_text("\n".join(SAID))
+    name, *_ = luke_folder(tmp_path / "luke", encoder)
+    luke = LukeOptions(seen=seen)
+    made = recipe("ner", tmp_path / "train", name, schedule=SCHEDULE, infusion="luke", luke=luke)
+    train_task(made, tmp_path / "run")
+    model = load_task(tmp_path / "run")
+    assert luke_of(model.reader.encoder).config.seen is seen
+    ids = torch.tensor([1, 2, 3, 4])
+    entities = {"text_of": torch.tensor([0]), "ids": torch.tensor([2]), "spans": torch.tensor([[1, 2]])}
+    with torch.no_grad():
+        states = [
+            model.reader.encoder.read(ids, Packing.of([4]), **told).states for told in ({}, {"entities": entities})
+        ]
+    assert torch.allclose(*states, atol=1e-6) is not seen
+
+
 @pytest.mark.parametrize("start", ["plain", "luke"])
 def test_how_many_pieces_of_a_mention_count_is_for_the_recipe_to_say(start, encoder, tmp_path):
     (tmp_path / "train").write_text("\n".join(SAID))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wellread.config import differences, from_dict, override, read, to_dict, to_toml
+from wellread.config import changed, differences, from_dict, override, read, to_dict, to_toml
 from wellread.errors import InputError, UsageError
 
 
@@ -221,6 +221,18 @@ def test_differences_are_told_by_full_names():
     old, new = Recipe("a", Training(steps=1)), Recipe("a", Training(steps=2), note="n")
     assert differences(to_dict(old), to_dict(new)) == {"training.steps": (1, 2), "note": (None, "n")}
     assert differences(to_dict(old), to_dict(old)) == {}
+
+
+def test_a_file_of_an_earlier_version_has_the_defaults_of_what_it_lacks(tmp_path):
+    file, recipe = tmp_path / "recipe.toml", Recipe("a", Training(learning_rate=0.5))
+    file.write_text(to_toml(recipe))
+    assert changed(file, recipe) == {}
+    assert changed(file, Recipe("a", Training())) == {"training.learning_rate": (0.5, Training().learning_rate)}
+    file.write_text(written := to_toml(recipe).replace("learning_rate = 0.5\n", ""))
+    assert changed(file, Recipe("a", Training())) == {}
+    assert changed(file, recipe) == {"training.learning_rate": (Training().learning_rate, 0.5)}
+    file.write_text(f"gone = 1\n{written}")
+    assert changed(file, Recipe("a", Training()))["gone"] == (1, None)
 
 
 def test_what_may_be_none_must_be_none_by_default():

@@ -7,6 +7,7 @@ a wrong type or a value outside its `Literal` is an error that says what was exp
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -90,6 +91,17 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
     before, after = _flat(old), _flat(new)
     names = [*before, *(name for name in after if name not in before)]
     return {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
+
+
+def changed(path: str | Path, settings: Any) -> dict[str, tuple[Any, Any]]:
+    """In what settings differ from those that a file was written of, perhaps by an earlier version.
+
+    Such a file lacks what did not exist then, which has its default.
+    """
+    before = read_table(path)
+    with contextlib.suppress(WellreadError):  # one with settings that are no more is told as it is
+        before = to_dict(from_dict(type(settings), before))
+    return differences(before, to_dict(settings))
 
 
 # from plain to typed

@@ -198,7 +198,7 @@ def _check(trial: Trial) -> None:
     """A run that was made by another recipe must not be taken for this one; one that failed begins anew anyway."""
     made_by = Run(trial.folder).recipe
     if made_by.exists() and failure(trial) is None:
-        differ = config.differences(config.read_table(made_by), config.to_dict(trial.recipe))
+        differ = config.changed(made_by, trial.recipe)
         if differ:
             name, (old, new) = next(iter(differ.items()))
             raise UsageError(

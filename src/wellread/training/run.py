@@ -72,7 +72,7 @@ class Run:
                 shutil.rmtree(self.model)
 
     def _compare(self, recipe: Any) -> None:
-        differ = config.differences(config.read_table(self.recipe), config.to_dict(recipe))
+        differ = config.changed(self.recipe, recipe)
         if differ:
             told = "; ".join(
                 f"{name} is {_shown(old)} there and {_shown(new)} now" for name, (old, new) in differ.items()

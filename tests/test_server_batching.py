@@ -23,7 +23,7 @@ class Model:
         self.batches.append((kind, list(given)))
         if kind == "broken" or "poison" in given:
             raise ValueError("broken")
-        return [ValueError(f"not {one}") if one == "bad" else f"{kind} {one}" for one in given]
+        return [[ValueError(f"not {one}") if one == "bad" else f"{kind} {one}" for one in given]]
 
 
 def run(scenario, model, **limits):
@@ -83,7 +83,7 @@ def test_several_threads_read_at_once():
         time.sleep(0.002)
         with lock:
             state["active"] -= 1
-        return given
+        return [given]
 
     async def main():
         worker = Worker(do, queue=1000, together=2, together_characters=1000, threads=3)
@@ -300,6 +300,58 @@ def test_who_is_read_together_with_one_that_fails_is_answered():
 
     assert run(scenario, model) == ["a 1", ValueError, ValueError, "a 2"]
     assert [given for _, given in model.batches[1:]] == [[1, "poison", "bad", 2], [1], ["poison"], ["bad"], [2]]
+
+
+def test_the_first_are_answered_while_others_are_made():
+    """And may come again: their places in the queue are free, and they are read with what comes next."""
+    may, batches = threading.Event(), []
+
+    def do(kind, given):
+        batches.append(list(given))
+        yield given[:2]
+        assert may.wait(20)
+        yield given[2:]
+
+    async def main():
+        worker = Worker(do, queue=4, together=4, together_characters=1000)
+        asked = worker.submit_all("aaaa", "x")
+        await asyncio.wait_for(asyncio.gather(*asked[:2]), 20)
+        assert not any(one.done() for one in asked[2:])
+        again = [worker.submit("a", number) for number in range(2)]
+        with pytest.raises(BusyError):
+            worker.submit("a", 9)
+        may.set()
+        seen = await asyncio.wait_for(asyncio.gather(*asked, *again), 20)
+        await asyncio.to_thread(worker.close)
+        return seen
+
+    assert asyncio.run(main()) == ["x", "x", "x", "x", 0, 1]
+    assert batches == [["x"] * 4, [0, 1]]
+
+
+@pytest.mark.parametrize("broken", [ValueError("broken"), None])
+def test_where_a_batch_fails_after_the_first_were_answered_the_rest_are_tried_each(broken):
+    """None: it ends without a word, and those who are left are not forgotten."""
+    batches = []
+
+    def do(kind, given):
+        batches.append(list(given))
+        yield [f"{given[0]}!"]
+        if len(given) > 1 and broken is not None:
+            raise broken
+
+    async def main():
+        worker = Worker(do, queue=9, together=9, together_characters=1000)
+        held = worker.submit("first", 0)
+        asked = [worker.submit("a", number) for number in range(3)]
+        seen = await asyncio.wait_for(asyncio.gather(held, *asked), 20)
+        room = [worker.submit("a", number) for number in range(9)]  # nothing is counted twice
+        await asyncio.wait_for(asyncio.gather(*room), 20)
+        await asyncio.to_thread(worker.close)
+        return seen
+
+    assert asyncio.run(main()) == ["0!", "0!", "1!", "2!"]
+    assert batches[-1] == [8]
 
 
 def test_what_nobody_waits_for_any_more_is_not_done():

@@ -60,14 +60,22 @@ def wait_until(true, seconds=60):
         time.sleep(0.01)
 
 
+def all_of(parts):
+    return [one for some in parts for one in some]
+
+
+def told_first(readers, source, asked):
+    return all_of(readers.link(source, asked))[0].documents[0]
+
+
 def test_they_answer_as_the_shelf_does(readers, shelf):
     asked = [Asked(TEXTS), Asked(TEXTS[:1], threshold=0.95, candidates=1, overlaps="keep"), Asked(("city",))]
     for kb in ("cities", "words"):
         source = shelf.source(kb)
-        told = readers.link(source, asked)
-        assert told == tell(shelf.link(source, asked))
+        told = all_of(readers.link(source, asked))
+        assert told == all_of(tell(shelf.link(source, asked)))
         assert [len(one.documents) for one in told] == [4, 1, 1]
-    assert orjson.loads(readers.link(shelf.source("cities"), asked)[0].documents[0])["links"][0]["entity"] == "Q90"
+    assert orjson.loads(told_first(readers, shelf.source("cities"), asked))["links"][0]["entity"] == "Q90"
 
 
 def test_a_model_reads_there_as_it_does_here(toy):
@@ -78,9 +86,9 @@ def test_a_model_reads_there_as_it_does_here(toy):
     try:
         for options in ({}, {"threshold": 0.05}, {"kinds": ["city"]}, {"among": ["p1", "p2"], "threshold": 0.0}):
             source, asked = shelf.source("toy", **options), [Asked(texts[:5], options.get("threshold")), Asked(texts)]
-            assert readers.link(source, asked) == tell(shelf.link(source, asked))
+            assert all_of(readers.link(source, asked)) == all_of(tell(shelf.link(source, asked)))
         with pytest.raises(UsageError, match="no entity of the kinds moon"):
-            readers.link(shelf.source("toy", kinds=["moon"]), asked)
+            all_of(readers.link(shelf.source("toy", kinds=["moon"]), asked))
     finally:
         readers.close()
         shelf.close()
@@ -93,7 +101,7 @@ def test_a_bug_of_ours_is_told_without_its_text(shelf, caplog):
     shelf.link = fail
     readers = Readers(shelf, 1)
     with pytest.raises(RuntimeError, match=r"^ValueError$"):
-        readers.link(Source("cities", "prior"), [Asked(("secret",))])
+        all_of(readers.link(Source("cities", "prior"), [Asked(("secret",))]))
     readers.close()
     (record,) = caplog.records
     assert record.told["error"] == "ValueError"
@@ -119,10 +127,38 @@ def test_one_that_is_killed_at_work_is_replaced_too(shelf):
     shelf.link = lambda source, asked: (time.sleep(0.3), link(source, asked))[1]
     readers = Readers(shelf, 1)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(readers.link, Source("cities", "prior"), [Asked(("Paris",))])
+        asked = pool.submit(told_first, readers, Source("cities", "prior"), [Asked(("Paris",))])
         time.sleep(0.1)
         os.kill(readers.pids[0], signal.SIGKILL)
-        assert b"Q90" in asked.result()[0].documents[0]
+        assert b"Q90" in asked.result()
+    readers.close()
+
+
+def test_where_one_dies_after_some_answers_another_gives_the_rest(shelf):
+    link, begun = shelf.link, []
+
+    def dying(source, asked):
+        for answer in link(source, asked):
+            yield answer
+            if len(asked) == 9 and (begun.append(answer) or len(begun) == 6):
+                os._exit(9)
+
+    shelf.link = dying
+    readers = Readers(shelf, 1)
+    asked = [Asked((f"Paris {number}",)) for number in range(9)]
+    told = list(readers.link(Source("cities", "prior"), asked))
+    assert [len(some) for some in told] == [4, 4, 1]
+    assert [orjson.loads(one.documents[0])["text"] for one in all_of(told)] == [one.texts[0] for one in asked]
+    assert len(readers.pids) == 2
+    readers.close()
+
+
+def test_what_one_says_to_who_listens_no_more_is_not_heard_by_the_next(shelf):
+    readers, source = Readers(shelf, 1), Source("cities", "prior")
+    told = readers.link(source, [Asked((f"Paris {number}",)) for number in range(9)])
+    assert len(next(told)) == 4
+    told.close()
+    assert orjson.loads(told_first(readers, source, [Asked(("York",))]))["text"] == "York"
     readers.close()
 
 
@@ -131,8 +167,8 @@ def test_a_text_that_ends_readers_is_given_up(shelf):
     shelf.link = lambda source, asked: os._exit(9) if asked[0].texts == ("deadly",) else link(source, asked)
     readers = Readers(shelf, 1)
     with pytest.raises(LostError, match="send less at once"):
-        readers.link(Source("cities", "prior"), [Asked(("deadly",))])
-    assert b"Q90" in readers.link(Source("cities", "prior"), [Asked(("Paris",))])[0].documents[0]
+        all_of(readers.link(Source("cities", "prior"), [Asked(("deadly",))]))
+    assert b"Q90" in told_first(readers, Source("cities", "prior"), [Asked(("Paris",))])
     assert len(readers.pids) == 3
     readers.close()
 
@@ -187,8 +223,7 @@ def test_several_threads_ask_and_get_their_own(readers, shelf):
     def ask(thread):
         for number in range(100):
             text = f"Paris {thread} {number}"
-            (told,) = readers.link(source, [Asked((text,))])
-            if orjson.loads(told.documents[0])["text"] != text:
+            if orjson.loads(told_first(readers, source, [Asked((text,))]))["text"] != text:
                 wrong.append(text)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(2)]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -36,7 +37,8 @@ def alone(toy):
 
 def answers(shelf, *asked, **options):
     threshold = min((one.threshold for one in asked if one.threshold is not None), default=None)
-    return shelf.link(shelf.source("toy", threshold=threshold, **options), asked)
+    made = shelf.link(shelf.source("toy", threshold=threshold, **options), asked)
+    return [replace(answer, documents=list(answer.documents)) for answer in made]
 
 
 def told(document):
@@ -84,11 +86,35 @@ def test_a_low_threshold_is_read_apart(shelf):
     assert shelf.source("toy", "prior", threshold=0.0) == Source("toy", "prior")
 
 
-def test_threads_share_a_linker_while_another_process_changes_its_knowledge(toy, tmp_path, alone):
-    """Each answer is what one client gets alone, of whichever revision."""
+@pytest.fixture
+def shared(toy, tmp_path):
+    """A shelf with a model and a KB of its own."""
     shutil.copy(toy / "toy.kb", tmp_path)
     shutil.copytree(toy / "toy.kb.vectors", tmp_path / "toy.kb.vectors")
-    shared = Shelf.load([tmp_path / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
+    made = Shelf.load([tmp_path / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("model", ["model", "prior"])
+def test_a_document_that_is_made_late_is_of_its_revision(shared, model):
+    """All that it says was there before: the KB is another when it is looked at, and so are the next answers."""
+    source, asked = shared.source("toy", model), [Asked(TEXTS), Asked(TEXTS)]
+    first, late = shared.link(source, asked)
+    expected = list(first.documents)
+    linked = {link.entity: link.title for document in expected for link in document.links}
+    assert linked
+    with shared.books["toy"].kb.change() as change:
+        for id in linked:
+            change.update(Entity(id, f"renamed {id}"))
+    (new, _) = shared.link(source, asked)
+    assert new.revision == late.revision + 1
+    assert {link.title for document in new.documents for link in document.links}.isdisjoint(linked.values())
+    assert list(late.documents) == expected
+
+
+def test_threads_share_a_linker_while_another_process_changes_its_knowledge(shared, tmp_path, alone):
+    """Each answer is what one client gets alone, of whichever revision."""
     expected = {text: told(alone.link(text)) for text in TEXTS}
     revisions, wrong = set(), []
 
@@ -109,7 +135,6 @@ def test_threads_share_a_linker_while_another_process_changes_its_knowledge(toy,
             time.sleep(0.02)
     for thread in threads:
         thread.join()
-    shared.close()
     assert wrong == []
     assert len(revisions) > 1
 

@@ -45,7 +45,12 @@ class Workers:
         os.register_at_fork(after_in_child=self.__init__)  # type: ignore[misc]  # threads and locks stay behind
 
     def share(self, work: Callable[[NDArray[np.float32]], Found], queries: NDArray[np.float32]) -> Found:
-        """What the work finds for all queries, done in as many parts as there are cores to do them."""
+        """What the work finds for all queries, done in as many parts as there are cores to do them.
+
+        Where faiss has one core already, as in a process that was forked, it is done here: others would have to wake.
+        """
+        if faiss.omp_get_max_threads() == 1:
+            return work(queries)
         parts = max(1, min(_cores(), len(queries) // _WORTH_A_THREAD))
         found = list(self._threads().map(work, np.array_split(queries, parts)))
         if parts == 1:

@@ -3,7 +3,8 @@
 Whoever asks gets a future. While the threads are busy, others come and wait; one that is free takes the first and all
 that can be read with it, so that batches are as large as there are clients. Nobody waits for one to fill, but for a
 moment after others were answered: as many are about to come again, and reading one text alone would take three times
-what it takes among them. What was taken and is not answered yet is bounded, and so is the time that an answer takes:
+what it takes among them. Answers are given as they are ready, so that the first of a batch are back while the last are
+made. What was taken and is not answered yet is bounded, and so is the time that an answer takes:
 who finds no room is told by `BusyError` when to come again. Where few have taken all of it with large requests, some
 others may still wait; and who comes again by itself, as streams do, has half of the room, so that others find some.
 """
@@ -14,7 +15,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,8 +56,9 @@ class Job:
     asked: float = field(default_factory=time.monotonic)
 
 
-Do = Callable[[Hashable, Sequence[Any]], Sequence[Any]]
-"""Does jobs of one kind: what was given for each -> what came out for each, or the error that it is to raise."""
+Do = Callable[[Hashable, Sequence[Any]], Iterable[Sequence[Any]]]
+"""Does jobs of one kind: what was given for each -> what came out for each, or the error that it is to raise; some at a
+time in their order, so that the first have their answers, and may come again, while those of others are made."""
 
 
 @dataclass(slots=True)
@@ -163,36 +165,54 @@ class Worker:
 
     def _run(self) -> None:
         while batch := self._take():
+            self._leave(gone := [job for job in batch if job.future.cancelled()])
             try:
-                begin = time.monotonic()
-                made = self._read(asked := [job for job in batch if not job.future.cancelled()])
-                with self._changed:  # before those who get their answers come again
-                    self._taken -= sum(job.size for job in batch)
-                    self._jobs -= sum(not job.patient for job in batch)
-                    self._expect(sum(job.size for job in asked), time.monotonic() - begin)
-                if asked:
-                    asked[0].future.get_loop().call_soon_threadsafe(_deliver, asked, made)
+                if len(gone) < len(batch):
+                    self._read([job for job in batch if job not in gone])
             except RuntimeError:  # the loop is gone, and with it all who waited
                 return
 
-    def _read(self, asked: Sequence[Job]) -> Sequence[Any]:
-        if not asked:
-            return []
+    def _read(self, asked: Sequence[Job]) -> None:
         begin = time.monotonic()
-        made = self._done(asked)
+        for jobs, made in self._done(asked):
+            self._leave(jobs, time.monotonic() - begin)  # before those who get their answers come again
+            jobs[0].future.get_loop().call_soon_threadsafe(_deliver, jobs, made)
         seconds, texts = time.monotonic() - begin, sum(job.size for job in asked)
         self._pace += 0.2 * (seconds / max(1, texts) / len(self._threads) - self._pace)
         self._watch(Seen(len(asked), texts, seconds, begin - min(job.asked for job in asked)))
-        return made
 
-    def _done(self, asked: Sequence[Job]) -> Sequence[Any]:
-        """What came out for each; where a batch fails, each is tried by itself: the fault of one is not the others'."""
+    def _done(self, asked: Sequence[Job]) -> Iterator[tuple[Sequence[Job], Sequence[Any]]]:
+        """What came out for some after the other; where a batch fails, each that is left is tried by itself."""
+        rest = list(asked)
         try:
-            return self._do(asked[0].kind, [job.given for job in asked])
+            for made in self._do(asked[0].kind, [job.given for job in asked]):
+                some, rest = rest[: len(made)], rest[len(made) :]
+                if some:
+                    yield some, made
+            if not rest:
+                return
+            raise LookupError("fewer came out than went in")
+        except GeneratorExit:
+            raise
         except BaseException as error:  # whatever it is belongs to who asked, and the thread goes on
-            if len(asked) == 1 or not isinstance(error, Exception):
-                return [error] * len(asked)
-        return [self._done([job])[0] for job in asked]
+            alone = len(asked) > 1 and isinstance(error, Exception)
+            failed = [error] * len(rest)
+        if not alone:
+            yield rest, failed
+            return
+        for job in rest:
+            yield from self._done([job])
+
+    def _leave(self, jobs: Sequence[Job], seconds: float | None = None) -> None:
+        """These wait no more; where they are answered, after so long, whoever asked may come again."""
+        texts = sum(job.size for job in jobs)
+        with self._changed:
+            self._taken -= texts
+            self._jobs -= sum(not job.patient for job in jobs)
+            if seconds is not None:
+                now = time.monotonic()
+                self._expected = texts + (self._expected if now < self._until else 0)
+                self._until = now + min(_MOMENT, _PATIENCE * seconds)
 
     def _take(self) -> list[Job]:
         """The first that waits, and those of its kind that go with it, in their order."""
@@ -232,12 +252,6 @@ class Worker:
         if not self._waiting:
             return None
         return 0.0 if self._ready else self._until - time.monotonic()
-
-    def _expect(self, texts: int, seconds: float) -> None:
-        """Texts were answered that took so long: whoever asked may come again."""
-        now = time.monotonic()
-        self._expected = texts + (self._expected if now < self._until else 0)
-        self._until = now + min(_MOMENT, _PATIENCE * seconds)
 
 
 def _deliver(jobs: Sequence[Job], made: Sequence[Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wellread.cores import cores
@@ -142,10 +142,10 @@ class Engine:
         """Entities by what a person types."""
         return await self._looking.ask(lambda: kb.search(query, how=how, limit=limit))
 
-    def _do(self, kind: Hashable, given: Sequence[Any]) -> Sequence[Any]:
+    def _do(self, kind: Hashable, given: Sequence[Any]) -> Iterable[Sequence[Any]]:
         if isinstance(kind, Source):
             return tell(self.shelf.link(kind, given)) if self._processes is None else self._processes.link(kind, given)
         if isinstance(kind, Vectors):
-            return self.reading(kind.encoder).embed(kind, given)
+            return [self.reading(kind.encoder).embed(kind, given)]
         assert isinstance(kind, Lent)
-        return self.reading(kind.encoder).explain(kind, given)
+        return [self.reading(kind.encoder).explain(kind, given)]

@@ -19,9 +19,10 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -40,6 +41,10 @@ _TRIES = 2
 """Readers that a batch may end before those who asked are told so."""
 
 
+_SOME = 4
+"""Clients who get their answers together: each by itself would cost more than it gains."""
+
+
 class LostError(WellreadError):
     """A reader has ended, and what it was asked for is not answered."""
 
@@ -52,11 +57,13 @@ class Told:
     revision: int
 
 
-def tell(answers: Sequence[Answer]) -> list[Told]:
-    """Answers as clients get them."""
+def tell(answers: Iterable[Answer]) -> Iterator[list[Told]]:
+    """Answers as clients get them, some at a time: documents are made here, so that the first need not wait for all."""
     dump = orjson.dumps
     option = orjson.OPT_SERIALIZE_NUMPY
-    return [Told([dump(document, option=option) for document in one.documents], one.revision) for one in answers]
+    told = (Told([dump(document, option=option) for document in one.documents], one.revision) for one in answers)
+    while some := list(islice(told, _SOME)):
+        yield some
 
 
 def can_fork() -> bool:
@@ -86,20 +93,26 @@ class Readers:
         """Whether a reader that dies can be replaced."""
         return not select.select([self._nursery], [], [], 0)[0]
 
-    def link(self, source: Source, asked: Sequence[Asked]) -> list[Told]:
-        """What a reader says to `Shelf.link`; where it dies of it, another is asked."""
-        given, reader = orjson.dumps((source, asked)), self._free.get()
+    def link(self, source: Source, asked: Sequence[Asked]) -> Iterator[list[Told]]:
+        """What a reader says to `Shelf.link`, some at a time; where it dies of it, another is asked for the rest."""
+        rest, reader = list(asked), self._free.get()
         try:
             for _ in range(_TRIES):
                 try:
-                    reader.send_bytes(given)
-                    return _heard(orjson.loads(reader.recv_bytes()), reader)
+                    reader.send_bytes(orjson.dumps((source, rest)))
+                    while rest:
+                        told = _heard(reader)
+                        del rest[: len(told)]
+                        yield told
+                    return
                 except (EOFError, OSError):
-                    reader.close()
-                    reader = self._fork()
+                    reader = self._replace(reader)
                     LOG.warning("a reader has ended and was replaced", extra={"told": {"pid": self.pids[-1]}})
         except OSError:
             raise LostError("the processes that read cannot be replaced; the server must be started anew") from None
+        except GeneratorExit:  # nobody listens any more, but what it says next is not for who asks next
+            reader = self._replace(reader)
+            raise
         finally:
             self._free.put(reader)
         raise LostError("the process that read this has ended, and so did another; send less at once")
@@ -112,6 +125,10 @@ class Readers:
         with suppress(ChildProcessError):  # where somebody else has waited for it
             os.waitpid(self._pid, 0)
 
+    def _replace(self, reader: Connection) -> Connection:
+        reader.close()
+        return self._fork()
+
     def _fork(self) -> Connection:
         here, there = socket.socketpair()
         reader = Connection(here.detach())
@@ -123,8 +140,9 @@ class Readers:
         return reader
 
 
-def _heard(head: dict[str, Any], reader: Connection) -> list[Told]:
-    """What a reader told; its errors are raised again."""
+def _heard(reader: Connection) -> list[Told]:
+    """What a reader tells next; its errors are raised again."""
+    head = orjson.loads(reader.recv_bytes())
     if "error" not in head:
         body, place, told = memoryview(reader.recv_bytes()), 0, list[Told]()
         for sizes in head["sizes"]:
@@ -179,17 +197,17 @@ def _read(asked: Connection, shelf: Shelf) -> None:
         return
 
 
-def _answer(shelf: Shelf, source: dict[str, Any], asked: Sequence[dict[str, Any]]) -> tuple[bytes, ...]:
-    """What is said before the documents, and the documents; of an error there is nothing but the former."""
+def _answer(shelf: Shelf, source: dict[str, Any], asked: Sequence[dict[str, Any]]) -> Iterator[bytes]:
+    """For some after the other what is said before the documents, and the documents; of an error only the former."""
     try:
-        told = tell(shelf.link(Source(**_hashable(source)), [Asked(**_hashable(one)) for one in asked]))
+        for told in tell(shelf.link(Source(**_hashable(source)), [Asked(**_hashable(one)) for one in asked])):
+            sizes = [[len(document) for document in one.documents] for one in told]
+            yield orjson.dumps({"revision": told[0].revision, "sizes": sizes})
+            yield b"".join(document for one in told for document in one.documents)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         trace = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
-        return (orjson.dumps({"error": type(error).__name__, "why": str(error), "trace": trace}),)
-    sizes = [[len(document) for document in one.documents] for one in told]
-    head = orjson.dumps({"revision": told[0].revision, "sizes": sizes})
-    return head, b"".join(document for one in told for document in one.documents)
+        yield orjson.dumps({"error": type(error).__name__, "why": str(error), "trace": trace})
 
 
 def _hashable(fields: dict[str, Any]) -> dict[str, Any]:

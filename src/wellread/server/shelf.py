@@ -12,9 +12,11 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
@@ -66,9 +68,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The documents of one client, and the revision of the KB that they are of."""
+    """The documents of one client, to be made one after the other, and the revision of the KB that they are of."""
 
-    documents: list[Document]
+    documents: Iterable[Document]
     revision: int
 
 
@@ -326,21 +328,23 @@ def _has_log(book: Book) -> bool:
         return False
 
 
-def read(linker: Linker, asked: Sequence[Asked]) -> list[list[Document]]:
-    """The documents of each client: the same that the linker gives when it is asked alone."""
+def read(linker: Linker, asked: Sequence[Asked]) -> list[Iterable[Document]]:
+    """The documents of each client: the same that the linker gives when it is asked alone.
+
+    ELQ's are made when they are looked at: it knows all that they say, where others look names up in the KB.
+    """
     reader, texts = linker.reader, [text for one in asked for text in one.texts]
     if isinstance(reader, PriorReader):
         return _named(reader, asked)
     from wellread.linker.elq import ElqReader
 
-    some: Sequence[Scored] = (
-        _scored(reader, texts, asked) if isinstance(reader, ElqReader) else reader.score_many(texts)
-    )
-    scored = iter(some)
-    return [[_decided(next(scored), one) for _ in one.texts] for one in asked]
+    known = isinstance(reader, ElqReader)
+    scored = iter(_scored(reader, texts, asked) if isinstance(reader, ElqReader) else reader.score_many(texts))
+    made = (map(partial(_decided, one), list(islice(scored, len(one.texts)))) for one in asked)
+    return list(made) if known else [list(some) for some in made]
 
 
-def _named(reader: PriorReader, asked: Sequence[Asked]) -> list[list[Document]]:
+def _named(reader: PriorReader, asked: Sequence[Asked]) -> list[Iterable[Document]]:
     """Links by name; texts of those who want the same of overlaps are matched together."""
     rules: dict[str | None, Overlaps] = {"keep": "all", "drop": "longest"}
     made = {}
@@ -357,7 +361,7 @@ def _scored(reader: ElqReader, texts: Sequence[str], asked: Sequence[Asked]) -> 
     return reader.score_many(texts, floor=max(reader.search.floor, floor))
 
 
-def _decided(scored: Scored, asked: Asked) -> Document:
+def _decided(asked: Asked, scored: Scored) -> Document:
     if asked.candidates != scored.decoding.candidates:
         scored = replace(scored, decoding=replace(scored.decoding, candidates=asked.candidates))
     return scored.document(threshold=asked.threshold, overlaps=asked.overlaps, nil=asked.nil)

@@ -69,7 +69,7 @@ def test_layers_threshold_and_candidates_are_chosen(client):
         ({"text": "a", "kb": []}, "there is no knowledge base in kb"),
         ({"text": "a", "model": "elq"}, "choose prior"),
         ({"text": "a", "kinds": ["city"]}, "names alone know no subset"),
-        ({"texts": ["a"] * 65}, "send at most 64"),
+        ({"texts": ["a"] * 65}, "send at most 64 at once, or use /link/stream"),
         ({"text": "a" * 100_001}, "at most 100,000 are read"),
     ],
 )
@@ -77,6 +77,11 @@ def test_what_is_asked_wrongly_is_told_with_the_fix(client, asked, message):
     answer = client.post("/link", json=asked)
     assert answer.status_code == 422
     assert message in answer.json()["error"]
+
+
+def test_who_asks_for_vectors_is_not_sent_to_a_stream_of_links(client):
+    answer = client.post("/embed", json={"texts": ["a"] * 65})
+    assert (answer.status_code, answer.json()["error"]) == (422, "there are 65 texts; send at most 64 at once")
 
 
 def test_lines_are_answered_as_they_come(client):

@@ -77,11 +77,11 @@ class Engine:
             reading.close()
         self.shelf.close()
 
-    def check(self, texts: Sequence[str]) -> int:
-        """The characters of a client's texts, if they are within the limits."""
+    def check(self, texts: Sequence[str], instead: str = "") -> int:
+        """The characters of a client's texts, if they are within the limits; `instead` is what else takes more."""
         limits = self.settings.limits
         if len(texts) > limits.texts:
-            raise InputError(f"there are {len(texts)} texts; send at most {limits.texts} at once, or use /link/stream")
+            raise InputError(f"there are {len(texts)} texts; send at most {limits.texts} at once{instead}")
         if (longest := max(map(len, texts))) > limits.text:
             raise InputError(f"a text has {longest:,} characters; at most {limits.text:,} are read, so cut it")
         if (characters := sum(map(len, texts))) > limits.characters:
@@ -92,7 +92,7 @@ class Engine:
 
     def link(self, sources: Sequence[Source], asked: Asked, *, patient: bool = False) -> asyncio.Future[list[Told]]:
         """An answer for each source; all are taken, or none. Who is `patient` asks again and leaves others room."""
-        characters = self.check(asked.texts)
+        characters = self.check(asked.texts, ", or use /link/stream")
         size = len(asked.texts)
         futures = self.worker.submit_all(sources, asked, size=size, characters=characters, patient=patient)
         return asyncio.gather(*futures)

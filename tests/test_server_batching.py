@@ -166,17 +166,22 @@ def test_of_a_full_queue_one_thread_does_not_take_all():
     assert sorted(begun) == [1, 1, 16, 18]
 
 
+async def answer_eight(worker, model):
+    """Read one, and eight together, as many as may come again."""
+    first = worker.submit("a", 0)
+    await first_taken(worker, first)
+    many = [worker.submit("a", n) for n in range(1, 9)]
+    model.may.set()
+    await asyncio.gather(*many)
+
+
 def test_those_who_were_answered_and_come_again_are_waited_for(monkeypatch):
-    monkeypatch.setattr("wellread.server.batching._MOMENT", 20.0)
+    monkeypatch.setattr("wellread.server.batching._MOMENT", 2.0)
     monkeypatch.setattr("wellread.server.batching._PATIENCE", 1e9)
     model = Model(held=True)
 
     async def scenario(worker):
-        first = worker.submit("a", 0)
-        await first_taken(worker, first)
-        many = [worker.submit("a", n) for n in range(1, 9)]
-        model.may.set()
-        await asyncio.gather(*many)
+        await answer_eight(worker, model)
         few = [worker.submit("a", n) for n in range(7)]
         await asyncio.sleep(0.1)
         assert worker.waiting == 7
@@ -193,11 +198,7 @@ def test_who_is_waited_for_and_does_not_come_is_forgotten(monkeypatch):
     model = Model(held=True)
 
     async def scenario(worker):
-        first = worker.submit("a", 0)
-        await first_taken(worker, first)
-        many = [worker.submit("a", n) for n in range(1, 9)]
-        model.may.set()
-        await asyncio.gather(*many)
+        await answer_eight(worker, model)
         for _ in range(3):
             await asyncio.gather(*(worker.submit("a", n) for n in range(3)))
 

@@ -9,6 +9,7 @@ import shutil
 import threading
 from functools import cache
 
+import faiss
 import numpy as np
 import pytest
 
@@ -22,6 +23,7 @@ from wellread.knowledge import index as module
 from wellread.knowledge.build import build_index
 from wellread.knowledge.choice import choose, nearest, recall, trial_queries
 from wellread.knowledge.index import EntityIndex
+from wellread.knowledge.search import WORKERS
 from wellread.knowledge.vectors import Encoding, EntityVectors
 
 MANY = 3_000
@@ -520,6 +522,24 @@ def test_threads_and_forked_processes_search_one_index(many):
     if not child:
         os._exit(0 if np.array_equal(index.search(queries)[1], expected) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_where_faiss_has_one_core_the_search_is_done_by_who_asks():
+    """In a thread of its own, since how many cores there are is set for each."""
+    queries, here = np.zeros((80, 4), np.float32), []
+
+    def work(part):
+        here.append(threading.current_thread() is asking)
+        return part, part
+
+    def ask():
+        faiss.omp_set_num_threads(1)
+        WORKERS.share(work, queries)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    asking.join()
+    assert here == [True]
 
 
 def test_readers_keep_what_they_mapped_while_others_build(many):

@@ -333,9 +333,10 @@ def test_the_first_are_answered_while_others_are_made():
 @pytest.mark.parametrize("broken", [ValueError("broken"), None])
 def test_where_a_batch_fails_after_the_first_were_answered_the_rest_are_tried_each(broken):
     """None: it ends without a word, and those who are left are not forgotten."""
-    batches = []
+    batches, may = [], threading.Event()
 
     def do(kind, given):
+        assert may.wait(20)
         batches.append(list(given))
         yield [f"{given[0]}!"]
         if len(given) > 1 and broken is not None:
@@ -344,15 +345,105 @@ def test_where_a_batch_fails_after_the_first_were_answered_the_rest_are_tried_ea
     async def main():
         worker = Worker(do, queue=9, together=9, together_characters=1000)
         held = worker.submit("first", 0)
+        await first_taken(worker, held)
         asked = [worker.submit("a", number) for number in range(3)]
+        may.set()
         seen = await asyncio.wait_for(asyncio.gather(held, *asked), 20)
-        room = [worker.submit("a", number) for number in range(9)]  # nothing is counted twice
-        await asyncio.wait_for(asyncio.gather(*room), 20)
         await asyncio.to_thread(worker.close)
         return seen
 
     assert asyncio.run(main()) == ["0!", "0!", "1!", "2!"]
-    assert batches[-1] == [8]
+    assert batches == [[0], [0, 1, 2], [1], [2]]
+
+
+def test_whatever_becomes_of_jobs_nothing_is_left_of_them():
+    """Answered, failed, given up, or asked by who comes again: each has left the queue, and once."""
+    may = threading.Event()
+
+    def do(kind, given):
+        assert may.wait(20)
+        yield given[:1]
+        if len(given) > 1:
+            raise ValueError("broken")
+
+    async def main():
+        worker = Worker(do, queue=20, together=20, together_characters=1000)
+        first = worker.submit("first", 0)
+        await first_taken(worker, first)
+        asked = [worker.submit("a", number, size=2) for number in range(4)]
+        asked += worker.submit_all("ab", 9, size=3, patient=True)
+        for one in (asked[0], asked[2]):
+            one.cancel()
+        may.set()
+        seen = await asyncio.wait_for(asyncio.gather(first, *asked, return_exceptions=True), 20)
+        await asyncio.to_thread(worker.close)
+        assert (worker.waiting, worker._taken, worker._jobs, worker._patient) == (0, 0, 0, 0)
+        return [one for one in seen if not isinstance(one, asyncio.CancelledError)]
+
+    assert asyncio.run(main()) == [0, 1, 3, 9, 9]
+
+
+@pytest.mark.parametrize("error", [ValueError("late"), SystemExit()])
+@pytest.mark.parametrize("count", [1, 3])
+def test_work_that_fails_after_its_last_answer_ends_no_thread(error, count):
+    def do(kind, given):
+        yield given
+        if kind == "late":
+            raise error
+
+    async def main():
+        worker = Worker(do, queue=9, together=9, together_characters=1000)
+        await asyncio.wait_for(asyncio.gather(*worker.submit_all(["late"] * count, 1)), 20)
+        return await asyncio.wait_for(worker.submit("next", 2), 20), await asyncio.to_thread(worker.close)
+
+    assert asyncio.run(main()) == (2, None)
+
+
+def test_who_waits_is_read_by_one_that_is_free_though_another_gives_answers_all_the_while():
+    """Each answer is a reason to wait for who may come again, but all together are none to wait for more than that."""
+    begun, ended = threading.Event(), []
+
+    def do(kind, given):
+        if kind == "other":
+            begun.set()
+        for one in given:
+            if not begun.is_set():
+                time.sleep(0.002)
+            yield [one]
+        ended.append((kind, begun.is_set()))
+
+    async def main():
+        worker = Worker(do, queue=2000, together=1000, together_characters=1000, threads=2)
+        many = worker.submit_all(["many"] * 999, 1)
+        await asyncio.wait_for(many[60], 20)
+        await asyncio.wait_for(asyncio.gather(*many, worker.submit("other", 2)), 20)
+        await asyncio.to_thread(worker.close)
+
+    asyncio.run(main())
+    assert ("many", True) in ended
+
+
+def test_a_batch_is_counted_before_its_last_answer_is_given():
+    seen = []
+
+    async def main():
+        worker = Worker(
+            lambda kind, given: [given[:1], given[1:]],
+            queue=9,
+            together=9,
+            together_characters=1000,
+            watch=lambda told: (time.sleep(0.2), seen.append(told)),
+        )
+        first, second = worker.submit_all("aa", 1)
+        await asyncio.wait_for(first, 20)
+        counted = [len(seen)]
+        await asyncio.wait_for(second, 20)
+        counted.append(len(seen))
+        await asyncio.to_thread(worker.close)
+        return counted
+
+    assert asyncio.run(main()) == [0, 1]
+    assert (seen[0].jobs, seen[0].texts) == (2, 2)
 
 
 def test_what_nobody_waits_for_any_more_is_not_done():

@@ -20,7 +20,8 @@ from wellread.errors import UsageError
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
-from wellread.server.readers import LostError, Readers, tell
+from wellread.server import readers as room
+from wellread.server.readers import LostError, Readers, Told, tell
 from wellread.server.shelf import Asked, Shelf, Source
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="readers are threads where processes are not forked")
@@ -159,6 +160,53 @@ def test_what_one_says_to_who_listens_no_more_is_not_heard_by_the_next(shelf):
     assert len(next(told)) == 4
     told.close()
     assert orjson.loads(told_first(readers, source, [Asked(("York",))]))["text"] == "York"
+    readers.close()
+
+
+def test_who_listens_no_more_needs_no_other_reader(shelf):
+    """Whoever asks next does; what forks them may have ended, and a generator that is forgotten can tell nobody."""
+    readers, source = Readers(shelf, 1), Source("cities", "prior")
+    told = readers.link(source, [Asked(("Paris",))] * 9)
+    next(told)
+    os.kill(readers._pid, signal.SIGKILL)
+    wait_until(lambda: not readers.alive)
+    told.close()
+    with pytest.raises(LostError, match="cannot be replaced"):
+        told_first(readers, source, [Asked(("York",))])
+    readers.close()
+
+
+def test_where_there_is_no_memory_for_an_answer_nobody_else_gets_the_rest(shelf, monkeypatch):
+    readers, source, heard = Readers(shelf, 1), Source("cities", "prior"), room._heard
+
+    def hear(reader):
+        heard(reader)
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "_heard", hear)
+        with pytest.raises(MemoryError):
+            all_of(readers.link(source, [Asked((f"secret {number}",)) for number in range(9)]))
+    assert orjson.loads(told_first(readers, source, [Asked(("York",))]))["text"] == "York"
+    readers.close()
+
+
+def test_where_a_reader_has_no_memory_for_an_answer_it_says_so(shelf, monkeypatch):
+    """What it says is not taken for documents, whose sizes it would have told before."""
+
+    class Large(list):
+        """Documents that can be looked at, but not put together."""
+
+        def __iter__(self):
+            if looked := getattr(self, "looked", False):
+                raise MemoryError
+            self.looked = not looked
+            return super().__iter__()
+
+    monkeypatch.setattr(room, "tell", lambda answers: iter([[Told(Large([b"secret"]), 1)]]))
+    readers = Readers(shelf, 1)
+    with pytest.raises(RuntimeError, match=r"^MemoryError$"):
+        all_of(readers.link(Source("cities", "prior"), [Asked(("secret",))]))
     readers.close()
 
 

@@ -17,6 +17,7 @@ from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.linker import Linker
 from wellread.server import shelf as room
+from wellread.server.readers import tell
 from wellread.server.shelf import Asked, Edit, Shelf, Source
 
 TEXTS = tuple(f"who is the mayor of {place} {person}" for place, person in zip(PLACES, PEOPLE, strict=True))
@@ -111,6 +112,14 @@ def test_a_document_that_is_made_late_is_of_its_revision(shared, model):
     assert new.revision == late.revision + 1
     assert {link.title for document in new.documents for link in document.links}.isdisjoint(linked.values())
     assert list(late.documents) == expected
+
+
+def test_documents_of_a_model_are_made_as_they_are_told(shelf, monkeypatch):
+    made, decided = [], room._decided
+    monkeypatch.setattr(room, "_decided", lambda *given: made.append(given) or decided(*given))
+    parts = tell(shelf.link(shelf.source("toy"), [Asked(TEXTS)] * 9))
+    assert made == []
+    assert [(len(some), len(made) // len(TEXTS)) for some in parts] == [(4, 4), (4, 8), (1, 9)]
 
 
 def test_threads_share_a_linker_while_another_process_changes_its_knowledge(shared, tmp_path, alone):

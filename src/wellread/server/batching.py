@@ -173,35 +173,34 @@ class Worker:
                 return
 
     def _read(self, asked: Sequence[Job]) -> None:
-        begin = time.monotonic()
+        begin, left = time.monotonic(), len(asked)
         for jobs, made in self._done(asked):
-            self._leave(jobs, time.monotonic() - begin)  # before those who get their answers come again
+            seconds, left = time.monotonic() - begin, left - len(jobs)
+            self._leave(jobs, seconds)  # before those who get their answers come again
+            if not left:  # before the last of them may ask what was counted
+                texts = sum(job.size for job in asked)
+                self._pace += 0.2 * (seconds / max(1, texts) / len(self._threads) - self._pace)
+                self._watch(Seen(len(asked), texts, seconds, begin - min(job.asked for job in asked)))
             jobs[0].future.get_loop().call_soon_threadsafe(_deliver, jobs, made)
-        seconds, texts = time.monotonic() - begin, sum(job.size for job in asked)
-        self._pace += 0.2 * (seconds / max(1, texts) / len(self._threads) - self._pace)
-        self._watch(Seen(len(asked), texts, seconds, begin - min(job.asked for job in asked)))
 
     def _done(self, asked: Sequence[Job]) -> Iterator[tuple[Sequence[Job], Sequence[Any]]]:
         """What came out for some after the other; where a batch fails, each that is left is tried by itself."""
-        rest = list(asked)
+        rest: Sequence[Job] = asked
+        failed: BaseException = LookupError("fewer came out than went in")
         try:
             for made in self._do(asked[0].kind, [job.given for job in asked]):
                 some, rest = rest[: len(made)], rest[len(made) :]
                 if some:
                     yield some, made
-            if not rest:
-                return
-            raise LookupError("fewer came out than went in")
         except GeneratorExit:
             raise
-        except BaseException as error:  # whatever it is belongs to who asked, and the thread goes on
-            alone = len(asked) > 1 and isinstance(error, Exception)
-            failed = [error] * len(rest)
-        if not alone:
-            yield rest, failed
-            return
-        for job in rest:
-            yield from self._done([job])
+        except BaseException as error:  # whatever it is belongs to who is left, and the thread goes on
+            failed = error
+        if len(asked) > 1 and isinstance(failed, Exception):
+            for job in rest:
+                yield from self._done([job])
+        elif rest:
+            yield rest, [failed] * len(rest)
 
     def _leave(self, jobs: Sequence[Job], seconds: float | None = None) -> None:
         """These wait no more; where they are answered, after so long, whoever asked may come again."""
@@ -217,7 +216,8 @@ class Worker:
     def _take(self) -> list[Job]:
         """The first that waits, and those of its kind that go with it, in their order."""
         with self._changed:
-            while (moment := self._moment()) is None or moment > 0:
+            free = time.monotonic()
+            while (moment := self._moment(free)) is None or moment > 0:
                 if self._closed and not self._waiting:
                     return []
                 self._changed.wait(moment)
@@ -247,11 +247,15 @@ class Worker:
         """Whether there is no reason to wait for more."""
         return self._closed or not self._expected or self._texts >= self._together
 
-    def _moment(self) -> float | None:
-        """Seconds until those who wait are to be read; None where nobody does."""
+    def _moment(self, free: float) -> float | None:
+        """Seconds until those who wait are to be read by one that is free since then; None where nobody does.
+
+        Others may give answers all the while, each of which is worth a moment: who waits, waits for one.
+        """
         if not self._waiting:
             return None
-        return 0.0 if self._ready else self._until - time.monotonic()
+        latest = max(free, self._waiting[0].asked) + _MOMENT
+        return 0.0 if self._ready else min(self._until, latest) - time.monotonic()
 
 
 def _deliver(jobs: Sequence[Job], made: Sequence[Any]) -> None:

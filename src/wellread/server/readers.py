@@ -106,12 +106,13 @@ class Readers:
                         yield told
                     return
                 except (EOFError, OSError):
-                    reader = self._replace(reader)
+                    reader.close()
+                    reader = self._fork()
                     LOG.warning("a reader has ended and was replaced", extra={"told": {"pid": self.pids[-1]}})
         except OSError:
             raise LostError("the processes that read cannot be replaced; the server must be started anew") from None
-        except GeneratorExit:  # nobody listens any more, but what it says next is not for who asks next
-            reader = self._replace(reader)
+        except (GeneratorExit, MemoryError):  # nobody listens any more, and what it says next is not for who asks next
+            reader.close()
             raise
         finally:
             self._free.put(reader)
@@ -124,10 +125,6 @@ class Readers:
         self._nursery.close()
         with suppress(ChildProcessError):  # where somebody else has waited for it
             os.waitpid(self._pid, 0)
-
-    def _replace(self, reader: Connection) -> Connection:
-        reader.close()
-        return self._fork()
 
     def _fork(self) -> Connection:
         here, there = socket.socketpair()
@@ -202,8 +199,9 @@ def _answer(shelf: Shelf, source: dict[str, Any], asked: Sequence[dict[str, Any]
     try:
         for told in tell(shelf.link(Source(**_hashable(source)), [Asked(**_hashable(one)) for one in asked])):
             sizes = [[len(document) for document in one.documents] for one in told]
-            yield orjson.dumps({"revision": told[0].revision, "sizes": sizes})
-            yield b"".join(document for one in told for document in one.documents)
+            head = orjson.dumps({"revision": told[0].revision, "sizes": sizes})
+            body = b"".join(document for one in told for document in one.documents)
+            yield from (head, body)  # made before either is sent: an error is never taken for documents
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         trace = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]

@@ -18,6 +18,7 @@ from wellread.models.kam import KamConfig
 from wellread.models.knowbert import KnowBertConfig
 from wellread.models.luke import Luke, LukeConfig, luke_of
 from wellread.models.luke_layout import from_hf
+from wellread.nn import flow
 from wellread.nn.infusion import infuse
 from wellread.nn.packing import Packing
 
@@ -36,6 +37,13 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[PreTrainedMode
     return theirs, from_hf(lukes.save(theirs, tmp_path)).eval()
 
 
+@pytest.fixture(params=[False, True], ids=["text by text", "in chunks"])
+def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """How attention is computed where it is learned; the same comes of both."""
+    monkeypatch.setattr(flow, "_is_short", lambda words, entities: request.param)
+    return bool(request.param)
+
+
 def build(family: str = "Bert", *others: Any, config: LukeConfig = CONFIG, **more: Any) -> PreTrainedModel:
     """An infused encoder whose new weights have learned something."""
     model = infuse(infused.build(family, **more), [config, *others])
@@ -49,6 +57,20 @@ def close(ours: Tensor, theirs: Tensor, mask: Tensor | None = None) -> None:
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("threads", "length", "learning", "short"),
+    [(2, 97, True, True), (2, 98, True, False), (1, 97, True, False), (2, 97, False, False)],
+)
+def test_short_texts_are_learned_in_chunks_by_several_threads(
+    threads: int, length: int, learning: bool, short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    with torch.set_grad_enabled(learning):
+        assert flow._is_short([length, 10], [10, 10]) is short
+        assert flow._is_short([], []) is False
+
+
+@pytest.mark.usefixtures("route")
 @pytest.mark.parametrize("learning", [False, True], ids=["eval", "train"])
 def test_states_are_those_of_transformers(both: tuple[PreTrainedModel, PreTrainedModel], learning: bool) -> None:
     theirs, ours = (model.train(learning) for model in both)
@@ -72,6 +94,7 @@ def test_without_entities_states_are_those_of_transformers(both: tuple[PreTraine
     assert found.entity_last_hidden_state is None
 
 
+@pytest.mark.usefixtures("route")
 def test_gradients_are_those_of_transformers(both: tuple[PreTrainedModel, PreTrainedModel], tmp_path: Path) -> None:
     theirs, ours = both
     given = lukes.batch()
@@ -141,6 +164,7 @@ def test_a_fresh_model_asks_entities_as_it_asks_words(family: str) -> None:
     assert not torch.equal(found.last_hidden_state, aware(**given).last_hidden_state)
 
 
+@pytest.mark.usefixtures("route")
 @pytest.mark.parametrize("aware", [True, False], ids=["aware", "not aware"])
 @pytest.mark.parametrize("learning", [False, True], ids=["eval", "train"])
 def test_words_that_do_not_see_entities_read_as_without_them(aware: bool, learning: bool) -> None:
@@ -171,6 +195,7 @@ def test_maps_and_entities_that_words_do_not_see_are_refused() -> None:
         model(**infused.batch(), entities=ENTITIES, maps=draw_maps())
 
 
+@pytest.mark.usefixtures("route")
 @pytest.mark.parametrize("family", infused.FAMILIES)
 @pytest.mark.parametrize("dropout", [0.0, 0.2], ids=["", "dropout"])
 def test_every_weight_learns(family: str, dropout: float) -> None:

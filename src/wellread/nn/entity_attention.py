@@ -9,6 +9,8 @@ shared. Both ways to compute it are exact, and nothing is filled up or masked in
   probabilities are kept, and a byte for each that says whether it was dropped.
 - Else PyTorch's fused attention goes over words and over entities, and what both found is weighed by the sums of their
   exponentials. That is faster by a third, but knows no dropout.
+
+Short texts are learned in chunks where there are several threads (`nn.flow`).
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ from wellread.nn.packing import Packing
 
 _CACHE_BYTES = 1 << 21
 """About how much of scores is worked on at a time."""
+_SHORT = 64
+"""Positions of a text on average, below which several threads learn texts with entities in chunks."""
 
 
 Asks = Callable[
@@ -258,6 +260,12 @@ def _places(
     return torch.where(mask, found, end), mask
 
 
+def _is_short(words: Sequence[int], entities: Sequence[int]) -> bool:
+    """Whether, text by text, threads would wait for each other longer than they learn: products are small, and many."""
+    positions = sum(words) + sum(entities)
+    return torch.is_grad_enabled() and torch.get_num_threads() > 1 and positions < _SHORT * len(words)
+
+
 def _cut(line: Float[Tensor, "position head dim"], masks: Sequence[Bool[Tensor, "text place"]]) -> list[Tensor]:
     """Each chunk's part of a line; all at once, so that its gradient is put together once."""
     parts = line.split_with_sizes([mask.numel() for mask in masks]) if len(masks) > 1 else [line]
@@ -346,8 +354,8 @@ class Place:
         asked = flow.attending(self.layer)
         second = None
         if asks is not None and flow.guests is not None:
-            if not asked and not flow.keep_attention:
-                words, entities = (packing.lengths.tolist() for packing in (flow.packing, flow.guests.packing))
+            words, entities = (packing.lengths.tolist() for packing in (flow.packing, flow.guests.packing))
+            if not asked and not flow.keep_attention and not _is_short(words, entities):
                 seen = flow.guests.seen
                 return entity_attention(
                     asks, lines[1], lines[2], words, entities, scaling=scaling, drop=dropout, seen=seen

@@ -4,9 +4,9 @@ Whoever asks gets a future. While the threads are busy, others come and wait; on
 that can be read with it, so that batches are as large as there are clients. Nobody waits for one to fill, but for a
 moment after others were answered: as many are about to come again, and reading one text alone would take three times
 what it takes among them. Answers are given as they are ready, so that the first of a batch are back while the last are
-made. What was taken and is not answered yet is bounded, and so is the time that an answer takes:
-who finds no room is told by `BusyError` when to come again. Where few have taken all of it with large requests, some
-others may still wait; and who comes again by itself, as streams do, has half of the room, so that others find some.
+made. What was taken and is not answered yet is bounded, and so is the time that an answer takes: who finds no room is
+told by `BusyError` when to come again. Where few have taken all of it with large requests, some others may still wait;
+and who comes again by itself, as streams do, has half of the room, so that others find some.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[PreTrainedMode
 @pytest.fixture(params=[False, True], ids=["text by text", "in chunks"])
 def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """How attention is computed where it is learned; the same comes of both."""
-    monkeypatch.setattr(flow, "_is_short", lambda words, entities: request.param)
+    monkeypatch.setattr(flow, "_is_short", lambda positions, texts: request.param)
     return bool(request.param)
 
 
@@ -58,16 +58,15 @@ def close(ours: Tensor, theirs: Tensor, mask: Tensor | None = None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("threads", "length", "learning", "short"),
-    [(2, 97, True, True), (2, 98, True, False), (1, 97, True, False), (2, 97, False, False)],
+    ("threads", "positions", "learning", "short"),
+    [(2, 127, True, True), (2, 128, True, False), (1, 127, True, False), (2, 127, False, False)],
 )
 def test_short_texts_are_learned_in_chunks_by_several_threads(
-    threads: int, length: int, learning: bool, short: bool, monkeypatch: pytest.MonkeyPatch
+    threads: int, positions: int, learning: bool, short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     with torch.set_grad_enabled(learning):
-        assert flow._is_short([length, 10], [10, 10]) is short
-        assert flow._is_short([], []) is False
+        assert flow._is_short(positions, 2) is short
 
 
 @pytest.mark.usefixtures("route")

@@ -260,10 +260,9 @@ def _places(
     return torch.where(mask, found, end), mask
 
 
-def _is_short(words: Sequence[int], entities: Sequence[int]) -> bool:
+def _is_short(positions: int, texts: int) -> bool:
     """Whether, text by text, threads would wait for each other longer than they learn: products are small, and many."""
-    positions = sum(words) + sum(entities)
-    return torch.is_grad_enabled() and torch.get_num_threads() > 1 and positions < _SHORT * len(words)
+    return torch.is_grad_enabled() and torch.get_num_threads() > 1 and positions < _SHORT * texts
 
 
 def _cut(line: Float[Tensor, "position head dim"], masks: Sequence[Bool[Tensor, "text place"]]) -> list[Tensor]:
@@ -354,8 +353,8 @@ class Place:
         asked = flow.attending(self.layer)
         second = None
         if asks is not None and flow.guests is not None:
-            words, entities = (packing.lengths.tolist() for packing in (flow.packing, flow.guests.packing))
-            if not asked and not flow.keep_attention and not _is_short(words, entities):
+            if not asked and not flow.keep_attention and not _is_short(len(lines[1]), len(flow.packing.lengths)):
+                words, entities = (packing.lengths.tolist() for packing in (flow.packing, flow.guests.packing))
                 seen = flow.guests.seen
                 return entity_attention(
                     asks, lines[1], lines[2], words, entities, scaling=scaling, drop=dropout, seen=seen

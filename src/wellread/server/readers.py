@@ -39,8 +39,6 @@ _NICE = 5
 """Who talks to clients goes before who reads: it takes a moment, and others wait for it."""
 _TRIES = 2
 """Readers that a batch may end before those who asked are told so."""
-
-
 _SOME = 4
 """Clients who get their answers together: each by itself would cost more than it gains."""
 

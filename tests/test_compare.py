@@ -442,7 +442,7 @@ def test_the_table_reads_as_it_should():
     assert table.rows()[2][2] == "+0.00 [+0.00, +0.00], flips 1.000 / 1.000"
     assert len({line.count("|") for line in text[:5]}) == 1
     assert "mean ± standard deviation over 3 seeds (0, 1, 2)" in table.to_markdown()
-    assert table.screen()[1][1][1] == f"62.67 ± 0.58\n{kam[3]}"
+    assert table.screen()[1][1][1] == "62.67 ± 0.58\n+2.67 [-1.13, +6.46]\nt 0.094 / 0.094, flips 0.250 / 0.500"
     assert table.cost_rows()[1] == ("kam", "101", "50", "1", "200.0", "2.00", "2", "2.00")
     assert "| kam | 101 | 50 | 1 | 200.0 | 2.00 | 2 | 2.00 |" in text
     assert "ms/step" not in make_table(SCORES, [0, 1, 2]).to_markdown()

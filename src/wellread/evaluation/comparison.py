@@ -168,10 +168,10 @@ class Table:
 
     def rows(self) -> list[tuple[str, ...]]:
         """A row of text for each arm: mean ± deviation, and the difference with its interval and p."""
-        return [(arm, *(part for cell in self._cells(arm) for part in _told(cell))) for arm in self.arms]
+        return [(arm, *(part for cell in self._cells(arm) for part in _in_two(cell))) for arm in self.arms]
 
     def screen(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """The same, narrower: a cell has its difference below its mean."""
+        """The same, narrower: a cell has its difference below its mean, and tests below that."""
         rows = [
             (arm, *("\n".join(dict.fromkeys(filter(None, _told(cell)))) for cell in self._cells(arm)))
             for arm in self.arms
@@ -328,25 +328,30 @@ def student(freedom: int, level: float = 0.95) -> float:
     return float(stdtrit(freedom, (1 + level) / 2))
 
 
-def _told(cell: Cell) -> tuple[str, str]:
-    """A cell in words: its mean, and its difference if it has one."""
+def _told(cell: Cell) -> tuple[str, str, str]:
+    """A cell in words: its mean, its difference if it has one, and the tests of that."""
     if math.isnan(cell.summary.mean):
-        return NOTHING, "" if cell.difference is None else NOTHING
+        return NOTHING, "" if cell.difference is None else NOTHING, ""
     spread = f" ± {100 * cell.summary.deviation:.2f}" if cell.summary.count > 1 else ""
-    return f"{100 * cell.summary.mean:.2f}{spread}", _difference(cell.difference)
+    return f"{100 * cell.summary.mean:.2f}{spread}", *_difference(cell.difference)
 
 
-def _difference(difference: Difference | None) -> str:
+def _in_two(cell: Cell) -> tuple[str, str]:
+    mean, *difference = _told(cell)
+    return mean, ", ".join(filter(None, difference))
+
+
+def _difference(difference: Difference | None) -> tuple[str, str]:
     if difference is None:
-        return ""
+        return "", ""
     if math.isnan(difference.mean):
-        return NOTHING
+        return NOTHING, ""
     told = f"{100 * difference.mean:+.2f}"
     if math.isnan(difference.low):
-        return told
+        return told, ""
     told += f" [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
     tests = (("t", difference.t_p, difference.t_p_holm), ("flips", difference.flip_p, difference.flip_p_holm))
-    return told + "".join(f", {name} {_p(p)} / {_p(corrected)}" for name, p, corrected in tests if not math.isnan(p))
+    return told, ", ".join(f"{name} {_p(p)} / {_p(corrected)}" for name, p, corrected in tests if not math.isnan(p))
 
 
 def _p(value: float) -> str:
@@ -354,7 +359,7 @@ def _p(value: float) -> str:
 
 
 def _in_brief(cell: Cell) -> str:
-    told, _ = _told(cell)
+    told, *_ = _told(cell)
     if cell.difference is None or math.isnan(cell.difference.mean):
         return told
     return f"{told} ({100 * cell.difference.mean:+.2f})"

@@ -87,8 +87,8 @@ def _grid(grid: Grid) -> str:
 
 
 def _lines(cell: str) -> str:
-    """A cell whose first line is what counts, and the others are smaller below it; tests stand below an interval."""
-    first, *more = cell.replace("], ", "],\n").split("\n")
+    """A cell whose first line is what counts, and the others are smaller below it."""
+    first, *more = cell.split("\n")
     return f"<bdi>{escape(first)}</bdi>" + "".join(f"<small><bdi>{escape(line)}</bdi></small>" for line in more)
 
 

@@ -1,7 +1,7 @@
 r"""Linked text in the formats of others: gold links are read as documents, links are written for other tools.
 
 - `jsonl` (read; `Document.to_json` writes): a document of ours a line, or
-  `{"id": …, "text": …, "mentions": [[start, end, id or null], …]}`.
+  `{"id": …, "text": …, "mentions": [[start, end, id or null], …]}`, where a mention may have a title as fourth element.
 - `aida` (read; `to_conll` writes): the columns of AIDA-CoNLL-YAGO, which are token, B or I, mention, YAGO2 entity,
   Wikipedia URL, Wikipedia number and Freebase mid.
 - `nif` (read): NIF 2.0 in Turtle, a `nif:Context` and phrases with `itsrdf:taIdentRef`.
@@ -160,10 +160,13 @@ def _mentions_document(data: dict[str, Any]) -> Document:
     text, name, mentions = data["text"], data.get("id"), data["mentions"]
     links = []
     for mention in mentions if isinstance(mentions, list) else [mentions]:
-        if not isinstance(mention, list) or len(mention) != 3 or not isinstance(mention[2], str | None):
-            raise InputError(f"expected a mention as [start, end, id or null], got {json.dumps(mention)}")
+        if not isinstance(mention, list) or not 3 <= len(mention) <= 4:
+            raise InputError(f"expected a mention as [start, end, id or null, title], got {json.dumps(mention)}")
+        entity, title = mention[2], mention[3] if len(mention) == 4 else None
+        if not isinstance(entity, str | None) or not isinstance(title, str | None):
+            raise InputError(f"expected a mention as [start, end, id or null, title], got {json.dumps(mention)}")
         start, end = _checked_span(mention[0], mention[1], text)
-        links.append(Link(start, end, text[start:end], mention[2]))
+        links.append(Link(start, end, text[start:end], entity, title))
     meta = {key: value for key, value in data.items() if key not in ("id", "text", "mentions")}
     return Document(text, _by_place(links), None if name is None else str(name), meta)
 

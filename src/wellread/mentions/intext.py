@@ -20,6 +20,7 @@ from wellread.mentions.frequency import common
 from wellread.mentions.stopwords import STOP_WORDS
 
 _BRACKETS = re.compile(r"\(([^()\n]{2,120})\)")
+_SEPARATOR = re.compile(r"[;,]")
 _SHORT = re.compile(r"[^\W_][\w.&/-]{1,9}")
 _BEFORE = re.compile(r"([^\W_][\w.&/-]{1,9})\s?$")
 
@@ -57,11 +58,10 @@ class TextWords:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Spans found in the joined texts, sorted by start; `numbers` name their candidates, `full` may give short names."""
+    """Spans found in the joined texts, sorted by start; `full` are those that may be shortened later in the text."""
 
     starts: Offsets
     ends: Offsets
-    numbers: Offsets
     full: NDArray[np.bool_]
 
 
@@ -93,10 +93,10 @@ def definitions(texts: Sequence[str], bases: Offsets, spans: Spans) -> Iterator[
             continue
         base = int(bases[number])
         for match in _BRACKETS.finditer(text):
-            inner = re.split(r"[;,]", match[1])[0].strip()
-            before = len(text[: match.start()].rstrip())
+            inner = _SEPARATOR.split(match[1], maxsplit=1)[0].rstrip()
             short = _singular(inner)
             if _is_short_form(short):
+                before = match.start() - (text[match.start() - 1 : match.start()] == " ")
                 low, high = np.searchsorted(ends, [base + before, base + before + 1]).tolist()
                 longs = [row for row in by_end[low:high].tolist() if spans.starts[row] >= base]
                 best = _longest(short, longs, spans, text, base)
@@ -118,7 +118,7 @@ def _singular(short: str) -> str:
 
 
 def _is_short_form(short: str) -> bool:
-    return _SHORT.fullmatch(short) is not None and any(letter.isupper() for letter in short)
+    return len(short) <= 10 and not short.islower() and _SHORT.fullmatch(short) is not None and not short.isdigit()
 
 
 def _longest(short: str, rows: list[int], spans: Spans, text: str, base: int) -> int | None:
@@ -194,4 +194,5 @@ def _stand_alone(uses: Offsets, there: TextWords, spans: Spans, several: Offsets
     named_left = there.capital[left] & (there.starts[uses] - there.ends[left] == 1) & (uses > 0) & ~begins_sentence
     named_left &= ~np.isin(there.hashes[left], _TITLE)
     named_right = there.capital[right] & (there.starts[right] - there.ends[uses] == 1) & (uses + 1 < count)
-    return alone & ~named_left & ~named_right
+    alone &= ~named_left & ~named_right
+    return alone

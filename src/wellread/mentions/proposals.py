@@ -4,8 +4,8 @@
     found = finder.find(["Basal cell carcinoma (BCC) is common.", "Where is Manchestre?"])
     for row in range(len(found)): WAYS[found.ways[row]], found.candidates(row)
 
-Every span is kept, also those inside others; each says how it was found (`WAYS`). Unlike `candidates`, which finds names
-as they are, this also finds them inflected, with other punctuation, abbreviated or shortened in the text, and misspelt.
+Every span is kept, also those inside others; each says how it was found (`WAYS`). Unlike `candidates`, which finds
+names as they are, this finds them inflected, with other punctuation, abbreviated or shortened in the text, and misspelt.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Proposals:
 
     def candidates(self, row: int) -> tuple[Candidate, ...]:
         """Return the candidates of a row, best first."""
-        return self.lists.lists[self.numbers[row]]
+        return self.lists.lists[int(self.numbers[row])]
 
 
 class ProposalFinder:
@@ -206,11 +206,8 @@ class ProposalFinder:
         shortened = short_names(bases, there, found.spans())
         if not shortened:
             return found
-        own = {
-            span: row
-            for row, span in enumerate(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
-            if span in shortened
-        }
+        rows_there = np.flatnonzero(np.isin(found.starts, np.array([start for start, _ in shortened])))
+        own = {(int(found.starts[row]), int(found.ends[row])): row for row in rows_there.tolist()}
         known: dict[tuple[int, ...], int] = {}
         replacing: dict[tuple[int, int], tuple[int, int]] = {}
         for span, rows in shortened.items():
@@ -268,7 +265,7 @@ class _Found:
 
     def spans(self) -> Spans:
         """Return what short names and abbreviations are looked for by."""
-        return Spans(self.starts, self.ends, self.numbers, self.ways <= CASE)
+        return Spans(self.starts, self.ends, self.ways <= CASE)
 
     def replaced(self, spans: dict[tuple[int, int], tuple[int, int]]) -> _Found:
         """Return rows with other ways and candidates at some (start, end), or new rows there: (way, number)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from wellread.mentions.compiled import ALL_KINDS, INNER, KINDS_AT, LOOSE_INNER, 
 from wellread.mentions.frequency import common
 from wellread.mentions.match import Matcher
 from wellread.mentions.regular import regular_forms
-from wellread.mentions.table import KeyTable
+from wellread.mentions.table import KeyTable, differ
 from wellread.mentions.typos import SHORTEST, allowed_edits, folded
 from wellread.mentions.variants import CAPITAL, MOST_PARTS, UPPER, are_signs
 
@@ -171,23 +171,21 @@ class Walker:
         attached = (gap == 1) & ~_is_blank(words.codes[np.minimum(ends[:-1], len(words.codes) - 1)])
         attached |= gap == 0
         near = attached | (np.diff(places) == 1)  # no sign between, or one without blanks
+        digit = _is_digit(words.codes[starts]) | _is_digit(words.codes[ends - 1])
         begins = np.arange(len(places))
         node, size, tight, single = hashes, sizes, np.ones(len(places), np.bool_), sizes == 1
+        marked = digit  # spans of three words and more are looked up only with a digit or a joint in them
         for parts in range(1, MOST_PARTS + 1):
             if parts > 1:
-                going = (
-                    np.flatnonzero(
-                        (begins + parts - 1 < len(places)) & near[np.minimum(begins + parts - 2, len(near) - 1)]
-                    )
-                    if len(near)
-                    else begins[:0]
-                )
-                begins, node, size, tight, single = (column[going] for column in (begins, node, size, tight, single))
-                if not len(begins):
-                    break
-                last = begins + parts - 1
-                node, size = glued(node, size, hashes[last]), size + sizes[last]
-                tight, single = tight & attached[last - 1], single & (sizes[last] == 1)
+                going = np.flatnonzero(near[begins[: np.searchsorted(begins, len(places) - parts + 1)] + parts - 2])
+                last = begins[going] + parts - 1
+                joint = attached[last - 1]
+                marked = marked[going] | joint | digit[last]
+                if parts > 2:
+                    going, last, joint, marked = (column[marked] for column in (going, last, joint, marked))
+                node = glued(node[going], size[going], hashes[last])
+                size, tight = size[going] + sizes[last], tight[going] & joint
+                single, begins = single[going] & (sizes[last] == 1), begins[going]
             last = begins + parts - 1
             keys = follow(np.zeros(len(node), np.uint64), node)
             for place, names, how in self._looked_up("glued", keys):
@@ -215,63 +213,73 @@ class Walker:
         return places[begins], ends, keys, np.full(len(begins), ALL_KINDS, np.uint8), marks
 
     def _readings(self, words: Words, signs: NDArray[np.bool_]) -> Iterator[_Reading]:
-        """Other words that a word of the text may stand for: (place, hash, kinds, marks)."""
-        inflected = np.zeros(len(words.hashes), np.bool_)
+        """Yield other words that words of the text may stand for: (place, hash, kinds, marks).
+
+        Each distinct word is looked up once.
+        """
         if self.ways.inflected and self.senses:
             for names in self.matcher.both():
                 place, hashes, kinds = names.forms.find(words.hashes)
-                inflected[place] = True
                 yield place, hashes, kinds, np.full(len(place), _FORM, np.int32)
-        elif self.ways.inflected:
-            eligible = ~signs if self.stops is None else ~signs & (self.stops.find(words.hashes) == 0)
-            place, hashes = regular_forms(words, self._known, eligible)
-            inflected[place] = True
-            yield place, hashes, np.full(len(place), ALL_KINDS, np.uint8), np.full(len(place), _FORM, np.int32)
         if self.ways.punctuation:
             for this, other in ((_AND, _AMPERSAND), (_AMPERSAND, _AND)):
                 place = np.flatnonzero(words.hashes == this)
-                yield (
-                    place,
-                    np.full(len(place), other, np.uint64),
-                    np.full(len(place), ALL_KINDS, np.uint8),
-                    np.full(len(place), _SIGN, np.int32),
-                )
+                yield place, np.full(len(place), other, np.uint64), *_plain(len(place), _SIGN)
+        if not (self.ways.typos or (self.ways.inflected and not self.senses)):
+            return
+        places = np.flatnonzero(~signs & (words.sizes >= SHORTEST - 1))
+        order = places[np.argsort(words.hashes[places], kind="stable")]
+        heads = np.flatnonzero(differ(words.hashes[order]))
+        occurring = _Occurrences(order, heads)
+        distinct = order[heads]
+        has_form = np.zeros(len(distinct), np.bool_)
+        if self.ways.inflected and not self.senses:
+            eligible = np.arange(len(distinct))
+            if self.stops is not None:
+                eligible = np.flatnonzero(self.stops.find(words.hashes[distinct]) == 0)
+            of_word, hashes, verbs = regular_forms(words, self._known, distinct[eligible])
+            which = np.searchsorted(words.hashes[distinct], words.hashes[of_word])
+            has_form[which] = True
+            place, rows = occurring.of(which)
+            small = ~is_capital(words.codes[words.starts[place]])
+            place, rows = (column[small | ~verbs[rows]] for column in (place, rows))
+            yield place, hashes[rows], *_plain(len(rows), _FORM)
         if self.ways.typos:
-            yield self._corrections(words, ~signs & ~inflected)
+            which, hashes, marks = self._corrections(words, distinct, ~has_form)
+            place, rows = occurring.of(which)
+            yield place, hashes[rows], _plain(len(rows), 0)[0], marks[rows]
 
     def _known(self, hashes: Keys) -> NDArray[np.bool_]:
         return reduce(np.logical_or, (variants.words.known(hashes) for variants in self._variants))
 
-    def _corrections(self, words: Words, eligible: NDArray[np.bool_]) -> _Reading:
-        """Words of the KB for words that neither the KB nor general English knows."""
-        places = np.flatnonzero(eligible & (words.sizes >= SHORTEST - 1))
-        hashes = words.hashes[places]
-        places = places[~self._known(hashes)]
-        places = places[~common(words.hashes[places], at_least=_COMMON)]
-        distinct, first, back = np.unique(words.hashes[places], return_index=True, return_inverse=True)
-        texts = [_text_of(words, place) for place in places[first].tolist()]
-        candidates = [
-            place for place, text in enumerate(texts) if text.isalpha() and not (len(text) < 5 and text.isupper())
-        ]
-        plain = [folded(texts[place]) for place in candidates]
+    def _corrections(
+        self, words: Words, distinct: Offsets, eligible: NDArray[np.bool_]
+    ) -> tuple[Offsets, Keys, NDArray[np.int32]]:
+        """(number of a distinct word, hash, marks): words of the KB for words that neither it nor English knows."""
+        hashes = words.hashes[distinct]
+        if self.senses:
+            eligible = eligible & ~reduce(
+                np.logical_or, (names.forms.table.find(hashes) != 0 for names in self.matcher.both())
+            )
+        unknown = np.flatnonzero(eligible & ~self._known(hashes) & ~common(hashes, at_least=_COMMON))
+        texts = ((place, _text_of(words, distinct[place])) for place in unknown.tolist())
+        asked = [(place, text) for place, text in texts if text.isalpha() and not (len(text) < 5 and text.isupper())]
+        plain = [folded(text) for _, text in asked]
+        numbers = np.array([place for place, _ in asked], np.int64)
         parts = []
         for variants in self._variants:
             place, row, edits = variants.words.find(plain)
-            sizes = variants.words.sizes[row].astype(np.int64)
-            parts.append((np.array(candidates, np.int64)[place], variants.words.hashes[row], edits, sizes))
+            parts.append(
+                (numbers[place], variants.words.hashes[row], edits, variants.words.sizes[row].astype(np.int64))
+            )
         which, meant, edits, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.lexsort((edits, which))
-        which, meant, edits, sizes = which[order], meant[order], edits[order], sizes[order]
+        which, meant, edits, sizes = (column[order] for column in (which, meant, edits, sizes))
         counts = np.bincount(which, minlength=len(distinct))
-        begins = np.cumsum(counts) - counts
-        near = np.arange(len(which)) - begins[which] < _MOST_CORRECTIONS
-        which, meant, edits, sizes = which[near], meant[near], edits[near], sizes[near]
-        counts = np.bincount(which, minlength=len(distinct))
-        begins = np.cumsum(counts) - counts
-        marks = (edits * _EDIT + (sizes - words.sizes[places[first]][which]) * _LETTER).astype(np.int32)
-        many = counts[back]
-        rows = np.repeat(begins[back], many) + np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
-        return np.repeat(places, many), meant[rows], np.full(len(rows), ALL_KINDS, np.uint8), marks[rows]
+        near = np.arange(len(which)) - (np.cumsum(counts) - counts)[which] < _MOST_CORRECTIONS
+        which, meant, edits, sizes = (column[near] for column in (which, meant, edits, sizes))
+        marks = (edits * _EDIT + (sizes - words.sizes[distinct[which]]) * _LETTER).astype(np.int32)
+        return which, meant, marks
 
     @staticmethod
     def _within_edits(
@@ -291,6 +299,20 @@ class Walker:
 
 _Found = tuple[Offsets, Offsets, Keys, NDArray[np.uint8], NDArray[np.int32]]
 _Reading = tuple[Offsets, Keys, NDArray[np.uint8], NDArray[np.int32]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Occurrences:
+    """Places of words in order of their hashes, and where among them each distinct word begins."""
+
+    places: Offsets
+    heads: Offsets
+
+    def of(self, which: Offsets) -> tuple[Offsets, Offsets]:
+        """Return (place, row of `which`) of every occurrence of distinct words."""
+        counts = np.diff(np.append(self.heads, len(self.places)))[which]
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        return self.places[np.repeat(self.heads[which], counts) + within], np.repeat(np.arange(len(which)), counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,13 +381,27 @@ def _passed_over(words: Words, signs: NDArray[np.bool_]) -> tuple[NDArray[np.boo
     return one, two
 
 
+@cache
+def _capitals() -> NDArray[np.bool_]:
+    return np.array([chr(code).isupper() for code in range(1 << 16)])
+
+
 def is_capital(codes: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:
-    """Return which code points are capital letters; beyond ASCII, any that is not known to be small counts."""
-    upper: NDArray[np.bool_] = (codes >= ord("A")) & (codes <= ord("Z"))
-    beyond = np.flatnonzero(codes > 127)
-    if len(beyond):
-        upper[beyond] = [chr(code).isupper() for code in codes[beyond].tolist()]
-    return upper
+    """Return which code points are capital letters (of the first 65,536)."""
+    if codes.dtype != np.uint8:
+        codes = np.minimum(codes, (1 << 16) - 1)
+    capital: NDArray[np.bool_] = _capitals()[codes]
+    return capital
+
+
+def _plain(count: int, mark: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Kinds and marks of readings that are the same for all."""
+    return np.full(count, ALL_KINDS, np.uint8), np.full(count, mark, np.int32)
+
+
+def _is_digit(codes: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:
+    digits: NDArray[np.bool_] = (codes >= ord("0")) & (codes <= ord("9"))
+    return digits
 
 
 def _is_blank(codes: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:

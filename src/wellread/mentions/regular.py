@@ -51,7 +51,7 @@ _RULES = (
 
 
 def regular_forms(words: Words, known: Known, places: Offsets) -> tuple[Offsets, Keys, NDArray[np.bool_]]:
-    """(place, hash, is a verb form) of the words of a KB that words of a text are forms of, or that are forms of them."""
+    """(place, hash, is a verb form) of words of a KB that words of a text are forms of, or the other way round."""
     found = list(_found(words, known, places[words.ends[places] - words.starts[places] >= 4]))
     nothing = np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.bool_)
     at, hashes, verbs = (np.concatenate(column) for column in zip(nothing, *found, strict=True))

@@ -9,7 +9,7 @@ its first word where the last is a legal form ("Siemens AG … Siemens").
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from wellread.mentions.frequency import common
 from wellread.mentions.stopwords import STOP_WORDS
 
 _BRACKETS = re.compile(r"\(([^()\n]{2,120})\)")
+_SEPARATOR = re.compile(r"[;,]")
 _SHORT = re.compile(r"[^\W_][\w.&/-]{1,9}")
 _BEFORE = re.compile(r"([^\W_][\w.&/-]{1,9})\s?$")
 
@@ -57,11 +58,10 @@ class TextWords:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Spans found in the joined texts, sorted by start; `numbers` name their candidates, `full` may give short names."""
+    """Spans found in the joined texts, sorted by start; `full` are those that may be shortened later in the text."""
 
     starts: Offsets
     ends: Offsets
-    numbers: Offsets
     full: NDArray[np.bool_]
 
 
@@ -84,33 +84,27 @@ def stands_for(short: str, long: str) -> bool:
     return all(word in STOP_WORDS for word in words(text[: at + 1]))
 
 
-def definitions(texts: Sequence[str], bases: Offsets, spans: Spans) -> Iterator[tuple[int, int, str, int]]:
-    """(text, place from which on, short form, span of the long form) of the abbreviations that texts define."""
+def definitions(text: str, spans: Spans) -> Iterator[tuple[int, str, int]]:
+    """(place from which on, short form, span of the long form) of the abbreviations that joined texts define."""
     by_end = np.argsort(spans.ends, kind="stable")
     ends = spans.ends[by_end]
-    for number, text in enumerate(texts):
-        if "(" not in text:
-            continue
-        base = int(bases[number])
-        for match in _BRACKETS.finditer(text):
-            inner = re.split(r"[;,]", match[1])[0].strip()
-            before = len(text[: match.start()].rstrip())
-            short = _singular(inner)
-            if _is_short_form(short):
-                low, high = np.searchsorted(ends, [base + before, base + before + 1]).tolist()
-                longs = [row for row in by_end[low:high].tolist() if spans.starts[row] >= base]
-                best = _longest(short, longs, spans, text, base)
-                if best is not None:
-                    yield number, match.start(), short, best
-                    continue
-            word = _BEFORE.search(text[max(0, match.start() - 12) : match.start()])
-            if word is not None and _is_short_form(short := _singular(word[1])):
-                begin = base + match.start(1)
-                low, high = np.searchsorted(spans.starts, [begin, begin + 1]).tolist()
-                longs = [row for row in range(low, high) if spans.ends[row] == begin + len(inner)]
-                best = _longest(short, longs, spans, text, base)
-                if best is not None:
-                    yield number, match.start() - len(word[0]), short, best
+    for match in _BRACKETS.finditer(text):
+        inner = _SEPARATOR.split(match[1], maxsplit=1)[0].rstrip()
+        short = _singular(inner)
+        if _is_short_form(short):
+            before = match.start() - (text[match.start() - 1 : match.start()] == " ")
+            low, high = np.searchsorted(ends, [before, before + 1]).tolist()
+            best = _longest(short, by_end[low:high].tolist(), spans, text)
+            if best is not None:
+                yield match.start(), short, best
+                continue
+        word = _BEFORE.search(text, max(0, match.start() - 12), match.start())
+        if word is not None and _is_short_form(short := _singular(word[1])):
+            low, high = np.searchsorted(spans.starts, [match.start(1), match.start(1) + 1]).tolist()
+            longs = [row for row in range(low, high) if spans.ends[row] == match.start(1) + len(inner)]
+            best = _longest(short, longs, spans, text)
+            if best is not None:
+                yield word.start(), short, best
 
 
 def _singular(short: str) -> str:
@@ -118,33 +112,29 @@ def _singular(short: str) -> str:
 
 
 def _is_short_form(short: str) -> bool:
-    return _SHORT.fullmatch(short) is not None and any(letter.isupper() for letter in short)
+    return len(short) <= 10 and not short.islower() and _SHORT.fullmatch(short) is not None and not short.isdigit()
 
 
-def _longest(short: str, rows: list[int], spans: Spans, text: str, base: int) -> int | None:
+def _longest(short: str, rows: list[int], spans: Spans, text: str) -> int | None:
     for row in sorted(rows, key=lambda row: spans.starts[row] - spans.ends[row]):
-        if stands_for(short, text[spans.starts[row] - base : spans.ends[row] - base]):
+        if stands_for(short, text[spans.starts[row] : spans.ends[row]]):
             return row
     return None
 
 
-def abbreviations(
-    texts: Sequence[str], bases: Offsets, there: TextWords, spans: Spans
-) -> Iterator[tuple[int, int, int]]:
-    """(start, end, span of the long form) of every use of an abbreviation from its definition on."""
-    for number, begin, short, row in definitions(texts, bases, spans):
-        text, base = texts[number], int(bases[number])
+def abbreviations(text: str, bases: Offsets, there: TextWords, spans: Spans) -> Iterator[tuple[int, int, int]]:
+    """(start, end, span of the long form) of every use of an abbreviation from its definition to its text's end."""
+    for begin, short, row in definitions(text, spans):
         first = words(short)[0]
-        low, high = np.searchsorted(there.starts, [base + begin, base + len(text)]).tolist()
+        finish = bases[np.searchsorted(bases, begin, "right")]
+        low, high = np.searchsorted(there.starts, [begin, finish]).tolist()
         uses = low + np.flatnonzero(there.exact[low:high] == np.uint64(word_hash(first, "exact")))
         plural = low + np.flatnonzero(there.exact[low:high] == np.uint64(word_hash(first + "s", "exact")))
-        for place in np.append(uses, plural).tolist():
-            start = int(there.starts[place]) - base
+        for start in there.starts[np.append(uses, plural)].tolist():
             end = start + len(short)
-            if text.startswith(short, start) and (
-                not text[end : end + 1].isalnum() or (text[end] == "s" and not text[end + 1 : end + 2].isalnum())
-            ):
-                yield base + start, base + end + (text[end : end + 1] == "s"), row
+            end += text[end : end + 1] == "s"
+            if text.startswith(short, start) and not text[end : end + 1].isalnum():
+                yield start, end, row
 
 
 def short_names(bases: Offsets, there: TextWords, spans: Spans) -> dict[tuple[int, int], list[int]]:
@@ -194,4 +184,5 @@ def _stand_alone(uses: Offsets, there: TextWords, spans: Spans, several: Offsets
     named_left = there.capital[left] & (there.starts[uses] - there.ends[left] == 1) & (uses > 0) & ~begins_sentence
     named_left &= ~np.isin(there.hashes[left], _TITLE)
     named_right = there.capital[right] & (there.starts[right] - there.ends[uses] == 1) & (uses + 1 < count)
-    return alone & ~named_left & ~named_right
+    alone &= ~named_left & ~named_right
+    return alone

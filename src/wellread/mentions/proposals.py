@@ -4,8 +4,8 @@
     found = finder.find(["Basal cell carcinoma (BCC) is common.", "Where is Manchestre?"])
     for row in range(len(found)): WAYS[found.ways[row]], found.candidates(row)
 
-Every span is kept, also those inside others; each says how it was found (`WAYS`). Unlike `candidates`, which finds names
-as they are, this also finds them inflected, with other punctuation, abbreviated or shortened in the text, and misspelt.
+Every span is kept, also those inside others; each says how it was found (`WAYS`). `candidates` finds names as they are;
+this also finds them inflected, with other punctuation, abbreviated or shortened in the text, and misspelt.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from wellread.kb.names import Offsets
 from wellread.kb.store import MOST_CANDIDATES, KnowledgeBase
 from wellread.mentions.candidates import FENCE, groups_of, has_senses
 from wellread.mentions.intext import Spans, TextWords, abbreviations, short_names
+from wellread.mentions.letters import is_capital
 from wellread.mentions.lists import NONE, CandidateLists
 from wellread.mentions.match import Matcher, Matches, blocks, hash_set
+from wellread.mentions.readings import Ways
 from wellread.mentions.stopwords import FUNCTION_WORDS, STOP_WORDS
 from wellread.mentions.walk import (
     ABBREVIATION,
@@ -34,8 +36,6 @@ from wellread.mentions.walk import (
     WAYS,
     Rows,
     Walker,
-    Ways,
-    is_capital,
 )
 from wellread.text import Candidate
 
@@ -86,7 +86,7 @@ class Proposals:
 
     def candidates(self, row: int) -> tuple[Candidate, ...]:
         """Return the candidates of a row, best first."""
-        return self.lists.lists[self.numbers[row]]
+        return self.lists.lists[int(self.numbers[row])]
 
 
 class ProposalFinder:
@@ -142,7 +142,7 @@ class ProposalFinder:
         heads, numbers = heads[known], numbers[known]
         found = _Found(rows.starts[heads], rows.ends[heads], rows.ways[heads], rows.edits[heads], numbers)
         if self.options.abbreviations:
-            found = self._with_abbreviations(found, texts, bases, there)
+            found = self._with_abbreviations(found, joined, bases, there)
         if self.options.short_names:
             found = self._with_short_names(found, bases, there, lists)
         borders = np.searchsorted(found.starts, bases)
@@ -193,12 +193,10 @@ class ProposalFinder:
         same = (rows.ways == rows.ways[heads]) & (rows.edits == rows.edits[heads])
         return rows.take(same | (together[rows.ways] & together[rows.ways[heads]]))
 
-    def _with_abbreviations(self, found: _Found, texts: Sequence[str], bases: Offsets, there: TextWords) -> _Found:
-        if not any("(" in text for text in texts):
-            return found
+    def _with_abbreviations(self, found: _Found, text: str, bases: Offsets, there: TextWords) -> _Found:
         defined = {
             (start, end): (ABBREVIATION, int(found.numbers[row]))
-            for start, end, row in abbreviations(texts, bases, there, found.spans())
+            for start, end, row in abbreviations(text, bases, there, found.spans())
         }
         return found.replaced(defined)
 
@@ -206,11 +204,8 @@ class ProposalFinder:
         shortened = short_names(bases, there, found.spans())
         if not shortened:
             return found
-        own = {
-            span: row
-            for row, span in enumerate(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
-            if span in shortened
-        }
+        rows_there = np.flatnonzero(np.isin(found.starts, np.array([start for start, _ in shortened])))
+        own = {(int(found.starts[row]), int(found.ends[row])): row for row in rows_there.tolist()}
         known: dict[tuple[int, ...], int] = {}
         replacing: dict[tuple[int, int], tuple[int, int]] = {}
         for span, rows in shortened.items():
@@ -268,7 +263,7 @@ class _Found:
 
     def spans(self) -> Spans:
         """Return what short names and abbreviations are looked for by."""
-        return Spans(self.starts, self.ends, self.numbers, self.ways <= CASE)
+        return Spans(self.starts, self.ends, self.ways <= CASE)
 
     def replaced(self, spans: dict[tuple[int, int], tuple[int, int]]) -> _Found:
         """Return rows with other ways and candidates at some (start, end), or new rows there: (way, number)."""

@@ -26,8 +26,7 @@ class _Rule:
     instead: tuple[str, ...]
     unless: tuple[str, ...] = ()
     shortest: int = 4
-    small: bool = False
-    """Only for words that begin with a small letter: verbs."""
+    verb: bool = False
 
 
 _RULES = (
@@ -45,31 +44,28 @@ _RULES = (
     _Rule("y", ("ies", "ys")),
     _Rule("sis", ("ses",), shortest=5),
     # Verbs.
-    _Rule("ed", ("", "e"), ("eed",), shortest=6, small=True),
-    _Rule("ied", ("y",), shortest=6, small=True),
-    _Rule("ing", ("", "e"), shortest=7, small=True),
+    _Rule("ed", ("", "e"), ("eed",), shortest=6, verb=True),
+    _Rule("ied", ("y",), shortest=6, verb=True),
+    _Rule("ing", ("", "e"), shortest=7, verb=True),
 )
 
 
-def regular_forms(words: Words, known: Known, eligible: NDArray[np.bool_]) -> tuple[Offsets, Keys]:
-    """(place, hash) of the words of a KB that eligible words of a text are forms of, or that are forms of them."""
-    found = list(_found(words, known, np.flatnonzero(eligible & (words.ends - words.starts >= 4))))
-    if not found:
-        return np.zeros(0, np.int64), np.zeros(0, np.uint64)
-    places, hashes = (np.concatenate(column) for column in zip(*found, strict=True))
-    return places, hashes
+def regular_forms(words: Words, known: Known, places: Offsets) -> tuple[Offsets, Keys, NDArray[np.bool_]]:
+    """(place, hash, is a verb form) of words of a KB that words of a text are forms of, or the other way round."""
+    found = list(_found(words, known, places[words.ends[places] - words.starts[places] >= 4]))
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.bool_)
+    at, hashes, verbs = (np.concatenate(column) for column in zip(nothing, *found, strict=True))
+    return at, hashes, verbs
 
 
-def _found(words: Words, known: Known, places: Offsets) -> Iterator[tuple[Offsets, Keys]]:
+def _found(words: Words, known: Known, places: Offsets) -> Iterator[tuple[Offsets, Keys, NDArray[np.bool_]]]:
     tails = _Tails(words, places)
     for rule in _RULES:
         some = tails.ending_in(rule.ending)
         for tail in rule.unless:
-            some &= ~tails.ending_in(tail)
+            some = some & ~tails.ending_in(tail)
         if rule.shortest > 4:
-            some &= words.sizes[places] >= rule.shortest
-        if rule.small:
-            some &= tails.small
+            some = some & (words.sizes[places] >= rule.shortest)
         at = places[some]
         if not len(at):
             continue
@@ -78,15 +74,13 @@ def _found(words: Words, known: Known, places: Offsets) -> Iterator[tuple[Offset
         for ending in rule.instead:
             hashes = with_ending(stems, sizes - len(rule.ending), ending) if ending else stems
             there = np.flatnonzero(known(hashes))
-            yield at[there], hashes[there]
+            yield at[there], hashes[there], np.full(len(there), rule.verb)
 
 
 class _Tails:
     """The last letters of words, small."""
 
     def __init__(self, words: Words, places: Offsets) -> None:
-        first = words.codes[words.starts[places]]
-        self.small: NDArray[np.bool_] = (first >= ord("a")) & (first <= ord("z"))
         self._letters = [words.codes[words.ends[places] - back] | 0x20 for back in (1, 2, 3, 4)]
         self._met: dict[str, NDArray[np.bool_]] = {"": self._letters[0] <= ord("z")}
         self._met[""] &= self._letters[0] >= ord("a")
@@ -96,4 +90,4 @@ class _Tails:
         if ending not in self._met:
             rest, letter = ending[1:], ord(ending[0])
             self._met[ending] = self.ending_in(rest) & (self._letters[len(rest)] == letter)
-        return self._met[ending].copy()
+        return self._met[ending]

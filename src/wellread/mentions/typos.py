@@ -172,7 +172,10 @@ class WordIndex:
         """Return the index over (mapped) arrays."""
         return cls(
             KeyTable(arrays["word_slots"], arrays["word_rows"]),
-            *(arrays[f"word_{part}"] for part in ("hashes", "sizes", "begins", "letters")),
+            arrays["word_hashes"],
+            arrays["word_sizes"],
+            arrays["word_begins"],
+            arrays["word_letters"],
             arrays["typo_prints"],
             arrays["typo_rows"],
         )

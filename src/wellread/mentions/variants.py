@@ -171,9 +171,10 @@ class VariantBuilder:
 def are_signs(words: Words) -> NDArray[np.bool_]:
     """Return which words are signs that a name may have or not."""
     first = words.codes[words.starts]
-    if words.codes.dtype == np.uint8:
-        return _is_sign[first]
-    return _is_sign[np.minimum(first, len(_is_sign) - 1)]
+    if words.codes.dtype != np.uint8:
+        first = np.minimum(first, len(_is_sign) - 1)
+    signs: NDArray[np.bool_] = _is_sign[first]
+    return signs
 
 
 def _is_digit(codes: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:

@@ -95,7 +95,11 @@ def main(given: Sequence[str] | None = None) -> int:
     sets = choose_sets(options.sets)
     if note := missing(sets):
         print(f"accuracy: {note}", file=sys.stderr)
-    variants: list[Variant] = ["as written", *["typo"] * options.typos, *["lower case"] * options.lower]
+    variants: list[Variant] = ["as written"]
+    if options.typos:
+        variants.append("typo")
+    if options.lower:
+        variants.append("lower case")
     results = []
     for result in measure(
         [one for one in sets if one.is_here],
@@ -152,9 +156,9 @@ def _result(
     chosen: LinkingSet, variant: Variant, model: str, linker: Linker, gold: Sequence[Document], prior_f1: float
 ) -> Result:
     known = linker.kb.__contains__
-    linked = list(linker.link_many([document.text for document in gold]))
+    linked, possible = link_twice(linker, [document.text for document in gold])
     score = score_linking(gold, linked, known=known, bootstrap=0).get(match="overlap")
-    found = calibrate(predictions(linker, gold, linked))
+    found = calibrate(predictions(gold, possible, known))
     return Result(
         chosen.name,
         chosen.kind,
@@ -180,29 +184,27 @@ def _f1(linker: Linker, gold: Sequence[Document]) -> float:
     return float(score_linking(gold, linked, known=linker.kb.__contains__, bootstrap=0).get().linking.f1.value)
 
 
-def predictions(linker: Linker, gold: Sequence[Document], linked: Sequence[Document]) -> Predictions:
-    """Collect every link with a score of `LOWEST` and more; of a linker without `score_many`, those it linked."""
-    known = linker.kb.__contains__
+def link_twice(linker: Linker, texts: Sequence[str]) -> tuple[list[Document], list[Document]]:
+    """Return the links at the default threshold and at `LOWEST`, from one run of the model."""
+    try:
+        pairs = [(one.document(), one.document(threshold=LOWEST)) for one in linker.score_many(texts)]
+    except UsageError:  # prior has no scores to decide anew
+        linked = list(linker.link_many(texts))
+        return linked, linked
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def predictions(gold: Sequence[Document], linked: Sequence[Document], known: Callable[[str], bool]) -> Predictions:
+    """Collect scores and rightness of all links that the gold annotation can judge."""
     scores: list[float] = []
     right: list[bool] = []
     asked = 0
-    for document, guess in zip(gold, _at_lowest(linker, gold, linked), strict=True):
+    for document, guess in zip(gold, linked, strict=True):
         judged, guess = keep_judged(document, guess)
         scores += [link.score for link in guess.links if link.entity is not None]
         right += right_links(judged, guess, known)
         asked += sum(link.entity is not None and known(link.entity) for link in judged.links)
     return Predictions(scores, right, asked)
-
-
-def _at_lowest(linker: Linker, gold: Sequence[Document], linked: Sequence[Document]) -> Iterator[Document]:
-    scored = linker.score_many([document.text for document in gold])
-    try:
-        first = next(scored)
-    except (UsageError, StopIteration):  # prior has no scores to decide anew
-        yield from linked
-        return
-    yield first.document(threshold=LOWEST)
-    yield from (one.document(threshold=LOWEST) for one in scored)
 
 
 # tables

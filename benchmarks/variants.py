@@ -70,5 +70,5 @@ def _misspelt(document: Document, chance: random.Random) -> Document:
         return [[moved(start), moved(end)] for start, end in document.meta[key]]
 
     links = [replace(link, start=moved(link.start), end=moved(link.end)) for link in document.links]
-    meta = {**document.meta, **{key: spans(key) for key in ("optional", "evaluate") if key in document.meta}}
+    meta = document.meta | {key: spans(key) for key in ("optional", "evaluate") if key in document.meta}
     return Document(text, tuple(replace(one, text=text[one.start : one.end]) for one in links), document.id, meta)

@@ -4,7 +4,9 @@ import json
 
 import pytest
 from benchmarks import accuracy
-from benchmarks.accuracy import Result, report
+from benchmarks.accuracy import Result, predictions, report
+
+from wellread.text import Document, Link
 
 
 def result(**changes):
@@ -70,6 +72,18 @@ def test_a_row_has_all_figures_and_no_mark_when_all_limits_are_kept():
 def test_figures_that_miss_a_limit_are_marked(changes, column, shown):
     header, _, row = map(cells, report([result(**changes)]))
     assert dict(zip(header, row, strict=True))[column] == shown
+
+
+def test_only_links_that_the_gold_can_judge_count_for_calibration():
+    text = "Ada met Bob in Rome"
+    gold = Document(text, (Link(0, 3, "Ada", "Q1"), Link(8, 11, "Bob", "Q9")), meta={"optional": [[15, 19]]})
+    links = (
+        Link(0, 3, "Ada", "Q1", score=0.9),
+        Link(8, 11, "Bob", "Q2", score=0.4),
+        Link(15, 19, "Rome", "Q3", score=0.7),
+    )
+    found = predictions([gold], [Document(text, links)], {"Q1", "Q2", "Q3"}.__contains__)
+    assert (list(found.scores), list(found.right), found.gold) == ([0.9, 0.4], [True, False], 1)
 
 
 def test_variants_are_held_against_the_text_as_written():

@@ -1,15 +1,19 @@
 """What is measured on: English text, WordNet, the shared knowledge base, and generated ones of any size.
 
-`../shared/data` is used where it is there; nothing here needs it.
+`../shared/data` (or the folder `WELLREAD_SHARED_DATA`) is used where it is there; nothing here needs it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import lzma
+import os
 import random
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from wellread.kb import names
@@ -17,10 +21,11 @@ from wellread.kb.build import Origin, build
 from wellread.kb.packaged import build_packaged, kb_path
 from wellread.kb.records import Entity, Record, Tally
 from wellread.kb.store import KnowledgeBase
-from wellread.kb.tables import parse_columns, read_facts, read_jsonl
 from wellread.mentions.match import Matcher, names_path
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "linking"
+DATA = Path(os.environ.get("WELLREAD_SHARED_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+SHARED = DATA / "linking"
+PRODUCTS = Path(__file__).parent / "products"
 
 _SYLLABLES = [first + vowel + last for first in "bdfgklmnprstvz" for vowel in "aeiou" for last in ("", "n", "r", "l")]
 
@@ -96,18 +101,37 @@ def has_shared() -> bool:
 
 
 def shared_kb(folder: Path) -> Path:
-    """The shared KB of 25,132 entities with its facts, kept in the folder for the next run."""
-    path = folder / "shared.kb"
-    if not _is_current(path):
-        columns = parse_columns(["description=short,text", "kind=categories", "popularity=inlinks"])
+    """The shared KB of 24,853 entities with its facts, kept in the folder for the next run."""
+    maps = ["--map", "description=short,text", "--map", "kind=categories", "--map", "popularity=inlinks"]
+    files = [SHARED / "kb.jsonl.xz", SHARED / "triples.tsv.xz"]
+    return _kept_kb(folder / "shared.kb", files, ["jsonl", str(files[0]), *maps, "--facts", str(files[1])])
 
-        def records(tally: Tally) -> Iterator[Record]:
-            yield from read_jsonl(SHARED / "kb.jsonl.xz", tally, columns=columns)
-            yield from read_facts(SHARED / "triples.tsv.xz", tally)
 
+def hpo_kb(folder: Path) -> Path:
+    """The Human Phenotype Ontology (18,386 terms) with its is-a facts, kept in the folder for the next run."""
+    files = [DATA / "hpo" / "kb.jsonl.xz", DATA / "hpo" / "facts.tsv.xz"]
+    return _kept_kb(folder / "hpo.kb", files, ["jsonl", str(files[0]), "--facts", str(files[1])])
+
+
+def products_kb(folder: Path) -> Path:
+    """The catalogue of 300 invented products, kept in the folder for the next run."""
+    file = PRODUCTS / "products.csv"
+    maps = ["--map", "title=name", "--map", "kind=category"]
+    return _kept_kb(folder / "products.kb", [file], ["csv", str(file), *maps])
+
+
+def _kept_kb(path: Path, files: Sequence[Path], arguments: Sequence[str]) -> Path:
+    """Run `wellread kb build` unless the KB at the path was made from files with these contents."""
+    from wellread.cli.kb_build import build as build_command
+
+    stamp = path.with_name(f"{path.name}.sources")
+    digest = hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
+    if not _is_current(path) or not stamp.exists() or stamp.read_text() != digest:
         remove_kb(path)
-        build(records, path, origin=Origin("shared"))
-        _compile(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.redirect_stdout(sys.stderr):
+            build_command.main([*arguments, "--to", str(path)], standalone_mode=False)
+        stamp.write_text(digest)
     return path
 
 

@@ -95,6 +95,15 @@ def test_the_threshold_leaves_links_out_of_the_score_but_not_of_the_file(run, go
     assert len(json.loads(saved.read_text().splitlines()[0])["links"]) == 1
 
 
+def test_predictions_on_optional_spans_are_not_counted(run, tmp_path):
+    gold, predicted = tmp_path / "gold.jsonl", tmp_path / "p.jsonl"
+    row = {"id": "a", "text": "Rome and Oz", "mentions": [[0, 4, "Q220"]]}
+    predicted.write_text(json.dumps(row | {"mentions": [[0, 4, "Q220"], [9, 11, "Q5"]]}))
+    for optional, precision in (([], 0.5), ([[9, 11]], 1.0)):
+        gold.write_text(json.dumps(row | {"optional": optional}))
+        assert score(run("--predictions", predicted, "--json", gold))["linking"]["precision"]["value"] == precision
+
+
 def test_limit_takes_the_first_documents_and_predictions_are_found_by_id(run, gold, tmp_path):
     predictions = tmp_path / "p.jsonl"
     predictions.write_text("".join(json.dumps(line) + "\n" for line in reversed(LINES)))

@@ -20,6 +20,9 @@ What has nothing to find and finds nothing is perfect: precision, recall and F1 
 is empty all three are 0. Accuracy is told over what was found: documents where nothing was found have no say in its
 macro average, and it is 0 where nothing was found at all.
 
+Gold documents may say which parts of their text were annotated, and which spans are neither wanted nor wrong: see
+`annotation`. Predictions that the annotation says nothing about are not counted.
+
 Intervals are the 2.5th and 97.5th percentile of a bootstrap over documents.
 """
 
@@ -35,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import InputError
+from wellread.evaluation.annotation import keep_judged
 from wellread.text import Document
 
 Match = Literal["exact", "overlap"]
@@ -242,7 +246,8 @@ def align(gold: Sequence[Document], predicted: Iterable[Document]) -> list[Docum
 def right_links(gold: Document, predicted: Document, known: Callable[[str], bool]) -> list[bool]:
     """For each predicted link to an entity, whether it is right: an overlapping gold link has the same entity.
 
-    NIL links are left out, and each gold link is found once, as in the scope `in_kb`.
+    NIL links are left out, and each gold link is found once, as in the scope `in_kb`. Links that the annotation says
+    nothing about must be dropped before, see `keep_judged`.
     """
     asked: list[_Place] = [
         (link.start, link.end, link.entity) for link in gold.links if link.entity and known(link.entity)
@@ -267,6 +272,7 @@ def _count(gold: Document, predicted: Document, number: int, known: Callable[[st
             f"document {number} ({gold.id or 'no id'}): the predicted text {predicted.text[:40]!r} is not the gold "
             f"text {gold.text[:40]!r}; predict on the same texts, in the same order"
         )
+    gold, predicted = keep_judged(gold, predicted)
     asked = [
         (link.start, link.end, link.entity if link.entity is not None and known(link.entity) else None)
         for link in gold.links

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import UsageError
+from wellread.mentions.proposals import WAYS
 from wellread.text import Candidate, Document, Link
 
 Floats = NDArray[np.float64]
@@ -27,6 +28,9 @@ Ints = NDArray[np.int64]
 
 NIL, NONE = -1, -2
 """Rows that are no entity: none of the KB's, and no candidate at all."""
+
+FOUND_BY = (*WAYS, "encoder")
+"""Ways in which a span is found: by a name of the KB, or by the encoder's mention head alone."""
 
 ThresholdKind = Literal["joint", "top_entity_by_mention", "thresholded_entity_by_mention"]
 KINDS: tuple[ThresholdKind, ...] = ("joint", "top_entity_by_mention", "thresholded_entity_by_mention")
@@ -118,6 +122,11 @@ class Scored:
     """(id, title) of rows of the index."""
     kb: str | None = None
     meta: tuple[tuple[str, str], ...] = ()
+    scores: Floats | None = None
+    """Where a link scorer decides: the probability that the link to the best entity is right. NIL is then the last
+    column of `rows`, not in the order of the others."""
+    ways: NDArray[np.uint8] | None = None
+    """How each span was found: places in `FOUND_BY`."""
 
     def document(
         self,
@@ -135,6 +144,8 @@ class Scored:
         return Document(self.text, tuple(links), meta=dict(self.meta))
 
     def _kept(self, decoding: Decoding) -> list[int]:
+        if self.scores is not None and decoding.kind == "joint":
+            return self._kept_by_score(self.scores, decoding)
         best = self.entity_log_p[:, 0] if self.entity_log_p.size else np.empty(0)
         drop = decoding.overlaps == "drop" or (decoding.overlaps == "auto" and decoding.kind == "joint")
         return decode(
@@ -147,36 +158,59 @@ class Scored:
             wanted_mask=None if decoding.nil or not self.rows.size else self.rows[:, 0] >= 0,
         )
 
+    def _kept_by_score(self, scores: Floats, decoding: Decoding) -> list[int]:
+        """Return the links whose score passes, and with `nil` the sure mentions for which none does."""
+        linked = scores > decoding.threshold
+        rows = np.flatnonzero(linked)
+        order = rows[np.lexsort((self.spans[rows, 1], self.spans[rows, 0], -scores[rows]))].tolist()
+        if decoding.nil:
+            nil = self.mention_log_p + self.entity_log_p[:, -1]
+            rows = np.flatnonzero(~linked & (nil > _SURE))
+            order += rows[np.lexsort((self.spans[rows, 1], self.spans[rows, 0], -nil[rows]))].tolist()
+        return order if decoding.overlaps == "keep" else without_overlaps(self.spans, order)
+
     def _links(self, kept: Sequence[int], decoding: Decoding) -> list[Link]:
         if not kept:
             return []
-        scores = self.calibration.scores(self.mention_log_p[kept] + self.entity_log_p[kept, 0])
-        most = max(1, decoding.candidates)  # what is linked has a name, though no candidate is told
+        by_score = self.scores is not None and decoding.kind == "joint"
+        if by_score:
+            assert self.scores is not None
+            nil_mask = self.scores[kept] <= decoding.threshold
+            nil = np.exp(self.mention_log_p[kept] + self.entity_log_p[kept, -1])
+            scores = np.where(nil_mask, nil, self.scores[kept])
+        else:
+            nil_mask = self.rows[kept, 0] < 0
+            scores = self.calibration.scores(self.mention_log_p[kept] + self.entity_log_p[kept, 0])
+        most = max(1, decoding.candidates)  # a link needs its entity's title, though no candidate is shown
         shown = [np.flatnonzero(self.rows[row] >= 0)[:most].tolist() for row in kept]
         asked = [int(self.rows[row, col]) for row, cols in zip(kept, shown, strict=True) for col in cols]
         names = iter(self.name_rows(asked) if asked else ())
         links = []
-        for row, cols, score in zip(kept, shown, scores, strict=True):
+        for row, cols, score, is_nil in zip(kept, shown, scores.tolist(), nil_mask.tolist(), strict=True):
             candidates = tuple(
                 Candidate(id, title, float(self.priors[row, col]), float(np.exp(self.entity_log_p[row, col])))
                 for col, (id, title) in zip(cols, names, strict=False)
             )
             start, end = self.spans[row].tolist()
-            nil = self.rows[row, 0] < 0
             links.append(
                 Link(
                     start,
                     end,
                     self.text[start:end],
-                    None if nil else candidates[0].entity,
-                    None if nil else candidates[0].title,
-                    float(score),
+                    None if is_nil else candidates[0].entity,
+                    None if is_nil else candidates[0].title,
+                    score,
                     candidates[: decoding.candidates],
                     self.kb,
                     float(np.exp(self.mention_log_p[row])),
+                    None if self.ways is None else FOUND_BY[self.ways[row]],
                 )
             )
         return links
+
+
+_SURE = math.log(0.5)
+"""Log probability of NIL from which on a mention without a link is shown as one."""
 
 
 def decode(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,9 +27,16 @@ from wellread.knowledge.build import build_index
 from wellread.knowledge.folder import vectors_folder
 from wellread.knowledge.index import EntityIndex
 from wellread.knowledge.vectors import Encoding
+from wellread.linker.alignment import tokens_of, windows_of
 from wellread.linker.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored
-from wellread.linker.pool import Pool, Search, features_of
+from wellread.linker.evidence import ENCODER, Evidence, NameWeights, decide
+from wellread.linker.features import features
+from wellread.linker.pool import NO_CANDIDATES, Named, Pool, Search, features_of
+from wellread.linker.profile import KbProfile
+from wellread.linker.scoring import LinkScorer
 from wellread.mentions.groups import gather
+from wellread.mentions.lists import CandidateLists
+from wellread.mentions.proposals import ProposalFinder, Proposals
 from wellread.mentions.windows import Window, WindowCutter
 from wellread.models.elq import Candidates, Elq, ElqConfig, pack_windows
 from wellread.models.entities import EntityTower, fingerprint_of
@@ -45,6 +52,9 @@ Precision = Literal["auto", "fp32", "int8"]
 
 _PIECES = 2048
 """Pieces of one pass: enough to keep the cores busy, little enough for the cache."""
+_NEAR_LOGIT = -3.0
+"""Mention logit from which on a span with a name is compared with the nearest entities too, not only with its own."""
+_WIDE = 1 << 32
 
 
 def find_model(model: str | Path) -> Path:
@@ -86,19 +96,12 @@ def candidates_of(pool: Pool, rows: Ints, priors: Floats) -> Candidates:
     return Candidates(torch.from_numpy(pool.vectors_of(rows)), features, torch.from_numpy(rows >= 0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Spans:
-    """Spans of one batch of windows that may be mentions."""
-
-    window: Ints
-    first: Ints
-    last: Ints
-    log_p: Floats
-    vectors: NDArray[np.float32]
-
-
 class ElqReader:
-    """Scores texts with one model against one knowledge base; follows the KB when that changes."""
+    """Scores texts with one model against one knowledge base; follows the KB when that changes.
+
+    With a link scorer, names of the KB propose spans beside the encoder and a link's score is the scorer's probability
+    (`features`, `scoring`). Without one (converted models, a model in training) it decides as the paper does.
+    """
 
     def __init__(
         self,
@@ -112,6 +115,7 @@ class ElqReader:
         decoding: Decoding | None = None,
         trust: float | None = None,
         name: str | None = None,
+        scorer: LinkScorer | None = None,
     ) -> None:
         self.model, self.kb = model, kb
         self.config = model.config
@@ -123,11 +127,18 @@ class ElqReader:
         self.pool = Pool(kb, index, self.search, among=among)
         self._tower = tower
         self.trust = model.config.trust if trust is None else trust
+        self.scorer = scorer
+        self.proposals = ProposalFinder(kb) if scorer is not None and self.search.sources != "dense" else None
 
     @cached_property
     def tower(self) -> EntityTower:
         """The entity side; loaded when an entity has changed."""
         return self._tower or EntityTower.load(self.config)
+
+    @cached_property
+    def profile(self) -> KbProfile:
+        """Statistics of the KB's aliases, as they were at the first text."""
+        return KbProfile.of(self.kb)
 
     def part(self, among: Iterable[str] | None) -> ElqReader:
         """The same to some entities only; it shares the model, and the index as it is now."""
@@ -141,25 +152,40 @@ class ElqReader:
             decoding=self.decoding,
             trust=self.trust,
             name=self.name,
+            scorer=self.scorer,
         )
 
     def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
         """The links of each text."""
-        least = self.decoding.log_threshold(self.calibration)
-        return (scored.document() for scored in self.score_many(texts, floor=max(self.search.floor, least)))
+        least = self.search.floor
+        if self.scorer is None:
+            least = max(least, self.decoding.log_threshold(self.calibration))
+        return (scored.document() for scored in self.score_many(texts, floor=least))
 
     def score_many(self, texts: Sequence[str], *, floor: float | None = None) -> list[Scored]:
-        """The scores of each text; spans with a log p(mention) below the floor are not looked at."""
+        """The scores of each text; spans that only the encoder proposes need a log p(mention) above the floor."""
+        found = self.evidence(texts, floor=floor)
+        scores = None if self.scorer is None else self.scorer.probabilities(features(texts, found, self.profile))
+        return self._scored(texts, found, scores)
+
+    def evidence(self, texts: Sequence[str], *, floor: float | None = None) -> Evidence:
+        """Collect the evidence for all spans of texts that may be links."""
         self.pool.follow(lambda: self.tower)
         windows = [window for text in self.cutter.cut(texts) for window in text]
-        found: list[list[tuple[Ints, Floats, Ints, Floats, Floats]]] = [[] for _ in texts]
+        least = self.search.floor if floor is None else floor
         with torch.inference_mode(), self.kb.snapshot():
-            for batch in gather(sorted(windows, key=len), largest=_PIECES):
-                spans = self._spans(batch, self.search.floor if floor is None else floor)
-                if not len(spans.first):
-                    continue
-                self._score(texts, batch, spans, found)
-        return [self._joined(text, parts) for text, parts in zip(texts, found, strict=True)]
+            named = None if self.proposals is None else NamedSpans.of_proposals(self.proposals.find(texts), windows)
+            parts = [
+                self._batch(
+                    texts, [windows[place] for place in batch], None if named is None else named.inside(batch), least
+                )
+                for batch in gather(
+                    sorted(range(len(windows)), key=lambda place: len(windows[place])),
+                    largest=_PIECES,
+                    size=lambda place: len(windows[place]),
+                )
+            ]
+        return Evidence.joined(parts)
 
     def score_given(self, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]) -> list[Scored]:
         """The scores of given spans, which are taken for mentions; those that touch no piece are left out."""
@@ -169,8 +195,9 @@ class ElqReader:
             for number, mine in _windows_of(windows, some).items():
                 asked.append(windows[number])
                 spans_of[id(windows[number])] = mine
-        found: list[list[tuple[Ints, Floats, Ints, Floats, Floats]]] = [[] for _ in texts]
+        parts = []
         with torch.inference_mode(), self.kb.snapshot():
+            proposed = self._proposed(texts)
             for batch in gather(sorted(asked, key=len), largest=_PIECES):
                 ids, packing, _ = pack_windows(batch, self.config.longest)
                 states = self.model.states(ids, packing)
@@ -180,88 +207,167 @@ class ElqReader:
                 pieces = torch.from_numpy(covered) + packing.starts[torch.from_numpy(window_of)][:, None]
                 vectors = self.model.mention_vectors(states, pieces[:, 0], pieces[:, 1]).float().numpy()
                 text_of = np.array([window.text for window in batch])[window_of]
-                self._put(texts, text_of, np.array([span for _, span in places]), np.zeros(len(places)), vectors, found)
-        return [self._joined(text, parts) for text, parts in zip(texts, found, strict=True)]
+                offsets = np.array([span for _, span in places])
+                named = [
+                    proposed.get((text, *span)) or self.pool.named(texts[text][slice(*span)])
+                    for text, (_, span) in zip(text_of.tolist(), places, strict=True)
+                ]
+                ways = np.full(len(places), ENCODER, np.uint8)
+                logits = np.full(len(places), np.inf)
+                parts.append(self._decided(text_of, offsets, logits, ways, np.zeros_like(ways), named, vectors))
+        return self._scored(texts, Evidence.joined(parts), None)
 
-    def _spans(self, batch: Sequence[Window], floor: float) -> _Spans:
-        """One pass of the encoder, and the spans above the floor."""
+    def _proposed(self, texts: Sequence[str]) -> dict[tuple[int, int, int], Named]:
+        """Return the named candidates of every span that the KB's names propose, by (text, start, end)."""
+        if self.proposals is None:
+            return {}
+        found = self.proposals.find(texts)
+        text_of = np.repeat(np.arange(len(texts)), np.diff(found.offsets))
+        spans = zip(text_of.tolist(), found.starts.tolist(), found.ends.tolist(), strict=True)
+        return {
+            span: self.pool.listed(found.lists, number)
+            for span, number in zip(spans, found.numbers.tolist(), strict=True)
+        }
+
+    def _batch(self, texts: Sequence[str], batch: Sequence[Window], named: NamedSpans | None, floor: float) -> Evidence:
+        """Read windows in one pass of the encoder, and score the spans of the mention head and of the names."""
         ids, packing, asked = pack_windows(batch, self.config.longest)
         states = self.model.states(ids, packing)
-        log_p = logsigmoid(self.model.mention_scores(states))
-        asked &= log_p > floor
+        table = self.model.mention_scores(states)
+        first, width = self._best_of_head(table, asked, packing, floor)
+        last = first + width
+        logits = table[torch.from_numpy(first), torch.from_numpy(width)].double().numpy()
+        window_of = packing.text_of.numpy()[first]
+        borders = np.concatenate([window.spans for window in batch])
+        offsets = np.stack((borders[first, 0], borders[last, 1]), 1)
+        ways, edits = np.full(len(first), ENCODER, np.uint8), np.zeros(len(first), np.uint8)
+        text_of = np.array([window.text for window in batch], np.int64)[window_of]
+        if named is None:
+            names = [texts[text][start:end] for text, (start, end) in zip(text_of, offsets.tolist(), strict=True)]
+            lists = [] if self.search.sources == "dense" else [self.pool.named(name) for name in names]
+        else:
+            at, until = tokens_of(batch, named.window_of, named.starts, named.ends)
+            fresh = ~np.isin(first * _WIDE + last, at * _WIDE + until)
+            keep = np.flatnonzero(fresh)
+            first, last = np.append(at, first[keep]), np.append(until, last[keep])
+            logits = np.append(self._logits(states, at, until), logits[keep])
+            offsets = np.concatenate((np.stack((named.starts, named.ends), 1), offsets[keep]))
+            ways, edits = np.append(named.ways, ways[keep]), np.append(named.edits, edits[keep])
+            text_of = np.append(np.array([window.text for window in batch], np.int64)[named.window_of], text_of[keep])
+            lists = [self.pool.listed(named.lists, number) for number in named.numbers.tolist()]
+            lists += [NO_CANDIDATES] * len(keep)
+        if not len(first):
+            return Evidence.joined([])
+        vectors = self.model.mention_vectors(states, torch.from_numpy(first), torch.from_numpy(last)).float().numpy()
+        return self._decided(text_of, offsets, logits, ways, edits, lists, vectors)
+
+    def _best_of_head(self, table: Tensor, asked: Tensor, packing: Packing, floor: float) -> tuple[Ints, Ints]:
+        """Return (first token, width - 1) of the best spans of each window by the mention head alone."""
+        log_p = logsigmoid(table)
+        asked = asked & (log_p > floor)
         first, width = asked.nonzero(as_tuple=True)
-        chosen = log_p[first, width].double().numpy()
         window = packing.text_of[first].numpy()
-        keep = _best_of_each(window, chosen, self.search.mentions)
-        first, last = first[keep], (first + width)[keep]
-        vectors = self.model.mention_vectors(states, first, last)
-        start = packing.starts[packing.text_of[first]]
-        return _Spans(
-            window[keep], (first - start).numpy(), (last - start).numpy(), chosen[keep], vectors.float().numpy()
-        )
+        keep = _best_of_each(window, log_p[first, width].double().numpy(), self.search.mentions)
+        return first.numpy()[keep], width.numpy()[keep]
 
-    def _score(
-        self,
-        texts: Sequence[str],
-        batch: Sequence[Window],
-        spans: _Spans,
-        found: list[list[tuple[Ints, Floats, Ints, Floats, Floats]]],
-    ) -> None:
-        """Candidates of each span and their probabilities, put to the text they belong to."""
-        offsets = np.array(
-            [
-                (batch[window].spans[first, 0], batch[window].spans[last, 1])
-                for window, first, last in zip(spans.window, spans.first, spans.last, strict=True)
-            ],
-            np.int64,
-        )
-        text_of = np.array([batch[window].text for window in spans.window])
-        self._put(texts, text_of, offsets, spans.log_p, spans.vectors, found)
+    def _logits(self, states: Tensor, first: Ints, last: Ints) -> Floats:
+        """Return the mention logits of spans of any width."""
+        start, end, inside = self.model.mention_head(states).double().numpy().T
+        sums = np.append(0.0, np.cumsum(inside))
+        return np.asarray(start[first] + end[last] + sums[last + 1] - sums[first])
 
-    def _put(
+    def _decided(
         self,
-        texts: Sequence[str],
         text_of: Ints,
         offsets: Ints,
-        mention_log_p: Floats,
+        logits: Floats,
+        ways: NDArray[np.uint8],
+        edits: NDArray[np.uint8],
+        named: Sequence[Named],
         vectors: NDArray[np.float32],
-        found: list[list[tuple[Ints, Floats, Ints, Floats, Floats]]],
-    ) -> None:
-        names = [texts[text][start:end] for text, (start, end) in zip(text_of, offsets.tolist(), strict=True)]
-        rows, log_p, priors = self._candidates(names, vectors)
-        order = np.argsort(-log_p, axis=1, kind="stable")
-        rows, log_p = np.take_along_axis(rows, order, 1), np.take_along_axis(log_p, order, 1)
-        priors = np.take_along_axis(priors, order, 1)
-        for text in dict.fromkeys(text_of.tolist()):
-            mine = text_of == text
-            found[text].append((offsets[mine], mention_log_p[mine], rows[mine], log_p[mine], priors[mine]))
-
-    def _candidates(self, names: Sequence[str], vectors: NDArray[np.float32]) -> tuple[Ints, Floats, Floats]:
-        """(rows, log probabilities, priors) of what each mention may mean, NIL last."""
-        rows, priors = self.pool.find(names, vectors)
-        candidates = candidates_of(self.pool, rows, priors)
-        log_p = self.model.entity_log_p(torch.from_numpy(vectors), candidates, self.trust).numpy()
-        nil = np.full((len(names), 1), NIL if self.config.nil else NONE)
-        return np.concatenate((rows, nil), 1), log_p, np.concatenate((priors, np.zeros(nil.shape)), 1)
-
-    def _joined(self, text: str, parts: Sequence[tuple[Ints, Floats, Ints, Floats, Floats]]) -> Scored:
-        width = max((part[2].shape[1] for part in parts), default=0)
-        spans, mention, rows, entity, priors = (
-            zip(*parts, strict=True) if parts else ((np.empty((0, 2), np.int64),), (np.empty(0),), (), (), ())
+    ) -> Evidence:
+        """Find the candidates of spans and their probabilities."""
+        near_mask = (ways == ENCODER) | (logits > _NEAR_LOGIT) if self.scorer is not None else None
+        rows, priors = self.pool.find(named, vectors, near_mask)
+        similarity = np.einsum("md,mcd->mc", vectors, self.pool.vectors_of(rows), optimize=True).astype(np.float64)
+        rows, log_p, nil, best, priors = decide(similarity, priors, rows, self.weights)
+        scale = float(self.model.log_scale.exp())
+        return Evidence(
+            text_of, offsets[:, 0], offsets[:, 1], logits, ways, edits, rows, log_p, nil, best / scale, priors
         )
-        return Scored(
-            text,
-            np.concatenate(spans),
-            np.concatenate(mention),
-            _stacked(rows, width, NONE, np.int64),
-            _stacked(entity, width, -np.inf, np.float64),
-            _stacked(priors, width, 0.0, np.float64),
-            self.calibration,
-            self.decoding,
-            partial(_names_of, self.pool.index),  # of now: rows mean something else once the KB has changed
-            self.name,
-            (("kb", self.name), ("model", "elq")),
-        )
+
+    @cached_property
+    def weights(self) -> NameWeights:
+        """The model's weights of names, and its logit of NIL."""
+        named, prior = self.model.names_head.weight[0].tolist() if self.config.names else (0.0, 0.0)
+        nil = float(self.model.nil_head) if self.config.nil else -np.inf
+        return NameWeights(named + (self.trust if self.config.names else 0.0), prior, nil)
+
+    def _scored(self, texts: Sequence[str], found: Evidence, scores: Floats | None) -> list[Scored]:
+        """Return the evidence of each text as scores to decode."""
+        nil = np.full((len(found), 1), NIL if self.config.nil else NONE)
+        rows = np.concatenate((found.rows, nil), 1)
+        log_p = np.concatenate((found.log_p, found.nil_log_p[:, None]), 1)
+        priors = np.concatenate((found.priors, np.zeros(nil.shape)), 1)
+        if scores is None:  # NIL takes its place among the candidates
+            order = np.argsort(-log_p, axis=1, kind="stable")
+            rows, log_p, priors = (np.take_along_axis(array, order, 1) for array in (rows, log_p, priors))
+        spans = np.stack((found.starts, found.ends), 1)
+        mention_log_p = -np.logaddexp(0.0, -found.mention_logits)
+        borders = np.searchsorted(found.text_of, np.arange(len(texts) + 1))
+        name_rows = partial(_names_of, self.pool.index)  # of now: rows mean something else once the KB has changed
+        return [
+            Scored(
+                text,
+                spans[own],
+                mention_log_p[own],
+                rows[own],
+                log_p[own],
+                priors[own],
+                self.calibration,
+                self.decoding,
+                name_rows,
+                self.name,
+                (("kb", self.name), ("model", "elq")),
+                None if scores is None else scores[own],
+                found.ways[own],
+            )
+            for text, own in zip(texts, map(slice, borders[:-1], borders[1:]), strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSpans:
+    """Spans that names of the KB propose, each with its window."""
+
+    window_of: Ints
+    starts: Ints
+    ends: Ints
+    ways: NDArray[np.uint8]
+    edits: NDArray[np.uint8]
+    numbers: Ints
+    """Numbers of their candidates in `lists`."""
+    order: Ints
+    """Rows sorted by window."""
+    lists: CandidateLists
+
+    @classmethod
+    def of_proposals(cls, found: Proposals, windows: Sequence[Window]) -> NamedSpans:
+        """Give every proposal the window that owns its first character; those without one are left out."""
+        window_of = windows_of(windows, found)
+        order = np.argsort(window_of, kind="stable")
+        order = order[np.searchsorted(window_of[order], 0) :]
+        return cls(window_of, found.starts, found.ends, found.ways, found.edits, found.numbers, order, found.lists)
+
+    def inside(self, batch: Sequence[int]) -> NamedSpans:
+        """Return the spans of some windows, with the places of their windows in the batch."""
+        places = np.asarray(batch)
+        low = np.searchsorted(self.window_of[self.order], places, "left")
+        high = np.searchsorted(self.window_of[self.order], places, "right")
+        rows = np.concatenate([self.order[start:end] for start, end in zip(low, high, strict=True)])
+        window_of = np.repeat(np.arange(len(places)), high - low)
+        columns = (self.starts[rows], self.ends[rows], self.ways[rows], self.edits[rows], self.numbers[rows])
+        return NamedSpans(window_of, *columns, np.arange(len(rows)), self.lists)
 
 
 def _windows_of(windows: Sequence[Window], spans: Sequence[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:
@@ -348,12 +454,3 @@ def _best_of_each(group: Ints, score: Floats, most: int) -> Ints:
     order = np.lexsort((-score, group))
     first = np.searchsorted(group, group[order])
     return np.sort(order[np.arange(len(order)) - first < most])
-
-
-def _stacked(parts: Sequence[NDArray[Any]], width: int, fill: float, kind: type) -> NDArray[Any]:
-    whole: NDArray[Any] = np.full((sum(map(len, parts)), width), fill, kind)
-    row = 0
-    for part in parts:
-        whole[row : row + len(part), : part.shape[1]] = part
-        row += len(part)
-    return whole

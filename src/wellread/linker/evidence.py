@@ -13,13 +13,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from wellread.linker.decoding import NONE, Floats, Ints
-from wellread.mentions.proposals import WAYS
+from wellread.linker.decoding import FOUND_BY, NONE, Floats, Ints
 
-ENCODER = len(WAYS)
+ENCODER = len(FOUND_BY) - 1
 """The way of a span that only the encoder proposes."""
-FOUND_BY = (*WAYS, "encoder")
-"""How a span was found, by its `ways`."""
 
 
 @dataclass(frozen=True, slots=True)

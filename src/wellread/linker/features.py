@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.kb.names import split
-from wellread.linker.decoding import Floats, Ints
-from wellread.linker.evidence import FOUND_BY, Evidence
+from wellread.linker.decoding import FOUND_BY, Floats, Ints
+from wellread.linker.evidence import Evidence
 from wellread.linker.profile import KbProfile
 from wellread.mentions.frequency import FLOOR, packaged
 
@@ -54,7 +54,7 @@ _NEAR = 24
 """Spans before and behind that are looked at for overlaps."""
 _LOW = -12.0
 """Logarithms are cut here: beyond, all are equally unlikely."""
-_ENDS = np.array([ord(sign) for sign in ".!?:;\n\"“”•"], np.uint32)
+_ENDS = np.array([ord(sign) for sign in '.!?:;\n"“”•'], np.uint32)
 _QUESTION = ord("?")
 
 
@@ -192,7 +192,7 @@ def _add_name(columns: dict[str, NDArray[np.generic] | float], evidence: Evidenc
 
 
 def _add_around(columns: dict[str, NDArray[np.generic] | float], evidence: Evidence, words: _TextWords) -> None:
-    starts, ends, first, after = words.ranges(evidence)
+    _, _, first, after = words.ranges(evidence)
     begins, stops = words.borders[evidence.text_of], words.borders[evidence.text_of + 1]
     last = max(len(words.starts) - 1, 0)
     before, behind = np.clip(first - 1, 0, last), np.clip(after, 0, last)

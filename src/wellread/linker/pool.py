@@ -17,8 +17,13 @@ from wellread.knowledge.index import EntityIndex
 from wellread.knowledge.search import Subset
 from wellread.knowledge.vectors import EntityEncoder
 from wellread.linker.decoding import NONE, Floats, Ints
+from wellread.mentions.lists import CandidateLists
+from wellread.text import Candidate
 
 Sources = Literal["union", "dense", "names"]
+Named = tuple[Ints, Floats]
+"""Rows of the entities that have a name, and their priors."""
+NO_CANDIDATES: Named = (np.zeros(0, np.int64), np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,8 @@ class Pool:
         self.kb, self.index, self.search = kb, index, search
         self._among = None if among is None else list(among)
         self._subset: Subset | None = None if self._among is None else index.subset(self._among)
-        self._named = lru_cache(1 << 16)(self._look_up)
+        self.named = lru_cache(1 << 16)(self._look_up)
+        self._by_number: tuple[CandidateLists | None, dict[int, Named]] = None, {}
         self._following = Lock()
 
     def follow(self, tower: Callable[[], EntityEncoder]) -> None:
@@ -59,27 +65,47 @@ class Pool:
             if self.index.revision == self.kb.revision:  # another thread did
                 return
             self.index = self.index.refresh(self.kb, tower())
-            self._named.cache_clear()
+            self.named.cache_clear()
+            self._by_number = None, {}
             if self._among is not None:
                 self._subset = self.index.subset(self._among)
 
-    def find(self, names: Sequence[str], vectors: NDArray[np.float32]) -> tuple[Ints, Floats]:
-        """(rows, priors) of the candidates of each mention: named ones first, then near ones.
+    def find(
+        self, named: Sequence[Named], vectors: NDArray[np.float32], near_mask: NDArray[np.bool_] | None = None
+    ) -> tuple[Ints, Floats]:
+        """Return (rows, priors) of the candidates of each mention: named ones first, then near ones.
 
-        A row is NONE where there is no candidate, a prior 0 where the KB does not know the entity by that name.
+        `named` are the candidates by name (`named`, `listed`); none for "dense". Only mentions in `near_mask` are
+        compared with the nearest entities; None: all are. A row is NONE where there is no candidate, a prior 0 where
+        the KB does not know the entity by that name.
         """
-        named = [] if self.search.sources == "dense" else [self._named(name) for name in names]
         width = max((len(some) for some, _ in named), default=0)
-        rows = np.full((len(names), width), NONE, np.int64)
-        priors = np.zeros((len(names), width))
+        rows = np.full((len(vectors), width), NONE, np.int64)
+        priors = np.zeros((len(vectors), width))
         for place, (some, shares) in enumerate(named):
             rows[place, : len(some)], priors[place, : len(some)] = some, shares
         if self.search.sources == "names":
             return rows, priors
-        _, near = self.index.search(vectors, self.search.nearest, among=self._subset)
+        near = np.full((len(vectors), self.search.nearest), NONE, np.int64)
+        asked = np.arange(len(vectors)) if near_mask is None else np.flatnonzero(near_mask)
+        if len(asked):
+            _, found = self.index.search(vectors[asked], self.search.nearest, among=self._subset)
+            near = np.full((len(vectors), found.shape[1]), NONE, np.int64)
+            near[asked] = found
         again = (near[:, :, None] == rows[:, None, :]).any(2) if width else np.zeros(near.shape, bool)
         rows = np.concatenate((rows, np.where(again | (near < 0), NONE, near)), 1)
         return rows, np.concatenate((priors, np.zeros(near.shape)), 1)
+
+    def listed(self, lists: CandidateLists, number: int) -> Named:
+        """Return the rows and priors of a list of candidates that the matcher found."""
+        known, by_number = self._by_number
+        if lists is not known:
+            by_number = {}
+            self._by_number = lists, by_number
+        found = by_number.get(number)
+        if found is None:
+            found = by_number[number] = self._rows_of(lists.lists[number])
+        return found
 
     def vectors_of(self, rows: Ints) -> NDArray[np.float32]:
         """The vector of each row, of any shape; zeros where there is no entity."""
@@ -88,9 +114,13 @@ class Pool:
         vectors[rows < 0] = 0.0
         return vectors
 
-    def _look_up(self, name: str) -> tuple[Ints, Floats]:
-        """Rows and priors of the entities that the KB knows by a name."""
-        candidates = self.kb.candidates(name, limit=self.search.named)
+    def _look_up(self, name: str) -> Named:
+        """Return the rows and priors of the entities that the KB knows by a name."""
+        return self._rows_of(tuple(self.kb.candidates(name, limit=self.search.named)))
+
+    def _rows_of(self, candidates: tuple[Candidate, ...]) -> Named:
+        """Return the rows and priors of candidates by name; those without a vector are left out."""
+        candidates = candidates[: self.search.named]
         rows = self.index.rows_of([candidate.entity for candidate in candidates])
         priors = np.array([candidate.prior for candidate in candidates])
         there = rows >= 0

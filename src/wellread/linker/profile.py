@@ -6,17 +6,21 @@ The same span needs more evidence in one than in another.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from wellread.kb.names import key, split
+from wellread.kb.names import keys, split
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.frequency import packaged
 
-_SAMPLE = 2000
-"""Aliases that are looked at, spread evenly over the KB."""
+Flags = NDArray[np.bool_]
+
+_SAMPLE = 500
+"""Entities whose aliases are looked at, spread evenly over the KB."""
 _COMMON, _LOWER = 0.5, 0.5
 """A word is common from this frequency (log10 per million) and share of lower-case occurrences on."""
 
@@ -54,43 +58,48 @@ class KbProfile:
     def of(cls, kb: KnowledgeBase) -> KbProfile:
         """Compute the profile of a KB; some milliseconds, whatever its size."""
         with sqlite_errors(kb.path):
-            (last,) = kb.connection.execute("SELECT coalesce(max(rowid), 0) FROM aliases").fetchone()
-            step = max(1, last // _SAMPLE)
-            wanted = range(1, last + 1, step)
-            names = [
-                row[0]
-                for at in wanted
-                for row in kb.connection.execute("SELECT name FROM aliases WHERE rowid >= ? LIMIT 1", (at,))
-            ]
-            texts = [
-                row[0]
-                for row in kb.connection.execute(
-                    "SELECT description FROM entities WHERE rowid % ? = 0 LIMIT 500", (max(1, len(kb) // 500),)
-                )
-            ]
+            (last,) = kb.connection.execute("SELECT coalesce(max(num), 0) FROM entities").fetchone()
+            numbers = range(1, last + 1, max(1, last // _SAMPLE))
+            texts, names = [], []
+            for number in numbers:
+                row = kb.connection.execute(
+                    "SELECT num, description FROM entities WHERE num >= ? LIMIT 1", (number,)
+                ).fetchone()
+                texts.append(row[1])
+                names += kb.connection.execute("SELECT name FROM aliases WHERE entity = ?", (row[0],)).fetchall()
+        names = [name for (name,) in names if name]
         if not names:
             return cls(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-        counts, rarest, common, inner = zip(*map(_look, names), strict=True)
-        several = [at for at, count in enumerate(counts) if count > 1]
+        counts, rarest, common, inner = _look(names)
+        several = counts > 1
         return cls(
             log_entities=float(np.log10(max(len(kb), 1))),
-            aliases=last / max(len(kb), 1),
+            aliases=len(names) / len(texts),
             words=float(np.mean(counts)),
             rarest=float(np.mean(rarest)),
             common=float(np.mean(common)),
             lower=float(np.mean([name[0].islower() for name in names])),
-            inner_capitals=float(np.mean([inner[at] for at in several])) if several else 0.5,
+            inner_capitals=float(np.mean(inner[several])) if several.any() else 0.5,
             digits=float(np.mean([any(letter.isdigit() for letter in name) for name in names])),
-            distinct=len({key(name) for name in names}) / len(names),
-            described=float(np.mean([bool(text) for text in texts])) if texts else 0.0,
+            distinct=len(np.unique(keys(names))) / len(names),
+            described=float(np.mean([bool(text) for text in texts])),
         )
 
 
-def _look(name: str) -> tuple[int, float, bool, bool]:
-    """Return the words of an alias, its rarest word's frequency, if all are common, if a later one has a capital."""
-    words = split(name)
-    if not len(words.starts):
-        return 0, 0.0, False, False
+def _look(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.float32], Flags, Flags]:
+    """Return for each alias: words, frequency of the rarest, if all are common, if a later one has a capital."""
+    joined = "\n".join(name.replace("\n", " ") for name in names)
+    words = split(joined)
+    lengths = np.fromiter(map(len, names), np.int64, len(names)) + 1
+    borders = np.searchsorted(words.starts, np.append(0, np.cumsum(lengths)))
+    counts = np.diff(borders)
     frequency, lower = packaged().find(words.hashes)
-    later = any(name[start].isupper() for start in words.starts[1:].tolist())
-    return len(words.starts), float(frequency.min()), bool(((frequency > _COMMON) & (lower > _LOWER)).all()), later
+    is_common = (frequency > _COMMON) & (lower > _LOWER)
+    capital = np.array([joined[start].isupper() for start in words.starts.tolist()], np.bool_)
+    rarest, common = np.zeros(len(names), np.float32), np.zeros(len(names), np.bool_)
+    later = np.zeros(len(names), np.bool_)
+    for name in np.flatnonzero(counts).tolist():
+        own = slice(int(borders[name]), int(borders[name + 1]))
+        rarest[name], common[name] = frequency[own].min(), is_common[own].all()
+        later[name] = capital[own][1:].any()
+    return counts, rarest, common, later

@@ -141,7 +141,8 @@ class LinkingLearner:
             found = np.broadcast_to(others, (len(rows), len(others))).copy()
             priors = np.zeros(found.shape)
         else:
-            found, priors = self.pool.find(names, vectors.detach().numpy())
+            named = [] if self.pool.search.sources == "dense" else [self.pool.named(name) for name in names]
+            found, priors = self.pool.find(named, vectors.detach().numpy())
         is_gold = (found == rows[:, None]) & (rows >= 0)[:, None]
         if self.leave_out:
             left_out = torch.rand(len(rows)).numpy() < self.leave_out

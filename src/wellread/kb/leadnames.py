@@ -65,12 +65,16 @@ _ALTERNATIVE = re.compile(r"^(?:or|also|or simply|also spelled|also known as|als
 _BAD_START = re.compile(
     r"^(?:one|by|in|of|his|her|its|their|who|which|that|this|after|from|since|at|with|to|for|on|when|whose|as|an?|son|"
     r"both|such|not|then|until|any|part|some|other|various|several|because|especially|usually|often|also|meaning|"
-    r"literally|lit|formerly|and|or|if|it|he|she|they|there|these|where|are|is|was)\b",
+    r"literally|lit|formerly|and|or|if|it|he|she|they|there|these|where|are|is|was|term|reported|known|called|kunya|"
+    r"mostly|mainly|whence|hence|thus|through|including|like|only|under|name|named|said|so|but|less|more|most|very|variety|depending)\b",
     re.IGNORECASE,
 )
 _BAD_END = re.compile(r"\b(?:of|the|and|or|in|a|an|to|for|by|with|as|de|is|was|from|on|at|his|her)$", re.IGNORECASE)
+_BAD_INSIDE = re.compile(
+    r"\band [IVX]+$|[:;/=\[\]<>…]|\bof (?:an?|any|one)\b|\b(?:usually|often|derivative|married|term|refers)\b"
+)
 _TITLES = re.compile(r"^(?:Sir|Dame|Dr\.?|Saint|St\.|Don|Dom|Lord|Count|Baron|General|Field Marshal|Generalissimo) ")
-_HONOURS = re.compile(r"(?: (?![IVX]+$)(?:[A-Z]{2,5}|Jr\.))+$")
+_HONOURS = re.compile(r"(?: (?![IVX]+$)[A-Z]{2,5})+$")
 _MOST_WORDS, _MOST_CHARS = 6, 48
 
 
@@ -84,9 +88,10 @@ def lead_names(article: Article) -> Iterator[Name]:
     for before, text in inside:
         yield from ((name, Source.LEAD) for name in _in_parentheses(before, text))
     for name, source in _listed(outside, article.base):
-        yield name, source
-        if plain := _TITLES.sub("", _HONOURS.sub("", name)):
-            yield plain, source
+        plain = _HONOURS.sub("", name) if article.is_person else name
+        yield plain, source
+        if article.is_person and _TITLES.match(plain):
+            yield _TITLES.sub("", plain), source
     for later in _LATER.finditer(start[:600]):
         if not re.match(r"(?:the )?(?:one|an?|for|most|source|first|only|main|largest)\b", later[1]):
             yield from ((name, Source.LEAD) for name in _later(later[1]))
@@ -149,9 +154,16 @@ def _listed(head: str, title: str) -> Iterator[Name]:
             if place and not _goes_on(item):
                 break
             for name in _parts(item, title, listed=bool(cue.strip())):
-                name = _tidy(name)
-                if is_plausible(name):
-                    yield name, Source.LEAD if cue.strip() else Source.SUBJECT
+                name = name if name.endswith(title) else _tidy(name)
+                source = Source.LEAD if cue.strip() else Source.SUBJECT
+                if is_plausible(name) and (source == Source.LEAD or name[0].isupper() or _alike(name, title)):
+                    yield name, source
+
+
+def _alike(name: str, title: str) -> bool:
+    """True where a name shares a word with the title, but for its ending: "proteins" and "Protein"."""
+    starts = {word[:4] for word in title.lower().split()}
+    return any(word[:4] in starts for word in name.lower().split() if word not in ("of", "the"))
 
 
 def _goes_on(item: str) -> bool:
@@ -165,7 +177,10 @@ def _parts(item: str, title: str, *, listed: bool) -> list[str]:
     if not joined or " and " in title:
         return [item]
     both_proper = listed and left[:1].isupper() and right[:1].isupper()
-    return [left, right] if both_proper or set(left.split()) & set(right.split()) else [item]
+    both_alike = len(left.split()) < 4 and set(left.split()) & set(right.split()) - {"the", "of"}
+    if both_proper or both_alike:
+        return [left, right]
+    return [] if listed else [item]
 
 
 def _later(text: str) -> Iterator[str]:
@@ -191,4 +206,4 @@ def is_plausible(name: str) -> bool:
     """True for what may be a name by its form: short, without a dangling word, not a phrase about something."""
     count = len(name.split())
     fits = 2 <= len(name) <= _MOST_CHARS and count <= _MOST_WORDS and any(letter.isalpha() for letter in name)
-    return fits and not _BAD_START.match(name) and not _BAD_END.search(name) and not re.search(r"[:;/=\[\]<>…]", name)
+    return fits and not (_BAD_START.match(name) or _BAD_END.search(name) or _BAD_INSIDE.search(name))

@@ -40,7 +40,7 @@ NUMERAL = re.compile(r"^[IVX]+$")
 PARTICLES = frozenset("van von de da di del della der den du la le ten ter af dos das des do y e".split())
 _CONNECTED = frozenset("of the ibn bin bint al ben abu".split())
 _SUFFIXES = frozenset(("Jr.", "Sr.", "Jr", "Sr"))
-_HONORIFICS = frozenset("Pope Emperor Empress Prince Princess King Queen Saint Sultan Shah Mother Sir Lord".split())
+RANKS = frozenset("Pope Emperor Empress Prince Princess King Queen Saint Sultan Shah Mother Sir Lord".split())
 _COMPANY = re.compile(
     r"^(.+?),? (?:Inc\.|Ltd\.|Corp\.|Corporation|Company|Motor Company|Motor Corporation|Group|Electronics|plc|AG|SE)$"
 )
@@ -54,6 +54,11 @@ _REGNAL = re.compile(
     r"^((?:(?:Pope|Emperor|Empress|Prince|King|Queen) )?[A-Z]\S+(?: [A-Z]\S+)?? [IVX]+) (?:of|the) .+$"
 )
 _EAST_ASIAN = re.compile(r"Chin|Korea|Vietnam|Japan|Taiwan|Mongol|dynasty|Joseon|Goryeo|shogun|Myanmar|Burm|Hong Kong")
+_MIDDLE_NAMES = re.compile(
+    r"American|British|English|Scottish|Irish|Welsh|Canad|Austral|New Zealand|German|Austrian|Dutch|Danish|Norwegian|"
+    r"Swed|Finnish|Russian|Soviet|U\.S\.|United States|United Kingdom|Composer"
+)
+"""Descriptions of persons whose middle words are given names, not a part of the surname."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class Article:
             return True
         known = self.topic in ("Uncategorized", "Philosophy and religion")
         pronouns = len(re.findall(r"\b(?:[Hh]e|[Ss]he|[Hh]is|[Hh]er|him)\b", self.lead))
-        return known and pronouns >= 2 and re.match(r"[^.]{0,160}? (?:was|is) (?:an?|the|one) ", self.lead) is not None
+        return known and pronouns >= 2 and re.match(r"[^.]{0,160}? was (?:an?|the|one) ", self.lead) is not None
 
 
 def title_names(article: Article) -> Iterator[Name]:
@@ -150,7 +155,7 @@ def _places(base: str) -> Iterator[Name]:
         if found["kind"] in _WITH_ARTICLE:
             yield f"the {short}", Source.SHORT
         if found["kind"] == "River":
-            yield f"River {short}", Source.FORM
+            yield f"River {short}", Source.SHORT
 
 
 def _wars(base: str) -> Iterator[Name]:
@@ -167,13 +172,13 @@ def _persons(base: str, short: str) -> Iterator[Name]:
     if regnal := _REGNAL.match(base):
         yield regnal[1], Source.FORM
     parts = base.split()
-    if parts[0] in _HONORIFICS and len(parts) > 1:
+    if parts[0] in RANKS and len(parts) > 1:
         yield " ".join(parts[1:]), Source.FORM if NUMERAL.match(parts[-1]) else Source.SHORT
         return
     if parts[-1] in _SUFFIXES:
         parts = parts[:-1]
         yield " ".join(parts), Source.FORM
-    if len(parts) < 2 or NUMERAL.match(parts[-1]) or parts[-1].islower():
+    if len(parts) < 2 or NUMERAL.match(parts[-1]) or parts[-1].islower() or parts[0][0].isdigit():
         return
     if _CONNECTED & {part.lower() for part in parts}:
         return
@@ -182,7 +187,7 @@ def _persons(base: str, short: str) -> Iterator[Name]:
     if first < len(parts) - 1:
         yield " ".join(parts[first:]), Source.SHORT
         return
-    if len(parts) > 2 and not _EAST_ASIAN.search(short):
+    if len(parts) > 2 and _MIDDLE_NAMES.search(short) and not parts[0].endswith("."):
         yield f"{parts[0]} {parts[-1]}", Source.FORM
         initials = [part if part.endswith(".") else f"{part[0]}." for part in parts[:-1]]
         yield f"{' '.join(initials)} {parts[-1]}", Source.FORM
@@ -191,9 +196,9 @@ def _persons(base: str, short: str) -> Iterator[Name]:
 
 def own_words(article: Article) -> frozenset[str]:
     """Return the words of a person's title that may stand for it: not realms ("of France") nor ranks ("Queen")."""
-    plain = re.split(r",? (?:of|the) |, ", article.base, maxsplit=1)[0]
+    plain = re.split(r",? (?:of|the|ibn|bint?|ben) |, ", article.base, maxsplit=1)[0]
     words = (word for word in plain.split() if len(word) > 2 and word[0].isupper() and not NUMERAL.match(word))
-    return frozenset(words) - _HONORIFICS
+    return frozenset(words) - RANKS
 
 
 def is_surname_first(article: Article) -> bool:

@@ -23,7 +23,7 @@ from wellread.errors import InputError
 from wellread.files import read_text
 from wellread.kb.leadnames import lead_names
 from wellread.kb.records import Entity, Record, Tally
-from wellread.kb.titlenames import Article, Source, is_surname_first, own_words, title_names
+from wellread.kb.titlenames import RANKS, Article, Source, is_surname_first, own_words, title_names
 from wellread.kb.uses import NEVER, Uses, occurrences, stands_alone
 
 VERSION = "2"
@@ -39,8 +39,11 @@ _COUNTS = {
 }
 """Count of a name that no lead uses."""
 
-_OF_INLINKS = 0.25
+_OF_INLINKS = 0.5
 """Share of the leads that give a title in full which count for its shorter names too."""
+
+_OF_ARTICLE = 0.5
+"""Share of the uses with the article ("the Amazon") which count for the name without it too."""
 
 _CAPITAL_OF_COMMON = 0.9
 """Count of the capitalised form of a common noun."""
@@ -55,6 +58,7 @@ def read_vital(folder: Path, tally: Tally) -> Iterator[Record]:
     tally.total_bytes = len(articles)
     corpus = _Corpus(articles)
     named = {title: corpus.names_of(article) for title, article in articles.items()}
+    _add_articles(named, articles)
     leads = {title: article.lead for title, article in articles.items()}
     contexts = {title: f"{title} {article.short} {article.lead}" for title, article in articles.items()}
     uses, speaks_of = Uses(leads, contexts, named).count(surely=_COUNTS[Source.BASE])
@@ -67,11 +71,25 @@ def read_vital(folder: Path, tally: Tally) -> Iterator[Record]:
             f"{short}. {article.lead}" if short else article.lead,
             article.topic,
             float(inlinks[title]),
-            {name: _final(count, uses[name, title], inlinks[title]) for name, count in named[title].items()},
+            {
+                name: _final(
+                    count, uses[name, title] + _OF_ARTICLE * uses.get((f"the {name}", title), 0.0), inlinks[title]
+                )
+                for name, count in named[title].items()
+            },
             tuple(("mentions", f"wp:{other}") for other in speaks_of[title]),
         )
         tally.read += 1
         tally.done_bytes += 1
+
+
+def _add_articles(named: Mapping[str, dict[str, float]], articles: Mapping[str, Article]) -> None:
+    """Give "the Congo", a name of the river, to the other entities whose own leads write it too."""
+    with_article = {name for names in named.values() for name in names if name.startswith("the ")}
+    for title, names in named.items():
+        for name in sorted({f"the {name}" for name in names} & with_article - set(names)):
+            if name in articles[title].lead:
+                names[name] = _COUNTS[Source.LEAD]
 
 
 def _final(count: float, uses: float, inlinks: int) -> float:
@@ -101,9 +119,6 @@ _ALONE = re.compile(
 )
 
 
-_STUDIED = re.compile(r"(?:\bat|attended|educated at|and) ([A-Z][a-z]+)(?= [a-z]|[.;]|, (?:where|and|he|she|before))")
-
-
 class _Corpus:
     """Word counts over all leads, which decide on names that a title or lead only suggests."""
 
@@ -111,12 +126,10 @@ class _Corpus:
         self._titles = frozenset(articles) | {article.base for article in articles.values()}
         self._written: Counter[str] = Counter()
         self._leads_with: Counter[str] = Counter()
-        self._studied_at: Counter[str] = Counter()
         for article in articles.values():
             words = _WORD.findall(article.lead)
             self._written.update(words)
             self._leads_with.update({word for word in words if word[0].islower()})
-            self._studied_at.update(_STUDIED.findall(article.lead))
 
     def names_of(self, article: Article) -> dict[str, float]:
         """Return every name of an article with its count before uses."""
@@ -136,7 +149,7 @@ class _Corpus:
             found[name] = _CAPITAL_OF_COMMON if is_common else max(count, found.get(name, 0.0))
             if is_common:
                 found[common] = max(count, found.get(common, 0.0))
-        for name, count in list(self._plurals(found)):
+        for name, count in list(self._plurals(found, article.lead)):
             found.setdefault(name, count)
         return found
 
@@ -163,8 +176,10 @@ class _Corpus:
 
     def _is_name(self, name: str, source: Source, article: Article) -> bool:
         folded = name.lower()
-        if folded in NEVER or len(name) < 2 or name.isdigit():
+        if folded in NEVER or len(name) < 2 or name.isdigit() or (source < Source.SUBJECT and name in RANKS):
             return False
+        if name == article.base.removeprefix("The ") and " " not in name:
+            return self._written[name] > 5 * self._written[folded]
         if " " in name:
             return source != Source.SHORT or self._is_used(name, article)
         if source == Source.SHORT:
@@ -178,26 +193,26 @@ class _Corpus:
         """True where a short form is in use: in the own lead, or for a surname that needs no proof."""
         base = article.base
         if name.startswith("the ") or base.endswith(" River"):
-            bare = name.removeprefix("the ")
+            bare = name.removeprefix("the ").removeprefix("River ")
             return self._written[bare] > self._written[bare.lower()] or "the " in name
-        if base.startswith("University of "):
-            return name not in self._titles and self._studied_at[name] > 1
+        if base.startswith("University of ") and name in self._titles:
+            return False  # a city with an article
         if base.startswith(("Lake ", "Mount ", "Cape ")) and name not in self._titles:
             return True
         last = base.partition(", ")[0].split()[-1]
         if article.is_person and name.split()[-1] == last and not is_surname_first(article):
             return True
-        shown = article.lead.replace(base, "_")
+        shown = article.lead.replace(base, "_").replace(f" in {name}", " _")
         return any(stands_alone(shown, *place) for place in occurrences(name, shown))
 
-    def _plurals(self, found: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-        """Plurals of common nouns that the leads write: "planets"; multi-word names by their last word."""
+    def _plurals(self, found: Mapping[str, float], lead: str) -> Iterator[tuple[str, float]]:
+        """Plurals of common nouns that the leads write; of other names than the title, only where the own lead does."""
         for name, count in found.items():
             last = name.split()[-1]
-            if name[0].islower() and len(last) > 2 and last.isalpha():
-                plural = _plural(last)
-                if self._leads_with[plural] and not self._is_plural(last):
-                    yield name[: len(name) - len(last)] + plural, min(count, _COUNTS[Source.FORM])
+            if name[0].islower() and len(last) > 2 and last.isalpha() and not self._is_plural(last):
+                plural = name[: len(name) - len(last)] + _plural(last)
+                if plural in lead or (count >= _COUNTS[Source.BASE] and self._leads_with[plural]):
+                    yield plural, min(count, _COUNTS[Source.FORM])
 
     def _is_plural(self, word: str) -> bool:
         return word.endswith("s") and self._leads_with[word[:-1]] > 0

@@ -24,7 +24,7 @@ _ADVERB = (
 )
 _VERB = (
     r"(?:known|called|named|nicknamed|abbreviated|shortened|spelled|spelt|stylized|stylised|styled|referred to|"
-    r"romanized|romanised|rendered|transliterated|written|titled|termed|dubbed|contracted|clipped)"
+    r"romanized|romanised|rendered|transliterated|written(?= as)|titled|termed|dubbed|contracted|clipped)"
 )
 _BY_NAME = (
     r"by (?:his|her|its|their|the) (?:(?:pen|stage|birth|regnal|former|full|given|original|religious|ring|English|"
@@ -34,7 +34,7 @@ _BY_NAME = (
 _WHERE = r"(?:(?:in|to|outside|within) (?:[A-Za-z-]+ ){1,4}?(?=as ))?"
 _CUE = re.compile(
     rf"(?:,\s*|\s+|^)(?:(?:and|or|but) )?(?:"
-    rf"(?:{_ADVERB},? )*{_VERB} (?:{_ADVERB} )*(?:{_BY_NAME}(?: of| as)? |{_WHERE}(?:{_ADVERB} )*(?:as |to |by ))?"
+    rf"(?:{_ADVERB},? )*{_VERB} (?:{_ADVERB} )*(?:{_BY_NAME}(?: of| as)? |{_WHERE}(?:{_ADVERB} )*(?:as |to ))?"
     rf"|(?:(?:or|also|and) )?(?:officially|formally|formerly|simply|originally|short for|née|i\.e\.|more commonly|"
     rf"abbr\.|alias|birth name|personal name) (?!(?:as|in|from|a|an|on|at) )"
     rf"|(?:(?:or|also|and) )?(?:{_ADVERB} )+as (?:the |an? )?"
@@ -42,7 +42,7 @@ _CUE = re.compile(
     rf"|also |or )"
 )
 _COPULA = re.compile(
-    r"\s(?:is|was|are|were|refers?|has|have|had|comprises?|consists?|became|ruled|began|took|can|may|occurs?|occurred|"
+    r"\s(?:is|was|are|were|refers?|has|have|had|comprises?|consists?|became|ruled|began|took|takes?|can|may|occurs?|occurred|"
     r"means|describes?|includes?|belongs?|served|reigned|lived|encompasses|involves|denotes|constitutes?|developed|"
     r"covers?|existed|flourished|represents?|forms?|seeks|tells|deals|concerns|came|lasted|lies|uses?|contains?|"
     r"studies|measures|states|will|must|should|during)\s"
@@ -66,7 +66,7 @@ _BAD_START = re.compile(
     r"^(?:one|by|in|of|his|her|its|their|who|which|that|this|after|from|since|at|with|to|for|on|when|whose|as|an?|son|"
     r"both|such|not|then|until|any|part|some|other|various|several|because|especially|usually|often|also|meaning|"
     r"literally|lit|formerly|and|or|if|it|he|she|they|there|these|where|are|is|was|term|reported|known|called|kunya|"
-    r"mostly|mainly|whence|hence|thus|through|including|like|only|under|name|named|said|so|but|less|more|most|very|variety|depending)\b",
+    r"mostly|mainly|whence|hence|thus|through|including|like|only|under|name|named|said|so|but|less|more|most|very|variety|depending|word)\b",
     re.IGNORECASE,
 )
 _BAD_END = re.compile(r"\b(?:of|the|and|or|in|a|an|to|for|by|with|as|de|is|was|from|on|at|his|her)$", re.IGNORECASE)
@@ -154,7 +154,7 @@ def _listed(head: str, title: str) -> Iterator[Name]:
             if place and not _goes_on(item):
                 break
             for name in _parts(item, title, listed=bool(cue.strip())):
-                name = name if name.endswith(title) else _tidy(name)
+                name = _tidy(name, title)
                 source = Source.LEAD if cue.strip() else Source.SUBJECT
                 if is_plausible(name) and (source == Source.LEAD or name[0].isupper() or _alike(name, title)):
                     yield name, source
@@ -194,12 +194,12 @@ def _later(text: str) -> Iterator[str]:
         yield name
 
 
-def _tidy(name: str) -> str:
+def _tidy(name: str, title: str = "\n") -> str:
     """Strip articles, quotation marks and what follows the name: "the hockey in North America" -> "hockey"."""
     name = re.sub(r"[\"“”„«»]", "", name).strip(" ,.:-–—'’" if not re.search(r"[A-Z]\.$", name) else " ,:-–—'’")
     while article := _ARTICLE.match(name):
         name = name[article.end() :]
-    return _TAIL.sub("", name).strip(" ,:-–—")
+    return name if name.endswith(title) else _TAIL.sub("", name).strip(" ,:-–—")
 
 
 def is_plausible(name: str) -> bool:

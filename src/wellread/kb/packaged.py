@@ -1,7 +1,7 @@
 """The knowledge bases that come with wellread, made from its default assets, and where knowledge bases live by name.
 
-`wordnet` is WordNet 3.0. `vital` is Wikipedia's 10,033 vital articles with their leads (`kb.vital`). Each keeps the version of
-its builder in its metadata, so that a KB of an older wellread is recognised and can be built again.
+`wordnet` is WordNet 3.0. `vital` is Wikipedia's 10,033 vital articles with their leads (`kb.vital`). Each keeps the
+version of its builder in its metadata, so that a KB of an older wellread is recognised and can be built again.
 """
 
 from __future__ import annotations

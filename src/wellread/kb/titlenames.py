@@ -46,14 +46,15 @@ _COMPANY = re.compile(
 )
 _GEOGRAPHIC = re.compile(
     r"^(?:(?:Mount|Lake|Cape) (?P<behind>[A-Z].+)|(?P<before>[A-Z].+) (?P<kind>River|Desert|Mountains|Islands|Canyon|"
-    r"Peninsula|dynasty|language|Galaxy|Falls|Prize|Palace|Museum))$"
+    r"Ocean|Peninsula|dynasty|language|Galaxy|Falls|Prize|Palace|Museum))$"
 )
-_WITH_ARTICLE = frozenset(("River", "Desert", "Mountains", "Islands", "Peninsula"))
+_WITH_ARTICLE = frozenset(("River", "Desert", "Mountains", "Islands", "Peninsula", "Ocean"))
 _WORLD_WAR = re.compile(r"^World War (I{1,2})$")
 _REGNAL = re.compile(
     r"^((?:(?:Pope|Emperor|Empress|Prince|King|Queen) )?[A-Z]\S+(?: [A-Z]\S+)?? [IVX]+) (?:of|the) .+$"
 )
 _EAST_ASIAN = re.compile(r"Chin|Korea|Vietnam|Japan|Taiwan|Mongol|dynasty|Joseon|Goryeo|shogun|Myanmar|Burm|Hong Kong")
+_LIFE = re.compile(r"\d\)$|BCE?\)$|from \d+ to \d+|\bborn \d")
 _MIDDLE_NAMES = re.compile(
     r"American|British|English|Scottish|Irish|Welsh|Canad|Austral|New Zealand|German|Austrian|Dutch|Danish|Norwegian|"
     r"Swed|Finnish|Russian|Soviet|U\.S\.|United States|United Kingdom|Composer"
@@ -84,6 +85,8 @@ class Article:
         if self.topic == "People":
             return True
         known = self.topic in ("Uncategorized", "Philosophy and religion")
+        if known and _LIFE.search(self.short):
+            return not re.search(r"(?i)empire|civili|period|conflict|country|entity|depression|science", self.short)
         pronouns = len(re.findall(r"\b(?:[Hh]e|[Ss]he|[Hh]is|[Hh]er|him)\b", self.lead))
         return known and pronouns >= 2 and re.match(r"[^.]{0,160}? was (?:an?|the|one) ", self.lead) is not None
 
@@ -108,6 +111,8 @@ def title_names(article: Article) -> Iterator[Name]:
         yield from ((f"{st} {base.removeprefix('Saint ')}", Source.FORM) for st in ("St.", "St"))
     if base.startswith("Mount "):
         yield from ((f"{mt} {base.removeprefix('Mount ')}", Source.FORM) for mt in ("Mt.", "Mt"))
+    if re.fullmatch(r"[A-Z]{2,}/[A-Z]{2,}", base):
+        yield from ((part, Source.FORM) for part in base.split("/"))
     if numbered := re.match(r"^(?:\d+(?:th|st|nd|rd)|\d{4}) ([A-Z]\S+ .+)$", base):
         yield numbered[1], Source.FORM
     yield from _organisations(base)
@@ -183,6 +188,8 @@ def _persons(base: str, short: str) -> Iterator[Name]:
     if _CONNECTED & {part.lower() for part in parts}:
         return
     yield parts[-1], Source.SHORT
+    if len(parts) == 2 and _EAST_ASIAN.search(short):
+        yield parts[0], Source.SHORT
     first = next((place for place, part in enumerate(parts) if part.lower() in PARTICLES and place), len(parts))
     if first < len(parts) - 1:
         yield " ".join(parts[first:]), Source.SHORT

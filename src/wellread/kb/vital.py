@@ -45,6 +45,14 @@ _OF_INLINKS = 0.5
 _OF_ARTICLE = 0.5
 """Share of the uses with the article ("the Amazon") which count for the name without it too."""
 
+_OTHERS_TITLE = 0.25
+"""Count of a name that is the title of another article: "Turkey" for the Ottoman Empire."""
+
+_ADJECTIVES = frozenset(
+    ("Indian", "Southern", "Chihuahuan", "Sonoran", "Arabian", "Syrian", "Patagonian", "Great Victoria", "Rocky")
+)
+"""First words of places that are not called by them."""
+
 _CAPITAL_OF_COMMON = 0.9
 """Count of the capitalised form of a common noun."""
 
@@ -94,7 +102,7 @@ def _add_articles(named: Mapping[str, dict[str, float]], articles: Mapping[str, 
 
 def _final(count: float, uses: float, inlinks: int) -> float:
     """Return the count of a name: a short form also counts for the leads that give the title in full."""
-    known = _OF_INLINKS * inlinks if count < _COUNTS[Source.BASE] and count != _CAPITAL_OF_COMMON else 0.0
+    known = _OF_INLINKS * inlinks if count in (_COUNTS[Source.SHORT], _COUNTS[Source.SUBJECT]) else 0.0
     return round(count + uses + known, 2)
 
 
@@ -119,6 +127,9 @@ _ALONE = re.compile(
 )
 
 
+_WITH_ARTICLE = re.compile(r"\b[Tt]he ([A-Z][a-z]+)(?=[,.;)]| (?:and|is|was|in|to|by|from|or|as|at)\b)")
+
+
 class _Corpus:
     """Word counts over all leads, which decide on names that a title or lead only suggests."""
 
@@ -126,9 +137,11 @@ class _Corpus:
         self._titles = frozenset(articles) | {article.base for article in articles.values()}
         self._written: Counter[str] = Counter()
         self._leads_with: Counter[str] = Counter()
+        self._with_article: Counter[str] = Counter()
         for article in articles.values():
             words = _WORD.findall(article.lead)
             self._written.update(words)
+            self._with_article.update(_WITH_ARTICLE.findall(article.lead))
             self._leads_with.update({word for word in words if word[0].islower()})
 
     def names_of(self, article: Article) -> dict[str, float]:
@@ -144,8 +157,8 @@ class _Corpus:
             common = name[:1].lower() + name[1:]
             is_common = name != common and source != Source.SHORT and self._is_common(name, common, article)
             count = _COUNTS[source]
-            if source < Source.SUBJECT and name in self._titles:
-                count = _COUNTS[Source.SHORT]  # the title of another article
+            if source in (Source.LEAD, Source.FORM) and name in self._titles:
+                count = _OTHERS_TITLE
             found[name] = _CAPITAL_OF_COMMON if is_common else max(count, found.get(name, 0.0))
             if is_common:
                 found[common] = max(count, found.get(common, 0.0))
@@ -160,12 +173,22 @@ class _Corpus:
             yield from ((word, Source.SHORT) for word in self._words_alone(article))
 
     def _words_alone(self, article: Article) -> Iterator[str]:
-        """Words of a person's title that the lead uses alone: "Mao" of Mao Zedong, "Leonardo" of Leonardo da Vinci."""
+        """Words of a person's title that the lead uses alone: "Mao" of Mao Zedong, "Leonardo" of Leonardo da Vinci.
+
+        The first of two words is a given name in most titles, so it needs two uses, and none of the second.
+        """
+        parts = article.base.split()
         words = own_words(article)
-        if len(article.base.split()) > 1:
-            for found in _ALONE.finditer(article.lead):
-                if found["name"].removesuffix("'s").removesuffix("’s") in words and not found["before"]:
-                    yield found["name"].removesuffix("'s").removesuffix("’s")
+        alone = Counter(
+            found["name"].removesuffix("'s").removesuffix("’s")
+            for found in _ALONE.finditer(article.lead)
+            if not found["before"] and len(parts) > 1
+        )
+        plain = len(parts) > 1 and not parts[-2].islower() and not is_surname_first(article)
+        given = parts[0] if plain and words >= {parts[0], parts[-1]} else ""
+        for word in sorted(words & set(alone)):
+            if word != given or (alone[word] > 1 and not alone[parts[-1]]):
+                yield word
 
     def _is_common(self, name: str, common: str, article: Article) -> bool:
         """True where the lead writes the name in lower case inside a sentence."""
@@ -192,15 +215,22 @@ class _Corpus:
     def _is_used(self, name: str, article: Article) -> bool:
         """True where a short form is in use: in the own lead, or for a surname that needs no proof."""
         base = article.base
-        if name.startswith("the ") or base.endswith(" River"):
-            bare = name.removeprefix("the ").removeprefix("River ")
-            return self._written[bare] > self._written[bare.lower()] or "the " in name
+        bare = name.removeprefix("the ").removeprefix("River ")
+        if base.endswith(" River"):
+            return self._written[bare] > self._written[bare.lower()] or bare != name
+        if base in (f"{bare} Desert", f"{bare} Ocean", f"{bare} Mountains") and bare not in _ADJECTIVES:
+            return self._with_article[bare] > 0 or base.endswith(" Desert")
+        if bare != name:
+            return self._is_used(bare, article)
         if base.startswith("University of ") and name in self._titles:
             return False  # a city with an article
         if base.startswith(("Lake ", "Mount ", "Cape ")) and name not in self._titles:
             return True
-        last = base.partition(", ")[0].split()[-1]
-        if article.is_person and name.split()[-1] == last and not is_surname_first(article):
+        parts = base.partition(", ")[0].split()
+        if article.is_person and is_surname_first(article):
+            if name == parts[0] and name not in self._titles and self._written[name] > 2:
+                return True
+        elif article.is_person and name.split()[-1] == parts[-1]:
             return True
         shown = article.lead.replace(base, "_").replace(f" in {name}", " _")
         return any(stands_alone(shown, *place) for place in occurrences(name, shown))

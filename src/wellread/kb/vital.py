@@ -42,9 +42,6 @@ _COUNTS = {
 _OF_INLINKS = 0.5
 """Share of the leads that give a title in full which count for its shorter names too."""
 
-_OF_ARTICLE = 0.5
-"""Share of the uses with the article ("the Amazon") which count for the name without it too."""
-
 _OTHERS_TITLE = 0.25
 """Count of a name that is the title of another article: "Turkey" for the Ottoman Empire."""
 
@@ -80,10 +77,9 @@ def read_vital(folder: Path, tally: Tally) -> Iterator[Record]:
             article.topic,
             float(inlinks[title]),
             {
-                name: _final(
-                    count, uses[name, title] + _OF_ARTICLE * uses.get((f"the {name}", title), 0.0), inlinks[title]
-                )
+                name: _final(count, uses[name, title] + uses.get((f"the {name}", title), 0.0), inlinks[title])
                 for name, count in named[title].items()
+                if not name.startswith("the ")
             },
             tuple(("mentions", f"wp:{other}") for other in speaks_of[title]),
         )
@@ -92,7 +88,11 @@ def read_vital(folder: Path, tally: Tally) -> Iterator[Record]:
 
 
 def _add_articles(named: Mapping[str, dict[str, float]], articles: Mapping[str, Article]) -> None:
-    """Give "the Congo", a name of the river, to the other entities whose own leads write it too."""
+    """Give "the Congo", a name of the river, to the other entities whose own leads write it too.
+
+    Names with an article only serve to count uses: rivers have one, companies do not. As aliases they would hide longer
+    names, "Jordan River" in "the Jordan River".
+    """
     with_article = {name for names in named.values() for name in names if name.startswith("the ")}
     for title, names in named.items():
         for name in sorted({f"the {name}" for name in names} & with_article - set(names)):
@@ -191,9 +191,11 @@ class _Corpus:
                 yield word
 
     def _is_common(self, name: str, common: str, article: Article) -> bool:
-        """True where the lead writes the name in lower case inside a sentence."""
+        """True where the lead writes the name in lower case, or for a title that most leads do."""
         if name[1:2].isupper():
             return False
+        if name == article.title and self._written[common] > 2 * self._written[name] and not article.is_person:
+            return True
         ends = (end for _, end in occurrences(common, article.lead))
         return any(not article.lead[end : end + 2].strip("es").isalnum() for end in ends)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -76,10 +76,12 @@ class Uses:
         seen = Counter(word for context in contexts.values() for word in _words(context))
         self._rarity = {word: math.log(len(contexts) / count) for word, count in seen.items()}
 
-    def count(self, surely: float) -> tuple[defaultdict[tuple[str, str], float], dict[str, list[str]]]:
+    def count(
+        self, is_sure: Callable[[str, str], bool]
+    ) -> tuple[defaultdict[tuple[str, str], float], dict[str, list[str]]]:
         """Return (name, entity) -> uses, and entity -> the others that its text speaks of.
 
-        A text speaks of an entity that has most of a use, under a name whose count is `surely` or more.
+        A text speaks of an entity that has most of a use, under a name of it that `is_sure`.
         """
         uses: defaultdict[tuple[str, str], float] = defaultdict(float)
         speaks_of: dict[str, list[str]] = {}
@@ -89,9 +91,9 @@ class Uses:
                 owners = self._owners[node]
                 if any(owner == entity for _, owner, _ in owners):
                     continue  # a text uses the name of its entity for that
-                for (name, owner, count), share in zip(owners, self._shares(entity, owners), strict=True):
+                for (name, owner, _), share in zip(owners, self._shares(entity, owners), strict=True):
                     uses[name, owner] += share
-                    if share > 0.5 and count >= surely:
+                    if share > 0.5 and is_sure(name, owner):
                         met[owner] = None
             speaks_of[entity] = list(met)
         return uses, speaks_of

@@ -66,7 +66,7 @@ def read_vital(folder: Path, tally: Tally) -> Iterator[Record]:
     _add_articles(named, articles)
     leads = {title: article.lead for title, article in articles.items()}
     contexts = {title: f"{title} {article.short} {article.lead}" for title, article in articles.items()}
-    uses, speaks_of = Uses(leads, contexts, named).count(surely=_COUNTS[Source.BASE])
+    uses, speaks_of = Uses(leads, contexts, named).count(lambda name, title: _is_title(name, articles[title]))
     inlinks = Counter(other for others in speaks_of.values() for other in others)
     for title, article in articles.items():
         short = article.short.rstrip(".")
@@ -85,6 +85,12 @@ def read_vital(folder: Path, tally: Tally) -> Iterator[Record]:
         )
         tally.read += 1
         tally.done_bytes += 1
+
+
+def _is_title(name: str, article: Article) -> bool:
+    """True for the title or its base as written; in lower case only of several words: "as well as" is not a well."""
+    titles = (article.title, article.base)
+    return name in titles or (" " in name and name[:1].upper() + name[1:] in titles)
 
 
 def _add_articles(named: Mapping[str, dict[str, float]], articles: Mapping[str, Article]) -> None:

@@ -15,13 +15,15 @@ from wellread.linker import Linker
 
 @pytest.fixture
 def folder(tmp_path):
-    """The vital articles' folder with two articles."""
+    """A folder with two of the vital articles, and nouns as WordNet has them."""
     lead = {"Earth": "Earth is the third planet.", "Moon": "The Moon is a satellite of Earth."}
     articles = {
         title: {"title": title, "extract": text, "description": "", "topic": ""} for title, text in lead.items()
     }
     (tmp_path / "vital").mkdir()
     (tmp_path / "vital" / "summaries_en-us.json").write_text(json.dumps(articles), encoding="utf-8")
+    nouns = "  1 licence\n00000001 17 n 02 Moon 0 Luna 0 000 | the satellite of the Earth\n"
+    (tmp_path / "vital" / "data.noun").write_text(nouns)
     return tmp_path / "vital"
 
 
@@ -49,7 +51,8 @@ def test_a_packaged_kb_is_built_by_name_and_opens_by_name(home, folder):
         open_kb("vital")
     assert build_packaged("vital", folder=folder, tally=Tally()) == home / "kb" / "vital.kb"
     with open_kb("vital") as kb:
-        assert kb.metadata["licence"] == "CC BY-SA 4.0 (Wikipedia)"
+        assert kb.metadata["licence"].startswith("CC BY-SA 4.0 (Wikipedia)")
+        assert kb.candidates("luna") == [], "nothing is fetched"
         assert len(kb) == 2
 
 
@@ -57,7 +60,10 @@ def test_without_a_folder_the_asset_is_fetched(home, folder, monkeypatch):
     fetched = []
     monkeypatch.setattr(assets, "fetch", lambda name: fetched.append(name) or folder)
     build_packaged("vital", tally=Tally())
-    assert fetched == ["vital"]
+    assert fetched == ["vital", "wordnet"]
+    with open_kb("vital") as kb:
+        assert [candidate.title for candidate in kb.candidates("luna")] == ["Moon"]
+        assert kb.metadata["licence"] == "CC BY-SA 4.0 (Wikipedia); synonyms: WordNet licence (Princeton University)"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "drugs/", "folder/.kb", "./"])

@@ -27,8 +27,11 @@ class Packaged:
 
     asset: str
     licence: str
-    read: Callable[[Path, Tally], Iterator[Record]]
+    read: Callable[..., Iterator[Record]]
+    """Called with the asset's folder, a tally, and the folders of the assets that it needs `besides`."""
     extra: dict[str, str]
+    besides: tuple[str, ...] = ()
+    """Assets that are read too, where the data is not another folder's."""
     version: str = "1"
     """Version of the reader: a KB of an older one lacks names or counts of this one."""
 
@@ -68,18 +71,29 @@ def has_changes(path: str | Path) -> bool:
 
 
 def build_packaged(name: str, to: str | Path | None = None, *, folder: str | Path | None = None, tally: Tally) -> Path:
-    """Build a default KB, fetching its asset where needed; `folder` is another place with the same kind of data."""
+    """Build a default KB, fetching its assets where needed; `folder` is another place with the same kind of data.
+
+    From a folder, `vital` has no synonyms of WordNet: nothing is fetched then.
+    """
     recipe = PACKAGED[name]
     where = Path(folder) if folder is not None else assets.fetch(recipe.asset)
+    besides = [assets.fetch(asset) for asset in recipe.besides] if folder is None else []
     path = kb_path(to if to is not None else name)
     extra = {**recipe.extra, BUILDER: recipe.version}
-    settings = f"{state_of(where)}\nbuilder {recipe.version}"
+    settings = f"{state_of(where, *besides)}\nbuilder {recipe.version}"
     origin = Origin(name, recipe.licence, settings=settings, extra=extra)
-    build(lambda counting: recipe.read(where, counting), path, origin=origin, tally=tally)
+    build(lambda counting: recipe.read(where, counting, *besides), path, origin=origin, tally=tally)
     return path
 
 
 PACKAGED = {
     "wordnet": Packaged("wordnet", wordnet.LICENCE, wordnet.read_wordnet, {"inflection": "wordnet"}),
-    "vital": Packaged("vital", "CC BY-SA 4.0 (Wikipedia)", vital.read_vital, {}, vital.VERSION),
+    "vital": Packaged(
+        "vital",
+        f"CC BY-SA 4.0 (Wikipedia); synonyms: {wordnet.LICENCE}",
+        vital.read_vital,
+        {},
+        besides=("wordnet",),
+        version=vital.VERSION,
+    ),
 }

@@ -2,9 +2,9 @@
 
 The package has no hyperlinks, so counts are estimated from its 10,033 leads:
 
-1. Names come from the title (`kb.titlenames`) and the lead (`kb.leadnames`). A common noun also gets its lower-case
-   form and its plural, where leads write them. Short forms ("Everest", "Einstein") are kept only where they are
-   written alone as proper names.
+1. Names come from the title (`kb.titlenames`), the lead (`kb.leadnames`) and WordNet (`kb.synonyms`). A common noun
+   also gets its lower-case form and its plural, where leads write them. Short forms ("Everest", "Einstein") are kept
+   only where they are written alone as proper names.
 2. Each use of a name in the lead of another article is shared among the entities of that name, by the similarity of
    the two leads (tf-idf), so that "Mercury" in a lead about planets counts for the planet.
 3. The count of a name is a constant for its source plus these uses. Popularity is the number of other leads that speak
@@ -23,6 +23,7 @@ from wellread.errors import InputError
 from wellread.files import read_text
 from wellread.kb.leadnames import lead_names
 from wellread.kb.records import Entity, Record, Tally
+from wellread.kb.synonyms import Synonyms
 from wellread.kb.titlenames import RANKS, Article, Source, is_surname_first, own_words, title_names
 from wellread.kb.uses import NEVER, Uses, occurrences, stands_alone
 
@@ -42,6 +43,9 @@ _COUNTS = {
 _OF_INLINKS = 0.5
 """Share of the leads that give a title in full which count for its shorter names too."""
 
+_FREQUENT = 10
+"""Leads with a lower-case word from which on WordNet's single sense of it is not trusted."""
+
 _OTHERS_TITLE = 0.25
 """Count of a name that is the title of another article: "Turkey" for the Ottoman Empire."""
 
@@ -57,12 +61,14 @@ _MOST_FREQUENT = 120
 """Leads with a lower-case word from which on it is too common to be a name that only a lead states."""
 
 
-def read_vital(folder: Path, tally: Tally) -> Iterator[Record]:
-    """Yield the vital articles as entities `wp:Title`."""
+def read_vital(folder: Path, tally: Tally, wordnet: Path | None = None) -> Iterator[Record]:
+    """Yield the vital articles as entities `wp:Title`; with a WordNet folder, with its synonyms."""
     articles = _read_articles(folder / "summaries_en-us.json")
     tally.total_bytes = len(articles)
     corpus = _Corpus(articles)
     named = {title: corpus.names_of(article) for title, article in articles.items()}
+    if wordnet is not None:
+        corpus.add_synonyms(named, articles, Synonyms(wordnet, articles))
     _add_articles(named, articles)
     leads = {title: article.lead for title, article in articles.items()}
     contexts = {title: f"{title} {article.short} {article.lead}" for title, article in articles.items()}
@@ -171,6 +177,16 @@ class _Corpus:
         for name, count in list(self._plurals(found, article.lead)):
             found.setdefault(name, count)
         return found
+
+    def add_synonyms(
+        self, named: Mapping[str, dict[str, float]], articles: Mapping[str, Article], synonyms: Synonyms
+    ) -> None:
+        """Add the synonyms that are not a name of any article, nor a word that leads often use."""
+        taken = {name.lower() for names in named.values() for name in names} | NEVER
+        for title, article in articles.items():
+            for name in synonyms.of(article):
+                if name.lower() not in taken and self._leads_with[name] < _FREQUENT:
+                    named[title][name] = _COUNTS[Source.FORM]
 
     def _proposed(self, article: Article) -> Iterator[tuple[str, Source]]:
         yield from title_names(article)

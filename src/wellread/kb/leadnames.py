@@ -42,7 +42,7 @@ _CUE = re.compile(
     rf"|also |or )"
 )
 _COPULA = re.compile(
-    r"\s(?:is|was|are|were|refers?|has|have|had|comprises?|consists?|became|ruled|began|took|takes?|can|may|occurs?|occurred|"
+    r"\s(?:is|was|are|were|refers?|has|have|had|comprises?|consists?|became|ruled|began|begins|took|takes?|can|may|occurs?|occurred|"
     r"means|describes?|includes?|belongs?|served|reigned|lived|encompasses|involves|denotes|constitutes?|developed|"
     r"covers?|existed|flourished|represents?|forms?|seeks|tells|deals|concerns|came|lasted|lies|uses?|contains?|"
     r"studies|measures|states|will|must|should|during)\s"
@@ -66,9 +66,11 @@ _BAD_START = re.compile(
     r"^(?:one|by|in|of|his|her|its|their|who|which|that|this|after|from|since|at|with|to|for|on|when|whose|as|an?|son|"
     r"both|such|not|then|until|any|part|some|other|various|several|because|especially|usually|often|also|meaning|"
     r"literally|lit|formerly|and|or|if|it|he|she|they|there|these|where|are|is|was|term|reported|known|called|kunya|"
-    r"mostly|mainly|whence|hence|thus|through|including|like|only|under|name|named|said|so|but|less|more|most|very|variety|depending|word)\b",
+    r"mostly|mainly|whence|hence|thus|through|including|like|only|under|name|named|said|so|but|less|more|most|very|variety|"
+    r"depending|word|broadly|\d+ days)\b",
     re.IGNORECASE,
 )
+_LANGUAGES = frozenset("English French Latin Greek German Spanish Italian Arabic Chinese Hebrew Dutch Russian".split())
 _BAD_END = re.compile(r"\b(?:of|the|and|or|in|a|an|to|for|by|with|as|de|is|was|from|on|at|his|her)$", re.IGNORECASE)
 _BAD_INSIDE = re.compile(
     r"\band [IVX]+$|[:;/=\[\]<>…]|\bof (?:an?|any|one)\b|\b(?:usually|often|derivative|married|term|refers)\b"
@@ -88,6 +90,8 @@ def lead_names(article: Article) -> Iterator[Name]:
     for before, text in inside:
         yield from ((name, Source.LEAD) for name in _in_parentheses(before, text))
     for name, source in _listed(outside, article.base):
+        if article.is_person and " " not in name and re.search(rf"\bthe [\"“]?{re.escape(name)}\b", outside):
+            continue  # an epithet: "the Blessed"
         plain = _HONOURS.sub("", name) if article.is_person else name
         yield plain, source
         if article.is_person and _TITLES.match(plain):
@@ -206,4 +210,8 @@ def is_plausible(name: str) -> bool:
     """True for what may be a name by its form: short, without a dangling word, not a phrase about something."""
     count = len(name.split())
     fits = 2 <= len(name) <= _MOST_CHARS and count <= _MOST_WORDS and any(letter.isalpha() for letter in name)
-    return fits and not (_BAD_START.match(name) or _BAD_END.search(name) or _BAD_INSIDE.search(name))
+    return (
+        fits
+        and not (_BAD_START.match(name) or _BAD_END.search(name) or _BAD_INSIDE.search(name))
+        and name not in _LANGUAGES
+    )

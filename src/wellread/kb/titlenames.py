@@ -40,7 +40,9 @@ NUMERAL = re.compile(r"^[IVX]+$")
 PARTICLES = frozenset("van von de da di del della der den du la le ten ter af dos das des do y e".split())
 _CONNECTED = frozenset("of the ibn bin bint al ben abu".split())
 _SUFFIXES = frozenset(("Jr.", "Sr.", "Jr", "Sr"))
-RANKS = frozenset("Pope Emperor Empress Prince Princess King Queen Saint Sultan Shah Mother Sir Lord".split())
+RANKS = frozenset(
+    "Pope Emperor Empress Prince Princess King Queen Saint Sultan Shah Mother Sir Lord Pasha Beg Khan".split()
+)
 _COMPANY = re.compile(
     r"^(.+?),? (?:Inc\.|Ltd\.|Corp\.|Corporation|Company|Motor Company|Motor Corporation|Group|Electronics|plc|AG|SE)$"
 )

@@ -225,6 +225,8 @@ class _Corpus:
         folded = name.lower()
         if folded in NEVER or len(name) < 2 or name.isdigit() or (source < Source.SUBJECT and name in RANKS):
             return False
+        if source == Source.LEAD and article.is_person and name in self._titles:
+            return False  # mostly a place or a relative: "liberator of Chile and Peru"
         if name == article.base.removeprefix("The ") and " " not in name:
             return self._written[name] > 5 * self._written[folded]
         if " " in name:

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from tests.kb.conftest import CITIES, FORMS, build_kb, content
-from tests.kb.test_packaged import ARTICLES
+from tests.kb.test_vital import ARTICLES
 from tests.kb.test_wordnet import FILES
 from wellread import console
 from wellread.kb.records import Entity, Tally

@@ -1,124 +1,30 @@
-"""The packaged knowledge bases: the vital articles in their true format, and where knowledge bases live by name."""
+"""The packaged knowledge bases: where they live by name, and which of them an older builder made."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from wellread import assets
-from wellread.errors import InputError, KnowledgeBaseError, UsageError
-from wellread.kb.build import Origin, build
-from wellread.kb.check import check
-from wellread.kb.packaged import build_packaged, kb_path, open_kb, read_vital
+from wellread.errors import KnowledgeBaseError, UsageError
+from wellread.kb import packaged
+from wellread.kb.packaged import build_packaged, has_changes, is_outdated, kb_path, open_kb
 from wellread.kb.records import Entity, Tally
-from wellread.kb.store import KnowledgeBase
-
-ARTICLES = [
-    ("Albert Einstein", "German-born physicist (1879–1955)", "People", "Albert Einstein was a physicist of the Earth."),
-    ("Max Born", "German physicist (1882–1970)", "People", "Max Born was born in Breslau and born again. Einstein."),
-    ("Earth", "Third planet", "Science", "Earth is the third planet. Well, the United Nations (UN) is on it."),
-    ("United Nations", None, "Society", "The United Nations (UN) is an organization, also known as Blue Helmets."),
-    ("Mercury (planet)", "First planet.", "Science", "Mercury is smaller than Earth and older than Albert Einstein."),
-    ("Paris, Texas", "City", None, "Paris is a city. It has a well."),
-    ("Well", "Hole", "Technology", "A well is a hole in the Earth."),
-]
+from wellread.linker import Linker
 
 
 @pytest.fixture
 def folder(tmp_path):
+    """A folder with two of the vital articles, and nouns as WordNet has them."""
+    lead = {"Earth": "Earth is the third planet.", "Moon": "The Moon is a satellite of Earth."}
     articles = {
-        title: {"title": title, "extract": lead, "description": short, "topic": topic}
-        for title, short, topic, lead in ARTICLES
+        title: {"title": title, "extract": text, "description": "", "topic": ""} for title, text in lead.items()
     }
     (tmp_path / "vital").mkdir()
     (tmp_path / "vital" / "summaries_en-us.json").write_text(json.dumps(articles), encoding="utf-8")
+    nouns = "  1 licence\n00000001 17 n 02 Moon 0 Luna 0 000 | the satellite of the Earth\n"
+    (tmp_path / "vital" / "data.noun").write_text(nouns)
     return tmp_path / "vital"
-
-
-@pytest.fixture
-def vital(folder, tmp_path):
-    build(lambda tally: read_vital(folder, tally), tmp_path / "vital.kb", origin=Origin("vital"))
-    with KnowledgeBase.open(tmp_path / "vital.kb") as kb:
-        yield kb
-
-
-def test_an_article_is_an_entity_with_its_lead(vital):
-    assert len(vital) == len(ARTICLES)
-    earth = vital.get("wp:Earth")
-    assert (earth.title, earth.kind) == ("Earth", "Science")
-    assert earth.description.startswith("Third planet. Earth is the third planet.")
-    assert vital.get("wp:United Nations").description.startswith("The United Nations")
-    assert vital.get("wp:Mercury (planet)").description.startswith("First planet. Mercury is")
-    assert vital.get("wp:Paris, Texas").kind == ""
-    assert check(vital) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "title"),
-    [
-        ("Albert Einstein", "Albert Einstein"),
-        ("Einstein", "Albert Einstein"),
-        ("Mercury", "Mercury (planet)"),
-        ("Paris", "Paris, Texas"),
-        ("UN", "United Nations"),
-        ("Blue Helmets", "United Nations"),
-    ],
-)
-def test_names_are_read_off_titles_and_leads(vital, name, title):
-    assert [c.title for c in vital.candidates(name)] == [title]
-
-
-def test_a_last_name_that_is_an_everyday_word_is_no_name(vital):
-    assert vital.candidates("born") == []
-    assert [c.title for c in vital.candidates("Max Born")] == ["Max Born"]
-
-
-def test_leads_speak_of_other_articles_and_that_is_their_popularity(vital):
-    mentions = {(entity.title, object) for entity in vital.entities() for relation, object in entity.facts}
-    assert mentions == {
-        ("Albert Einstein", "wp:Earth"),
-        ("Earth", "wp:United Nations"),
-        ("Earth", "wp:Well"),
-        ("Mercury (planet)", "wp:Earth"),
-        ("Mercury (planet)", "wp:Albert Einstein"),
-        ("Well", "wp:Earth"),
-    }
-    assert vital.get("wp:Earth").popularity == 3
-    assert vital.get("wp:Max Born").popularity == 0
-
-
-def test_progress_is_counted_in_articles(folder):
-    tally = Tally()
-    assert len(list(read_vital(folder, tally))) == tally.read == tally.done_bytes == tally.total_bytes == len(ARTICLES)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "is not the vital articles' file"),
-        ("[]", "is not the vital articles' file"),
-        ('{"A": {"extract": "a"}}', "is not the vital articles' file"),
-        ('{"A": null}', "is not the vital articles' file"),
-        ("{}", "has no articles"),
-    ],
-)
-def test_a_file_that_is_not_the_articles_is_refused(folder, text, message):
-    (folder / "summaries_en-us.json").write_text(text)
-    with pytest.raises(InputError, match=f"{message}.*fetch it again: wellread fetch vital"):
-        list(read_vital(folder, Tally()))
-
-
-def test_a_folder_without_the_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"summaries_en-us\.json: No such file"):
-        list(read_vital(tmp_path, Tally()))
-
-
-def test_one_article_alone_speaks_of_nothing(tmp_path):
-    article = {"title": "A", "extract": "", "description": "", "topic": ""}
-    (tmp_path / "summaries_en-us.json").write_text(json.dumps({"A": article}))
-    assert list(read_vital(tmp_path, Tally())) == [Entity("wp:A", "A", aliases={"A": 10})]
-
-
-# Where knowledge bases live.
 
 
 @pytest.fixture
@@ -145,18 +51,87 @@ def test_a_packaged_kb_is_built_by_name_and_opens_by_name(home, folder):
         open_kb("vital")
     assert build_packaged("vital", folder=folder, tally=Tally()) == home / "kb" / "vital.kb"
     with open_kb("vital") as kb:
-        assert kb.metadata["licence"] == "CC BY-SA 4.0 (Wikipedia)"
-        assert len(kb) == len(ARTICLES)
+        assert kb.metadata["licence"].startswith("CC BY-SA 4.0 (Wikipedia)")
+        assert kb.candidates("luna") == [], "nothing is fetched"
+        assert len(kb) == 2
 
 
 def test_without_a_folder_the_asset_is_fetched(home, folder, monkeypatch):
     fetched = []
     monkeypatch.setattr(assets, "fetch", lambda name: fetched.append(name) or folder)
     build_packaged("vital", tally=Tally())
-    assert fetched == ["vital"]
+    assert fetched == ["vital", "wordnet"]
+    with open_kb("vital") as kb:
+        assert [candidate.title for candidate in kb.candidates("luna")] == ["Moon"]
+        assert kb.metadata["licence"] == "CC BY-SA 4.0 (Wikipedia); synonyms: WordNet licence (Princeton University)"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "drugs/", "folder/.kb", "./"])
 def test_what_cannot_be_the_name_of_a_kb_is_refused(home, name):
     with pytest.raises(UsageError, match="give a plain name"):
         kb_path(name)
+
+
+# Versions of builders.
+
+
+@pytest.fixture
+def newer(home, folder, monkeypatch):
+    """A `vital` KB in the home, and a wellread whose builder is newer."""
+    monkeypatch.setattr(assets, "fetch", lambda name: folder)
+    build_packaged("vital", tally=Tally())
+    assert not is_outdated("vital")
+    recipe = packaged.PACKAGED["vital"]
+    monkeypatch.setitem(packaged.PACKAGED, "vital", replace(recipe, version=f"{recipe.version}+"))
+
+
+def test_a_kb_of_an_older_builder_is_outdated(newer, home):
+    assert is_outdated("vital")
+    assert is_outdated("vital", home / "kb" / "vital.kb")
+    build_packaged("vital", tally=Tally())
+    assert not is_outdated("vital")
+
+
+def test_a_kb_without_a_version_is_of_the_first_builder(home, folder):
+    build_packaged("vital", folder=folder, tally=Tally())
+    with open_kb("vital", writable=True) as kb:
+        kb.connection.execute("DELETE FROM metadata WHERE key = 'builder'")
+    assert is_outdated("vital")
+
+
+def test_neither_a_missing_kb_nor_one_of_another_source_is_outdated(newer, home, tmp_path):
+    assert not is_outdated("drugs")
+    assert not is_outdated("wordnet")
+    with open_kb("vital", writable=True) as kb:
+        kb.connection.execute("UPDATE metadata SET value = 'merge of vital.kb' WHERE key = 'source'")
+    assert not is_outdated("vital")
+
+
+def test_if_missing_builds_an_outdated_kb_again(newer, wellread):
+    done = wellread("kb", "build", "vital", "--if-missing")
+    assert done.code == 0
+    assert "was built by an older wellread; building it again" in done.err
+    assert not is_outdated("vital")
+    assert "is there already" in wellread("kb", "build", "vital", "--if-missing").err
+
+
+def test_if_missing_keeps_an_outdated_kb_with_changes(newer, wellread):
+    assert not has_changes("vital")
+    with open_kb("vital", writable=True) as kb, kb.change() as change:
+        change.add(Entity("mine", "My planet"))
+    assert has_changes("vital")
+    done = wellread("kb", "build", "vital", "--if-missing")
+    assert done.code == 0
+    assert "has been changed since, so it is kept; build it again without the changes with --replace" in done.err
+    with open_kb("vital") as kb:
+        assert "mine" in kb
+
+
+def test_the_linker_tells_of_an_outdated_kb(newer, capsys):
+    with Linker.load("vital", "prior"):
+        pass
+    assert "bring it up to date with: wellread kb build vital --if-missing" in capsys.readouterr().err
+    build_packaged("vital", tally=Tally())
+    with Linker.load("vital", "prior"):
+        pass
+    assert capsys.readouterr().err == ""

@@ -36,7 +36,7 @@ _BELONGS = {
     "--to", help="The knowledge base to write: a path, or a plain name in wellread's home.  [default: SOURCE]"
 )
 @click.option("--replace", is_flag=True, help="Overwrite a knowledge base that is there; its readers see old or new.")
-@click.option("--if-missing", is_flag=True, help="Do nothing when the knowledge base is there already.")
+@click.option("--if-missing", is_flag=True, help="Do nothing when an up-to-date one is there.")
 @click.option("--map", "maps", multiple=True, metavar="FIELD=COLUMN", help="jsonl, csv: where a field comes from.")
 @click.option("--facts", multiple=True, metavar="FILE", help="jsonl, csv: a table of subject, relation, object.")
 @click.option(
@@ -66,7 +66,7 @@ def build(
       wellread kb build wikipedia enwiki-pages-articles.xml.bz2 --to en.kb --paragraphs en.jsonl
     """
     from wellread import console
-    from wellread.kb.packaged import PACKAGED, build_packaged, kb_path
+    from wellread.kb.packaged import PACKAGED, build_packaged, has_changes, is_outdated, kb_path
     from wellread.kb.records import Tally
 
     _refuse_strange(source)
@@ -74,8 +74,17 @@ def build(
         raise UsageError(f"the source {source} needs the PATH of a file; see: wellread kb build --help")
     target = kb_path(to if to is not None else source)
     if target.exists() and if_missing:
-        console.note(f"{target} is there already")
-        return
+        if path is not None or not is_outdated(source, target):
+            console.note(f"{target} is there already")
+            return
+        if has_changes(target):
+            console.note(
+                f"{target} was built by an older wellread and has been changed since, so it is kept; build it again "
+                "without the changes with --replace"
+            )
+            return
+        console.note(f"{target} was built by an older wellread; building it again")
+        replace = True
     if target.exists() and not replace:
         raise KnowledgeBaseError(f"{target} is there already; overwrite it with --replace, or choose another with --to")
     tally = Tally()

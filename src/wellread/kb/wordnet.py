@@ -61,23 +61,32 @@ def read_wordnet(folder: str | Path, tally: Tally) -> Iterator[Record]:
     if missing:
         raise InputError(f"{folder} is not a WordNet database folder (WNDB): it has no {', '.join(missing)}")
     counts = _read_counts(folder, tally)
-    for part, kind in KINDS.items():
-        for number, line in read_lines(folder / f"data.{part}", tally):
-            if line.startswith(b"  "):
-                continue  # the licence at the head of each file
-            try:
-                yield _synset(decode(line, f"data.{part}, line {number}"), kind, counts, tally)
-            except (ValueError, IndexError, KeyError) as error:
-                raise InputError(
-                    f"{folder / f'data.{part}'}, line {number}, is not a synset ({error!r}); fetch WordNet again with: "
-                    "wellread fetch wordnet"
-                ) from error
-            tally.read += 1
+    for part in KINDS:
+        yield from _read_synsets(folder, part, counts, tally)
     for part, kind in KINDS.items():
         if (folder / f"{part}.exc").is_file():
             yield from _read_forms(folder / f"{part}.exc", kind, tally)
         else:
             tally.skip(f"no {part}.exc: irregular forms are not known")
+
+
+def read_nouns(folder: str | Path, tally: Tally) -> Iterator[Entity]:
+    """Yield the synsets of nouns alone, all words with the same count."""
+    return _read_synsets(Path(folder), "noun", {}, tally)
+
+
+def _read_synsets(folder: Path, part: str, counts: dict[tuple[str, str], float], tally: Tally) -> Iterator[Entity]:
+    for number, line in read_lines(folder / f"data.{part}", tally):
+        if line.startswith(b"  "):
+            continue  # the licence at the head of each file
+        try:
+            yield _synset(decode(line, f"data.{part}, line {number}"), KINDS[part], counts, tally)
+        except (ValueError, IndexError, KeyError) as error:
+            raise InputError(
+                f"{folder / f'data.{part}'}, line {number}, is not a synset ({error!r}); fetch WordNet again with: "
+                "wellread fetch wordnet"
+            ) from error
+        tally.read += 1
 
 
 def _read_counts(folder: Path, tally: Tally) -> dict[tuple[str, str], float]:

@@ -18,8 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from wellread import console
 from wellread.errors import UsageError
-from wellread.kb.packaged import kb_path, open_kb
+from wellread.kb.packaged import is_outdated, kb_path, open_kb
 from wellread.kb.store import KnowledgeBase
 from wellread.linker import packaged
 from wellread.linker.decoding import Decoding, Scored, ThresholdKind, check_threshold
@@ -246,6 +247,11 @@ def _usual(kb: KnowledgeBase) -> str:
 def _open(kb: str | Path) -> KnowledgeBase:
     """Writable where the file is, so that `linker.kb.add(...)` works; nothing is locked until something is written."""
     path = kb_path(kb)
+    if is_outdated(str(kb)):
+        console.note(
+            f"{path} was built by an older wellread and lacks newer names; bring it up to date with: "
+            f"wellread kb build {kb} --if-missing && wellread index build --kb {kb}"
+        )
     return open_kb(kb, writable=os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
 
 

@@ -36,8 +36,8 @@ TITLES = frozenset(
 )
 """Words that may stand before a last name without making another name of it."""
 
-_COMMON = 1.0
-"""log10 per million from which on a word written small is not a short name ("Lake", "Street")."""
+_COMMON = 1.5
+"""log10 per million from which on a word that is also written small is not a short name ("Ocean", "Street")."""
 
 _LEGAL, _TITLE, _STOP = (
     np.array(sorted(word_hash(word) for word in some), np.uint64) for some in (LEGAL_FORMS, TITLES, STOP_WORDS)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wellread.kb.names import Keys, Offsets, Words, follow, word_hash
 from wellread.mentions.compiled import ALL_KINDS
-from wellread.mentions.frequency import common
+from wellread.mentions.frequency import frequency
 from wellread.mentions.letters import is_capital, text_of
 from wellread.mentions.match import Matcher
 from wellread.mentions.regular import regular_forms
@@ -28,7 +28,7 @@ _MOST_CORRECTIONS = 12
 """Words of the KB that one misspelt word is read as, nearest first."""
 
 _COMMON = 0.0
-"""log10 per million from which on a word of general English is not taken for a misspelling."""
+"""log10 per million from which on a word of general English, names too, is not taken for a misspelling."""
 
 _AND, _AMPERSAND = np.uint64(word_hash("and")), np.uint64(word_hash("&"))
 
@@ -115,7 +115,7 @@ class WordReader:
         if self.senses:
             for names in self.matcher.both():
                 eligible = eligible & (names.forms.table.find(hashes) == 0)
-        unknown = np.flatnonzero(eligible & ~self._known(hashes) & ~common(hashes, at_least=_COMMON))
+        unknown = np.flatnonzero(eligible & ~self._known(hashes) & (frequency(hashes) < _COMMON))
         texts = ((place, text_of(words, distinct[place])) for place in unknown.tolist())
         asked = [(place, text) for place, text in texts if text.isalpha() and not (len(text) < 5 and text.isupper())]
         plain = [folded(text) for _, text in asked]

@@ -54,6 +54,12 @@ NAMES = {
     "c++": ["C++"],
     "tokyo": ["東京"],
     "it": ["IT"],
+    "burger": ["McDonalds"],
+    "band": ["Panic!"],
+    "goat": ["goat"],
+    "herd": ["goats"],
+    "adam": ["A'dam"],
+    "lane": ["Hill Lane"],
     "long": ["The Strange Case of the Very Long Name That No Encoder Would Ever Read as One Mention in a Text"],
 }
 
@@ -130,6 +136,10 @@ def one(finder, text):
         ("at Mancestre", "Mancestre", "typo", "manchester"),
         ("the Univercity of Manchester", "Univercity of Manchester", "typo", "university"),
         ("New Yrok", "New Yrok", "typo", "york"),
+        ("newyork", "newyork", "typo", "york"),
+        ("at Mc-Donalds", "Mc-Donalds", "punctuation", "burger"),
+        ("at McDonald's", "McDonald's", "punctuation", "burger"),
+        ("Panic at", "Panic", "punctuation", "band"),
         ("in 東京", "東京", "exact", "tokyo"),
     ],
 )
@@ -151,6 +161,11 @@ def test_each_way_is_found_with_its_span(finder, text, span, way, entity):
         ("perish", "perish"),  # an English word is not a misspelt "Paris"
         ("C", "C"),
         ("citydwellers", "city"),
+        ("in panic", "panic"),  # a common word is not the band
+        ("a goat's horn", "goat's"),
+        ("by a dam", "a dam"),
+        ("praises", "praises"),
+        ("stomped", "stomped"),
     ],
 )
 def test_what_is_not_a_variant_is_not_found(finder, text, span):

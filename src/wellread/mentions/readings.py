@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wellread.kb.names import Keys, Offsets, Words, follow, word_hash
-from wellread.mentions.compiled import ALL_KINDS
-from wellread.mentions.frequency import frequency
+from wellread.kb.names import Keys, Offsets, Words, follow, keys, word_hash
+from wellread.mentions.compiled import ALL_KINDS, NAME
+from wellread.mentions.frequency import is_english
 from wellread.mentions.letters import is_capital, text_of
 from wellread.mentions.match import Matcher
 from wellread.mentions.regular import regular_forms
 from wellread.mentions.table import KeyTable, differ
-from wellread.mentions.typos import SHORTEST, folded
+from wellread.mentions.typos import SHORTEST, SHORTEST_NAME, folded
 
 EDIT, FORM, SIGN, LETTER = 1, 1 << 4, 1 << 8, 1 << 12
 """Counted in marks: edits, word forms, signs passed over; above them the letters that edits add or take away."""
@@ -27,8 +27,8 @@ _MOST_EDITS = 2
 _MOST_CORRECTIONS = 12
 """Words of the KB that one misspelt word is read as, nearest first."""
 
-_COMMON = 0.0
-"""log10 per million from which on a word of general English, names too, is not taken for a misspelling."""
+_SHORTEST_HALF = 3
+"""Letters of the shortest word that may be run together with another."""
 
 _AND, _AMPERSAND = np.uint64(word_hash("and")), np.uint64(word_hash("&"))
 
@@ -42,6 +42,12 @@ class States:
     nodes: Keys
     kinds: NDArray[np.uint8]
     marks: Marks
+
+    @classmethod
+    def none(cls) -> States:
+        """Return no states."""
+        places = np.zeros(0, np.int64)
+        return cls(places, places, np.zeros(0, np.uint64), *_plain(0, 0))
 
     def take(self, which: NDArray[np.bool_] | Offsets) -> States:
         """Return some of the states."""
@@ -64,11 +70,22 @@ class WordReader:
         self.matcher, self.ways, self.stops, self.senses = matcher, ways, stops, senses
         self._variants = [names.variants for names in matcher.both()]
 
-    def read(self, words: Words, signs: NDArray[np.bool_]) -> Iterator[Reading]:
-        """Yield other words that words of the text may stand for: (place, hash, kinds, marks).
+    def read(self, words: Words, signs: NDArray[np.bool_]) -> tuple[Readings, States]:
+        """Return other words that words of the text may stand for, and names that it writes without their blank."""
+        readings = list(self._of_every_word(words))
+        together = States.none()
+        if self.ways.typos or (self.ways.inflected and not self.senses):
+            distinct = _Distinct.of(words, signs)
+            if self.ways.inflected and not self.senses:
+                readings.append(self._forms(words, distinct))
+            if self.ways.typos:
+                unknown = self._unknown(words, distinct)
+                readings.append(self._corrections(words, distinct, unknown))
+                together = self._run_together(distinct, unknown)
+        return Readings.of(len(words.starts), readings), together
 
-        Each distinct word is looked up once.
-        """
+    def _of_every_word(self, words: Words) -> Iterator[Reading]:
+        """Yield the word forms of WordNet, and "&" for "and"."""
         if self.ways.inflected and self.senses:
             for names in self.matcher.both():
                 place, hashes, kinds = names.forms.find(words.hashes)
@@ -77,29 +94,17 @@ class WordReader:
             for this, other in ((_AND, _AMPERSAND), (_AMPERSAND, _AND)):
                 place = np.flatnonzero(words.hashes == this)
                 yield place, np.full(len(place), other, np.uint64), *_plain(len(place), SIGN)
-        if not (self.ways.typos or (self.ways.inflected and not self.senses)):
-            return
-        places = np.flatnonzero(~signs & (words.sizes >= SHORTEST - 1))
-        order = places[np.argsort(words.hashes[places], kind="stable")]
-        heads = np.flatnonzero(differ(words.hashes[order]))
-        occurring = _Occurrences(order, heads)
-        distinct = order[heads]
-        has_form = np.zeros(len(distinct), np.bool_)
-        if self.ways.inflected and not self.senses:
-            eligible = np.arange(len(distinct))
-            if self.stops is not None:
-                eligible = np.flatnonzero(self.stops.find(words.hashes[distinct]) == 0)
-            of_word, hashes, verbs = regular_forms(words, self._known, distinct[eligible])
-            which = np.searchsorted(words.hashes[distinct], words.hashes[of_word])
-            has_form[which] = True
-            place, rows = occurring.of(which)
-            small = ~is_capital(words.codes[words.starts[place]])
-            place, rows = (column[small | ~verbs[rows]] for column in (place, rows))
-            yield place, hashes[rows], *_plain(len(rows), FORM)
-        if self.ways.typos:
-            which, hashes, marks = self._corrections(words, distinct, ~has_form)
-            place, rows = occurring.of(which)
-            yield place, hashes[rows], _plain(len(rows), 0)[0], marks[rows]
+
+    def _forms(self, words: Words, distinct: _Distinct) -> Reading:
+        """Return the words that words of the text are regular forms of, or that are forms of them."""
+        eligible = distinct.first
+        if self.stops is not None:
+            eligible = eligible[self.stops.find(words.hashes[eligible]) == 0]
+        of_word, hashes, verbs = regular_forms(words, self._known, eligible)
+        place, rows = distinct.occurrences(np.searchsorted(distinct.hashes, words.hashes[of_word]))
+        small = ~is_capital(words.codes[words.starts[place]])
+        place, rows = (column[small | ~verbs[rows]] for column in (place, rows))
+        return place, hashes[rows], *_plain(len(rows), FORM)
 
     def _known(self, hashes: Keys) -> NDArray[np.bool_]:
         known = self._variants[0].words.known(hashes)
@@ -107,42 +112,74 @@ class WordReader:
             known |= variants.words.known(hashes)
         return known
 
-    def _corrections(
-        self, words: Words, distinct: Offsets, eligible: NDArray[np.bool_]
-    ) -> tuple[Offsets, Keys, NDArray[np.int32]]:
-        """(number of a distinct word, hash, marks): words of the KB for words that neither it nor English knows."""
-        hashes = words.hashes[distinct]
+    def _unknown(self, words: Words, distinct: _Distinct) -> list[tuple[int, str]]:
+        """(number of a distinct word, its letters) of those that neither the KB nor English knows, nor as forms."""
+        unknown = ~self._known(distinct.hashes) & ~is_english(distinct.hashes)
         if self.senses:
             for names in self.matcher.both():
-                eligible = eligible & (names.forms.table.find(hashes) == 0)
-        unknown = np.flatnonzero(eligible & ~self._known(hashes) & (frequency(hashes) < _COMMON))
-        texts = ((place, text_of(words, distinct[place])) for place in unknown.tolist())
-        asked = [(place, text) for place, text in texts if text.isalpha() and not (len(text) < 5 and text.isupper())]
-        plain = [folded(text) for _, text in asked]
-        numbers = np.array([place for place, _ in asked], np.int64)
+                unknown &= names.forms.table.find(distinct.hashes) == 0
+        for known in (self._known, is_english):
+            formed, _, _ = regular_forms(words, known, distinct.first[unknown], reverse=False)
+            unknown[np.searchsorted(distinct.hashes, words.hashes[formed])] = False
+        texts = ((number, text_of(words, distinct.first[number])) for number in np.flatnonzero(unknown).tolist())
+        return [
+            (number, folded(text))
+            for number, text in texts
+            if text.isalpha() and not (len(text) < SHORTEST_NAME and text.isupper())
+        ]
+
+    def _corrections(self, words: Words, distinct: _Distinct, unknown: list[tuple[int, str]]) -> Reading:
+        """Return the words of the KB that unknown words may be misspellings of."""
+        numbers = np.array([number for number, _ in unknown], np.int64)
         parts = []
         for variants in self._variants:
-            place, row, edits = variants.words.find(plain)
-            parts.append(
-                (numbers[place], variants.words.hashes[row], edits, variants.words.sizes[row].astype(np.int64))
-            )
+            place, row, edits = variants.words.find([word for _, word in unknown])
+            sizes = variants.words.sizes[row].astype(np.int64)
+            parts.append((numbers[place], variants.words.hashes[row], edits, sizes))
         which, meant, edits, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.lexsort((edits, which))
-        counts = np.bincount(which, minlength=len(distinct))
+        counts = np.bincount(which, minlength=len(distinct.hashes))
         near = order[np.arange(len(which)) - (np.cumsum(counts) - counts)[which[order]] < _MOST_CORRECTIONS]
-        marks = edits[near] * EDIT + (sizes[near] - words.sizes[distinct[which[near]]]) * LETTER
-        return which[near], meant[near], marks.astype(np.int32)
+        marks = edits[near] * EDIT + (sizes[near] - words.sizes[distinct.first[which[near]]]) * LETTER
+        place, rows = distinct.occurrences(which[near])
+        return place, meant[near][rows], _plain(len(rows), 0)[0], marks.astype(np.int32)[rows]
+
+    def _run_together(self, distinct: _Distinct, unknown: list[tuple[int, str]]) -> States:
+        """Return unknown words that are names of two words without the blank between them ("southdakota")."""
+        halves = [
+            (number, f"{word[:place]} {word[place:]}")
+            for number, word in unknown
+            for place in range(_SHORTEST_HALF, len(word) - _SHORTEST_HALF + 1)
+        ]
+        if not halves:
+            return States.none()
+        nodes = keys([half for _, half in halves])
+        named = np.flatnonzero(self.matcher.flags(nodes) & NAME)
+        places, rows = distinct.occurrences(np.array([halves[row][0] for row in named.tolist()], np.int64))
+        return States(places, places, nodes[named][rows], *_plain(len(rows), EDIT))
 
 
 @dataclass(frozen=True, slots=True)
-class _Occurrences:
-    """Places of words in order of their hashes, and where among them each distinct word begins."""
+class _Distinct:
+    """The distinct words of a text, in order of their hashes."""
 
+    hashes: Keys
+    first: Offsets
+    """Place of each word's first occurrence."""
     places: Offsets
+    """Places of all occurrences, those of one word in a row."""
     heads: Offsets
+    """Where among `places` each word begins."""
 
-    def of(self, which: Offsets) -> tuple[Offsets, Offsets]:
-        """Return (place, row of `which`) of every occurrence of distinct words."""
+    @classmethod
+    def of(cls, words: Words, signs: NDArray[np.bool_]) -> _Distinct:
+        places = np.flatnonzero(~signs & (words.sizes >= SHORTEST - 1))
+        places = places[np.argsort(words.hashes[places], kind="stable")]
+        heads = np.flatnonzero(differ(words.hashes[places]))
+        return cls(words.hashes[places[heads]], places[heads], places, heads)
+
+    def occurrences(self, which: Offsets) -> tuple[Offsets, Offsets]:
+        """Return (place, row of `which`) of every occurrence of some words."""
         counts = np.diff(np.append(self.heads, len(self.places)))[which]
         within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         return self.places[np.repeat(self.heads[which], counts) + within], np.repeat(np.arange(len(which)), counts)

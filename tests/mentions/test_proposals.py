@@ -154,6 +154,7 @@ def test_each_way_is_found_with_its_span(finder, text, span, way, entity):
         ("the u s", "u s"),
         ("He met Marie. Curie left.", "Marie. Curie"),  # a sentence ends there
         ("1999", "1999"),  # numbers are not misspelt
+        ("1,998", "1,998"),
         ("Lyno", "Lyno"),  # four letters: no edit
         ("Mnahcestr", "Mnahcestr"),  # ten letters: three edits
         ("it is", "it"),
@@ -276,6 +277,7 @@ def test_a_last_name_after_the_full_name_means_the_same(finder):
         "Marie Curie said curie",  # not capital
         "Lake Victoria and the lake. Lake!",  # the first word of a name that is not an organisation's
         "United States of States",  # a common word
+        "the University of Manchester, Manchester",  # not a last name
         "the Curie of Marie Curie",  # before it
     ],
 )

@@ -152,8 +152,7 @@ class ProposalFinder:
 
     def _walk(self, matcher: Matcher, text: str) -> tuple[Rows, TextWords]:
         options = self.options
-        ways = Ways(inflected=options.inflected, punctuation=options.punctuation, typos=options.typos)
-        walker = Walker(matcher, ways, hash_set(frozenset(self.stop_words)), senses=self.senses)
+        walker = self._walker(matcher)
         longest = max(names.max_words for names in matcher.both())
         reach = 2 * longest + 2 if options.punctuation else max(longest, 2)  # signs between the words count too
         parts: list[Rows] = []
@@ -172,6 +171,11 @@ class ProposalFinder:
             return Rows(*nothing, small, small, small), TextWords(*nothing, nothing[2], np.zeros(0, np.bool_))
         joined = (np.concatenate([getattr(part, name) for part in words]) for name in TextWords.__slots__)
         return Rows.concatenated(parts), TextWords(*joined)
+
+    def _walker(self, matcher: Matcher) -> Walker:
+        options = self.options
+        ways = Ways(inflected=options.inflected, punctuation=options.punctuation, typos=options.typos)
+        return Walker(matcher, ways, hash_set(frozenset(self.stop_words)), senses=self.senses)
 
     def _best(self, rows: Rows) -> Rows:
         """Sort rows by start, longer first, and of each span keep the best ways of finding it.

@@ -149,6 +149,7 @@ class Walker:
         possessive &= hashes[1:] == _S
         begins = np.arange(len(places))
         node, size, tight, single = hashes, sizes, np.ones(len(places), np.bool_), sizes == 1
+        numeral = digit
         marked = digit  # spans of three words and more are looked up only with a digit or a joint in them
         for parts in range(1, MOST_PARTS + 1):
             if parts > 1:
@@ -163,6 +164,7 @@ class Walker:
                     going, last, joint, marked = (column[marked] for column in (going, last, joint, marked))
                 node = glued(node[going], size[going], hashes[last])
                 size, tight = size[going] + sizes[last], tight[going] & joint
+                numeral = numeral[going] & digit[last]
                 single, begins = single[going] & (sizes[last] == 1), begins[going]
             last = begins + parts - 1
             keys = follow(np.zeros(len(node), np.uint64), node)
@@ -172,7 +174,7 @@ class Walker:
                 yield self._glued_rows(words, places, begins[place], last[place], names, single[place])
             if parts > 1:
                 # "Wi-Fi" in the text for "WiFi" in the KB; "U.S." for "US" only in capitals.
-                some = np.flatnonzero(tight & (size >= 2))
+                some = np.flatnonzero(tight & (size >= 2) & ~numeral)
                 some = some[self.matcher.flags(keys[some]) & NAME != 0]
                 # "McDonald's" for "McDonalds", but not "goat's" for "goats" where "goat" is a name.
                 owned = np.flatnonzero(possessive[last[some] - 1])

@@ -100,6 +100,7 @@ class ProposalFinder:
         usual = FUNCTION_WORDS if self.senses else STOP_WORDS
         self.stop_words = usual if self.options.stop_words is None else frozenset(self.options.stop_words)
         self._remembered = ("", -1), self._new_lists()
+        self._last_walker: Walker | None = None
 
     def find(self, texts: Sequence[str]) -> Proposals:
         """Return the proposals of all texts, at one state of the KB."""
@@ -173,9 +174,14 @@ class ProposalFinder:
         return Rows.concatenated(parts), TextWords(*joined)
 
     def _walker(self, matcher: Matcher) -> Walker:
-        options = self.options
-        ways = Ways(inflected=options.inflected, punctuation=options.punctuation, typos=options.typos)
-        return Walker(matcher, ways, hash_set(frozenset(self.stop_words)), senses=self.senses)
+        """The walker of a matcher; it remembers unknown words."""
+        walker = self._last_walker
+        if walker is None or walker.matcher is not matcher:
+            options = self.options
+            ways = Ways(inflected=options.inflected, punctuation=options.punctuation, typos=options.typos)
+            walker = Walker(matcher, ways, hash_set(frozenset(self.stop_words)), senses=self.senses)
+            self._last_walker = walker
+        return walker
 
     def _best(self, rows: Rows) -> Rows:
         """Sort rows by start, longer first, and of each span keep the best ways of finding it.

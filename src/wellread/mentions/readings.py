@@ -27,6 +27,9 @@ _MOST_EDITS = 2
 _MOST_CORRECTIONS = 12
 """Words of the KB that one misspelt word is read as, nearest first."""
 
+_MOST_MET = 1 << 17
+"""Unknown words whose meanings are remembered; beyond that one begins anew."""
+
 _SHORTEST_HALF = 3
 """Letters of the shortest word that may be run together with another."""
 
@@ -69,6 +72,7 @@ class WordReader:
     def __init__(self, matcher: Matcher, ways: Ways, stops: KeyTable | None, *, senses: bool) -> None:
         self.matcher, self.ways, self.stops, self.senses = matcher, ways, stops, senses
         self._variants = [names.variants for names in matcher.both()]
+        self._met: dict[int, _Meant] = {}
 
     def read(self, words: Words, signs: NDArray[np.bool_]) -> tuple[Readings, States]:
         """Return other words that words of the text may stand for, and names that it writes without their blank."""
@@ -112,51 +116,86 @@ class WordReader:
             known |= variants.words.known(hashes)
         return known
 
-    def _unknown(self, words: Words, distinct: _Distinct) -> list[tuple[int, str]]:
-        """(number of a distinct word, its letters) of those that neither the KB nor English knows, nor as forms."""
+    def _unknown(self, words: Words, distinct: _Distinct) -> list[tuple[int, _Meant]]:
+        """(number of a distinct word, what it may mean) of those that neither the KB nor English knows."""
         unknown = ~self._known(distinct.hashes) & ~is_english(distinct.hashes)
         if self.senses:
             for names in self.matcher.both():
                 unknown &= names.forms.table.find(distinct.hashes) == 0
+        numbers = np.flatnonzero(unknown)
+        hashes = distinct.hashes[numbers].tolist()
+        if len(self._met) > _MOST_MET:
+            self._met = {}
+        met = self._met  # other threads may begin anew
+        fresh = [place for place, hash in enumerate(hashes) if hash not in met]
+        met.update(self._looked_at(words, distinct.first[numbers[fresh]]))
+        meant = ((number, met[hash]) for number, hash in zip(numbers.tolist(), hashes, strict=True))
+        return [(number, some) for number, some in meant if some is not _NOTHING]
+
+    def _looked_at(self, words: Words, places: Offsets) -> dict[int, _Meant]:
+        """Hash -> what it may mean, of unknown words; nothing for forms of known words, numbers and acronyms."""
+        found = dict.fromkeys(words.hashes[places].tolist(), _NOTHING)
         for known in (self._known, is_english):
-            formed, _, _ = regular_forms(words, known, distinct.first[unknown], reverse=False)
-            unknown[np.searchsorted(distinct.hashes, words.hashes[formed])] = False
-        texts = ((number, text_of(words, distinct.first[number])) for number in np.flatnonzero(unknown).tolist())
-        return [
-            (number, folded(text))
-            for number, text in texts
+            formed, _, _ = regular_forms(words, known, places, reverse=False)
+            places = np.setdiff1d(places, formed)
+        texts = [(int(words.hashes[place]), text_of(words, place)) for place in places.tolist()]
+        asked = {
+            hash: folded(text)
+            for hash, text in texts
             if text.isalpha() and not (len(text) < SHORTEST_NAME and text.isupper())
-        ]
-
-    def _corrections(self, words: Words, distinct: _Distinct, unknown: list[tuple[int, str]]) -> Reading:
-        """Return the words of the KB that unknown words may be misspellings of."""
-        numbers = np.array([number for number, _ in unknown], np.int64)
-        parts = []
+        }
+        corrected: dict[int, list[tuple[int, int, int]]] = {hash: [] for hash in asked}
+        owners = list(asked)
         for variants in self._variants:
-            place, row, edits = variants.words.find([word for _, word in unknown])
-            sizes = variants.words.sizes[row].astype(np.int64)
-            parts.append((numbers[place], variants.words.hashes[row], edits, sizes))
-        which, meant, edits, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.lexsort((edits, which))
-        counts = np.bincount(which, minlength=len(distinct.hashes))
-        near = order[np.arange(len(which)) - (np.cumsum(counts) - counts)[which[order]] < _MOST_CORRECTIONS]
-        marks = edits[near] * EDIT + (sizes[near] - words.sizes[distinct.first[which[near]]]) * LETTER
-        place, rows = distinct.occurrences(which[near])
-        return place, meant[near][rows], _plain(len(rows), 0)[0], marks.astype(np.int32)[rows]
-
-    def _run_together(self, distinct: _Distinct, unknown: list[tuple[int, str]]) -> States:
-        """Return unknown words that are names of two words without the blank between them ("southdakota")."""
+            index = variants.words
+            place, row, edits = index.find(list(asked.values()))
+            columns = (place, edits, index.hashes[row], index.sizes[row])
+            for at, edit, hash, size in zip(*(column.tolist() for column in columns), strict=True):
+                corrected[owners[at]].append((edit, hash, size))
         halves = [
-            (number, f"{word[:place]} {word[place:]}")
-            for number, word in unknown
-            for place in range(_SHORTEST_HALF, len(word) - _SHORTEST_HALF + 1)
+            (hash, f"{word[:half]} {word[half:]}")
+            for hash, word in asked.items()
+            for half in range(_SHORTEST_HALF, len(word) - _SHORTEST_HALF + 1)
         ]
-        if not halves:
-            return States.none()
+        names: dict[int, list[int]] = {}
         nodes = keys([half for _, half in halves])
-        named = np.flatnonzero(self.matcher.flags(nodes) & NAME)
-        places, rows = distinct.occurrences(np.array([halves[row][0] for row in named.tolist()], np.int64))
-        return States(places, places, nodes[named][rows], *_plain(len(rows), EDIT))
+        for row in np.flatnonzero(self.matcher.flags(nodes) & NAME).tolist():
+            names.setdefault(halves[row][0], []).append(int(nodes[row]))
+        for hash, some in corrected.items():
+            if some or hash in names:
+                found[hash] = _Meant(tuple(sorted(some)[:_MOST_CORRECTIONS]), tuple(names.get(hash, ())))
+        return found
+
+    @staticmethod
+    def _corrections(words: Words, distinct: _Distinct, unknown: list[tuple[int, _Meant]]) -> Reading:
+        """Return the words of the KB that unknown words may be misspellings of."""
+        rows = [(number, *one) for number, meant in unknown for one in meant.words]
+        which = np.array([number for number, _, _, _ in rows], np.int64)
+        edits = np.array([edit for _, edit, _, _ in rows], np.int64)
+        hashes = np.array([hash for _, _, hash, _ in rows], np.uint64)
+        sizes = np.array([size for _, _, _, size in rows], np.int64)
+        marks = (edits * EDIT + (sizes - words.sizes[distinct.first[which]]) * LETTER).astype(np.int32)
+        place, of = distinct.occurrences(which)
+        return place, hashes[of], _plain(len(of), 0)[0], marks[of]
+
+    @staticmethod
+    def _run_together(distinct: _Distinct, unknown: list[tuple[int, _Meant]]) -> States:
+        """Return unknown words that are names of two words without the blank between them ("southdakota")."""
+        rows = [(number, node) for number, meant in unknown for node in meant.names]
+        place, of = distinct.occurrences(np.array([number for number, _ in rows], np.int64))
+        nodes = np.array([node for _, node in rows], np.uint64)
+        return States(place, place, nodes[of], *_plain(len(of), EDIT))
+
+
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """What an unknown word may mean: (edits, hash, letters) of words, and keys of names of two words run together."""
+
+    words: tuple[tuple[int, int, int], ...] = ()
+    names: tuple[int, ...] = ()
+
+
+_NOTHING = _Meant()
 
 
 @dataclass(frozen=True, slots=True)

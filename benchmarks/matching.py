@@ -2,6 +2,8 @@
 
 Bars: ≥ 8 MB/s and ≥ 15 × spaCy's EntityRuler in the same run, with the same spans as a brute-force reading. Peers get
 the same names and text; they know no word forms, and their tokens are not quite ours, so their counts differ a little.
+Then proposals: spans with candidates, found in all ways, with typos (bar: ≥ 4 MB/s) and without, for WordNet and for
+the shared KB where it is there.
 Megabytes are 10**6 bytes of UTF-8; seconds are those of the one core, so that what else the machine does counts less.
 """
 
@@ -10,19 +12,23 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.brute import assert_same_spans
-from benchmarks.data import english, wordnet_kb
+from benchmarks.data import english, has_shared, shared_kb, wordnet_kb
 from benchmarks.report import Report, arguments, interleaved
 from wellread.errors import WellreadError
 from wellread.kb.store import KnowledgeBase
-from wellread.mentions.compiled import FormTable
+from wellread.mentions.candidates import CandidateFinder, Reading
 from wellread.mentions.match import Matcher, Matches
+from wellread.mentions.proposals import WAYS, ProposalFinder, ProposalOptions
+from wellread.mentions.table import FormTable
 
 Found = list[tuple[int, int, str]]
 Peer = Callable[[str], Found]
@@ -70,7 +76,33 @@ def main(given: Sequence[str] | None = None) -> int:
     for name in peers:
         bar = 15 if name == _RULER else None
         report.add(f"longest with forms, as tuples / {name}", speeds[_AS_TUPLES] / speeds[name], "×", at_least=bar)
+    _propose(report, path, paragraphs, quick=options.quick)
+    if has_shared() and not options.quick:
+        with tempfile.TemporaryDirectory() as folder:
+            _propose(report, shared_kb(Path(folder)), paragraphs, quick=False)
     return report.show()
+
+
+def _propose(report: Report, path: Path, paragraphs: list[str], *, quick: bool) -> None:
+    """Add the speeds of finding proposals, typos on and off by turns, beside names as they are."""
+    with KnowledgeBase.open(path) as kb:
+        finders = {
+            "names as they are": CandidateFinder(kb, Reading(overlaps="all")),
+            "proposals, no typos": ProposalFinder(kb, ProposalOptions(typos=False)),
+            "proposals": ProposalFinder(kb),
+        }
+        found = finders["proposals"].find(paragraphs)  # and warmed up
+        work = {name: lambda f=finder: f.find(paragraphs) for name, finder in finders.items()}
+        for one in work.values():
+            one()
+        seconds = interleaved(work, 2 if quick else 7, clock=time.process_time)
+    size = sum(len(paragraph.encode()) for paragraph in paragraphs) / 1e6
+    for name, took in seconds.items():
+        bar = 4 if name == "proposals" and not quick else None
+        report.add(f"{path.name}: {name}, with candidates", size / took, "MB/s", at_least=bar)
+    counts = np.bincount(found.ways, minlength=len(WAYS)) / size
+    for way, count in zip(WAYS, counts.tolist(), strict=True):
+        report.add(f"{path.name}: {way}", count, "spans/MB")
 
 
 def _megabytes(text: str) -> float:

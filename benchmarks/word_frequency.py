@@ -3,8 +3,8 @@
     python -m benchmarks.word_frequency            # writes the file anew; needs `wellread fetch vital wordnet`
 
 Counted are the leads of the vital Wikipedia articles and the glosses of WordNet: for each word how often it occurs, and
-how often with a small first letter among its occurrences inside a sentence ("paris" hardly ever, "bank" mostly). Only
-hashes and counts are written, no text.
+how often with a small first letter among its occurrences inside a sentence ("paris" hardly ever, "bank" mostly). The
+words that WordNet explains are there even where they do not occur. Only hashes and counts are written, no text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from wellread.kb.names import split, word_hash
 from wellread.kb.packaged import open_kb
 from wellread.mentions.frequency import PATH, FrequencyTable
 
-_WORDS = 40_000
+_WORDS = 65_000
+_OFTEN = 3
+"""Occurrences that make a word known; rarer ones must be words that WordNet explains."""
+
 _ENDS = np.array([word_hash(sign) for sign in ".!?:;\"'()"], np.uint64)
 
 
@@ -30,13 +33,13 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", type=Path, default=PATH)
     parser.add_argument("--words", type=int, default=_WORDS)
     options = parser.parse_args(given)
-    table = count(list(_texts()), options.words)
+    table = count(list(_texts()), _lemmas(), options.words)
     table.save(options.to)
     print(f"{len(table):,} words, {options.to.stat().st_size:,} bytes: {options.to}")
 
 
-def count(texts: Sequence[str], most: int) -> FrequencyTable:
-    """The `most` frequent words of texts."""
+def count(texts: Sequence[str], lemmas: np.ndarray, most: int) -> FrequencyTable:
+    """The most frequent words of texts, and the words that WordNet explains."""
     hashes, small, inside = [], [], []
     for begin in range(0, len(texts), 500):
         words = split("\n.\n".join(texts[begin : begin + 500]))
@@ -51,9 +54,23 @@ def count(texts: Sequence[str], most: int) -> FrequencyTable:
     totals = np.bincount(back)
     lows = np.bincount(back, np.concatenate(small))
     inner_totals = np.bincount(back, np.concatenate(inside))
-    best = np.argsort(-totals, kind="stable")[:most]
+    rare = np.isin(distinct, lemmas, invert=True) & (totals < _OFTEN)
+    best = np.argsort(np.where(rare, 0, -totals), kind="stable")[: min(most, int((~rare).sum()))]
     shares = lows[best] / np.maximum(inner_totals[best], 1)
-    return FrequencyTable.build(distinct[best], totals[best] / totals.sum() * 1e6, shares)
+    missing = np.setdiff1d(lemmas, distinct)[: max(0, most - len(best))]
+    return FrequencyTable.build(
+        np.append(distinct[best], missing),
+        np.append(totals[best] / totals.sum() * 1e6, np.full(len(missing), 1e-9)),
+        np.append(shares, np.ones(len(missing))),
+    )
+
+
+def _lemmas() -> np.ndarray:
+    """Hashes of the words of WordNet that are one word, written small."""
+    with open_kb("wordnet") as kb:
+        names = [row[0] for row in kb.connection.execute("SELECT DISTINCT name FROM aliases")]
+    small = [name for name in names if len(name) > 3 and name.isalpha() and name.islower()]
+    return np.unique(np.array([word_hash(name) for name in small], np.uint64))
 
 
 def _texts() -> Iterator[str]:

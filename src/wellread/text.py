@@ -38,6 +38,8 @@ class Link:
     """A mention and the entity it was linked to; `entity` is None for NIL (named, but not in the KB).
 
     `score` is how sure the linker is of the whole, `mention_score` (where the linker tells it) of the span alone.
+    `found_by` is how the span was found as a name of the KB ("exact", "case", "inflected", "typo", …: the `WAYS` of
+    `mentions.proposals`); None where the names had no say.
     """
 
     start: int
@@ -49,6 +51,7 @@ class Link:
     candidates: tuple[Candidate, ...] = ()
     kb: str | None = None
     mention_score: float | None = None
+    found_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

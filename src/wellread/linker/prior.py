@@ -72,5 +72,13 @@ class PriorReader:
             return Link(mention.start, mention.end, mention.text, None, score=1.0, kb=self.name)
         best = mention.candidates[0]
         return Link(
-            mention.start, mention.end, mention.text, best.entity, best.title, best.score, mention.candidates, self.name
+            mention.start,
+            mention.end,
+            mention.text,
+            best.entity,
+            best.title,
+            best.score,
+            mention.candidates,
+            self.name,
+            found_by=self.finder.found_by(mention.text),
         )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wellread.kb.names import Case, Offsets, split
+from wellread.kb.names import Case, Offsets, as_signed, key, split
 from wellread.kb.store import MOST_CANDIDATES, KnowledgeBase
 from wellread.mentions.lists import NONE, CandidateLists
 from wellread.mentions.match import Matcher, Matches, Overlaps
@@ -77,6 +77,7 @@ class CandidateFinder:
         usual = FUNCTION_WORDS if has_senses(kb) else STOP_WORDS
         self.stop_words = usual if self.reading.stop_words is None else frozenset(self.reading.stop_words)
         self._remembered = ("", -1), self._new_lists()
+        self._spelled: tuple[Matcher, dict[str, str]] = self.matcher, {}
 
     def mentions(self, text: str, *, tags: Tags | None = None) -> list[Mention]:
         """The mentions of one text in order of their start, each with its candidates best first."""
@@ -128,6 +129,18 @@ class CandidateFinder:
             found = matcher.find(text, overlaps="all", case=self.reading.case)
             whole = found.keep((found.starts == start) & (found.ends == end))
             return lists.candidates(whole.stands(0), name=text[start:end], tag=kind)
+
+    def found_by(self, name: str) -> str:
+        """Return how a name that has candidates was found: "exact" (letter for letter), "case" or "inflected"."""
+        if self._spelled[0] is not self.matcher or len(self._spelled[1]) > _MOST_MET:
+            self._spelled = self.matcher, {}
+        known = self._spelled[1]
+        if name not in known:
+            rows = self.kb.named(as_signed(key(name)))
+            exact = key(name, "exact")
+            spelled = any(row[0] == name or key(row[0], "exact") == exact for row in rows)
+            known[name] = "exact" if spelled else "case" if rows else "inflected"
+        return known[name]
 
     @contextmanager
     def _state(self) -> Iterator[tuple[Matcher, CandidateLists]]:

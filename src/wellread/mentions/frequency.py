@@ -1,10 +1,10 @@
 """Frequency of words in general English, and how often each is written with a small first letter.
 
-A table of 40,000 words comes with the package. It was counted on the leads of the vital Wikipedia articles and on the
-glosses of WordNet (`benchmarks/word_frequency.py`) and holds hashes and counts only.
+A table of 65,000 words comes with the package: those of the leads of the vital Wikipedia articles and of the glosses of
+WordNet, and the words that WordNet explains (`benchmarks/word_frequency.py`). It holds hashes and counts only.
 
 >>> frequency(np.array([word_hash("river")], np.uint64)).round(1), is_common(["river", "paris"])
-(array([2.4], dtype=float32), array([True, False]))
+(array([2.8], dtype=float32), array([ True, False]))
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ _HIGH = np.uint64(0xFFFFFFFF00000000)
 
 @dataclass(frozen=True, slots=True)
 class FrequencyTable:
-    """Words by the upper half of their hashes; one wrong hit among 100,000 unknown words does no harm."""
+    """Words by the upper half of their hashes; one wrong hit among 100,000 unknown words does no harm.
+
+    `logs` and `shares` begin with a row for words that are not in the table.
+    """
 
     table: KeyTable
     logs: NDArray[np.uint8]
     shares: NDArray[np.uint8]
 
     def __len__(self) -> int:
-        return len(self.logs)
+        return len(self.logs) - 1
 
     @classmethod
     def build(cls, hashes: Keys, per_million: NDArray[np.floating], shares: NDArray[np.floating]) -> FrequencyTable:
@@ -91,9 +94,15 @@ def lower_share(hashes: Keys) -> NDArray[np.float32]:
 
 
 def common(hashes: Keys, *, at_least: float = 0.0) -> NDArray[np.bool_]:
-    """Return which words are common nouns, verbs, …: frequent (log10 per million) and mostly written small."""
+    """Return which words are common nouns, verbs, …: so frequent (log10 per million) with a small first letter."""
     logs, shares = packaged().find(hashes)
-    found: NDArray[np.bool_] = (logs >= at_least) & (shares >= 0.5)
+    found: NDArray[np.bool_] = logs + np.log10(np.maximum(shares, 1e-9)) >= at_least
+    return found
+
+
+def is_english(hashes: Keys) -> NDArray[np.bool_]:
+    """Return which words are in the table: English words and well-known names."""
+    found: NDArray[np.bool_] = packaged().table.find(hashes & _HIGH) != 0
     return found
 
 

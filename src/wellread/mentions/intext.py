@@ -36,11 +36,15 @@ TITLES = frozenset(
 )
 """Words that may stand before a last name without making another name of it."""
 
-_COMMON = 1.0
-"""log10 per million from which on a word written small is not a short name ("Lake", "Street")."""
+_COMMON = 1.5
+"""log10 per million from which on a word that is also written small is not a short name ("Ocean", "Street")."""
 
-_LEGAL, _TITLE, _STOP = (
-    np.array(sorted(word_hash(word) for word in some), np.uint64) for some in (LEGAL_FORMS, TITLES, STOP_WORDS)
+PARTICLES = frozenset("de da di do du dos del della van von der den ter la le bin ibn al el".split())
+"""Small words inside last names."""
+
+_LEGAL, _TITLE, _PARTICLE, _STOP = (
+    np.array(sorted(word_hash(word) for word in some), np.uint64)
+    for some in (LEGAL_FORMS, TITLES, PARTICLES, STOP_WORDS)
 )
 _STOPS_BEFORE = np.array([word_hash(sign) for sign in ".!?:;\"'()-\uffff"], np.uint64)
 
@@ -149,8 +153,10 @@ def short_names(bases: Offsets, there: TextWords, spans: Spans) -> dict[tuple[in
     full = several[spans.full[several] & there.capital[first[several]] & there.capital[last[several]]]
     short = last[full]
     by_first = np.isin(there.hashes[short], _LEGAL)
+    # "Scotland" does not stand for "James VI of Scotland".
+    surname = there.capital[short - 1] | np.isin(there.hashes[short - 1], _PARTICLE)
     short[by_first] = first[full[by_first]]
-    good = ~common(there.hashes[short], at_least=_COMMON) & ~np.isin(there.hashes[short], _STOP)
+    good = (surname | by_first) & ~common(there.hashes[short], at_least=_COMMON) & ~np.isin(there.hashes[short], _STOP)
     good &= there.ends[short] - there.starts[short] >= 3
     full, short = full[good], short[good]
     if not len(full):

@@ -100,6 +100,7 @@ class ProposalFinder:
         usual = FUNCTION_WORDS if self.senses else STOP_WORDS
         self.stop_words = usual if self.options.stop_words is None else frozenset(self.options.stop_words)
         self._remembered = ("", -1), self._new_lists()
+        self._last_walker: Walker | None = None
 
     def find(self, texts: Sequence[str]) -> Proposals:
         """Return the proposals of all texts, at one state of the KB."""
@@ -152,8 +153,7 @@ class ProposalFinder:
 
     def _walk(self, matcher: Matcher, text: str) -> tuple[Rows, TextWords]:
         options = self.options
-        ways = Ways(inflected=options.inflected, punctuation=options.punctuation, typos=options.typos)
-        walker = Walker(matcher, ways, hash_set(frozenset(self.stop_words)), senses=self.senses)
+        walker = self._walker(matcher)
         longest = max(names.max_words for names in matcher.both())
         reach = 2 * longest + 2 if options.punctuation else max(longest, 2)  # signs between the words count too
         parts: list[Rows] = []
@@ -172,6 +172,16 @@ class ProposalFinder:
             return Rows(*nothing, small, small, small), TextWords(*nothing, nothing[2], np.zeros(0, np.bool_))
         joined = (np.concatenate([getattr(part, name) for part in words]) for name in TextWords.__slots__)
         return Rows.concatenated(parts), TextWords(*joined)
+
+    def _walker(self, matcher: Matcher) -> Walker:
+        """The walker of a matcher; it remembers unknown words."""
+        walker = self._last_walker
+        if walker is None or walker.matcher is not matcher:
+            options = self.options
+            ways = Ways(inflected=options.inflected, punctuation=options.punctuation, typos=options.typos)
+            walker = Walker(matcher, ways, hash_set(frozenset(self.stop_words)), senses=self.senses)
+            self._last_walker = walker
+        return walker
 
     def _best(self, rows: Rows) -> Rows:
         """Sort rows by start, longer first, and of each span keep the best ways of finding it.

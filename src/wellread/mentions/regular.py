@@ -27,6 +27,8 @@ class _Rule:
     unless: tuple[str, ...] = ()
     shortest: int = 4
     verb: bool = False
+    reverse: bool = False
+    """The text has the base form, the KB the inflected one."""
 
 
 _RULES = (
@@ -39,10 +41,10 @@ _RULES = (
     _Rule("men", ("man",)),
     _Rule("ae", ("a",), shortest=5),
     # Singular in the text, plural in the KB.
-    _Rule("", ("s",), ("s", "x", "z", "ch", "sh", "y")),
-    *(_Rule(sibilant, (f"{sibilant}es",)) for sibilant in ("s", "x", "z", "ch", "sh")),
-    _Rule("y", ("ies", "ys")),
-    _Rule("sis", ("ses",), shortest=5),
+    _Rule("", ("s",), ("s", "x", "z", "ch", "sh", "y"), reverse=True),
+    *(_Rule(sibilant, (f"{sibilant}es",), reverse=True) for sibilant in ("s", "x", "z", "ch", "sh")),
+    _Rule("y", ("ies", "ys"), reverse=True),
+    _Rule("sis", ("ses",), shortest=5, reverse=True),
     # Verbs.
     _Rule("ed", ("", "e"), ("eed",), shortest=6, verb=True),
     _Rule("ied", ("y",), shortest=6, verb=True),
@@ -50,17 +52,25 @@ _RULES = (
 )
 
 
-def regular_forms(words: Words, known: Known, places: Offsets) -> tuple[Offsets, Keys, NDArray[np.bool_]]:
-    """(place, hash, is a verb form) of words of a KB that words of a text are forms of, or the other way round."""
-    found = list(_found(words, known, places[words.ends[places] - words.starts[places] >= 4]))
+def regular_forms(
+    words: Words, known: Known, places: Offsets, *, reverse: bool = True
+) -> tuple[Offsets, Keys, NDArray[np.bool_]]:
+    """(place, hash, is a verb form) of known words that words of a text are forms of.
+
+    `reverse` takes the other direction too: known words that are forms of those of the text.
+    """
+    rules = [rule for rule in _RULES if reverse or not rule.reverse]
+    found = list(_found(words, known, places[words.ends[places] - words.starts[places] >= 4], rules))
     nothing = np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.bool_)
     at, hashes, verbs = (np.concatenate(column) for column in zip(nothing, *found, strict=True))
     return at, hashes, verbs
 
 
-def _found(words: Words, known: Known, places: Offsets) -> Iterator[tuple[Offsets, Keys, NDArray[np.bool_]]]:
+def _found(
+    words: Words, known: Known, places: Offsets, rules: list[_Rule]
+) -> Iterator[tuple[Offsets, Keys, NDArray[np.bool_]]]:
     tails = _Tails(words, places)
-    for rule in _RULES:
+    for rule in rules:
         some = tails.ending_in(rule.ending)
         for tail in rule.unless:
             some = some & ~tails.ending_in(tail)

@@ -66,6 +66,8 @@ class WordIndex:
     """Sorted."""
     rows: NDArray[np.uint32]
     """The row that each fingerprint is of."""
+    buckets: NDArray[np.uint32]
+    """Where fingerprints with the same first bits begin; about one is in each."""
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -87,6 +89,9 @@ class WordIndex:
                 prints = _fingerprints([texts[row] for row in part.tolist()], deep=deep)
                 entries.append(np.unique(prints.astype(np.uint64) << np.uint64(32) | part.astype(np.uint64)[:, None]))
         joined = np.sort(np.concatenate(entries)) if entries else np.zeros(0, np.uint64)
+        bits = len(joined).bit_length()
+        borders = np.arange((1 << bits) + 1, dtype=np.uint64) << np.uint64(64 - bits)
+        borders[-1] = np.iinfo(np.uint64).max  # 1 << 64 does not fit
         return cls(
             KeyTable.build(hashes, np.arange(1, len(hashes) + 1, dtype=np.uint32)),
             hashes,
@@ -95,6 +100,7 @@ class WordIndex:
             np.frombuffer(b"".join(encoded), np.uint8),
             (joined >> np.uint64(32)).astype(np.uint32),
             (joined & np.uint64(0xFFFFFFFF)).astype(np.uint32),
+            np.searchsorted(joined, borders).astype(np.uint32),
         )
 
     def known(self, hashes: Keys) -> NDArray[np.bool_]:
@@ -139,16 +145,16 @@ class WordIndex:
     def _sharing(self, words: list[str], sizes: Offsets, places: Offsets, *, deep: bool) -> Offsets:
         """Return place << 32 | row of the pairs that share a fingerprint and are about as long."""
         prints = _fingerprints(words, deep=deep)
-        owners = np.repeat(np.arange(len(words)), prints.shape[1])
-        order = np.argsort(prints, axis=None)
-        wanted, owners = prints.ravel()[order], owners[order]
-        left = np.searchsorted(self.fingerprints, wanted, "left")
-        counts = np.searchsorted(self.fingerprints, wanted, "right") - left
-        hits = np.flatnonzero(counts)
-        counts = counts[hits]
+        wanted = prints.ravel()
+        bits = (len(self.buckets) - 1).bit_length() - 1
+        bucket = wanted >> np.uint32(32 - bits) if bits else np.zeros(len(wanted), np.uint32)
+        left = self.buckets[bucket].astype(np.int64)
+        counts = self.buckets[bucket + np.uint32(1)] - left
         within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows = self.rows[np.repeat(left[hits], counts) + within].astype(np.int64)
-        owners = np.repeat(owners[hits], counts)
+        at = np.repeat(left, counts) + within
+        asked = np.repeat(np.arange(len(wanted)), counts)
+        hits = np.flatnonzero(self.fingerprints[at] == wanted[asked])
+        rows, owners = self.rows[at[hits]].astype(np.int64), asked[hits] // prints.shape[1]
         lengths = self.sizes[rows].astype(np.int64)
         fits = np.abs(lengths - np.minimum(sizes[owners], 255)) <= 1 + (lengths >= LONG)
         found: Offsets = np.unique(places[owners[fits]] << 32 | rows[fits])
@@ -165,6 +171,7 @@ class WordIndex:
             "word_letters": self.letters,
             "typo_prints": self.fingerprints,
             "typo_rows": self.rows,
+            "typo_buckets": self.buckets,
         }
 
     @classmethod
@@ -178,6 +185,7 @@ class WordIndex:
             arrays["word_letters"],
             arrays["typo_prints"],
             arrays["typo_rows"],
+            arrays["typo_buckets"],
         )
 
     def joined_with(self, others: Iterable[WordIndex]) -> WordIndex:

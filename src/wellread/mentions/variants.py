@@ -34,6 +34,8 @@ _SIGN_CODES = np.array(sorted(map(ord, SIGNS)), np.uint32)
 _HYPHENS = np.array([ord(sign) for sign in "-\u2010\u2011"], np.uint32)
 _APOSTROPHE, _S = np.uint64(word_hash("'")), np.uint64(word_hash("s"))
 
+_ARTICLES = np.array([word_hash("a"), word_hash("i")], np.uint64)
+
 _is_sign = np.zeros(1 << 16, np.bool_)
 _is_sign[_SIGN_CODES] = True
 
@@ -133,7 +135,9 @@ class VariantBuilder:
         ends, inner = walk(words.hashes[chosen], first, counts)
         letters = np.add.reduceat(words.sizes[chosen], first)
         good = (ends != keys[owners]) & (letters >= 3)
-        how = np.where((counts == 1) & (letters <= 4), CAPITAL, ANY).astype(np.uint8)
+        # "A'dam" is not meant by "a dam".
+        capital = ((counts == 1) & (letters <= 4)) | np.isin(words.hashes[chosen[first]], _ARTICLES)
+        how = np.where(capital, CAPITAL, ANY).astype(np.uint8)
         self._loose.append((ends[good], keys[owners[good]], how[good]))
         self.inner += inner
 

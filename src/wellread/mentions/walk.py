@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from wellread.kb.names import Keys, Offsets, Words, follow, glued, rehashed, split, word_hash
 from wellread.mentions.compiled import ALL_KINDS, INNER, KINDS_AT, LOOSE_INNER, LOOSE_NAME, NAME
+from wellread.mentions.frequency import common
 from wellread.mentions.letters import all_upper, is_blank, is_capital, is_digit
 from wellread.mentions.match import Matcher
-from wellread.mentions.readings import SIGN, Readings, States, Ways, WordReader
+from wellread.mentions.readings import SIGN, States, Ways, WordReader
 from wellread.mentions.table import KeyTable
 from wellread.mentions.typos import allowed_edits
 from wellread.mentions.variants import CAPITAL, MOST_PARTS, UPPER, are_signs
@@ -89,7 +90,8 @@ class Walker:
     def _steps(self, words: Words, signs: NDArray[np.bool_]) -> Iterator[States]:
         """Yield the names of one word, of two words, and so on."""
         count = len(words.starts)
-        readings = Readings.of(count, self._reader.read(words, signs))
+        readings, together = self._reader.read(words, signs)
+        yield together
         passed = _passed_over(words, signs) if self.ways.punctuation else ()
         inner = INNER | LOOSE_INNER if self.ways.punctuation else INNER
         every: Offsets = np.arange(count)
@@ -112,8 +114,12 @@ class Walker:
     def _loose(self, words: Words, states: States) -> Iterator[States]:
         """Yield names whose own punctuation is missing in the text."""
         for place, keys, how in self._looked_up("loose", states.nodes):
+            # "Panic!" is not meant by the common word "panic".
             capital = is_capital(words.codes[words.starts[states.begins[place]]])
-            good = np.flatnonzero((how & CAPITAL == 0) | capital)
+            plain = (how & CAPITAL == 0) & (
+                (states.begins[place] < states.at[place]) | ~common(words.hashes[states.begins[place]])
+            )
+            good = np.flatnonzero(plain | capital)
             found = states.take(place[good])
             yield replace(found, nodes=keys[good], marks=found.marks + SIGN)
 
@@ -138,19 +144,27 @@ class Walker:
         attached |= gap == 0
         near = attached | (np.diff(places) == 1)  # no sign between, or one without blanks
         digit = is_digit(words.codes[starts]) | is_digit(words.codes[ends - 1])
+        solid = digit | (sizes >= 3)
+        possessive = np.append(words.hashes[places[:-1] + 1] == _APOSTROPHE, False)[: len(places) - 1]
+        possessive &= hashes[1:] == _S
         begins = np.arange(len(places))
         node, size, tight, single = hashes, sizes, np.ones(len(places), np.bool_), sizes == 1
+        numeral = digit
         marked = digit  # spans of three words and more are looked up only with a digit or a joint in them
         for parts in range(1, MOST_PARTS + 1):
             if parts > 1:
                 going = np.flatnonzero(near[begins[: np.searchsorted(begins, len(places) - parts + 1)] + parts - 2])
                 last = begins[going] + parts - 1
                 joint = attached[last - 1]
+                # "a dam" is not "A'dam": words with a blank between them must be more than function words.
+                fit = np.flatnonzero(joint | (solid[last] & solid[last - 1]))
+                going, last, joint = going[fit], last[fit], joint[fit]
                 marked = marked[going] | joint | digit[last]
                 if parts > 2:
                     going, last, joint, marked = (column[marked] for column in (going, last, joint, marked))
                 node = glued(node[going], size[going], hashes[last])
                 size, tight = size[going] + sizes[last], tight[going] & joint
+                numeral = numeral[going] & digit[last]
                 single, begins = single[going] & (sizes[last] == 1), begins[going]
             last = begins + parts - 1
             keys = follow(np.zeros(len(node), np.uint64), node)
@@ -160,8 +174,12 @@ class Walker:
                 yield self._glued_rows(words, places, begins[place], last[place], names, single[place])
             if parts > 1:
                 # "Wi-Fi" in the text for "WiFi" in the KB; "U.S." for "US" only in capitals.
-                some = np.flatnonzero(tight & (size >= 2))
+                some = np.flatnonzero(tight & (size >= 2) & ~numeral)
                 some = some[self.matcher.flags(keys[some]) & NAME != 0]
+                # "McDonald's" for "McDonalds", but not "goat's" for "goats" where "goat" is a name.
+                owned = np.flatnonzero(possessive[last[some] - 1])
+                alone = self.matcher.flags(follow(np.zeros(len(owned), np.uint64), hashes[last[some[owned]] - 1]))
+                some = np.delete(some, owned[alone & NAME != 0])
                 some = some[
                     (size[some] > 3) & ~single[some] | all_upper(words, places[begins[some]], places[last[some]])
                 ]

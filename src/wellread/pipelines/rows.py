@@ -36,6 +36,7 @@ _LINK = pa.struct(
         ("candidates", pa.list_(_CANDIDATE)),
         ("kb", pa.string()),
         ("mention_score", pa.float64()),
+        ("found_by", pa.string()),
     ]
 )
 SCHEMA = pa.schema([("id", pa.string()), ("text", pa.string()), ("links", pa.list_(_LINK))])

@@ -87,6 +87,7 @@ class LinkShape(BaseModel):
     candidates: list[CandidateShape]
     kb: str | None
     mention_score: float | None
+    found_by: str | None = Field(description="How the span was found as a name: exact, case, inflected, typo, …")
 
 
 class DocumentShape(BaseModel):

@@ -16,6 +16,7 @@ from wellread import Linker
 from wellread.errors import InputError, UsageError
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
+from wellread.linker.elq import cutter_of
 from wellread.models.conversion import convert_elq
 from wellread.models.elq import Candidates, Elq, ElqConfig
 from wellread.models.entities import EntityTower
@@ -310,6 +311,18 @@ def test_a_text_longer_than_their_window_is_read_to_its_end(converted, tmp_path)
         text = "who is in the city " * 60
         scored = linker.score(text)  # 96 positions: a longer window would fail
     assert np.max(scored.spans) == len(text) - 1
+
+
+@pytest.mark.parametrize("length", [20, 8, 3])
+def test_windows_are_as_long_as_their_context_length(files, tmp_path, length):
+    (tmp_path / "params").write_text(repr({**PARAMS, "max_context_length": length}))
+    config = convert_elq(files / "elq.bin", tmp_path / "params", tmp_path / "to", vocab=files / "vocab.txt")
+    (windows,) = cutter_of(config).cut(["who is in the city " * 12])
+    assert max(map(len, windows)) == length
+    assert sum(window.begins_mask.sum() for window in windows) == 60
+    for window in windows[:-1]:  # a mention that begins here is seen whole
+        behind = len(window) - 2 - np.flatnonzero(window.begins_mask).max()
+        assert behind >= min(config.longest - 1, 3 * (length - 2) // 4)
 
 
 # What cannot be converted

@@ -74,10 +74,14 @@ def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None =
 
 
 def cutter_of(config: ElqConfig) -> WindowCutter:
-    """How a linker's texts are cut: half of what windows share holds its longest mention."""
-    shared = max(24, 2 * config.longest)
-    width = min(max(config.window or 192, 2 * shared + 2), positions_of(config.encoder))
-    return WindowCutter(load_tokenizer(config.encoder), width=width, shared=shared, whole_words=config.whole_words)
+    """Windows of a linker's texts: behind the last token that a window owns there is room for the longest mention."""
+    shared, behind = max(24, 2 * config.longest), None
+    width = min(config.window or 192, positions_of(config.encoder))
+    if width < 2 * shared + 2:  # e.g. 20 tokens, which ELQ's authors fine-tuned with on questions
+        behind = min(config.longest - 1, 3 * (width - 2) // 4)
+        shared = behind + (width - 2 - behind) // 2
+    tokenizer = load_tokenizer(config.encoder)
+    return WindowCutter(tokenizer, width=width, shared=shared, behind=behind, whole_words=config.whole_words)
 
 
 def candidates_of(pool: Pool, rows: Ints, priors: Floats) -> Candidates:

@@ -79,7 +79,7 @@ class ElqConfig:
     threshold: float = 0.5
     """The calibrated score with the best F1 on development data."""
     window: int | None = None
-    """Pieces that are read at once, where the encoder learned with fewer than 192; None: 192."""
+    """Tokens of a window, with [CLS] and [SEP], where the encoder was trained with fewer than 192; None: 192."""
 
     @classmethod
     def read(cls, folder: Path) -> ElqConfig:

@@ -21,6 +21,7 @@ from wellread.models.conversion import convert_elq
 from wellread.models.elq import Candidates, Elq, ElqConfig
 from wellread.models.entities import EntityTower
 from wellread.nn.encoders import load_tokenizer
+from wellread.nn.int8 import Int8Encoder
 from wellread.nn.packing import Packing
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -303,6 +304,14 @@ def test_a_converted_linker_scores_as_theirs_but_for_the_half_precision_of_the_i
     }
     for link in document.links:
         assert link.score == pytest.approx(wanted[link.start, link.end][1], abs=1e-5)
+
+
+@pytest.mark.parametrize(("asked", "quantised"), [("auto", False), ("fp32", False), ("int8", True)])
+def test_a_converted_linker_computes_in_floats_unless_asked_otherwise(converted, tmp_path, asked, quantised):
+    build(lambda tally: iter([Entity("e", "Ohio")]), tmp_path / "x.kb", origin=Origin("test"))
+    assert json.loads((converted / "config.json").read_text())["precision"] == "fp32"
+    with Linker.load(tmp_path / "x.kb", model=converted, precision=asked) as linker:
+        assert isinstance(linker.reader.model.encoder, Int8Encoder) is quantised
 
 
 def test_a_text_longer_than_their_window_is_read_to_its_end(converted, tmp_path):

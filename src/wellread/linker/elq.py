@@ -296,13 +296,14 @@ def load_reader(
     precision: Precision,
     name: str,
 ) -> ElqReader:
-    """A reader for inference: adapters merged, int8 where it is faster; the index built where there is none."""
+    """A reader for inference: adapters merged, in the asked or the model's precision; builds a missing index."""
     if precision not in ("auto", "fp32", "int8"):
         raise UsageError(f"precision={precision!r} is not known; choose auto, fp32 or int8")
     folder = find_model(model)
     index = open_index(kb, ElqConfig.read(folder))
     elq = Elq.from_pretrained(folder).eval().requires_grad_(False)
     merge_adapters(elq.encoder)
+    precision = elq.config.precision if precision == "auto" else precision
     if precision != "fp32":
         reduce = quantise if precision == "int8" else quantise_where_able
         elq.encoder = reduce(elq.encoder, _sample(kb, elq.config))  # type: ignore[assignment]

@@ -80,6 +80,8 @@ class ElqConfig:
     """The calibrated score with the best F1 on development data."""
     window: int | None = None
     """Tokens of a window, with [CLS] and [SEP], where the encoder was trained with fewer than 192; None: 192."""
+    precision: Literal["auto", "fp32", "int8"] = "auto"
+    """Precision of the text encoder unless the linker is loaded with another one; converted models have fp32."""
 
     @classmethod
     def read(cls, folder: Path) -> ElqConfig:

@@ -14,8 +14,11 @@ They take `entity_ids`, `entity_attention_mask`, `entity_position_ids` and `enti
 `from_pretrained` takes folders of ours and of Hugging Face's LUKE; `luke_layout.load` takes the head that a folder was
 saved with.
 
-Unlike theirs: where labels are given, hidden words and entities are scored where there is a label, nowhere else, and a
-batch without any has a loss of zero (theirs: not a number).
+Unlike the authors' code and transformers' LUKE: where labels are given, hidden words and entities are scored where
+there is a label, nowhere else, and a batch without any has a loss of zero (theirs: not a number). With labels of which
+several may be right, ForEntitySpanClassification leaves padded entities out of the loss (theirs: counts them). The auto
+classes load a RoBERTa's ForSequenceClassification with RoBERTa's own head, which has a second dropout before its dense
+layer; `luke_layout.load` and the classes of this module have LUKE's one dropout.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any, ClassVar, Literal, cast
 
 import torch
 import transformers
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -34,6 +37,7 @@ from transformers.models.luke.modeling_luke import (
     EntitySpanClassificationOutput,
     LukeMaskedLMOutput,
 )
+from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 from transformers.utils.generic import can_return_tuple
 
 from wellread.errors import UsageError
@@ -182,8 +186,9 @@ class _Entities:
             states = entities[:, :needed].flatten(1)
         logits = self.classifier(self.dropout(states))
         made: Any = EntitySpanClassificationOutput if self.reads == "span" else EntityClassificationOutput
+        there_mask = _there_mask(logits, more) if self.reads == "span" else None
         told: EntityClassificationOutput = made(
-            loss=None if labels is None else _loss(logits, labels),
+            loss=None if labels is None else _loss(logits, labels, there_mask),
             logits=logits,
             hidden_states=read.hidden_states,
             entity_hidden_states=read.entity_hidden_states,
@@ -200,11 +205,43 @@ def _at(
     return states.gather(1, places.to(states.device)[..., None].expand(-1, -1, states.shape[-1]))
 
 
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+def _there_mask(logits: Float[Tensor, "text entity label"], more: dict[str, Any]) -> Bool[Tensor, "text entity"]:
+    """True for entities, False for padding, however the entities of the batch were given."""
+    if (mask := more.get("entity_attention_mask")) is not None:
+        return cast(Tensor, mask).to(logits.device) > 0
+    if (entities := more.get("entities")) is not None:
+        counts = torch.bincount(entities["text_of"], minlength=len(logits)).to(logits.device)
+        return torch.arange(logits.shape[1], device=logits.device) < counts[:, None]
+    return torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+
+
+def _loss(logits: Tensor, labels: Tensor, there_mask: Tensor | None = None) -> Tensor:
+    """Cross-entropy of label numbers, or binary cross-entropy of a 0 or 1 for each label."""
     labels = labels.to(logits.device)
     if labels.dim() < logits.dim():
         return cross_entropy(logits.flatten(0, -2), labels.flatten())
+    if there_mask is not None:
+        logits, labels = logits[there_mask], labels[there_mask]
+    if not len(logits):
+        return logits.sum()
     return binary_cross_entropy_with_logits(logits.flatten(), labels.flatten().type_as(logits))
+
+
+class _OneDropoutHead(RobertaClassificationHead):
+    """RoBERTa's head for texts without its first dropout: LUKE's pooler has none before its dense layer."""
+
+    def forward(self, features: Float[Tensor, "text piece dim"], **more: Any) -> Float[Tensor, "text label"]:
+        """Scores by the state of the first token."""
+        scores: Tensor = self.out_proj(self.dropout(torch.tanh(self.dense(features[:, 0]))))
+        return scores
+
+
+class _OneDropout:
+    """Mixin for sequence classification on a RoBERTa with LUKE's dropout."""
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        self.classifier.__class__ = _OneDropoutHead  # type: ignore[has-type]
 
 
 _READS = {
@@ -230,7 +267,9 @@ def _make_heads() -> dict[str, dict[str, type[PreTrainedModel]]]:
             body = about | {"reads": reads, "config_class": masked.config_class}
             heads[name][kind] = type(f"Luke{family.name}{name}", (_OfEither, InfusedHead, _Entities, start), body)
         for name in _PLAIN:
-            heads[name][kind] = type(f"Luke{family.name}{name}", (_OfEither, infused_class(kind, name)), about)
+            own = (_OneDropout,) if name == "ForSequenceClassification" and kind != "bert" else ()
+            bases = (_OfEither, *own, infused_class(kind, name))
+            heads[name][kind] = type(f"Luke{family.name}{name}", bases, about)
     return heads
 
 

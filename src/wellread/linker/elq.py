@@ -78,7 +78,7 @@ def cutter_of(config: ElqConfig) -> WindowCutter:
     shared, behind = max(24, 2 * config.longest), None
     width = min(config.window or 192, positions_of(config.encoder))
     if width < 2 * shared + 2:  # e.g. 20 tokens, which ELQ's authors fine-tuned with on questions
-        behind = min(config.longest - 1, 3 * (width - 2) // 4)
+        behind = min(config.longest, 3 * (width - 2) // 4)
         shared = behind + (width - 2 - behind) // 2
     tokenizer = load_tokenizer(config.encoder)
     return WindowCutter(tokenizer, width=width, shared=shared, behind=behind, whole_words=config.whole_words)

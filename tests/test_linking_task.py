@@ -100,8 +100,8 @@ def test_gold_mentions_that_are_left_out_are_counted(model, index, capsys):
     examples = make_examples(documents, model, index)
     assert [len(example.spans) for example in examples] == [1, 0]
     assert capsys.readouterr().err == (
-        "left out 2 of 3 gold mentions: 1 have more than 10 tokens (raise model.longest), 1 begin inside a word or have "
-        "no token\n"
+        "left out 2 of 3 gold mentions: 1 have more than 10 tokens (raise model.longest), 1 begin inside a word or "
+        "have no token\n"
     )
     make_examples([document("in cork", ("cork", "p2"))], model, index)
     assert capsys.readouterr().err == ""

@@ -1,8 +1,8 @@
 """Linking with a model that guesses masked entities (LUKE), by candidates, the surest first (Yamada et al. 2022).
 
 1. Mentions are the names of the KB in a text (or those of an annotator), with the candidates that their names have.
-2. All mentions of a window are [MASK] entities, also those without candidates. The entity head gives a score for each candidate; their softmax, times
-   the prior to the power of `trust`, is what each candidate is given.
+2. All mentions of a window are [MASK] entities, also those without candidates. The entity head gives a score for each
+   candidate; their softmax, times the prior to the power of `trust`, is what each candidate is given.
 3. *local*: that is the answer. *global*: the surest mention is linked, its entity takes the place of its mask, and the
    window is read again, so that others are chosen in its light. With `passes` less than there are mentions, several of
    the surest are linked at a time.

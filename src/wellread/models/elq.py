@@ -12,8 +12,8 @@ Unlike the authors' code: no padding is computed; spans have no loop; the optimi
 can learn by adapters alone; what a KB's names say of an entity (`names_head`) and NIL have a say in the softmax, where
 the model was trained with them. The mention loss is summed over spans and divided by gold mentions (theirs: the mean
 over spans). Hard negatives are dropped only where they are the mention's own gold entity (theirs: the n-th neighbour of
-every mention of a text is dropped where the n-th neighbour of one mention is its gold entity). Measures of links compare
-entity ids as they are (theirs: without case; `fold_ids` of `evaluation.linking`).
+every mention of a text is dropped where the n-th neighbour of one mention is its gold entity). Measures of links
+compare entity ids as they are (theirs: without case; `fold_ids` of `evaluation.linking`).
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ They take `entity_ids`, `entity_attention_mask`, `entity_position_ids` and `enti
 - ForEntityClassification: the first entity of each text.
 - ForEntityPairClassification: the first two.
 - ForEntitySpanClassification: every entity, with the first and the last piece of its span.
+- ForEntityDisambiguation: every entity among its candidates, as in the authors' code (Yamada et al. 2022); transformers
+  has no such head.
 - Model, ForSequenceClassification, ForTokenClassification, ForQuestionAnswering, ForMultipleChoice: as any infused
   model has them, so that `AutoModel`, `AutoModelForSequenceClassification` and their kin load what they save.
 
@@ -41,11 +43,13 @@ from transformers.models.roberta.modeling_roberta import RobertaClassificationHe
 from transformers.utils.generic import can_return_tuple
 
 from wellread.errors import UsageError
-from wellread.models.luke import luke_of
-from wellread.models.luke_folder import is_hf
+from wellread.models.luke import candidate_loss, luke_of
+from wellread.models.luke_folder import DISAMBIGUATION, is_hf
 from wellread.nn.infusion import FAMILIES, InfusedHead, base_of, infused_class
 from wellread.nn.infusion import HEADS as INFUSED
 
+_NO_CANDIDATE = -1e32
+"""The score of a row that is not a candidate."""
 _UNASKED = -100
 """The label of what is not to be told."""
 
@@ -140,10 +144,9 @@ def _score(
     return scores, cross_entropy(scores, labels[asked]) if len(scores) else scores.sum()
 
 
-class _Entities:
-    """What a linear layer makes of the states of entities; mixed into an encoder of one family."""
+class _OnEncoder:
+    """An encoder of one family, whose entities a head reads; mixed into that family's base class."""
 
-    reads: ClassVar[Literal["entity", "pair", "span"]]
     family_name: ClassVar[str]
     base_model_prefix: str
 
@@ -152,11 +155,24 @@ class _Entities:
         encoder = getattr(transformers, f"{self.family_name}Model")(config)
         encoder.pooler = encoder.pooler if config.pooler else None
         setattr(self, self.base_model_prefix, encoder)
+        self.build_head(config)
+        self.post_init()  # type: ignore[attr-defined]
+
+    def build_head(self, config: PreTrainedConfig) -> None:
+        """Add what the head has of its own."""
+
+
+class _Entities(_OnEncoder):
+    """What a linear layer makes of the states of entities."""
+
+    reads: ClassVar[Literal["entity", "pair", "span"]]
+
+    def build_head(self, config: PreTrainedConfig) -> None:
+        """Dropout and the linear layer."""
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         parts = {"entity": 1, "pair": 2, "span": 3}[self.reads]
         labels: Any = config.num_labels
         self.classifier = nn.Linear(parts * config.hidden_size, labels, bias=self.reads != "pair")
-        self.post_init()  # type: ignore[attr-defined]
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
@@ -195,6 +211,56 @@ class _Entities:
             attentions=read.attentions,
         )
         return told
+
+
+class _Disambiguation(_OnEncoder):
+    """Entities among their candidates, by the encoder's head for masked entities."""
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        entity_candidate_ids: Int[Tensor, "text entity cand"] | None = None,
+        labels: Int[Tensor, "text entity"] | None = None,
+        **more: Any,
+    ) -> EntitySpanClassificationOutput:
+        """Scores of all rows of the entity table, -1e32 for rows that are not candidates, as the authors' head.
+
+        Candidates are padded with 0, the row of [PAD]; without candidates all rows are. Labels below 0 have no part in
+        the loss, and an entity whose label is not a candidate has none (theirs: a loss of 1e32).
+        """
+        read = base_of(cast(PreTrainedModel, self))(input_ids, attention_mask, return_dict=True, **more)
+        states, luke = read.entity_last_hidden_state, luke_of(self)
+        if states is None:
+            raise UsageError("this head reads the entities of each text; give entity_ids, or entities")
+        loss = None
+        if entity_candidate_ids is None:
+            logits = luke.predict(states)
+            if labels is not None:
+                asked = labels.to(logits.device) >= 0
+                gold = labels.to(logits.device)[asked]
+                loss = cross_entropy(logits[asked], gold) if len(gold) else logits.sum() * 0.0
+        else:
+            rows = _without_repeats(entity_candidate_ids.to(states.device))
+            scores = luke.predict_among(states, rows)
+            logits = scores.new_full((*rows.shape[:2], luke.config.entities), _NO_CANDIDATE)
+            logits = logits.scatter_reduce(2, rows.clamp(min=0), scores.clamp(min=_NO_CANDIDATE), "amax")
+            if labels is not None:
+                loss = candidate_loss(scores.flatten(0, 1), rows.flatten(0, 1), labels.to(rows.device).flatten())
+        return EntitySpanClassificationOutput(
+            loss=loss,  # type: ignore[arg-type]
+            logits=logits,  # type: ignore[arg-type]
+            hidden_states=read.hidden_states,
+            entity_hidden_states=read.entity_hidden_states,
+            attentions=read.attentions,
+        )
+
+
+def _without_repeats(rows: Int[Tensor, "text entity cand"]) -> Int[Tensor, "text entity cand"]:
+    """Candidates with -1 in place of padding and of rows that stand there already ([UNK] may be there twice)."""
+    again = (rows[..., :, None] == rows[..., None, :]).tril(-1).any(-1)
+    return rows.masked_fill(again | (rows <= 0), -1)
 
 
 def _at(
@@ -239,9 +305,11 @@ class _OneDropoutHead(RobertaClassificationHead):
 class _OneDropout:
     """Mixin for sequence classification on a RoBERTa with LUKE's dropout."""
 
+    classifier: nn.Module
+
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
-        self.classifier.__class__ = _OneDropoutHead  # type: ignore[has-type]
+        self.classifier.__class__ = _OneDropoutHead
 
 
 _READS = {
@@ -256,7 +324,9 @@ _PLAIN = tuple(name for name in INFUSED if name != "ForMaskedLM")
 
 
 def _make_heads() -> dict[str, dict[str, type[PreTrainedModel]]]:
-    heads: dict[str, dict[str, type[PreTrainedModel]]] = {name: {} for name in ("ForMaskedLM", *_READS, *_PLAIN)}
+    heads: dict[str, dict[str, type[PreTrainedModel]]] = {
+        name: {} for name in ("ForMaskedLM", DISAMBIGUATION, *_READS, *_PLAIN)
+    }
     for kind in ("bert", "roberta", "xlm-roberta"):
         family = FAMILIES[kind]
         masked = infused_class(kind, "ForMaskedLM")
@@ -266,10 +336,12 @@ def _make_heads() -> dict[str, dict[str, type[PreTrainedModel]]]:
         for name, reads in _READS.items():
             body = about | {"reads": reads, "config_class": masked.config_class}
             heads[name][kind] = type(f"Luke{family.name}{name}", (_OfEither, InfusedHead, _Entities, start), body)
+        body = about | {"config_class": masked.config_class}
+        bases = (_OfEither, InfusedHead, _Disambiguation, start)
+        heads[DISAMBIGUATION][kind] = type(f"Luke{family.name}{DISAMBIGUATION}", bases, body)
         for name in _PLAIN:
             own = (_OneDropout,) if name == "ForSequenceClassification" and kind != "bert" else ()
-            bases = (_OfEither, *own, infused_class(kind, name))
-            heads[name][kind] = type(f"Luke{family.name}{name}", bases, about)
+            heads[name][kind] = type(f"Luke{family.name}{name}", (_OfEither, *own, infused_class(kind, name)), about)
     return heads
 
 

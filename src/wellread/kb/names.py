@@ -195,12 +195,16 @@ def as_signed(key: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of a text: where each begins and ends (characters) and its hash; `codes` are the text's code points."""
+    """The words of a text: where each begins and ends (characters) and its hash; `codes` are the text's code points.
+
+    `sizes` are letters after folding: what the arithmetic of hashes (`glued`, `with_ending`, `without_ending`) needs.
+    """
 
     codes: NDArray[np.unsignedinteger]
     starts: Offsets
     ends: Offsets
     hashes: Keys
+    sizes: Offsets
 
 
 class _Tables:
@@ -255,9 +259,18 @@ def split(text: str, case: Case = "folded") -> Words:
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     classes = _tables.classify(codes)
     starts, ends = _borders(codes, classes)
+    return _hashed(codes, starts, ends, case)
+
+
+def rehashed(words: Words, case: Case) -> Words:
+    """The same words under another policy; cheaper than to split the text again."""
+    return _hashed(words.codes, words.starts, words.ends, case)
+
+
+def _hashed(codes: NDArray[np.unsignedinteger], starts: Offsets, ends: Offsets, case: Case) -> Words:
     _tables.need_powers(len(codes) + 1)
     weights = _tables.weights[case][codes] if case != "title" else _title_weights(codes, starts)
-    if text.isascii():
+    if codes.dtype == np.uint8:
         places = None
         weights *= _tables.powers[: len(codes)]
     else:
@@ -271,7 +284,8 @@ def split(text: str, case: Case = "folded") -> Words:
     hashes: Keys = sums[ends]
     hashes -= sums[starts]
     hashes *= _tables.inverses[starts if places is None else places[starts]]
-    return Words(codes, starts, ends, hashes)
+    sizes = ends - starts if places is None else places[ends] - places[starts]
+    return Words(codes, starts, ends, hashes, sizes)
 
 
 def _borders(codes: NDArray[np.unsignedinteger], classes: NDArray[np.uint8]) -> tuple[Offsets, Offsets]:
@@ -331,6 +345,23 @@ def follow(nodes: Keys, hashes: Keys) -> Keys:
     return mix(nodes * np.uint64(_STEP) + hashes)
 
 
+def glued(left: Keys, sizes: Offsets, right: Keys) -> Keys:
+    """Hashes of pairs of words written as one ("wi", "fi" -> "wifi"); `sizes` are the letters of the left ones."""
+    _tables.need_powers(int(sizes.max(initial=0)) + 1)
+    return left + _tables.powers[sizes] * right
+
+
+def with_ending(hashes: Keys, sizes: Offsets, ending: str) -> Keys:
+    """Hashes of words with an (ASCII) ending added."""
+    return glued(hashes, sizes, np.full(len(hashes), word_hash(ending), np.uint64))
+
+
+def without_ending(hashes: Keys, sizes: Offsets, ending: str) -> Keys:
+    """Hashes of words with an (ASCII) ending taken off, which all of them must have."""
+    _tables.need_powers(int(sizes.max(initial=0)) + 1)
+    return hashes - _tables.powers[sizes - len(ending)] * np.uint64(word_hash(ending))
+
+
 def keys(names: Sequence[str], case: Case = "folded") -> Keys:
     """`key` of many names at once."""
     return prefix_keys(names, case)[0]
@@ -338,19 +369,28 @@ def keys(names: Sequence[str], case: Case = "folded") -> Keys:
 
 def prefix_keys(names: Sequence[str], case: Case = "folded") -> tuple[Keys, list[Keys]]:
     """The keys of names, and at each number of words the keys of those that go on (the inner nodes of their trie)."""
-    result = np.zeros(len(names), np.uint64)
-    inner: list[Keys] = []
     if not names:
-        return result, inner
-    found = split("\n".join(name.replace("\n", " ") for name in names), case)
+        return np.zeros(0, np.uint64), []
+    _, found, first = split_names(names, case)
+    return walk(found.hashes, first, np.diff(np.append(first, len(found.starts))))
+
+
+def split_names(names: Sequence[str], case: Case = "folded") -> tuple[str, Words, Offsets]:
+    """The names as one text, its words, and the number of each name's first word among them."""
+    text = "\n".join(name.replace("\n", " ") for name in names)
+    found = split(text, case)
     lengths = np.fromiter(map(len, names), np.int64, len(names))
-    begins = np.cumsum(lengths + 1) - (lengths + 1)
-    first = np.searchsorted(found.starts, begins)
-    counts = np.diff(np.append(first, len(found.starts)))
+    return text, found, np.searchsorted(found.starts, np.cumsum(lengths + 1) - (lengths + 1))
+
+
+def walk(hashes: Keys, first: Offsets, counts: Offsets) -> tuple[Keys, list[Keys]]:
+    """Keys of runs of words given by their first word and number of words, and the inner nodes at each length."""
+    result = np.zeros(len(first), np.uint64)
+    inner: list[Keys] = []
     alive = np.flatnonzero(counts > 0)
     level = 0
     while len(alive):
-        result[alive] = follow(result[alive], found.hashes[first[alive] + level])
+        result[alive] = follow(result[alive], hashes[first[alive] + level])
         level += 1
         alive = alive[counts[alive] > level]
         inner.append(result[alive])

@@ -23,7 +23,7 @@ from wellread.mentions.match import Matcher, Matches, Overlaps
 from wellread.mentions.stopwords import FUNCTION_WORDS, STOP_WORDS
 from wellread.text import Candidate, Mention
 
-_FENCE = "\n\uffff"
+FENCE = "\n\uffff"
 """A sign that no name crosses: many short texts are matched as one with it between them. The blank before it keeps it
 from being joined to a text that ends in a joiner."""
 
@@ -93,7 +93,7 @@ class CandidateFinder:
         self, texts: Sequence[str], *, tags: Sequence[Tags] | None = None, overlaps: Overlaps | None = None
     ) -> Iterator[list[Mention]]:
         """The mentions of each text; short texts are matched together. `overlaps` is the reading's unless given."""
-        for begin, end in _groups(texts):
+        for begin, end in groups_of(texts):
             with self._state() as (matcher, lists):
                 part = self._read(matcher, lists, texts[begin:end], overlaps)
                 found = [
@@ -109,7 +109,7 @@ class CandidateFinder:
         """
         parts, offsets, count = [], [np.zeros(1, np.int64)], 0
         with self._state() as (matcher, lists):
-            for begin, end in _groups(texts):
+            for begin, end in groups_of(texts):
                 part = self._read(matcher, lists, texts[begin:end])
                 offsets.append(part.borders[1:] + count)
                 count += len(part.heads)
@@ -162,7 +162,7 @@ class CandidateFinder:
         self, matcher: Matcher, lists: CandidateLists, texts: Sequence[str], overlaps: Overlaps | None = None
     ) -> _Part:
         """The mentions of texts that are matched as one."""
-        joined = _FENCE.join(texts)
+        joined = FENCE.join(texts)
         matches = matcher.find(
             joined,
             overlaps=overlaps or self.reading.overlaps,
@@ -179,7 +179,7 @@ class CandidateFinder:
         after = np.append(heads[1:], len(matches))[there]
         heads = heads[there]
         bases = np.zeros(len(texts) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + len(_FENCE), out=bases[1:])
+        np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + len(FENCE), out=bases[1:])
         return _Part(matches, heads, numbers[there], after, bases, np.searchsorted(matches.starts[heads], bases))
 
 
@@ -223,7 +223,7 @@ def has_senses(kb: KnowledgeBase) -> bool:
     return kb.metadata.get("inflection") == "wordnet"
 
 
-def _groups(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
+def groups_of(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
     """(begin, end) of texts that are matched as one."""
     begin = 0
     while begin < len(texts):

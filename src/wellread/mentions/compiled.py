@@ -24,66 +24,22 @@ from wellread.kb.names import CASES, Case, Keys, keys, prefix_keys, word_hash, w
 from wellread.kb.schema import connect
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.inflect import word_forms
-from wellread.mentions.table import KeyTable
+from wellread.mentions.table import FormTable, KeyTable, differ
+from wellread.mentions.variants import VariantBuilder, Variants
 
 NAME, INNER, KINDS_AT = 1, 2, 2
 """A node of the trie is the end of a name, goes on to a longer one, or both; above that, the kinds the name has."""
+
+LOOSE_NAME, LOOSE_INNER = 64, 128
+"""The same for names without their punctuation (`mentions.variants`)."""
 
 ALL_KINDS = 255
 KIND_BITS = {"n": 1, "v": 2, "a": 4, "r": 8}
 """Parts of speech that a form can stand for; other kinds of entities have no forms."""
 
-_FORMAT = "wellread names 2"
+_FORMAT = "wellread names 3"
 _CHUNK = 100_000
 _CODES: dict[np.dtype[Any], str] = {np.dtype(np.uint64): "U64", np.dtype(np.uint32): "U32", np.dtype(np.uint8): "U8"}
-
-
-@dataclass(frozen=True, slots=True)
-class FormTable:
-    """Word forms: `table` leads from a form's hash to a row, rows of one form follow each other up to `last`."""
-
-    table: KeyTable
-    words: Keys
-    kinds: NDArray[np.uint8]
-    last: NDArray[np.uint8]
-
-    def __len__(self) -> int:
-        return len(self.words)
-
-    @classmethod
-    def build(cls, forms: Keys, words: Keys, kinds: NDArray[np.uint8]) -> FormTable:
-        """From parallel columns; pairs that differ only in kind become one row with both kinds."""
-        order = np.lexsort((words, forms))
-        forms, words, kinds = forms[order], words[order], kinds[order]
-        pairs = np.flatnonzero(_differ(forms) | _differ(words))
-        forms, words, kinds = forms[pairs], words[pairs], np.bitwise_or.reduceat(kinds, pairs) if len(pairs) else kinds
-        first = np.flatnonzero(_differ(forms))
-        last = np.append(_differ(forms)[1:], len(forms) > 0)[: len(forms)].astype(np.uint8)
-        return cls(KeyTable.build(forms[first], (first + 1).astype(np.uint32)), words, kinds, last)
-
-    def find(self, hashes: Keys) -> tuple[NDArray[np.int64], Keys, NDArray[np.uint8]]:
-        """(place in `hashes`, word, kinds) of every word that a hash is a form of."""
-        rows = self.table.find(hashes).astype(np.int64) - 1
-        places = np.flatnonzero(rows >= 0)
-        rows = rows[places]
-        found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        while len(rows):
-            found.append((places, rows))
-            more = np.flatnonzero(self.last[rows] == 0)
-            places, rows = places[more], rows[more] + 1
-        if not found:
-            return np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint8)
-        at = np.concatenate([place for place, _ in found])
-        row = np.concatenate([row for _, row in found])
-        return at, self.words[row], self.kinds[row]
-
-    def columns(self) -> tuple[Keys, Keys, NDArray[np.uint8]]:
-        """What `build` was made from."""
-        slots = np.flatnonzero(self.table.slots)
-        heads = self.table.values[slots].astype(np.int64) - 1
-        order = np.argsort(heads)
-        counts = np.diff(np.append(heads[order], len(self.words)))
-        return np.repeat(self.table.slots[slots[order]], counts), self.words[:], self.kinds[:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +55,20 @@ class CompiledNames:
     nodes: KeyTable
     spelled: dict[str, KeyTable]
     forms: FormTable
+    variants: Variants
 
     def joined_with(self, added: CompiledNames, changed: Keys) -> CompiledNames:
         """One table of both; of `changed` only `added` knows. Inner nodes that lead nowhere any more do no harm."""
         there, new = self.nodes.slots != 0, added.nodes.slots != 0
         old, flags = self.nodes.slots[there], self.nodes.values[there].astype(np.uint8)
-        flags[np.isin(old, changed)] &= np.uint8(INNER)
+        flags[np.isin(old, changed)] &= np.uint8(INNER | LOOSE_NAME | LOOSE_INNER)
         nodes = _node_table(np.append(old, added.nodes.slots[new]), np.append(flags, added.nodes.values[new]))
         spelled = {case: _joined_spellings(self.spelled[case], added.spelled[case], changed) for case in self.spelled}
         (forms, words, kinds), (more, of, their) = self.forms.columns(), added.forms.columns()
         joined = FormTable.build(np.append(forms, more), np.append(words, of), np.append(kinds, their))
         max_words = max(self.max_words, added.max_words)
-        return CompiledNames(self.uid, added.revision, max_words, nodes, spelled, joined)
+        variants = self.variants.joined_with(added.variants, changed)
+        return CompiledNames(self.uid, added.revision, max_words, nodes, spelled, joined, variants)
 
 
 def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None = None) -> CompiledNames:
@@ -123,6 +81,7 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
     inner: list[Keys] = []
     spelled: dict[Case, list[Keys]] = {case: [] for case in CASES if case != "folded"}
     inflected: set[tuple[str, str]] = set()
+    variants = VariantBuilder()
     longest = 0
     while chunk := list(islice(pairs, _CHUNK)):
         bits: dict[str, int] = {}
@@ -134,6 +93,7 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
         kinds.append(np.fromiter(bits.values(), np.uint8, len(bits)))
         inner += going_on
         longest = max(longest, len(going_on))
+        variants.add(texts, found)
         for case, parts in spelled.items():
             parts.append(keys(texts, case))
         if data.get("inflection") == "wordnet":
@@ -141,12 +101,16 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
     folded = np.concatenate(ends) if ends else np.zeros(0, np.uint64)
     named = (np.concatenate(kinds) << KINDS_AT | NAME) if kinds else np.zeros(0, np.uint8)
     prefixes = np.unique(np.concatenate(inner)) if inner else np.zeros(0, np.uint64)
-    flags = np.append(named, np.full(len(prefixes), INNER, np.uint8))
-    nodes = _node_table(np.append(folded, prefixes), flags)
+    loose, loose_inner = variants.ends, np.unique(np.concatenate(variants.inner)) if variants.inner else prefixes[:0]
+    groups = ((prefixes, INNER), (loose, LOOSE_NAME), (loose_inner, LOOSE_INNER))
+    nodes = _node_table(
+        np.concatenate((folded, *(group for group, _ in groups))),
+        np.concatenate((named, *(np.full(len(group), flag, np.uint8) for group, flag in groups))),
+    )
     tables: dict[str, KeyTable] = {case: _spellings(parts, folded) for case, parts in spelled.items()}
     forms = _form_table(kb, inflected)
     revision = int(data["revision"]) if whole else -1
-    return CompiledNames(data["uid"], revision, longest, nodes, tables, forms)
+    return CompiledNames(data["uid"], revision, longest, nodes, tables, forms, variants.finish())
 
 
 def _all_aliases(kb: KnowledgeBase) -> Iterator[tuple[str, str]]:
@@ -166,13 +130,6 @@ def _form_table(kb: KnowledgeBase, inflected: set[tuple[str, str]]) -> FormTable
     )
 
 
-def _differ(column: Keys) -> NDArray[np.bool_]:
-    """True at the first row and wherever a row differs from the one before it."""
-    differs = np.ones(len(column), np.bool_)
-    differs[1:] = column[1:] != column[:-1]
-    return differs
-
-
 def _spellings(parts: list[Keys], folded: Keys) -> KeyTable:
     distinct, first = np.unique(np.concatenate(parts) if parts else folded, return_index=True)
     return KeyTable.build(distinct, folded[first])
@@ -189,7 +146,7 @@ def _node_table(nodes: Keys, flags: NDArray[np.uint8]) -> KeyTable:
     """Nodes that stand several times become one with the flags of all."""
     order = np.argsort(nodes, kind="stable")
     nodes = nodes[order]
-    heads = np.flatnonzero(_differ(nodes))
+    heads = np.flatnonzero(differ(nodes))
     return KeyTable.build(nodes[heads], np.bitwise_or.reduceat(flags[order], heads) if len(heads) else flags)
 
 
@@ -205,6 +162,7 @@ def save(names: CompiledNames, path: Path) -> None:
         "form_last": names.forms.last,
         **{f"{case}_slots": table.slots for case, table in names.spelled.items()},
         **{f"{case}_folded": table.values for case, table in names.spelled.items()},
+        **names.variants.arrays(),
     }
     # The widest numbers first, so that all are aligned; written one by one, so that no copy of them is made.
     arrays = dict(sorted(arrays.items(), key=lambda entry: -entry[1].itemsize))
@@ -250,6 +208,7 @@ def load(path: Path, *, uid: str) -> CompiledNames | None:
             arrays["form_kinds"],
             arrays["form_last"],
         ),
+        Variants.of_arrays(arrays),
     )
 
 

@@ -21,20 +21,33 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from wellread.kb.names import Case, Keys, Offsets, Words, follow, is_blank, next_break, split, word_hash, words
+from wellread.kb.names import (
+    Case,
+    Keys,
+    Offsets,
+    Words,
+    follow,
+    is_blank,
+    next_break,
+    rehashed,
+    split,
+    word_hash,
+    words,
+)
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.compiled import (
     ALL_KINDS,
     INNER,
     KINDS_AT,
+    LOOSE_INNER,
+    LOOSE_NAME,
     NAME,
     CompiledNames,
-    FormTable,
     compile_names,
     load,
     save,
 )
-from wellread.mentions.table import KeyTable
+from wellread.mentions.table import FormTable, KeyTable
 
 Overlaps = Literal["all", "longest"]
 
@@ -150,10 +163,10 @@ class Matcher:
         `stop_words` only is passed over, unless capital letters say that it is a name ("IT", "The Who"), as are the
         "don" of "don't" and one shorter than `min_chars`. Inflected forms are found under the `folded` policy.
         """
-        stops = _hash_set(frozenset(stop_words))
-        longest_name = max(names.max_words for names in self._both()) if max_words is None else max_words
+        stops = hash_set(frozenset(stop_words))
+        longest_name = max(names.max_words for names in self.both()) if max_words is None else max_words
         parts = []
-        for offset, block, whole in _blocks(text, max(longest_name, 2)):  # "don" must see its "'t"
+        for offset, block, whole in blocks(text, max(longest_name, 2)):  # "don" must see its "'t"
             found = self._walk(block, case, longest_name, stops)
             found = found.keep((found.starts < whole) & (found.ends - found.starts >= min_chars))
             parts.append(replace(found, starts=found.starts + offset, ends=found.ends + offset))
@@ -178,7 +191,7 @@ class Matcher:
             else:
                 begins, nodes, kinds, hashes = options.spread(last, begins, nodes, kinds)
             nodes = follow(nodes, hashes)
-            flags = self._flags(nodes)
+            flags = self.flags(nodes)
             # A form must lead to a name of an entity of its kind: "has" is not a plural of the verb "ha".
             fits = (kinds == ALL_KINDS) | (flags >> KINDS_AT & kinds != 0)
             named = np.flatnonzero((flags & NAME != 0) & fits)
@@ -190,30 +203,33 @@ class Matcher:
         first, final, keys, masks = (
             (np.concatenate(column) for column in zip(*found, strict=True)) if found else _NOTHING
         )
-        there = self._not_all_stops(words, first, final, stops)
+        there = self.not_all_stops(words, first, final, stops)
         if case != "folded":
-            there &= self._known_as(text, case, first, final, keys)
+            there &= self.known_as(rehashed(words, case).hashes, case, first, final, keys)
         matches = Matches(words.starts[first], words.ends[final], keys, masks)
         return matches.keep(there)
 
-    def _both(self) -> Iterator[CompiledNames]:
+    def both(self) -> Iterator[CompiledNames]:
+        """Yield the compiled names, then those added since."""
         yield self.names
         if self.added is not None:
             yield self.added
 
     def _options(self, hashes: Keys) -> _Options | None:
-        tables = [names.forms for names in self._both() if len(names.forms)]
+        tables = [names.forms for names in self.both() if len(names.forms)]
         return _Options.of(hashes, tables) if tables else None
 
-    def _flags(self, nodes: Keys) -> NDArray[np.uint8]:
+    def flags(self, nodes: Keys) -> NDArray[np.uint8]:
+        """Return what each node is: NAME, INNER, kinds, LOOSE_NAME, LOOSE_INNER; 0 for none."""
         flags = self.names.nodes.find(nodes).astype(np.uint8, copy=False)
         if self.added is not None:
-            flags[np.isin(nodes, self.changed)] &= np.uint8(INNER)
+            flags[np.isin(nodes, self.changed)] &= np.uint8(INNER | LOOSE_NAME | LOOSE_INNER)
             flags |= self.added.nodes.find(nodes).astype(np.uint8, copy=False)
         return flags
 
     @staticmethod
-    def _not_all_stops(words: Words, first: Offsets, final: Offsets, stops: KeyTable | None) -> NDArray[np.bool_]:
+    def not_all_stops(words: Words, first: Offsets, final: Offsets, stops: KeyTable | None) -> NDArray[np.bool_]:
+        """Return which spans, by first and last word, are more than stop words."""
         if stops is None or not len(first):
             return np.ones(len(first), np.bool_)
         is_stop = stops.find(words.hashes) != 0
@@ -229,9 +245,8 @@ class Matcher:
         there |= (first < final) & (begin >= ord("A")) & (begin <= ord("Z"))
         return there
 
-    def _known_as(self, text: str, case: Case, first: Offsets, final: Offsets, keys: Keys) -> NDArray[np.bool_]:
+    def known_as(self, hashes: Keys, case: Case, first: Offsets, final: Offsets, keys: Keys) -> NDArray[np.bool_]:
         """Which spans are names letter for letter (`exact`) or but for the case of first letters (`title`)."""
-        hashes = split(text, case).hashes
         nodes = np.zeros(len(first), np.uint64)
         longest = int((final - first).max()) + 1 if len(first) else 0
         for place in range(longest):
@@ -305,7 +320,7 @@ def names_path(kb: KnowledgeBase) -> Path:
     return kb.path.with_name(kb.path.name + ".names")
 
 
-def _blocks(text: str, max_words: int) -> Iterator[tuple[int, str, int]]:
+def blocks(text: str, max_words: int) -> Iterator[tuple[int, str, int]]:
     """(offset, block, characters whose names begin here): cut between words, each reaching into the next far enough."""
     begin = 0
     while begin < len(text):
@@ -320,7 +335,8 @@ def _blocks(text: str, max_words: int) -> Iterator[tuple[int, str, int]]:
 
 
 @lru_cache(16)
-def _hash_set(entries: frozenset[str]) -> KeyTable | None:
+def hash_set(entries: frozenset[str]) -> KeyTable | None:
+    """Return the hashes of words as a table; None for no words."""
     if not entries:
         return None
     hashes = np.unique(np.array([word_hash(word) for entry in entries for word in words(entry)], np.uint64))

@@ -62,3 +62,58 @@ class KeyTable:
         hits = np.flatnonzero(found)
         values[hits] = self.values.take(places[hits])
         return values
+
+
+@dataclass(frozen=True, slots=True)
+class FormTable:
+    """Word forms: `table` leads from a form's hash to a row, rows of one form follow each other up to `last`."""
+
+    table: KeyTable
+    words: Keys
+    kinds: NDArray[np.uint8]
+    last: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @classmethod
+    def build(cls, forms: Keys, words: Keys, kinds: NDArray[np.uint8]) -> FormTable:
+        """From parallel columns; pairs that differ only in kind become one row with both kinds."""
+        order = np.lexsort((words, forms))
+        forms, words, kinds = forms[order], words[order], kinds[order]
+        pairs = np.flatnonzero(differ(forms) | differ(words))
+        forms, words, kinds = forms[pairs], words[pairs], np.bitwise_or.reduceat(kinds, pairs) if len(pairs) else kinds
+        first = np.flatnonzero(differ(forms))
+        last = np.append(differ(forms)[1:], len(forms) > 0)[: len(forms)].astype(np.uint8)
+        return cls(KeyTable.build(forms[first], (first + 1).astype(np.uint32)), words, kinds, last)
+
+    def find(self, hashes: Keys) -> tuple[NDArray[np.int64], Keys, NDArray[np.uint8]]:
+        """(place in `hashes`, word, kinds) of every word that a hash is a form of."""
+        rows = self.table.find(hashes).astype(np.int64) - 1
+        places = np.flatnonzero(rows >= 0)
+        rows = rows[places]
+        found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        while len(rows):
+            found.append((places, rows))
+            more = np.flatnonzero(self.last[rows] == 0)
+            places, rows = places[more], rows[more] + 1
+        if not found:
+            return np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint8)
+        at = np.concatenate([place for place, _ in found])
+        row = np.concatenate([row for _, row in found])
+        return at, self.words[row], self.kinds[row]
+
+    def columns(self) -> tuple[Keys, Keys, NDArray[np.uint8]]:
+        """What `build` was made from."""
+        slots = np.flatnonzero(self.table.slots)
+        heads = self.table.values[slots].astype(np.int64) - 1
+        order = np.argsort(heads)
+        counts = np.diff(np.append(heads[order], len(self.words)))
+        return np.repeat(self.table.slots[slots[order]], counts), self.words[:], self.kinds[:]
+
+
+def differ(column: Keys) -> NDArray[np.bool_]:
+    """True at the first row and wherever a row differs from the one before it."""
+    differs = np.ones(len(column), np.bool_)
+    differs[1:] = column[1:] != column[:-1]
+    return differs

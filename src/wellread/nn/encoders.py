@@ -240,6 +240,13 @@ def add_adapters(encoder: PreTrainedModel, rank: int, dropout: float = 0.0) -> N
     )
 
 
+def set_dropout(encoder: nn.Module, rate: float) -> None:
+    """Set the rate of every dropout module, attention's included."""
+    for module in encoder.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rate
+
+
 def merge_adapters(encoder: nn.Module) -> None:
     """Add the adapters' updates to the weights and leave plain linear layers behind: nothing extra is computed."""
     for name, module in list(encoder.named_modules()):

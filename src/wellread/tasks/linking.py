@@ -6,8 +6,9 @@ may not be mentions: they are neither.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -44,7 +45,7 @@ class Example:
     window: Window
     spans: tuple[tuple[int, int], ...]
     rows: tuple[int, ...]
-    """What each mention means: a row of the index, or NIL."""
+    """The entity of each mention: a row of the index, NIL, or NONE where the annotation names no entity."""
     names: tuple[str, ...]
     unsure: tuple[tuple[int, int], ...] = ()
 
@@ -78,7 +79,7 @@ class LinkingLearner:
         model: Elq,
         kb: KnowledgeBase,
         index: EntityIndex,
-        examples: Sequence[Example],
+        examples: Sequence[Example] | Callable[[int], Sequence[Example]],
         dev: Mapping[str, Sequence[Document]],
         *,
         seed: int = 0,
@@ -87,30 +88,40 @@ class LinkingLearner:
         loss: EntityLoss = "softmax",
         nearest: int = 10,
         leave_out: float = 0.0,
+        drop_names: float = 0.0,
         incomplete: Collection[str] = (),
     ) -> None:
-        """`leave_out` is the share of gold entities that a batch pretends not to have: they teach what NIL is.
+        """Set up training.
 
-        Scores are calibrated on the development documents that have all their links, not on the `incomplete`.
+        `examples` are those of every epoch, or a function from an epoch to its examples. `leave_out` is the share of
+        gold entities that are left out of the candidates, so that NIL is right. `drop_names` is the share of mentions
+        whose candidates are scored without their names. Scores are calibrated on the development documents that have
+        all their links, not on the `incomplete`.
         """
         self.incomplete = frozenset(incomplete)
         self.model, self.kb, self.index = model, kb, index
         self.examples, self.dev = examples, dev
         self.seed, self.batch_pieces, self.negatives, self.kind = seed, batch_pieces, negatives, loss
         self.leave_out = leave_out if model.config.nil else 0.0
+        self.drop_names = drop_names
         sources: Literal["union", "dense"] = "union" if model.config.names else "dense"
         self.pool = Pool(kb, index, Search(sources, nearest=nearest))
 
     def batches(self, epoch: int) -> Sequence[LinkingBatch]:
         """Windows of like length together, in an order of their own for every epoch."""
         draw = np.random.default_rng((self.seed, epoch))
-        groups = by_length([len(example.window) for example in self.examples], draw, pieces=self.batch_pieces)
+        examples = self.examples(epoch) if callable(self.examples) else self.examples
+        groups = by_length([len(example.window) for example in examples], draw, pieces=self.batch_pieces)
         longest = self.model.config.longest
-        return Lazy(groups, lambda group: collate([self.examples[place] for place in group], longest))
+        return Lazy(groups, lambda group: collate([examples[place] for place in group], longest))
 
     def loss(self, batch: LinkingBatch) -> dict[str, Tensor]:
         """Mention loss over all spans, entity loss over the gold mentions."""
         states = self.model.states(batch.ids, batch.packing)
+        with torch.autocast(states.device.type, enabled=False):  # sums over spans need all bits
+            return self._losses(batch, states.float())
+
+    def _losses(self, batch: LinkingBatch, states: Tensor) -> dict[str, Tensor]:
         scores = self.model.mention_scores(states)
         found = mention_loss(scores, batch.gold_mask, batch.asked_mask)
         there = np.flatnonzero(batch.rows >= (NIL if self.model.config.nil else 0))
@@ -143,6 +154,8 @@ class LinkingLearner:
         priors = np.concatenate((priors, np.zeros((len(rows), 1))), 1)
         gold = np.where(missing, found.shape[1] - 1, is_gold.argmax(1) if is_gold.size else 0)
         gold = np.where(rows == NIL, found.shape[1], gold)
+        if self.drop_names:
+            priors[torch.rand(len(rows)).numpy() < self.drop_names] = 0.0
         candidates = candidates_of(self.pool, found, priors)
         return candidates, torch.from_numpy(gold)
 
@@ -220,8 +233,20 @@ def _places(starts: Sequence[int], spans: Sequence[Sequence[tuple[int, int]]]) -
     return firsts, widths
 
 
-def make_examples(documents: Sequence[Document], model: Elq, index: EntityIndex) -> list[Example]:
-    """Windows of documents with their gold mentions; a note counts the mentions that no example can have."""
+def make_examples(
+    documents: Sequence[Document],
+    model: Elq,
+    index: EntityIndex,
+    *,
+    unlinked: Literal["nil", "unknown"] = "nil",
+    report: bool = True,
+) -> list[Example]:
+    """Build windows of documents with their gold mentions; with `report`, a note counts the mentions left out.
+
+    `unlinked` says what a link without an entity means: "nil" (not in the KB), or "unknown" (named-entity annotation
+    that names no entities: the span is learned, the entity is not).
+    """
+    without = NIL if unlinked == "nil" else NONE
     config = model.config
     cutter = cutter_of(config)
     entities = list({link.entity for document in documents for link in document.links if link.entity is not None})
@@ -231,7 +256,7 @@ def make_examples(documents: Sequence[Document], model: Elq, index: EntityIndex)
     for document, windows in zip(documents, cutter.cut([one.text for one in documents]), strict=True):
         for window in windows:
             gold = [
-                (span, row_of.get(link.entity or "", NIL), link.text)
+                (span, without if link.entity is None else row_of.get(link.entity, NIL), link.text)
                 for link in document.links
                 if (span := _place(window, link.start, link.end, config.longest)) is not None
             ]
@@ -240,7 +265,7 @@ def make_examples(documents: Sequence[Document], model: Elq, index: EntityIndex)
             too_long += sum(_is_too_long(window, link.start, link.end, config.longest) for link in document.links)
             spans, rows, names = zip(*gold, strict=True) if gold else ((), (), ())
             examples.append(Example(window, spans, rows, names, tuple(span for span in unsure if span is not None)))
-    if lost := links - placed:
+    if report and (lost := links - placed):
         console.note(
             f"left out {lost:,} of {links:,} gold mentions: {too_long:,} have more than {config.longest} tokens (raise "
             f"model.longest), {lost - too_long:,} begin inside a word or have no token"
@@ -262,18 +287,37 @@ def _place(window: Window, start: int, end: int, longest: int) -> tuple[int, int
 
 
 def mark_unsure(documents: Sequence[Document], kb: KnowledgeBase) -> list[Document]:
-    """For text whose links are not complete: names of the KB that look like names and have no link are unsure."""
+    """Mark what may be a mention though it has no link, for text whose links are not complete.
+
+    Unsure are the spans that a document lists itself (without such a list: capitalised names of the KB), and every
+    part of a run of capitalised words without a link: a name, but perhaps of something that the KB does not have.
+    """
     marked = []
     found_in = CandidateFinder(kb).mentions_of_many([document.text for document in documents])
     for document, found in zip(documents, found_in, strict=True):
         linked = {(link.start, link.end) for link in document.links}
-        unsure = [
-            [mention.start, mention.end]
-            for mention in found
-            if (mention.start, mention.end) not in linked and any(letter.isupper() for letter in mention.text)
-        ]
-        marked.append(Document(document.text, document.links, document.id, {**document.meta, "unsure": unsure}))
+        if "unsure" in document.meta:
+            spans = [(start, end) for start, end in document.meta["unsure"]]
+        else:
+            spans = [(one.start, one.end) for one in found if any(letter.isupper() for letter in one.text)]
+        unsure = sorted({*spans, *_capitalised(document)} - linked)
+        marked.append(replace(document, meta={**document.meta, "unsure": [list(span) for span in unsure]}))
     return marked
+
+
+def _capitalised(document: Document) -> Iterator[tuple[int, int]]:
+    """Yield all parts of runs of capitalised words that touch no link; a run's first word may begin a sentence."""
+    taken = [(link.start, link.end) for link in document.links]
+    for run in _CAPITALISED.finditer(document.text):
+        words = [(run.start() + word.start(), run.start() + word.end()) for word in re.finditer(r"\S+", run[0])]
+        words = [word for word in words if not any(word[0] < end and start < word[1] for start, end in taken)]
+        for first, (start, _) in enumerate(words):
+            yield from ((start, end) for _, end in words[first : first + _RUN])
+
+
+_CAPITALISED = re.compile(r"[^\W\d_a-z][\w'’-]*(?: [^\W\d_a-z][\w'’-]*)*")
+_RUN = 5
+"""Words of the longest part of a run that is marked."""
 
 
 def split_off(documents: Sequence[Document], count: int) -> tuple[list[Document], list[Document]]:

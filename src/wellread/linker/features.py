@@ -1,0 +1,284 @@
+"""Features of spans for the link scorer: the encoder's evidence, the name, the text around it, and the KB.
+
+All are computed for all spans of a call at once. A feature must mean the same for any KB and any text; what differs
+between them is a feature itself (`profile`, the text's length and case).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wellread.kb.names import split
+from wellread.linker.decoding import Floats, Ints
+from wellread.linker.evidence import FOUND_BY, Evidence
+from wellread.linker.profile import KbProfile
+from wellread.mentions.frequency import FLOOR, packaged
+
+Matrix = NDArray[np.float32]
+
+_ENCODER = (
+    "mention_logit",
+    "best_log_p",
+    "nil_log_p",
+    "over_nil",
+    "margin",
+    "similarity",
+    "overlap_logit",
+    "overlap_log_p",
+)
+_NAME = ("prior", "log_candidates", "edits", "rarest", "mean_frequency", "lower_share", "own_name")
+_CASE = ("capital", "upper", "capital_words", "digits")
+_SHAPE = ("chars", "words", "one_char_words")
+_AROUND = (
+    "sentence_start",
+    "capital_before",
+    "capital_after",
+    "in_longer_name",
+    "has_shorter_name",
+    "crosses_name",
+    "same_entity",
+    "same_name",
+)
+_TEXT = ("text_words", "text_capitals", "text_question", "text_ends", "name_density", "mean_logit", "best_logit")
+_PROFILE = tuple(f"kb_{field.name}" for field in fields(KbProfile))
+FEATURES = (*_ENCODER, *_NAME, *(f"by_{way.replace(' ', '_')}" for way in FOUND_BY), *_CASE, *_SHAPE, *_AROUND, *_TEXT)
+FEATURES = (*FEATURES, *_PROFILE)
+"""Names of the columns of `features`."""
+
+_FENCE = "\n"
+_NEAR = 24
+"""Spans before and behind that are looked at for overlaps."""
+_LOW = -12.0
+"""Logarithms are cut here: beyond, all are equally unlikely."""
+_ENDS = np.array([ord(sign) for sign in ".!?:;\n\"“”•"], np.uint32)
+_QUESTION = ord("?")
+
+
+def features(texts: Sequence[str], evidence: Evidence, profile: KbProfile) -> Matrix:
+    """Return one row of `FEATURES` for each span."""
+    columns: dict[str, NDArray[np.generic] | float] = {}
+    words = _TextWords(texts)
+    _add_encoder(columns, evidence)
+    _add_name(columns, evidence, words)
+    _add_around(columns, evidence, words)
+    _add_text(columns, evidence, words, len(texts))
+    for name, value in zip(_PROFILE, profile.numbers(), strict=True):
+        columns[name] = value
+    matrix = np.empty((len(evidence), len(FEATURES)), np.float32)
+    for place, name in enumerate(FEATURES):
+        matrix[:, place] = columns[name]
+    return matrix
+
+
+class _TextWords:
+    """The words of all texts as one sequence, with what is asked of each."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        joined = _FENCE.join(texts)
+        found = split(joined)
+        self.bases = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + len(_FENCE), out=self.bases[1:])
+        self.starts, self.ends, self.codes = found.starts, found.ends, found.codes
+        self.frequency, self.lower = packaged().find(found.hashes)
+        self.hashes = found.hashes
+        first = self.codes[self.starts] if len(self.starts) else np.zeros(0, np.uint32)
+        self.is_word = _is_letter(first)
+        self.capital = _is_upper(first)
+        self.borders = np.searchsorted(self.starts, self.bases)
+        """The first word of each text."""
+        upper = np.zeros(len(self.codes) + 1, np.int64)
+        np.cumsum(_is_upper(self.codes), out=upper[1:])
+        digit = np.zeros(len(self.codes) + 1, np.int64)
+        np.cumsum((self.codes >= ord("0")) & (self.codes <= ord("9")), out=digit[1:])
+        self.upper_before, self.digits_before = upper, digit
+
+    def ranges(self, evidence: Evidence) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return (first character, end, first word, word behind the last) of each span in the joined text."""
+        base = self.bases[evidence.text_of]
+        starts, ends = evidence.starts + base, evidence.ends + base
+        first = np.searchsorted(self.ends, starts, "right")
+        after = np.searchsorted(self.starts, ends, "left")
+        return starts, ends, first, np.maximum(after, first + 1)
+
+    def over(self, values: NDArray[np.float32], first: Ints, after: Ints, reduce: Callable[..., Floats]) -> Floats:
+        """Reduce a column of words over ranges of them."""
+        if not len(first):
+            return np.zeros(0)
+        if not len(values):
+            return np.zeros(len(first))
+        last = len(values) - 1
+        pairs = np.stack((np.minimum(first, last), np.minimum(after, last + 1)), 1).ravel()
+        padded = np.append(values, values[-1])
+        return np.asarray(reduce(padded, pairs)[::2], np.float64)
+
+
+def _add_encoder(columns: dict[str, NDArray[np.generic] | float], evidence: Evidence) -> None:
+    logits = evidence.mention_logits
+    best = evidence.log_p[:, 0] if evidence.log_p.shape[1] else np.full(len(evidence), -np.inf)
+    second = evidence.log_p[:, 1] if evidence.log_p.shape[1] > 1 else np.full(len(evidence), -np.inf)
+    best, second, nil = (np.maximum(column, _LOW) for column in (best, second, evidence.nil_log_p))
+    overlap_logit, overlap_best = _over_overlapping(evidence, logits, best)
+    columns |= {
+        "mention_logit": np.clip(logits, -15, 15),
+        "best_log_p": best,
+        "nil_log_p": nil,
+        "over_nil": best - nil,
+        "margin": best - second,
+        "similarity": evidence.similarity,
+        "overlap_logit": np.clip(logits - overlap_logit, -15, 15),
+        "overlap_log_p": np.clip(best - overlap_best, _LOW, -_LOW),
+    }
+
+
+def _over_overlapping(evidence: Evidence, logits: Floats, best: Floats) -> tuple[Floats, Floats]:
+    """Return the highest mention logit and log p of the best entity among the other spans that overlap each."""
+    high, sure = np.full(len(evidence), -15.0), np.full(len(evidence), _LOW)
+    for one, other in _overlapping(evidence):
+        np.maximum.at(high, one, logits[other])
+        np.maximum.at(high, other, logits[one])
+        np.maximum.at(sure, one, best[other])
+        np.maximum.at(sure, other, best[one])
+    return high, sure
+
+
+def _overlapping(evidence: Evidence) -> list[tuple[Ints, Ints]]:
+    """Return pairs of rows whose spans overlap, the earlier first; only near neighbours in the order are looked at."""
+    pairs = []
+    for step in range(1, min(_NEAR, len(evidence) - 1) + 1):
+        one = np.arange(len(evidence) - step)
+        touching = (evidence.text_of[one] == evidence.text_of[one + step]) & (
+            evidence.starts[one + step] < evidence.ends[one]
+        )
+        if not touching.any():
+            break
+        pairs.append((one[touching], one[touching] + step))
+    return pairs
+
+
+def _add_name(columns: dict[str, NDArray[np.generic] | float], evidence: Evidence, words: _TextWords) -> None:
+    starts, ends, first, after = words.ranges(evidence)
+    count = np.maximum(after - first, 1)
+    rarest = words.over(words.frequency, first, after, np.minimum.reduceat)
+    mean = words.over(words.frequency, first, after, np.add.reduceat) / count
+    capital = words.over(words.capital.astype(np.float32), first, after, np.add.reduceat)
+    single = words.over((words.ends - words.starts == 1).astype(np.float32), first, after, np.add.reduceat)
+    lower = words.over(words.lower, first, after, np.add.reduceat) / count
+    length = np.maximum(ends - starts, 1)
+    upper = words.upper_before[ends] - words.upper_before[starts]
+    digits = words.digits_before[ends] - words.digits_before[starts]
+    named = evidence.priors > 0
+    columns |= {
+        "prior": evidence.priors[:, 0] if evidence.priors.shape[1] else 0.0,
+        "log_candidates": np.log1p(named.sum(1)),
+        "own_name": named[:, 0] if named.shape[1] else 0.0,
+        "edits": evidence.edits,
+        "rarest": np.maximum(rarest, FLOOR),
+        "mean_frequency": mean,
+        "lower_share": lower,
+        "capital": words.upper_before[starts + 1] - words.upper_before[starts],
+        "upper": (upper == length) & (length > 1),
+        "capital_words": capital / count,
+        "digits": digits / length,
+        "chars": np.log1p(length),
+        "words": np.minimum(count, 8),
+        "one_char_words": single,
+    }
+    for place, way in enumerate(FOUND_BY):
+        columns[f"by_{way.replace(' ', '_')}"] = evidence.ways == place
+
+
+def _add_around(columns: dict[str, NDArray[np.generic] | float], evidence: Evidence, words: _TextWords) -> None:
+    starts, ends, first, after = words.ranges(evidence)
+    begins, stops = words.borders[evidence.text_of], words.borders[evidence.text_of + 1]
+    last = max(len(words.starts) - 1, 0)
+    before, behind = np.clip(first - 1, 0, last), np.clip(after, 0, last)
+    has_before, has_behind = first > begins, after < stops
+    codes = words.codes[words.starts] if len(words.starts) else np.zeros(1, np.uint32)
+    sentence = ~has_before | np.isin(codes[before], _ENDS)
+    capital = words.capital if len(words.capital) else np.zeros(1, np.bool_)
+    inside, holds, crosses = np.zeros((3, len(evidence)), np.bool_)
+    named = evidence.ways < len(FOUND_BY) - 1
+    for one, other in _overlapping(evidence):
+        both = named[one] & named[other]
+        one, other = one[both], other[both]
+        nested = evidence.ends[other] <= evidence.ends[one]  # in this order the earlier holds the later, if any does
+        inside[other[nested]] = holds[one[nested]] = True
+        crosses[one[~nested]] = crosses[other[~nested]] = True
+    entity = evidence.rows[:, 0] if evidence.rows.shape[1] else np.full(len(evidence), -1)
+    surface = words.over(words.hashes.view(np.int64).astype(np.float64), first, after, np.add.reduceat)
+    columns |= {
+        "sentence_start": sentence,
+        "capital_before": has_before & capital[before] & ~sentence,
+        "capital_after": has_behind & capital[behind],
+        "in_longer_name": inside,
+        "has_shorter_name": holds,
+        "crosses_name": crosses,
+        "same_entity": np.log1p(_times(evidence.text_of, np.where(entity >= 0, entity, -np.arange(len(entity)) - 9))),
+        "same_name": np.log1p(_times(evidence.text_of, surface)),
+    }
+
+
+def _times(text_of: Ints, values: NDArray[np.generic]) -> Ints:
+    """Return how often each value occurs in its text."""
+    if not len(values):
+        return np.zeros(0, np.int64)
+    _, number = np.unique(values, return_inverse=True)
+    _, back, counts = np.unique(text_of * (len(values) + 1) + number, return_inverse=True, return_counts=True)
+    return np.asarray(counts[back])
+
+
+def _add_text(
+    columns: dict[str, NDArray[np.generic] | float], evidence: Evidence, words: _TextWords, texts: int
+) -> None:
+    count = np.diff(words.borders).astype(np.float64)
+    full = np.zeros(len(words.starts) + 1)
+    np.cumsum(words.capital, out=full[1:])
+    lettered = np.zeros(len(words.starts) + 1)
+    np.cumsum(words.is_word, out=lettered[1:])
+    letters = np.maximum(lettered[words.borders[1:]] - lettered[words.borders[:-1]], 1)
+    capitals = (full[words.borders[1:]] - full[words.borders[:-1]]) / letters
+    last = np.maximum(words.borders[1:] - 1, 0)
+    codes = words.codes[words.starts[last]] if len(words.starts) else np.zeros(texts, np.uint32)
+    named = np.bincount(evidence.text_of, evidence.ways < len(FOUND_BY) - 1, texts) / np.maximum(count, 1)
+    logits = np.clip(evidence.mention_logits, -15, 15)
+    mean = np.bincount(evidence.text_of, logits, texts) / np.maximum(np.bincount(evidence.text_of, minlength=texts), 1)
+    best = np.full(texts, -15.0)
+    np.maximum.at(best, evidence.text_of, logits)
+    per_text = {
+        "text_words": np.log1p(count),
+        "text_capitals": capitals,
+        "text_question": codes == _QUESTION,
+        "text_ends": np.isin(codes, _ENDS),
+        "name_density": named,
+        "mean_logit": mean,
+        "best_logit": best,
+    }
+    columns |= {name: np.asarray(values)[evidence.text_of] for name, values in per_text.items()}
+
+
+def _is_upper(codes: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:
+    return _by_code(codes, _UPPER, str.isupper)
+
+
+def _is_letter(codes: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:
+    return _by_code(codes, _LETTER, str.isalpha)
+
+
+def _by_code(
+    codes: NDArray[np.unsignedinteger], ascii: NDArray[np.bool_], asked: Callable[[str], bool]
+) -> NDArray[np.bool_]:
+    """Look codes up in a table for ASCII; the few others are asked one by one."""
+    found: NDArray[np.bool_] = ascii[np.minimum(codes, 127)]
+    others = np.flatnonzero(codes > 127)
+    if len(others):
+        distinct, back = np.unique(codes[others], return_inverse=True)
+        found[others] = np.array([asked(chr(code)) for code in distinct.tolist()])[back]
+    return found
+
+
+_UPPER = np.array([chr(code).isupper() for code in range(128)])
+_LETTER = np.array([chr(code).isalpha() for code in range(128)])

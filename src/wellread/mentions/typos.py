@@ -1,0 +1,216 @@
+"""Words of a knowledge base that a misspelt word may have meant.
+
+A word of 4 to 8 letters may have one edit, a longer one two; an edit is a letter inserted, left out or replaced, or two
+neighbours swapped (optimal string alignment). The index is that of SymSpell (Garbe 2012): the first letters of each
+word with up to so many of them left out, as sorted 32-bit fingerprints. What shares a fingerprint is compared letter by
+letter with rapidfuzz, so fingerprints never decide alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rapidfuzz import process
+from rapidfuzz.distance import OSA
+
+from wellread.kb.names import Keys, Offsets, fold, mix
+from wellread.mentions.table import KeyTable
+
+SHORTEST = 4
+"""Letters of the shortest word that is corrected."""
+
+LONG = 9
+"""Letters from which on a word or name may have two edits."""
+
+SHORTEST_NAME = 5
+"""Letters of the shortest name that may have an edit."""
+
+_PREFIX = 9
+_CHUNK = 50_000
+
+
+def allowed_edits(letters: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return the edits that names of so many letters may have."""
+    return (letters >= SHORTEST_NAME).astype(np.int64) + (letters >= LONG)
+
+
+def folded(word: str) -> str:
+    """Return a word's letters without case and diacritics."""
+    return word.lower() if word.isascii() else "".join(map(fold, word))
+
+
+def is_correctable(word: str) -> bool:
+    """Return True for a folded word that may be misspelt: letters only ("1998" is not a misspelt "1999")."""
+    return len(word) >= SHORTEST and word.isalpha()
+
+
+@dataclass(frozen=True, slots=True)
+class WordIndex:
+    """All words of a KB's names, and of those that may be misspelt what they look like with letters left out."""
+
+    table: KeyTable
+    """A word's hash -> its row + 1."""
+    hashes: Keys
+    sizes: NDArray[np.uint8]
+    """Letters of a row's word, 0 for one that is not corrected."""
+    begins: NDArray[np.uint32]
+    """First byte of a row's word among `letters`, and one more at the end."""
+    letters: NDArray[np.uint8]
+    """The words in UTF-8."""
+    fingerprints: NDArray[np.uint32]
+    """Sorted."""
+    rows: NDArray[np.uint32]
+    """The row that each fingerprint is of."""
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @classmethod
+    def build(cls, words: Mapping[int, str]) -> WordIndex:
+        """From hashes of words and their folded letters; "" for words that are only known, not corrected."""
+        hashes = np.fromiter(words, np.uint64, len(words))
+        texts = list(words.values())
+        encoded = [text.encode() for text in texts]
+        begins = np.zeros(len(texts) + 1, np.uint32)
+        np.cumsum(np.fromiter(map(len, encoded), np.uint32, len(encoded)), out=begins[1:])
+        sizes = np.minimum(np.fromiter(map(len, texts), np.int64, len(texts)), 255).astype(np.uint8)
+        entries = []
+        for deep in (False, True):
+            some = np.flatnonzero((sizes >= LONG) if deep else (sizes > 0) & (sizes < LONG))
+            for place in range(0, len(some), _CHUNK):
+                part = some[place : place + _CHUNK]
+                prints = _fingerprints([texts[row] for row in part.tolist()], deep=deep)
+                entries.append(np.unique(prints.astype(np.uint64) << np.uint64(32) | part.astype(np.uint64)[:, None]))
+        joined = np.sort(np.concatenate(entries)) if entries else np.zeros(0, np.uint64)
+        return cls(
+            KeyTable.build(hashes, np.arange(1, len(hashes) + 1, dtype=np.uint32)),
+            hashes,
+            sizes,
+            begins,
+            np.frombuffer(b"".join(encoded), np.uint8),
+            (joined >> np.uint64(32)).astype(np.uint32),
+            (joined & np.uint64(0xFFFFFFFF)).astype(np.uint32),
+        )
+
+    def known(self, hashes: Keys) -> NDArray[np.bool_]:
+        """Return which words (by hash) are words of a name."""
+        known: NDArray[np.bool_] = self.table.find(hashes) != 0
+        return known
+
+    def word(self, row: int) -> str:
+        """Return the letters of a row's word."""
+        return self.letters[self.begins[row] : self.begins[row + 1]].tobytes().decode()
+
+    def words(self) -> dict[int, str]:
+        """Return the words that `build` was given."""
+        text, begins = self.letters.tobytes(), self.begins.tolist()
+        return {
+            hash: text[begin:end].decode()
+            for hash, begin, end in zip(self.hashes.tolist(), begins[:-1], begins[1:], strict=True)
+        }
+
+    def find(self, words: Sequence[str]) -> tuple[Offsets, Offsets, Offsets]:
+        """(place in `words`, row, edits) of the words of the KB that folded words may have meant."""
+        sizes = np.fromiter(map(len, words), np.int64, len(words))
+        pairs = []
+        for deep in (False, True):
+            some = np.flatnonzero((sizes >= LONG) if deep else (sizes >= SHORTEST - 1) & (sizes < LONG))
+            if len(some):
+                pairs.append(self._sharing([words[place] for place in some.tolist()], sizes[some], some, deep=deep))
+        joined = np.concatenate(pairs) if pairs else np.zeros(0, np.int64)
+        places, rows = joined >> 32, joined & 0xFFFFFFFF
+        if not len(places):
+            return places, rows, places
+        edits = process.cpdist(
+            [words[place] for place in places.tolist()],
+            [self.word(row) for row in rows.tolist()],
+            scorer=OSA.distance,
+            score_cutoff=2,
+            dtype=np.int64,
+        )
+        near = np.flatnonzero(edits <= 1 + (self.sizes[rows] >= LONG))
+        return places[near], rows[near], edits[near]
+
+    def _sharing(self, words: list[str], sizes: Offsets, places: Offsets, *, deep: bool) -> Offsets:
+        """Return place << 32 | row of the pairs that share a fingerprint and are about as long."""
+        prints = _fingerprints(words, deep=deep)
+        owners = np.repeat(np.arange(len(words)), prints.shape[1])
+        order = np.argsort(prints, axis=None)
+        wanted, owners = prints.ravel()[order], owners[order]
+        left = np.searchsorted(self.fingerprints, wanted, "left")
+        counts = np.searchsorted(self.fingerprints, wanted, "right") - left
+        hits = np.flatnonzero(counts)
+        counts = counts[hits]
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = self.rows[np.repeat(left[hits], counts) + within].astype(np.int64)
+        owners = np.repeat(owners[hits], counts)
+        lengths = self.sizes[rows].astype(np.int64)
+        fits = np.abs(lengths - np.minimum(sizes[owners], 255)) <= 1 + (lengths >= LONG)
+        found: Offsets = np.unique(places[owners[fits]] << 32 | rows[fits])
+        return found
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that `of_arrays` takes."""
+        return {
+            "word_slots": self.table.slots,
+            "word_rows": self.table.values,
+            "word_hashes": self.hashes,
+            "word_sizes": self.sizes,
+            "word_begins": self.begins,
+            "word_letters": self.letters,
+            "typo_prints": self.fingerprints,
+            "typo_rows": self.rows,
+        }
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Any]) -> WordIndex:
+        """Return the index over (mapped) arrays."""
+        return cls(
+            KeyTable(arrays["word_slots"], arrays["word_rows"]),
+            arrays["word_hashes"],
+            arrays["word_sizes"],
+            arrays["word_begins"],
+            arrays["word_letters"],
+            arrays["typo_prints"],
+            arrays["typo_rows"],
+        )
+
+    def joined_with(self, others: Iterable[WordIndex]) -> WordIndex:
+        """Return one index of the words of all."""
+        words = self.words()
+        for other in others:
+            words.update(other.words())
+        return WordIndex.build(words)
+
+
+def _masks(most: int) -> NDArray[np.uint64]:
+    """Per way of leaving out letters of a prefix, what each letter is multiplied by: 0, or a power by its new place."""
+    rows = []
+    for count in range(most + 1):
+        for gone in combinations(range(_PREFIX), count):
+            kept = [place for place in range(_PREFIX) if place not in gone]
+            row = np.zeros(_PREFIX, np.uint64)
+            row[kept] = [pow(0x2545F4914F6CDD1D, rank, 1 << 64) for rank in range(len(kept))]
+            rows.append(row)
+    return np.array(rows)
+
+
+_ONE, _TWO = _masks(1), _masks(2)
+
+
+def _fingerprints(words: Sequence[str], *, deep: bool) -> NDArray[np.uint32]:
+    """Per word the fingerprints of its prefix with up to one letter (`deep`: two) left out."""
+    padded = "".join(word[:_PREFIX].ljust(_PREFIX, "\0") for word in words)
+    codes = np.frombuffer(padded.encode("utf-32-le", "surrogatepass"), np.uint32).reshape(-1, _PREFIX)
+    weights = mix((codes + np.uint32(1)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    weights[codes == 0] = 0
+    masks = _TWO if deep else _ONE
+    sums = np.zeros((len(words), len(masks)), np.uint64)
+    for place in range(_PREFIX):
+        sums += weights[:, place, None] * masks[None, :, place]
+    return (mix(sums) >> np.uint64(32)).astype(np.uint32)

@@ -42,8 +42,8 @@ _MANY = 10_000
 """Texts that it takes a while to read, so that one is told how far it is."""
 
 Asked = tuple[str, str | None, Literal["text", "lemma", "name"]]
-"""What a mark is looked up by: a word, the kind it must have, and what the word is: as it stands in the text, a lemma,
-or the class of a name (see `NAME_LEMMAS`)."""
+"""Key that a mark is looked up by: a word, the kind that it must have, and where the word is from: the text, a lemma, or
+the class of a name (see `NAME_LEMMAS`)."""
 
 NAME_LEMMAS = ("person", "location", "group")
 """Lemmas that SemCor and its kin give to names ("Fulton County" is a location): a name has the first sense of its class

@@ -194,7 +194,7 @@ class Luke(Infusion):
     def predict_among(
         self, states: Float[Tensor, "*entity dim"], rows: Int[Tensor, "*entity cand"]
     ) -> Float[Tensor, "*entity cand"]:
-        """How much each of these rows is what a (masked) entity is; minus infinity where a row is negative."""
+        """Score these rows of the entity table for each (masked) entity; minus infinity where a row is negative."""
         if self.prediction is None:
             raise UsageError("this model has no head for entities; infuse it with predicts = true")
         there_mask = rows >= 0

@@ -163,7 +163,7 @@ class _OnEncoder:
 
 
 class _Entities(_OnEncoder):
-    """What a linear layer makes of the states of entities."""
+    """Linear classifier of the states of entities."""
 
     reads: ClassVar[Literal["entity", "pair", "span"]]
 

@@ -69,7 +69,7 @@ _LAYERS = re.compile(r"\b(layer|queries)\.\d")
 PARTS = ("embeddings.", "encoder.", "entity_embeddings.", "entity_predictions.", "pooler.")
 """How names begin of what is the encoder's, with what it knows of entities."""
 _HEADS = ("lm_head.", "cls.", "classifier.", "qa_outputs.", "pooler.", f"{LUKE}prediction.")
-"""How names of heads begin: where another head is asked for, or the encoder alone, they are left out."""
+"""Prefixes of weights of heads, which are left out where another head or the encoder alone is asked for."""
 _UNKNOWN = "outputs would be others without them: convert a model whose classes transformers or LUKE's authors have"
 _TIED = "entity_predictions.decoder.weight"
 """The entity table under another name."""

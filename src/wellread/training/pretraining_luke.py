@@ -114,7 +114,7 @@ class EntityOptions:
     vectors: str | None = None
     """Their folder, if it is not beside the knowledge base."""
     loss: Literal["vocabulary", "candidates"] = "vocabulary"
-    """What a masked entity is told apart from: all rows, or the candidates of its name (entity disambiguation)."""
+    """Softmax of masked entities: over all rows, or over the candidates of their names (entity disambiguation)."""
     names: str = ""
     """For `candidates`: the knowledge base whose names give them; "": the one of `kb`."""
     candidates: int = 30

@@ -42,7 +42,7 @@ _MANY = 10_000
 """Texts that it takes a while to read, so that one is told how far it is."""
 
 Asked = tuple[str, str | None, Literal["text", "lemma", "name"]]
-"""Key that a mark is looked up by: a word, the kind that it must have, and where the word is from: the text, a lemma, or
+"""Key that a mark is looked up by: a word, the kind it must have, and where the word is from: the text, a lemma, or
 the class of a name (see `NAME_LEMMAS`)."""
 
 NAME_LEMMAS = ("person", "location", "group")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LukeConfig, PreTrainedModel
+from transformers.models.bert.modeling_bert import BertEmbeddings
 from transformers.utils import logging
 
 from tests.infused import shake
@@ -25,6 +28,8 @@ HEADS = (
     "ForQuestionAnswering",
     "ForMultipleChoice",
 )
+DISAMBIGUATED = ("[PAD]", "[UNK]", "[MASK]", *(f"Entity {number}" for number in range(ENTITIES - 3)))
+"""The entity vocabulary of a checkpoint for disambiguation, which has no [MASK2]."""
 LENGTHS, COUNTS = (9, 5, 9, 2), (3, 2, 0, 1)
 
 
@@ -49,6 +54,35 @@ def build(
     shake(model)
     model.tie_weights()
     return model.eval()
+
+
+def build_disambiguation(folder: Path, *, named: bool = True, prefix: str = "luke.") -> tuple[PreTrainedModel, Tensor]:
+    """Write a checkpoint in the layout of the authors' LukeForEntityDisambiguation (studio-ousia/luke).
+
+    Facts of that class: words have BERT's embeddings, whose positions begin at 0; [MASK] entities of the input, row 2,
+    have a vector of their own. Returns a model that gives its states and, but for row 2, its scores, and that vector.
+    """
+    model = build("ForMaskedLM", aware=False, pad_token_id=0)
+    torch.manual_seed(5)
+    model.luke.embeddings = BertEmbeddings(model.config).eval()
+    vector = torch.randn(model.config.entity_emb_size)
+    names = ("embeddings.", "encoder.", "entity_embeddings.", "pooler.")
+    weights = {
+        name.replace("luke.", prefix): part.clone()
+        for name, part in model.state_dict().items()
+        if name.removeprefix("luke.").startswith((*names, "entity_predictions."))
+    }
+    weights = {name: part for name, part in weights.items() if not name.endswith(("position_ids", "decoder.weight"))}
+    weights[f"{prefix}entity_embeddings.mask_embedding"] = vector
+    folder.mkdir(exist_ok=True)
+    save_file(weights, folder / "model.safetensors")
+    about = {"architectures": ["LukeForEntityDisambiguation"] if named else None}
+    (folder / "config.json").write_text(json.dumps(model.config.to_dict() | about))
+    lines = [{"id": row, "entities": [[name, None]], "count": 1} for row, name in enumerate(DISAMBIGUATED)]
+    (folder / "entity_vocab.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with torch.no_grad():
+        model.luke.entity_embeddings.entity_embeddings.weight[2] = vector
+    return model, vector
 
 
 def save(model: PreTrainedModel, folder: Path) -> Path:

@@ -70,6 +70,14 @@ def test_the_linker_is_loaded_and_its_links_are_scored_against_its_kb(run, gold,
     assert "linked 2 documents" in result.err
 
 
+def test_ids_can_be_compared_without_case(run, gold, tmp_path):
+    lower = tmp_path / "lower.jsonl"
+    lower.write_text(gold.read_text().replace('"Q', '"q'))
+    found = {fold: score(run("--predictions", lower, "--json", *fold, gold)) for fold in ((), ("--fold-ids",))}
+    assert found[()]["linked"] == 0
+    assert found["--fold-ids",]["linked"] == found[()]["gold"] > 0
+
+
 def test_saved_predictions_score_the_same_again(run, gold, linker, tmp_path):
     saved = tmp_path / "new" / "predicted.jsonl"
     first = run("--kb", "mine", "--model", "prior", "--save", saved, "--json", gold, gold)

@@ -16,10 +16,12 @@ from wellread import Linker
 from wellread.errors import InputError, UsageError
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
+from wellread.linker.elq import cutter_of
 from wellread.models.conversion import convert_elq
 from wellread.models.elq import Candidates, Elq, ElqConfig
 from wellread.models.entities import EntityTower
 from wellread.nn.encoders import load_tokenizer
+from wellread.nn.int8 import Int8Encoder
 from wellread.nn.packing import Packing
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -304,12 +306,32 @@ def test_a_converted_linker_scores_as_theirs_but_for_the_half_precision_of_the_i
         assert link.score == pytest.approx(wanted[link.start, link.end][1], abs=1e-5)
 
 
+@pytest.mark.parametrize(("asked", "quantised"), [("auto", False), ("fp32", False), ("int8", True)])
+def test_a_converted_linker_computes_in_floats_unless_asked_otherwise(converted, tmp_path, asked, quantised):
+    build(lambda tally: iter([Entity("e", "Ohio")]), tmp_path / "x.kb", origin=Origin("test"))
+    assert json.loads((converted / "config.json").read_text())["precision"] == "fp32"
+    with Linker.load(tmp_path / "x.kb", model=converted, precision=asked) as linker:
+        assert isinstance(linker.reader.model.encoder, Int8Encoder) is quantised
+
+
 def test_a_text_longer_than_their_window_is_read_to_its_end(converted, tmp_path):
     build(lambda tally: iter([Entity("e", "Ohio")]), tmp_path / "x.kb", origin=Origin("test"))
     with Linker.load(tmp_path / "x.kb", model=converted, precision="fp32") as linker:
         text = "who is in the city " * 60
         scored = linker.score(text)  # 96 positions: a longer window would fail
     assert np.max(scored.spans) == len(text) - 1
+
+
+@pytest.mark.parametrize("length", [20, 8, 3])
+def test_windows_are_as_long_as_their_context_length(files, tmp_path, length):
+    (tmp_path / "params").write_text(repr({**PARAMS, "max_context_length": length}))
+    config = convert_elq(files / "elq.bin", tmp_path / "params", tmp_path / "to", vocab=files / "vocab.txt")
+    (windows,) = cutter_of(config).cut(["who is in the city " * 12])
+    assert max(map(len, windows)) == length
+    assert sum(window.begins_mask.sum() for window in windows) == 60
+    for window in windows[:-1]:  # a mention that begins here is seen whole
+        behind = len(window) - 2 - np.flatnonzero(window.begins_mask).max()
+        assert behind >= min(config.longest, 3 * (length - 2) // 4)
 
 
 # What cannot be converted

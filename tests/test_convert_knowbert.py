@@ -208,6 +208,10 @@ def test_the_encoder_alone_has_the_pooler(converted):
     assert torch.equal(model.pooler.dense.weight, draw_state()["pooler.dense.weight"])
 
 
+def test_a_converted_model_links_in_floats(converted):
+    assert json.loads((converted / "config.json").read_text())["precision"] == "fp32"
+
+
 def test_pieces_are_small_but_keep_their_accents_as_theirs_do(converted):
     pieces = Tokenizer.from_file(str(converted / "tokenizer.json"))
     assert pieces.encode("Éa bÉ", "a").tokens == ["[CLS]", "é", "##a", "b", "##é", "[SEP]", "a", "[SEP]"]

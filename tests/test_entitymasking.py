@@ -10,7 +10,9 @@ from torch.nn.functional import cross_entropy
 from tests.asking import TOKENIZER, tiny_encoder
 from tests.pretraining import CITIES, LINES
 from wellread.errors import UsageError
+from wellread.kb import names
 from wellread.knowledge.linked import BEGINS, SPECIAL, WITHIN, LinkedWindows
+from wellread.knowledge.name_candidates import NameCandidates
 from wellread.knowledge.vocabulary import EntityVocabulary
 from wellread.mentions.marked import MarkCutter
 from wellread.models.luke import LukeConfig
@@ -128,6 +130,46 @@ def test_the_loss_is_that_of_all_scores_at_hidden_places(windows, masking, aware
     (found["word"] + found["entity"]).backward()
     unused = {name for name, weight in work.model.named_parameters() if weight.grad is None}
     assert not unused
+
+
+def two_each(windows):
+    """Candidates of the first six cities: each city and the next."""
+    first = {names.key(city): [VOCABULARY.row_of[f"c-{city}"]] for city in CITIES[:6]}
+    rows = [row for (row,) in first.values()]
+    return NameCandidates.of_lists({key: [*row, rows[(rows.index(row[0]) + 1) % 6]] for key, row in first.items()})
+
+
+def test_among_candidates_only_entities_that_are_candidates_are_hidden(windows):
+    masking = EntityMasking(TOKENIZER, VOCABULARY, entities=0.9, candidates=two_each(windows))
+    known = {VOCABULARY.row_of[f"c-{city}"] for city in CITIES[:6]}
+    hidden = set()
+    for place in range(len(windows)):
+        window = windows[place]
+        masked = masking.mask(window, np.random.default_rng(place))
+        assert len(masked.hidden) == sum(row in known for row in window.rows.tolist())
+        hidden |= set(window.rows[masked.hidden].tolist())
+    assert hidden == known
+
+
+def test_the_loss_among_candidates_is_that_of_their_scores(windows):
+    masking = EntityMasking(TOKENIZER, VOCABULARY, entities=0.9, candidates=two_each(windows))
+    one = learner(windows, masking)
+    batch = masking.batch([windows[place] for place in range(8)], learning=False)
+    assert batch.candidates.shape == (len(batch.hidden), 2)
+    _, states = one._read(batch)
+    scores = one.luke.predict(states)
+    rows = batch.candidates
+    wanted = torch.stack(
+        [
+            cross_entropy(scores[at, rows[at]][None], (rows[at] == gold).nonzero()[0])
+            for at, gold in enumerate(batch.gold_rows)
+        ]
+    ).mean()
+    torch.testing.assert_close(one.loss(batch)["entity"], wanted, atol=1e-5, rtol=1e-5)
+    one.loss(batch)["entity"].backward()
+    found = one.evaluate()
+    assert 1 < found["entities.perplexity"] < 4  # of two
+    assert found["entities.accuracy"] >= 0.2
 
 
 def test_windows_without_entities_teach_words_alone(windows, masking):

@@ -222,6 +222,17 @@ def test_8_bits_say_nearly_the_same(home):
         assert_same(chances(linker.score("the old bank")), psi(home, "the old bank"), tolerance=0.1)
 
 
+@pytest.mark.parametrize("told", ["auto", "fp32"])
+def test_auto_is_the_precision_that_the_model_s_config_says(own, told, monkeypatch):
+    file = own / "model" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "precision": told}))
+    calls = []
+    monkeypatch.setattr(knowbert, "quantise_where_able", lambda encoder, sample: calls.append(told) or encoder)
+    with Linker.load(own / "senses.kb", own / "model") as linker:
+        linker.link("the old bank")
+    assert calls == (["auto"] if told == "auto" else [])
+
+
 def small(home, folder, encoder, **options):
     """The model as a small linker beside its base."""
     model = load_encoder(str(home / "model"))

@@ -201,6 +201,46 @@ def test_spans_of_others_are_linked_as_an_annotators_are(kb, folder):
     assert found.links[0].candidates == wanted[0].candidates
 
 
+def test_mentions_without_candidates_are_masked_entities_too(kb, folder):
+    text, mask = "cork and xanadu", 2
+    reader = Linker.load(kb, folder, mentions=Given("cx"), order="local", trust=0.0).reader
+    cork, _ = next(iter(reader.link_many([text]))).links
+    scores = chances(reader, text, [("cork", mask), ("xanadu", mask)])
+    rows = reader.vocabulary.rows_of(["p2", "cork2"]).tolist()
+    wanted = dict(zip(["p2", "cork2"], scores[0, rows].softmax(0).tolist(), strict=True))
+    assert {one.entity: pytest.approx(one.score, abs=1e-5) for one in cork.candidates} == wanted
+    alone = chances(reader, text, [("cork", mask)])[0, rows].softmax(0)
+    assert not torch.allclose(scores[0, rows].softmax(0), alone, atol=1e-3)
+
+
+def test_a_mention_whose_candidates_have_no_rows_is_unknown_from_the_second_pass_on(kb, folder):
+    text = "mercury wrote to cork and brno"
+    among = ["new", "p2", "cork2", "p1"]
+    linker = Linker.load(kb, folder, among=among, trust=0.0)
+    told = []
+    read = linker.reader.encoder.read
+
+    def note(*args, **more):
+        told.append(more["entities"]["ids"].tolist())
+        return read(*args, **more)
+
+    linker.reader.encoder.read = note
+    linker.link(text)
+    vocabulary = linker.reader.vocabulary
+    assert told[0] == [vocabulary.mask] * 3
+    assert told[1][0] == vocabulary.unk
+    assert sorted(told[1][1:])[0] == vocabulary.mask  # one of both is linked by now
+
+
+def test_a_span_that_is_given_twice_is_scored_twice_alike(kb, folder):
+    text, spans = "mercury wrote to cork", [(0, 7), (17, 21), (0, 7)]
+    reader = Linker.load(kb, folder, trust=0.0).reader
+    (once,) = reader.score_given([text], [spans[:2]])
+    (twice,) = reader.score_given([text], [spans])
+    assert twice.spans.tolist() == [[0, 7], [0, 7], [17, 21]]
+    assert np.allclose(twice.entity_log_p, once.entity_log_p[[0, 0, 1]])
+
+
 def test_candidates_may_be_restricted(kb, folder):
     assert Linker.load(kb, folder, among=["god"]).link("mercury").links[0].entity == "god"
     (link,) = Linker.load(kb, folder, kinds=["city"]).link("mercury").links

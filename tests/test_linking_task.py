@@ -94,6 +94,19 @@ def test_links_that_are_too_long_or_within_a_word_are_left_out(model, index):
     assert make_examples([within], model, index)[0].spans == ()
 
 
+def test_gold_mentions_that_are_left_out_are_counted(model, index, capsys):
+    long, within = "x" * 12, Document("corkscrew", (Link(4, 9, "screw", "p2"),))
+    documents = [document(f"what is {long} of cork", (long, "p2"), ("cork", "p2")), within]
+    examples = make_examples(documents, model, index)
+    assert [len(example.spans) for example in examples] == [1, 0]
+    assert capsys.readouterr().err == (
+        "left out 2 of 3 gold mentions: 1 have more than 10 tokens (raise model.longest), 1 begin inside a word or "
+        "have no token\n"
+    )
+    make_examples([document("in cork", ("cork", "p2"))], model, index)
+    assert capsys.readouterr().err == ""
+
+
 def test_every_link_of_a_long_text_is_in_one_example(model, index):
     text = " ".join(["who is the mayor of cork and of ada"] * 60)
     ids = {"cork": "p2", "ada": "h0"}
@@ -282,7 +295,8 @@ def test_the_entity_loss_is_that_of_the_candidates_that_plain_loops_find(
             scores.append(float(dots[row] + weights @ says))
         scores.append(float(model.nil_head.detach()))
         rows.append((torch.tensor([scores]).double(), torch.tensor([0 if gold >= 0 else len(scores) - 1])))
-    want = np.mean([float(entity_loss(scores, gold, kind)) for scores, gold in rows])
+    sizes = [scores.numel() if kind == "bce" else 1 for scores, _ in rows]
+    want = np.average([float(entity_loss(scores, gold, kind)) for scores, gold in rows], weights=sizes)
     assert float(found.detach()) == pytest.approx(want, rel=1e-4)
 
 

@@ -22,7 +22,7 @@ from wellread.cli.convert import command
 from wellread.errors import InputError, UsageError
 from wellread.knowledge.vocabulary import EntityVocabulary
 from wellread.models.kam import KamConfig
-from wellread.models.luke import LukeConfig, luke_of
+from wellread.models.luke import PADDED, LukeConfig, luke_of
 from wellread.models.luke_conversion import convert_luke, to_hf
 from wellread.models.luke_heads import HEADS
 from wellread.models.luke_layout import from_hf, load
@@ -241,6 +241,38 @@ def test_labels_of_which_many_may_be_right(tmp_path: Path) -> None:
     given, labels = lukes.batch("ForEntityClassification", EVERY), torch.eye(4)[:, :3].contiguous()
     found, wanted = (model(**given, labels=labels).loss for model in (ours, theirs))
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_padded_entities_have_no_part_in_the_loss_of_spans(tmp_path: Path) -> None:
+    head = "ForEntitySpanClassification"
+    theirs = lukes.build(head)
+    ours = from_hf(lukes.save(theirs, tmp_path)).eval()
+    given = lukes.batch(head, EVERY)
+    there = given["entity_attention_mask"] > 0
+    torch.manual_seed(3)
+    labels = torch.randint(0, 2, (*there.shape, 3)).float()
+    logits = theirs(**given).logits
+    wanted = torch.nn.functional.binary_cross_entropy_with_logits(logits[there], labels[there])
+    torch.testing.assert_close(ours(**given, labels=labels).loss, wanted, atol=1e-5, rtol=1e-5)
+    packed = {name: part for name, part in given.items() if name not in PADDED} | {"entities": lukes.packed(given)}
+    torch.testing.assert_close(ours(**packed, labels=labels).loss, wanted, atol=1e-5, rtol=1e-5)
+    none = given | {"entity_attention_mask": torch.zeros_like(given["entity_attention_mask"])}
+    assert ours(**none, labels=labels).loss == 0
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_sequence_classification_has_one_dropout(family: str, tmp_path: Path) -> None:
+    theirs = lukes.build("ForSequenceClassification")
+    made = HEADS["ForSequenceClassification"][family].from_pretrained(lukes.save(theirs, tmp_path)).eval()
+    calls: list[int] = []
+    for part in made.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.register_forward_hook(lambda *_: calls.append(1))
+    made(**lukes.batch())
+    counted = len(calls)
+    calls.clear()
+    getattr(made, made.base_model_prefix)(**lukes.batch())
+    assert counted - len(calls) == 1
 
 
 def test_files_of_version_4_have_the_word_embedding_as_their_decoder(tmp_path: Path) -> None:

@@ -119,6 +119,18 @@ def test_pieces_around_marks_are_those_of_transformers(make):
         agree(ask(theirs, TEXT, entity_spans=spans), cut, [mask, mask2])
 
 
+@pytest.mark.parametrize(("longest", "both"), [(20, False), (26, False), (27, False), (28, True), (40, True)])
+def test_a_mark_that_is_cut_off_takes_no_room_for_pieces_around_it(longest, both):
+    text = "avon brno cork dover essen fargo genoa " * 3 + "izmir"  # 22 words of one token
+    one, two = Mark(0, 0, 4), Mark(0, len(text) - 5, len(text))
+    cut = MarkCutter(tokenizer(), longest=longest).cut(text, marks=[one, two], around=[90, 91], windows=False)
+    (window,) = cut.windows
+    assert len(window) == (28 if both else min(longest, 26))
+    assert window.marks == ((one, two) if both else (one,))
+    assert [id for id in window.ids.tolist() if id in (90, 91)] == ([90, 90, 91, 91] if both else [90, 90])
+    assert [lost.mark for lost in cut.lost] == ([] if both else [two])
+
+
 def test_a_mark_keeps_its_own_pieces_around_in_whichever_window_it_is():
     text = "avon brno cork dover essen fargo genoa"
     cutter = MarkCutter(tokenizer(), longest=10)

@@ -1,6 +1,7 @@
 """Offers: mentions and candidates of a batch as they are lent to an encoder, held against a slow reading."""
 
 import random
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.mapping import SEEDS, SEGMENTER, byte_level, cuts_of, inputs_of, word_piece
-from wellread.errors import InputError, UsageError
+from wellread.errors import InputError, MissingExtraError, UsageError
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity, Form
 from wellread.kb.store import KnowledgeBase
@@ -73,6 +74,75 @@ def lender(kbs):
 @pytest.fixture(scope="module")
 def finders(kbs):
     return {name: CandidateFinder(kb, OffersConfig().reading(kb)) for name, kb in kbs.items()}
+
+
+def offered(lender, text, *marks, kb="senses"):
+    """(text of the mention, {row: prior}) of one text with marks (word, lemma)."""
+    found = [Mark(0, text.index(word), text.index(word) + len(word), lemma, "n") for word, lemma in marks]
+    one = replace(SEGMENTER.cut(text), marks=tuple(found))
+    offers = lender.offers([one])[kb]
+    return [
+        (text[start:end], {row: pytest.approx(prior) for row, prior in zip(rows, priors, strict=True) if row >= 0})
+        for (start, end), rows, priors in zip(
+            offers.characters.tolist(), offers.entities.tolist(), offers.priors.tolist(), strict=True
+        )
+    ]
+
+
+def test_names_of_persons_places_and_groups_have_the_first_sense_of_their_class(tmp_path):
+    senses = [
+        Entity(f"{word}-{number}", word, kind="n", aliases={word: 9 - number})
+        for word in ("person", "location", "group", "dog")
+        for number in range(3)
+    ]
+    build(lambda tally: iter(senses), tmp_path / "s.kb", origin=Origin("test", extra={"inflection": "wordnet"}))
+    build(lambda tally: iter(senses), tmp_path / "n.kb", origin=Origin("test"))
+    rows = Rows([one.id for one in senses])
+    every = {0: 9 / 24, 1: 8 / 24, 2: 7 / 24}
+    with KnowledgeBase.open(tmp_path / "s.kb") as kb, KnowledgeBase.open(tmp_path / "n.kb") as names:
+        lender = OfferLender([("senses", kb, rows), ("names", names, rows)])
+        text = "Arthur in Fulton of Acme , a person , persons ; Rex"
+        marks = [("Arthur", "person"), ("Fulton", "location"), ("Acme", "group"), ("Rex", "dog")]
+        found = dict(offered(lender, text, *marks, ("a person", "person"), ("persons", "person")))
+        assert found["Arthur"] == {0: 1.0}
+        assert found["Fulton"] == {3: 1.0}
+        assert found["Acme"] == {6: 1.0}
+        assert found["Rex"] == {9 + row: prior for row, prior in every.items()}
+        assert found["persons"] == every
+        assert dict(offered(lender, text, *marks, kb="names"))["Arthur"] == every  # not a KB of senses
+
+
+def test_names_that_begin_or_end_with_stop_words_can_be_passed_over(tmp_path):
+    pytest.importorskip("spacy")
+    names = ["many", "Many", "york", "the york", "york of", "york of many york", "york's", "is"]
+    titled = [Entity(f"Q{number}", name, kind="place") for number, name in enumerate(names)]
+    build(lambda tally: iter(titled), tmp_path / "n.kb", origin=Origin("test"))
+    rows = Rows([one.id for one in titled])
+    text = "many is the york of many york ; Many york's"
+    with KnowledgeBase.open(tmp_path / "n.kb") as kb:
+        usual, theirs = (
+            [name for name, _ in offered(OfferLender([("n", kb, rows)], {"n": config}), text, kb="n")]
+            for config in (OffersConfig(), OffersConfig(stop_words="knowbert"))
+        )
+    assert usual == [
+        "many",
+        "the york",
+        "york of many york",
+        "york of",
+        "york",
+        "many",
+        "york",
+        "Many",
+        "york's",
+        "york",
+    ]
+    assert theirs == ["york of many york", "york", "york", "Many", "york"]
+
+
+def test_the_authors_stop_words_need_spacy(kbs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "spacy.lang.en.stop_words", None)
+    with pytest.raises(MissingExtraError, match=r"wellread\[spacy\]"):
+        OffersConfig(stop_words="knowbert").reading(kbs["names"])
 
 
 def listed(told, name="senses"):

@@ -10,8 +10,12 @@ from transformers import AutoModelForMaskedLM
 
 from tests.learned import moved, weights
 from tests.pretraining import CITIES, LINES, NAMED, write_encoder, write_names
+from tests.tiny import write_kb
 from wellread import config
 from wellread.errors import InputError, UsageError
+from wellread.kb import names
+from wellread.kb.packaged import open_kb
+from wellread.knowledge.name_candidates import NameCandidates
 from wellread.knowledge.vocabulary import SPECIAL, EntityVocabulary
 from wellread.nn.encoders import silence
 from wellread.pictures import plots
@@ -177,6 +181,37 @@ def test_entities_come_from_a_kb_and_start_from_its_vectors(recipe, tmp_path, ca
     assert torch.allclose(work.learner.luke.table.weight[torch.from_numpy(at)], torch.from_numpy(rows))
     assert "9 of 13 rows start from vectors" in capsys.readouterr().err
     assert work.windows.told.unknown == 0 or "not in the vocabulary" in work.windows.told.report()
+
+
+def test_entities_are_told_apart_among_the_candidates_of_their_names(recipe, tmp_path, capsys):
+    write_names(tmp_path)
+    options = EntityOptions(kb=str(tmp_path / "names.kb"), loss="candidates")
+    recipe = replace(recipe, entities=options, masking=HiddenOptions(entities=0.9))
+    work = LukePretraining(recipe, tmp_path / "windows")
+    assert "8 of 8 names in the text have candidates" in capsys.readouterr().err
+    found = work.learner.masking.candidates
+    row = work.vocabulary.row_of
+    assert found.take(names.keys(["cork", "nowhere", "Cork"])).tolist() == [[row["c-cork"]], [-1], [row["c-cork"]]]
+    with open_kb(tmp_path / "names.kb") as kb:
+        both = NameCandidates.of_kb(kb, work.vocabulary, names.keys(["paris", "rome"]))
+        assert both.take(names.keys(["paris"])).tolist() == [[row["c-paris"], row["h-paris"]]]  # the likelier first
+        assert NameCandidates.of_kb(kb, work.vocabulary, names.keys(["paris"]), most=1).rows.tolist() == [
+            row["c-paris"]
+        ]
+        none = NameCandidates.of_kb(kb, work.vocabulary, names.keys(["nowhere"]))
+        assert none.take(names.keys(["paris"])).tolist() == [[-1]]
+    scores = pretrain_luke(recipe, tmp_path / "run")
+    assert scores["entities.perplexity"] == 1  # one candidate each: nothing to tell apart
+    with pytest.raises(UsageError, match=r"give entities\.names"):
+        EntityOptions(loss="candidates")
+
+
+def test_names_without_any_candidate_are_refused(recipe, tmp_path):
+    with write_kb(tmp_path / "other.kb", [NAMED[-1]]):
+        pass
+    recipe = replace(recipe, entities=EntityOptions(names=str(tmp_path / "other.kb"), loss="candidates"))
+    with pytest.raises(InputError, match=r"none of the 8 names in the text has a candidate in .*give entities\.names"):
+        LukePretraining(recipe, tmp_path / "windows")
 
 
 def test_broken_lines_are_left_out_and_told(recipe, tmp_path, capsys):

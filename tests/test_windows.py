@@ -106,6 +106,23 @@ def test_windows_laid_together_are_the_text_s_pieces(text, sizes):
         assert not (window.begins_mask | window.ends_mask)[window.special_mask].any()
 
 
+@given(TEXTS, st.integers(1, 6).flatmap(lambda longest: st.tuples(st.just(longest), st.integers(longest + 3, 20))))
+@example("cork who is in " * 9, (6, 9))
+def test_small_windows_hold_every_span_that_they_begin(text, sizes):
+    longest, width = sizes
+    behind = longest - 1
+    windows = cut(text, width=width, shared=behind + (width - 2 - behind) // 2, behind=behind)
+    begun = []
+    for window in windows:
+        assert len(window) <= width
+        begun += [tuple(window.spans[place].tolist()) for place in np.flatnonzero(window.begins_mask)]
+    for first, last, code in word_spans(text, longest):
+        if code.offsets[first][1] > code.offsets[first][0]:
+            assert begun.count(code.offsets[first]) == 1
+            (owner,) = (w for w in windows if (w.begins_mask & (w.spans == code.offsets[first]).all(1)).any())
+            assert (owner.spans == code.offsets[last]).all(1).any()
+
+
 @given(TEXTS)
 def test_offsets_are_those_of_the_original_text(text):
     for tokens in (PIECES, byte_level()):

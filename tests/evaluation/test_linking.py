@@ -339,3 +339,12 @@ def test_gold_that_the_knowledge_base_hardly_knows_is_told():
     assert strangers([document((0, 4, "a"))], KNOWN, "my.kb").startswith("none of the 1 gold entities is in my.kb")
     with pytest.raises(InputError, match="1 gold documents, 1 and 0 predicted ones; give as many of each"):
         compare_linking(GOLD[:1], PREDICTED[:1], [])
+
+
+@pytest.mark.parametrize(("fold", "linked"), [(False, 1), (True, 2)])
+def test_ids_are_compared_without_case_where_asked(fold, linked):
+    gold = document((0, 4, "Q1"), (5, 9, "Q2"), (10, 14, None))
+    predicted = document((0, 4, "q1"), (5, 9, "Q2"), (10, 14, None))
+    scores = score_linking([gold], [predicted], known=KNOWN, bootstrap=0, fold_ids=fold)
+    assert scores.get(match="exact").linked == linked
+    assert scores.get(match="exact", scope="with_nil").linked == linked + 1

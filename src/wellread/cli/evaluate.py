@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -167,6 +167,7 @@ def senses(
 @reading_options
 @gold_options("--format")
 @click.option("--threshold", type=float, callback=refuse_nan, help="Leave out links with a lower score.")
+@click.option("--fold-ids", is_flag=True, help="Compare entity ids without case, as ELQ's authors do.")
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first N documents of each file.")
 @click.option("--skip-broken", is_flag=True, help="Leave out broken documents, and say how many, instead of stopping.")
 @click.option("--predictions", metavar="FILE", help="Score the documents in this JSONL file; nothing is linked.")
@@ -183,6 +184,7 @@ def linking(
     ids: Ids | None,
     prefix: str,
     threshold: float | None,
+    fold_ids: bool,
     limit: int | None,
     skip_broken: bool,
     predictions: str | None,
@@ -235,7 +237,8 @@ def linking(
         _save(save, predicted)
     if threshold is not None:
         predicted = [_keep_above(threshold, document) for document in predicted]
-    _tell(files, gold, predicted, known, bootstrap=bootstrap, seed=seed, as_json=as_json)
+    options = {"bootstrap": bootstrap, "seed": seed}
+    _tell(files, gold, predicted, known, **options, fold_ids=fold_ids, as_json=as_json)
 
 
 def _read(file: str, format: Format | None, ids: Ids | None, limit: int | None, skip_broken: bool) -> list[Document]:
@@ -277,6 +280,7 @@ def _tell(
     *,
     bootstrap: int,
     seed: int,
+    fold_ids: bool,
     as_json: bool,
 ) -> None:
     """Score file by file, then write the table or the JSON."""
@@ -284,10 +288,11 @@ def _tell(
 
     scores = []
     rest = iter(predicted)
+    score = partial(score_linking, known=known, bootstrap=bootstrap, seed=seed, fold_ids=fold_ids)
     for file, documents in zip(files, gold, strict=True):
         guesses = list(islice(rest, len(documents)))
         try:
-            scores.append(score_linking(documents, guesses, known=known, bootstrap=bootstrap, seed=seed))
+            scores.append(score(documents, guesses))
         except InputError as error:
             raise InputError(f"{file}: {error}") from error
     if as_json:

@@ -15,13 +15,15 @@ from wellread.errors import KnowledgeBaseError, UsageError
 if TYPE_CHECKING:
     from wellread.kb.records import Record, Tally
 
-SOURCES = ("wordnet", "vital", "jsonl", "csv", "wikidata", "wikipedia")
+SOURCES = ("wordnet", "vital", "jsonl", "csv", "wikidata", "wikipedia", "priors")
 _BELONGS = {
     "--map": ("maps", ("jsonl", "csv")),
     "--facts": ("facts", ("jsonl", "csv")),
     "--broken": ("broken", ("jsonl", "csv")),
-    "--language": ("language", ("jsonl", "csv", "wikidata", "wikipedia")),
-    "--licence": ("licence", ("jsonl", "csv", "wikidata", "wikipedia")),
+    "--language": ("language", ("jsonl", "csv", "wikidata", "wikipedia", "priors")),
+    "--licence": ("licence", ("jsonl", "csv", "wikidata", "wikipedia", "priors")),
+    "--candidates": ("candidates", ("priors",)),
+    "--entities": ("entities", ("priors",)),
     "--class": ("classes", ("wikidata",)),
     "--with-page": ("with_page", ("wikidata",)),
     "--paragraphs": ("paragraphs", ("wikipedia",)),
@@ -48,12 +50,16 @@ _BELONGS = {
 @click.option("--class", "classes", multiple=True, metavar="QID", help="wikidata: only instances of these classes.")
 @click.option("--with-page", is_flag=True, help="wikidata: only items with a Wikipedia page in the language.")
 @click.option("--paragraphs", metavar="FILE", help="wikipedia: also write paragraphs with their links as JSONL.")
+@click.option(
+    "--candidates", type=click.IntRange(1), default=30, show_default=True, help="priors: entities of a name at most."
+)
+@click.option("--entities", metavar="FILE", help="priors: only entities with these ids, one a line.")
 @click.option("--licence", default="", help="What the knowledge base says of its licence.")
 @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 def build(
     source: str, path: str | None, to: str | None, replace: bool, if_missing: bool, as_json: bool, **options: Any
 ) -> None:
-    """Build a knowledge base from a source: wordnet, vital, jsonl, csv, wikidata or wikipedia.
+    """Build a knowledge base from a source: wordnet, vital, jsonl, csv, wikidata, wikipedia or priors.
 
     wordnet and vital need no PATH: their data is fetched. An interrupted build goes on when it is started again.
 
@@ -64,6 +70,7 @@ def build(
       wellread kb build jsonl kb.jsonl.xz --to my.kb --map description=short,text --facts triples.tsv.xz
       wellread kb build wikidata latest-all.json.bz2 --to people.kb --class Q5 --with-page
       wellread kb build wikipedia enwiki-pages-articles.xml.bz2 --to en.kb --paragraphs en.jsonl
+      wellread kb build priors prob_yago_crosswikis_wikipedia_p_e_m.txt --to wiki.kb --entities entity.txt
     """
     from wellread import console
     from wellread.kb.packaged import PACKAGED, build_packaged, has_changes, is_outdated, kb_path
@@ -140,7 +147,8 @@ def _build_from(source: str, path: str, target: Path, options: dict[str, Any], t
     about = {"source": f"{source}: {Path(path).name}", "licence": "", "language": options["language"]}
     about |= read_header(path) if source == "jsonl" else {}
     about |= {"licence": options["licence"]} if options["licence"] else {}
-    settings = state_of(Path(path), *map(Path, options["facts"])) + json.dumps(options, sort_keys=True)
+    beside = [*options["facts"], *([options["entities"]] if options["entities"] else [])]
+    settings = state_of(Path(path), *map(Path, beside)) + json.dumps(options, sort_keys=True)
     origin = Origin(about.pop("source"), about.pop("licence"), about.pop("language"), settings=settings, extra=about)
     build_kb(_reader(source, path, options), target, origin=origin, tally=tally)
 
@@ -160,6 +168,12 @@ def _reader(source: str, path: str, options: dict[str, Any]) -> Callable[[Tally]
         from wellread.kb.wikipedia import read_wikipedia
 
         return lambda tally: read_wikipedia(path, tally, paragraphs_to=options["paragraphs"])
+
+    if source == "priors":
+        from wellread.kb.priors import read_ids, read_priors
+
+        among = read_ids(options["entities"]) if options["entities"] else None
+        return lambda tally: read_priors(path, tally, candidates=options["candidates"], among=among)
 
     from wellread.kb.tables import parse_columns, read_csv, read_facts, read_jsonl
 

@@ -53,7 +53,7 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(["auto", "fp32", "int8"]),
         default="auto",
         show_default=True,
-        help="elq: floats, or 8 bits (faster, nearly the same); auto: 8 bits where they can be had.",
+        help="floats, or 8 bits (faster); auto: the model's own, else 8 bits where possible.",
     )
     return sources(precision(command))
 

@@ -24,6 +24,9 @@ Gold documents may say which parts of their text were annotated, and which spans
 `annotation`. Predictions that the annotation says nothing about are not counted.
 
 Intervals are the 2.5th and 97.5th percentile of a bootstrap over documents.
+
+Unlike the authors' code (ELQ): entity ids are compared as they are, since ids of a KB may differ by case alone; with
+`fold_ids` they are compared without case, as theirs are.
 """
 
 from __future__ import annotations
@@ -134,10 +137,12 @@ def score_linking(
     known: Callable[[str], bool] | None = None,
     bootstrap: int = 1000,
     seed: int = 0,
+    fold_ids: bool = False,
 ) -> LinkingScores:
     """Score predicted documents against the gold ones, pair by pair.
 
     `known` says if the knowledge base holds an entity; without it, it holds all. No intervals when `bootstrap` is 0.
+    With `fold_ids`, ids are equal whatever their case ("Q90", "q90").
     """
     if len(gold) != len(predicted):
         raise InputError(
@@ -145,8 +150,8 @@ def score_linking(
         )
     if not gold:
         raise InputError("there are no documents to score; is the file empty, or were all documents skipped?")
-    pairs = zip(gold, predicted, strict=True)
-    counts = np.array([_count(*pair, number, known or _everything) for number, pair in enumerate(pairs, 1)])
+    pairs, known = zip(gold, predicted, strict=True), known or _everything
+    counts = np.array([_count(*pair, number, known, fold_ids=fold_ids) for number, pair in enumerate(pairs, 1)])
     # Documents with the same counts are one row drawn more often: the same bootstrap, but its cost is that of the
     # distinct rows, and the order of the documents does not matter.
     rows, times = np.unique(counts, axis=0, return_counts=True)
@@ -265,7 +270,9 @@ def _everything(entity: str) -> bool:
     return True
 
 
-def _count(gold: Document, predicted: Document, number: int, known: Callable[[str], bool]) -> list[list[list[int]]]:
+def _count(
+    gold: Document, predicted: Document, number: int, known: Callable[[str], bool], *, fold_ids: bool = False
+) -> list[list[list[int]]]:
     """Count in one document, by scope and match."""
     if gold.text != predicted.text:
         raise InputError(
@@ -278,6 +285,11 @@ def _count(gold: Document, predicted: Document, number: int, known: Callable[[st
         for link in gold.links
     ]
     guesses = [(link.start, link.end, link.entity) for link in predicted.links]
+    if fold_ids:
+        asked, guesses = (
+            [(start, end, None if entity is None else entity.lower()) for start, end, entity in places]
+            for places in (asked, guesses)
+        )
     for places in (asked, guesses):  # several links may have one span: which of them is taken must not be chance
         places.sort(key=lambda place: (place[0], place[1], place[2] is None, place[2] or ""))
     counts = []

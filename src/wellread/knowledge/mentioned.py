@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from filelock import FileLock
@@ -28,6 +28,7 @@ from wellread.mentions.candidates import CandidateFinder, Reading, has_senses
 from wellread.mentions.lists import NONE, CandidateLists
 from wellread.mentions.match import Overlaps
 from wellread.mentions.segments import Mark
+from wellread.mentions.stopwords import spacy_stop_words
 from wellread.text import Candidate, short
 
 NO_ENTITY, MASK_ENTITY = -1, -2
@@ -40,8 +41,13 @@ _FORMAT = "wellread offers 1"
 _MANY = 10_000
 """Texts that it takes a while to read, so that one is told how far it is."""
 
-Asked = tuple[str, str | None, bool]
-"""What a mark is looked up by: a name, the kind it must have, and whether the name is a lemma or stands in the text."""
+Asked = tuple[str, str | None, Literal["text", "lemma", "name"]]
+"""Key that a mark is looked up by: a word, the kind it must have, and where the word is from: the text, a lemma, or
+the class of a name (see `NAME_LEMMAS`)."""
+
+NAME_LEMMAS = ("person", "location", "group")
+"""Lemmas that SemCor and its kin give to names ("Fulton County" is a location): a name has the first sense of its class
+for its only candidate (KnowBERT: allenai/kb)."""
 
 
 class Rows(Protocol):
@@ -66,6 +72,9 @@ class OffersConfig:
     """Candidates of a mention at most, those with the best priors."""
     marks: bool = True
     """Whether mentions that the data names are taken up."""
+    stop_words: Literal["usual", "knowbert"] = "usual"
+    """usual: names made of stop words alone are passed over. knowbert: names that begin or end with one of spaCy's stop
+    words ("many"), as KnowBERT's authors do for Wikipedia."""
 
     def __post_init__(self) -> None:
         for name, least in (("max_words", 1), ("min_chars", 1), ("candidates", 1)):
@@ -76,7 +85,9 @@ class OffersConfig:
     def reading(self, kb: KnowledgeBase) -> Reading:
         """The same for a `CandidateFinder`."""
         words = self.max_words or (6 if has_senses(kb) else 5)
-        return Reading(self.overlaps, self.case, None, self.min_chars, words, self.candidates)
+        if self.stop_words == "usual":
+            return Reading(self.overlaps, self.case, None, self.min_chars, words, self.candidates)
+        return Reading(self.overlaps, self.case, (), self.min_chars, words, self.candidates, spacy_stop_words())
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +260,12 @@ class Finder:
             self._kinds[state] = bool(self.kb.connection.execute(query, (mark.kind,)).fetchone()[0])
         return self._kinds[state]
 
-    def _meanings(self, name: str, kind: str | None, is_lemma: bool) -> Sequence[Candidate]:
-        if not is_lemma:
+    def _meanings(self, name: str, kind: str | None, how: Literal["text", "lemma", "name"]) -> Sequence[Candidate]:
+        if how == "text":
             return self._finder.meanings(name, kind)
         kinds = None if kind is None else (kind,)
-        return self.kb.candidates(name, case=self.config.case, kinds=kinds, limit=self.config.candidates)
+        limit = 1 if how == "name" and has_senses(self.kb) else self.config.candidates
+        return self.kb.candidates(name, case=self.config.case, kinds=kinds, limit=limit)
 
     def _find(self, texts: Sequence[str], title: str) -> Notes:
         if len(texts) < _MANY:
@@ -280,6 +292,8 @@ class Finder:
 
 def asked_by(text: str, mark: Mark) -> Asked:
     """What a mark in a text is looked up by."""
-    if mark.lemma is not None:
-        return mark.lemma, mark.kind, True
-    return text[mark.start : mark.end], mark.kind, False
+    stands = text[mark.start : mark.end]
+    if mark.lemma is None:
+        return stands, mark.kind, "text"
+    is_name = mark.lemma in NAME_LEMMAS and mark.kind == "n" and stands.lower() not in (mark.lemma, f"{mark.lemma}s")
+    return mark.lemma, mark.kind, "name" if is_name else "lemma"

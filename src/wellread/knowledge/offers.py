@@ -3,7 +3,8 @@
 1. All names of a knowledge base are looked for in the texts, once for a dataset (`annotate`, cached). WordNet: lemmas
    of up to 6 words, prior = sense count + 1; others: aliases of up to 5 words, prior = link count. They may overlap.
 2. Mentions that the data names (`Segmented.marks`) get the candidates of their lemma and kind, in place of what was
-   found at the same pieces; a mark of which nothing is known is no mention.
+   found at the same pieces; a mark of which nothing is known is no mention. Names of persons, places and groups, which
+   data sets of senses mark with these lemmas, have the first sense of the lemma for their only candidate.
 3. For a batch (`told`: numpy only) characters become pieces, and what was cut off is left out.
 4. Of a mention that a hidden word is part of only the MASK entity is told, so that candidates do not give away what a
    masked language model is to guess. Where a draw is asked for, 10 % stay and 10 % get those of another name.
@@ -12,7 +13,11 @@
     notes = lender.annotate(cut, cache="runs/notes")
     told = lender.told(cut[:8], notes)["offers"]["wordnet"]
 
-Unlike the authors' code: all mentions with a hidden word share the word's fate, in all knowledge bases.
+Unlike the authors' code: all mentions with a hidden word share the word's fate, in all knowledge bases. Names that are
+made of stop words alone are passed over (theirs, for Wikipedia: names that begin or end with one of spaCy's stop words,
+`OffersConfig(stop_words="knowbert")`); names with a sign of punctuation between their words are candidates (theirs: are
+not). Of the lemmas person, location and group, "groups" and "Person" keep all senses (theirs: the first alone, for all
+that is not spelled as the lemma).
 """
 
 from __future__ import annotations

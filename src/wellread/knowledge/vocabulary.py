@@ -276,7 +276,8 @@ def _read_list(path: Path) -> dict[str, int]:
         try:
             told = json.loads(text)
             for title, language in told["entities"]:
-                rows.setdefault(title if title in SPECIAL else f"{language}:{title}", int(told["id"]))
+                plain = title in SPECIAL or language is None  # of one language: entity disambiguation
+                rows.setdefault(title if plain else f"{language}:{title}", int(told["id"]))
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f'{path}, line {number}: expected "id" and "entities" ({error}); copy it again') from error
     return rows

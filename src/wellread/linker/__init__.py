@@ -84,7 +84,7 @@ class Linker:
         the KB does not hold are told (they are, unless it is False), `sources` where candidates come from, `among`
         (ids) and `kinds` restrict what can be linked to, `trust` is how much a name of the KB counts (0: as learned;
         4: nearly always believed; without one, the model's own), and `precision` "int8" trades a little exactness for
-        speed ("auto": where it is faster).
+        speed ("auto": what the model's config.json says, else where it is faster).
 
         For a knowledge layer: `threshold`, `overlaps`, `among`, `kinds` and `precision` as above, `nil=True` tells
         names that mean nothing of the KB, and `tags` says who tells the parts of speech that senses must have

@@ -5,6 +5,10 @@ all, so that another threshold needs no second run of the model:
 
 >>> scored = linker.score("who wrote the hobbit?")
 >>> scored.document(threshold=0.9).links, scored.document(threshold=0.1).links
+
+Unlike the authors' code: with `top_entity_by_mention` and `thresholded_entity_by_mention` thresholds are compared with
+probabilities (theirs: with raw logits), and of overlapping links the one with the best joint score is kept (theirs: the
+one with the best entity logit).
 """
 
 from __future__ import annotations
@@ -83,7 +87,7 @@ class Decoding:
     threshold: float = 0.5
     """A calibrated score for `joint`, a probability for the other two."""
     overlaps: Literal["auto", "drop", "keep"] = "auto"
-    """auto: what overlaps a better link is dropped for `joint` and kept for the others, as the authors do."""
+    """auto: overlapping links are kept for `top_entity_by_mention` and dropped otherwise, as in the authors' code."""
     nil: bool = True
     """Whether mentions of what the KB does not hold are told (as links to None)."""
     candidates: int = 10
@@ -147,7 +151,7 @@ class Scored:
         if self.scores is not None and decoding.kind == "joint":
             return self._kept_by_score(self.scores, decoding)
         best = self.entity_log_p[:, 0] if self.entity_log_p.size else np.empty(0)
-        drop = decoding.overlaps == "drop" or (decoding.overlaps == "auto" and decoding.kind == "joint")
+        drop = decoding.overlaps == "drop" or (decoding.overlaps == "auto" and decoding.kind != "top_entity_by_mention")
         return decode(
             self.spans,
             self.mention_log_p,

@@ -84,10 +84,14 @@ def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None =
 
 
 def cutter_of(config: ElqConfig) -> WindowCutter:
-    """How a linker's texts are cut: half of what windows share holds its longest mention."""
-    shared = max(24, 2 * config.longest)
-    width = min(max(config.window or 192, 2 * shared + 2), positions_of(config.encoder))
-    return WindowCutter(load_tokenizer(config.encoder), width=width, shared=shared, whole_words=config.whole_words)
+    """Windows of a linker's texts: behind the last token that a window owns there is room for the longest mention."""
+    shared, behind = max(24, 2 * config.longest), None
+    width = min(config.window or 192, positions_of(config.encoder))
+    if width < 2 * shared + 2:  # e.g. 20 tokens, which ELQ's authors fine-tuned with on questions
+        behind = min(config.longest, 3 * (width - 2) // 4)
+        shared = behind + (width - 2 - behind) // 2
+    tokenizer = load_tokenizer(config.encoder)
+    return WindowCutter(tokenizer, width=width, shared=shared, behind=behind, whole_words=config.whole_words)
 
 
 def candidates_of(pool: Pool, rows: Ints, priors: Floats) -> Candidates:
@@ -398,13 +402,14 @@ def load_reader(
     precision: Precision,
     name: str,
 ) -> ElqReader:
-    """A reader for inference: adapters merged, int8 where it is faster; the index built where there is none."""
+    """A reader for inference: adapters merged, in the asked or the model's precision; builds a missing index."""
     if precision not in ("auto", "fp32", "int8"):
         raise UsageError(f"precision={precision!r} is not known; choose auto, fp32 or int8")
     folder = find_model(model)
     index = open_index(kb, ElqConfig.read(folder))
     elq = Elq.from_pretrained(folder).eval().requires_grad_(False)
     merge_adapters(elq.encoder)
+    precision = elq.config.precision if precision == "auto" else precision
     if precision != "fp32":
         reduce = quantise if precision == "int8" else quantise_where_able
         elq.encoder = reduce(elq.encoder, _sample(kb, elq.config))  # type: ignore[assignment]

@@ -110,6 +110,8 @@ class KnowBertReader:
         self._revision: int | None = None
 
     def _build(self, parts: Parts, precision: Precision) -> _Alone | _Among:
+        if precision == "auto":
+            precision = getattr(parts.encoder.config, "precision", "auto")
         if not parts.below:
             encoder: nn.Module = parts.encoder
             if precision != "fp32":

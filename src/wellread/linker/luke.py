@@ -1,16 +1,18 @@
 """Linking with a model that guesses masked entities (LUKE), by candidates, the surest first (Yamada et al. 2022).
 
 1. Mentions are the names of the KB in a text (or those of an annotator), with the candidates that their names have.
-2. All mentions of a window are [MASK] entities. The entity head gives a score for each candidate; their softmax, times
-   the prior to the power of `trust`, is what each candidate is given.
+2. All mentions of a window are [MASK] entities, also those without candidates. The entity head gives a score for each
+   candidate; their softmax, times the prior to the power of `trust`, is what each candidate is given.
 3. *local*: that is the answer. *global*: the surest mention is linked, its entity takes the place of its mask, and the
    window is read again, so that others are chosen in its light. With `passes` less than there are mentions, several of
    the surest are linked at a time.
 4. A mention none of whose candidates the KB has is NIL. Candidates that the model has no row for keep the share of
    their prior, and the others share the rest; where it has a row for none, the prior decides. A note says how many.
 
-Unlike the authors' code: the prior has a say by choice, windows go side by side, and texts of any length are read, in
-windows of which no mention is cut in two.
+Unlike the authors' code: the prior has a say by choice, windows go side by side, texts of any length are read, in
+windows of which no mention is cut in two, and candidates without a row keep their prior (theirs all become [UNK]). As
+in theirs, a mention none of whose candidates has a row is [UNK] from the second pass on, and one without candidates
+stays [MASK].
 """
 
 from __future__ import annotations
@@ -151,7 +153,7 @@ class LukeReader:
         return self._score(texts, map(self._named, map(given, texts, told)))
 
     def _score(self, texts: Sequence[str], mentions: Iterable[Iterable[Mention]]) -> list[Scored]:
-        asked = [[self._ask(mention) for mention in some] for some in mentions]
+        asked = [self._ask_all(some) for some in mentions]
         windows = list(self._windows(texts, asked))
         if not self._noted:
             self._note_unasked([one for some in asked for one in some])
@@ -181,6 +183,11 @@ class LukeReader:
         """Mentions that somebody else has found, with the candidates that their names have."""
         return [replace(one, candidates=tuple(self.finder.candidates(one.text))) for one in found]
 
+    def _ask_all(self, mentions: Iterable[Mention]) -> list[_Asked]:
+        """Return one for each mention; mentions with the same span share theirs."""
+        by_span: dict[tuple[int, int], _Asked] = {}
+        return [by_span.setdefault((one.start, one.end), self._ask(one)) for one in mentions]
+
     def _ask(self, mention: Mention) -> _Asked:
         candidates = tuple(one for one in mention.candidates if self._among is None or one.entity in self._among)
         rows = self.vocabulary.rows_of([one.entity for one in candidates], unknown="drop")
@@ -189,14 +196,15 @@ class LukeReader:
         return _Asked(mention, candidates, rows, log_p, done=not (rows >= 0).any())
 
     def _windows(self, texts: Sequence[str], asked: Sequence[Sequence[_Asked]]) -> Iterator[_Window]:
-        """Texts with the mentions that are asked about; one that is in no window keeps what its name says."""
-        inputs = [
-            ((text,), [Mark(0, one.mention.start, one.mention.end) for one in some if not one.done])
-            for text, some in zip(texts, asked, strict=True)
-        ]
-        kept = [place for place, (_, marks) in enumerate(inputs) if marks]
-        for place, cut in zip(kept, self.cutter.cut_many([inputs[place] for place in kept]), strict=True):
-            by_span = {(one.mention.start, one.mention.end): one for one in asked[place] if not one.done}
+        """Texts with all their mentions, where the model is asked about one of them.
+
+        A mention that is in no window keeps its prior.
+        """
+        spans = [{(one.mention.start, one.mention.end): one for one in some} for some in asked]
+        kept = [place for place, some in enumerate(asked) if any(not one.done for one in some)]
+        inputs = [((texts[place],), [Mark(0, start, end) for start, end in spans[place]]) for place in kept]
+        for place, cut in zip(kept, self.cutter.cut_many(inputs), strict=True):
+            by_span = spans[place]
             for window in cut.windows:
                 mine = [by_span[mark.start, mark.end] for mark in window.marks]
                 if mine:
@@ -275,6 +283,9 @@ class LukeReader:
             one.done = True
             best = int(one.rows[int(one.log_p.argmax())])
             window.told[place] = best if best >= 0 else self.vocabulary.unk
+        for place, one in enumerate(window.asked):
+            if one.candidates and not len(one.known):
+                window.told[place] = self.vocabulary.unk
 
     def _scored(self, text: str, asked: Sequence[_Asked]) -> Scored:
         width = max((len(one.candidates) for one in asked), default=0) or 1

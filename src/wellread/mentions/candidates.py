@@ -9,6 +9,7 @@ has the verb's senses of "run" and not the noun's. Where the text is tagged, the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from being joined to a text that ends in a joiner."""
 
 _TOGETHER = 1 << 18
 
+_WORD = re.compile(r"['’]?[^\W_]+")
+"""A word, or what follows its apostrophe."""
+
 _MOST_MET = 1 << 18
 """Different spans whose candidates are remembered; beyond that one begins anew."""
 
@@ -46,6 +50,8 @@ class Reading:
     min_chars: int = 2
     max_words: int | None = None
     limit: int = MOST_CANDIDATES
+    edge_words: tuple[str, ...] = ()
+    """Words, in this case, that no mention begins or ends with; "'s" is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,7 @@ class CandidateFinder:
         self.matcher = Matcher.of(kb)
         usual = FUNCTION_WORDS if has_senses(kb) else STOP_WORDS
         self.stop_words = usual if self.reading.stop_words is None else frozenset(self.reading.stop_words)
+        self._edge_words = frozenset(self.reading.edge_words)
         self._remembered = ("", -1), self._new_lists()
         self._spelled: tuple[Matcher, dict[str, str]] = self.matcher, {}
 
@@ -156,6 +163,11 @@ class CandidateFinder:
                 self._remembered = (matcher.names.uid, matcher.revision), lists
             yield matcher, lists
 
+    def _has_edges(self, name: str) -> bool:
+        """Tell if neither the first nor the last word of a name is one that mentions do not begin or end with."""
+        words = _WORD.findall(name)
+        return not words or self._edge_words.isdisjoint((words[0], words[-1]))
+
     def _new_lists(self) -> CandidateLists:
         return CandidateLists(self.kb, case=self.reading.case, limit=self.reading.limit)
 
@@ -174,6 +186,9 @@ class CandidateFinder:
         )
         heads, numbers = lists.of(matches, joined)
         there = np.flatnonzero(numbers != NONE)
+        if self.reading.edge_words:
+            spans = zip(matches.starts[heads[there]].tolist(), matches.ends[heads[there]].tolist(), strict=True)
+            there = there[[self._has_edges(joined[start:end]) for start, end in spans]]
         after = np.append(heads[1:], len(matches))[there]
         heads = heads[there]
         bases = np.zeros(len(texts) + 1, np.int64)

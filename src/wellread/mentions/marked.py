@@ -152,11 +152,12 @@ class MarkCutter:
             [[segments[mark.segment].places[border] for border in (mark.start, mark.end)] for mark in marks], np.int64
         ).reshape(-1, 2)
         of = np.array([mark.segment for mark in marks], np.int64)
-        extra = 2 * min(len(around), len(marks))
+        around = around[: len(marks)]
         parts = [(0, len(segment)) for segment in segments]
-        room = None if self.longest is None else self.longest - len(frame) - extra
+        room = None if self.longest is None else self.longest - len(frame) - 2 * len(around)
+        cut_off = np.zeros(len(marks), np.bool_)
         if room is not None and sum(map(len, segments)) > room and not windows:
-            parts = trim([len(segment) for segment in segments], room)
+            parts, cut_off = _trim_marked(segments, spans, of, len(around), room)
         last = len(segments) - 1
         free = len(segments[last]) if room is None else room - sum(len(segment) for segment in segments[:last])
         ranges: list[tuple[int, int]] = [parts[last]]
@@ -186,13 +187,32 @@ class MarkCutter:
             made.append(_window(texts, segments, here, frame, own, edges))
 
         for low, high in ranges:
-            open_window(low, high, counts > 0)
+            open_window(low, high, (counts > 0) & ~cut_off)
         while windows and (fits & ~taken).any():
             first = int((fits & ~taken).argmax())
             begin, end = spans[first].tolist() if of[first] == last else (0, 0)
             open_window(*range_around(segments[last].word_of, begin, end, free), fits & ~taken)
         lost = (_why(marks[at], spans[at], free) for at in np.flatnonzero(~taken).tolist())
         return Cut(tuple(made), tuple(lost))
+
+
+def _trim_marked(
+    segments: Sequence[_Segment], spans: NDArray[np.int64], of: NDArray[np.int64], around: int, room: int
+) -> tuple[list[tuple[int, int]], NDArray[np.bool_]]:
+    """The tokens of each text that fit, and which of the first `around` marks do not fit with special tokens.
+
+    A mark that is cut off takes no special tokens: their places go to the text, as in the authors' inputs.
+    """
+    cut_off = np.zeros(len(spans), np.bool_)
+    while True:
+        free = room + 2 * int(cut_off.sum())
+        lengths = [len(segment) for segment in segments]
+        parts = trim(lengths, free) if sum(lengths) > free else [(0, length) for length in lengths]
+        ends = np.array([end for _, end in parts], np.int64)
+        new = spans[:around, 1] > ends[of[:around]]
+        if not (new & ~cut_off[:around]).any():
+            return parts, cut_off
+        cut_off[:around] |= new
 
 
 def _why(mark: Mark, span: NDArray[np.int64], room: int) -> Lost:

@@ -5,6 +5,8 @@ Two lists, because word senses need the second: "is" is a form of the verb "be",
 
 from __future__ import annotations
 
+from wellread.errors import MissingExtraError
+
 FUNCTION_WORDS = frozenset(
     """
     a an the this that these those each every either neither some any no all both half such what which whose whatever
@@ -28,3 +30,15 @@ AUXILIARIES = frozenset(
 )
 
 STOP_WORDS = FUNCTION_WORDS | AUXILIARIES
+
+
+def spacy_stop_words() -> tuple[str, ...]:
+    """The English stop words of spaCy, which KnowBERT's authors let no mention of Wikipedia begin or end with."""
+    try:
+        from spacy.lang.en.stop_words import STOP_WORDS as FOUND
+    except ImportError:
+        raise MissingExtraError(
+            'stop_words = "knowbert" takes spaCy\'s list, and spaCy is not installed; get it with: pip install '
+            "'wellread[spacy]'"
+        ) from None
+    return tuple(sorted(FOUND))

@@ -6,6 +6,9 @@ its first piece, and since half of what is shared holds the longest mention, tha
     pieces   0 1 2 3 4 5 6 7 8 9
     window   └─────────┘
     window         └─────────┘        owned: 0-4, 5-9 (width 6, shared 2)
+
+Small windows have no room for that on both sides: `behind` is how many of the shared pieces follow what a window owns,
+the rest precede what the next one owns.
 """
 
 from __future__ import annotations
@@ -57,7 +60,13 @@ class WindowCutter:
     """Cuts texts into windows of at most `width` pieces, of which neighbours share `shared`."""
 
     def __init__(
-        self, tokenizer: Tokenizer | Any, *, width: int = 192, shared: int = 24, whole_words: bool = True
+        self,
+        tokenizer: Tokenizer | Any,
+        *,
+        width: int = 192,
+        shared: int = 24,
+        behind: int | None = None,
+        whole_words: bool = True,
     ) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
         self.tokenizer = Tokenizer.from_str(backend.to_str())  # a copy: the user's own keeps its truncation
@@ -70,10 +79,16 @@ class WindowCutter:
         self._after = around.ids[first:]
         self._room = width - len(around.ids)
         self._shared = shared
+        self._behind = shared // 2 if behind is None else behind
         self._whole_words = whole_words
-        if shared < 2:
+        if behind is None and shared < 2:
             raise UsageError(f"windows cannot share {shared} pieces; let them share 2 or more")
-        if self._room < 2 * shared:
+        if behind is not None and not (0 <= behind <= shared < self._room):
+            raise UsageError(
+                f"windows of {width} pieces cannot share {shared} with {behind} of them behind; let behind be at most "
+                f"shared, and shared less than {self._room}"
+            )
+        if behind is None and self._room < 2 * shared:
             raise UsageError(
                 f"windows of {width} pieces cannot share {shared}; choose a width of at least "
                 f"{2 * shared + len(around.ids)}"
@@ -111,10 +126,10 @@ class WindowCutter:
 
     def _cuts(self, pieces: int) -> Iterator[tuple[int, int, int, int]]:
         """(first, last + 1) of each window and of what it owns."""
-        step, half = self._room - self._shared, self._shared // 2
+        step = self._room - self._shared
         first, owned = 0, 0
         while first + self._room < pieces:
-            not_owned = first + self._room - half
+            not_owned = first + self._room - self._behind
             yield first, first + self._room, owned, not_owned
             first, owned = first + step, not_owned
         yield first, pieces, owned, pieces

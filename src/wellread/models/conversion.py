@@ -146,6 +146,7 @@ def _config(theirs: ElqParams, folder: Path) -> ElqConfig:
         whole_words=False,
         threshold=math.exp(-2.9),  # theirs, on both data sets
         window=theirs.max_context_length,
+        precision="fp32",
     )
 
 

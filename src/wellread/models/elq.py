@@ -10,7 +10,10 @@ Li et al. 2020, "Efficient One-Pass End-to-End Entity Linking for Questions".
 
 Unlike the authors' code: no padding is computed; spans have no loop; the optimizer sees the mention head; the text side
 can learn by adapters alone; what a KB's names say of an entity (`names_head`) and NIL have a say in the softmax, where
-the model was trained with them.
+the model was trained with them. The mention loss is summed over spans and divided by gold mentions (theirs: the mean
+over spans). Hard negatives are dropped only where they are the mention's own gold entity (theirs: the n-th neighbour of
+every mention of a text is dropped where the n-th neighbour of one mention is its gold entity). Measures of links
+compare entity ids as they are (theirs: without case; `fold_ids` of `evaluation.linking`).
 """
 
 from __future__ import annotations
@@ -79,7 +82,9 @@ class ElqConfig:
     threshold: float = 0.5
     """The calibrated score with the best F1 on development data."""
     window: int | None = None
-    """Pieces that are read at once, where the encoder learned with fewer than 192; None: 192."""
+    """Tokens of a window, with [CLS] and [SEP], where the encoder was trained with fewer than 192; None: 192."""
+    precision: Literal["auto", "fp32", "int8"] = "auto"
+    """Precision of the text encoder unless the linker is loaded with another one; converted models have fp32."""
 
     @classmethod
     def read(cls, folder: Path) -> ElqConfig:
@@ -273,10 +278,12 @@ def mention_loss(
 def entity_loss(
     scores: Float[Tensor, "mention cand"], gold: Int[Tensor, " mention"], kind: Literal["softmax", "bce"] = "softmax"
 ) -> Float[Tensor, ""]:
-    """Cross-entropy of the gold column among the candidates (the paper), or each on its own (the released models)."""
+    """Cross-entropy of the gold column among the candidates (the paper), or each on its own (the released models).
+
+    The latter is the mean over all pairs of mention and candidate, as in the authors' code.
+    """
     if kind == "softmax":
         return cross_entropy(scores, gold)
     there_mask = scores.isfinite()
     right = torch.zeros_like(scores).scatter(1, gold[:, None], 1.0)
-    losses = binary_cross_entropy_with_logits(scores[there_mask], right[there_mask], reduction="sum")
-    return losses / len(scores)
+    return binary_cross_entropy_with_logits(scores[there_mask], right[there_mask])

@@ -22,8 +22,9 @@ the authors' code, where it looks at padding.
 Unlike the authors' code: a mention whose meaning is not among its candidates has no loss (theirs learns the first one);
 the pseudo-inverse is one (theirs inverts a singular matrix); nothing is computed for padding; where nothing is learned,
 entities are projected once, not in every batch; kinds of entities have a row each, not one for every entity; NULL is
-learned, and in `softmax` taken where theirs would mix padding. Of our own: `start = "zero"` with `norm = False` leaves
-the encoder as it is until something is learned.
+learned, and in `softmax` taken where theirs would mix padding. How candidates differ is in `knowledge.offers`, the
+authors' prior file of Wikipedia in `kb.priors`. Of our own: `start = "zero"` with `norm = False` leaves the encoder as
+it is until something is learned.
 """
 
 from __future__ import annotations

@@ -372,6 +372,7 @@ def _write(folder: Path, model: PreTrainedModel, weights: Weights, pieces: Token
     if model is not base_of(model):
         state |= {f"bert.pooler.dense.{n}": weights[f"{_BERT}pooler.dense.{n}"].float() for n in ("weight", "bias")}
         model.config.pooler = True
+    model.config.precision = "fp32"  # of linkers with this model, unless another one is asked for
     with silence():
         model.save_pretrained(folder, state_dict=state)
     save_tokenizer(pieces, folder, model.config)

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import embedding_bag, linear
+from torch.nn.functional import cross_entropy, embedding_bag, linear
 from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.activations import ACT2FN
@@ -191,6 +191,18 @@ class Luke(Infusion):
             raise UsageError("this model has no head for entities; infuse it with predicts = true")
         return linear(self.prediction(states), self.table.weight, self.prediction.bias)
 
+    def predict_among(
+        self, states: Float[Tensor, "*entity dim"], rows: Int[Tensor, "*entity cand"]
+    ) -> Float[Tensor, "*entity cand"]:
+        """Score these rows of the entity table for each (masked) entity; minus infinity where a row is negative."""
+        if self.prediction is None:
+            raise UsageError("this model has no head for entities; infuse it with predicts = true")
+        there_mask = rows >= 0
+        rows = rows.clamp(min=0)
+        made: Tensor = self.prediction(states)
+        scores = (made[..., None, :] * self.table.weight[rows]).sum(-1) + self.prediction.bias[rows]
+        return scores.masked_fill(~there_mask, -torch.inf)
+
     def _places(self, told: Mapping[str, Tensor]) -> tuple[Int[Tensor, " place"], Int[Tensor, " entity"]]:
         """The pieces of all mentions end to end, and how many each has."""
         if "places" in told:
@@ -261,6 +273,20 @@ class EntityPrediction(nn.Module):
         """States as rows of the entity table are compared with them."""
         made: Tensor = self.norm(self.activation(self.dense(states)))
         return made
+
+
+def candidate_loss(
+    scores: Float[Tensor, "entity cand"], rows: Int[Tensor, "entity cand"], gold: Int[Tensor, " entity"]
+) -> Float[Tensor, ""]:
+    """Cross-entropy of the gold row among the candidates of each entity (Yamada et al. 2022).
+
+    Entities whose gold row is not a candidate have no part in it; the loss is 0 where no entity has one.
+    """
+    right_mask = (rows == gold[:, None]) & (rows >= 0)
+    known = right_mask.any(1)
+    if not bool(known.any()):
+        return scores.where(scores.isfinite(), 0).sum() * 0.0
+    return cross_entropy(scores[known].float(), right_mask[known].int().argmax(1))
 
 
 def _first(wrong: Bool[Tensor, " entity"]) -> int | None:

@@ -29,7 +29,15 @@ from wellread.errors import InputError, UsageError
 from wellread.knowledge.vocabulary import FILE, IN_SETTINGS, SETTINGS, EntityVocabulary
 from wellread.models.conversion import new_folder, refuse_full
 from wellread.models.luke import luke_of
-from wellread.models.luke_folder import AUTHORS, is_ours, read_config, read_settings
+from wellread.models.luke_folder import (
+    AUTHORS,
+    DISAMBIGUATION,
+    MASK_VECTOR,
+    TABLE,
+    is_ours,
+    read_config,
+    read_settings,
+)
 from wellread.models.luke_heads import HEADS
 from wellread.models.luke_layout import ENCODER, FIELDS, LUKE, PARTS, QUERIES, head_in, head_table, load
 from wellread.nn.checkpoint import Weights, rename_weights
@@ -123,6 +131,11 @@ def _theirs(model: PreTrainedModel) -> tuple[TheirConfig, Weights]:
             f"transformers' LUKE has no place for {kind} or for other knowledge than entities; only BERT, RoBERTa and "
             "XLM-R with LUKE alone can be written for it"
         )
+    if head == DISAMBIGUATION and kind != "bert":
+        raise UsageError(
+            f"the authors' {DISAMBIGUATION} reads BERT's words, not those of {kind}; it stays one of ours, or is "
+            'written without that head: to_hf(luke_layout.load(folder, "Model"), to)'
+        )
     if not luke.config.seen:
         raise UsageError(
             "words of transformers' LUKE look at entities, which this model's do not; it stays one of ours"
@@ -138,9 +151,11 @@ def _theirs(model: PreTrainedModel) -> tuple[TheirConfig, Weights]:
         (told,) = rename_weights(known, back if name.startswith(prefix) else table)
         in_encoder = told.startswith(PARTS) and not told.startswith("entity_predictions.")
         weights[f"{begin if in_encoder else ''}{told}"] = weight.detach().clone().contiguous()
-    if head != "ForMaskedLM":  # which alone has a place for it
+    if head not in ("ForMaskedLM", DISAMBIGUATION):  # which alone have a place for it
         weights = {name: weight for name, weight in weights.items() if not name.startswith("entity_predictions.")}
-    first = _begin_behind_padding(weights, model, begin) if kind == "bert" else 0
+    if head == DISAMBIGUATION:  # the authors' class: a BERT with positions from 0, and [MASK] beside the table
+        weights[f"{begin}{MASK_VECTOR}"] = weights[f"{begin}{TABLE}"][luke.masks[0]].clone()
+    first = _begin_behind_padding(weights, model, begin) if kind == "bert" and head != DISAMBIGUATION else 0
     fields = {name: getattr(model.config, name) for name in FIELDS if hasattr(model.config, name)}
     fields["max_position_embeddings"] += first
     config = TheirConfig(

@@ -25,6 +25,8 @@ from wellread.nn.infusion import FAMILIES
 AUTHORS = "metadata.json"
 TABLE, WORDS = "entity_embeddings.entity_embeddings.weight", "embeddings.word_embeddings.weight"
 """What every LUKE has, by the names that transformers has for it."""
+DISAMBIGUATION, MASK_VECTOR = "ForEntityDisambiguation", "entity_embeddings.mask_embedding"
+"""The authors' head for entity disambiguation, and what only its checkpoints have: a vector for [MASK] of its own."""
 _OURS = "infused-"
 _AGAIN = "copy or download it again"
 
@@ -46,6 +48,8 @@ def family_of(told: Mapping[str, Any]) -> str:
     """The family of the encoder, as ours says it, or as their tokenizer tells; or what the authors started from."""
     if is_ours(told):
         return str(told["model_type"]).removeprefix(_OURS)
+    if f"Luke{DISAMBIGUATION}" in (told.get("architectures") or ()):
+        return "bert"
     named = (told.get("tokenizer_class") == "MLukeTokenizer", str(told.get("bert_model_name")).startswith("xlm-"))
     return "xlm-roberta" if any(named) else "roberta"
 

@@ -8,14 +8,19 @@ They take `entity_ids`, `entity_attention_mask`, `entity_position_ids` and `enti
 - ForEntityClassification: the first entity of each text.
 - ForEntityPairClassification: the first two.
 - ForEntitySpanClassification: every entity, with the first and the last piece of its span.
+- ForEntityDisambiguation: every entity among its candidates, as in the authors' code (Yamada et al. 2022); transformers
+  has no such head.
 - Model, ForSequenceClassification, ForTokenClassification, ForQuestionAnswering, ForMultipleChoice: as any infused
   model has them, so that `AutoModel`, `AutoModelForSequenceClassification` and their kin load what they save.
 
 `from_pretrained` takes folders of ours and of Hugging Face's LUKE; `luke_layout.load` takes the head that a folder was
 saved with.
 
-Unlike theirs: where labels are given, hidden words and entities are scored where there is a label, nowhere else, and a
-batch without any has a loss of zero (theirs: not a number).
+Unlike the authors' code and transformers' LUKE: where labels are given, hidden words and entities are scored where
+there is a label, nowhere else, and a batch without any has a loss of zero (theirs: not a number). With labels of which
+several may be right, ForEntitySpanClassification leaves padded entities out of the loss (theirs: counts them). The auto
+classes load a RoBERTa's ForSequenceClassification with RoBERTa's own head, which has a second dropout before its dense
+layer; `luke_layout.load` and the classes of this module have LUKE's one dropout.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from typing import Any, ClassVar, Literal, cast
 
 import torch
 import transformers
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -34,14 +39,17 @@ from transformers.models.luke.modeling_luke import (
     EntitySpanClassificationOutput,
     LukeMaskedLMOutput,
 )
+from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 from transformers.utils.generic import can_return_tuple
 
 from wellread.errors import UsageError
-from wellread.models.luke import luke_of
-from wellread.models.luke_folder import is_hf
+from wellread.models.luke import candidate_loss, luke_of
+from wellread.models.luke_folder import DISAMBIGUATION, is_hf
 from wellread.nn.infusion import FAMILIES, InfusedHead, base_of, infused_class
 from wellread.nn.infusion import HEADS as INFUSED
 
+_NO_CANDIDATE = -1e32
+"""The score of a row that is not a candidate."""
 _UNASKED = -100
 """The label of what is not to be told."""
 
@@ -136,10 +144,9 @@ def _score(
     return scores, cross_entropy(scores, labels[asked]) if len(scores) else scores.sum()
 
 
-class _Entities:
-    """What a linear layer makes of the states of entities; mixed into an encoder of one family."""
+class _OnEncoder:
+    """An encoder of one family, whose entities a head reads; mixed into that family's base class."""
 
-    reads: ClassVar[Literal["entity", "pair", "span"]]
     family_name: ClassVar[str]
     base_model_prefix: str
 
@@ -148,11 +155,24 @@ class _Entities:
         encoder = getattr(transformers, f"{self.family_name}Model")(config)
         encoder.pooler = encoder.pooler if config.pooler else None
         setattr(self, self.base_model_prefix, encoder)
+        self.build_head(config)
+        self.post_init()  # type: ignore[attr-defined]
+
+    def build_head(self, config: PreTrainedConfig) -> None:
+        """Add what the head has of its own."""
+
+
+class _Entities(_OnEncoder):
+    """Linear classifier of the states of entities."""
+
+    reads: ClassVar[Literal["entity", "pair", "span"]]
+
+    def build_head(self, config: PreTrainedConfig) -> None:
+        """Dropout and the linear layer."""
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         parts = {"entity": 1, "pair": 2, "span": 3}[self.reads]
         labels: Any = config.num_labels
         self.classifier = nn.Linear(parts * config.hidden_size, labels, bias=self.reads != "pair")
-        self.post_init()  # type: ignore[attr-defined]
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
@@ -182,14 +202,65 @@ class _Entities:
             states = entities[:, :needed].flatten(1)
         logits = self.classifier(self.dropout(states))
         made: Any = EntitySpanClassificationOutput if self.reads == "span" else EntityClassificationOutput
+        there_mask = _there_mask(logits, more) if self.reads == "span" else None
         told: EntityClassificationOutput = made(
-            loss=None if labels is None else _loss(logits, labels),
+            loss=None if labels is None else _loss(logits, labels, there_mask),
             logits=logits,
             hidden_states=read.hidden_states,
             entity_hidden_states=read.entity_hidden_states,
             attentions=read.attentions,
         )
         return told
+
+
+class _Disambiguation(_OnEncoder):
+    """Entities among their candidates, by the encoder's head for masked entities."""
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        entity_candidate_ids: Int[Tensor, "text entity cand"] | None = None,
+        labels: Int[Tensor, "text entity"] | None = None,
+        **more: Any,
+    ) -> EntitySpanClassificationOutput:
+        """Scores of all rows of the entity table, -1e32 for rows that are not candidates, as the authors' head.
+
+        Candidates are padded with 0, the row of [PAD]; without candidates all rows are. Labels below 0 have no part in
+        the loss, and an entity whose label is not a candidate has none (theirs: a loss of 1e32).
+        """
+        read = base_of(cast(PreTrainedModel, self))(input_ids, attention_mask, return_dict=True, **more)
+        states, luke = read.entity_last_hidden_state, luke_of(self)
+        if states is None:
+            raise UsageError("this head reads the entities of each text; give entity_ids, or entities")
+        loss = None
+        if entity_candidate_ids is None:
+            logits = luke.predict(states)
+            if labels is not None:
+                asked = labels.to(logits.device) >= 0
+                gold = labels.to(logits.device)[asked]
+                loss = cross_entropy(logits[asked], gold) if len(gold) else logits.sum() * 0.0
+        else:
+            rows = _without_repeats(entity_candidate_ids.to(states.device))
+            scores = luke.predict_among(states, rows)
+            logits = scores.new_full((*rows.shape[:2], luke.config.entities), _NO_CANDIDATE)
+            logits = logits.scatter_reduce(2, rows.clamp(min=0), scores.clamp(min=_NO_CANDIDATE), "amax")
+            if labels is not None:
+                loss = candidate_loss(scores.flatten(0, 1), rows.flatten(0, 1), labels.to(rows.device).flatten())
+        return EntitySpanClassificationOutput(
+            loss=loss,  # type: ignore[arg-type]
+            logits=logits,  # type: ignore[arg-type]
+            hidden_states=read.hidden_states,
+            entity_hidden_states=read.entity_hidden_states,
+            attentions=read.attentions,
+        )
+
+
+def _without_repeats(rows: Int[Tensor, "text entity cand"]) -> Int[Tensor, "text entity cand"]:
+    """Candidates with -1 in place of padding and of rows that stand there already ([UNK] may be there twice)."""
+    again = (rows[..., :, None] == rows[..., None, :]).tril(-1).any(-1)
+    return rows.masked_fill(again | (rows <= 0), -1)
 
 
 def _at(
@@ -200,11 +271,45 @@ def _at(
     return states.gather(1, places.to(states.device)[..., None].expand(-1, -1, states.shape[-1]))
 
 
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+def _there_mask(logits: Float[Tensor, "text entity label"], more: dict[str, Any]) -> Bool[Tensor, "text entity"]:
+    """True for entities, False for padding, however the entities of the batch were given."""
+    if (mask := more.get("entity_attention_mask")) is not None:
+        return cast(Tensor, mask).to(logits.device) > 0
+    if (entities := more.get("entities")) is not None:
+        counts = torch.bincount(entities["text_of"], minlength=len(logits)).to(logits.device)
+        return torch.arange(logits.shape[1], device=logits.device) < counts[:, None]
+    return torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+
+
+def _loss(logits: Tensor, labels: Tensor, there_mask: Tensor | None = None) -> Tensor:
+    """Cross-entropy of label numbers, or binary cross-entropy of a 0 or 1 for each label."""
     labels = labels.to(logits.device)
     if labels.dim() < logits.dim():
         return cross_entropy(logits.flatten(0, -2), labels.flatten())
+    if there_mask is not None:
+        logits, labels = logits[there_mask], labels[there_mask]
+    if not len(logits):
+        return logits.sum()
     return binary_cross_entropy_with_logits(logits.flatten(), labels.flatten().type_as(logits))
+
+
+class _OneDropoutHead(RobertaClassificationHead):
+    """RoBERTa's head for texts without its first dropout: LUKE's pooler has none before its dense layer."""
+
+    def forward(self, features: Float[Tensor, "text piece dim"], **more: Any) -> Float[Tensor, "text label"]:
+        """Scores by the state of the first token."""
+        scores: Tensor = self.out_proj(self.dropout(torch.tanh(self.dense(features[:, 0]))))
+        return scores
+
+
+class _OneDropout:
+    """Mixin for sequence classification on a RoBERTa with LUKE's dropout."""
+
+    classifier: nn.Module
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        self.classifier.__class__ = _OneDropoutHead
 
 
 _READS = {
@@ -219,7 +324,9 @@ _PLAIN = tuple(name for name in INFUSED if name != "ForMaskedLM")
 
 
 def _make_heads() -> dict[str, dict[str, type[PreTrainedModel]]]:
-    heads: dict[str, dict[str, type[PreTrainedModel]]] = {name: {} for name in ("ForMaskedLM", *_READS, *_PLAIN)}
+    heads: dict[str, dict[str, type[PreTrainedModel]]] = {
+        name: {} for name in ("ForMaskedLM", DISAMBIGUATION, *_READS, *_PLAIN)
+    }
     for kind in ("bert", "roberta", "xlm-roberta"):
         family = FAMILIES[kind]
         masked = infused_class(kind, "ForMaskedLM")
@@ -229,8 +336,12 @@ def _make_heads() -> dict[str, dict[str, type[PreTrainedModel]]]:
         for name, reads in _READS.items():
             body = about | {"reads": reads, "config_class": masked.config_class}
             heads[name][kind] = type(f"Luke{family.name}{name}", (_OfEither, InfusedHead, _Entities, start), body)
+        body = about | {"config_class": masked.config_class}
+        bases = (_OfEither, InfusedHead, _Disambiguation, start)
+        heads[DISAMBIGUATION][kind] = type(f"Luke{family.name}{DISAMBIGUATION}", bases, body)
         for name in _PLAIN:
-            heads[name][kind] = type(f"Luke{family.name}{name}", (_OfEither, infused_class(kind, name)), about)
+            own = (_OneDropout,) if name == "ForSequenceClassification" and kind != "bert" else ()
+            heads[name][kind] = type(f"Luke{family.name}{name}", (_OfEither, *own, infused_class(kind, name)), about)
     return heads
 
 

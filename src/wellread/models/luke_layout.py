@@ -7,7 +7,11 @@
 
 Facts of such checkpoints: the authors' files have no prefix and none of the three queries, which start as copies, and
 [MASK2] as a copy of [MASK]. Files saved by transformers 4 have no `lm_head.decoder`, since it was the word embedding;
-version 5 saves it and has it learn apart, so where both differ we keep them apart.
+version 5 saves it and has it learn apart, so where both differ we keep them apart. The authors' checkpoints for entity
+disambiguation are a BERT (positions from 0) and have a vector of their own for [MASK] entities of the input; it becomes
+the row of [MASK]. Weights with names that no LUKE has are refused.
+
+Unlike the authors' code: the score of the row [MASK] itself, which is never a candidate, is that of the input's vector.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ from wellread.knowledge.vocabulary import MASK, MASK2, EntityVocabulary
 from wellread.models.luke import luke_in
 from wellread.models.luke_folder import (
     AUTHORS,
+    DISAMBIGUATION,
+    MASK_VECTOR,
     TABLE,
     WORDS,
     buildable,
@@ -62,6 +68,9 @@ _QUERY = re.compile(r"encoder\.layer\.(\d+)\.attention\.self\.(\w+_query)\.(\w+)
 _LAYERS = re.compile(r"\b(layer|queries)\.\d")
 PARTS = ("embeddings.", "encoder.", "entity_embeddings.", "entity_predictions.", "pooler.")
 """How names begin of what is the encoder's, with what it knows of entities."""
+_HEADS = ("lm_head.", "cls.", "classifier.", "qa_outputs.", "pooler.", f"{LUKE}prediction.")
+"""Prefixes of weights of heads, which are left out where another head or the encoder alone is asked for."""
+_UNKNOWN = "outputs would be others without them: convert a model whose classes transformers or LUKE's authors have"
 _TIED = "entity_predictions.decoder.weight"
 """The entity table under another name."""
 HEAD = {
@@ -94,7 +103,8 @@ def from_hf(folder: str | Path, head: str | None = None) -> PreTrainedModel:
     saved, weights = saved_as(told, folder), read_encoder(folder)
     if head is None:
         head = _guess(weights) if saved is None else saved.removeprefix("Luke")
-    return _make(_class_of(folder, family_of(told), head), told, weights, folder)
+    family = "bert" if MASK_VECTOR in weights else family_of(told)
+    return _make(_class_of(folder, family, head), told, weights, folder)
 
 
 def read_hf(
@@ -126,12 +136,17 @@ def _make(
     resizes: bool = False,
 ) -> PreTrainedModel:
     head = head_in(made.__name__)
+    if unknown := sorted(name for name in weights if not name.startswith((*PARTS, *_HEADS))):
+        raise InputError(f"{folder} has weights that no LUKE has: {some(unknown)}; {_UNKNOWN}")
     vocabulary = find_vocabulary(folder, len(weights[TABLE]))
     _complete(weights, told, folder)
+    disambiguates = MASK_VECTOR in weights
+    if disambiguates:
+        _take_mask(weights, 2 if vocabulary is None else vocabulary.mask, made, folder)
     with buildable(folder):
         config = _our_config(told, weights, made, head)
         config.update(dict(changes))
-        if made.base_model_prefix == "bert":
+        if made.base_model_prefix == "bert" and not disambiguates:
             _begin_at_zero(weights, config)
     if vocabulary is not None:  # "lite" ones have [MASK] first
         cast(Any, config).infusions[0]["masks"] = vocabulary.masks
@@ -150,6 +165,8 @@ def load(folder: str | Path, head: str | None = None) -> PreTrainedModel:
 
 def _guess(weights: Mapping[str, Tensor]) -> str:
     """The authors' files do not say; those of pretraining have both heads."""
+    if MASK_VECTOR in weights:
+        return DISAMBIGUATION
     return "ForMaskedLM" if "lm_head.dense.weight" in weights else "Model"
 
 
@@ -181,6 +198,23 @@ def _complete(weights: Weights, told: dict[str, Any], folder: Path) -> None:
             table[names[MASK2]] = table[names[MASK]]
     if "lm_head.bias" not in weights and "lm_head.decoder.bias" in weights:
         weights["lm_head.bias"] = weights["lm_head.decoder.bias"].clone()  # one tensor would be saved but once
+
+
+def _take_mask(weights: Weights, row: int, made: type[PreTrainedModel], folder: Path) -> None:
+    """Put the vector of masked entities of the input into the entity table, which has one for both uses."""
+    if made.base_model_prefix != "bert":
+        raise InputError(
+            f"{folder} has a model for entity disambiguation, whose words are BERT's; load it as a model of the family "
+            f"bert: luke_layout.load({str(folder)!r})"
+        )
+    vector, table = weights.pop(MASK_VECTOR).flatten(), weights[TABLE].clone()
+    if len(vector) != table.shape[1] or row >= len(table):
+        raise InputError(
+            f"{folder} has a [MASK] of {len(vector)} numbers for row {row} of an entity table of {tuple(table.shape)}; "
+            "copy or download it again"
+        )
+    table[row] = vector
+    weights[TABLE] = table
 
 
 def _our_config(
@@ -258,7 +292,7 @@ def _build(
             raise another from error
     model, report = loaded
     prefix = "" if head == "Model" else f"{made.base_model_prefix}."
-    needless = "pooler." if head in ("Model", "ForMaskedLM") else "\0"  # which nobody asks there
+    needless = "pooler." if head in ("Model", "ForMaskedLM", DISAMBIGUATION) else "\0"  # which nobody asks there
     missing = sorted(name for name in report["missing_keys"] if needless not in name)
     if missing := [name for name in missing if not fresh or name.startswith(prefix)]:
         raise InputError(
@@ -267,6 +301,8 @@ def _build(
         )
     if left := sorted(name for name in report["unexpected_keys"] if _LAYERS.search(name)):
         raise InputError(f"{folder} has more layers than its config.json says: {some(left)}; {refusal}")
+    if left := sorted(name for name in report["unexpected_keys"] if not name.removeprefix(prefix).startswith(_HEADS)):
+        raise InputError(f"{folder} has weights that a {made.__name__} has no place for: {some(left)}; {_UNKNOWN}")
     if any(str(name[0]).startswith(prefix) for name in report["mismatched_keys"]):
         raise another
     return cast(PreTrainedModel, model)

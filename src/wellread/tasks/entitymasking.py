@@ -3,7 +3,9 @@
 1. Of a window's pieces 15 % are chosen, whole words at a time, at least one: 80 % become the mask, 10 % another piece,
    10 % stay. Of its entities 15 % are chosen too, at least one, and always become [MASK]; their words stay readable.
 2. What stood there is predicted, at these places only: pieces by the encoder's own embeddings, entities by the table's
-   rows, exactly, however many there are (`nn.blockwise`).
+   rows, exactly, however many there are (`nn.blockwise`); or among the candidates of their names alone, as LUKE's
+   authors fine-tune for entity disambiguation (Yamada et al. 2022). Then only entities that are candidates of their
+   names are hidden.
 
 Where one learns the choice is made anew every time; where one does not, it is a function of the window. Scores come
 with those of guessing by frequency: the most frequent entity, the one that a name means most often in the text that is
@@ -30,8 +32,9 @@ from torch.nn.functional import cross_entropy
 
 from wellread.errors import UsageError
 from wellread.knowledge.linked import BEGINS, SPECIAL, LinkedWindows, Window
+from wellread.knowledge.name_candidates import NameCandidates
 from wellread.knowledge.vocabulary import EntityVocabulary
-from wellread.models.luke import ENTITIES, EntityPrediction, Luke, luke_in
+from wellread.models.luke import ENTITIES, EntityPrediction, Luke, candidate_loss, luke_in
 from wellread.nn.blockwise import cross_entropy_over_rows, score_rows
 from wellread.nn.packing import Packing
 from wellread.tasks.batches import Lazy, by_length, cut_groups
@@ -67,6 +70,8 @@ class LinkedBatch:
     hidden: Int[Tensor, " masked"]
     """Hidden entities, among all."""
     gold_rows: Int[Tensor, " masked"]
+    candidates: Int[Tensor, "masked cand"] | None = None
+    """Rows that hidden entities are told apart from, -1 where there are no more; None: all rows."""
 
     @property
     def pieces(self) -> int:
@@ -86,7 +91,13 @@ class EntityMasking:
     """What is hidden of a window, and where."""
 
     def __init__(
-        self, tokenizer: Tokenizer, vocabulary: EntityVocabulary, *, words: float = 0.15, entities: float = 0.15
+        self,
+        tokenizer: Tokenizer,
+        vocabulary: EntityVocabulary,
+        *,
+        words: float = 0.15,
+        entities: float = 0.15,
+        candidates: NameCandidates | None = None,
     ) -> None:
         for name, share in (("words", words), ("entities", entities)):
             if not 0 < share < 1:
@@ -95,6 +106,7 @@ class EntityMasking:
         self.ordinary = np.array(ordinary_ids(tokenizer), np.int64)
         self.pieces = max(tokenizer.get_vocab().values()) + 1
         self.vocabulary, self.words, self.entities = vocabulary, words, entities
+        self.candidates = candidates
 
     def mask(self, window: Window, chance: np.random.Generator) -> MaskedWindow:
         """Hide some words and entities."""
@@ -104,6 +116,8 @@ class EntityMasking:
         others = places[(dice >= 0.8) & (dice < 0.9)]
         ids[others] = chance.choice(self.ordinary, len(others))
         told = np.flatnonzero(window.rows != self.vocabulary.unk)  # that it is unknown teaches nothing
+        if self.candidates is not None:
+            told = told[(self.candidates.take(window.names[told]) == window.rows[told, None]).any(1)]
         many = min(len(told), max(1, round(self.entities * len(told))))
         hidden = np.sort(chance.permutation(told)[:many])
         rows = window.rows.copy()
@@ -133,7 +147,13 @@ class EntityMasking:
             join([window.ids[one.places] for window, one in zip(windows, masked, strict=True)]),
             join([one.hidden + begin for one, begin in zip(masked, begins, strict=True)]),
             join([window.rows[one.hidden] for window, one in zip(windows, masked, strict=True)]),
+            None if self.candidates is None else torch.from_numpy(self.candidates.take(_names(windows, masked))),
         )
+
+
+def _names(windows: Sequence[Window], masked: Sequence[MaskedWindow]) -> NDArray[np.uint64]:
+    """The keys of the names of hidden entities."""
+    return np.concatenate([window.names[one.hidden] for window, one in zip(windows, masked, strict=True)])
 
 
 def choose_words(roles: NDArray[np.uint8], chance: np.random.Generator, share: float) -> NDArray[np.int64]:
@@ -207,9 +227,22 @@ class EntityMaskingLearner:
     def loss(self, batch: LinkedBatch) -> dict[str, Tensor]:
         """Of words and of entities, each the mean over what is hidden."""
         words, entities = self._read(batch)
-        head = self._prediction
-        of_rows = cross_entropy_over_rows(head(entities), self.luke.table.weight, head.bias, batch.gold_rows)
+        if batch.candidates is not None:
+            scores = self.luke.predict_among(entities, batch.candidates)
+            of_rows = candidate_loss(scores, batch.candidates, batch.gold_rows)
+        else:
+            head = self._prediction
+            of_rows = cross_entropy_over_rows(head(entities), self.luke.table.weight, head.bias, batch.gold_rows)
         return {"word": cross_entropy(in_full(self.model.head(words)), batch.gold), "entity": of_rows}
+
+    def _score_entities(self, states: Tensor, batch: LinkedBatch) -> tuple[Tensor, Tensor]:
+        """(log probability of the gold row, is it the best) of each hidden entity."""
+        if batch.candidates is None:
+            head = self._prediction
+            return score_rows(head(states), self.luke.table.weight, head.bias, batch.gold_rows)
+        log_p = in_full(self.luke.predict_among(states, batch.candidates)).log_softmax(1)
+        gold = (batch.candidates == batch.gold_rows[:, None]).int().argmax(1)
+        return log_p[torch.arange(len(gold)), gold], log_p.argmax(1) == gold
 
     @property
     def _prediction(self) -> EntityPrediction:
@@ -234,8 +267,7 @@ class EntityMaskingLearner:
                 scores = in_full(self.model.head(states))
                 found = -cross_entropy(scores, batch.gold, reduction="none"), scores.argmax(1) == batch.gold
                 words.append(torch.stack([part.double().cpu() for part in found]))
-                head = self._prediction
-                found = score_rows(head(of_entities), self.luke.table.weight, head.bias, batch.gold_rows)
+                found = self._score_entities(of_entities, batch)
                 entities.append(torch.stack([part.double().cpu() for part in found]))
         chance, right = torch.cat(words, 1).mean(1).tolist()
         entity_chance, entity_right = torch.cat(entities, 1).mean(1).tolist()

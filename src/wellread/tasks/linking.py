@@ -18,6 +18,7 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wellread import console
 from wellread.evaluation.calibration import Predictions, fit_temperature, pr_curve
 from wellread.evaluation.linking import right_links
 from wellread.kb.store import KnowledgeBase
@@ -234,9 +235,14 @@ def _places(starts: Sequence[int], spans: Sequence[Sequence[tuple[int, int]]]) -
 
 
 def make_examples(
-    documents: Sequence[Document], model: Elq, index: EntityIndex, *, unlinked: Literal["nil", "unknown"] = "nil"
+    documents: Sequence[Document],
+    model: Elq,
+    index: EntityIndex,
+    *,
+    unlinked: Literal["nil", "unknown"] = "nil",
+    report: bool = True,
 ) -> list[Example]:
-    """Build windows of documents with their gold mentions; a mention longer than the model's longest is left out.
+    """Build windows of documents with their gold mentions; with `report`, a note counts the mentions left out.
 
     `unlinked` says what a link without an entity means: "nil" (not in the KB), or "unknown" (named-entity annotation
     that names no entities: the span is learned, the entity is not).
@@ -247,6 +253,7 @@ def make_examples(
     entities = list({link.entity for document in documents for link in document.links if link.entity is not None})
     row_of = dict(zip(entities, index.rows_of(entities).tolist(), strict=True))
     examples = []
+    links = placed = too_long = 0
     for document, windows in zip(documents, cutter.cut([one.text for one in documents]), strict=True):
         for window in windows:
             gold = [
@@ -255,9 +262,21 @@ def make_examples(
                 if (span := _place(window, link.start, link.end, config.longest)) is not None
             ]
             unsure = (_place(window, start, end, config.longest) for start, end in document.meta.get("unsure", ()))
+            links, placed = links + (window is windows[0]) * len(document.links), placed + len(gold)
+            too_long += sum(_is_too_long(window, link.start, link.end, config.longest) for link in document.links)
             spans, rows, names = zip(*gold, strict=True) if gold else ((), (), ())
             examples.append(Example(window, spans, rows, names, tuple(span for span in unsure if span is not None)))
+    if report and (lost := links - placed):
+        console.note(
+            f"left out {lost:,} of {links:,} gold mentions: {too_long:,} have more than {config.longest} tokens (raise "
+            f"model.longest), {lost - too_long:,} begin inside a word or have no token"
+        )
     return examples
+
+
+def _is_too_long(window: Window, start: int, end: int, longest: int) -> bool:
+    span = window.covering(start, end)
+    return span is not None and bool(window.begins_mask[span[0]]) and span[1] - span[0] >= longest
 
 
 def _place(window: Window, start: int, end: int, longest: int) -> tuple[int, int] | None:

@@ -185,11 +185,12 @@ def _epoch(
 ) -> list[Example]:
     """Draw, vary and tokenize the documents of one source for one epoch."""
     rng = Random(f"epoch {seed}")  # noqa: S311
+    first = seed[1] == 0
     chosen = list(documents)
     if text.most is not None and text.most < len(chosen):
         chosen = rng.sample(chosen, text.most)
     if not recipe.variation:
-        return make_examples(chosen, model, index, unlinked=text.unlinked) * text.repeat
+        return make_examples(chosen, model, index, unlinked=text.unlinked, report=first) * text.repeat
 
     @lru_cache(1 << 14)
     def names(entity: str) -> list[str]:
@@ -198,9 +199,13 @@ def _epoch(
 
     return [
         example
-        for _ in range(text.repeat)
+        for time in range(text.repeat)
         for example in make_examples(
-            [vary(document, recipe.variation, rng, names) for document in chosen], model, index, unlinked=text.unlinked
+            [vary(document, recipe.variation, rng, names) for document in chosen],
+            model,
+            index,
+            unlinked=text.unlinked,
+            report=first and time == 0,
         )
     ]
 

@@ -25,6 +25,8 @@ rows, new ones get rows behind them. `model/` is the encoder with its head for m
 
 Unlike the authors' code: attention may be entity-aware from the beginning (`aware`); biases of new heads start from how
 often words and entities are in the text, which else takes the first hundreds of steps; [MASK2] ends as [MASK] does.
+With `entities.loss = "candidates"`, which is their fine-tuning for entity disambiguation (they hide 90 % of the
+entities: `masking.entities = 0.9`), words are masked too and the entity table learns (theirs is frozen).
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ from wellread.formats import read_linked
 from wellread.kb.packaged import open_kb
 from wellread.knowledge.folder import vectors_folder
 from wellread.knowledge.linked import LinkedWindows
+from wellread.knowledge.name_candidates import NameCandidates
 from wellread.knowledge.vectors import EntityVectors
 from wellread.knowledge.vocabulary import SPECIAL, EntityVocabulary, Unknown
 from wellread.mentions.marked import MarkCutter
@@ -110,9 +113,19 @@ class EntityOptions:
     """A knowledge base whose entity vectors (`wellread index build`) the table starts from; "": from chance."""
     vectors: str | None = None
     """Their folder, if it is not beside the knowledge base."""
+    loss: Literal["vocabulary", "candidates"] = "vocabulary"
+    """Softmax of masked entities: over all rows, or over the candidates of their names (entity disambiguation)."""
+    names: str = ""
+    """For `candidates`: the knowledge base whose names give them; "": the one of `kb`."""
+    candidates: int = 30
+    """Candidates of a name at most, the likeliest."""
 
     def __post_init__(self) -> None:
-        _check_counts(self, "most", "least")
+        _check_counts(self, "most", "least", "candidates")
+        if self.loss == "candidates" and not (self.names or self.kb):
+            raise UsageError(
+                'entities.loss is "candidates", but no knowledge base says what names may mean; give entities.names'
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +295,13 @@ class LukePretraining:
     def _learner(self) -> EntityMaskingLearner:
         recipe = self.recipe
         hidden = recipe.masking
-        masking = EntityMasking(self.tokenizer, self.vocabulary, words=hidden.words, entities=hidden.entities)
+        masking = EntityMasking(
+            self.tokenizer,
+            self.vocabulary,
+            words=hidden.words,
+            entities=hidden.entities,
+            candidates=self._candidates(),
+        )
         rest, dev = self.windows.split(recipe.text.develop, recipe.text.most)
         if find_crew().is_main_process:
             console.note(
@@ -291,6 +310,22 @@ class LukePretraining:
         learner = EntityMaskingLearner(masking, self.reader, rest, dev, batch=recipe.batch, seed=recipe.schedule.seed)
         self._start_biases(learner)
         return learner
+
+    def _candidates(self) -> NameCandidates | None:
+        options = self.recipe.entities
+        if options.loss == "vocabulary":
+            return None
+        with open_kb(options.names or options.kb) as kb:
+            keys = self.windows.name_keys()
+            found = NameCandidates.of_kb(kb, self.vocabulary, keys, most=options.candidates)
+        if not len(found.keys):
+            raise InputError(
+                f"none of the {len(keys):,} names in the text has a candidate in {options.names or options.kb}; give "
+                "entities.names, a knowledge base with the ids that the text links to"
+            )
+        if find_crew().is_main_process:
+            console.note(f"{len(found.keys):,} of {len(keys):,} names in the text have candidates")
+        return found
 
     @torch.no_grad()
     def _start_biases(self, learner: EntityMaskingLearner) -> None:

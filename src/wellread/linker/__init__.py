@@ -81,7 +81,7 @@ class Linker:
         that the KB does not know become NIL links. `reading` says how names are looked for.
 
         For ELQ: `kind` is the type of threshold, `overlaps` whether links may overlap, `nil` whether mentions of what
-        the KB does not hold are told (they are, unless it is False), `sources` where candidates come from, `among`
+        the KB does not have are given as links to None, `sources` where candidates come from, `among`
         (ids) and `kinds` restrict what can be linked to, `trust` is how much a name of the KB counts (0: as learned;
         4: nearly always believed; without one, the model's own), and `precision` "int8" trades a little exactness for
         speed ("auto": what the model's config.json says, else where it is faster).
@@ -146,7 +146,6 @@ class Linker:
                 opened,
                 knowbert.load_reader(opened, model, among=among, precision=precision, name=called, **options),
             )
-        nil = nil is not False
         return cls(
             opened,
             load_reader(
@@ -155,7 +154,7 @@ class Linker:
                 search=Search(sources),
                 among=among,
                 threshold=threshold,
-                decoding=Decoding(kind, overlaps=overlaps, nil=nil),
+                decoding=Decoding(kind, overlaps=overlaps, nil=bool(nil)),
                 trust=trust,
                 precision=precision,
                 name=called,

@@ -33,7 +33,7 @@ from wellread.linker.evidence import ENCODER, Evidence, NameWeights, decide
 from wellread.linker.features import features
 from wellread.linker.pool import NO_CANDIDATES, Named, Pool, Search, features_of
 from wellread.linker.profile import KbProfile
-from wellread.linker.scoring import LinkScorer
+from wellread.linker.scoring import LinkScorer, scorer_of
 from wellread.mentions.groups import gather
 from wellread.mentions.lists import CandidateLists
 from wellread.mentions.proposals import ProposalFinder, Proposals
@@ -413,8 +413,9 @@ def load_reader(
     if precision != "fp32":
         reduce = quantise if precision == "int8" else quantise_where_able
         elq.encoder = reduce(elq.encoder, _sample(kb, elq.config))  # type: ignore[assignment]
+    scorer = scorer_of(folder) if decoding.kind == "joint" else None
     if threshold is None:
-        threshold = elq.config.threshold
+        threshold = elq.config.threshold if scorer is None else scorer.threshold
     return ElqReader(
         elq,
         kb,
@@ -424,6 +425,7 @@ def load_reader(
         decoding=replace(decoding, threshold=threshold),
         trust=trust,
         name=name,
+        scorer=scorer,
     )
 
 

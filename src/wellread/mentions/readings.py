@@ -204,7 +204,7 @@ class _Distinct:
 
     hashes: Keys
     first: Offsets
-    """Place of each word's first occurrence."""
+    """Place of one occurrence of each word."""
     places: Offsets
     """Places of all occurrences, those of one word in a row."""
     heads: Offsets
@@ -213,7 +213,7 @@ class _Distinct:
     @classmethod
     def of(cls, words: Words, signs: NDArray[np.bool_]) -> _Distinct:
         places = np.flatnonzero(~signs & (words.sizes >= SHORTEST - 1))
-        places = places[np.argsort(words.hashes[places], kind="stable")]
+        places = places[np.argsort(words.hashes[places])]
         heads = np.flatnonzero(differ(words.hashes[places]))
         return cls(words.hashes[places[heads]], places[heads], places, heads)
 

@@ -20,7 +20,7 @@ CODE = "import pathlib\npathlib.Path({mark!r}).touch()\nclass Evil:\n    pass\n"
 
 @pytest.fixture
 def hostile(tmp_path):
-    """A folder whose configuration names a class in a Python file beside it, and the file that this code would write."""
+    """A folder whose configuration names a class in a Python file beside it, and the file that this code writes."""
     folder, mark = tmp_path / "hostile", tmp_path / "ran"
     folder.mkdir()
     names = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil", "AutoTokenizer": ["evil.Evil", "evil.Evil"]}
@@ -44,7 +44,7 @@ def run(arguments, text, home):
 
 
 def imported(home):
-    return [path for path in home.rglob("evil*.py*")] if home.exists() else []
+    return list(home.rglob("evil*.py*")) if home.exists() else []
 
 
 @pytest.mark.parametrize("answer", ["y", "yes", "1"])

@@ -21,15 +21,15 @@ _SETTINGS = ("config.json", "tokenizer_config.json")
 
 
 def load_auto(auto: Any, folder: Path, **options: Any) -> Any:
-    """Return `auto.from_pretrained(folder)`, from local files only; raise InputError if the folder needs its own code."""
+    """Return `auto.from_pretrained(folder)`; raise InputError if the folder needs Python code of its own."""
     try:
         return auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
     except ValueError as error:
         if "trust_remote_code" not in str(error) and not _names_code(folder):
             raise
         raise InputError(
-            f"{folder} brings Python code of its own (auto_map in {' or '.join(_SETTINGS)}), which wellread never runs; "
-            "give an encoder of an architecture that transformers has itself"
+            f"{folder} brings Python code of its own (auto_map in {' or '.join(_SETTINGS)}), which wellread never "
+            "runs; give an encoder of an architecture that transformers has itself"
         ) from error
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,12 +204,17 @@ class KnowledgeBase:
                 found += [Neighbour(name, other, title, here == "subject") for name, other, title in rows]
         return found
 
-    def search(self, query: str, *, how: How = "prefix", limit: int = 10) -> list[Entity]:
-        """Entities by the beginning of a name, by words of name and description, or by a name with typing errors."""
+    def search(
+        self, query: str, *, how: How = "prefix", limit: int = 10, stop: Callable[[], bool] | None = None
+    ) -> list[Entity]:
+        """Entities by the beginning of a name, by words of name and description, or by a name with typing errors.
+
+        Once `stop` returns True, the search ends with an error.
+        """
         from wellread.kb.search import find
 
         with sqlite_errors(self.path), self.snapshot():
-            return [self._entity(row) for row in find(self.connection, query, how, limit)]
+            return [self._entity(row) for row in find(self.connection, query, how, limit, stop)]
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

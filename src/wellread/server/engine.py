@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,6 +60,7 @@ class Engine:
         self.metrics.waiting(lambda: self.worker.waiting)
         self._about, self._changing = Aside("about", 1), Aside("changing", 1)
         self._looking, self._loading = Aside("looking", 2), Aside("loading", 2)
+        self._searching = Aside("searching", 2)  # apart: a search may take a hundred times what a look-up takes
 
     @property
     def alive(self) -> bool:
@@ -71,7 +73,7 @@ class Engine:
         if self._processes is not None:
             self._processes.close()
             self._processes = None
-        for some in (self._about, self._changing, self._looking, self._loading):
+        for some in (self._about, self._changing, self._looking, self._loading, self._searching):
             some.close()
         for reading in self.readings.values():
             reading.close()
@@ -139,8 +141,9 @@ class Engine:
             raise UnknownEntityError(f"there is no entity {id!r} here; look for it with /entities?search=") from None
 
     async def search(self, kb: KnowledgeBase, query: str, how: How, limit: int) -> list[Entity]:
-        """Entities by what a person types."""
-        return await self._looking.ask(lambda: kb.search(query, how=how, limit=limit))
+        """Entities by what a person types; a search that is no longer waited for ends."""
+        stop = threading.Event()
+        return await self._searching.ask(lambda: kb.search(query, how=how, limit=limit, stop=stop.is_set), stop=stop)
 
     def _do(self, kind: Hashable, given: Sequence[Any]) -> Iterable[Sequence[Any]]:
         if isinstance(kind, Source):

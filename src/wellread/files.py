@@ -14,6 +14,7 @@ import sys
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol, TypeVar, cast
 
@@ -175,19 +176,20 @@ def storage(path: str | Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def write_atomically(path: str | Path) -> Iterator[IO[bytes]]:
+def write_atomically(path: str | Path, *, follow_links: bool = True) -> Iterator[IO[bytes]]:
     """A file that appears under its name whole, or not at all: written beside it, synced, then renamed.
 
     A symbolic link stays and its target is written; a pipe or a device, which cannot be renamed over, is written as it
-    comes.
+    comes. Files that are derived and that no user named are written without `follow_links`: they take the place of a
+    link, which may have come with an archive and lead to any file of the user.
     """
     path = Path(path)
     with storage(path):
-        if path.exists() and (not path.is_file() or str(path).startswith(_OPEN)):
+        if follow_links and path.exists() and (not path.is_file() or str(path).startswith(_OPEN)):
             with open(path, "ab") as file:  # /dev/stdout may be a file with something in it
                 yield file
             return
-        target = Path(os.path.realpath(path))
+        target = Path(os.path.realpath(path) if follow_links else path)
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")  # mkstemp's are for the owner only
         try:
@@ -199,6 +201,45 @@ def write_atomically(path: str | Path) -> Iterator[IO[bytes]]:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file as it was when it was mapped; whoever replaces it by rename leaves the mapping as it is.
+
+    Whoever overwrites or truncates it in place (`cp`, `rsync --inplace`) changes what is mapped, or takes it away: the
+    next access to a page that is gone ends the process (SIGBUS). So `overwritten` is asked before each use.
+    """
+
+    path: Path
+    file: tuple[int, int]
+    """Device and inode."""
+    content: tuple[int, int]
+    """Size and time of the last change."""
+
+    @classmethod
+    def of(cls, path: Path, descriptor: int) -> FileState:
+        """Return the state of an open file."""
+        about = os.fstat(descriptor)
+        return cls(path, (about.st_dev, about.st_ino), (about.st_size, about.st_mtime_ns))
+
+    @classmethod
+    def at(cls, path: Path) -> FileState | None:
+        """Return the state of a file by its path; None where there is none."""
+        try:
+            with open(path, "rb") as file:
+                return cls.of(path, file.fileno())
+        except OSError:
+            return None
+
+    def overwritten(self) -> bool:
+        """Return whether the file under this name is still the mapped one, but with another content."""
+        try:
+            about = os.stat(self.path)
+        except OSError:
+            return False  # gone or replaced: the mapping stays as it is
+        same = (about.st_dev, about.st_ino) == self.file
+        return same and (about.st_size, about.st_mtime_ns) != self.content
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from wellread.cli.kb_embed import embed
 
 if TYPE_CHECKING:
     from wellread.kb.records import Entity
+    from wellread.kb.store import KnowledgeBase
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 kb_argument = click.argument("kb")
@@ -150,13 +151,16 @@ def check(kb: str, as_json: bool) -> None:
 
     with open_kb(kb) as opened:
         problems = check_kb(opened)
-        count = len(opened)
+        count = 0 if problems else len(opened)
+        derived = _damaged_beside(opened)
     if as_json:
-        click.echo(_dumps({"sound": not problems, "problems": problems}))
-    elif not problems:
+        click.echo(_dumps({"sound": not problems and not derived, "problems": [*problems, *derived]}))
+    elif not problems and not derived:
         click.echo(f"{kb} is sound: {count:,} entities, no problem found")
     if problems:
         raise KnowledgeBaseError(f"{kb} has problems: {'; '.join(problems)}; build it again from its source")
+    if derived:
+        raise KnowledgeBaseError(f"{kb} itself is sound, but {'; '.join(derived)}")
 
 
 @command.command()
@@ -183,6 +187,19 @@ def export(kb: str, to: str) -> None:
         with write_atomically(Path(to)) as file:
             count = write_jsonl(opened, file)
     console.note(f"{count:,} entities written to {to}")
+
+
+def _damaged_beside(kb: KnowledgeBase) -> list[str]:
+    """Return a line for each damaged file that was made from a KB, with what to do; all bytes are compared."""
+    from wellread.checksum import is_damaged
+    from wellread.knowledge.folder import damaged_in, mending, vectors_folder
+    from wellread.mentions.match import names_path
+
+    names, folder = names_path(kb), vectors_folder(kb)
+    found = [f"{names} is damaged; delete it, it is made again at the next use"] if is_damaged(names) else []
+    for file in damaged_in(folder):
+        found.append(f"{file} is damaged; delete {folder} and build it again with: {mending(kb.path)}")
+    return found
 
 
 def _entity_dict(entity: Entity) -> dict[str, Any]:

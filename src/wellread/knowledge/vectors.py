@@ -142,7 +142,15 @@ class EntityVectors:
     @classmethod
     def of_manifest(cls, folder: Path, told: dict[str, Any]) -> EntityVectors:
         """Map the file that a manifest names."""
-        path = folder / told["file"]
+        try:
+            path = folder / told["file"]
+            about = (str(told["kb"]), str(told["uid"]), int(told["revision"]), str(told["fingerprint"]))
+            known = (*about, int(told["dim"]), str(told["file"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise KnowledgeBaseError(
+                f"the manifest in {folder} is damaged ({type(error).__name__}: {error}); delete {folder} and build it "
+                f"again with: {mending('KB')}"
+            ) from error
         try:
             found = map_arrays(path)
             ids, titles = Strings(found, "ids"), Strings(found, "titles")
@@ -156,7 +164,6 @@ class EntityVectors:
                 f"{path} is truncated or damaged ({error}); delete {folder} and build it again with: "
                 f"{mending(told['kb'])}"
             ) from error
-        known = (told["kb"], told["uid"], int(told["revision"]), told["fingerprint"], int(told["dim"]), told["file"])
         return cls(folder, *known, rows, texts, ids, titles, hashes, found.get("kinds"))
 
     @classmethod

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wellread import checksum
 from wellread.errors import KnowledgeBaseError, StorageError
-from wellread.files import write_atomically
+from wellread.files import FileState, write_atomically
 from wellread.kb.names import CASES, Case, Keys, keys, prefix_keys, word_hash, words
 from wellread.kb.schema import connect
 from wellread.kb.store import KnowledgeBase
@@ -99,6 +100,8 @@ class CompiledNames:
     nodes: KeyTable
     spelled: dict[str, KeyTable]
     forms: FormTable
+    mapped: FileState | None = None
+    """The file that the tables are mapped from."""
 
     def joined_with(self, added: CompiledNames, changed: Keys) -> CompiledNames:
         """One table of both; of `changed` only `added` knows. Inner nodes that lead nowhere any more do no harm."""
@@ -214,10 +217,11 @@ def save(names: CompiledNames, path: Path) -> None:
     for name, array in arrays.items():
         begin, end = end, end + array.nbytes
         header[name] = {"dtype": _CODES[array.dtype], "shape": [len(array)], "data_offsets": [begin, end]}
+    header |= checksum.entry(end)
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
     try:
-        with write_atomically(path) as file:
+        with write_atomically(path, follow_links=False) as whole, checksum.added(whole) as file:
             file.write(len(head).to_bytes(8, "little") + head)
             for array in arrays.values():
                 file.write(np.ascontiguousarray(array).data)
@@ -226,10 +230,13 @@ def save(names: CompiledNames, path: Path) -> None:
 
 
 def load(path: Path, *, uid: str) -> CompiledNames | None:
-    """Map the tables of the KB `uid`; None where there is no such file, or it is another KB's or another format's."""
+    """Map the tables of the KB `uid`; None where there is no such file, it is damaged, or another KB's or format's."""
     try:
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            state = FileState.of(path, file.fileno())
+        if not checksum.holds(mapped):
+            return None
         size = int.from_bytes(mapped[:8], "little")
         header = json.loads(mapped[8 : 8 + size])
         about = header.pop("__metadata__")
@@ -250,6 +257,7 @@ def load(path: Path, *, uid: str) -> CompiledNames | None:
             arrays["form_kinds"],
             arrays["form_last"],
         ),
+        state,
     )
 
 

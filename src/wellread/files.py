@@ -14,7 +14,6 @@ import sys
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol, TypeVar, cast
 
@@ -203,43 +202,38 @@ def write_atomically(path: str | Path, *, follow_links: bool = True) -> Iterator
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class FileState:
-    """A file as it was when it was mapped; whoever replaces it by rename leaves the mapping as it is.
+class MappedFile:
+    """A file that is mapped, as it was when it was opened; whoever replaces it by rename leaves it as it is.
 
     Whoever overwrites or truncates it in place (`cp`, `rsync --inplace`) changes what is mapped, or takes it away: the
-    next access to a page that is gone ends the process (SIGBUS). So `overwritten` is asked before each use.
+    next access to a page that is gone ends the process (SIGBUS). So `overwritten` is asked before each use. It looks at
+    the mapped file itself, whatever stands under its name by then.
     """
 
-    path: Path
-    file: tuple[int, int]
-    """Device and inode."""
-    content: tuple[int, int]
-    """Size and time of the last change."""
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = os.dup(descriptor)
+        self._content = self._state()
 
     @classmethod
-    def of(cls, path: Path, descriptor: int) -> FileState:
-        """Return the state of an open file."""
-        about = os.fstat(descriptor)
-        return cls(path, (about.st_dev, about.st_ino), (about.st_size, about.st_mtime_ns))
-
-    @classmethod
-    def at(cls, path: Path) -> FileState | None:
-        """Return the state of a file by its path; None where there is none."""
+    def at(cls, path: Path) -> MappedFile | None:
+        """Return the file at a path; None where there is none."""
         try:
             with open(path, "rb") as file:
-                return cls.of(path, file.fileno())
+                return cls(file.fileno())
         except OSError:
             return None
 
     def overwritten(self) -> bool:
-        """Return whether the file under this name is still the mapped one, but with another content."""
-        try:
-            about = os.stat(self.path)
-        except OSError:
-            return False  # gone or replaced: the mapping stays as it is
-        same = (about.st_dev, about.st_ino) == self.file
-        return same and (about.st_size, about.st_mtime_ns) != self.content
+        """Return whether the content is another than it was."""
+        return self._state() != self._content
+
+    def _state(self) -> tuple[int, int]:
+        about = os.fstat(self._descriptor)
+        return about.st_size, about.st_mtime_ns
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.close(self._descriptor)
 
 
 @contextlib.contextmanager

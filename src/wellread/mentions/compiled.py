@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from wellread import checksum
 from wellread.errors import KnowledgeBaseError, StorageError
-from wellread.files import FileState, write_atomically
+from wellread.files import MappedFile, write_atomically
 from wellread.kb.names import CASES, Case, Keys, keys, prefix_keys, word_hash, words
 from wellread.kb.schema import connect
 from wellread.kb.store import KnowledgeBase
@@ -100,7 +100,7 @@ class CompiledNames:
     nodes: KeyTable
     spelled: dict[str, KeyTable]
     forms: FormTable
-    mapped: FileState | None = None
+    mapped: MappedFile | None = None
     """The file that the tables are mapped from."""
 
     def joined_with(self, added: CompiledNames, changed: Keys) -> CompiledNames:
@@ -234,7 +234,7 @@ def load(path: Path, *, uid: str) -> CompiledNames | None:
     try:
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            state = FileState.of(path, file.fileno())
+            state = MappedFile(file.fileno())
         if not checksum.holds(mapped):
             return None
         size = int.from_bytes(mapped[:8], "little")

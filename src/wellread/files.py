@@ -10,7 +10,10 @@ import gzip
 import io
 import lzma
 import os
+import re
+import shutil
 import sys
+import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +39,8 @@ _CLOSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
     *(errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL),
 )
+_FRESH = 60.0
+"""Seconds for which an unfinished file is taken for one that is just being written, locked or not."""
 _OPEN = ("/dev/std", "/dev/fd/", "/proc/")
 """How the names begin of what somebody else has opened already."""
 
@@ -191,8 +196,10 @@ def write_atomically(path: str | Path, *, follow_links: bool = True) -> Iterator
         target = Path(os.path.realpath(path) if follow_links else path)
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")  # mkstemp's are for the owner only
+        _sweep_parts(target)
         try:
             with open(part, "xb") as file:
+                _claim(file)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -200,6 +207,51 @@ def write_atomically(path: str | Path, *, follow_links: bool = True) -> Iterator
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+
+def _claim(file: IO[bytes]) -> bool:
+    """Lock an open file for this process, until it is closed; False where another process has it."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system: nothing is swept there
+        return False
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _sweep_parts(target: Path) -> None:
+    """Delete unfinished files of a target whose writers were killed: those that no process has locked."""
+    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.part")
+    with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
+        for entry in [entry for entry in entries if name.fullmatch(entry.name)]:
+            with contextlib.suppress(OSError):
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime < _FRESH:  # perhaps not locked yet
+                    continue
+                with open(entry.path, "rb") as file:
+                    left = _claim(file)
+                if left:
+                    os.unlink(entry.path)
+
+
+def sweep_leftovers(*folders: Path) -> None:
+    """Delete what killed writers left in folders that only this process writes to: `.NAME.part`, `.tmpXXXXXX`.
+
+    The latter are of safetensors, which writes each file under such a name first.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        for path in folder.iterdir():
+            if not re.fullmatch(r"\..*\.part|\.tmp\w{6}", path.name):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
 
 class MappedFile:

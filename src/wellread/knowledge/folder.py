@@ -80,6 +80,12 @@ def damaged_in(folder: Path) -> list[Path]:
     return found
 
 
+def sweep_parts(folder: Path) -> None:
+    """Delete what an interrupted encoding left, once there is nothing to go on with."""
+    for left in folder.glob("*.part"):
+        left.unlink(missing_ok=True)
+
+
 def sweep(folder: Path) -> None:
     """Delete what no manifest of the folder names any more; who has it mapped keeps it."""
     named = "".join(path.read_text("utf-8") for path in folder.glob("*.json"))

@@ -27,7 +27,7 @@ from wellread.files import storage
 from wellread.kb.schema import connect, sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.arrays import Blocks, Strings, map_arrays, save_arrays
-from wellread.knowledge.folder import locked, mending, read_manifest, sweep, vectors_folder, write_manifest
+from wellread.knowledge.folder import locked, mending, read_manifest, sweep, sweep_parts, vectors_folder, write_manifest
 
 FORMAT = "wellread vectors 2"
 ANY = ""
@@ -202,8 +202,7 @@ class EntityVectors:
             told = {"format": FORMAT, "kb": str(kb.path), "uid": scan.uid, "revision": scan.revision}
             told |= {"fingerprint": encoder.fingerprint, "dim": encoder.dim, "count": len(scan.texts), "file": file}
             write_manifest(folder / "vectors.json", told)
-            for left in folder.glob("*.part"):
-                left.unlink()
+            sweep_parts(folder)
             sweep(folder)
         progress.step = ""
         return cls.of_manifest(folder, told)

@@ -67,7 +67,7 @@ def test_a_search_that_was_given_up_is_stopped_and_entities_are_shown_meanwhile(
         deadline = time.monotonic() + 10
         while len(stopped) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert len(stopped) == 2  # those that had begun
+        assert 2 <= len(stopped) <= 6  # those that had begun
 
 
 def test_who_finds_too_many_waiting_is_told_to_come_again():

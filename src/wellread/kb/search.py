@@ -112,7 +112,7 @@ def _matching(connection: sqlite3.Connection, match: str, limit: int, *, by_rank
     # Titles count ten times the description's words; the better known entity goes first where names decide.
     order = "bm25(entity_text, 10.0, 1.0), e.popularity DESC" if by_rank else "e.popularity DESC, length(e.title)"
     return connection.execute(
-        "SELECT e.num, e.id, e.title, e.description, e.kind, e.popularity FROM entity_text t "  # noqa: S608  # fixed orders
+        "SELECT e.num, e.id, e.title, e.description, e.kind, CAST(e.popularity AS REAL) FROM entity_text t "  # noqa: S608  # fixed orders
         f"JOIN entities e ON e.num = t.rowid WHERE entity_text MATCH ? ORDER BY {order}, e.num LIMIT ?",
         (match, limit),
     ).fetchall()
@@ -147,7 +147,7 @@ def _nearest(connection: sqlite3.Connection, terms: list[str], rows: list[Row]) 
 
     def order(row: Row) -> tuple[float, float, float]:
         aliases = connection.execute("SELECT name FROM aliases WHERE entity = ?", (row[0],))
-        words, whole = max(likeness(name) for (name,) in aliases)
+        words, whole = max((likeness(name) for (name,) in aliases), default=(0.0, 0.0))
         return -words, -row[5], -whole
 
     return sorted(rows, key=order)

@@ -22,7 +22,7 @@ from wellread import checksum
 from wellread.errors import KnowledgeBaseError, StorageError
 from wellread.files import MappedFile, write_atomically
 from wellread.kb.names import CASES, Case, Keys, keys, prefix_keys, word_hash, words
-from wellread.kb.schema import connect
+from wellread.kb.schema import connect, damaged, sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.inflect import word_forms
 from wellread.mentions.table import KeyTable
@@ -153,11 +153,15 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
 
 
 def _all_aliases(kb: KnowledgeBase) -> Iterator[tuple[str, str]]:
-    with closing(connect(kb.path, writable=False, mapped=False)) as connection:
-        (uid,) = connection.execute("SELECT value FROM metadata WHERE key = 'uid'").fetchone()
-        if uid != kb.metadata["uid"]:
+    with sqlite_errors(kb.path), closing(connect(kb.path, writable=False, mapped=False)) as connection:
+        if connection.execute("SELECT value FROM metadata WHERE key = 'uid'").fetchone() != (kb.metadata["uid"],):
             raise KnowledgeBaseError(f"{kb.path} was put in the place of another while that was open; open it again")
-        yield from connection.execute("SELECT a.name, e.kind FROM aliases a JOIN entities e ON e.num = a.entity")
+        for name, kind in connection.execute(
+            "SELECT a.name, e.kind FROM aliases a JOIN entities e ON e.num = a.entity"
+        ):
+            if not (isinstance(name, str) and isinstance(kind, str)):
+                raise damaged(kb.path, f"the alias {name!r} is not text")
+            yield name, kind
 
 
 def _form_table(kb: KnowledgeBase, inflected: set[tuple[str, str]]) -> FormTable:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -139,8 +138,3 @@ def without_folder(error: WellreadError, kb: KnowledgeBase) -> WellreadError:
     """The same error, in which a knowledge base is called by its file's name."""
     told = str(error).replace(str(kb.path), kb.path.name)
     return error if told == str(error) else type(error)(told)
-
-
-def is_busy(error: BaseException | None) -> bool:
-    """Return whether another process holds the file's lock."""
-    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY

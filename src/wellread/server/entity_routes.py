@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 from wellread.errors import KnowledgeBaseError, ReplacedError, UsageError
 from wellread.kb.change import fault
 from wellread.kb.records import Entity
+from wellread.kb.schema import is_busy
 from wellread.server import schemas
 from wellread.server.answers import REFUSALS, answered, json_answer
-from wellread.server.books import is_busy
 from wellread.server.engine import Engine
 from wellread.server.shelf import Edit, TakenError
 

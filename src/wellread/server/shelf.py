@@ -24,13 +24,14 @@ from weakref import WeakKeyDictionary
 
 from wellread.errors import KnowledgeBaseError, ReplacedError, UsageError
 from wellread.kb.records import Entity
+from wellread.kb.schema import is_busy
 from wellread.kb.store import KnowledgeBase, file_of
 from wellread.linker import Linker
 from wellread.linker.decoding import Scored
 from wellread.linker.prior import PriorReader
 from wellread.linker.several import name_kbs
 from wellread.mentions.match import Overlaps
-from wellread.server.books import Book, Loading, is_busy, is_elq, is_light, name_models, open_book, part_of, placeless
+from wellread.server.books import Book, Loading, is_elq, is_light, name_models, open_book, part_of, placeless
 from wellread.text import Document
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
@@ -59,7 +59,8 @@ def show(kb: str, ids: tuple[str, ...], as_json: bool) -> None:
             return
         for entity in entities:
             total = sum(entity.aliases.values()) or 1
-            click.echo(f"{entity.title}  [{entity.id}]  {entity.kind}\n{entity.description}\n")
+            about = f"{entity.title}  [{entity.id}]  {entity.kind}\n{entity.description}\n"
+            click.echo(console.visible(about))
             names = sorted(entity.aliases.items(), key=lambda alias: -alias[1])
             console.print_table(("name", "count", "share"), [(name, count, count / total) for name, count in names])
             joined = opened.neighbours(entity.id)
@@ -180,6 +181,9 @@ def export(kb: str, to: str) -> None:
     from wellread.kb.tables import write_jsonl
 
     with open_kb(kb) as opened:
+        if to == "-" and sys.stdout.isatty():
+            write_jsonl(opened, cast(IO[bytes], _Screen()))
+            return
         if to == "-":
             write_jsonl(opened, sys.stdout.buffer)
             sys.stdout.buffer.flush()
@@ -187,6 +191,15 @@ def export(kb: str, to: str) -> None:
         with write_atomically(Path(to)) as file:
             count = write_jsonl(opened, file)
     console.note(f"{count:,} entities written to {to}")
+
+
+class _Screen:
+    """A file whose lines go to the terminal, without what would control it."""
+
+    def write(self, data: bytes) -> int:
+        from wellread import console
+
+        return sys.stdout.write(console.visible(data.decode()))
 
 
 def _damaged_beside(kb: KnowledgeBase) -> list[str]:
@@ -209,4 +222,6 @@ def _entity_dict(entity: Entity) -> dict[str, Any]:
 
 
 def _dumps(data: object) -> str:
-    return json.dumps(data, ensure_ascii=False, indent=2)
+    from wellread import console
+
+    return console.on_screen(json.dumps(data, ensure_ascii=False, indent=2))

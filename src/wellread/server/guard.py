@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -109,6 +110,8 @@ class Guard:
             return 403, _FOREIGN
         if b"sec-fetch-site" not in headers and scope["method"] != "GET" and self._is_foreign(headers, host):
             return 403, _FOREIGN
+        if not _is_utf8(scope.get("raw_path") or b"") or not _is_utf8(scope.get("query_string") or b""):
+            return 422, "the address is not UTF-8; write its letters as UTF-8 and each byte as %XX"
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.settings.limits.body and not _streams(scope):
             return 413, str(TooLarge(self.settings.limits.body).detail)
@@ -129,6 +132,15 @@ class Guard:
 
 def _streams(scope: Scope) -> bool:
     return bool(scope["path"] == "/link/stream")
+
+
+def _is_utf8(address: bytes) -> bool:
+    """Return whether a part of an address is UTF-8; else its bytes would all become U+FFFD, and two ids one."""
+    try:
+        unquote_to_bytes(address).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _is_page(scope: Scope) -> bool:

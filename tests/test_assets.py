@@ -584,7 +584,9 @@ def test_a_tampered_file_is_refused_at_its_first_use_in_a_process(
     file.write_bytes(whole.replace(b"1", b"2"))
     for use in (assets.find, assets.fetch):
         assets._LOOKED_AT.clear()
-        with pytest.raises(AssetError, match=r"tiny is damaged \(rules\.json: expected sha256 .*wellread fetch tiny"):
+        with pytest.raises(
+            AssetError, match=r"tiny is damaged \(deep/rules\.json: expected sha256 .*wellread fetch tiny"
+        ):
             use("tiny")
     file.write_bytes(whole)
     assert assets.find("tiny") == folder
@@ -599,7 +601,7 @@ def test_files_that_did_not_change_are_not_read_again(tiny: assets.Asset, monkey
         monkeypatch.setattr(assets, "_LOOKED_AT", set())
         assets.find("tiny")
     assert len(read) == len(tiny.files)
-    os.utime(assets.find("tiny") / "rules.json", (1, 1))
+    os.utime(assets.find("tiny") / "deep" / "rules.json", (1, 1))
     monkeypatch.setattr(assets, "_LOOKED_AT", set())
     assets.find("tiny")
     assert [path.name for path in read[len(tiny.files) :]] == ["rules.json"]

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import wellread
 from tests.tiny import write_kb
 from wellread.errors import InputError
+from wellread.nn.checkpoint import read_weights
 from wellread.nn.encoders import load_encoder, load_tokenizer, width_of
 
 CODE = "import pathlib\npathlib.Path({mark!r}).touch()\nclass Evil:\n    pass\n"
@@ -110,3 +112,26 @@ def test_auto_classes_are_called_in_one_module_only():
                 if isinstance(owner, ast.Name) and owner.id.lower().startswith("auto"):
                     found.add(file.relative_to(root).as_posix())
     assert found == {"nn/pretrained.py"}
+
+
+class _Evil:
+    """Something that a pickle would call."""
+
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+@pytest.mark.parametrize("content", ["call", "cut", "nothing"])
+def test_a_checkpoint_of_more_than_weights_is_refused_without_advice_to_allow_it(tmp_path, content):
+    path = tmp_path / "weights.bin"
+    if content == "call":
+        torch.save({"x": _Evil()}, path)
+    elif content == "cut":
+        torch.save({"x": torch.zeros(1000)}, path)
+        path.write_bytes(path.read_bytes()[:300])
+    else:
+        path.write_bytes(b"")
+    with pytest.raises(InputError, match="no file of weights alone") as told:
+        read_weights(path)
+    assert "weights_only" not in str(told.value)
+    assert "download it again" in str(told.value)

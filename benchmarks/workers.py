@@ -186,6 +186,14 @@ def _fetch_to_be_killed(spawned: float, told: str) -> float:
     return _when_ready(lambda: assets.fetch("tiny", quiet=True))
 
 
+def _run_to_be_killed(spawned: float, work: str, *paths: str) -> float:
+    from benchmarks import faults_runs
+
+    if work == "train":
+        faults_runs.make_learner()  # torch is imported before the work begins
+    return _when_ready(lambda: getattr(faults_runs, work)(*map(Path, paths)))
+
+
 def _when_ready(work: Callable[[], object]) -> float:
     """Say so, wait, work; returns the seconds it took."""
     print("ready", flush=True)
@@ -207,6 +215,7 @@ _WORK = {
     "build-killed": _build_to_be_killed,
     "add-killed": _add_to_be_killed,
     "fetch-killed": _fetch_to_be_killed,
+    "run-killed": _run_to_be_killed,
 }
 
 if __name__ == "__main__":

@@ -91,7 +91,9 @@ def _encoders() -> tuple[PreTrainedModel, PreTrainedModel, list[int], str]:
         packed.load_state_dict(plain.state_dict())
         pieces = torch.randint(1000, 30000, (10_000,)).tolist()
         return plain, pack(packed), pieces, f"random, as large as MiniLM; random pieces ({error})"
-    plain, packed = (AutoModel.from_pretrained(folder, add_pooling_layer=False).eval() for _ in range(2))
+    plain, packed = (
+        AutoModel.from_pretrained(folder, add_pooling_layer=False, trust_remote_code=False).eval() for _ in range(2)
+    )
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()

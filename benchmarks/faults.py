@@ -1,12 +1,17 @@
-"""Does kill -9 at any moment of build, add or fetch ever leave something half-written that is used?
+"""Does kill -9 at any moment of build, add, fetch, index, annotate, train or serve ever leave something half-written?
 
-Bar: 50 of 50 for each. A worker is killed at a random moment of its work, then the old or the new state must open,
-`check` must pass, and the matcher must find just the names of that state; then the same work is done again,
-undisturbed, and must reach the new state. Fetching is from a server on 127.0.0.1.
+Bar: all of 320 kills sound, within 15 minutes. A worker is killed at a random moment of its work, then the old or the
+new state must open, `check` must pass, and the matcher must find just the names of that state; then the same work is
+done again, undisturbed, and must reach the new state: the same bytes, where it is parts of an annotation or weights of
+a training. Fetching is from a server on 127.0.0.1. Servers are killed while clients change their KB: no change that was
+acknowledged may be lost.
+
+    python -m benchmarks.faults --share 0.2          # a fifth of the kills
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import json
@@ -27,7 +32,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.data import entities, remove_kb
+from benchmarks import faults_runs
+from benchmarks.data import build_generated, entities, remove_kb
 from benchmarks.report import Report, arguments
 from benchmarks.workers import begin, new_entities, start
 from wellread import assets
@@ -46,24 +52,35 @@ class HalfError(AssertionError):
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    options = arguments(__doc__, given)
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--share", type=float, default=1.0)
+    chosen, rest = own.parse_known_args(given)
+    options = arguments(__doc__, rest)
     report = Report("faults", options.quick)
-    times = 2 if options.quick else 50
-    failures = 0
-    trials: dict[str, Callable[[Path, int], tuple[Counter[str], list[str]]]] = {
-        "build where nothing is": lambda folder, times: _try_building(folder, times, over_old=False),
-        "build over an old KB": lambda folder, times: _try_building(folder, times, over_old=True),
-        "add": _try_adding,
-        "fetch": _try_fetching,
+    failures = kills = 0
+    trials: dict[str, tuple[int, Callable[[Path, int], tuple[Counter[str], list[str]]]]] = {
+        "build where nothing is": (50, lambda folder, times: _try_building(folder, times, over_old=False)),
+        "build over an old KB": (50, lambda folder, times: _try_building(folder, times, over_old=True)),
+        "add": (50, _try_adding),
+        "fetch": (30, _try_fetching),
+        "index": (40, _try_indexing),
+        "annotate": (50, _try_annotating),
+        "train": (20, _try_training),
+        "serve": (30, faults_runs.kill_servers),
     }
-    for name, trial in trials.items():
+    begin = time.monotonic()
+    for name, (most, trial) in trials.items():
+        times = 2 if options.quick else max(1, round(most * chosen.share))
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             seen, broken = trial(Path(folder), times)
+        kills += times
         states = ", ".join(f"{state} {count}" for state, count in sorted(seen.items()))
         report.add(f"{name}: sound of {times} kills ({states})", times - len(broken), "", at_least=times)
         for what in broken[:5]:
             report.add(f"{name}: {what}", "broken")
         failures += len(broken)
+    report.add("kills in all", kills, "", at_least=300)
+    report.add("time for all", (time.monotonic() - begin) / 60, "min", at_most=15)
     report.show()
     return 1 if failures else 0
 
@@ -263,6 +280,50 @@ def _try_fetching(folder: Path, times: int) -> tuple[Counter[str], list[str]]:
             assets.ASSETS = known_before
             os.environ.clear()
             os.environ.update(kept)
+
+
+# index, annotate, train
+
+
+def _try_indexing(folder: Path, times: int) -> tuple[Counter[str], list[str]]:
+    path = folder / "indexed.kb"
+    build_generated(path, _NEW)
+
+    def before(number: int) -> None:
+        shutil.rmtree(f"{path}.vectors", ignore_errors=True)
+
+    return _kill_at_random(
+        times, before, lambda _: ("run-killed", "index", path), lambda _: faults_runs.state_of_index(path)
+    )
+
+
+def _try_annotating(folder: Path, times: int) -> tuple[Counter[str], list[str]]:
+    kb, texts, whole, to = (folder / name for name in ("annotated.kb", "texts.txt", "whole", "to"))
+    build_generated(kb, _NEW)
+    faults_runs.write_texts(texts)
+    faults_runs.annotate(kb, texts, whole)
+
+    def before(number: int) -> None:
+        shutil.rmtree(to, ignore_errors=True)
+
+    return _kill_at_random(
+        times,
+        before,
+        lambda _: ("run-killed", "annotate", kb, texts, to),
+        lambda _: faults_runs.state_of_parts(to, whole),
+    )
+
+
+def _try_training(folder: Path, times: int) -> tuple[Counter[str], list[str]]:
+    whole, to = folder / "whole", folder / "to"
+    _undisturbed(("run-killed", "train", whole))
+
+    def before(number: int) -> None:
+        shutil.rmtree(to, ignore_errors=True)
+
+    return _kill_at_random(
+        times, before, lambda _: ("run-killed", "train", to), lambda _: faults_runs.state_of_run(to, whole)
+    )
 
 
 def _sha256(content: bytes) -> str:

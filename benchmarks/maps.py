@@ -111,7 +111,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 def _step(encoder: Path, cut: Sequence[Segmented]) -> Callable[[], None]:
     """A step of the plain encoder with AdamW; what it learns does not matter."""
-    model = AutoModel.from_pretrained(encoder).train()
+    model = AutoModel.from_pretrained(encoder, trust_remote_code=False).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
     ids = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(one.ids) for one in cut], batch_first=True)
     types = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(one.types) for one in cut], batch_first=True)

@@ -42,7 +42,7 @@ def begin(process: subprocess.Popen[str]) -> None:
     process.stdin = None
 
 
-def _private_bytes() -> int:
+def private_bytes() -> int:
     """Memory that this process alone has: what would be free without it."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Private_Clean", "Private_Dirty")))
@@ -52,7 +52,7 @@ def _nothing(spawned: float) -> dict[str, float]:
     """A Python with numpy: what everything else is on top of."""
     import numpy  # noqa: F401
 
-    return {"private": _private_bytes(), "cold": time.monotonic() - spawned}
+    return {"private": private_bytes(), "cold": time.monotonic() - spawned}
 
 
 def _open(spawned: float, path: str) -> dict[str, float]:
@@ -60,18 +60,18 @@ def _open(spawned: float, path: str) -> dict[str, float]:
     from wellread.kb.store import KnowledgeBase
     from wellread.mentions.match import Matcher
 
-    before = _private_bytes()
+    before = private_bytes()
     begin = time.perf_counter()
     kb = KnowledgeBase.open(path)
     matcher = Matcher.of(kb)
     seconds = time.perf_counter() - begin
     cold = time.monotonic() - spawned
-    private = _private_bytes()
+    private = private_bytes()
     begin = time.perf_counter()
     matcher.find("Nothing much stands in this line of text.")
     kb.candidates("Nothing")
     first = time.perf_counter() - begin
-    used = _private_bytes()
+    used = private_bytes()
     told = {"seconds": seconds, "cold": cold, "first": first}
     return {**told, "private": private, "growth": private - before, "growth_used": used - before}
 
@@ -145,6 +145,13 @@ def _search(spawned: float, path: str, folder: str, batches: str) -> dict[str, f
     return search_in_fresh_process(path, folder, int(batches))
 
 
+def _soak(spawned: float, model: str, count: str) -> dict[str, Any]:
+    """Link fuzzed texts."""
+    from benchmarks.soak import soak
+
+    return soak(model, int(count))
+
+
 # Work that is killed before its end (faults.py).
 
 
@@ -179,6 +186,14 @@ def _fetch_to_be_killed(spawned: float, told: str) -> float:
     return _when_ready(lambda: assets.fetch("tiny", quiet=True))
 
 
+def _run_to_be_killed(spawned: float, work: str, *paths: str) -> float:
+    from benchmarks import faults_runs
+
+    if work == "train":
+        faults_runs.make_learner()  # torch is imported before the work begins
+    return _when_ready(lambda: getattr(faults_runs, work)(*map(Path, paths)))
+
+
 def _when_ready(work: Callable[[], object]) -> float:
     """Say so, wait, work; returns the seconds it took."""
     print("ready", flush=True)
@@ -196,9 +211,11 @@ _WORK = {
     "link": _link,
     "add-and-link": _add_and_link,
     "search": _search,
+    "soak": _soak,
     "build-killed": _build_to_be_killed,
     "add-killed": _add_to_be_killed,
     "fetch-killed": _fetch_to_be_killed,
+    "run-killed": _run_to_be_killed,
 }
 
 if __name__ == "__main__":

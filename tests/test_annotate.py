@@ -199,6 +199,39 @@ def test_tables_that_are_damaged_within_are_told(tmp_path, corpus):
         Inputs.of_files([tmp_path / "none.parquet"])
 
 
+def test_a_pipe_in_a_folder_is_refused_and_does_not_hang(corpus, how, tmp_path):
+    os.mkfifo(corpus / "p.txt")
+    with pytest.raises(UsageError, match=r"p\.txt is a pipe or a device, which is read only once; write it to a file"):
+        annotate([corpus], tmp_path / "out", how)
+
+
+def test_a_dead_link_in_a_folder_is_named_with_what_it_leads_to(corpus, how, tmp_path):
+    (corpus / "dead.txt").symlink_to(tmp_path / "gone.txt")
+    for path in (corpus, corpus / "dead.txt"):
+        with pytest.raises(InputError, match=r"dead\.txt is a link to .*gone\.txt, which is not there; mend the link"):
+            annotate([path], tmp_path / "out", how)
+
+
+@pytest.mark.parametrize("name", [b"\xff.txt", b"\xff.jsonl", b"\xff.parquet"])
+def test_a_file_whose_name_is_not_utf8_is_read_under_an_escaped_name(tmp_path, how, name):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    path = os.path.join(os.fsencode(folder), name)
+    if name.endswith(b"parquet"):
+        table = io.BytesIO()
+        pq.write_table(pa.table({"text": ["Paris"]}), table)
+        content = table.getvalue()
+    else:
+        content = b'{"text": "Paris"}\n' if name.endswith(b"jsonl") else b"Paris\n"
+    with open(path, "wb") as file:
+        file.write(content)
+    for target, workers in (("one", 1), ("two", 2)):
+        annotate([folder], tmp_path / target, how, workers=workers)
+        assert [row["id"] for row in rows_of(tmp_path / target)] == [
+            f"{folder}/\\xff{os.path.splitext(name)[1].decode()}:0"
+        ]
+
+
 def test_a_pipe_is_refused_and_not_taken_for_an_empty_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="pipe is a pipe or a device, which is read only once; write it to a file"):

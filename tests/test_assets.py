@@ -573,6 +573,40 @@ def test_verify_names_the_file_that_was_tampered_with(tiny: assets.Asset) -> Non
     assert "wellread fetch tiny" in str(caught.value)
 
 
+def test_a_tampered_file_is_refused_at_its_first_use_in_a_process(
+    tiny: assets.Asset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = assets.fetch("tiny", quiet=True)
+    monkeypatch.setattr(assets, "_LOOKED_AT", set())
+    assert assets.find("tiny") == folder
+    (file,) = [folder / file for file in tiny.files if file.endswith(".json")]
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"1", b"2"))
+    for use in (assets.find, assets.fetch):
+        assets._LOOKED_AT.clear()
+        with pytest.raises(
+            AssetError, match=r"tiny is damaged \(deep/rules\.json: expected sha256 .*wellread fetch tiny"
+        ):
+            use("tiny")
+    file.write_bytes(whole)
+    assert assets.find("tiny") == folder
+
+
+def test_files_that_did_not_change_are_not_read_again(tiny: assets.Asset, monkeypatch: pytest.MonkeyPatch) -> None:
+    assets.fetch("tiny", quiet=True)
+    read: list[Path] = []
+    digest = downloads.digest
+    monkeypatch.setattr(downloads, "digest", lambda path: (read.append(path), digest(path))[1])
+    for _ in range(3):
+        monkeypatch.setattr(assets, "_LOOKED_AT", set())
+        assets.find("tiny")
+    assert len(read) == len(tiny.files)
+    os.utime(assets.find("tiny") / "deep" / "rules.json", (1, 1))
+    monkeypatch.setattr(assets, "_LOOKED_AT", set())
+    assets.find("tiny")
+    assert [path.name for path in read[len(tiny.files) :]] == ["rules.json"]
+
+
 def test_find_names_the_fix(tiny: assets.Asset) -> None:
     with pytest.raises(AssetError, match=r"tiny is not in the cache \(.*tiny-1.0\); run: wellread fetch tiny"):
         assets.find("tiny")

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wellread.errors import UsageError
-from wellread.linker.decoding import KINDS, Calibration, Decoding, Scored, decode
+from wellread.linker.decoding import KINDS, Calibration, Decoding, Scored, decode, without_overlaps
 
 LOGS = st.sampled_from([-np.inf, -9.0, -4.5, -3.0, -1.0, -0.5, -0.25, -0.0]) | st.floats(-10, 0, width=32)
 SPANS = st.tuples(st.integers(0, 12), st.integers(1, 4)).map(lambda pair: (pair[0], sum(pair)))
@@ -40,7 +40,47 @@ def arrays(rows):
     return spans, np.array([row[1] for row in rows], float), np.array([row[2] for row in rows], float)
 
 
+def row(start, end, log=-0.5):
+    return (start, end), log, -0.25, True
+
+
+EDGES = {
+    "the second begins where the first ends": [row(0, 3, -0.1), row(3, 5, -0.2)],
+    "the second ends where the first begins": [row(3, 5, -0.1), row(0, 3, -0.2)],
+    "between two, touching both": [row(0, 3, -0.1), row(5, 8, -0.2), row(3, 5, -0.3)],
+    "between two, one letter into the first": [row(0, 3, -0.1), row(5, 8, -0.2), row(2, 5, -0.3)],
+    "between two, one letter into the second": [row(0, 3, -0.1), row(5, 8, -0.2), row(3, 6, -0.3)],
+    "the same span twice": [row(2, 4, -0.1), row(2, 4, -0.2)],
+    "inside, with the same begin": [row(2, 6, -0.1), row(2, 3, -0.2)],
+    "inside, with the same end": [row(2, 6, -0.1), row(5, 6, -0.2)],
+    "around": [row(2, 3, -0.1), row(0, 9, -0.2)],
+    "around, with the same begin": [row(2, 3, -0.1), row(2, 9, -0.2)],
+}
+"""Spans at the borders of others: chance finds one that only touches every other run."""
+
+
+@pytest.mark.parametrize("rows", EDGES.values(), ids=EDGES)
+def test_spans_at_the_borders_of_others_are_kept_as_plain_loops_keep_them(rows):
+    for some in (rows, rows[::-1]):
+        assert decode(*arrays(some), threshold=-9.0) == naive_decode(some, "joint", -9.0, True)
+        order = list(range(len(some)))
+        assert without_overlaps(arrays(some)[0], order) == naive_without_overlaps(some, order)
+
+
+def naive_without_overlaps(rows, order):
+    kept = []
+    for place in order:
+        (start, end), *_ = rows[place]
+        if all(end <= rows[other][0][0] or rows[other][0][1] <= start for other in kept):
+            kept.append(place)
+    return kept
+
+
 @given(ROWS, st.sampled_from(KINDS), LOGS, st.booleans(), st.booleans())
+@example([row(0, 3, -0.1), row(3, 5, -0.2)], "joint", -9.0, True, False)
+@example([row(0, 3, -0.1), row(5, 8, -0.2), row(3, 5, -0.3)], "joint", -9.0, True, False)
+@example([row(0, 3, -0.1), row(2, 5, -0.2)], "top_entity_by_mention", -9.0, True, True)
+@example([row(0, 3, -0.5)], "joint", -0.75, True, False)  # the threshold itself
 def test_what_is_kept_is_what_plain_loops_keep(rows, kind, threshold, drop, choosy):
     wanted = np.array([row[3] for row in rows], bool) if choosy else None
     found = decode(*arrays(rows), kind=kind, threshold=threshold, drop_overlaps=drop, wanted_mask=wanted)

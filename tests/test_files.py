@@ -186,6 +186,32 @@ def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path):
     assert [(tmp_path / "there" / name).read_bytes() for name in ("x", "y")] == [b"new", b"new"]
 
 
+def test_a_derived_file_takes_the_place_of_a_link(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("mine")
+    link.symlink_to(target)
+    with write_atomically(link, follow_links=False) as file:
+        file.write(b"derived")
+    assert (target.read_text(), link.read_text(), link.is_symlink()) == ("mine", "derived", False)
+
+
+def test_what_a_killed_writer_left_is_swept_but_not_what_is_being_written(tmp_path):
+    path = tmp_path / "x.names"
+    names = (".x.names.0123abcd.part", ".x.names.89abcdef.part", ".y.part")
+    left, fresh, other = (tmp_path / name for name in names)
+    for one in (left, fresh, other):
+        one.write_bytes(b"half")
+    with write_atomically(path) as file:
+        (mine,) = [one for one in tmp_path.glob(".x.names.*.part") if one not in (left, fresh)]
+        for one in (left, mine, other):
+            os.utime(one, (0, 0))
+        with write_atomically(path) as second:
+            second.write(b"second")
+        assert {one.name for one in tmp_path.iterdir()} == {"x.names", mine.name, fresh.name, other.name}
+        file.write(b"first")
+    assert path.read_bytes() == b"first"
+
+
 def test_a_pipe_is_written_into_and_stays(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)

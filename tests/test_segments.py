@@ -82,6 +82,10 @@ def test_a_word_that_is_cut_in_two_stays_a_word():
 
 
 @given(texts=INPUTS, longest=st.integers(4, 20))
+@example(texts=("the old city",), longest=5)  # just fits, with [CLS] and [SEP]
+@example(texts=("the old city of",), longest=5)  # one too many
+@example(texts=("the old", "the new"), longest=7)
+@example(texts=("the old", "the new"), longest=6)
 def test_a_cut_input_is_the_tokenizers_own_truncation(texts, longest):
     own = word_piece()
     own.enable_truncation(longest, strategy="longest_first")

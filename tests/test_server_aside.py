@@ -49,6 +49,27 @@ def test_a_search_that_takes_too_long_is_given_up(kbs, monkeypatch):
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
 
+def test_a_search_that_was_given_up_is_stopped_and_entities_are_shown_meanwhile(kbs, monkeypatch):
+    with engine_of(kbs, seconds=0.5) as engine, listening(engine) as address, ThreadPoolExecutor(8) as pool:
+        book, stopped = engine.shelf.book("cities"), []
+
+        def slow(*asked, stop, **options):
+            while not stop():
+                time.sleep(0.01)
+            stopped.append(True)
+            return []
+
+        monkeypatch.setattr(book.kb, "search", slow)
+        asked = [pool.submit(requests.get, f"{address}/entities?search=a", timeout=60) for _ in range(6)]
+        time.sleep(0.1)
+        assert requests.get(f"{address}/entities/Q90", timeout=0.4).status_code == 200
+        assert [one.result().status_code for one in asked] == [503] * 6
+        deadline = time.monotonic() + 10
+        while len(stopped) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert 2 <= len(stopped) <= 6  # those that had begun
+
+
 def test_who_finds_too_many_waiting_is_told_to_come_again():
     async def scenario():
         aside, event = Aside("test", 1, most=3), threading.Event()

@@ -95,6 +95,20 @@ def test_a_new_entity_is_linked_at_once(changing):
     assert changing.delete("/entities/new one", headers=BEARER).status_code == 404
 
 
+@pytest.mark.parametrize("id", ["%ff%fe", "a%80", "%ed%a0%80", "%c3"])
+def test_an_id_that_is_not_utf8_is_refused(changing, id):
+    body = {"title": "x"}
+    for answer in (
+        changing.put(f"/entities/{id}", json=body, headers=BEARER),
+        changing.get(f"/entities/{id}"),
+        changing.delete(f"/entities/{id}", headers=BEARER),
+        changing.get(f"/entities?search={id}"),
+    ):
+        assert (answer.status_code, "UTF-8" in answer.json()["error"]) == (422, True)
+    assert changing.put("/entities/%EF%BF%BD", json=body, headers=BEARER).status_code == 201  # that letter itself
+    assert changing.get("/entities/%EF%BF%BD").json()["id"] == "\ufffd"
+
+
 def test_who_adds_a_new_entity_writes_over_none(changing):
     new = BEARER | {"if-none-match": "*"}
     answer = changing.put("/entities/Q90", json={"title": "Lutetia"}, headers=new)

@@ -198,6 +198,37 @@ def test_a_page_of_another_site_can_post_nothing(client):
     assert client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200  # a link to it
 
 
+def test_a_page_of_another_site_can_get_no_data(client):
+    """An <img> with a costly search as its address would need no word of the server."""
+    for path in ("/entities?search=Paris", "/entities?search=a&how=fuzzy", "/health", "/metrics"):
+        told = {
+            site: client.get(path, headers={"sec-fetch-site": site}).status_code
+            for site in ("cross-site", "same-site", "same-origin", "none")
+        }
+        assert (told["cross-site"], told["same-site"]) == (403, 403)
+        assert told["same-origin"] == told["none"] == client.get(path).status_code == 200
+    for path in ("/", "/page/page.css"):
+        assert client.get(path, headers={"sec-fetch-site": "cross-site"}).status_code == 200
+
+
+def test_a_foreign_origin_is_refused_where_the_browser_tells_no_site(client):
+    for kind in ("text/plain", "text/plain; charset=utf-8", "application/x-www-form-urlencoded"):
+        for origin, refused in (("https://elsewhere.example", True), ("null", True), ("http://testserver", False)):
+            headers = {"content-type": kind, "origin": origin}
+            answer = client.post("/link/stream", content=b'"Paris"', headers=headers)
+            assert (answer.status_code == 403) == refused, (kind, origin)
+    assert client.post("/link/stream", content=b'"Paris"', headers={"content-type": "text/plain"}).status_code == 200
+
+
+def test_two_host_headers_are_refused(kbs):
+    with engine_of(kbs) as engine, listening(engine) as address:
+        host = address.removeprefix("http://")
+        with send(address, f"GET /health HTTP/1.1\r\nHost: {host}\r\nHost: elsewhere\r\n\r\n".encode()) as client:
+            told = b"".join(iter(lambda: client.recv(1 << 16), b""))
+        assert b" 400 " in told.partition(b"\r\n")[0]
+        assert b"more than one Host" in told
+
+
 def test_ten_megabytes_are_refused_and_not_taken(kbs):
     size = 10_000_000
     body = json.dumps({"text": "a" * (size - 12)}).encode()

@@ -315,6 +315,21 @@ def test_a_run_killed_by_sigkill_and_started_again_ends_with_the_same_bits(tmp_p
     assert_same(tmp_path, whole)
 
 
+def test_what_killed_checkpoints_left_is_swept_at_the_next_start(tmp_path, whole):
+    for folder in (tmp_path, tmp_path / "model"):
+        folder.mkdir(exist_ok=True)
+        for name in (".tmpAb12xY", ".last.safetensors.part", ".curves.png.0123abcd.part", ".config.json.89abcdef.part"):
+            (folder / name).write_bytes(b"half")
+    (tmp_path / ".model.part").mkdir()
+    (tmp_path / ".model.part" / "half").write_bytes(b"half")
+    kept = tmp_path / "notes.part"
+    kept.write_text("of a user")
+    train(Toy(), SCHEDULE, tmp_path)
+    assert kept.exists()
+    assert {path.name for path in tmp_path.rglob(".*")} <= {".lock"}
+    assert oct((tmp_path / "last.safetensors").stat().st_mode) == oct((tmp_path / "recipe.toml").stat().st_mode)
+
+
 def test_an_interruption_in_the_last_moments_is_not_forgotten(tmp_path):
     def interrupt(report):
         if report["step"] == 12:

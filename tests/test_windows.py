@@ -1,13 +1,16 @@
 """Windows of texts: every mention is begun by one window and seen whole by it; offsets are the text's own."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from tests.tiny import tokenizer
 from wellread.errors import UsageError
+from wellread.mentions import windows as windows_room
 from wellread.mentions.windows import WindowCutter
 
 PIECES = tokenizer()
@@ -88,6 +91,11 @@ def test_every_span_of_whole_words_is_begun_by_one_window_that_holds_it(text, si
 
 
 @given(TEXTS, SIZES)
+@example("cork " * 8, (4, 10))  # just fits, with [CLS] and [SEP]
+@example("cork " * 9, (4, 10))  # one too many
+@example("cork " * 12, (4, 10))  # two windows, both full
+@example("cork " * 13, (4, 10))
+@example("", (2, 6))
 def test_windows_laid_together_are_the_text_s_pieces(text, sizes):
     shared, width = sizes
     windows = cut(text, width=width, shared=shared, whole_words=False)
@@ -219,3 +227,18 @@ def test_the_user_s_tokenizer_is_left_as_it_was():
 def test_windows_that_cannot_be_cut_name_the_fix(width, shared, message):
     with pytest.raises(UsageError, match=message):
         WindowCutter(PIECES, width=width, shared=shared)
+
+
+def test_the_drawing_in_the_docstring_is_what_is_cut():
+    lines = [line for line in windows_room.__doc__.splitlines() if line.startswith(("    pieces", "    window"))]
+    columns = {found.start(): int(found[0]) for found in re.finditer(r"\d", lines[0])}
+    drawn = [(columns[line.index("└")], columns[line.index("┘")]) for line in lines[1:]]
+    owned = [tuple(map(int, pair)) for pair in re.findall(r"(\d)-(\d)", windows_room.__doc__)]
+    width, shared = map(int, re.search(r"width (\d+), shared (\d+)", windows_room.__doc__).groups())
+    bare = tokenizer()
+    bare.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    text = " ".join("a" for _ in columns)
+    windows = cut(text, bare, width=width, shared=shared)
+    assert [(window.spans[0, 0] // 2, window.spans[-1, 0] // 2) for window in windows] == drawn
+    begun = [window.spans[window.begins_mask, 0] // 2 for window in windows]
+    assert [(some[0], some[-1]) for some in begun] == owned

@@ -16,9 +16,30 @@ _LINE_EVERY = 10.0
 """Seconds between two progress lines where there is no terminal."""
 
 
+_VISIBLE = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"},
+    **{code: f"\\u{code:04x}" for code in (*range(0x80, 0xA0), 0x202D, 0x202E)},
+    0x7F: "\u2421",
+}
+"""Control characters as pictures (␛), those of C1 and overrides of the direction of text as escapes."""
+
+
+def visible(text: str) -> str:
+    """Return a text that does nothing to a terminal: titles of a KB may bring escape sequences for it.
+
+    "a\\x1b]0;b\\x07" -> "a␛]0;b␇"
+    """
+    return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
+
+
+def on_screen(text: str) -> str:
+    """Return a result as it goes to stdout: `visible` on a terminal, and as it is in a file or a pipe."""
+    return visible(text) if sys.stdout.isatty() else text
+
+
 def note(message: str) -> None:
     """One line for the person, not part of the result."""
-    print(message, file=sys.stderr, flush=True)  # noqa: T201  # this is the one place that prints notes
+    print(visible(message), file=sys.stderr, flush=True)  # noqa: T201  # this is the one place that prints notes
 
 
 @contextmanager
@@ -42,11 +63,11 @@ def _show_bar(title: str, progress: Progress, stop: threading.Event) -> None:
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)
+        task = bar.add_task(visible(title), total=None)
         while not stop.wait(0.1):
             step = _step(progress)
             total = None if step else progress.total_bytes or None  # a bar without a total moves, but promises nothing
-            bar.update(task, description=f"{title}{step}", completed=progress.done_bytes, total=total)
+            bar.update(task, description=visible(f"{title}{step}"), completed=progress.done_bytes, total=total)
 
 
 def _show_lines(title: str, progress: Progress, stop: threading.Event) -> None:
@@ -69,8 +90,8 @@ def step_bar(title: str, done: int, total: int) -> Iterator[Callable[[int, str],
         says = TextColumn("{task.fields[says]}", markup=False)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), says)
         with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(title, total=total, completed=done, says="")
-            yield lambda step, words: bar.update(task, completed=step, says=words)
+            task = bar.add_task(visible(title), total=total, completed=done, says="")
+            yield lambda step, words: bar.update(task, completed=step, says=visible(words))
         return
     begin = last = time.monotonic()
 
@@ -104,12 +125,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    table = Table(
+        title=None if title is None else visible(title), title_justify="left", title_style="bold", header_style="bold"
+    )
     for place, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[place], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(visible(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_shown(cell)) for cell in row))
+        table.add_row(*(Text(visible(_shown(cell))) for cell in row))
     wide = None if sys.stdout.isatty() else 160
     Console(width=wide).print(table)
 

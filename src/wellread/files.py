@@ -10,7 +10,10 @@ import gzip
 import io
 import lzma
 import os
+import re
+import shutil
 import sys
+import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +39,8 @@ _CLOSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
     *(errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL),
 )
+_FRESH = 60.0
+"""Seconds for which an unfinished file is taken for one that is just being written, locked or not."""
 _OPEN = ("/dev/std", "/dev/fd/", "/proc/")
 """How the names begin of what somebody else has opened already."""
 
@@ -175,23 +180,26 @@ def storage(path: str | Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def write_atomically(path: str | Path) -> Iterator[IO[bytes]]:
+def write_atomically(path: str | Path, *, follow_links: bool = True) -> Iterator[IO[bytes]]:
     """A file that appears under its name whole, or not at all: written beside it, synced, then renamed.
 
     A symbolic link stays and its target is written; a pipe or a device, which cannot be renamed over, is written as it
-    comes.
+    comes. Files that are derived and that no user named are written without `follow_links`: they take the place of a
+    link, which may have come with an archive and lead to any file of the user.
     """
     path = Path(path)
     with storage(path):
-        if path.exists() and (not path.is_file() or str(path).startswith(_OPEN)):
+        if follow_links and path.exists() and (not path.is_file() or str(path).startswith(_OPEN)):
             with open(path, "ab") as file:  # /dev/stdout may be a file with something in it
                 yield file
             return
-        target = Path(os.path.realpath(path))
+        target = Path(os.path.realpath(path) if follow_links else path)
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")  # mkstemp's are for the owner only
+        _sweep_parts(target)
         try:
             with open(part, "xb") as file:
+                _claim(file)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -199,6 +207,85 @@ def write_atomically(path: str | Path) -> Iterator[IO[bytes]]:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+
+def _claim(file: IO[bytes]) -> bool:
+    """Lock an open file for this process, until it is closed; False where another process has it."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system: nothing is swept there
+        return False
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _sweep_parts(target: Path) -> None:
+    """Delete unfinished files of a target whose writers were killed: those that no process has locked."""
+    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.part")
+    with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
+        for entry in [entry for entry in entries if name.fullmatch(entry.name)]:
+            with contextlib.suppress(OSError):
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime < _FRESH:  # perhaps not locked yet
+                    continue
+                with open(entry.path, "rb") as file:
+                    left = _claim(file)
+                if left:
+                    os.unlink(entry.path)
+
+
+def sweep_leftovers(*folders: Path) -> None:
+    """Delete what killed writers left in folders that only this process writes to: `.NAME.part`, `.tmpXXXXXX`.
+
+    The latter are of safetensors, which writes each file under such a name first.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        for path in folder.iterdir():
+            if not re.fullmatch(r"\..*\.part|\.tmp\w{6}", path.name):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+class MappedFile:
+    """A file that is mapped, as it was when it was opened; whoever replaces it by rename leaves it as it is.
+
+    Whoever overwrites or truncates it in place (`cp`, `rsync --inplace`) changes what is mapped, or takes it away: the
+    next access to a page that is gone ends the process (SIGBUS). So `overwritten` is asked before each use. It looks at
+    the mapped file itself, whatever stands under its name by then.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = os.dup(descriptor)
+        self._content = self._state()
+
+    @classmethod
+    def at(cls, path: Path) -> MappedFile | None:
+        """Return the file at a path; None where there is none."""
+        try:
+            with open(path, "rb") as file:
+                return cls(file.fileno())
+        except OSError:
+            return None
+
+    def overwritten(self) -> bool:
+        """Return whether the content is another than it was."""
+        return self._state() != self._content
+
+    def _state(self) -> tuple[int, int]:
+        about = os.fstat(self._descriptor)
+        return about.st_size, about.st_mtime_ns
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.close(self._descriptor)
 
 
 @contextlib.contextmanager

@@ -176,6 +176,12 @@ def naive_scores(gold, predicted, scope, match, average):
         [document((2, 4, None), (2, 4, "Q1"), text="x" * 12)],
     )
 )
+@example(  # a prediction that begins where the gold one ends, and one that reaches into it by a letter
+    pairs=(
+        [document((0, 3, "Q1"), (6, 9, "Q2"), text="x" * 12)],
+        [document((3, 6, "Q1"), (8, 11, "Q2"), text="x" * 12)],
+    )
+)
 def test_a_plain_second_implementation_agrees(pairs):
     scores = table(score_linking(*pairs, known=KNOWN, bootstrap=0))
     assert len(scores) == 8

@@ -1,13 +1,20 @@
 """`check` finds every kind of damage; each is done to a sound file by hand."""
 
+import io
+import random
 import sqlite3
+from contextlib import closing
 
 import pytest
 
 from tests.kb.conftest import CITIES, build_kb
-from wellread.errors import KnowledgeBaseError
+from wellread.errors import KnowledgeBaseError, WellreadError
+from wellread.kb.build import Origin, build
 from wellread.kb.check import check
+from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
+from wellread.kb.tables import write_jsonl
+from wellread.linker import Linker
 
 DAMAGE = {
     "DELETE FROM aliases WHERE entity = 1": "entities without a name: 1 (first: Q90)",
@@ -82,3 +89,68 @@ def test_a_missing_table_is_an_unfinished_knowledge_base(path):
     tamper(path, "DROP TABLE facts")
     with KnowledgeBase.open(path) as kb, pytest.raises(KnowledgeBaseError, match="is an unfinished knowledge base"):
         check(kb)
+
+
+def uses(path):
+    """What commands do with a knowledge base, each by itself."""
+    yield lambda kb: check(kb)
+    yield lambda kb: write_jsonl(kb, io.BytesIO())
+    yield lambda kb: [kb.search(query, how=how) for query in ("town", "twon") for how in ("prefix", "text", "fuzzy")]
+    yield lambda kb: [(kb.get(id), kb.neighbours(id)) for id in ("e1", "e7")]
+    yield lambda kb: list(Linker.load(kb, "prior").link_many(["Town 3 is near Town 11, north of Town 7"]))
+
+
+def test_damage_is_told_in_one_line_whatever_is_done_with_the_file(tmp_path):
+    towns = [
+        Entity(f"e{number}", f"Town {number}", "a town", "town", 1.0, {f"Town {number}": 2.0}, (("near", "e1"),))
+        for number in range(1, 30)
+    ]
+    build(lambda tally: iter(towns), tmp_path / "whole.kb", origin=Origin("test"))
+    whole = (tmp_path / "whole.kb").read_bytes()
+    path, told = tmp_path / "damaged.kb", []
+    for seed in range(120):
+        chance, content = random.Random(seed), bytearray(whole)
+        for place in chance.sample([place for place, byte in enumerate(content) if byte], chance.choice((1, 4))):
+            content[place] ^= 1 << chance.randrange(8)
+        for use in uses(path):
+            for old in tmp_path.glob("damaged.kb*"):
+                old.unlink()
+            path.write_bytes(content)
+            try:
+                with KnowledgeBase.open(path) as kb:
+                    use(kb)
+            except WellreadError as error:  # and nothing else
+                told.append(str(error))
+    assert len(told) > 50
+    assert not [message for message in told if "\n" in message]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE names SET aliases = '[' || substr(aliases, 4)",
+        "UPDATE names SET aliases = CAST(x'ff80' AS TEXT)",
+        "UPDATE entities SET title = CAST(x'ff80' AS TEXT)",
+        "UPDATE aliases SET name = CAST(x'ff80' AS TEXT)",
+        "UPDATE metadata SET value = 'x' WHERE key = 'revision'",
+        "DELETE FROM metadata WHERE key = 'uid'",
+    ],
+)
+def test_each_command_tells_of_damage_with_the_fix(tmp_path, wellread, statement):
+    path = tmp_path / "t.kb"
+    build(lambda tally: iter([Entity("e1", "Berlin", "a town", "town")]), path, origin=Origin("test"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(statement)
+        connection.commit()
+    for arguments in (
+        ("kb", "check", path),
+        ("kb", "export", path),
+        ("link", "--kb", path, "--model", "prior", "Berlin"),
+    ):
+        done = wellread(*arguments)
+        assert "Traceback" not in done.err
+        if done.code:
+            assert (done.code, "damaged" in done.err or "problems" in done.err) == (5, True)
+            assert "build it again" in done.err or "build" in done.err
+        if arguments[1] == "check":
+            assert done.code == 5

@@ -1,7 +1,11 @@
 """Words, folding and keys: the rules in `kb/names.py`, and the two ways to compute them held to each other."""
 
+import gc
+import tracemalloc
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,3 +113,41 @@ def test_a_key_fits_the_signed_integers_of_sqlite():
     for name in ("a", "b", "c", "d", "New York"):
         assert -(2**63) <= names.as_signed(names.key(name)) < 2**63
         assert names.as_signed(names.key(name)) % 2**64 == names.key(name)
+
+
+def test_texts_with_many_different_characters_keep_no_memory():
+    texts = ["".join(map(chr, range(first, first + 10_000))) for first in range(0x10000, 0x1E000, 10_000)]
+    found = [
+        names.split(text, case) for text in ("a é", *texts[:1]) for case in names.CASES
+    ]  # tables and code are there
+    tracemalloc.start()
+    try:
+        for text in texts:
+            for case in names.CASES:
+                found = names.split(text, case)
+            assert len(found.starts) == len(names.words(text))
+            names.key(text[:2_000])
+        del found
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 12_000_000
+
+
+def test_characters_that_were_forgotten_keep_their_keys():
+    spelled = ["Āryabhaṭa", "ﬁsh", "東京"]
+    before = [names.key(name, case) for name in spelled for case in names.CASES]
+    for first in range(0x4E00, 0x4E00 + 20_000, 500):
+        for case in names.CASES:
+            names.key("".join(map(chr, range(first, first + 500))), case)
+    assert [names.key(name, case) for name in spelled for case in names.CASES] == before
+
+
+def test_threads_with_texts_of_many_lengths_agree():
+    texts = ["ab é " * length for length in (1, 7_000, 300, 25_000, 60_000, 1_000)]
+    want = [names.split(text).hashes[0] for text in texts]
+    for _ in range(5):
+        names._tables.powers = names._tables.inverses = np.ones(1, np.uint64)
+        with ThreadPoolExecutor(6) as pool:
+            assert [found.hashes[0] for found in pool.map(names.split, texts)] == want

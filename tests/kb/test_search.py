@@ -5,7 +5,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wellread.errors import UsageError
+from wellread.kb import search
+from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
+from wellread.kb.store import KnowledgeBase
 
 
 def found(kb, query, how, **options):
@@ -103,3 +106,39 @@ def test_an_unknown_way_to_search_is_a_usage_error(kb):
 def test_whatever_is_typed_is_never_an_error(kb, query):
     for how in ("prefix", "text", "fuzzy"):
         kb.search(query, how=how)
+
+
+@pytest.mark.parametrize("how", ["text", "fuzzy"])
+def test_a_repeated_word_is_looked_for_once(kb, monkeypatch, how):
+    asked = []
+    matching = search._matching
+    monkeypatch.setattr(search, "_matching", lambda *given, **more: asked.append(given[1]) or matching(*given, **more))
+    assert found(kb, "Paris paris " * 40, how) == found(kb, "paris", how)
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize(("how", "most"), [("text", 16), ("fuzzy", 8)])
+def test_the_number_of_words_looked_for_is_bounded(kb, monkeypatch, how, most):
+    asked = []
+    monkeypatch.setattr(search, "_matching", lambda connection, match, *_, **__: asked.append(match) or [])
+    monkeypatch.setattr(search, "_alike", lambda connection, term: [term])
+    kb.search(" ".join(f"word{number}" for number in range(80)), how=how)
+    assert asked[-1].count(" AND ") == most - 1
+
+
+def test_a_word_that_is_like_none_ends_a_fuzzy_search(kb, monkeypatch):
+    asked = []
+    monkeypatch.setattr(search, "_alike", lambda connection, term: asked.append(term))
+    assert found(kb, "qqqqq paris tokyo", "fuzzy") == []
+    assert asked == ["qqqqq"]
+
+
+@pytest.mark.parametrize("how", ["prefix", "text", "fuzzy"])
+def test_a_search_that_nobody_waits_for_ends(tmp_path, how):
+    entities = [Entity(f"e{number}", f"walled town {number}", "a town", "town") for number in range(3_000)]
+    build(lambda tally: iter(entities), tmp_path / "towns.kb", origin=Origin("test"))
+    with KnowledgeBase.open(tmp_path / "towns.kb") as kb:
+        with pytest.raises(search.SearchStoppedError):
+            kb.search("walled twon" if how == "fuzzy" else "walled", how=how, stop=lambda: True)
+        assert kb.search("walled", how=how, limit=3, stop=lambda: False)
+        assert len(kb.search("walled", how=how, limit=3)) == 3

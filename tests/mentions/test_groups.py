@@ -1,6 +1,6 @@
 """Things that are read together: in their order, none lost, no group too large."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wellread.mentions.groups import gather
@@ -9,6 +9,11 @@ SIZES = st.lists(st.integers(0, 9))
 
 
 @given(sizes=SIZES, largest=st.none() | st.integers(0, 20), most=st.none() | st.integers(1, 4))
+@example(sizes=[3, 4], largest=7, most=None)  # just fits
+@example(sizes=[3, 5], largest=7, most=None)  # one too many
+@example(sizes=[9, 1], largest=7, most=None)  # one alone is too large
+@example(sizes=[1, 1, 1, 1], largest=None, most=2)
+@example(sizes=[0, 0, 7, 0], largest=7, most=4)
 def test_groups_are_as_large_as_they_may_be_and_no_larger(sizes, largest, most):
     things = list(enumerate(sizes))
     groups = list(gather(iter(things), largest=largest, most=most, size=lambda thing: thing[1]))

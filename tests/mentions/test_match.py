@@ -3,7 +3,7 @@
 import multiprocessing
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wellread.kb import names
@@ -72,6 +72,10 @@ def test_the_same_spans_as_a_naive_search(tmp_path_factory, phrases, written, da
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(WORDS, JOINED), max_size=120), st.integers(1, 40))
+@example([("new", " "), ("York", " "), ("CITY", " "), ("a", " "), ("a", "")], 3)  # at a word's end
+@example([("new", " "), ("York", " "), ("CITY", " "), ("a", " "), ("a", "")], 4)  # behind the blank
+@example([("new", " "), ("York", " "), ("new", " "), ("York", "")], 8)  # between two names
+@example([("C", ""), ("+", ""), ("+", ""), ("東", ""), ("京", "")], 1)
 def test_where_a_long_text_is_cut_changes_nothing(tmp_path_factory, written, block):
     text = "".join(word + join for word, join in written)
     aliases = ["new York", "new York CITY", "東 京", "C + +", "a a", "x1 new x1 a", "é"]

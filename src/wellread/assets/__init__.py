@@ -224,11 +224,16 @@ def home() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("wellread", appauthor=False)
 
 
+_LOOKED_AT: set[Path] = set()
+"""Folders of assets whose files were compared in this process."""
+
+
 def find(name: str) -> Path:
     """Give the folder of an asset that is in the cache; this never uses the network."""
     folder = _folder(named(name))
     if not is_cached(name):
         raise AssetError(f"{name} is not in the cache ({folder}); run: wellread fetch {name}")
+    _look_once(named(name), folder)
     return folder
 
 
@@ -239,11 +244,46 @@ def is_cached(name: str) -> bool:
 
 def verify(name: str) -> None:
     """Read all files of a cached asset again and raise `AssetError` for those that are not as pinned."""
-    folder, pinned = find(name), named(name).files
-    changed = differing(folder, pinned)
-    if changed:
+    folder = _folder(named(name))
+    if not is_cached(name):
+        raise AssetError(f"{name} is not in the cache ({folder}); run: wellread fetch {name}")
+    _compare(named(name), folder, named(name).files)
+
+
+def _compare(asset: Asset, folder: Path, pinned: Mapping[str, str]) -> None:
+    if changed := differing(folder, pinned):
         listed = "; ".join(f"{file}: expected sha256 {pinned[file]}, got {got}" for file, got in changed.items())
-        raise AssetError(f"{name} is damaged ({listed}); remove the folder {folder} and run: wellread fetch {name}")
+        fix = f"remove the folder {folder} and run: wellread fetch {asset.name}"
+        raise AssetError(f"{asset.name} is damaged ({listed}); {fix}")
+
+
+def _look_once(asset: Asset, folder: Path) -> None:
+    """Compare, at the first use in a process, the files that have another size or time than when last compared.
+
+    That costs a look at each file. Where the folder cannot be written, all are compared.
+    """
+    if folder in _LOOKED_AT:
+        return
+    states = {file: _state(folder / file) for file in asset.files}
+    checked = folder.with_name(f".{folder.name}.checked.json")
+    try:
+        known = json.loads(checked.read_bytes())
+        new = {file: sha256 for file, sha256 in asset.files.items() if known.get(file) != states[file]}
+    except (OSError, ValueError, AttributeError):
+        new = dict(asset.files)
+    if new:
+        _compare(asset, folder, new)
+        with contextlib.suppress(StorageError, OSError), files.write_atomically(checked) as file:
+            file.write(json.dumps(states).encode())
+    _LOOKED_AT.add(folder)
+
+
+def _state(path: Path) -> list[int] | None:
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return [about.st_size, about.st_mtime_ns]
 
 
 def fetch(name: str, *, quiet: bool = False) -> Path:
@@ -251,6 +291,7 @@ def fetch(name: str, *, quiet: bool = False) -> Path:
     asset = named(name)
     folder = _folder(asset)
     if is_cached(name):
+        _look_once(asset, folder)
         return folder
     with files.storage(folder):
         _make_folder(folder.parent)

@@ -15,6 +15,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from wellread import __version__
+from wellread.console import visible
 from wellread.errors import StorageError, WellreadError
 
 VERBS = {
@@ -101,5 +102,5 @@ def _drop_output() -> None:
 
 
 def _leave(message: str, exit_code: int) -> None:
-    click.echo(message, err=True)
+    click.echo(visible(message), err=True)
     sys.exit(exit_code)

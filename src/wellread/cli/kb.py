@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
@@ -15,6 +15,7 @@ from wellread.cli.kb_embed import embed
 
 if TYPE_CHECKING:
     from wellread.kb.records import Entity
+    from wellread.kb.store import KnowledgeBase
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 kb_argument = click.argument("kb")
@@ -58,7 +59,8 @@ def show(kb: str, ids: tuple[str, ...], as_json: bool) -> None:
             return
         for entity in entities:
             total = sum(entity.aliases.values()) or 1
-            click.echo(f"{entity.title}  [{entity.id}]  {entity.kind}\n{entity.description}\n")
+            about = f"{entity.title}  [{entity.id}]  {entity.kind}\n{entity.description}\n"
+            click.echo(console.visible(about))
             names = sorted(entity.aliases.items(), key=lambda alias: -alias[1])
             console.print_table(("name", "count", "share"), [(name, count, count / total) for name, count in names])
             joined = opened.neighbours(entity.id)
@@ -150,13 +152,16 @@ def check(kb: str, as_json: bool) -> None:
 
     with open_kb(kb) as opened:
         problems = check_kb(opened)
-        count = len(opened)
+        count = 0 if problems else len(opened)
+        derived = _damaged_beside(opened)
     if as_json:
-        click.echo(_dumps({"sound": not problems, "problems": problems}))
-    elif not problems:
+        click.echo(_dumps({"sound": not problems and not derived, "problems": [*problems, *derived]}))
+    elif not problems and not derived:
         click.echo(f"{kb} is sound: {count:,} entities, no problem found")
     if problems:
         raise KnowledgeBaseError(f"{kb} has problems: {'; '.join(problems)}; build it again from its source")
+    if derived:
+        raise KnowledgeBaseError(f"{kb} itself is sound, but {'; '.join(derived)}")
 
 
 @command.command()
@@ -176,6 +181,9 @@ def export(kb: str, to: str) -> None:
     from wellread.kb.tables import write_jsonl
 
     with open_kb(kb) as opened:
+        if to == "-" and sys.stdout.isatty():
+            write_jsonl(opened, cast(IO[bytes], _Screen()))
+            return
         if to == "-":
             write_jsonl(opened, sys.stdout.buffer)
             sys.stdout.buffer.flush()
@@ -185,6 +193,28 @@ def export(kb: str, to: str) -> None:
     console.note(f"{count:,} entities written to {to}")
 
 
+class _Screen:
+    """A file whose lines go to the terminal, without what would control it."""
+
+    def write(self, data: bytes) -> int:
+        from wellread import console
+
+        return sys.stdout.write(console.visible(data.decode()))
+
+
+def _damaged_beside(kb: KnowledgeBase) -> list[str]:
+    """Return a line for each damaged file that was made from a KB, with what to do; all bytes are compared."""
+    from wellread.checksum import is_damaged
+    from wellread.knowledge.folder import damaged_in, mending, vectors_folder
+    from wellread.mentions.match import names_path
+
+    names, folder = names_path(kb), vectors_folder(kb)
+    found = [f"{names} is damaged; delete it, it is made again at the next use"] if is_damaged(names) else []
+    for file in damaged_in(folder):
+        found.append(f"{file} is damaged; delete {folder} and build it again with: {mending(kb.path)}")
+    return found
+
+
 def _entity_dict(entity: Entity) -> dict[str, Any]:
     from dataclasses import asdict
 
@@ -192,4 +222,6 @@ def _entity_dict(entity: Entity) -> dict[str, Any]:
 
 
 def _dumps(data: object) -> str:
-    return json.dumps(data, ensure_ascii=False, indent=2)
+    from wellread import console
+
+    return console.on_screen(json.dumps(data, ensure_ascii=False, indent=2))

@@ -175,12 +175,13 @@ def _write(documents: Iterator[Document], format_: str, to: str, describe: Descr
     if format_ == "table":
         _print_tables(documents, describe)
         return
+    from wellread import console
+
     parts = _rendered(documents, format_, describe)
     if to == "-":
         for part in parts:
-            click.echo(part, nl=False)
+            click.echo(console.on_screen(part), nl=False)
         return
-    from wellread import console
     from wellread.files import write_atomically
 
     with write_atomically(to) as out:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Iterator
 from itertools import islice, zip_longest
 
 import orjson
 
+from wellread.errors import KnowledgeBaseError
 from wellread.kb import names
 from wellread.kb.lookup import grouped_names
-from wellread.kb.schema import INDEXES, sqlite_errors
+from wellread.kb.schema import INDEXES, is_busy, sqlite_errors
 from wellread.kb.store import KnowledgeBase
 
 _CHUNK = 100_000
@@ -34,6 +34,10 @@ _RULES = (
         "SELECT column1 FROM (VALUES ('uid'), ('revision')) WHERE column1 NOT IN (SELECT key FROM metadata)",
     ),
     (
+        "a revision that is no number",
+        "SELECT value FROM metadata WHERE key = 'revision' AND (value = '' OR value GLOB '*[^0-9]*')",
+    ),
+    (
         "changes after the last revision",
         "SELECT max(revision) FROM (SELECT revision FROM changed_names UNION SELECT revision FROM changed_entities) "
         "HAVING max(revision) > (SELECT 0 + value FROM metadata WHERE key = 'revision')",
@@ -51,20 +55,31 @@ _RULES = (
 
 def check(kb: KnowledgeBase) -> list[str]:
     """What is wrong, a line each; an empty list means that the file is sound."""
-    with sqlite_errors(kb.path):
-        if damage := list(_damage(kb)):
-            return [f"the file is damaged: {line}" for line in damage]
-        return [*_missing_indexes(kb), *_broken_rules(kb), *_wrong_keys(kb), *_wrong_names(kb), *_wrong_text(kb)]
+    if damage := list(_damage(kb)):
+        return [f"the file is damaged: {line}" for line in damage]
+    found: list[str] = []
+    for part in (_missing_indexes, _broken_rules, _wrong_keys, _wrong_names, _wrong_text):
+        try:
+            with sqlite_errors(kb.path):
+                found += part(kb)
+        except KnowledgeBaseError as error:
+            if is_busy(error.__cause__) or "no such table" in str(error.__cause__):
+                raise
+            found.append(f"the file is damaged: {error.__cause__ or error}")
+        except (TypeError, AttributeError, ValueError) as error:  # a number where a text should be, or the like
+            found.append(f"the file is damaged: {error}")
+    return found
 
 
 def _damage(kb: KnowledgeBase) -> Iterator[str]:
     try:
-        yield from (row[0] for row in kb.connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok")
-        kb.connection.execute("SELECT count(*) FROM vocabulary").fetchone()  # reads the whole text index
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):
+        with sqlite_errors(kb.path):
+            yield from (row[0] for row in kb.connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok")
+            kb.connection.execute("SELECT count(*) FROM vocabulary").fetchone()  # reads the whole text index
+    except KnowledgeBaseError as error:
+        if is_busy(error.__cause__):
             raise
-        yield str(error)
+        yield str(error.__cause__ or error)
 
 
 def _missing_indexes(kb: KnowledgeBase) -> Iterator[str]:

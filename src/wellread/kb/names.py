@@ -19,10 +19,11 @@ same answers.
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from operator import mul
 from typing import Literal, get_args
 
@@ -63,6 +64,9 @@ _STEP = 0x9E3779B97F4A7C15  # from one word to the next
 _RADIX = 0x2545F4914F6CDD1D  # from one letter to the next; odd, so that it has an inverse modulo 2**64
 _UNRADIX = pow(_RADIX, -1, 1 << 64)
 
+_KEPT = 1 << 13
+"""Characters that each cache below keeps: more than a corpus uses often, far less than the 1.1 million there are."""
+
 
 def _within(code: int, ranges: tuple[tuple[int, int], ...]) -> bool:
     return any(low <= code <= high for low, high in ranges)
@@ -75,7 +79,7 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-@cache
+@lru_cache(_KEPT)
 def _class_of(letter: str) -> int:
     code, category = ord(letter), unicodedata.category(letter)
     if letter in "-\u2010\u2011":
@@ -89,7 +93,7 @@ def _class_of(letter: str) -> int:
     return _BLANK if category == "Cf" else _ALONE
 
 
-@cache
+@lru_cache(_KEPT)
 def fold(letter: str) -> str:
     """What a letter is under the `folded` policy: "É" -> "e", "ß" -> "ss", a diacritic -> ""."""
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", letter).casefold()).translate(_SAME)
@@ -97,16 +101,26 @@ def fold(letter: str) -> str:
 
 
 class _Weights(dict[str, tuple[int, int]]):
-    """What each letter adds to its word's hash under a policy, and by what it moves the letters behind it."""
+    """What each letter adds to its word's hash under a policy, and by what it moves the letters behind it.
+
+    At most `_KEPT` letters are kept; a hit costs no more than one of a plain dict, which one of `lru_cache` does.
+    """
 
     def __init__(self, case: Case) -> None:
         self.case = case
 
     def __missing__(self, letter: str) -> tuple[int, int]:
         letters = _letters(letter, self.case)
-        weight = sum(_mix(ord(part) + _STEP) * pow(_RADIX, place, 1 << 64) for place, part in enumerate(letters))
-        self[letter] = (weight & _MASK, pow(_RADIX, len(letters), 1 << 64))
-        return self[letter]
+        found = _weight(letters), pow(_RADIX, len(letters), 1 << 64)
+        if len(self) >= _KEPT:
+            self.clear()
+        self[letter] = found
+        return found
+
+
+def _weight(letters: str) -> int:
+    """Return what letters add to the hash of a word that begins with them."""
+    return sum(_mix(ord(part) + _STEP) * pow(_RADIX, place, 1 << 64) for place, part in enumerate(letters)) & _MASK
 
 
 _weights: dict[Case, _Weights] = {case: _Weights(case) for case in CASES}
@@ -210,7 +224,7 @@ class Words:
 class _Tables:
     """Class and weight of every character met so far, as arrays that a whole text is looked up in at once.
 
-    The arrays have a place for every code point but cost memory only where they were touched.
+    The arrays have a place for every code point but cost memory only where they were touched: 31 MB if all were.
     """
 
     def __init__(self) -> None:
@@ -219,6 +233,7 @@ class _Tables:
         self.lengths = {case: np.zeros(0x110000, np.uint8) for case in CASES}
         self.powers = np.ones(1, np.uint64)
         self.inverses = np.ones(1, np.uint64)
+        self._growing = threading.Lock()
 
     def classify(self, codes: NDArray[np.unsignedinteger]) -> NDArray[np.uint8]:
         found: NDArray[np.uint8] = self.classes[codes]
@@ -231,14 +246,19 @@ class _Tables:
     def _learn(self, code: int) -> None:
         letter = chr(code)
         for case in CASES:
-            self.weights[case][code] = _weights[case][letter][0]
-            self.lengths[case][code] = len(_letters(letter, case))
+            letters = _letters(letter, case)
+            self.weights[case][code] = _weight(letters)
+            self.lengths[case][code] = len(letters)
         self.classes[code] = _class_of(letter)  # last: what another thread finds here it may use
 
     def need_powers(self, count: int) -> None:
-        if count > len(self.powers):
+        if count <= len(self.powers):
+            return
+        with self._growing:  # else a thread with a shorter text could put shorter arrays in the place of longer ones
+            if count <= len(self.powers):
+                return
             size = max(count, 1 << 12)
-            for name, radix in (("inverses", _UNRADIX), ("powers", _RADIX)):  # last what other threads ask for
+            for name, radix in (("inverses", _UNRADIX), ("powers", _RADIX)):  # last the one that is asked without lock
                 steps = np.full(size, radix, np.uint64)
                 steps[0] = 1
                 setattr(self, name, np.multiply.accumulate(steps))

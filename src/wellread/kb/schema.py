@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+import orjson
+
 from wellread.errors import InputError, KnowledgeBaseError, StorageError
 
 APPLICATION = int.from_bytes(b"WELL", "big")
@@ -127,6 +129,14 @@ def _check_ours(path: Path, connection: sqlite3.Connection) -> None:
         )
 
 
+def damaged(path: Path, reason: object) -> KnowledgeBaseError:
+    """Return the error for a file with a content that wellread never writes."""
+    return KnowledgeBaseError(
+        f"{path} is not a knowledge base or is damaged ({reason}); check the path, or delete it and build it "
+        "again with: wellread kb build"
+    )
+
+
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into ours, each with its fix."""
@@ -149,10 +159,23 @@ def sqlite_errors(path: Path) -> Iterator[None]:
                 f"{path} is being changed by another process; try again when it is done"
             ) from error
         if type(error) is sqlite3.DatabaseError or "malformed" in text:  # not one of its kinds: corrupt, or no database
-            raise KnowledgeBaseError(
-                f"{path} is not a knowledge base or is damaged ({text}); check the path, or delete it and build it "
-                "again with: wellread kb build"
-            ) from error
+            raise damaged(path, text) from error
         if "no such table" in text:
             raise KnowledgeBaseError(f"{path} is an unfinished knowledge base ({text}); build it again") from error
+        # Statements are fixed: where one does not fit the tables, or a text is not UTF-8, the file is not as written.
+        if isinstance(error, sqlite3.OperationalError) and _code(error) == sqlite3.SQLITE_ERROR:
+            raise damaged(path, text) from error
         raise
+    except (UnicodeDecodeError, orjson.JSONDecodeError) as error:  # of what SQLite says, or of a row of names
+        raise damaged(path, error) from error
+
+
+def is_busy(error: BaseException | None) -> bool:
+    """Return whether another process holds the file's lock."""
+    return isinstance(error, sqlite3.OperationalError) and _code(error) == sqlite3.SQLITE_BUSY
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return SQLite's code; that of Python's own errors, which have none, is the general one."""
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & 0xFF

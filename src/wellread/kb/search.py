@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 import sqlite3
 import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wellread.errors import UsageError
+from wellread.errors import UsageError, WellreadError
 from wellread.kb.names import fold
 
 if TYPE_CHECKING:
@@ -28,25 +30,70 @@ _NEAR = 70.0
 _CONSIDERED = 200
 """Entities, the best known ones, that a fuzzy search chooses among."""
 
+_MOST_TERMS = 16
+"""Different words of a query that `text` looks for, the first ones: each costs a walk through an index."""
 
-def find(connection: sqlite3.Connection, query: str, how: How, limit: int) -> list[Row]:
-    """Rows of `entities`, best first; nothing for a query without words."""
+_MOST_ALIKE = 8
+"""The same for `fuzzy`, where each may cost a walk through the whole vocabulary."""
+
+_LONGEST_TERM = 64
+"""Letters of a word beyond which it is not taken for one with typing errors."""
+
+_OFTEN = 2_000
+"""Steps of SQLite's machine between two looks at `stop`: less than a millisecond."""
+
+Stop = Callable[[], bool]
+
+
+class SearchStoppedError(WellreadError):
+    """A search that was stopped because its result is no longer wanted."""
+
+
+def find(connection: sqlite3.Connection, query: str, how: How, limit: int, stop: Stop | None = None) -> list[Row]:
+    """Rows of `entities`, best first; nothing for a query without words.
+
+    `stop` is asked all the while; once it returns True, the search ends with a `SearchStoppedError`.
+    """
     terms = _terms(query)
     if not terms:
         return []
-    if how == "prefix":
-        return _matching(connection, f"{{names}}: {_quoted(' '.join(terms))}*", limit)
-    if how == "text":
-        return _matching(connection, " AND ".join(map(_quoted, terms)), limit, by_rank=True)
-    if how == "fuzzy":
-        folded = [_folded(term) for term in terms]
-        alike = [_alike(connection, term) for term in folded]
-        if not all(alike):
-            return []
-        either = ["(" + " OR ".join(map(_quoted, options)) + ")" for options in alike]
-        rows = _matching(connection, "{names}: (" + " AND ".join(either) + ")", max(_CONSIDERED, limit))
-        return _nearest(connection, folded, rows)[:limit]
+    with _stoppable(connection, stop):
+        if how == "prefix":
+            return _matching(connection, f"{{names}}: {_quoted(' '.join(terms))}*", limit)
+        if how == "text":
+            some = list(dict.fromkeys(term.casefold() for term in terms))[:_MOST_TERMS]
+            return _matching(connection, " AND ".join(map(_quoted, some)), limit, by_rank=True)
+        if how == "fuzzy":
+            return _find_alike(connection, list(dict.fromkeys(map(_folded, terms)))[:_MOST_ALIKE], limit)
     raise UsageError(f"how={how!r} is not a way to search; choose prefix, text or fuzzy")
+
+
+def _find_alike(connection: sqlite3.Connection, terms: list[str], limit: int) -> list[Row]:
+    """Entities with a name of words that are like the terms; one term that is like none ends the search."""
+    either = []
+    for term in terms:
+        options = _alike(connection, term)
+        if not options:
+            return []
+        either.append("(" + " OR ".join(map(_quoted, options)) + ")")
+    rows = _matching(connection, "{names}: (" + " AND ".join(either) + ")", max(_CONSIDERED, limit))
+    return _nearest(connection, terms, rows)[:limit]
+
+
+@contextmanager
+def _stoppable(connection: sqlite3.Connection, stop: Stop | None) -> Iterator[None]:
+    if stop is None:
+        yield
+        return
+    connection.set_progress_handler(stop, _OFTEN)
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        raise SearchStoppedError("the search was stopped; ask again for fewer words") from error
+    finally:
+        connection.set_progress_handler(None, 0)
 
 
 def _terms(text: str) -> list[str]:
@@ -65,7 +112,7 @@ def _matching(connection: sqlite3.Connection, match: str, limit: int, *, by_rank
     # Titles count ten times the description's words; the better known entity goes first where names decide.
     order = "bm25(entity_text, 10.0, 1.0), e.popularity DESC" if by_rank else "e.popularity DESC, length(e.title)"
     return connection.execute(
-        "SELECT e.num, e.id, e.title, e.description, e.kind, e.popularity FROM entity_text t "  # noqa: S608  # fixed orders
+        "SELECT e.num, e.id, e.title, e.description, e.kind, CAST(e.popularity AS REAL) FROM entity_text t "  # noqa: S608  # fixed orders
         f"JOIN entities e ON e.num = t.rowid WHERE entity_text MATCH ? ORDER BY {order}, e.num LIMIT ?",
         (match, limit),
     ).fetchall()
@@ -75,9 +122,14 @@ def _alike(connection: sqlite3.Connection, term: str) -> list[str]:
     """Words of the index that the typed word may stand for: with its first letter first, else any."""
     from rapidfuzz import fuzz, process
 
+    if not 0 < len(term) <= _LONGEST_TERM:
+        return []
     for low, high in ((term[0], chr(ord(term[0]) + 1)), ("", chr(0x10FFFF))):
-        rows = connection.execute("SELECT term FROM vocabulary WHERE term >= ? AND term < ?", (low, high))
-        near = [word for (word,) in rows if abs(len(word) - len(term)) <= 2]
+        rows = connection.execute(
+            "SELECT term FROM vocabulary WHERE term >= ? AND term < ? AND length(term) BETWEEN ? AND ?",
+            (low, high, len(term) - 2, len(term) + 2),
+        )
+        near = [word for (word,) in rows]
         best = process.extract(term, near, scorer=fuzz.ratio, score_cutoff=_NEAR, limit=12)
         if best:
             return [word for word, _, _ in best]
@@ -95,7 +147,7 @@ def _nearest(connection: sqlite3.Connection, terms: list[str], rows: list[Row]) 
 
     def order(row: Row) -> tuple[float, float, float]:
         aliases = connection.execute("SELECT name FROM aliases WHERE entity = ?", (row[0],))
-        words, whole = max(likeness(name) for (name,) in aliases)
+        words, whole = max((likeness(name) for (name,) in aliases), default=(0.0, 0.0))
         return -words, -row[5], -whole
 
     return sorted(rows, key=order)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from wellread.errors import KnowledgeBaseError, ReplacedError, UnknownEntityErro
 from wellread.kb import names
 from wellread.kb.lookup import Named, read_names
 from wellread.kb.records import Entity, Form
-from wellread.kb.schema import connect, sqlite_errors
+from wellread.kb.schema import connect, damaged, sqlite_errors
 from wellread.text import Candidate
 
 if TYPE_CHECKING:
@@ -118,13 +118,19 @@ class KnowledgeBase:
     @property
     def revision(self) -> int:
         """How many changes this KB has seen."""
-        return int(self._one("SELECT value FROM metadata WHERE key = 'revision'"))
+        try:
+            return int(self._one("SELECT value FROM metadata WHERE key = 'revision'"))
+        except (TypeError, ValueError) as error:
+            raise damaged(self.path, "it has no revision") from error
 
     @property
     def metadata(self) -> dict[str, str]:
         """What the KB says of itself: source, licence, language, revision, …"""
         with sqlite_errors(self.path):
-            return dict(self.connection.execute("SELECT key, value FROM metadata"))
+            found = dict(self.connection.execute("SELECT key, value FROM metadata"))
+        if "uid" not in found or not str(found.get("revision", "")).isdecimal() or not all(map(_is_text, found)):
+            raise damaged(self.path, "it has no uid or revision")
+        return found
 
     def get(self, id: str) -> Entity:
         """The entity with its aliases and facts; an unknown id is an `UnknownEntityError`."""
@@ -184,7 +190,7 @@ class KnowledgeBase:
         """Every alias with a (signed) key."""
         try:
             return read_names(self.connection, key)
-        except sqlite3.Error:
+        except (sqlite3.Error, ValueError):
             with sqlite_errors(self.path):  # entered only now: every microsecond counts here
                 raise
 
@@ -204,12 +210,17 @@ class KnowledgeBase:
                 found += [Neighbour(name, other, title, here == "subject") for name, other, title in rows]
         return found
 
-    def search(self, query: str, *, how: How = "prefix", limit: int = 10) -> list[Entity]:
-        """Entities by the beginning of a name, by words of name and description, or by a name with typing errors."""
+    def search(
+        self, query: str, *, how: How = "prefix", limit: int = 10, stop: Callable[[], bool] | None = None
+    ) -> list[Entity]:
+        """Entities by the beginning of a name, by words of name and description, or by a name with typing errors.
+
+        Once `stop` returns True, the search ends with an error.
+        """
         from wellread.kb.search import find
 
         with sqlite_errors(self.path), self.snapshot():
-            return [self._entity(row) for row in find(self.connection, query, how, limit)]
+            return [self._entity(row) for row in find(self.connection, query, how, limit, stop)]
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -289,6 +300,8 @@ class KnowledgeBase:
     def _entity(self, row: tuple[int, str, str, str, str, float]) -> Entity:
         num, id, title, description, kind, popularity = row
         aliases = dict(self.connection.execute("SELECT name, count FROM aliases WHERE entity = ?", (num,)))
+        if not all(map(_is_text, (id, title, description, kind, *aliases))):
+            raise damaged(self.path, f"the entity {id!r} has something else than text in its names")
         facts = self.connection.execute(
             "SELECT r.name, e.id FROM facts f JOIN relations r ON r.num = f.relation "
             "JOIN entities e ON e.num = f.object WHERE f.subject = ?",
@@ -303,6 +316,10 @@ class KnowledgeBase:
         with sqlite_errors(self.path):
             value: str | int = self.connection.execute(query).fetchone()[0]
         return value
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def file_of(path: Path) -> tuple[int, int] | None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wellread import checksum
 from wellread.files import write_atomically
 
 _CODES = {
@@ -55,9 +56,10 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Blocks], about: 
         begin, end = end, end + given.nbytes
         code = codes[np.dtype(given.dtype)]
         header[name] = {"dtype": code, "shape": list(given.shape), "data_offsets": [begin, end]}
+    header |= checksum.entry(end)
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
-    with write_atomically(path) as file:
+    with write_atomically(path, follow_links=False) as whole, checksum.added(whole) as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for _, given in order:
             for block in given.blocks if isinstance(given, Blocks) else (given,):
@@ -65,14 +67,17 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Blocks], about: 
 
 
 def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Map the arrays of a file; what is truncated or no such file is a ValueError."""
+    """Map the arrays of a file; what is truncated, damaged or no such file is a ValueError."""
     with open(path, "rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     size = 8 + int.from_bytes(mapped[:8], "little")
     if size > len(mapped):
         raise ValueError("it has no header")
     header: dict[str, Any] = json.loads(mapped[8:size])
-    header.pop("__metadata__", None)
+    if checksum.ARRAY in header and not checksum.holds(mapped):
+        raise ValueError("its checksum is wrong")
+    for own in ("__metadata__", checksum.ARRAY):
+        header.pop(own, None)
     arrays: dict[str, NDArray[Any]] = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]

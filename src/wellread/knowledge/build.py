@@ -6,10 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from wellread.errors import KnowledgeBaseError
+from wellread.errors import KnowledgeBaseError, StorageError
+from wellread.files import storage
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.choice import choose
-from wellread.knowledge.folder import vectors_folder
+from wellread.knowledge.folder import locked, sweep_parts, vectors_folder
 from wellread.knowledge.index import MOST_CHANGES, EntityIndex
 from wellread.knowledge.vectors import Encoding, EntityEncoder, EntityVectors
 
@@ -38,6 +39,10 @@ def build_index(
         few = changed + len(index.changes) + len(index.changes.gone) <= min(MOST_CHANGES, len(index.vectors) // 10)
         if few or index.revision == kb.revision:
             progress.kept = len(index)
-            return index.refresh(kb, encoder, progress=progress)
+            index = index.refresh(kb, encoder, progress=progress)
+            if any(folder.glob("*.part")):  # of a build that was killed, before something else brought it up to date
+                with suppress(StorageError, KnowledgeBaseError), locked(folder, kb.path), storage(folder):
+                    sweep_parts(folder)
+            return index
     vectors = EntityVectors.build(kb, encoder, folder, progress=progress)
     return EntityIndex.build(vectors, kind=kind, compression=compression, progress=progress)

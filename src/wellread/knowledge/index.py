@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from wellread.checksum import crc_of
 from wellread.errors import KnowledgeBaseError, StorageError, UsageError
 from wellread.files import storage
 from wellread.kb.schema import sqlite_errors
@@ -94,6 +95,7 @@ class EntityIndex:
                 "choice": chosen.told(),
                 "asked": [kind, compression],
                 "files": {name: (folder / name).stat().st_size for name in files},
+                "crcs": {name: crc_of(folder / name) for name in files if name.endswith(".faiss")},
             }
             if (told["vectors"] or {}).get("file") != vectors.file:
                 raise KnowledgeBaseError(
@@ -156,9 +158,10 @@ class EntityIndex:
 
     @classmethod
     def _of_manifest(cls, folder: Path, told: dict[str, Any]) -> EntityIndex:
-        vectors = EntityVectors.of_manifest(folder, told["vectors"])
+        vectors = EntityVectors.of_manifest(folder, told.get("vectors") or {})
         try:
             files = [_whole(folder / name, size) for name, size in told["files"].items()]
+            revision, _ = int(told["revision"]), list(told["asked"])
             rows, proposer = load_rows(files[0]), load_proposer(files[1], files[2]) if files[1:] else None
             changes = Changes.load(folder / told["changes"]) if told["changes"] else Changes.none(vectors.dim)
             if len(rows) != len(vectors) or (proposer is not None and proposer.index.ntotal != len(vectors)):
@@ -166,14 +169,14 @@ class EntityIndex:
             chosen = Choice(**told["choice"])
         except FileNotFoundError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise KnowledgeBaseError(
                 f"the index in {folder} is truncated or damaged ({reason}); delete {folder} and build it again with: "
                 f"{mending(vectors.kb)}"
             ) from error
         state = f"{vectors.file} {told['changes']}"
-        return cls(vectors, chosen, changes, int(told["revision"]), state, proposer, rows, told)
+        return cls(vectors, chosen, changes, revision, state, proposer, rows, told)
 
     def __len__(self) -> int:
         return len(self.vectors) - len(self.changes.gone) + len(self.changes)

@@ -27,7 +27,7 @@ from wellread.files import storage
 from wellread.kb.schema import connect, sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.arrays import Blocks, Strings, map_arrays, save_arrays
-from wellread.knowledge.folder import locked, mending, read_manifest, sweep, vectors_folder, write_manifest
+from wellread.knowledge.folder import locked, mending, read_manifest, sweep, sweep_parts, vectors_folder, write_manifest
 
 FORMAT = "wellread vectors 2"
 ANY = ""
@@ -142,7 +142,15 @@ class EntityVectors:
     @classmethod
     def of_manifest(cls, folder: Path, told: dict[str, Any]) -> EntityVectors:
         """Map the file that a manifest names."""
-        path = folder / told["file"]
+        try:
+            path = folder / told["file"]
+            about = (str(told["kb"]), str(told["uid"]), int(told["revision"]), str(told["fingerprint"]))
+            known = (*about, int(told["dim"]), str(told["file"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise KnowledgeBaseError(
+                f"the manifest in {folder} is damaged ({type(error).__name__}: {error}); delete {folder} and build it "
+                f"again with: {mending('KB')}"
+            ) from error
         try:
             found = map_arrays(path)
             ids, titles = Strings(found, "ids"), Strings(found, "titles")
@@ -156,7 +164,6 @@ class EntityVectors:
                 f"{path} is truncated or damaged ({error}); delete {folder} and build it again with: "
                 f"{mending(told['kb'])}"
             ) from error
-        known = (told["kb"], told["uid"], int(told["revision"]), told["fingerprint"], int(told["dim"]), told["file"])
         return cls(folder, *known, rows, texts, ids, titles, hashes, found.get("kinds"))
 
     @classmethod
@@ -195,8 +202,7 @@ class EntityVectors:
             told = {"format": FORMAT, "kb": str(kb.path), "uid": scan.uid, "revision": scan.revision}
             told |= {"fingerprint": encoder.fingerprint, "dim": encoder.dim, "count": len(scan.texts), "file": file}
             write_manifest(folder / "vectors.json", told)
-            for left in folder.glob("*.part"):
-                left.unlink()
+            sweep_parts(folder)
             sweep(folder)
         progress.step = ""
         return cls.of_manifest(folder, told)

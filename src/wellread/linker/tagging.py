@@ -95,6 +95,10 @@ def _needs_parser(word: Mapping[str, Any]) -> bool:
     return isinstance(word.get("DEP"), str) and word["DEP"] != ""
 
 
+_MOST_KNOWN = 1 << 16
+"""Words with their tags that are remembered; beyond that, all are asked again."""
+
+
 class _Rules:
     """A pipeline's attribute_ruler, asked once for each word and tag: it is slow, and mostly asked the same again."""
 
@@ -105,6 +109,8 @@ class _Rules:
     def apply(self, words: NDArray[np.uint64]) -> Ints:
         """The parts of speech of words: rows of (part of speech, tag, word), as spaCy numbers them."""
         rows = list(map(tuple, words.tolist()))
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
         if new := [row for row in dict.fromkeys(rows) if row not in self._known]:
             self._known.update(zip(new, self._ask(new), strict=True))
         return np.array([self._known[row] for row in rows], np.int64)

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wellread import checksum
 from wellread.errors import KnowledgeBaseError, StorageError
-from wellread.files import write_atomically
+from wellread.files import MappedFile, write_atomically
 from wellread.kb.names import CASES, Case, Keys, keys, prefix_keys, word_hash, words
-from wellread.kb.schema import connect
+from wellread.kb.schema import connect, damaged, sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.inflect import word_forms
 from wellread.mentions.table import FormTable, KeyTable, differ
@@ -56,6 +57,8 @@ class CompiledNames:
     spelled: dict[str, KeyTable]
     forms: FormTable
     variants: Variants
+    mapped: MappedFile | None = None
+    """The file that the tables are mapped from."""
 
     def joined_with(self, added: CompiledNames, changed: Keys) -> CompiledNames:
         """One table of both; of `changed` only `added` knows. Inner nodes that lead nowhere any more do no harm."""
@@ -116,11 +119,15 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
 
 
 def _all_aliases(kb: KnowledgeBase) -> Iterator[tuple[str, str]]:
-    with closing(connect(kb.path, writable=False, mapped=False)) as connection:
-        (uid,) = connection.execute("SELECT value FROM metadata WHERE key = 'uid'").fetchone()
-        if uid != kb.metadata["uid"]:
+    with sqlite_errors(kb.path), closing(connect(kb.path, writable=False, mapped=False)) as connection:
+        if connection.execute("SELECT value FROM metadata WHERE key = 'uid'").fetchone() != (kb.metadata["uid"],):
             raise KnowledgeBaseError(f"{kb.path} was put in the place of another while that was open; open it again")
-        yield from connection.execute("SELECT a.name, e.kind FROM aliases a JOIN entities e ON e.num = a.entity")
+        for name, kind in connection.execute(
+            "SELECT a.name, e.kind FROM aliases a JOIN entities e ON e.num = a.entity"
+        ):
+            if not (isinstance(name, str) and isinstance(kind, str)):
+                raise damaged(kb.path, f"the alias {name!r} is not text")
+            yield name, kind
 
 
 def _form_table(kb: KnowledgeBase, inflected: set[tuple[str, str]]) -> FormTable:
@@ -174,10 +181,11 @@ def save(names: CompiledNames, path: Path) -> None:
     for name, array in arrays.items():
         begin, end = end, end + array.nbytes
         header[name] = {"dtype": _CODES[array.dtype], "shape": [len(array)], "data_offsets": [begin, end]}
+    header |= checksum.entry(end)
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
     try:
-        with write_atomically(path) as file:
+        with write_atomically(path, follow_links=False) as whole, checksum.added(whole) as file:
             file.write(len(head).to_bytes(8, "little") + head)
             for array in arrays.values():
                 file.write(np.ascontiguousarray(array).data)
@@ -186,10 +194,13 @@ def save(names: CompiledNames, path: Path) -> None:
 
 
 def load(path: Path, *, uid: str) -> CompiledNames | None:
-    """Map the tables of the KB `uid`; None where there is no such file, or it is another KB's or another format's."""
+    """Map the tables of the KB `uid`; None where there is no such file, it is damaged, or another KB's or format's."""
     try:
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            state = MappedFile(file.fileno())
+        if not checksum.holds(mapped):
+            return None
         size = int.from_bytes(mapped[:8], "little")
         header = json.loads(mapped[8 : 8 + size])
         about = header.pop("__metadata__")
@@ -211,6 +222,7 @@ def load(path: Path, *, uid: str) -> CompiledNames | None:
             arrays["form_last"],
         ),
         Variants.of_arrays(arrays),
+        state,
     )
 
 

@@ -126,6 +126,8 @@ class Matcher:
         about = kb.metadata
         if about["uid"] != self.names.uid:  # built anew under the same path, perhaps with as many changes
             return Matcher.of(kb)
+        if self.names.mapped is not None and self.names.mapped.overwritten():  # in place, e.g. by cp
+            return Matcher.of(kb)
         if int(about["revision"]) == self.revision:
             return self
         fresh = self._with_changes(kb)

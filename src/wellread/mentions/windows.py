@@ -5,7 +5,7 @@ its first piece, and since half of what is shared holds the longest mention, tha
 
     pieces   0 1 2 3 4 5 6 7 8 9
     window   └─────────┘
-    window         └─────────┘        owned: 0-4, 5-9 (width 6, shared 2)
+    window           └─────────┘      owned: 0-4, 5-9 (width 6, shared 2)
 
 Small windows have no room for that on both sides: `behind` is how many of the shared pieces follow what a window owns,
 the rest precede what the next one owns.

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 from wellread.errors import InputError
+from wellread.nn.pretrained import reason_of
 
 Weights = dict[str, Tensor]
 
@@ -80,7 +81,7 @@ def read_weights(file: str | Path, *, name: str | None = None, such_as: str = "e
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror}; check the path and its permissions") from error
     except Exception as error:  # a broken pickle may raise anything
-        reason = str(error).partition("\n")[0]
+        reason = reason_of(error).partition("\n")[0]
         raise InputError(
             f"{name} is no file of weights alone ({type(error).__name__}: {reason}); give a state dict that torch.save "
             f"wrote, as {such_as}, or download it again"

@@ -18,7 +18,6 @@ from typing import Any
 
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
-from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
@@ -28,6 +27,7 @@ from wellread import assets
 from wellread.errors import AssetError, InputError
 from wellread.mentions.pieces import with_one_type, with_unknown
 from wellread.nn.packing import pack
+from wellread.nn.pretrained import UNREADABLE, load_auto, reason_of
 
 TOKENIZER_SETTINGS, AS_IT_IS = "tokenizer_config.json", "PreTrainedTokenizerFast"
 _SPECIAL = {
@@ -86,16 +86,12 @@ def load_encoder(name: str) -> PreTrainedModel:
     _know_kind(folder)
     encoder: PreTrainedModel
     try:
-        with (
-            silence()
-        ):  # its report on missing weights names the pooler's, which nobody misses; below we look ourselves
-            encoder, report = AutoModel.from_pretrained(
-                folder, attn_implementation="sdpa", local_files_only=True, output_loading_info=True
-            )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        with silence():  # its report on missing weights names the pooler's, which are not used; checked below
+            encoder, report = load_auto(AutoModel, folder, attn_implementation="sdpa", output_loading_info=True)
+    except UNREADABLE as error:
         raise InputError(
-            f"{folder} has no encoder that transformers can load: {str(error).strip() or type(error).__name__}; give a "
-            "folder with config.json and model.safetensors"
+            f"{folder} has no encoder that transformers can load: {reason_of(error)}; give a folder with config.json "
+            "and model.safetensors"
         ) from error
     if missing := sorted(name for name in report["missing_keys"] if "pooler" not in name):
         raise InputError(
@@ -141,7 +137,7 @@ def _config_of(name: str) -> PreTrainedConfig:
     folder = find_encoder(name)
     _know_kind(folder)
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config: PreTrainedConfig = load_auto(AutoConfig, folder)
         config.hidden_size, config.max_position_embeddings  # noqa: B018  # what has none is no encoder of texts
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"{folder} has no encoder that transformers can load: {error}") from error
@@ -165,7 +161,7 @@ def load_tokenizer(name: str) -> Tokenizer:
                 path.name in {"vocab.txt", "vocab.json"} or path.suffix == ".model" for path in folder.iterdir()
             ):
                 raise OSError("it has no pieces")  # of which transformers makes a tokenizer that knows none
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+            tokenizer = load_auto(AutoTokenizer, folder).backend_tokenizer
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{folder} has no fast tokenizer; add its tokenizer.json") from error
     tokenizer = with_unknown(tokenizer)

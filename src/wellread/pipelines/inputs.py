@@ -86,6 +86,8 @@ class Inputs:
             raise InputError("there is no file to annotate; give text, JSONL or Parquet files, or folders of them")
         if len({file.resolve() for file in found}) < len(found):
             raise UsageError("a file is given twice; give each once")
+        if len(set(map(name_of, found))) < len(found):
+            raise UsageError("two files differ only in bytes of their names that are not UTF-8; rename one of them")
         infos = [file.stat() for file in found]
         if shard_bytes is None:
             total = sum(info.st_size for info in infos)
@@ -95,7 +97,7 @@ class Inputs:
             for file, info in zip(found, infos, strict=True)
             for part in _cut(file, info.st_size, unit, field, shard_bytes)
         ]
-        files = tuple((str(file), info.st_size, info.st_mtime_ns) for file, info in zip(found, infos, strict=True))
+        files = tuple((name_of(file), info.st_size, info.st_mtime_ns) for file, info in zip(found, infos, strict=True))
         return cls(group(cut, lambda part: part.size, shard_bytes), files, unit, field, id_field)
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,10 +165,9 @@ def _files(path: Path) -> list[Path]:
     if str(path) == "-":
         raise UsageError("standard input cannot be gone on with; write it to a file, or use: wellread link --lines")
     if not path.is_dir():
-        if not path.exists():
-            raise InputError(f"there is no {path}; give text, JSONL or Parquet files, or folders of them")
-        if not path.is_file():
-            raise UsageError(f"{path} is a pipe or a device, which is read only once; write it to a file and give that")
+        if not path.exists() and not path.is_symlink():
+            raise InputError(f"there is no {name_of(path)}; give text, JSONL or Parquet files, or folders of them")
+        _refuse_odd(path)
         return [path]
     found = []
     for folder, inside, names in os.walk(path):
@@ -177,8 +178,29 @@ def _files(path: Path) -> list[Path]:
             if suffix_of(Path(name)) in _SUFFIXES and not name.startswith((".", "_"))
         ]
     if not found:
-        raise InputError(f"there is nothing in {path} that we read ({', '.join(_SUFFIXES)}); give the files by name")
+        raise InputError(
+            f"there is nothing in {name_of(path)} that we read ({', '.join(_SUFFIXES)}); give the files by name"
+        )
+    for file in found:
+        _refuse_odd(file)
     return sorted(found)
+
+
+def _refuse_odd(path: Path) -> None:
+    """Raise an error that names the fix where a path leads to something else than a file."""
+    if path.is_symlink() and not path.exists():
+        raise InputError(
+            f"{name_of(path)} is a link to {name_of(os.readlink(path))}, which is not there; mend the link or remove it"
+        )
+    if not path.is_file():
+        raise UsageError(
+            f"{name_of(path)} is a pipe or a device, which is read only once; write it to a file and give that"
+        )
+
+
+def name_of(path: str | Path) -> str:
+    """Return how ids and messages call a file: bytes of its name that are not UTF-8 are escaped (\\xff.txt)."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _cut(path: Path, size: int, unit: Unit, field: str, shard_bytes: int) -> Iterator[Stretch]:
@@ -189,7 +211,7 @@ def _cut(path: Path, size: int, unit: Unit, field: str, shard_bytes: int) -> Ite
         return
     for piece in cut_file(path, size, unit, shard_bytes):
         room = size * 4 if piece.end < 0 else piece.end - piece.begin
-        yield Stretch(piece.path, str(path), piece.begin, piece.end, cast(Kind, piece.kind), room)
+        yield Stretch(piece.path, name_of(path), piece.begin, piece.end, cast(Kind, piece.kind), room)
 
 
 def _cut_parquet(path: Path, field: str, shard_bytes: int) -> Iterator[Stretch]:
@@ -211,7 +233,7 @@ def _cut_parquet(path: Path, field: str, shard_bytes: int) -> Iterator[Stretch]:
     each = max(1, rows * shard_bytes // max(1, size))
     for begin in range(0, rows, each):
         end = min(begin + each, rows)
-        yield Stretch(str(path.resolve()), str(path), begin, end, "parquet", size * (end - begin) // rows)
+        yield Stretch(str(path.resolve()), name_of(path), begin, end, "parquet", size * (end - begin) // rows)
 
 
 def _open_parquet(path: str | Path) -> Any:
@@ -219,10 +241,16 @@ def _open_parquet(path: str | Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
+        if not _is_utf8(str(path)):  # Arrow takes no such name
+            return pq.ParquetFile(pa.BufferReader(Path(path).read_bytes()))
         return pq.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"{path} cannot be read as Parquet ({reason}); fetch or write it again") from error
+        raise InputError(f"{name_of(path)} cannot be read as Parquet ({reason}); fetch or write it again") from error
+
+
+def _is_utf8(name: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _batches(file: Any, part: Stretch, groups: list[int], columns: list[str]) -> Iterator[Any]:

@@ -154,14 +154,18 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
             )
         return told
 
-    why = "who reads has ended, and is not replaced"
+    why = "not ready: what reads has ended or hangs, or a knowledge base cannot be read; `problems` says what to do"
     failing: dict[int | str, dict[str, Any]] = {503: {"model": schemas.Health, "description": why}}
 
     @app.get("/health", response_model=schemas.Health, responses=failing, tags=["server"])
     async def health() -> Response:
         """Whether the server works, what it has, and what it allows."""
+        problems = await engine.aside(lambda: engine.problems)
         told = {
-            "status": "ok" if engine.alive else "failing",
+            "status": "failing" if problems else "ok",
+            "ready": not problems,
+            "problems": problems,
+            "workers": {"count": engine.readers, "replaced": engine.replaced},
             "version": __version__,
             "kbs": await engine.aside(about),
             "encoders": [{"name": name, "plain": one.plain} for name, one in engine.readings.items()],
@@ -170,7 +174,7 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
             and any(book.kb.writable for book in engine.shelf.books.values()),
             "limits": asdict(replace(engine.settings.limits, queue=engine.queue, readers=engine.readers)),
         }
-        return json_answer(told, 200 if engine.alive else 503)
+        return json_answer(told, 503 if problems else 200)
 
     @app.get("/metrics", response_class=Response, tags=["server"])
     async def metrics() -> Response:

@@ -23,13 +23,21 @@ class Aside:
         self._pool = ThreadPoolExecutor(threads, f"wellread-{name}")
         self._room = threading.Semaphore(most)
 
-    async def ask(self, ask: Callable[[], T]) -> T:
-        """The answer; who finds no room is told to come again, and who leaves before its turn is not asked for."""
+    async def ask(self, ask: Callable[[], T], *, stop: threading.Event | None = None) -> T:
+        """The answer; who finds no room is told to come again, and who leaves before its turn is not asked for.
+
+        `stop` is set when the answer is no longer waited for, so that `ask` can end early.
+        """
         if not self._room.acquire(blocking=False):
             raise BusyError(1)
         asked = self._pool.submit(ask)
         asked.add_done_callback(lambda done: self._room.release())  # when it ends, not when nobody waits any more
-        return await asyncio.wrap_future(asked)
+        try:
+            return await asyncio.wrap_future(asked)
+        except asyncio.CancelledError:
+            if stop is not None:
+                stop.set()
+            raise
 
     def close(self) -> None:
         """Finish what was taken."""

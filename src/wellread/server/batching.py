@@ -102,10 +102,12 @@ class Worker:
         """Texts that were just answered, so that as many may be about to come, and until when it is worth to wait."""
         self._pace = 0.02
         """Seconds for a text, of late."""
+        self._since: list[float | None] = [None] * threads
+        """When each thread that is at work began, or last gave an answer."""
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
-            threading.Thread(target=self._run, name=f"wellread-model-{number}", daemon=True)
+            threading.Thread(target=self._run, args=(number,), name=f"wellread-model-{number}", daemon=True)
             for number in range(threads)
         ]
         for thread in self._threads:
@@ -130,11 +132,19 @@ class Worker:
         return self.submit_all([kind], given, size=size, characters=characters)[0]
 
     def submit_all(
-        self, kinds: Sequence[Hashable], given: Any, *, size: int = 1, characters: int = 0, patient: bool = False
+        self,
+        kinds: Sequence[Hashable],
+        given: Any,
+        *,
+        size: int = 1,
+        characters: int = 0,
+        patient: bool = False,
+        admitted: bool = False,
     ) -> list[asyncio.Future[Any]]:
         """Ask for the same in several kinds: all are taken, or none.
 
         It is those before that count, not how much is asked for: else whoever asks for much would never find room.
+        What belongs to a request of which a part was taken before is `admitted` in any case.
         """
         loop = asyncio.get_running_loop()
         jobs = [Job(kind, given, size, characters, loop.create_future(), patient) for kind in kinds]
@@ -142,7 +152,10 @@ class Worker:
             if self._closed:
                 raise ClosedError("the server is about to stop; ask again when it is back")
             full, many = self._taken >= self._queue, self._jobs >= self._most
-            if (full or self._patient >= self._share) if patient else (many or (full and self._others >= self._least)):
+            no_room = (
+                (full or self._patient >= self._share) if patient else (many or (full and self._others >= self._least))
+            )
+            if no_room and not admitted:
                 raise BusyError(self._pace * self._taken)
             self._jobs += len(jobs) * (not patient)
             self._texts += size * len(jobs)
@@ -155,6 +168,16 @@ class Worker:
                 self._changed.notify(len(jobs))
         return [job.future for job in jobs]
 
+    def hold(self, texts: int) -> None:
+        """Count texts as taken that are submitted later, or no more (less than 0)."""
+        with self._changed:
+            self._taken += texts
+
+    def stuck(self, seconds: float) -> bool:
+        """Return whether every thread has been at one batch, without an answer, for more than so many seconds."""
+        now = time.monotonic()
+        return all(since is not None and now - since > seconds for since in self._since)
+
     def close(self) -> None:
         """Finish all that was taken, then stop."""
         with self._changed:
@@ -163,19 +186,23 @@ class Worker:
         for thread in self._threads:
             thread.join()
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         while batch := self._take():
             self._leave(gone := [job for job in batch if job.future.cancelled()])
+            self._since[number] = time.monotonic()
             try:
                 if len(gone) < len(batch):
-                    self._read([job for job in batch if job not in gone])
+                    self._read([job for job in batch if job not in gone], number)
             except RuntimeError:  # the loop is gone, and with it all who waited
                 return
+            finally:
+                self._since[number] = None
 
-    def _read(self, asked: Sequence[Job]) -> None:
+    def _read(self, asked: Sequence[Job], number: int) -> None:
         begin, left = time.monotonic(), len(asked)
         for jobs, made in self._done(asked):
             seconds, left = time.monotonic() - begin, left - len(jobs)
+            self._since[number] = begin + seconds
             self._leave(jobs, seconds)  # before those who get their answers come again
             if not left:  # before the last of them may ask what was counted
                 texts = sum(job.size for job in asked)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wellread.errors import KnowledgeBaseError, StorageError, UsageError, WellreadError
+from wellread.files import MappedFile
 from wellread.kb.store import KnowledgeBase
 from wellread.linker import Linker
 from wellread.linker.prior import PriorReader
@@ -28,6 +29,13 @@ class Book:
     linkers: dict[str, Linker]
     place: str
     """Where the file was when it was opened, without links: SQLite's log of changes lies beside it."""
+    mapped: tuple[MappedFile, ...] = ()
+    """Files of its index that are mapped; one that is overwritten in place must not be looked at any more."""
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether one of them was."""
+        return any(state.overwritten() for state in self.mapped)
 
 
 def open_book(name: str, kb: str | Path, models: Sequence[str], loading: Loading = lambda name, model: None) -> Book:
@@ -47,7 +55,10 @@ def open_book(name: str, kb: str | Path, models: Sequence[str], loading: Loading
     if not models and "prior" not in linkers:
         loading(name, "prior")
         linkers["prior"] = Linker.load(first.kb, "prior", name=name)
-    return Book(kb, tuple(models), first.kb, linkers, os.path.realpath(first.kb.path))
+    folder = Path(f"{first.kb.path}.vectors")
+    files = [*folder.glob("*.safetensors"), *folder.glob("*.faiss")]
+    mapped = tuple(state for state in map(MappedFile.at, files) if state is not None)
+    return Book(kb, tuple(models), first.kb, linkers, os.path.realpath(first.kb.path), mapped)
 
 
 def name_models(given: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wellread.cores import cores
@@ -14,6 +16,7 @@ from wellread.kb.store import How, KnowledgeBase, Neighbour
 from wellread.server.aside import Aside
 from wellread.server.batching import Worker
 from wellread.server.metrics import Metrics
+from wellread.server.parts import in_parts, submit_parts
 from wellread.server.readers import Readers, Told, can_fork, tell
 from wellread.server.reading import Lent, Reading, Vectors
 from wellread.server.settings import Settings
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
     from wellread.tasks.embedding import Rows
 
 T = TypeVar("T")
+
+_GRACE = 2.0
+"""Seconds after the time of a request when a process that has said nothing is taken for hanging."""
 
 
 def _share_cores(readers: int) -> None:
@@ -44,7 +50,12 @@ class Engine:
         limits = settings.limits
         self.readers = limits.readers or (cores() if shelf.shared else 1)
         self.queue = limits.queue or 16 * self.readers
-        self._processes = Readers(shelf, self.readers) if self.readers > 1 and can_fork() else None
+        forks = self.readers > 1 and can_fork()
+        self._processes = (
+            Readers(shelf, self.readers, patience=limits.seconds + _GRACE, replaced=self.metrics.replace)
+            if forks
+            else None
+        )
         _share_cores(self.readers)
         self.worker = Worker(
             self._do,
@@ -57,13 +68,37 @@ class Engine:
         self.stopping = asyncio.Event()
         """Whether streams should come to an end."""
         self.metrics.waiting(lambda: self.worker.waiting)
+        self.metrics.follow(lambda: self.ready, self.readers)
         self._about, self._changing = Aside("about", 1), Aside("changing", 1)
         self._looking, self._loading = Aside("looking", 2), Aside("loading", 2)
+        self._searching = Aside("searching", 2)  # apart: a search may take a hundred times what a look-up takes
 
     @property
     def alive(self) -> bool:
         """Whether all who read still do, or can be replaced."""
         return self.worker.alive and (self._processes is None or self._processes.alive)
+
+    @property
+    def problems(self) -> list[str]:
+        """What keeps the server from answering at present, a line each with what to do; none: it is ready."""
+        found = self.shelf.problems()
+        if not self.alive:
+            found.append("what reads has ended and cannot be replaced; start the server anew")
+        elif self._processes is not None and not self._processes.ready:
+            found.append("one process after the other ends at what it reads; look at the log, check models and KBs")
+        if self.worker.stuck(self.settings.limits.seconds):
+            found.append("all that read are at texts that nobody waits for any more; they are replaced soon")
+        return found
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests can be expected to be answered."""
+        return not self.problems
+
+    @property
+    def replaced(self) -> int:
+        """Processes that took the place of one that died or hung."""
+        return 0 if self._processes is None else self._processes.replaced
 
     def close(self) -> None:
         """Finish what was taken."""
@@ -71,7 +106,7 @@ class Engine:
         if self._processes is not None:
             self._processes.close()
             self._processes = None
-        for some in (self._about, self._changing, self._looking, self._loading):
+        for some in (self._about, self._changing, self._looking, self._loading, self._searching):
             some.close()
         for reading in self.readings.values():
             reading.close()
@@ -93,9 +128,25 @@ class Engine:
     def link(self, sources: Sequence[Source], asked: Asked, *, patient: bool = False) -> asyncio.Future[list[Told]]:
         """An answer for each source; all are taken, or none. Who is `patient` asks again and leaves others room."""
         characters = self.check(asked.texts, ", or use /link/stream")
+        parts = in_parts(asked.texts)
+        if len(parts) > 1:
+            return asyncio.ensure_future(self._link_parts(sources, asked, parts, patient))
         size = len(asked.texts)
         futures = self.worker.submit_all(sources, asked, size=size, characters=characters, patient=patient)
         return asyncio.gather(*futures)
+
+    async def _link_parts(
+        self, sources: Sequence[Source], asked: Asked, parts: Sequence[Sequence[str]], patient: bool
+    ) -> list[Told]:
+        made: list[list[Told]] = await submit_parts(
+            self.worker,
+            sources,
+            parts,
+            lambda some: replace(asked, texts=tuple(some)),
+            revision=lambda told: told.revision,
+            patient=patient,
+        )
+        return [Told([one for told in of for one in told.documents], of[0].revision) for of in zip(*made, strict=True)]
 
     async def edit(self, edit: Edit) -> Edited:
         """Change a knowledge base, one change after the other; texts are read meanwhile, each of one revision."""
@@ -110,10 +161,10 @@ class Engine:
 
     async def embed(self, vectors: Vectors, texts: Sequence[str]) -> list[Rows]:
         """The rows of each text."""
-        characters = self.check(texts)
+        self.check(texts)
         await self._loading.ask(lambda: self.reading(vectors.encoder).embedder)
-        made: list[Rows] = await self.worker.submit(vectors, texts, size=len(texts), characters=characters)
-        return made
+        made: list[list[list[Rows]]] = await submit_parts(self.worker, [vectors], in_parts(texts), lambda some: some)
+        return [rows for (part,) in made for rows in part]
 
     async def explain(self, lent: Lent, text: str, second: str | None) -> Seen:
         """What is seen of a text."""
@@ -139,8 +190,9 @@ class Engine:
             raise UnknownEntityError(f"there is no entity {id!r} here; look for it with /entities?search=") from None
 
     async def search(self, kb: KnowledgeBase, query: str, how: How, limit: int) -> list[Entity]:
-        """Entities by what a person types."""
-        return await self._looking.ask(lambda: kb.search(query, how=how, limit=limit))
+        """Entities by what a person types; a search that is no longer waited for ends."""
+        stop = threading.Event()
+        return await self._searching.ask(lambda: kb.search(query, how=how, limit=limit, stop=stop.is_set), stop=stop)
 
     def _do(self, kind: Hashable, given: Sequence[Any]) -> Iterable[Sequence[Any]]:
         if isinstance(kind, Source):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import sqlite3
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -16,6 +15,7 @@ from starlette.exceptions import HTTPException
 from wellread.errors import KnowledgeBaseError, ReplacedError, UsageError
 from wellread.kb.change import fault
 from wellread.kb.records import Entity
+from wellread.kb.schema import is_busy
 from wellread.server import schemas
 from wellread.server.answers import REFUSALS, answered, json_answer
 from wellread.server.engine import Engine
@@ -70,7 +70,7 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         except (ReplacedError, TakenError):
             raise
         except KnowledgeBaseError as error:
-            if _is_busy(error.__cause__):
+            if is_busy(error.__cause__):
                 why = f"{name} is being changed by another process; try again when it is done"
                 raise HTTPException(503, why, {"retry-after": "5"}) from None
             # of an entity to be put it is a fact's object that is unknown
@@ -149,8 +149,3 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
 def _name(engine: Engine, kb: str | None) -> str:
     engine.shelf.book(kb)
     return kb if kb is not None else next(iter(engine.shelf.books))
-
-
-def _is_busy(error: BaseException | None) -> bool:
-    """Whether another process holds the file's lock."""
-    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY

@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -39,6 +40,11 @@ _HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+
+
+_FOREIGN = "this was sent by a page of another site; send it from here, or not by a browser"
+_SIMPLE = frozenset({b"", b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data"})
+"""Kinds of bodies that a page may send to any site."""
 
 
 class TooLarge(HTTPException):
@@ -93,22 +99,53 @@ class Guard:
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
         headers = dict(scope["headers"])
-        if self._hosts:
-            host = headers.get(b"host", b"").decode("latin-1").lower()
-            if host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
-                return 400, "this server does not go by that name; start it with --allow-host to let it"
-        # A form or a simple request of another site's page comes without being asked for; links to the page are fine.
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:  # two servers on its way may take one each
+            return 400, "the request has more than one Host header; send one"
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if self._hosts and host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
+            return 400, "this server does not go by that name; start it with --allow-host to let it"
+        # A form, a simple request or an image of another site's page comes unasked; links to our page are fine.
         site = headers.get(b"sec-fetch-site", b"none")
-        if site not in (b"same-origin", b"none") and scope["method"] != "GET":
-            return 403, "this was sent by a page of another site; send it from here, or not by a browser"
+        if site not in (b"same-origin", b"none") and (scope["method"] != "GET" or not _is_page(scope)):
+            return 403, _FOREIGN
+        if b"sec-fetch-site" not in headers and scope["method"] != "GET" and self._is_foreign(headers, host):
+            return 403, _FOREIGN
+        if not _is_utf8(scope.get("raw_path") or b"") or not _is_utf8(scope.get("query_string") or b""):
+            return 422, "the address is not UTF-8; write its letters as UTF-8 and each byte as %XX"
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.settings.limits.body and not _streams(scope):
             return 413, str(TooLarge(self.settings.limits.body).detail)
         return None
 
+    def _is_foreign(self, headers: Mapping[bytes, bytes], host: str) -> bool:
+        """Return whether a page of another site sent this, where a browser does not say so itself.
+
+        Only kinds of bodies that browsers send without asking first: others would need an answer to OPTIONS.
+        """
+        origin = headers.get(b"origin")
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if origin is None or kind not in _SIMPLE:
+            return False
+        theirs = origin.decode("latin-1").lower().partition("://")[2]
+        return theirs != host and theirs not in self._hosts and theirs.rpartition(":")[0] not in self._hosts
+
 
 def _streams(scope: Scope) -> bool:
     return bool(scope["path"] == "/link/stream")
+
+
+def _is_utf8(address: bytes) -> bool:
+    """Return whether a part of an address is UTF-8; else its bytes would all become U+FFFD, and two ids one."""
+    try:
+        unquote_to_bytes(address).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_page(scope: Scope) -> bool:
+    """Return whether an address is the page or a part of it, which other sites may link to; the rest is data."""
+    return bool(scope["path"] == "/" or scope["path"].startswith("/page/"))
 
 
 class _Passage:

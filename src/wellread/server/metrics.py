@@ -39,6 +39,24 @@ class Metrics:
         self._waiting = Gauge("wellread_waiting_texts", "Texts in the queue.", registry=registry)
         self._revisions = Gauge("wellread_kb_revision", "Changes that a KB has seen.", ("kb",), registry=registry)
 
+        self._replaced = Counter(
+            "wellread_workers_replaced",
+            "Processes that died or hung and were replaced.",
+            ("reason",),
+            registry=registry,
+        )
+        self._ready = Gauge("wellread_ready", "1 if requests can be expected to be answered.", registry=registry)
+        self._workers = Gauge("wellread_workers", "Processes or threads that read.", registry=registry)
+
+    def replace(self, reason: str) -> None:
+        """Count a process that "died" or "hung"."""
+        self._replaced.labels(reason).inc()
+
+    def follow(self, ready: Callable[[], bool], workers: int) -> None:
+        """Where it is asked whether the server is ready, and how many read."""
+        self._ready.set_function(lambda: float(ready()))
+        self._workers.set(workers)
+
     def watch(self, seen: Seen) -> None:
         """Count a batch."""
         self.texts.inc(seen.texts)

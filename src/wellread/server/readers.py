@@ -4,6 +4,9 @@ They are forked, so that they have the models without loading them, and share wh
 the nursery, is forked before there are threads, and forks all others: those of the start, and one for each that dies.
 What is asked and told goes through sockets as JSON. A reader hears no signals: it ends when its socket does, which is
 when the server closes it or ends, in whatever way.
+
+One that has died is replaced, and so is one that hangs: at work, where it says nothing for longer than any client
+waits; free, where it does not answer a ping, which each gets every few seconds.
 """
 
 from __future__ import annotations
@@ -15,17 +18,18 @@ import select
 import signal
 import socket
 import stat
+import struct
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
 import orjson
@@ -43,8 +47,29 @@ _SOME = 4
 """Clients who get their answers together: each by itself would cost more than it gains."""
 
 
+_PING, _PONG = b"?", b"!"
+_LOOK = 5.0
+"""Seconds between two rounds of pings."""
+_QUICK = 5.0
+"""Seconds that a free reader has to answer one."""
+_LOST = 3
+"""Batches in a row that no reader survived, after which the server is not ready."""
+
+
 class LostError(WellreadError):
     """A reader has ended, and what it was asked for is not answered."""
+
+
+class _HangingError(Exception):
+    """A reader that says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A process and the socket by which it is asked."""
+
+    connection: Connection
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +97,47 @@ def can_fork() -> bool:
 class Readers:
     """Some processes with a shelf; made before there are threads, and asked by as many threads as there are readers."""
 
-    def __init__(self, shelf: Shelf, count: int) -> None:
+    def __init__(
+        self,
+        shelf: Shelf,
+        count: int,
+        *,
+        patience: float = 60.0,
+        replaced: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`patience` is how many seconds one at work may be silent; `replaced` is called with "died" or "hung"."""
         self._nursery, theirs = socket.socketpair()
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # torch's threads, which are asleep
             self._pid = os.fork()
         if not self._pid:
             _nurse(theirs, shelf)
         theirs.close()
+        self.count, self._patience, self._note = count, patience, replaced
         self._turn = threading.Lock()
         self.pids: list[int] = []
         """All that were ever forked, the last one last."""
-        self._free: SimpleQueue[Connection] = SimpleQueue()
+        self._lost = 0
+        self._free: SimpleQueue[_Reader] = SimpleQueue()
         for _ in range(count):
             self._free.put(self._fork())
+        self._closed = threading.Event()
+        self._pinging = threading.Thread(target=self._ping, name="wellread-pings", daemon=True)
+        self._pinging.start()
 
     @property
     def alive(self) -> bool:
         """Whether a reader that dies can be replaced."""
         return not select.select([self._nursery], [], [], 0)[0]
+
+    @property
+    def ready(self) -> bool:
+        """Whether they can be expected to answer: not where one after the other died of what it was asked."""
+        return self.alive and self._lost < _LOST
+
+    @property
+    def replaced(self) -> int:
+        """How many have taken the place of one that died or hung."""
+        return len(self.pids) - self.count
 
     def link(self, source: Source, asked: Sequence[Asked]) -> Iterator[list[Told]]:
         """What a reader says to `Shelf.link`, some at a time; where it dies of it, another is asked for the rest."""
@@ -97,41 +145,92 @@ class Readers:
         try:
             for _ in range(_TRIES):
                 try:
-                    reader.send_bytes(orjson.dumps((source, rest)))
+                    reader.connection.send_bytes(orjson.dumps((source, rest)))
                     while rest:
-                        told = _heard(reader)
+                        if not reader.connection.poll(self._patience):
+                            raise _HangingError
+                        told = _heard(reader.connection)
                         del rest[: len(told)]
                         yield told
+                    self._lost = 0
                     return
                 except (EOFError, OSError):
-                    reader.close()
-                    reader = self._fork()
-                    LOG.warning("a reader has ended and was replaced", extra={"told": {"pid": self.pids[-1]}})
+                    reader = self._replace(reader, "died")
+                except _HangingError:  # whoever asked has been told already that it took too long
+                    reader = self._replace(reader, "hung")
+                    break
         except OSError:
             raise LostError("the processes that read cannot be replaced; the server must be started anew") from None
         except (GeneratorExit, MemoryError):  # nobody listens any more, and what it says next is not for who asks next
-            reader.close()
+            reader.connection.close()
             raise
         finally:
             self._free.put(reader)
+        self._lost += 1
         raise LostError("the process that read this has ended, and so did another; send less at once")
 
     def close(self) -> None:
         """Let them end, and wait until they have."""
+        self._closed.set()
+        self._pinging.join()
         while not self._free.empty():
-            self._free.get().close()
+            self._free.get().connection.close()
         self._nursery.close()
         with suppress(ChildProcessError):  # where somebody else has waited for it
             os.waitpid(self._pid, 0)
 
-    def _fork(self) -> Connection:
+    def _fork(self) -> _Reader:
         here, there = socket.socketpair()
-        reader = Connection(here.detach())
+        # A process that is stopped takes nothing: whoever sends it more than fits would wait for ever.
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, int(self._patience)), 0))
+        connection = Connection(here.detach())
         with self._turn, there:
             socket.send_fds(self._nursery, [b"+"], [there.fileno()])
             if not (pid := self._nursery.recv(8)):
                 raise BrokenPipeError
         self.pids.append(int.from_bytes(pid))
+        return _Reader(connection, self.pids[-1])
+
+    def _replace(self, reader: _Reader, reason: str) -> _Reader:
+        """Put another in the place of one that has ended or says nothing; OSError where there is none to be had."""
+        if not reader.connection.closed:
+            reader.connection.close()
+        # Its number cannot be another's yet: whoever forked it takes note of its end when it forks the next one.
+        with suppress(ProcessLookupError):
+            os.kill(reader.pid, signal.SIGKILL)
+        new = self._fork()
+        self._note(reason)
+        LOG.warning(
+            "a reader has ended and was replaced" if reason == "died" else "a reader was hanging and was replaced",
+            extra={"told": {"pid": new.pid, "was": reader.pid}},
+        )
+        return new
+
+    def _ping(self) -> None:
+        """Replace those that are free but do not answer, before anybody waits for them."""
+        while not self._closed.wait(_LOOK):
+            for _ in range(self.count):
+                try:
+                    reader = self._free.get_nowait()
+                except Empty:
+                    break
+                try:
+                    reader = self._answering(reader)
+                except OSError:  # no other can be had; `alive` tells
+                    pass
+                finally:
+                    self._free.put(reader)
+
+    def _answering(self, reader: _Reader) -> _Reader:
+        if reader.connection.closed:  # the next one who asks has it replaced
+            return reader
+        try:
+            reader.connection.send_bytes(_PING)
+            if not reader.connection.poll(_QUICK):
+                return self._replace(reader, "hung")
+            reader.connection.recv_bytes()
+        except (EOFError, OSError):
+            return self._replace(reader, "died")
         return reader
 
 
@@ -186,7 +285,10 @@ def _read(asked: Connection, shelf: Shelf) -> None:
         torch.set_num_threads(1)  # OpenMP's threads stayed behind
     try:
         while True:
-            for part in _answer(shelf, *orjson.loads(asked.recv_bytes())):
+            if (message := asked.recv_bytes()) == _PING:
+                asked.send_bytes(_PONG)
+                continue
+            for part in _answer(shelf, *orjson.loads(message)):
                 asked.send_bytes(part)
     except (EOFError, OSError):
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import faulthandler
 import ipaddress
 import logging
 import signal
@@ -83,6 +84,8 @@ def doors(host: str, port: int, *, patience: float = 30.0) -> Iterator[list[sock
 def serve(engine: Engine, sockets: Sequence[socket.socket], *, ready: Callable[[int], None]) -> None:
     """Answer until told to stop; then finish what was taken. `ready` is told the port once clients are heard."""
     _log_lines()
+    if not faulthandler.is_enabled():  # a line in the log where a signal such as SIGBUS ends the process
+        faulthandler.enable()
     Server(engine, ready).run(list(sockets))
     LOG.info("stopped")
 

@@ -270,6 +270,9 @@ class Health(BaseModel):
     """Whether the server works, and what it has."""
 
     status: Literal["ok", "failing"]
+    ready: bool = Field(description="Whether requests can be expected to be answered; 503 where not.")
+    problems: list[str] = Field(description="Why not, and what to do.")
+    workers: dict[str, int] = Field(description="How many read, and how many that died or hung were replaced.")
     version: str
     kbs: list[KbHealth]
     encoders: list[EncoderHealth]

@@ -9,11 +9,12 @@ new one is ready.
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -23,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 from wellread.errors import KnowledgeBaseError, ReplacedError, UsageError
 from wellread.kb.records import Entity
+from wellread.kb.schema import is_busy
 from wellread.kb.store import KnowledgeBase, file_of
 from wellread.linker import Linker
 from wellread.linker.decoding import Scored
@@ -109,6 +111,8 @@ class Shelf:
         self._opening: dict[str, float] = {}
         self._openers: dict[str, threading.Thread] = {}
         self._opened: dict[str, Book] = {}
+        self.broken: dict[str, str] = {}
+        """Knowledge bases that cannot be read at present, with what to do."""
         self._retired: list[KnowledgeBase] = []
         """Whose files were replaced. They stay open: closing one would let go of all locks that this process has on
         what lies beside the name, those of the new file too."""
@@ -184,10 +188,17 @@ class Shelf:
         with self._turn:
             self._look_for_new(source.kb)
         with placeless(self.books[source.kb].kb):
+            if self.books[source.kb].overwritten:  # to look at what is mapped could end the process
+                self._open_again(source.kb)
             try:
                 return self._link(source, asked)
             except ReplacedError:  # this thread has never asked the old file, and cannot any more
                 self._wait_for_new(source.kb)
+                return self._link(source, asked)
+            except KnowledgeBaseError as error:
+                if not isinstance(error.__cause__, sqlite3.DatabaseError) or is_busy(error.__cause__):
+                    raise
+                self._open_again(source.kb)  # another file was copied over it, perhaps
                 return self._link(source, asked)
 
     def _link(self, source: Source, asked: Sequence[Asked]) -> list[Answer]:
@@ -297,15 +308,39 @@ class Shelf:
         self._openers[name] = threading.Thread(target=self._open_new, args=(name, book), daemon=True)
         self._openers[name].start()
 
-    def _open_new(self, name: str, book: Book) -> None:
+    def _open_new(self, name: str, book: Book, how: Literal["replaced", "overwritten"] = "replaced") -> None:
         try:
             new = open_book(name, book.given, book.models)
-            self._note(f"{name} was replaced, and is now at revision {new.kb.revision}")
+            self._note(f"{name} was {how}, and is now at revision {new.kb.revision}")
             self._opened[name] = new
             self._opening[name] = 0.0
+            self.broken.pop(name, None)
         except Exception as error:  # of whatever kind: it is to be tried again
-            self._note(f"{name} was replaced, but cannot be opened: {error}; the old one still answers")
+            ends = "the old one still answers" if how == "replaced" else "it is not read until it can be"
+            self._note(f"{name} was {how}, but cannot be opened: {error}; {ends}")
             self._opening[name] = time.monotonic() + _AGAIN
+            if how == "overwritten":
+                self.broken[name] = f"{name} was overwritten in place and cannot be opened: {error}"
+
+    def problems(self) -> list[str]:
+        """Return why knowledge bases cannot be read at present, after another try to open what was overwritten."""
+        for name, book in list(self.books.items()):
+            if book.overwritten:
+                with suppress(ReplacedError):
+                    self._open_again(name)
+        return list(self.broken.values())
+
+    def _open_again(self, name: str) -> None:
+        """Open a KB anew whose file, or what is mapped beside it, was overwritten in place."""
+        with self._turn:
+            book = self.books[name]
+            if name not in self._opened and time.monotonic() >= self._opening.get(name, 0.0):
+                self._open_new(name, book, "overwritten")
+            self._look_for_new(name)
+            if self.books[name] is book:
+                raise ReplacedError(
+                    f"{name} was overwritten while it was served, and cannot be opened again; try again in a while"
+                )
 
     def _wait_for_new(self, name: str) -> None:
         """Take a KB that is being opened anew, when it is."""

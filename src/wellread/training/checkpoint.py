@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,11 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, 
         try:
             flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
             path.parent.mkdir(parents=True, exist_ok=True)
+            with open(part, "wb") as file:
+                mode = os.fstat(file.fileno()).st_mode
             save_file(flat, part, {"about": json.dumps(about)})
             with open(part, "rb+") as file:
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))  # the library's are for the owner only
                 os.fsync(file.fileno())
             os.replace(part, path)
         except SafetensorError as error:

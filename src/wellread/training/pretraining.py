@@ -35,6 +35,7 @@ from wellread.mentions.segments import Segmenter
 from wellread.models.knowbert import KnowBert, KnowBertConfig
 from wellread.nn.encoders import find_encoder, load_tokenizer, save_tokenizer, silence
 from wellread.nn.infusion import InfusedEncoder
+from wellread.nn.pretrained import build_auto
 from wellread.tasks.gold import Judged, Linking
 from wellread.tasks.learner import TaskLearner
 from wellread.tasks.masking import Masking
@@ -364,7 +365,7 @@ def as_task(recipe: PretrainingRecipe, there: Mapping[str, KnowBertConfig]) -> T
 
 def as_masked_lm(encoder: InfusedEncoder, head: WordHead) -> PreTrainedModel:
     """An encoder and a head for masked words as the model that transformers has of both."""
-    model: Any = AutoModelForMaskedLM.from_config(encoder.config)  # type: ignore[no-untyped-call]
+    model: Any = build_auto(AutoModelForMaskedLM, encoder.config)
     setattr(model, model.base_model_prefix, encoder)
     theirs: dict[str, nn.Parameter] = dict(model.named_parameters(remove_duplicate=False))
     for name, weight in head.state_dict().items():

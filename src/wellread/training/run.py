@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from wellread import config
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.calibration import Predictions, calibrate, pr_curve, reliability
-from wellread.files import storage, write_atomically
+from wellread.files import storage, sweep_leftovers, write_atomically
 
 _PICTURES = ("curves", "precision-recall", "calibration")
 
@@ -50,6 +50,7 @@ class Run:
                 raise UsageError(
                     f"another training writes to {self.folder}; wait until it ends, or give another folder"
                 ) from None
+        sweep_leftovers(self.folder, self.model)
         if not resume:
             self._forget()
         if self.recipe.exists():

@@ -43,6 +43,13 @@ def test_a_pipeline_links_as_the_linker_does(link, kb):
     assert len(found[1]["candidates"]) == 2
 
 
+@pytest.mark.parametrize(("settings", "expected"), [({}, []), ({"nil": True}, [None])])
+def test_nil_is_shown_only_where_asked_for(toy, settings, expected):
+    link = pipeline("entity-linking", kb=toy / "toy.kb", linker=toy / "model", precision="fp32", **settings)
+    assert entities(link("mayor of planet")) == entities(link("mayor of planet", threshold=0.3)) == expected
+    link.linker.close()
+
+
 def test_lists_give_lists_and_streams_give_streams(link):
     texts = [TEXT, "", "Paris"]
     assert [entities(found) for found in link(texts)] == [["Q937", "Q90"], [], ["Q90"]]

@@ -70,7 +70,7 @@ def test_popularity_decides_between_equal_counts(tmp_path):
 
 
 def test_a_mention_that_the_kb_does_not_know_is_nil(kb_path):
-    linker = Linker.load(kb_path, mentions=Labels("Atlantis"), threshold=0.5)
+    linker = Linker.load(kb_path, mentions=Labels("Atlantis"), threshold=0.5, nil=True)
     (link,) = linker.link("From Atlantis to Tokyo").links
     assert (link.text, link.entity, link.title, link.candidates) == ("Atlantis", None, None, ())
     (link,) = Linker.load(kb_path, mentions=Labels("tokyo")).link("in tokyo").links
@@ -219,5 +219,7 @@ def test_mentions_without_candidates_keep_their_order(kb_path):
             for text in texts:
                 yield [Mention(0, 5, text[:5]), Mention(6, 11, text[6:11])]
 
-    links = Linker.load(kb_path, mentions=Both()).link("Tokyo Zzyzx").links
+    links = Linker.load(kb_path, mentions=Both(), nil=True).link("Tokyo Zzyzx").links
     assert [(link.text, link.entity) for link in links] == [("Tokyo", "Q1490"), ("Zzyzx", None)]
+    links = Linker.load(kb_path, mentions=Both()).link("Tokyo Zzyzx").links
+    assert [link.text for link in links] == ["Tokyo"]  # NIL is shown only where it is asked for

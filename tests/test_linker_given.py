@@ -1,5 +1,7 @@
 """Spans that somebody else has found: each gets a link, what it is scored by is what the model says of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.kb.conftest import CITIES, build_kb
@@ -52,6 +54,44 @@ def test_what_is_too_weak_is_nil_and_keeps_its_candidates(toy):
     assert (link.entity, link.title, bool(link.candidates)) == (None, None, True)
 
 
+def test_the_best_entity_is_chosen_where_nil_is_ruled_out(toy):
+    texts, spans = ["who wrote to cork ?", "in   the old city"], [[(13, 17), (0, 3)], [(9, 12), (3, 4)]]
+    with Linker.load(toy / "toy.kb", toy / "model", precision="fp32", threshold=1.0) as strict:
+        strict.reader.model.nil_head.fill_(50.0)
+        with_nil = [link for one in strict.link_given(texts, spans) for link in one.links]
+        never = [link for one in strict.link_given(texts, spans, nil="never") for link in one.links]
+    assert [link.entity for link in with_nil] == [None] * 4
+    assert [(link.start, link.end) for link in never] == [(link.start, link.end) for link in with_nil]
+    for link, nil in zip(never, with_nil, strict=True):
+        assert link.candidates == nil.candidates
+        assert (link.entity, link.title) == (
+            (link.candidates[0].entity, link.candidates[0].title) if link.candidates else (None, None)
+        )
+    assert [bool(link.candidates) for link in never] == [True, True, False, True]  # a blank has no candidate
+    assert never[1].score < 1e-3  # the score of the entity, not of NIL
+
+
+def test_the_models_own_threshold_is_not_asked_of_given_spans(toy):
+    ask = (["in cork ?"], [[(3, 7)]])
+    with Linker.load(toy / "toy.kb", toy / "model", precision="fp32") as linker:
+        linker.reader.decoding = replace(linker.reader.decoding, threshold=1.0)
+        assert linker.link("in cork ?").links == ()
+        assert next(linker.link_given(*ask)).links[0].entity is not None
+
+
+def test_given_spans_may_come_from_json(linker):
+    (document,) = linker.link_given(["in cork ?"], [[[3, 7], [0, 2]]])
+    assert [link.text for link in document.links] == ["in", "cork"]
+
+
+def test_a_span_says_whether_it_is_a_name_or_was_only_given(tmp_path):
+    build_kb(tmp_path / "cities.kb", CITIES)
+    text = "Paris and paris, Nowhere"
+    with Linker.load(tmp_path / "cities.kb", "prior") as linker:
+        (document,) = linker.link_given([text], [names_in(text, ["Paris", "paris", "Nowhere"])])
+    assert [link.found_by for link in document.links] == ["exact", "case", "given"]
+
+
 def test_long_texts_are_read_where_the_span_is(linker):
     """The toy encoder does not look around: wherever a name stands, its scores are the same."""
     parts = [f"{name} wrote to the old city" for name in (*PLACES, *PEOPLE) for _ in range(3)]
@@ -99,6 +139,8 @@ def test_names_alone_link_given_spans_too(tmp_path):
         (document,) = strict.link_given([text], [spans])
         assert [link.entity for link in document.links] == [None, None, "Q1490"]
         assert len(document.links[0].candidates) == 2
+        (document,) = strict.link_given([text], [spans], nil="never")
+        assert [link.entity for link in document.links] == ["Q90", None, "Q1490"]
 
 
 def test_what_does_not_fit_is_told(linker):
@@ -106,5 +148,7 @@ def test_what_does_not_fit_is_told(linker):
         next(linker.link_given(["cork"], [[(0, 9)]]))
     with pytest.raises(UsageError, match="more texts than lists of spans"):
         list(linker.link_given(["cork", "avon"], [[(0, 4)]]))
+    with pytest.raises(UsageError, match="choose model or never"):
+        list(linker.link_given(["cork"], [[(0, 4)]], nil=False))
     with pytest.raises(UsageError, match="link_given takes several texts"):
         list(linker.link_given("cork", [[(0, 4)]]))

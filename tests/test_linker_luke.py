@@ -186,16 +186,16 @@ class Given:
 
 
 def test_mentions_may_be_given_and_unknown_ones_are_nil(kb, folder):
-    with_nil = Linker.load(kb, folder, mentions=Given("mx"))
+    with_nil = Linker.load(kb, folder, mentions=Given("mx"), nil=True)
     links = with_nil.link("cork , mercury and xanadu").links
     assert [(link.text, link.entity is None) for link in links] == [("mercury", False), ("xanadu", True)]
     assert math.isclose(links[1].score, 1.0, abs_tol=1e-6)
-    assert len(Linker.load(kb, folder, mentions=Given("mx"), nil=False).link("mercury xanadu").links) == 1
+    assert len(Linker.load(kb, folder, mentions=Given("mx")).link("mercury xanadu").links) == 1
 
 
 def test_spans_of_others_are_linked_as_an_annotators_are(kb, folder):
     text = "cork , mercury and xanadu"
-    wanted = Linker.load(kb, folder, mentions=Given("mx")).link(text).links
+    wanted = Linker.load(kb, folder, mentions=Given("mx"), nil=True).link(text).links
     (found,) = Linker.load(kb, folder).link_given([text], [[(link.start, link.end) for link in wanted]])
     assert [(link.text, link.entity) for link in found.links] == [(link.text, link.entity) for link in wanted]
     assert found.links[0].candidates == wanted[0].candidates
@@ -203,7 +203,7 @@ def test_spans_of_others_are_linked_as_an_annotators_are(kb, folder):
 
 def test_mentions_without_candidates_are_masked_entities_too(kb, folder):
     text, mask = "cork and xanadu", 2
-    reader = Linker.load(kb, folder, mentions=Given("cx"), order="local", trust=0.0).reader
+    reader = Linker.load(kb, folder, mentions=Given("cx"), order="local", trust=0.0, nil=True).reader
     cork, _ = next(iter(reader.link_many([text]))).links
     scores = chances(reader, text, [("cork", mask), ("xanadu", mask)])
     rows = reader.vocabulary.rows_of(["p2", "cork2"]).tolist()

@@ -8,11 +8,11 @@ from lxml import html
 from tests.sensing import Hashing
 from tests.test_linker_knowbert import SENSES, layer, write_model
 from tests.tiny import write_kb
-from wellread import Document, Linker
+from wellread import Document, Link, Linker
 from wellread.errors import KnowledgeBaseError, UsageError
 from wellread.kb.records import Entity
 from wellread.knowledge.vectors import EntityVectors
-from wellread.linker.several import Linkers
+from wellread.linker.several import Linkers, join
 
 PLACES = [Entity("danube", "Danube", "a river", "river", 1, {"Danube": 2, "river": 1})]
 TEXT = "the old bank of the Danube, a river"
@@ -60,6 +60,41 @@ def test_texts_may_be_endless(home):
 def test_one_linker_alone_says_what_it_says(home):
     with Linkers.load([home / "places.kb"], "prior") as linkers, Linker.load(home / "places.kb", "prior") as alone:
         assert linkers.link(TEXT) == alone.link(TEXT)
+
+
+def layer_of(*links, kb):
+    text = "Ada met Bob in Zzyzx"
+    made = tuple(Link(start, end, text[start:end], entity, score=score, kb=kb) for start, end, entity, score in links)
+    return Document(text, made, meta={"kb": kb, "model": "prior"})
+
+
+def test_a_nil_is_kept_once_and_only_where_no_kb_has_an_overlapping_link():
+    first = layer_of((0, 3, None, 0.9), (8, 20, None, 0.6), kb="a")
+    second = layer_of((0, 3, "ada", 0.4), (8, 11, None, 0.7), (15, 20, None, 0.8), kb="b")
+    document = join([first, second])
+    shown = [(link.text, link.entity, link.kb) for link in document.links]
+    assert shown == [("Ada", "ada", "b"), ("Bob", None, None), ("Zzyzx", None, None)]
+    assert join([second, first]).links == document.links
+    overlapped = layer_of((2, 5, "x", 0.1), (0, 14, "y", 0.1), kb="b")
+    assert [link.entity for link in join([first, overlapped]).links] == ["y", "x"]
+    assert [link.entity for link in join([first, first]).links] == [None, None]
+
+
+def test_given_spans_are_linked_to_every_kb_or_are_one_nil(tmp_path):
+    write_kb(tmp_path / "a.kb", [Entity("bank1", "Bank"), Entity("ada", "Ada Bank")]).close()
+    write_kb(tmp_path / "b.kb", [Entity("bank2", "Bank")]).close()
+    text, spans = "Ada Bank, Zzyzx", [(0, 8), (4, 8), (10, 15)]
+    with Linkers.load([tmp_path / "a.kb", tmp_path / "b.kb"], "prior") as linkers:
+        (document,) = linkers.link_given([text], [spans])
+        assert list(linkers.link_given(iter([text] * 3), iter([spans] * 3))) == [document] * 3
+        with pytest.raises(UsageError, match="several texts"):
+            next(linkers.link_given(text, [spans]))
+    assert [(link.text, link.entity, link.kb) for link in document.links] == [
+        ("Ada Bank", "ada", "a"),
+        ("Bank", "bank1", "a"),
+        ("Bank", "bank2", "b"),
+        ("Zzyzx", None, None),
+    ]
 
 
 @pytest.mark.parametrize(

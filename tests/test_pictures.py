@@ -46,6 +46,11 @@ def test_a_card_tells_entity_kb_score_and_candidates():
     assert page.xpath("//title/text()") == page.xpath("//h1//text()") == ["Rome today"]
 
 
+def test_a_card_says_how_the_span_was_found():
+    (card,) = cards(draw(Document("Roma", (link("Roma", 0, 4, "Q220", title="Rome", kb="wiki", found_by="typo"),))))
+    assert card == "Rome Q220 · wiki · found by: typo score 1.00"
+
+
 def test_every_link_has_its_place_in_the_tab_order_and_a_description():
     text = "Rome, Oz and Bonn"
     document = Document(

@@ -123,6 +123,30 @@ def test_layers_are_switched_off_and_on(page):
     assert kbs() == {"words"}
 
 
+def test_nil_is_a_layer_that_is_off_until_it_is_chosen(page, address):
+    text = "mayor of cork , mayor of planet"
+    link(page, text)
+    nils = lambda: [one for one in shown(page) if one[3] is None]  # noqa: E731
+    wanted = [one for one in served(address, text, nil=True) if one[3] is None]
+    assert (nils(), len(wanted)) == ([], 1)
+    linked = shown(page)
+    page.check("#layers label:has-text('not in any') input")
+    page.wait_for_selector("#result mark.nil")
+    assert (nils(), [one for one in shown(page) if one[3] is not None]) == (wanted, linked)
+    said = page.url
+    page.uncheck("#layers label:has-text('not in any') input")
+    assert shown(page) == linked
+    visit(page, said)
+    page.wait_for_selector("#result mark.nil")
+
+
+def test_a_mark_says_how_its_span_was_found(page):
+    link(page)
+    assert "found by: exact" in page.get_attribute("mark:has-text('river')", "title")
+    page.click("mark:has-text('river')")
+    page.wait_for_selector("#card:has-text('found by: exact')")
+
+
 def test_two_linkers_stand_side_by_side(page, address):
     link(page, "mercury was born in cork and dora wrote to mercury")
     page.select_option("#other", "prior")

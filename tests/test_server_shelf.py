@@ -47,7 +47,7 @@ def told(document):
 
 
 def test_each_client_gets_what_it_would_get_alone(shelf, alone):
-    asked = [Asked(TEXTS[:2]), Asked(TEXTS[2:3], threshold=0.05), Asked(TEXTS[3:], threshold=0.9, nil=False)]
+    asked = [Asked(TEXTS[:2]), Asked(TEXTS[2:3], threshold=0.05), Asked(TEXTS[3:], threshold=0.9, nil=True)]
     together = answers(shelf, *asked)
     assert [len(answer.documents) for answer in together] == [2, 1, 9]
     for one, answer in zip(asked, together, strict=True):

@@ -50,7 +50,7 @@ OPTIONS = (
     {},
     {"threshold": 0.0, "overlaps": "keep", "top_k": 3},
     {"threshold": 0.0, "overlaps": "keep", "top_k": 0},
-    {"threshold": 0.0, "overlaps": "drop", "nil": False},
+    {"threshold": 0.0, "overlaps": "drop", "nil": True},
     {"threshold": 0.0, "among": ["p1", "p2"]},
     {"threshold": 0.0, "kinds": ["city"]},
     {"model": "prior", "overlaps": "keep"},

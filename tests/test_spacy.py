@@ -68,6 +68,21 @@ def test_entities_that_were_there_stay_where_no_link_is(make):
     assert told(doc) == [("Einstein", "person", "Q937"), ("Paris", "GPE", "Q90"), ("for", "X", ""), *LINKED[2:]]
 
 
+def test_nil_is_shown_and_ruled_out_on_demand(make, toy):
+    """The toy linker takes "planet" for a mention of nothing that it knows."""
+    model = {"kb": str(toy / "toy.kb"), "model": str(toy / "model")}
+    text = "mayor of planet"
+    ids = lambda doc: [ent.kb_id_ for ent in doc.ents]  # noqa: E731
+    assert ids(make(**model, options={"precision": "fp32"})(text)) == []
+    assert ids(make(**model, options={"precision": "fp32", "nil": True})(text)) == ["NIL"]
+    given = {**model, "rules": [("planet", "X")], "entities": "spacy", "options": {"precision": "fp32"}}
+    assert ids(make(**given)(text)) == ["NIL"]
+    (never,) = make(**given, never_nil=True)(text).ents
+    assert never.kb_id_ == never._.wellread["candidates"][0]["entity"]
+    with pytest.raises(UsageError, match='set entities="spacy" too'):
+        SpacyLinker(never_nil=True)
+
+
 def test_only_spacys_own_entities_are_linked_if_wanted(make):
     doc = make(rules=[("Paris", "GPE"), ("left", "VERB")], entities="spacy")(TEXT)
     assert told(doc) == [("left", "VERB", "NIL"), ("Paris", "GPE", "Q90")]

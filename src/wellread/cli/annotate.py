@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from wellread.cli.options import reading_options, refuse_nan
+from wellread.cli.options import nil_options, reading_options, refuse_nan, trust_option
 
 
 @click.command("annotate")
@@ -31,7 +31,8 @@ from wellread.cli.options import reading_options, refuse_nan
 @click.option(
     "--kind", "kinds", multiple=True, help="elq, knowbert: link only to entities of this kind; may be repeated."
 )
-@click.option("--no-nil", is_flag=True, help="elq: do not tell mentions of what the KB does not hold.")
+@trust_option
+@nil_options
 @reading_options
 @click.option("--candidates", type=click.IntRange(0), default=0, show_default=True, help="Told with each link.")
 @click.option(
@@ -63,7 +64,8 @@ def command(
     models: tuple[str, ...],
     threshold: float | None,
     kinds: tuple[str, ...],
-    no_nil: bool,
+    trust: float | None,
+    nil: bool,
     sources: str,
     precision: str,
     candidates: int,
@@ -91,7 +93,8 @@ def command(
     given = {
         "threshold": threshold,
         "kinds": list(kinds) or None,
-        "nil": False if no_nil else None,
+        "trust": trust,
+        "nil": nil or None,
         "sources": sources,
         "precision": precision,
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +16,15 @@ import click
 from wellread import console
 from wellread.cli.defaults import DefaultGroup
 from wellread.cli.evaluate_words import facts, lama, show_facts, words
-from wellread.cli.options import draw_options, form_option, gold_options, places_option, reading_options, refuse_nan
+from wellread.cli.options import (
+    draw_options,
+    form_option,
+    gold_options,
+    places_option,
+    reading_options,
+    refuse_nan,
+    trust_option,
+)
 from wellread.errors import InputError, UsageError
 from wellread.files import write_atomically
 from wellread.formats import Format, Ids, read_linked
@@ -165,6 +173,7 @@ def senses(
 )
 @click.option("--model", help="The model that links: elq, knowbert, prior, or a folder.  [default: as wellread link]")
 @reading_options
+@trust_option
 @gold_options("--format")
 @click.option("--threshold", type=float, callback=refuse_nan, help="Leave out links with a lower score.")
 @click.option("--fold-ids", is_flag=True, help="Compare entity ids without case, as ELQ's authors do.")
@@ -180,6 +189,7 @@ def linking(
     model: str | None,
     sources: Literal["union", "dense", "names"],
     precision: Literal["auto", "fp32", "int8"],
+    trust: float | None,
     kind: Format | Literal["auto"],
     ids: Ids | None,
     prefix: str,
@@ -223,8 +233,10 @@ def linking(
     if kb is not None:
         from wellread.linker import Linker
 
-        everything = None if threshold is None else 0.0
-        linker = Linker.load(kb, model or "auto", threshold=everything, sources=sources, precision=precision)
+        least = threshold if threshold is None or save is None else 0.0
+        linker = Linker.load(
+            kb, model or "auto", threshold=least, sources=sources, precision=precision, trust=trust, nil=True
+        )
     known = None if linker is None else cache(linker.kb.__contains__)
     if known is not None and (told := strangers(texts, known, str(kb))):
         console.note(told)
@@ -235,7 +247,7 @@ def linking(
         predicted = _link(linker, texts)
     if save is not None:
         _save(save, predicted)
-    if threshold is not None:
+    if threshold is not None and (predictions is not None or save is not None):
         predicted = [_keep_above(threshold, document) for document in predicted]
     options = {"bootstrap": bootstrap, "seed": seed}
     _tell(files, gold, predicted, known, **options, fold_ids=fold_ids, as_json=as_json)
@@ -252,10 +264,29 @@ def _read(file: str, format: Format | None, ids: Ids | None, limit: int | None, 
 def _link(linker: Linker, texts: list[Document]) -> list[Document]:
     """Links for the gold texts, under the gold ids."""
     begin = time.monotonic()
-    linked = linker.link_many(document.text for document in texts)
+    linked = _with_nil(linker, [document.text for document in texts])
     predicted = [replace(made, id=document.id) for document, made in zip(texts, linked, strict=True)]
     console.note(f"linked {len(predicted):,} documents in {time.monotonic() - begin:.1f} s")
     return predicted
+
+
+def _with_nil(linker: Linker, texts: Sequence[str]) -> Iterator[Document]:
+    """Link as by default, and add NIL links where they overlap none of these: they displace no link of the KB."""
+    try:
+        scored = iter(linker.score_many(texts))
+        first = list(islice(scored, 1))
+    except UsageError:  # names alone have no scores to decide anew, and their NIL links displace nothing
+        yield from linker.link_many(texts)
+        return
+    for one in chain(first, scored):
+        document = one.document(nil=False)
+        nils = [
+            nil
+            for nil in one.document(nil=True).links
+            if nil.entity is None and not any(nil.start < link.end and link.start < nil.end for link in document.links)
+        ]
+        links = sorted((*document.links, *nils), key=lambda link: (link.start, link.end))
+        yield replace(document, links=tuple(links))
 
 
 def _save(path: str, predicted: Sequence[Document]) -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from wellread.cli.options import reading_options, refuse_nan
+from wellread.cli.options import nil_options, reading_options, refuse_nan, trust_option
 from wellread.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from wellread.cli.spans import Given
     from wellread.linker.several import Linkers
     from wellread.pictures import Describe
     from wellread.text import Document
 
+_AT_ONCE = 256
+"""Texts with given spans that are linked together."""
 _MOST_ROWS = 500
 """More than a person reads, and about as much as a terminal keeps."""
 
@@ -53,13 +58,7 @@ _MOST_ROWS = 500
     show_default=True,
     help="knowbert: restrict words to senses of their part of speech, told by spaCy; auto: as the model was made.",
 )
-@click.option(
-    "--trust",
-    type=float,
-    callback=refuse_nan,
-    help="elq: how much a name of the KB counts; 0 as learned, 4 nearly always; LUKE: how much the prior counts; 0 not "
-    "at all.  [default: the model's; LUKE: 1]",
-)
+@trust_option
 @click.option(
     "--order",
     type=click.Choice(["global", "local"]),
@@ -74,12 +73,18 @@ _MOST_ROWS = 500
     show_default=True,
     help="LUKE: read a window so often at most; of more mentions than that several are linked at a time.",
 )
-@click.option("--no-nil", is_flag=True, help="elq: do not tell mentions of what the KB does not hold.")
+@nil_options
+@click.option(
+    "--spans",
+    metavar="JSON|FILE",
+    help="Link these spans and look for no others: [[0, 6], [10, 20]] of the text, or JSONL with text and spans.",
+)
+@click.option("--never-nil", is_flag=True, help="With --spans: always choose the best entity, if there is any.")
 @reading_options
 @click.option(
     "--mentions",
     type=click.Choice(["names", "spacy"]),
-    help="prior: every name of the KB, or spaCy's named entities (unknown ones become NIL).  [default: names]",
+    help="prior: every name of the KB, or spaCy's named entities (unknown ones are NIL).  [default: names]",
 )
 @click.option("--case", type=click.Choice(["folded", "title", "exact"]), help="prior: letters to match.")
 @click.option("--min-chars", type=click.IntRange(min=1), help="prior: pass over shorter names.  [default: 2]")
@@ -96,6 +101,7 @@ _MOST_ROWS = 500
     show_default=True,
 )
 @click.option("--to", default="-", help="Write to a file instead of standard output.")
+@click.option("--verbose", "-v", is_flag=True, help="table: also show how each span was found.")
 def command(
     text: str | None,
     kbs: tuple[str, ...],
@@ -104,6 +110,9 @@ def command(
     models: tuple[str, ...],
     format_: str,
     to: str,
+    verbose: bool,
+    spans: str | None,
+    never_nil: bool,
     **given: Any,
 ) -> None:
     """Link TEXT (or a file, or standard input) to knowledge bases.
@@ -113,6 +122,7 @@ def command(
       wellread link --kb vital "Marie Curie was born in Warsaw."
       wellread link --kb vital --kb wordnet --file story.txt --format html --to story.html
       cat questions.txt | wellread link --kb my.kb --lines --format json
+      wellread link --kb vital --spans "[[0, 11]]" --never-nil "Marie Curie was born in Warsaw."
     """
     from wellread import console
     from wellread.linker.several import Linkers, name_kbs
@@ -123,11 +133,19 @@ def command(
         raise UsageError("a table is for the screen; choose --format json, html, brat or conll with --to")
     if format_ == "brat" and lines:
         raise UsageError("brat's offsets are those of one text; leave out --lines, or choose --format json or conll")
+    if spans is not None and (lines or given["mentions"] is not None):
+        raise UsageError("--spans are the only mentions, of one text or of a JSONL file; leave --lines, --mentions out")
+    if never_nil and spans is None:
+        raise UsageError("--never-nil is for given spans; add --spans, or leave it out")
     if format_ == "conll" and len(kbs) > 1:
         console.note("conll has one link at each place: the longest of all knowledge bases is written")
     chosen = models_of(models, list(name_kbs(kbs)))
     with Linkers.load(kbs, models=chosen, **_settings(given)) as linkers:
-        _write(linkers.link_many(_texts(text, file, lines)), format_, to, _describer(linkers))
+        if spans is None:
+            documents = linkers.link_many(_texts(text, file, lines))
+        else:
+            documents = _link_spans(linkers, _given(text, file, spans), never_nil)
+        _write(documents, format_, to, _describer(linkers), verbose)
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +159,7 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
         "sources": given["sources"],
         "trust": given["trust"],
         "precision": given["precision"],
-        "nil": False if given["no_nil"] else None,
+        "nil": given["nil"],
         "tags": given["tags"],
         "order": given["order"],
         "passes": given["passes"],
@@ -171,9 +189,28 @@ def models_of(given: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     return dict.fromkeys(names, for_all[0]) | own if for_all else own
 
 
-def _write(documents: Iterator[Document], format_: str, to: str, describe: Describe) -> None:
+def _given(text: str | None, file: str | None, spans: str) -> Iterator[Given]:
+    """Read the texts with the spans to link; without a text, they are in the file of spans."""
+    from wellread.cli.spans import spans_of_text, texts_with_spans
+
+    if text is None and file is None:
+        return texts_with_spans(spans)
+    if spans == "-" and (text == "-" or file == "-"):
+        raise UsageError("the text and its spans cannot both come from standard input; give one of them as a file")
+    return (spans_of_text(one, spans) for one in _texts(text, file, lines=False))
+
+
+def _link_spans(linkers: Linkers, given: Iterator[Given], never_nil: bool) -> Iterator[Document]:
+    """Link given spans as they come, a batch at a time, under the ids of their texts."""
+    while batch := list(islice(given, _AT_ONCE)):
+        texts, spans, ids = zip(*batch, strict=True)
+        found = linkers.link_given(texts, spans, nil="never" if never_nil else "model")
+        yield from (replace(document, id=id) for document, id in zip(found, ids, strict=True))
+
+
+def _write(documents: Iterator[Document], format_: str, to: str, describe: Describe, verbose: bool) -> None:
     if format_ == "table":
-        _print_tables(documents, describe)
+        _print_tables(documents, describe, verbose)
         return
     from wellread import console
 
@@ -232,13 +269,15 @@ def _rendered(documents: Iterator[Document], format_: str, describe: Describe) -
             yield write(document)
 
 
-def _print_tables(documents: Iterator[Document], describe: Describe) -> None:
+def _print_tables(documents: Iterator[Document], describe: Describe, verbose: bool) -> None:
     from wellread import console
     from wellread.text import short
 
     for document in documents:
         several = len({link.kb for link in document.links}) > 1
-        columns = ("text", "title", "what it is", "score", "others", "entity", *(("kb",) if several else ()))
+        columns = ["text", "title", "what it is", "score", "others", "entity"]
+        columns += ["kb"] if several else []
+        columns += ["found by"] if verbose else []
         rows = [
             (
                 link.text,
@@ -247,7 +286,8 @@ def _print_tables(documents: Iterator[Document], describe: Describe) -> None:
                 link.score,
                 max(0, len(link.candidates) - 1),
                 link.entity or "",
-                *((link.kb,) if several else ()),
+                *((link.kb or "",) if several else ()),
+                *((link.found_by or "",) if verbose else ()),
             )
             for link in document.links[:_MOST_ROWS]
         ]

@@ -58,6 +58,22 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
     return sources(precision(command))
 
 
+def nil_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --nil; --no-nil, which is the default, is still accepted."""
+    shown = click.option("--nil", is_flag=True, help="Also show NIL: mentions of what the KB does not have.")
+    hidden = click.option("--no-nil", is_flag=True, hidden=True, expose_value=False)
+    return shown(hidden(command))
+
+
+trust_option = click.option(
+    "--trust",
+    type=float,
+    callback=refuse_nan,
+    help="Override how much names count; the default suits any KB (elq: 0 as learned, 4 nearly always; LUKE: the "
+    "weight of the prior).",
+)
+
+
 def gold_options(form: str) -> Options:
     """How files of linked text are read: their format, by this option, --ids and --prefix."""
     kind = click.option(

@@ -24,7 +24,7 @@ from wellread.kb.packaged import is_outdated, kb_path, open_kb
 from wellread.kb.store import KnowledgeBase
 from wellread.linker import packaged
 from wellread.linker.decoding import Decoding, Scored, ThresholdKind, check_threshold
-from wellread.linker.given import Spans, link_given
+from wellread.linker.given import GivenNil, Spans, link_given
 from wellread.linker.prior import Annotator, PriorReader
 from wellread.mentions.candidates import Reading, has_senses
 from wellread.text import Document
@@ -45,8 +45,15 @@ _AT_ONCE = 256
 class Linker:
     """Links texts to one knowledge base."""
 
-    def __init__(self, kb: KnowledgeBase, reader: PriorReader | ElqReader | KnowBertReader | LukeReader) -> None:
-        self.kb, self.reader = kb, reader
+    def __init__(
+        self,
+        kb: KnowledgeBase,
+        reader: PriorReader | ElqReader | KnowBertReader | LukeReader,
+        *,
+        threshold: float | None = None,
+    ) -> None:
+        self.kb, self.reader, self.threshold = kb, reader, threshold
+        """`threshold` is the one that the caller chose, None for the model's."""
 
     @classmethod
     def load(
@@ -59,7 +66,7 @@ class Linker:
         threshold: float | None = None,
         kind: ThresholdKind = "joint",
         overlaps: Literal["auto", "drop", "keep"] = "auto",
-        nil: bool | None = None,
+        nil: bool = False,
         sources: Literal["union", "dense", "names"] = "union",
         among: Iterable[str] | None = None,
         kinds: Iterable[str] | None = None,
@@ -75,23 +82,22 @@ class Linker:
         `model` "auto" is "elq"; for WordNet, whose words are not names, "knowbert" where this wellread has one, else
         "prior"; and "prior" wherever `mentions` or `reading` are given, which only it takes. Links with a score below
         `threshold` are left out; without one, the model's own. `name` is what links call the KB by, its file's name
-        unless given.
+        unless given. `nil=True` adds NIL links (`entity` None): mentions of what the KB does not have.
 
-        For "prior": `mentions="names"` finds every name of the KB; `"spacy"` takes spaCy's named entities, and those
-        that the KB does not know become NIL links. `reading` says how names are looked for.
+        For "prior": `mentions="names"` finds every name of the KB; `"spacy"` takes spaCy's named entities, of which
+        those that the KB does not know are NIL. `reading` says how names are looked for.
 
-        For ELQ: `kind` is the type of threshold, `overlaps` whether links may overlap, `nil` whether mentions of what
-        the KB does not have are given as links to None, `sources` where candidates come from, `among`
-        (ids) and `kinds` restrict what can be linked to, `trust` is how much a name of the KB counts (0: as learned;
-        4: nearly always believed; without one, the model's own), and `precision` "int8" trades a little exactness for
-        speed ("auto": what the model's config.json says, else where it is faster).
+        For ELQ: `kind` is the type of threshold, `overlaps` whether links may overlap, `sources` where candidates come
+        from, `among` (ids) and `kinds` restrict what can be linked to, `trust` overrides how much a name of the KB
+        counts (0: as learned; 4: nearly always believed; the model's own suits any KB), and `precision` "int8" trades
+        a little exactness for speed ("auto": what the model's config.json says, else where it is faster).
 
-        For a knowledge layer: `threshold`, `overlaps`, `among`, `kinds` and `precision` as above, `nil=True` tells
-        names that mean nothing of the KB, and `tags` says who tells the parts of speech that senses must have
-        ("spacy", "none", or as the model was made).
+        For a knowledge layer: `threshold`, `overlaps`, `among`, `kinds` and `precision` as above, NIL are names that
+        mean nothing of the KB, and `tags` says who tells the parts of speech that senses must have ("spacy", "none",
+        or as the model was made).
 
         For LUKE, which chooses among the candidates of given mentions: `mentions` and `reading` as for "prior",
-        `threshold`, `overlaps`, `nil`, `among` and `kinds` as above, `trust` is how much the prior counts (0: not at
+        `threshold`, `overlaps`, `among` and `kinds` as above, `trust` is how much the prior counts (0: not at
         all; 1 unless given), and `order` "global" links the surest mentions first and the others in their light,
         "local" each by itself. `passes` is how often a text is read for that: where it has more mentions, several of
         the surest are linked at a time.
@@ -106,8 +112,10 @@ class Linker:
             annotator = _annotator(mentions)
             if reading is None and overlaps == "keep":
                 reading = Reading(overlaps="all")
-            reader = PriorReader(opened, reading=reading, threshold=threshold or 0.0, annotator=annotator, name=called)
-            return cls(opened, reader)
+            reader = PriorReader(
+                opened, reading=reading, threshold=threshold or 0.0, annotator=annotator, name=called, nil=nil
+            )
+            return cls(opened, reader, threshold=threshold)
         if (folder := _luke_folder(model)) is not None:
             from wellread.linker import luke
             from wellread.linker.elq import of_kinds
@@ -128,6 +136,7 @@ class Linker:
                     among=among if kinds is None else of_kinds(opened, kinds, among),
                     name=called,
                 ),
+                threshold=threshold,
             )
         if mentions != "names" or reading is not None:
             raise UsageError(
@@ -141,10 +150,11 @@ class Linker:
         if packaged.find_folder(model) is not None:
             from wellread.linker import knowbert
 
-            options: dict[str, Any] = {"threshold": threshold, "overlaps": overlaps, "nil": bool(nil), "tags": tags}
+            options: dict[str, Any] = {"threshold": threshold, "overlaps": overlaps, "nil": nil, "tags": tags}
             return cls(
                 opened,
                 knowbert.load_reader(opened, model, among=among, precision=precision, name=called, **options),
+                threshold=threshold,
             )
         return cls(
             opened,
@@ -154,11 +164,12 @@ class Linker:
                 search=Search(sources),
                 among=among,
                 threshold=threshold,
-                decoding=Decoding(kind, overlaps=overlaps, nil=bool(nil)),
+                decoding=Decoding(kind, overlaps=overlaps, nil=nil),
                 trust=trust,
                 precision=precision,
                 name=called,
             ),
+            threshold=threshold,
         )
 
     @property
@@ -187,8 +198,13 @@ class Linker:
         for batch in _batches(texts, "link_many"):
             yield from self.reader.link_many(batch)
 
-    def link_given(self, texts: Iterable[str], spans: Iterable[Spans]) -> Iterator[Document]:
-        """A link for each of the spans that were found in each text by somebody else; NIL where nothing is meant.
+    def link_given(
+        self, texts: Iterable[str], spans: Iterable[Spans], *, nil: GivenNil = "model"
+    ) -> Iterator[Document]:
+        """Link given spans of each text: one link for each span, NIL where the model finds that no entity fits.
+
+        With `nil="never"` the best entity is chosen wherever there is a candidate. The model's own threshold does not
+        count here; one given to `load` does, unless `nil` is "never": entities with a lower score become NIL.
 
         >>> next(linker.link_given(["who wrote the hobbit?"], [[(10, 20)]])).links
         """
@@ -197,7 +213,7 @@ class Linker:
             theirs = list(islice(given, len(batch)))
             if len(theirs) < len(batch):
                 raise UsageError("there are more texts than lists of spans; give a list, empty or not, for each text")
-            yield from link_given(self.reader, batch, theirs)
+            yield from link_given(self.reader, batch, theirs, nil=nil, threshold=self.threshold)
 
     def score(self, text: str) -> Scored:
         """Every span that may be a mention, with its scores: links at any threshold without running the model again.

@@ -1,15 +1,21 @@
-"""Linking spans that somebody else has found: a tagger, a person, another tool.
+"""Linking given spans: those that a tagger, a person or another tool has found.
 
-Each span gets a link, to the entity that the linker thinks best, or to None (NIL) where it thinks that none is meant,
-or is not sure enough of the best. That a span is a mention at all is not asked: who gives it says so.
+Each span gets exactly one link, to the best entity, or to None (NIL) where the model finds that no entity fits. The
+span is taken for a mention, so that the model's default threshold, which is about mentions too, does not count; a
+threshold that the caller chooses does. With `nil="never"` the best candidate is always taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
+import numpy as np
+
+from wellread.errors import UsageError
+from wellread.linker.decoding import FOUND_BY
 from wellread.linker.prior import PriorReader
 from wellread.mentions.annotate import given
 from wellread.text import Document, Link
@@ -20,33 +26,78 @@ if TYPE_CHECKING:
     from wellread.linker.knowbert import KnowBertReader
     from wellread.linker.luke import LukeReader
 
-Spans = Sequence[tuple[int, int]]
-"""(start, end) in characters, end exclusive."""
+Spans = Sequence[Sequence[int]]
+"""(start, end) pairs in characters, end exclusive."""
+
+GivenNil = Literal["model", "never"]
+"""model: NIL where the model finds that no entity fits. never: the best candidate wherever there is one."""
+
+GIVEN = "given"
+"""`found_by` of a span that no name of the KB proposes."""
 
 
 def link_given(
-    reader: PriorReader | ElqReader | KnowBertReader | LukeReader, texts: Sequence[str], spans: Sequence[Spans]
+    reader: PriorReader | ElqReader | KnowBertReader | LukeReader,
+    texts: Sequence[str],
+    spans: Sequence[Spans],
+    *,
+    nil: GivenNil = "model",
+    threshold: float | None = None,
+    candidates: int | None = None,
 ) -> Iterator[Document]:
-    """The links of spans, one for each in the order of their places; a span outside its text is an `InputError`."""
-    asked = [
-        [(mention.start, mention.end) for mention in given(text, [(start, end, None) for start, end in set(some)])]
-        for text, some in zip(texts, spans, strict=True)
-    ]
+    """Return one link for each span, in the order of the spans; a span outside its text is an `InputError`.
+
+    Entities whose score does not reach `threshold` become NIL, unless `nil` is "never". `candidates` is the number
+    kept with each link, the model's unless given.
+    """
+    if nil not in get_args(GivenNil):
+        raise UsageError(f"nil={nil!r} is not known for given spans; choose {' or '.join(get_args(GivenNil))}")
+    asked = [_checked(text, some) for text, some in zip(texts, spans, strict=True)]
+    if nil == "never":
+        threshold = None
     if isinstance(reader, PriorReader):
-        yield from reader.link_given(texts, asked)
-        return
-    # A knowledge layer finds all names of its KB anyway, and knows nothing of others.
-    scored = reader.score_given(texts, asked) if hasattr(reader, "score_given") else reader.score_many(texts)
-    for one, some in zip(scored, asked, strict=True):
-        yield _document(one, some)
+        documents = reader.link_given(texts, asked)
+        passes: Callable[[float, float], bool] = operator.ge
+    else:
+        # A knowledge layer finds all names of its KB anyway, and knows nothing of others.
+        scored = reader.score_given(texts, asked) if hasattr(reader, "score_given") else reader.score_many(texts)
+        documents = (_document(one, some, nil) for one, some in zip(scored, asked, strict=True))
+        candidates = reader.decoding.candidates if candidates is None else candidates
+        passes = operator.gt  # as when these models find their mentions themselves
+    for document in documents:
+        links = (
+            link if threshold is None or passes(link.score, threshold) else replace(link, entity=None, title=None)
+            for link in document.links
+        )
+        yield replace(document, links=tuple(_finished(link, candidates) for link in links))
 
 
-def _document(scored: Scored, spans: Spans) -> Document:
-    everything = scored.document(threshold=0.0, overlaps="keep", nil=True)
-    sure = {(link.start, link.end) for link in scored.document(overlaps="keep", nil=True).links}
+def _checked(text: str, spans: Spans) -> list[tuple[int, int]]:
+    """Return the spans in their order, each once."""
+    pairs = {(start, end) for start, end in spans}
+    return [(mention.start, mention.end) for mention in given(text, [(start, end, None) for start, end in pairs])]
+
+
+def _document(scored: Scored, spans: Sequence[tuple[int, int]], nil: GivenNil) -> Document:
+    decoding = replace(scored.decoding, candidates=max(1, scored.decoding.candidates))
+    everything = replace(scored, decoding=decoding).document(threshold=0.0, overlaps="keep", nil=True)
     found = {(link.start, link.end): link for link in everything.links}
-    links = []
-    for start, end in spans:
-        link = found.get((start, end)) or Link(start, end, scored.text[start:end], None, kb=scored.kb)
-        links.append(link if (start, end) in sure else replace(link, entity=None, title=None))
+    links = [found.get(span) or Link(*span, scored.text[slice(*span)], None, kb=scored.kb) for span in spans]
+    if nil == "never":
+        links = [_with_best(link, scored) for link in links]
     return replace(everything, links=tuple(links))
+
+
+def _with_best(link: Link, scored: Scored) -> Link:
+    """Link a NIL to its best candidate, if it has one, with the score of that candidate."""
+    if link.entity is not None or not link.candidates:
+        return link
+    best = link.candidates[0]
+    score = scored.calibration.scores(np.log(np.array([max(best.score, 1e-300)])))
+    return replace(link, entity=best.entity, title=best.title, score=float(score[0]))
+
+
+def _finished(link: Link, candidates: int | None) -> Link:
+    """Limit the candidates, and say that the span was given where no name proposes it."""
+    found_by = GIVEN if link.found_by in (None, FOUND_BY[-1]) else link.found_by
+    return replace(link, candidates=link.candidates[:candidates], found_by=found_by)

@@ -116,7 +116,7 @@ class LukeReader:
             raise UsageError(
                 "this model has no head for entities; take one that was pretrained: wellread pretrain luke"
             )
-        self.decoding = decoding or Decoding(threshold=0.0, nil=annotator is not None)
+        self.decoding = decoding or Decoding(threshold=0.0, nil=False)
         self.passes, self.trust = 1 if order == "local" else passes, trust
         self.annotator, self.name = annotator, name or kb.path.stem
         self.finder = CandidateFinder(kb, reading)
@@ -344,7 +344,7 @@ def load_reader(
     *,
     threshold: float | None,
     overlaps: Literal["auto", "drop", "keep"],
-    nil: bool | None,
+    nil: bool,
     order: Order,
     passes: int,
     trust: float | None,
@@ -363,9 +363,7 @@ def load_reader(
         MarkCutter(load_tokenizer(str(folder)), longest=longest, most=128),
         vocabulary,
         kb,
-        decoding=Decoding(
-            threshold=threshold or 0.0, overlaps=overlaps, nil=annotator is not None if nil is None else nil
-        ),
+        decoding=Decoding(threshold=threshold or 0.0, overlaps=overlaps, nil=nil),
         order=order,
         passes=passes,
         trust=1.0 if trust is None else trust,

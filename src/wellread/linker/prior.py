@@ -6,7 +6,6 @@ It needs no torch, is the baseline that every other model has to beat, and the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from wellread.errors import UsageError
@@ -28,26 +27,39 @@ class PriorReader:
     """Links every name of a KB, or the mentions of an annotator, to what the name means most often."""
 
     def __init__(
-        self, kb: KnowledgeBase, *, reading: Reading | None, threshold: float, annotator: Annotator | None, name: str
+        self,
+        kb: KnowledgeBase,
+        *,
+        reading: Reading | None,
+        threshold: float,
+        annotator: Annotator | None,
+        name: str,
+        nil: bool = False,
     ) -> None:
-        self.threshold, self.annotator, self.name = threshold, annotator, name
+        self.threshold, self.annotator, self.name, self.nil = threshold, annotator, name, nil
         self.finder = CandidateFinder(kb, reading)
 
-    def link_many(self, texts: Sequence[str], *, overlaps: Overlaps | None = None) -> Iterator[Document]:
-        """The links of each text; `overlaps` is the reading's unless given, and counts where there is no annotator."""
+    def link_many(
+        self, texts: Sequence[str], *, overlaps: Overlaps | None = None, nil: bool | None = None
+    ) -> Iterator[Document]:
+        """Return the links of each text.
+
+        `overlaps` is the reading's unless given, and counts where there is no annotator. `nil` shows the annotator's
+        mentions that the KB does not have.
+        """
+        shown = self.nil if nil is None else nil
         for text, mentions in zip(texts, self._mentions(texts, overlaps), strict=True):
             links = (self._decide(mention) for mention in mentions)
-            kept = tuple(link for link in links if link.entity is None or link.score >= self.threshold)
+            kept = tuple(link for link in links if (shown if link.entity is None else link.score >= self.threshold))
             yield Document(text, kept, meta={"kb": self.name, "model": "prior"})
 
     def link_given(self, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]) -> Iterator[Document]:
-        """The links of given spans; what the KB does not know, or is too weak, is NIL."""
+        """Return one link for each given span, whatever its score; a name that the KB does not have is NIL."""
         for text, some in zip(texts, spans, strict=True):
             links = []
             for start, end in some:
                 name = text[start:end]
-                link = self._decide(Mention(start, end, name, tuple(self.finder.candidates(name))))
-                links.append(link if link.score >= self.threshold else replace(link, entity=None, title=None))
+                links.append(self._decide(Mention(start, end, name, tuple(self.finder.candidates(name)))))
             yield Document(text, tuple(links), meta={"kb": self.name, "model": "prior"})
 
     def _mentions(self, texts: Sequence[str], overlaps: Overlaps | None) -> Iterator[list[Mention]]:

@@ -19,7 +19,8 @@ from typing import Any
 from wellread.errors import UsageError
 from wellread.kb.packaged import kb_path
 from wellread.linker import Linker
-from wellread.text import Document
+from wellread.linker.given import GivenNil, Spans
+from wellread.text import Document, Link
 
 
 class Linkers:
@@ -84,7 +85,7 @@ class Linkers:
         return next(self.link_many([text]))
 
     def link_many(self, texts: Iterable[str]) -> Iterator[Document]:
-        """The links of each text, streamed; of those that begin together the longer first, then in the KBs' order."""
+        """Return the links of each text, streamed; of those that begin together the longer first, then in KB order."""
         if isinstance(texts, str):
             raise UsageError("link_many takes several texts; use link for one")
         if len(self.linkers) == 1:
@@ -95,12 +96,58 @@ class Linkers:
         for layers in zip(*found, strict=True):
             yield join(layers)
 
+    def link_given(
+        self, texts: Iterable[str], spans: Iterable[Spans], *, nil: GivenNil = "model"
+    ) -> Iterator[Document]:
+        """Link given spans of each text to every KB; a span that no KB has an entity for is one NIL."""
+        if len(self.linkers) == 1:
+            yield from self.linkers[0].link_given(texts, spans, nil=nil)
+            return
+        if isinstance(texts, str):
+            raise UsageError("link_given takes several texts; give a list of one")
+        streams = zip(self.linkers, tee(texts, len(self.linkers)), tee(spans, len(self.linkers)), strict=True)
+        found = (linker.link_given(some, places, nil=nil) for linker, some, places in streams)
+        for layers in zip(*found, strict=True):
+            yield join_given(layers)
+
 
 def join(layers: Sequence[Document]) -> Document:
-    """Documents of one text as one, with the links of all."""
-    links = sorted((link for layer in layers for link in layer.links), key=lambda link: (link.start, -link.end))
+    """Join documents of one text: the links of all, and one NIL where no KB has a link that overlaps it."""
+    links = [link for layer in layers for link in layer.links if link.entity is not None]
+    nils = [link for layer in layers for link in layer.links if link.entity is None]
+    taken = bytearray(len(layers[0].text) if nils else 0)
+    best_first = sorted(nils, key=lambda link: (-link.score, link.start, -link.end))
+    for link in (*links, *best_first) if nils else ():
+        if link.entity is None and any(taken[link.start : link.end]):
+            continue
+        if link.entity is None:
+            links.append(_of_no_kb(link))
+        taken[link.start : link.end] = b"\1" * (link.end - link.start)
+    return _joined(layers, links)
+
+
+def join_given(layers: Sequence[Document]) -> Document:
+    """Join documents of the same given spans: every span keeps the links of all KBs, or one NIL if there is none."""
+    links = [link for layer in layers for link in layer.links if link.entity is not None]
+    linked = {(link.start, link.end) for link in links}
+    nils = {
+        (link.start, link.end): _of_no_kb(link)
+        for layer in reversed(layers)
+        for link in layer.links
+        if link.entity is None and (link.start, link.end) not in linked
+    }
+    return _joined(layers, [*links, *nils.values()])
+
+
+def _of_no_kb(nil: Link) -> Link:
+    """Drop what a NIL has of a single KB: its name, and candidates whose ids belong to it."""
+    return replace(nil, kb=None, candidates=())
+
+
+def _joined(layers: Sequence[Document], links: Sequence[Link]) -> Document:
     meta = {key: [layer.meta.get(key) for layer in layers] for key in ("kb", "model")}
-    return replace(layers[0], links=tuple(links), meta=meta)
+    in_order = tuple(sorted(links, key=lambda link: (link.start, -link.end)))
+    return replace(layers[0], links=in_order, meta=meta)
 
 
 def name_kbs(kbs: Sequence[str | Path]) -> dict[str, str | Path]:

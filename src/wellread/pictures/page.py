@@ -173,7 +173,9 @@ class _Page:
         else:
             name, known = escape(link.title or link.entity), f"<code><bdi>{escape(link.entity)}</bdi></code>"
         kb = f" · <bdi>{escape(link.kb)}</bdi>" if link.kb else ""
-        head = f'<span class="head"{id}><b><bdi>{name}</bdi></b> <span class="soft">{known}{kb}</span> {score}</span>'
+        found = f" · found by: {escape(link.found_by)}" if link.found_by else ""
+        soft = f'<span class="soft">{known}{kb}{found}</span>'
+        head = f'<span class="head"{id}><b><bdi>{name}</bdi></b> {soft} {score}</span>'
         gist = self._gist(link, link.entity, 160) if link.entity is not None else ""
         return f'<span class="entity {self._colour(link)}">{head}{gist}{self._candidates(link)}</span>'
 

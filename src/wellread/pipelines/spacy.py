@@ -51,6 +51,7 @@ _DEFAULTS: dict[str, Any] = {
     "threshold": None,
     "key": "wellread",
     "set_ents": True,
+    "never_nil": False,
     "bundle": False,
     "options": {},
 }
@@ -74,6 +75,7 @@ class SpacyLinker:
         threshold: float | None = None,
         key: str = "wellread",
         set_ents: bool = True,
+        never_nil: bool = False,
         bundle: bool = False,
         options: dict[str, Any] | None = None,
     ) -> None:
@@ -81,6 +83,8 @@ class SpacyLinker:
             raise UsageError(f"entities={entities!r} is not known; choose wellread or spacy")
         if not key.isidentifier() or hasattr(Underscore, key):
             raise UsageError(f"key={key!r} cannot be an attribute of spans; choose a word such as wellread or senses")
+        if never_nil and entities != "spacy":
+            raise UsageError('never_nil is for given entities; set entities="spacy" too, or leave it out')
         check_threshold(threshold)
         if odd := set(options or {}) - _OPTIONS:
             raise UsageError(
@@ -88,7 +92,7 @@ class SpacyLinker:
                 f"threshold, which have settings of their own: {', '.join(sorted(_OPTIONS))}"
             )
         self.name, self.key, self.entities, self.set_ents = name, key, entities, set_ents
-        self.bundle = bundle
+        self.bundle, self.never_nil = bundle, never_nil
         given = {"kb": kb and str(kb), "model": model and str(model), "threshold": threshold}
         self.settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         self.settings.update(options or {})
@@ -137,7 +141,8 @@ class SpacyLinker:
                 self._add(doc, found)
             return
         spans = [[(span.start_char, span.end_char) for span in doc.ents] for doc in docs]
-        for doc, found in zip(docs, self.linker.link_given(texts, spans), strict=True):
+        linked = self.linker.link_given(texts, spans, nil="never" if self.never_nil else "model")
+        for doc, found in zip(docs, linked, strict=True):
             self._name(doc, found)
 
     def _add(self, doc: Doc, found: Document) -> None:
@@ -314,6 +319,7 @@ def make_linker(
     threshold: float | None,
     key: str,
     set_ents: bool,
+    never_nil: bool,
     bundle: bool,
     options: dict[str, Any],
 ) -> SpacyLinker:
@@ -326,6 +332,7 @@ def make_linker(
         threshold=threshold,
         key=key,
         set_ents=set_ents,
+        never_nil=never_nil,
         bundle=bundle,
         options=options,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qs
 
@@ -13,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
 
 from wellread.errors import InputError, UsageError, WellreadError
-from wellread.linker.several import join
+from wellread.linker.several import join, join_given
 from wellread.pictures.shell import escape
 from wellread.server import schemas
 from wellread.server.answers import LATE, LOADED, REFUSALS, answered, json_answer, refusal, status_of, told_of
@@ -54,9 +55,11 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
         given = asked.given
         sources = _sources(engine, asked)
         request.state.note(texts=len(given), characters=sum(map(len, given)), kbs=[one.kb for one in sources])
-        answers = await answered(request, engine.link(sources, _asked(asked, given)), limits.seconds)
+        wanted = replace(_asked(asked, given), spans=asked.given_spans, never_nil=asked.never_nil)
+        answers = await answered(request, engine.link(sources, wanted), limits.seconds)
         revisions = {source.kb: answer.revision for source, answer in zip(sources, answers, strict=True)}
-        return json_answer({"documents": list(map(orjson.Fragment, joined(answers))), "revisions": revisions})
+        documents = joined(answers, join if asked.spans is None else join_given)
+        return json_answer({"documents": list(map(orjson.Fragment, documents)), "revisions": revisions})
 
     async def quick_link(request: Request) -> Response:
         request.scope["route"] = declared
@@ -209,8 +212,8 @@ def _asked(options: schemas.LinkOptions, texts: tuple[str, ...]) -> Asked:
     return Asked(texts, options.threshold, options.top_k, options.overlaps, options.nil)
 
 
-def joined(answers: Sequence[Told]) -> list[bytes]:
-    """A document for each text, with the links of all layers, as `Linkers` joins them."""
+def joined(answers: Sequence[Told], join: Callable[[Sequence[Document]], Document] = join) -> list[bytes]:
+    """Return a document for each text, with the links of all layers, as `Linkers` joins them."""
     if len(answers) == 1:
         return answers[0].documents
     layers = ([Document.from_json(one.decode()) for one in answer.documents] for answer in answers)

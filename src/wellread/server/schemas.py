@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Name = Annotated[str, Field(min_length=1, max_length=500)]
+Span = tuple[int, int]
+MOST_SPANS = 5_000
+"""Given spans of one request."""
 Count = Annotated[float, Field(ge=0, le=1e300, allow_inf_nan=False)]
 
 
@@ -46,7 +49,7 @@ class LinkOptions(Request):
     )
     top_k: int = Field(10, ge=0, le=100, description="Candidates told with each link.")
     overlaps: Literal["auto", "drop", "keep"] | None = Field(None, description="Whether links may overlap.")
-    nil: bool | None = Field(None, description="Whether mentions of what the KB does not hold are told.")
+    nil: bool = Field(False, description="Also give NIL links: mentions of what the KB does not have.")
     among: list[Name] | None = Field(None, max_length=10_000, description="Link only to entities with these ids.")
     kinds: list[Name] | None = Field(
         None, min_length=1, max_length=1_000, description="Link only to entities of these kinds."
@@ -54,16 +57,55 @@ class LinkOptions(Request):
 
 
 class LinkRequest(Texts, LinkOptions):
-    """Texts to link."""
+    """Texts to link, or given spans of them."""
 
+    spans: list[Span] | list[list[Span]] | None = Field(
+        None,
+        description="Link these spans and look for no others, one link for each: [start, end] pairs of `text`, or a "
+        "list of such pairs for each of `texts`. NIL links are always given.",
+    )
+    never_nil: bool = Field(False, description="With spans: always choose the best entity, if there is any.")
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"text": "Marie Curie was born in Warsaw."},
                 {"texts": ["Mozart lived in Vienna.", "Mercury is near the Sun."], "threshold": 0.5, "top_k": 3},
+                {"text": "Marie Curie was born in Warsaw.", "spans": [[0, 11]], "never_nil": True},
             ]
         }
     )
+
+    @model_validator(mode="after")
+    def _spans_fit(self) -> LinkRequest:
+        if self.spans is None:
+            if self.never_nil:
+                raise ValueError("never_nil is for given spans; give spans too")
+            return self
+        given = self.given_spans or ()
+        if len(given) != len(self.given):
+            raise ValueError(f"spans has {len(given)} lists for {len(self.given)} texts; give one for each text")
+        if (many := sum(map(len, given))) > MOST_SPANS:
+            raise ValueError(f"there are {many:,} spans; send at most {MOST_SPANS:,} at once")
+        for text, spans in zip(self.given, given, strict=True):
+            for start, end in spans:
+                if not 0 <= start < end <= len(text):
+                    raise ValueError(f"the span {start}:{end} is not in its text of {len(text):,} characters")
+        return self
+
+    @property
+    def given_spans(self) -> tuple[list[Span], ...] | None:
+        """The spans of each text."""
+        if self.spans is None:
+            return None
+        nested = [spans for spans in self.spans if isinstance(spans, list)]
+        pairs = [span for span in self.spans if isinstance(span, tuple)]
+        if self.text is not None:
+            if nested:
+                raise ValueError("spans has lists of spans, but there is one text; give [[start, end], …]")
+            return (pairs,)
+        if pairs:
+            raise ValueError("spans has [start, end] pairs, but there are several texts; give a list of pairs for each")
+        return tuple(nested)
 
 
 class CandidateShape(BaseModel):
@@ -87,7 +129,9 @@ class LinkShape(BaseModel):
     candidates: list[CandidateShape]
     kb: str | None
     mention_score: float | None
-    found_by: str | None = Field(description="How the span was found as a name: exact, case, inflected, typo, …")
+    found_by: str | None = Field(
+        description="How the span was found: as a name (exact, case, inflected, typo, …), by the encoder, or given."
+    )
 
 
 class DocumentShape(BaseModel):

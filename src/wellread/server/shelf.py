@@ -28,6 +28,7 @@ from wellread.kb.schema import is_busy
 from wellread.kb.store import KnowledgeBase, file_of
 from wellread.linker import Linker
 from wellread.linker.decoding import Scored
+from wellread.linker.given import GivenNil, Spans, link_given
 from wellread.linker.prior import PriorReader
 from wellread.linker.several import name_kbs
 from wellread.mentions.match import Overlaps
@@ -65,7 +66,10 @@ class Asked:
     threshold: float | None = None
     candidates: int = 10
     overlaps: Literal["auto", "drop", "keep"] | None = None
-    nil: bool | None = None
+    nil: bool = False
+    spans: tuple[Spans, ...] | None = None
+    """Given spans of each text, which are linked instead of those that the model finds."""
+    never_nil: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +372,10 @@ def read(linker: Linker, asked: Sequence[Asked]) -> list[Iterable[Document]]:
 
     ELQ's are made when they are looked at: it knows all that they say, where others look names up in the KB.
     """
+    if any(one.spans is not None for one in asked):
+        others = [one for one in asked if one.spans is None]
+        found = iter(read(linker, others) if others else ())
+        return [next(found) if one.spans is None else _given(linker, one, one.spans) for one in asked]
     reader, texts = linker.reader, [text for one in asked for text in one.texts]
     if isinstance(reader, PriorReader):
         return _named(reader, asked)
@@ -379,18 +387,27 @@ def read(linker: Linker, asked: Sequence[Asked]) -> list[Iterable[Document]]:
     return list(made) if known else [list(some) for some in made]
 
 
+def _given(linker: Linker, asked: Asked, spans: Sequence[Spans]) -> list[Document]:
+    """Link the given spans of one client."""
+    nil: GivenNil = "never" if asked.never_nil else "model"
+    how: dict[str, Any] = {"threshold": asked.threshold, "candidates": asked.candidates}
+    return list(link_given(linker.reader, asked.texts, spans, nil=nil, **how))
+
+
 def _named(reader: PriorReader, asked: Sequence[Asked]) -> list[Iterable[Document]]:
     """Links by name; texts of those who want the same of overlaps are matched together."""
     rules: dict[str | None, Overlaps] = {"keep": "all", "drop": "longest"}
     made = {}
     for overlaps in {one.overlaps for one in asked}:
         texts = [text for one in asked if one.overlaps == overlaps for text in one.texts]
-        made[overlaps] = reader.link_many(texts, overlaps=rules.get(overlaps))
+        made[overlaps] = reader.link_many(texts, overlaps=rules.get(overlaps), nil=True)
     return [[_weighed(next(made[one.overlaps]), one) for _ in one.texts] for one in asked]
 
 
 def _scored(reader: ElqReader, texts: Sequence[str], asked: Sequence[Asked]) -> Sequence[Scored]:
     """Scores of the spans that can pass the lowest threshold of all."""
+    if reader.scorer is not None:  # its threshold is none of p(mention) · p(entity | mention)
+        return reader.score_many(texts)
     least = min(reader.decoding.threshold if one.threshold is None else one.threshold for one in asked)
     floor = replace(reader.decoding, threshold=least).log_threshold(reader.calibration)
     return reader.score_many(texts, floor=max(reader.search.floor, floor))
@@ -407,7 +424,6 @@ def _weighed(document: Document, asked: Asked) -> Document:
     links = tuple(
         replace(link, candidates=link.candidates[: asked.candidates])
         for link in document.links
-        if (link.entity is None and asked.nil is not False)
-        or (link.entity is not None and link.score >= (asked.threshold or 0.0))
+        if (link.entity is None and asked.nil) or (link.entity is not None and link.score >= (asked.threshold or 0.0))
     )
     return replace(document, links=links)

@@ -1,4 +1,5 @@
 // The card of an entity: why it was linked, what else was possible, what is known of it, and whom it is joined to.
+import { foundBy } from "./marks.js";
 import { ask, byId, count, el, said, score, short } from "./parts.js";
 
 const past = [];
@@ -98,8 +99,8 @@ function linked(link, place) {
     rows.push(more);
   }
   return el("div", { className: `link ${nil ? "nil" : "k" + card.colours.get(link.kb)}` },
-    el("p", {}, el("q", {}, said(link.text)), nil ? " is named, but not in " : " in ", said(link.kb), ": score ", el("b", {}, score(link.score)),
-      link.mention_score === null ? null : ` · a mention ${score(link.mention_score)}`),
+    el("p", {}, el("q", {}, said(link.text)), nil ? " is named, but not in " : " in ", said(link.kb ?? "any knowledge base"), ": score ", el("b", {}, score(link.score)),
+      link.mention_score === null ? null : ` · a mention ${score(link.mention_score)}`, foundBy(link) || null),
     rows.length ? el("ol", { className: "candidates", "aria-label": "Candidates" }, ...rows) : null);
 }
 

@@ -2,16 +2,16 @@
 import { count, el, offsets, said, score } from "./parts.js";
 
 // As the server decides: which of all scored spans are links. `rule` is the linker's: see /health.
-export function decide(links, rule, threshold, { nil = true } = {}) {
-  const wanted = links.filter((link) => nil || link.entity !== null);
+export function decide(links, rule, threshold) {
+  const wanted = links.filter((link) => link.entity !== null);
   if (rule === "first") {
     wanted.sort((one, other) => one.start - other.start || other.end - one.end);
-    return apart(wanted).filter((link) => link.entity === null || link.score >= threshold);
+    return apart(wanted).filter((link) => link.score >= threshold);
   }
   const passed = wanted.filter((link) => threshold <= 0 || link.score > threshold);
-  const size = (link) => link.end - link.start, gone = (link) => (link.entity === null ? 1 : 0);
+  const size = (link) => link.end - link.start;
   passed.sort(rule === "longest"
-    ? (one, other) => gone(one) - gone(other) || size(other) - size(one) || one.start - other.start
+    ? (one, other) => size(other) - size(one) || one.start - other.start
     : (one, other) => other.score - one.score || one.start - other.start || one.end - other.end);
   return apart(passed).sort((one, other) => one.start - other.start || other.end - one.end);
 }
@@ -32,6 +32,9 @@ function apart(links) {
   }
   return kept;
 }
+
+// " · found by: typo", where the linker says how it found a span.
+export const foundBy = (link) => (link.found_by ? ` · found by: ${link.found_by}` : "");
 
 export const same = (link) => [link.kb, link.start, link.end, link.entity].join("\u0000");
 
@@ -73,7 +76,7 @@ export function marked(text, links, { colours, only, pick, isShown }) {
     const best = span.links[0], name = best.entity === null ? "not in the knowledge base" : best.title;
     const mark = el("mark", {
       className: `${colour(best)}${span.links.some((link) => only?.has(same(link))) ? " only" : ""}`,
-      tabIndex: -1, role: "button", "aria-controls": "card", title: `${name} · ${score(best.score)}`, "--s": Math.max(0, Math.min(1, best.score)).toFixed(2),
+      tabIndex: -1, role: "button", "aria-controls": "card", title: `${name} · ${score(best.score)}${foundBy(best)}`, "--s": Math.max(0, Math.min(1, best.score)).toFixed(2),
     });
     if (span.again) for (const name of ["tabindex", "role", "aria-controls"]) mark.removeAttribute(name);
     mark.links = span.links;

@@ -5,7 +5,7 @@ import { decide, listed, marked, same } from "./marks.js";
 import { ask, byId, count, el, said } from "./parts.js";
 
 const SAMPLE = "Marie Curie was born in Warsaw and worked in Paris. She named polonium after her country, and won the Nobel Prize twice.";
-const state = { text: "", asked: "", threshold: null, model: "auto", other: "", off: new Set(), answers: new Map() };
+const state = { text: "", asked: "", threshold: null, model: "auto", other: "", nil: false, off: new Set(), answers: new Map(), nils: new Map() };
 const EMPTY = "Nothing is linked here. A lower threshold shows more, and so may another layer.";
 let health = null, running = null, failed = "";
 
@@ -30,11 +30,14 @@ async function link() {
   byId("result").setAttribute("aria-busy", "true");
   try {
     const wanted = [state.model, ...(state.other ? [state.other] : [])];
-    const body = (model) => ({ text: state.text, model, threshold: 0, overlaps: "keep" });
-    const told = await Promise.all(wanted.map((model) => ask("/link", { method: "POST", body: body(model), signal: mine.signal })));
+    const post = (model, more) => ask("/link", { method: "POST", body: { text: state.text, model, ...more }, signal: mine.signal });
+    const every = { threshold: 0, overlaps: "keep" };
+    const usual = { nil: true, top_k: 0, ...(state.threshold === null ? {} : { threshold: state.threshold }) };
+    const [told, nils] = await Promise.all([every, ...(state.nil ? [usual] : [])].map((more) => Promise.all(wanted.map((model) => post(model, more)))));
     state.asked = state.text;
     remember();  // now: an address has no use for a text that is refused, which may be of any length
     state.answers = new Map(wanted.map((model, at) => [model, told[at]]));
+    state.nils = new Map(wanted.map((model, at) => [model, nils?.[at].documents[0].links.filter((one) => one.entity === null) ?? []]));
     clear();
     return draw();
   } catch (error) {
@@ -48,13 +51,15 @@ async function link() {
 
 function linksOf(model) {
   const { links } = state.answers.get(model).documents[0];
-  const nil = !state.off.has("\u0000nil");
-  return health.kbs.filter((kb) => !state.off.has(kb.name)).flatMap((kb) => {
+  const linked = health.kbs.filter((kb) => !state.off.has(kb.name)).flatMap((kb) => {
     const name = modelOf(kb, model);
     if (!kb.models.includes(name)) return [];
     const threshold = state.threshold ?? kb.thresholds[name];
-    return decide(links.filter((one) => one.kb === kb.name), kb.overlaps[name], threshold, { nil });
-  }).sort((one, other) => one.start - other.start || other.end - one.end);
+    return decide(links.filter((one) => one.kb === kb.name), kb.overlaps[name], threshold);
+  });
+  // NIL depends on the threshold: the server decides it anew, and what has a link meanwhile is not NIL
+  const nils = state.nil ? state.nils.get(model).filter((nil) => !linked.some((one) => one.start < nil.end && nil.start < one.end)) : [];
+  return [...linked, ...nils].sort((one, other) => one.start - other.start || other.end - one.end);
 }
 
 function draw() {
@@ -95,12 +100,12 @@ function fillTools() {
   byId("model").value = state.model;
   byId("other").value = state.other;
   health.kbs.forEach((kb, at) => card.colours.set(kb.name, at % 6));
-  const layer = (key, name, className) => el("label", { className }, el("input", {
-    type: "checkbox", checked: !state.off.has(key),
-    onchange: (event) => { state.off[event.target.checked ? "delete" : "add"](key); remember(); draw(); },
+  const box = (name, className, checked, set) => el("label", { className }, el("input", {
+    type: "checkbox", checked, onchange: (event) => { set(event.target.checked); remember(); },
   }), el("i"), said(name));
-  byId("layers").replaceChildren(el("legend", {}, "layers"), ...health.kbs.map((kb, at) => layer(kb.name, kb.name, `k${at % 6}`)),
-    layer("\u0000nil", "not in any", "nil"));
+  const layer = (kb, at) => box(kb.name, `k${at % 6}`, !state.off.has(kb.name), (on) => { state.off[on ? "delete" : "add"](kb.name); draw(); });
+  byId("layers").replaceChildren(el("legend", {}, "layers"), ...health.kbs.map(layer),
+    box("not in any", "nil", state.nil, (on) => { state.nil = on; if (on && state.answers.size) link(); else draw(); }));
   tellThreshold();
 }
 
@@ -121,7 +126,8 @@ function remember() {
   if (state.threshold !== null) told.set("threshold", state.threshold);
   if (state.model !== "auto") told.set("model", state.model);
   if (state.other) told.set("beside", state.other);
-  state.off.forEach((key) => told.append("off", key === "\u0000nil" ? "" : key));
+  if (state.nil) told.set("nil", "1");
+  state.off.forEach((kb) => told.append("off", kb));
   history.replaceState(null, "", told.size ? `#${told}` : location.pathname);
 }
 
@@ -132,7 +138,8 @@ function recall() {
   const known = (name) => models().includes(name);
   state.model = known(told.get("model")) ? told.get("model") : "auto";
   state.other = known(told.get("beside")) ? told.get("beside") : "";
-  state.off = new Set(told.getAll("off").map((key) => key || "\u0000nil").filter((key) => key === "\u0000nil" || about(key)));
+  state.nil = told.get("nil") === "1";
+  state.off = new Set(told.getAll("off").filter(about));
 }
 
 async function share() {
@@ -194,8 +201,9 @@ knowledge.changed = async () => {
 byId("ask").addEventListener("submit", (event) => { event.preventDefault(); link(); });
 byId("text").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); link(); } });
 byId("threshold").addEventListener("input", (event) => { state.threshold = Number(event.target.value); tellThreshold(); draw(); });
-byId("threshold").addEventListener("change", remember);
-byId("usual").addEventListener("click", () => { state.threshold = null; tellThreshold(); byId("threshold").focus(); draw(); remember(); });
+const settled = () => { remember(); if (state.nil && state.answers.size) link(); };
+byId("threshold").addEventListener("change", settled);
+byId("usual").addEventListener("click", () => { state.threshold = null; tellThreshold(); byId("threshold").focus(); draw(); settled(); });
 for (const [id, key] of [["model", "model"], ["other", "other"]]) {
   byId(id).addEventListener("change", (event) => { state[key] = event.target.value; tellThreshold(); if (byId("text").value.trim()) link(); });
 }

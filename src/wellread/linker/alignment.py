@@ -22,19 +22,18 @@ def windows_of(windows: Sequence[Window], proposals: Proposals) -> Ints:
     text_of = np.repeat(np.arange(len(proposals.offsets) - 1), np.diff(proposals.offsets))
     if not windows:
         return np.full(len(text_of), -1)
+    window_text = np.array([window.text for window in windows], np.int64)
     owned = np.array([_first_owned(window) for window in windows], np.int64)
-    found = np.searchsorted(owned, text_of * _TEXT + proposals.starts, "right") - 1
-    same = np.array([window.text for window in windows], np.int64)[found] == text_of
-    return np.where((found >= 0) & same, found, -1)
+    owned[np.append(True, window_text[1:] != window_text[:-1])] = 0  # a text's first window owns what precedes it too
+    found = np.searchsorted(window_text * _TEXT + owned, text_of * _TEXT + proposals.starts, "right") - 1
+    return np.where((found >= 0) & (window_text[found] == text_of), found, -1)
 
 
 def _first_owned(window: Window) -> int:
-    owned = np.flatnonzero(window.begins_mask)
-    if not len(owned):
-        return window.text * _TEXT + int(window.spans[1:2, 0].min(initial=0))
-    # The first window of a text owns everything from its beginning on.
-    first = 0 if window.spans[owned[0], 0] == window.spans[1, 0] else int(window.spans[owned[0], 0])
-    return window.text * _TEXT + first
+    """Return the first character whose first token the window owns: a character may have several tokens."""
+    starts, owned = window.spans[:, 0], window.owned
+    shared = owned > 0 and starts[owned - 1] == starts[owned] and not window.special_mask[owned - 1]
+    return int(starts[owned] + shared)
 
 
 def tokens_of(windows: Sequence[Window], window_of: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
@@ -44,13 +43,13 @@ def tokens_of(windows: Sequence[Window], window_of: Ints, starts: Ints, ends: In
     """
     lengths = np.array([len(window) for window in windows], np.int64)
     bases = np.cumsum(lengths) - lengths
-    begins = np.concatenate([window.spans[:, 0] for window in windows])
-    is_special = np.concatenate([window.special_mask for window in windows])
-    number = np.repeat(np.arange(len(windows)), lengths)
-    position = np.arange(len(begins)) - bases[number]
-    begins = np.where(is_special, np.where(position == 0, -1, _TEXT - 1), begins) + number * _TEXT
-    first = np.searchsorted(begins, window_of * _TEXT + starts, "right") - 1
-    last = np.searchsorted(begins, window_of * _TEXT + ends, "left") - 1
-    low, high = bases[window_of] + 1, bases[window_of] + lengths[window_of] - 2
-    first = np.clip(first, low, high)
-    return first, np.clip(last, first, high)
+    spans = np.concatenate([window.spans for window in windows])
+    real = np.flatnonzero(spans[:, 1] > spans[:, 0])  # special tokens and those that stand for nothing cover nothing
+    shift = np.repeat(np.arange(len(windows)) * _TEXT, lengths)[real]
+    begins, stops = spans[real, 0] + shift, spans[real, 1] + shift
+    at = window_of * _TEXT
+    low = np.searchsorted(real, bases[window_of])
+    high = np.searchsorted(real, bases[window_of] + lengths[window_of]) - 1
+    first = np.clip(np.searchsorted(stops, at + starts, "right"), low, high)
+    last = np.clip(np.searchsorted(begins, at + ends, "left") - 1, first, high)
+    return real[first], real[last]

@@ -196,10 +196,10 @@ class ElqReader:
     def _evidence(self, pool: Pool, texts: Sequence[str], floor: float | None) -> Evidence:
         windows = [window for text in self.cutter.cut(texts) for window in text if not window.special_mask.all()]
         least = self.search.floor if floor is None else floor
+        named = None
+        if self.proposals is not None:  # not in the snapshot: inside a transaction the finder remembers nothing
+            named = NamedSpans.of_proposals(self.proposals.find(texts), windows, pool)
         with torch.inference_mode(), self.kb.snapshot():
-            named = None
-            if self.proposals is not None:
-                named = NamedSpans.of_proposals(self.proposals.find(texts), windows, pool)
             parts = [
                 self._batch(
                     pool,
@@ -225,8 +225,8 @@ class ElqReader:
                 asked.append(windows[number])
                 spans_of[id(windows[number])] = mine
         parts = []
+        proposed = self._proposed(pool, texts)
         with torch.inference_mode(), self.kb.snapshot():
-            proposed = self._proposed(pool, texts)
             for batch in gather(sorted(asked, key=len), largest=_PIECES):
                 ids, packing, _ = pack_windows(batch, self.config.longest)
                 states = self.model.states(ids, packing)

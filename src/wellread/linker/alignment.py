@@ -3,15 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wellread.linker.decoding import Ints
+from wellread.linker.pool import Named, Pool
 from wellread.mentions.proposals import Proposals
 from wellread.mentions.windows import Window
 
 _TEXT = 1 << 40
 """Larger than any offset in a text: orders (text, offset) pairs as one number."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSpans:
+    """Spans that names of the KB propose, sorted by their windows."""
+
+    window_of: Ints
+    starts: Ints
+    ends: Ints
+    ways: NDArray[np.uint8]
+    edits: NDArray[np.uint8]
+    candidates: Sequence[Named]
+
+    @classmethod
+    def of_proposals(cls, found: Proposals, windows: Sequence[Window], pool: Pool) -> NamedSpans:
+        """Give every proposal the window that owns its first character, and its candidates in the pool.
+
+        Proposals without a window or without a candidate (in a pool of some entities only) are left out.
+        """
+        window_of = windows_of(windows, found)
+        distinct, number_of = np.unique(found.numbers, return_inverse=True)
+        candidates = [pool.listed(found.lists, number) for number in distinct.tolist()]
+        there = np.array([len(rows) > 0 for rows, _ in candidates], np.bool_)
+        rows = np.flatnonzero((window_of >= 0) & there[number_of])
+        rows = rows[np.argsort(window_of[rows], kind="stable")]
+        return cls(
+            window_of[rows],
+            found.starts[rows],
+            found.ends[rows],
+            found.ways[rows],
+            found.edits[rows],
+            [candidates[number] for number in number_of[rows].tolist()],
+        )
+
+    def inside(self, batch: Sequence[int]) -> NamedSpans:
+        """Return the spans of some windows, with the places of their windows in the batch."""
+        places = np.asarray(batch)
+        low, high = np.searchsorted(self.window_of, places, "left"), np.searchsorted(self.window_of, places, "right")
+        rows = np.concatenate([np.arange(start, end) for start, end in zip(low, high, strict=True)])
+        window_of = np.repeat(np.arange(len(places)), high - low)
+        columns = (self.starts[rows], self.ends[rows], self.ways[rows], self.edits[rows])
+        return NamedSpans(window_of, *columns, [self.candidates[row] for row in rows.tolist()])
 
 
 def windows_of(windows: Sequence[Window], proposals: Proposals) -> Ints:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
@@ -28,7 +28,7 @@ from wellread.knowledge.build import build_index
 from wellread.knowledge.folder import vectors_folder
 from wellread.knowledge.index import EntityIndex
 from wellread.knowledge.vectors import Encoding
-from wellread.linker.alignment import tokens_of, windows_of
+from wellread.linker.alignment import NamedSpans, tokens_of
 from wellread.linker.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored
 from wellread.linker.evidence import ENCODER, Evidence, NameWeights, decide
 from wellread.linker.features import features
@@ -36,7 +36,7 @@ from wellread.linker.pool import NO_CANDIDATES, Named, Pool, Search, features_of
 from wellread.linker.profile import KbProfile
 from wellread.linker.scoring import LinkScorer, scorer_of
 from wellread.mentions.groups import gather
-from wellread.mentions.proposals import ProposalFinder, Proposals
+from wellread.mentions.proposals import ProposalFinder
 from wellread.mentions.windows import Window, WindowCutter
 from wellread.models.elq import Candidates, Elq, ElqConfig, pack_windows
 from wellread.models.entities import EntityTower, fingerprint_of
@@ -321,7 +321,7 @@ class ElqReader:
         """Find the candidates of spans and their probabilities."""
         near_mask = (ways == ENCODER) | (logits > _NEAR_LOGIT) if self.scorer is not None else None
         rows, priors = pool.find(named, vectors, near_mask)
-        similarity = np.einsum("md,mcd->mc", vectors, pool.vectors_of(rows), optimize=True).astype(np.float64)
+        similarity = pool.similarity(vectors, rows)
         rows, log_p, nil, best, priors = decide(similarity, priors, rows, self.weights)
         scale = float(self.model.log_scale.exp())
         return Evidence(
@@ -366,48 +366,6 @@ class ElqReader:
             )
             for text, own in zip(texts, map(slice, borders[:-1], borders[1:]), strict=True)
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class NamedSpans:
-    """Spans that names of the KB propose, sorted by their windows."""
-
-    window_of: Ints
-    starts: Ints
-    ends: Ints
-    ways: NDArray[np.uint8]
-    edits: NDArray[np.uint8]
-    candidates: Sequence[Named]
-
-    @classmethod
-    def of_proposals(cls, found: Proposals, windows: Sequence[Window], pool: Pool) -> NamedSpans:
-        """Give every proposal the window that owns its first character, and its candidates in the pool.
-
-        Proposals without a window or without a candidate (in a pool of some entities only) are left out.
-        """
-        window_of = windows_of(windows, found)
-        distinct, number_of = np.unique(found.numbers, return_inverse=True)
-        candidates = [pool.listed(found.lists, number) for number in distinct.tolist()]
-        there = np.array([len(rows) > 0 for rows, _ in candidates], np.bool_)
-        rows = np.flatnonzero((window_of >= 0) & there[number_of])
-        rows = rows[np.argsort(window_of[rows], kind="stable")]
-        return cls(
-            window_of[rows],
-            found.starts[rows],
-            found.ends[rows],
-            found.ways[rows],
-            found.edits[rows],
-            [candidates[number] for number in number_of[rows].tolist()],
-        )
-
-    def inside(self, batch: Sequence[int]) -> NamedSpans:
-        """Return the spans of some windows, with the places of their windows in the batch."""
-        places = np.asarray(batch)
-        low, high = np.searchsorted(self.window_of, places, "left"), np.searchsorted(self.window_of, places, "right")
-        rows = np.concatenate([np.arange(start, end) for start, end in zip(low, high, strict=True)])
-        window_of = np.repeat(np.arange(len(places)), high - low)
-        columns = (self.starts[rows], self.ends[rows], self.ways[rows], self.edits[rows])
-        return NamedSpans(window_of, *columns, [self.candidates[row] for row in rows.tolist()])
 
 
 def _windows_of(windows: Sequence[Window], spans: Sequence[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:

@@ -23,6 +23,8 @@ from wellread.text import Candidate
 Sources = Literal["union", "dense", "names"]
 Named = tuple[Ints, Floats]
 """Rows of the entities that have a name, and their priors."""
+_PAIRS = 512
+"""Mentions and candidates that are multiplied at once: what fits the processor's cache."""
 NO_CANDIDATES: Named = (np.zeros(0, np.int64), np.zeros(0))
 
 
@@ -113,6 +115,18 @@ class Pool:
         vectors = self.index.vectors_of(unique)[back.reshape(rows.shape)]
         vectors[rows < 0] = 0.0
         return vectors
+
+    def similarity(self, vectors: NDArray[np.float32], rows: Ints) -> Floats:
+        """Return the dot product of each mention's vector with its candidates' vectors; 0 where there is none."""
+        found = np.zeros(rows.shape)
+        mention, column = np.nonzero(rows >= 0)
+        unique, back = np.unique(rows[mention, column], return_inverse=True)
+        theirs = self.index.vectors_of(unique)
+        for begin in range(0, len(mention), _PAIRS):
+            pairs = slice(begin, begin + _PAIRS)
+            products = np.einsum("pd,pd->p", vectors[mention[pairs]], theirs[back[pairs]])
+            found[mention[pairs], column[pairs]] = products
+        return found
 
     def _look_up(self, name: str) -> Named:
         """Return the rows and priors of the entities that the KB knows by a name."""

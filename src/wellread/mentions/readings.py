@@ -159,8 +159,8 @@ class WordReader:
         ]
         names: dict[int, list[int]] = {}
         nodes = keys([half for _, half in halves])
-        for row in np.flatnonzero(self.matcher.flags(nodes) & NAME).tolist():
-            names.setdefault(halves[row][0], []).append(int(nodes[row]))
+        for half in np.flatnonzero(self.matcher.flags(nodes) & NAME).tolist():
+            names.setdefault(halves[half][0], []).append(int(nodes[half]))
         for hash, some in corrected.items():
             if some or hash in names:
                 found[hash] = _Meant(tuple(sorted(some)[:_MOST_CORRECTIONS]), tuple(names.get(hash, ())))

@@ -237,26 +237,28 @@ class ElqReader:
                 vectors = self.model.mention_vectors(states, pieces[:, 0], pieces[:, 1]).float().numpy()
                 text_of = np.array([window.text for window in batch])[window_of]
                 offsets = np.array([span for _, span in places])
+                keys = [(text, *span) for text, (_, span) in zip(text_of.tolist(), places, strict=True)]
                 named = []
                 if self.search.sources != "dense":
                     named = [
-                        proposed.get((text, *span)) or pool.named(texts[text][slice(*span)])
-                        for text, (_, span) in zip(text_of.tolist(), places, strict=True)
+                        proposed[key][0] if key in proposed else pool.named(texts[key[0]][key[1] : key[2]])
+                        for key in keys
                     ]
-                ways = np.full(len(places), ENCODER, np.uint8)
+                ways = np.array([proposed[key][1] if key in proposed else ENCODER for key in keys], np.uint8)
                 logits = np.full(len(places), np.inf)
                 parts.append(self._decided(pool, text_of, offsets, logits, ways, np.zeros_like(ways), named, vectors))
         return self._scored(pool, texts, Evidence.joined(parts), None)
 
-    def _proposed(self, pool: Pool, texts: Sequence[str]) -> dict[tuple[int, int, int], Named]:
-        """Return the named candidates of every span that the KB's names propose, by (text, start, end)."""
+    def _proposed(self, pool: Pool, texts: Sequence[str]) -> dict[tuple[int, int, int], tuple[Named, int]]:
+        """Return the candidates of every span that the KB's names propose, and its way, by (text, start, end)."""
         if self.proposals is None:
             return {}
         found = self.proposals.find(texts)
         text_of = np.repeat(np.arange(len(texts)), np.diff(found.offsets))
         spans = zip(text_of.tolist(), found.starts.tolist(), found.ends.tolist(), strict=True)
         return {
-            span: pool.listed(found.lists, number) for span, number in zip(spans, found.numbers.tolist(), strict=True)
+            span: (pool.listed(found.lists, number), way)
+            for span, number, way in zip(spans, found.numbers.tolist(), found.ways.tolist(), strict=True)
         }
 
     def _batch(

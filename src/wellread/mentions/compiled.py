@@ -98,11 +98,13 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
             parts.append(keys(texts, case))
         if data.get("inflection") == "wordnet":
             inflected.update((word.lower(), kind) for name, kind in chunk for word in words(name))
+    loose, loose_inner = variants.ends, variants.inner
+    variant_tables = variants.finish()  # before the large tables are made: it needs memory for itself
     folded = np.concatenate(ends) if ends else np.zeros(0, np.uint64)
     named = (np.concatenate(kinds) << KINDS_AT | NAME) if kinds else np.zeros(0, np.uint8)
     prefixes = np.unique(np.concatenate(inner)) if inner else np.zeros(0, np.uint64)
-    loose, loose_inner = variants.ends, np.unique(np.concatenate(variants.inner)) if variants.inner else prefixes[:0]
-    groups = ((prefixes, INNER), (loose, LOOSE_NAME), (loose_inner, LOOSE_INNER))
+    loose_prefixes = np.unique(np.concatenate(loose_inner)) if loose_inner else prefixes[:0]
+    groups = ((prefixes, INNER), (loose, LOOSE_NAME), (loose_prefixes, LOOSE_INNER))
     nodes = _node_table(
         np.concatenate((folded, *(group for group, _ in groups))),
         np.concatenate((named, *(np.full(len(group), flag, np.uint8) for group, flag in groups))),
@@ -110,7 +112,7 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
     tables: dict[str, KeyTable] = {case: _spellings(parts, folded) for case, parts in spelled.items()}
     forms = _form_table(kb, inflected)
     revision = int(data["revision"]) if whole else -1
-    return CompiledNames(data["uid"], revision, longest, nodes, tables, forms, variants.finish())
+    return CompiledNames(data["uid"], revision, longest, nodes, tables, forms, variant_tables)
 
 
 def _all_aliases(kb: KnowledgeBase) -> Iterator[tuple[str, str]]:

@@ -148,8 +148,8 @@ class WordReader:
         owners = list(asked)
         for variants in self._variants:
             index = variants.words
-            place, row, edits = index.find(list(asked.values()))
-            columns = (place, edits, index.hashes[row], index.sizes[row])
+            which, row, edits = index.find(list(asked.values()))
+            columns = (which, edits, index.hashes[row], index.sizes[row])
             for at, edit, hash, size in zip(*(column.tolist() for column in columns), strict=True):
                 corrected[owners[at]].append((edit, hash, size))
         halves = [
@@ -159,8 +159,8 @@ class WordReader:
         ]
         names: dict[int, list[int]] = {}
         nodes = keys([half for _, half in halves])
-        for half in np.flatnonzero(self.matcher.flags(nodes) & NAME).tolist():
-            names.setdefault(halves[half][0], []).append(int(nodes[half]))
+        for at in np.flatnonzero(self.matcher.flags(nodes) & NAME).tolist():
+            names.setdefault(halves[at][0], []).append(int(nodes[at]))
         for hash, some in corrected.items():
             if some or hash in names:
                 found[hash] = _Meant(tuple(sorted(some)[:_MOST_CORRECTIONS]), tuple(names.get(hash, ())))
@@ -204,7 +204,7 @@ class _Distinct:
 
     hashes: Keys
     first: Offsets
-    """Place of each word's first occurrence."""
+    """Place of one occurrence of each word."""
     places: Offsets
     """Places of all occurrences, those of one word in a row."""
     heads: Offsets
@@ -213,7 +213,7 @@ class _Distinct:
     @classmethod
     def of(cls, words: Words, signs: NDArray[np.bool_]) -> _Distinct:
         places = np.flatnonzero(~signs & (words.sizes >= SHORTEST - 1))
-        places = places[np.argsort(words.hashes[places], kind="stable")]
+        places = places[np.argsort(words.hashes[places])]
         heads = np.flatnonzero(differ(words.hashes[places]))
         return cls(words.hashes[places[heads]], places[heads], places, heads)
 

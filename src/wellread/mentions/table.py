@@ -65,6 +65,27 @@ class KeyTable:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """A small table that most keys which are not in a `KeyTable` are turned away by."""
+
+    bits: int
+    there: NDArray[np.bool_]
+
+    @classmethod
+    def build(cls, keys: Keys) -> KeyFilter:
+        """From the keys that must pass: about one in eight others passes too."""
+        bits = min(22, max(8, (8 * len(keys)).bit_length()))
+        there = np.zeros(1 << bits, np.bool_)
+        there[keys >> np.uint64(64 - bits)] = True
+        return cls(bits, there)
+
+    def passing(self, keys: Keys) -> NDArray[np.int64]:
+        """Return the places of keys that may be there."""
+        found: NDArray[np.int64] = np.flatnonzero(self.there.take((keys >> np.uint64(64 - self.bits)).view(np.int64)))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class FormTable:
     """Word forms: `table` leads from a form's hash to a row, rows of one form follow each other up to `last`."""
 

@@ -81,26 +81,29 @@ class WordIndex:
         begins = np.zeros(len(texts) + 1, np.uint32)
         np.cumsum(np.fromiter(map(len, encoded), np.uint32, len(encoded)), out=begins[1:])
         sizes = np.minimum(np.fromiter(map(len, texts), np.int64, len(texts)), 255).astype(np.uint8)
-        entries = []
+        entries: list[Keys] = []
         for deep in (False, True):
             some = np.flatnonzero((sizes >= LONG) if deep else (sizes > 0) & (sizes < LONG))
             for place in range(0, len(some), _CHUNK):
                 part = some[place : place + _CHUNK]
                 prints = _fingerprints([texts[row] for row in part.tolist()], deep=deep)
                 entries.append(np.unique(prints.astype(np.uint64) << np.uint64(32) | part.astype(np.uint64)[:, None]))
-        joined = np.sort(np.concatenate(entries)) if entries else np.zeros(0, np.uint64)
-        bits = len(joined).bit_length()
-        borders = np.arange((1 << bits) + 1, dtype=np.uint64) << np.uint64(64 - bits)
-        borders[-1] = np.iinfo(np.uint64).max  # 1 << 64 does not fit
+        joined = np.concatenate(entries) if entries else np.zeros(0, np.uint64)
+        entries.clear()
+        joined.sort()
+        prints, rows = (joined >> np.uint64(32)).astype(np.uint32), joined.astype(np.uint32)
+        del joined
+        bits = len(prints).bit_length()
+        borders = np.arange(1 << bits, dtype=np.uint32) << np.uint32(32 - bits) if bits else np.zeros(1, np.uint32)
         return cls(
             KeyTable.build(hashes, np.arange(1, len(hashes) + 1, dtype=np.uint32)),
             hashes,
             sizes,
             begins,
             np.frombuffer(b"".join(encoded), np.uint8),
-            (joined >> np.uint64(32)).astype(np.uint32),
-            (joined & np.uint64(0xFFFFFFFF)).astype(np.uint32),
-            np.searchsorted(joined, borders).astype(np.uint32),
+            prints,
+            rows,
+            np.append(np.searchsorted(prints, borders).astype(np.uint32), np.uint32(len(prints))),
         )
 
     def known(self, hashes: Keys) -> NDArray[np.bool_]:

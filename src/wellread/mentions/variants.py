@@ -112,7 +112,8 @@ class VariantBuilder:
 
     def finish(self) -> Variants:
         """Return the tables."""
-        return Variants(_table(self._loose), _table(self._glued), WordIndex.build(self._words))
+        words, self._words = self._words, {}
+        return Variants(_table(self._loose), _table(self._glued), WordIndex.build(words))
 
     @property
     def ends(self) -> Keys:

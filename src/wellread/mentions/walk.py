@@ -19,7 +19,7 @@ from wellread.mentions.frequency import common
 from wellread.mentions.letters import all_upper, is_blank, is_capital, is_digit
 from wellread.mentions.match import Matcher
 from wellread.mentions.readings import SIGN, States, Ways, WordReader
-from wellread.mentions.table import KeyTable
+from wellread.mentions.table import KeyFilter, KeyTable
 from wellread.mentions.typos import allowed_edits
 from wellread.mentions.variants import CAPITAL, MOST_PARTS, UPPER, are_signs
 
@@ -63,6 +63,7 @@ class Walker:
         self.matcher, self.ways, self.stops = matcher, ways, stops
         self._reader = WordReader(matcher, ways, stops, senses=senses)
         self._variants = [names.variants for names in matcher.both()]
+        self._filter = KeyFilter.build(np.concatenate([variants.glued.table.keys for variants in self._variants]))
 
     def walk(self, text: str) -> tuple[Rows, Words, Keys]:
         """Return the rows of a text, its words, and their hashes under the `exact` policy."""
@@ -168,7 +169,9 @@ class Walker:
                 single, begins = single[going] & (sizes[last] == 1), begins[going]
             last = begins + parts - 1
             keys = follow(np.zeros(len(node), np.uint64), node)
-            for place, names, how in self._looked_up("glued", keys):
+            maybe = self._filter.passing(keys)
+            for place, names, how in self._looked_up("glued", keys[maybe]):
+                place = maybe[place]
                 good = (how & UPPER == 0) | all_upper(words, places[begins[place]], places[last[place]])
                 place, names = place[good], names[good]
                 yield self._glued_rows(words, places, begins[place], last[place], names, single[place])

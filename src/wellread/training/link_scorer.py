@@ -1,0 +1,192 @@
+"""Training of the link scorer: spans of linked texts with their features and whether their link is right.
+
+Sources differ in knowledge base and kind of text, so that the scorer learns what holds for all of them. Whole knowledge
+bases and whole kinds are left out in turn to see what it does on one it has never met (`benchmarks.scorer`).
+
+A span is right if its best candidate is the gold entity of that span; wrong if the gold says otherwise, or says nothing
+where the annotation is complete. Spans that the annotation leaves open (`unsure`, `optional`, incomplete text, a name
+without an entity) have no label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wellread.linker.decoding import Floats
+from wellread.linker.elq import ElqReader
+from wellread.linker.evidence import Evidence
+from wellread.linker.features import FEATURES, Matrix, features
+from wellread.linker.scoring import LinkScorer
+from wellread.text import Document, Link
+
+RIGHT, WRONG, OPEN = 1, 0, -1
+"""Labels of spans; OPEN: the annotation does not say."""
+
+_TOGETHER = 256
+"""Documents that are read together."""
+_SURE_PRIOR, _SURE_P = 0.8, 0.6
+"""A named entity without an id counts as right from this prior of its name and this p(entity | mention) on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Features and labels of the spans of one source."""
+
+    rows: Matrix
+    labels: NDArray[np.int8]
+    document_of: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    gold: int
+    """Gold links whose entity is in the KB."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def collect(reader: ElqReader, documents: Sequence[Document], *, complete: bool, entities: bool) -> Spans:
+    """Read documents and label their spans.
+
+    `complete`: what has no gold link is wrong. `entities=False`: gold links without an entity are named entities whose
+    entity the annotation does not name, not NIL.
+    """
+    rows, labels, numbers, starts, ends = [], [], [], [], []
+    for begin in range(0, len(documents), _TOGETHER):
+        batch = documents[begin : begin + _TOGETHER]
+        texts = [document.text for document in batch]
+        found = reader.evidence(texts)
+        rows.append(features(texts, found, reader.profile))
+        labels.append(_labels(reader, batch, found, complete, entities))
+        numbers.append(found.text_of + begin)
+        starts.append(found.starts)
+        ends.append(found.ends)
+    known = reader.kb.__contains__
+    gold = sum(link.entity is not None and known(link.entity) for document in documents for link in document.links)
+    return Spans(
+        np.concatenate(rows),
+        np.concatenate(labels),
+        np.concatenate(numbers),
+        np.concatenate(starts),
+        np.concatenate(ends),
+        gold,
+    )
+
+
+def _labels(
+    reader: ElqReader, documents: Sequence[Document], found: Evidence, complete: bool, entities: bool
+) -> NDArray[np.int8]:
+    best = found.rows[:, 0] if found.rows.shape[1] else np.full(len(found), -1)
+    ids = np.full(len(found), None, object)
+    there = np.flatnonzero(best >= 0)
+    ids[there] = reader.pool.index.entities(best[there].tolist())
+    labels = np.full(len(found), OPEN, np.int8)
+    borders = np.searchsorted(found.text_of, np.arange(len(documents) + 1))
+    for document, begin, end in zip(documents, borders[:-1].tolist(), borders[1:].tolist(), strict=True):
+        own = slice(begin, end)
+        sure = (found.priors[own, 0] >= _SURE_PRIOR) & (found.log_p[own, 0] >= np.log(_SURE_P))
+        spans = zip(found.starts[own].tolist(), found.ends[own].tolist(), ids[own].tolist(), sure.tolist(), strict=True)
+        labels[own] = _document_labels(document, list(spans), complete, entities)
+    return labels
+
+
+def _document_labels(
+    document: Document, spans: Sequence[tuple[int, int, str | None, bool]], complete: bool, entities: bool
+) -> list[int]:
+    gold = {(link.start, link.end): link for link in document.links}
+    exact = {
+        (link.start, link.end)
+        for start, end, id, _ in spans
+        if (link := gold.get((start, end))) is not None and link.entity is not None and link.entity == id
+    }
+    left_open = [*document.meta.get("unsure", ()), *document.meta.get("optional", ())]
+    return [_label(span, document.links, gold, exact, left_open, complete, entities) for span in spans]
+
+
+def _label(
+    span: tuple[int, int, str | None, bool],
+    links: Sequence[Link],
+    gold: dict[tuple[int, int], Link],
+    exact: set[tuple[int, int]],
+    left_open: Iterable[Sequence[int]],
+    complete: bool,
+    entities: bool,
+) -> int:
+    start, end, id, sure = span
+    if id is None:
+        return WRONG
+    own = gold.get((start, end))
+    if own is not None and own.entity is None and not entities:
+        return RIGHT if sure else OPEN
+    if own is not None:
+        return RIGHT if own.entity == id else WRONG
+    overlapping = [link for link in links if link.start < end and start < link.end]
+    if any(link.entity == id for link in overlapping):
+        # The right entity on a span that is not quite the gold one: right only if nothing fits better.
+        return WRONG if any((link.start, link.end) in exact for link in overlapping) else RIGHT
+    if overlapping:
+        return WRONG
+    if not complete or any(begin < end and start < stop for begin, stop in left_open):
+        return OPEN
+    return WRONG
+
+
+def fit(
+    rows: Matrix,
+    labels: NDArray[np.integer],
+    weights: Floats,
+    *,
+    trees: int = 150,
+    levels: int = 4,
+    rate: float = 0.08,
+    leaf: int = 40,
+    ridge: float = 5.0,
+    seed: int = 0,
+) -> LinkScorer:
+    """Fit gradient-boosted trees to labelled spans."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    model = HistGradientBoostingClassifier(
+        max_iter=trees,
+        max_depth=levels,
+        max_leaf_nodes=None,
+        learning_rate=rate,
+        min_samples_leaf=leaf,
+        l2_regularization=ridge,
+        early_stopping=False,
+        random_state=seed,
+    )
+    model.fit(rows, labels, sample_weight=weights)
+    return _exported(model, levels)
+
+
+def _exported(model: object, levels: int) -> LinkScorer:
+    """Return scikit-learn's trees as arrays of full trees; a leaf above the last level fills all leaves below it."""
+    trees = [trees[0] for trees in model._predictors]  # type: ignore[attr-defined]
+    inner, leaves = (1 << levels) - 1, 1 << levels
+    feature = np.zeros((len(trees), inner), np.int16)
+    border = np.full((len(trees), inner), np.inf, np.float32)
+    leaf = np.zeros((len(trees), leaves), np.float32)
+    for number, tree in enumerate(trees):
+        nodes = tree.nodes
+        todo = [(0, 0, 0)]
+        while todo:
+            node, place, level = todo.pop()
+            if nodes[node]["is_leaf"]:
+                width = 1 << (levels - level)
+                first = (place - ((1 << level) - 1)) * width
+                leaf[number, first : first + width] = nodes[node]["value"]
+                continue
+            feature[number, place] = nodes[node]["feature_idx"]
+            # scikit-learn goes left where a feature, in double precision, is at most the border
+            border[number, place] = np.float32(nodes[node]["num_threshold"])
+            todo.append((int(nodes[node]["left"]), 2 * place + 1, level + 1))
+            todo.append((int(nodes[node]["right"]), 2 * place + 2, level + 1))
+    shift = float(np.ravel(model._baseline_prediction)[0])  # type: ignore[attr-defined]
+    return LinkScorer(feature, border, leaf, 1.0, shift)
+
+
+assert len(set(FEATURES)) == len(FEATURES)

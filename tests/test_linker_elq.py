@@ -282,7 +282,7 @@ def test_a_mention_without_candidates_is_nil_or_nothing(reader):
 def test_one_is_found_among_those_allowed_only(load):
     assert told(load().link("what is cork"))[0][3] == "p2"
     for options in ({"kinds": ["person"]}, {"among": ["h0", "h1", "nobody"]}, {"kinds": ["city"], "among": ["p3"]}):
-        linker = load(threshold=0.0, **options)
+        linker = load(threshold=0.0, nil=True, **options)
         allowed = {e.id for e in ENTITIES if e.kind in options.get("kinds", (e.kind,))}
         allowed &= set(options.get("among", allowed))
         found = {c.entity for link in linker.link("what is cork").links for c in link.candidates}
@@ -424,7 +424,7 @@ def test_what_names_say_is_whether_and_how_often():
 def test_no_candidate_is_found_twice(reader):
     one = reader()
     pool = Pool(one.kb, one.pool.index, ALL)
-    rows, priors = pool.find(["cork", "nobody", "mercury"], np.ones((3, 32), np.float32))
+    rows, priors = pool.find([pool.named(name) for name in ("cork", "nobody", "mercury")], np.ones((3, 32), np.float32))
     for row, prior in zip(rows.tolist(), priors.tolist(), strict=True):
         there = [entity for entity in row if entity >= 0]
         assert len(there) == len(set(there))

@@ -136,6 +136,27 @@ def test_names_without_a_link_are_unsure_where_they_look_like_names(kb):
     assert mark_unsure([], kb) == []
 
 
+def unsure_of(kb, text, *links, **meta):
+    (marked,) = mark_unsure([Document(text, document(text, *links).links, meta=meta)], kb)
+    return {text[start:end] for start, end in marked.meta["unsure"]}
+
+
+def test_capitalised_words_without_a_link_are_unsure_in_every_part(kb):
+    assert unsure_of(kb, "he met Grace Brewster Hopper today") == {
+        *("Grace", "Grace Brewster", "Grace Brewster Hopper", "Brewster", "Brewster Hopper", "Hopper")
+    }
+    assert unsure_of(kb, "Élan, über Ökonomie of Tim O'Neil") == {"Élan", "Ökonomie", "Tim", "Tim O'Neil", "O'Neil"}
+    assert unsure_of(kb, "A B C D E F") == {
+        *(" ".join("ABCDEF"[first:last]) for first in range(6) for last in range(first + 1, min(6, first + 5) + 1))
+    }
+    assert unsure_of(kb, "東京 école 3 x") == set()
+
+
+def test_parts_of_capitalised_runs_do_not_reach_over_a_link(kb):
+    assert unsure_of(kb, "Lady Ada Byron", ("Ada", "h0")) == {"Lady", "Byron"}
+    assert unsure_of(kb, "in Cork", ("Cork", "p2"), unsure=[[0, 2]]) == {"in"}
+
+
 # splitting
 
 

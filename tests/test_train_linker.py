@@ -9,11 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.tiny import toy_documents, write_kb
+from tests.tiny import PLACES, WORDS, document, toy_documents, write_kb
 from wellread import Linker
 from wellread.errors import UsageError
 from wellread.models.elq import Elq, ElqConfig
+from wellread.linker.decoding import NIL, NONE
 from wellread.tasks.linking import LinkingLearner
+from wellread.tasks.variation import Variation
 from wellread.training import linker as module
 from wellread.training.linker import LinkerRecipe, Text, train_linker
 from wellread.training.schedule import Schedule
@@ -92,7 +94,7 @@ def test_linked_text_makes_a_linker(run, work, plain_encoder):
     done = run("a.toml", "--to", "runs/a")
     assert done.code == 0
     assert "f1" in done.out
-    assert "learning from 60 windows, developing on 20 of toy" in done.err
+    assert "training on 60 documents an epoch, validating on 20 of toy" in done.err
     assert "use it with: wellread link --model runs/a/model --kb toy.kb" in done.err
     told = json.loads((work / "runs/a/scores.json").read_text())
     assert told["scores"]["f1"] > 0.5
@@ -157,17 +159,26 @@ def test_a_linker_goes_on_from_another(recipe, work):
     assert all(torch.allclose(start[name], end[name], atol=1e-6) for name in start)
 
 
-@pytest.mark.parametrize("options", [{"negatives": "batch", "loss": "bce"}, {"leave_out": 0.0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"negatives": "batch", "loss": "bce"},
+        {"leave_out": 0.0},
+        {"drop_names": 0.5, "dropout": 0.0, "variation": Variation(lower=0.3, alias=0.3, typo=0.3)},
+    ],
+)
 def test_every_way_to_learn_runs(recipe, work, options):
     scores = train_linker(replace(recipe, schedule=Schedule(steps=2, learning_rate=1e-3), **options), work / "run")
     assert 0 <= scores["f1"] <= 1
 
 
-def read(recipe):
-    """(examples, dev) of a recipe."""
+def read(recipe, epochs=1):
+    """(examples of each epoch, dev) of a recipe; of one epoch its examples alone."""
     model = Elq.create(recipe.model)
     with module.open_kb(recipe.kb) as kb:
-        return module._read(recipe, kb, model, module.open_index(kb, model.config))
+        examples_of, dev = module._read(recipe, kb, model, module.open_index(kb, model.config))
+        examples = [examples_of(epoch) for epoch in range(epochs)]
+    return (examples[0] if epochs == 1 else examples), dev
 
 
 def test_files_of_one_name_are_all_developed_on(recipe, work):
@@ -190,6 +201,43 @@ def test_text_is_repeated_limited_and_marked_where_it_is_not_complete(recipe, wo
     write_lines("loud.jsonl", shouted)
     examples, _ = read(replace(recipe, text=(Text("loud.jsonl", develop=2, complete=False),)))
     assert all(example.unsure for example in examples)
+
+
+def texts_of(examples):
+    """The ids of the tokens of each example: what the encoder is given."""
+    return [tuple(example.window.ids.tolist()) for example in examples]
+
+
+def test_a_limit_draws_other_documents_for_every_epoch(recipe, work):
+    write_lines("toy.jsonl", [document(f"what is {word} {name}", (name, None)) for word in WORDS for name in PLACES])
+    everything, dev = read(replace(recipe, text=(Text("toy.jsonl", develop=5),)))
+    texts = (Text("toy.jsonl", develop=5, most=30),)
+    epochs, same_dev = read(replace(recipe, text=texts), epochs=3)
+    assert same_dev == dev
+    drawn = [texts_of(examples) for examples in epochs]
+    assert [len(set(some)) for some in drawn] == [30] * 3
+    assert len({*drawn[0], *drawn[1], *drawn[2]}) > 60
+    assert {*drawn[0], *drawn[1], *drawn[2]} <= set(texts_of(everything))
+    assert [texts_of(examples) for examples in read(replace(recipe, text=texts), epochs=3)[0]] == drawn
+    other_seed = replace(recipe, text=texts, schedule=replace(recipe.schedule, seed=1))
+    assert texts_of(read(other_seed)[0]) != drawn[0]
+
+
+def test_variation_is_drawn_anew_for_every_epoch_and_repeat(recipe, work):
+    texts = (Text("toy.jsonl", develop=20, repeat=2),)
+    varied = replace(recipe, text=texts, variation=Variation(typo=0.5))
+    (first, second), dev = read(varied, epochs=2)
+    assert len(first) == len(second) == 120
+    assert texts_of(first) != texts_of(second)
+    assert texts_of(first[:60]) != texts_of(first[60:])
+    assert dev == read(replace(recipe, text=texts))[1]  # validation documents stay as they are
+
+
+def test_annotation_without_entities_teaches_spans_only(recipe, work):
+    write_lines("spans.jsonl", [document("in cork ?", ("cork", None))] * 3)
+    for options, row in (({}, NIL), ({"entities": False}, NONE)):
+        examples, _ = read(replace(recipe, text=(*recipe.text, Text("spans.jsonl", **options))))
+        assert [(example.rows, example.names) for example in examples[-3:]] == [((row,), ("cork",))] * 3
 
 
 def test_broken_lines_are_counted_and_passed_over(recipe, work, capsys):

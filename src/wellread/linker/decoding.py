@@ -143,12 +143,27 @@ class Scored:
         """The links at a threshold, without running the model again."""
         given = {"threshold": threshold, "kind": kind, "overlaps": overlaps, "nil": nil}
         decoding = replace(self.decoding, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        if self.scores is not None and decoding.kind != "joint":
+            return self._as_in_the_paper().document(
+                threshold=decoding.threshold, kind=decoding.kind, overlaps=decoding.overlaps, nil=decoding.nil
+            )
         kept = self._kept(decoding)
         links = self._links(sorted(kept, key=lambda row: tuple(self.spans[row])), decoding)
         return Document(self.text, tuple(links), meta=dict(self.meta))
 
+    def _as_in_the_paper(self) -> Scored:
+        """Return the same without the scorer: NIL takes its place among the candidates."""
+        order = np.argsort(-self.entity_log_p, axis=1, kind="stable")
+        return replace(
+            self,
+            rows=np.take_along_axis(self.rows, order, 1),
+            entity_log_p=np.take_along_axis(self.entity_log_p, order, 1),
+            priors=np.take_along_axis(self.priors, order, 1),
+            scores=None,
+        )
+
     def _kept(self, decoding: Decoding) -> list[int]:
-        if self.scores is not None and decoding.kind == "joint":
+        if self.scores is not None:
             return self._kept_by_score(self.scores, decoding)
         best = self.entity_log_p[:, 0] if self.entity_log_p.size else np.empty(0)
         drop = decoding.overlaps == "drop" or (decoding.overlaps == "auto" and decoding.kind != "top_entity_by_mention")
@@ -176,9 +191,7 @@ class Scored:
     def _links(self, kept: Sequence[int], decoding: Decoding) -> list[Link]:
         if not kept:
             return []
-        by_score = self.scores is not None and decoding.kind == "joint"
-        if by_score:
-            assert self.scores is not None
+        if self.scores is not None:
             nil_mask = self.scores[kept] <= decoding.threshold
             nil = np.exp(self.mention_log_p[kept] + self.entity_log_p[kept, -1])
             scores = np.where(nil_mask, nil, self.scores[kept])

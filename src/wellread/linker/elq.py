@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ from wellread.knowledge.build import build_index
 from wellread.knowledge.folder import vectors_folder
 from wellread.knowledge.index import EntityIndex
 from wellread.knowledge.vectors import Encoding
-from wellread.linker.alignment import tokens_of, windows_of
+from wellread.linker.alignment import NamedSpans, tokens_of
 from wellread.linker.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored
 from wellread.linker.evidence import ENCODER, Evidence, NameWeights, decide
 from wellread.linker.features import features
@@ -35,8 +36,7 @@ from wellread.linker.pool import NO_CANDIDATES, Named, Pool, Search, features_of
 from wellread.linker.profile import KbProfile
 from wellread.linker.scoring import LinkScorer, scorer_of
 from wellread.mentions.groups import gather
-from wellread.mentions.lists import CandidateLists
-from wellread.mentions.proposals import ProposalFinder, Proposals
+from wellread.mentions.proposals import ProposalFinder
 from wellread.mentions.windows import Window, WindowCutter
 from wellread.models.elq import Candidates, Elq, ElqConfig, pack_windows
 from wellread.models.entities import EntityTower, fingerprint_of
@@ -120,6 +120,7 @@ class ElqReader:
         trust: float | None = None,
         name: str | None = None,
         scorer: LinkScorer | None = None,
+        proposals: ProposalFinder | None = None,
     ) -> None:
         self.model, self.kb = model, kb
         self.config = model.config
@@ -132,31 +133,43 @@ class ElqReader:
         self._tower = tower
         self.trust = model.config.trust if trust is None else trust
         self.scorer = scorer
-        self.proposals = ProposalFinder(kb) if scorer is not None and self.search.sources != "dense" else None
+        self.proposals = proposals
+        if proposals is None and scorer is not None and self.search.sources != "dense":
+            self.proposals = ProposalFinder(kb)
+        self._following = Lock()
 
     @cached_property
     def tower(self) -> EntityTower:
         """The entity side; loaded when an entity has changed."""
         return self._tower or EntityTower.load(self.config)
 
-    @cached_property
+    @property
     def profile(self) -> KbProfile:
-        """Statistics of the KB's aliases, as they were at the first text."""
-        return KbProfile.of(self.kb)
+        """Statistics of the KB's aliases, as the scorer takes them."""
+        return self.pool.profile
+
+    def _follow(self) -> Pool:
+        """Return the pool of the KB's revision; one call uses one pool, whatever other threads change meanwhile."""
+        pool = self.pool
+        if pool.index.revision == self.kb.revision:
+            return pool
+        with self._following:
+            self.pool = self.pool.follow(lambda: self.tower)
+            return self.pool
 
     def part(self, among: Iterable[str] | None) -> ElqReader:
         """The same to some entities only; it shares the model, and the index as it is now."""
-        self.pool.follow(lambda: self.tower)
         return ElqReader(
             self.model,
             self.kb,
-            self.pool.index,
+            self._follow().index,
             search=self.search,
             among=among,
             decoding=self.decoding,
             trust=self.trust,
             name=self.name,
             scorer=self.scorer,
+            proposals=self.proposals,
         )
 
     def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
@@ -168,20 +181,32 @@ class ElqReader:
 
     def score_many(self, texts: Sequence[str], *, floor: float | None = None) -> list[Scored]:
         """The scores of each text; spans that only the encoder proposes need a log p(mention) above the floor."""
-        found = self.evidence(texts, floor=floor)
-        scores = None if self.scorer is None else self.scorer.probabilities(features(texts, found, self.profile))
-        return self._scored(texts, found, scores)
+        pool = self._follow()
+        found = self._evidence(pool, texts, floor)
+        scores = None
+        if self.scorer is not None:
+            scores = self.scorer.probabilities(features(texts, found, pool.profile))
+            scores[~found.candidate_mask] = 0.0  # no threshold links a span to nothing
+        return self._scored(pool, texts, found, scores)
 
     def evidence(self, texts: Sequence[str], *, floor: float | None = None) -> Evidence:
         """Collect the evidence for all spans of texts that may be links."""
-        self.pool.follow(lambda: self.tower)
-        windows = [window for text in self.cutter.cut(texts) for window in text]
+        return self._evidence(self._follow(), texts, floor)
+
+    def _evidence(self, pool: Pool, texts: Sequence[str], floor: float | None) -> Evidence:
+        windows = [window for text in self.cutter.cut(texts) for window in text if not window.special_mask.all()]
         least = self.search.floor if floor is None else floor
+        named = None
+        if self.proposals is not None:  # not in the snapshot: inside a transaction the finder remembers nothing
+            named = NamedSpans.of_proposals(self.proposals.find(texts), windows, pool)
         with torch.inference_mode(), self.kb.snapshot():
-            named = None if self.proposals is None else NamedSpans.of_proposals(self.proposals.find(texts), windows)
             parts = [
                 self._batch(
-                    texts, [windows[place] for place in batch], None if named is None else named.inside(batch), least
+                    pool,
+                    texts,
+                    [windows[place] for place in batch],
+                    None if named is None else named.inside(batch),
+                    least,
                 )
                 for batch in gather(
                     sorted(range(len(windows)), key=lambda place: len(windows[place])),
@@ -193,15 +218,15 @@ class ElqReader:
 
     def score_given(self, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]) -> list[Scored]:
         """The scores of given spans, which are taken for mentions; those that touch no piece are left out."""
-        self.pool.follow(lambda: self.tower)
+        pool = self._follow()
         asked, spans_of = list[Window](), dict[int, list[tuple[int, int]]]()
         for windows, some in zip(self.cutter.cut(texts), spans, strict=True):
             for number, mine in _windows_of(windows, some).items():
                 asked.append(windows[number])
                 spans_of[id(windows[number])] = mine
         parts = []
+        proposed = self._proposed(pool, texts)
         with torch.inference_mode(), self.kb.snapshot():
-            proposed = self._proposed(texts)
             for batch in gather(sorted(asked, key=len), largest=_PIECES):
                 ids, packing, _ = pack_windows(batch, self.config.longest)
                 states = self.model.states(ids, packing)
@@ -213,16 +238,29 @@ class ElqReader:
                 text_of = np.array([window.text for window in batch])[window_of]
                 offsets = np.array([span for _, span in places])
                 keys = [(text, *span) for text, (_, span) in zip(text_of.tolist(), places, strict=True)]
+<<<<<<< HEAD
                 named = [
                     proposed[key][0] if key in proposed else self.pool.named(texts[key[0]][key[1] : key[2]])
                     for key in keys
                 ]
+=======
+                named = []
+                if self.search.sources != "dense":
+                    named = [
+                        proposed[key][0] if key in proposed else pool.named(texts[key[0]][key[1] : key[2]])
+                        for key in keys
+                    ]
+>>>>>>> mend
                 ways = np.array([proposed[key][1] if key in proposed else ENCODER for key in keys], np.uint8)
                 logits = np.full(len(places), np.inf)
-                parts.append(self._decided(text_of, offsets, logits, ways, np.zeros_like(ways), named, vectors))
-        return self._scored(texts, Evidence.joined(parts), None)
+                parts.append(self._decided(pool, text_of, offsets, logits, ways, np.zeros_like(ways), named, vectors))
+        return self._scored(pool, texts, Evidence.joined(parts), None)
 
+<<<<<<< HEAD
     def _proposed(self, texts: Sequence[str]) -> dict[tuple[int, int, int], tuple[Named, int]]:
+=======
+    def _proposed(self, pool: Pool, texts: Sequence[str]) -> dict[tuple[int, int, int], tuple[Named, int]]:
+>>>>>>> mend
         """Return the candidates of every span that the KB's names propose, and its way, by (text, start, end)."""
         if self.proposals is None:
             return {}
@@ -230,11 +268,17 @@ class ElqReader:
         text_of = np.repeat(np.arange(len(texts)), np.diff(found.offsets))
         spans = zip(text_of.tolist(), found.starts.tolist(), found.ends.tolist(), strict=True)
         return {
+<<<<<<< HEAD
             span: (self.pool.listed(found.lists, number), way)
+=======
+            span: (pool.listed(found.lists, number), way)
+>>>>>>> mend
             for span, number, way in zip(spans, found.numbers.tolist(), found.ways.tolist(), strict=True)
         }
 
-    def _batch(self, texts: Sequence[str], batch: Sequence[Window], named: NamedSpans | None, floor: float) -> Evidence:
+    def _batch(
+        self, pool: Pool, texts: Sequence[str], batch: Sequence[Window], named: NamedSpans | None, floor: float
+    ) -> Evidence:
         """Read windows in one pass of the encoder, and score the spans of the mention head and of the names."""
         ids, packing, asked = pack_windows(batch, self.config.longest)
         states = self.model.states(ids, packing)
@@ -242,29 +286,28 @@ class ElqReader:
         first, width = self._best_of_head(table, asked, packing, floor)
         last = first + width
         logits = table[torch.from_numpy(first), torch.from_numpy(width)].double().numpy()
-        window_of = packing.text_of.numpy()[first]
+        window_text = np.array([window.text for window in batch], np.int64)
+        text_of = window_text[packing.text_of.numpy()[first]]
         borders = np.concatenate([window.spans for window in batch])
         offsets = np.stack((borders[first, 0], borders[last, 1]), 1)
         ways, edits = np.full(len(first), ENCODER, np.uint8), np.zeros(len(first), np.uint8)
-        text_of = np.array([window.text for window in batch], np.int64)[window_of]
-        if named is None:
-            names = [texts[text][start:end] for text, (start, end) in zip(text_of, offsets.tolist(), strict=True)]
-            lists = [] if self.search.sources == "dense" else [self.pool.named(name) for name in names]
-        else:
+        lists: list[Named] = []
+        if named is not None:
             at, until = tokens_of(batch, named.window_of, named.starts, named.ends)
-            fresh = ~np.isin(first * _WIDE + last, at * _WIDE + until)
-            keep = np.flatnonzero(fresh)
+            keep = np.flatnonzero(~np.isin(first * _WIDE + last, at * _WIDE + until))
             first, last = np.append(at, first[keep]), np.append(until, last[keep])
             logits = np.append(self._logits(states, at, until), logits[keep])
             offsets = np.concatenate((np.stack((named.starts, named.ends), 1), offsets[keep]))
             ways, edits = np.append(named.ways, ways[keep]), np.append(named.edits, edits[keep])
-            text_of = np.append(np.array([window.text for window in batch], np.int64)[named.window_of], text_of[keep])
-            lists = [self.pool.listed(named.lists, number) for number in named.numbers.tolist()]
-            lists += [NO_CANDIDATES] * len(keep)
+            text_of = np.append(window_text[named.window_of], text_of[keep])
+            lists = [*named.candidates, *[NO_CANDIDATES] * len(keep)]
+        elif self.search.sources != "dense":
+            spans = zip(text_of.tolist(), offsets.tolist(), strict=True)
+            lists = [pool.named(texts[text][start:end]) for text, (start, end) in spans]
         if not len(first):
             return Evidence.joined([])
         vectors = self.model.mention_vectors(states, torch.from_numpy(first), torch.from_numpy(last)).float().numpy()
-        return self._decided(text_of, offsets, logits, ways, edits, lists, vectors)
+        return self._decided(pool, text_of, offsets, logits, ways, edits, lists, vectors)
 
     def _best_of_head(self, table: Tensor, asked: Tensor, packing: Packing, floor: float) -> tuple[Ints, Ints]:
         """Return (first token, width - 1) of the best spans of each window by the mention head alone."""
@@ -283,6 +326,7 @@ class ElqReader:
 
     def _decided(
         self,
+        pool: Pool,
         text_of: Ints,
         offsets: Ints,
         logits: Floats,
@@ -293,8 +337,8 @@ class ElqReader:
     ) -> Evidence:
         """Find the candidates of spans and their probabilities."""
         near_mask = (ways == ENCODER) | (logits > _NEAR_LOGIT) if self.scorer is not None else None
-        rows, priors = self.pool.find(named, vectors, near_mask)
-        similarity = np.einsum("md,mcd->mc", vectors, self.pool.vectors_of(rows), optimize=True).astype(np.float64)
+        rows, priors = pool.find(named, vectors, near_mask)
+        similarity = pool.similarity(vectors, rows)
         rows, log_p, nil, best, priors = decide(similarity, priors, rows, self.weights)
         scale = float(self.model.log_scale.exp())
         return Evidence(
@@ -308,7 +352,7 @@ class ElqReader:
         nil = float(self.model.nil_head) if self.config.nil else -np.inf
         return NameWeights(named + (self.trust if self.config.names else 0.0), prior, nil)
 
-    def _scored(self, texts: Sequence[str], found: Evidence, scores: Floats | None) -> list[Scored]:
+    def _scored(self, pool: Pool, texts: Sequence[str], found: Evidence, scores: Floats | None) -> list[Scored]:
         """Return the evidence of each text as scores to decode."""
         nil = np.full((len(found), 1), NIL if self.config.nil else NONE)
         rows = np.concatenate((found.rows, nil), 1)
@@ -320,7 +364,7 @@ class ElqReader:
         spans = np.stack((found.starts, found.ends), 1)
         mention_log_p = -np.logaddexp(0.0, -found.mention_logits)
         borders = np.searchsorted(found.text_of, np.arange(len(texts) + 1))
-        name_rows = partial(_names_of, self.pool.index)  # of now: rows mean something else once the KB has changed
+        name_rows = partial(_names_of, pool.index)  # of now: rows mean something else once the KB has changed
         return [
             Scored(
                 text,
@@ -339,40 +383,6 @@ class ElqReader:
             )
             for text, own in zip(texts, map(slice, borders[:-1], borders[1:]), strict=True)
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class NamedSpans:
-    """Spans that names of the KB propose, each with its window."""
-
-    window_of: Ints
-    starts: Ints
-    ends: Ints
-    ways: NDArray[np.uint8]
-    edits: NDArray[np.uint8]
-    numbers: Ints
-    """Numbers of their candidates in `lists`."""
-    order: Ints
-    """Rows sorted by window."""
-    lists: CandidateLists
-
-    @classmethod
-    def of_proposals(cls, found: Proposals, windows: Sequence[Window]) -> NamedSpans:
-        """Give every proposal the window that owns its first character; those without one are left out."""
-        window_of = windows_of(windows, found)
-        order = np.argsort(window_of, kind="stable")
-        order = order[np.searchsorted(window_of[order], 0) :]
-        return cls(window_of, found.starts, found.ends, found.ways, found.edits, found.numbers, order, found.lists)
-
-    def inside(self, batch: Sequence[int]) -> NamedSpans:
-        """Return the spans of some windows, with the places of their windows in the batch."""
-        places = np.asarray(batch)
-        low = np.searchsorted(self.window_of[self.order], places, "left")
-        high = np.searchsorted(self.window_of[self.order], places, "right")
-        rows = np.concatenate([self.order[start:end] for start, end in zip(low, high, strict=True)])
-        window_of = np.repeat(np.arange(len(places)), high - low)
-        columns = (self.starts[rows], self.ends[rows], self.ways[rows], self.edits[rows], self.numbers[rows])
-        return NamedSpans(window_of, *columns, np.arange(len(rows)), self.lists)
 
 
 def _windows_of(windows: Sequence[Window], spans: Sequence[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:

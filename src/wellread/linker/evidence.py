@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,11 @@ class Evidence:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @property
+    def candidate_mask(self) -> NDArray[np.bool_]:
+        """True for spans with a candidate."""
+        return np.asarray(self.rows[:, 0] >= 0) if self.rows.shape[1] else np.zeros(len(self), np.bool_)
+
     def take(self, rows: NDArray[np.bool_] | Ints) -> Evidence:
         """Return some of the spans."""
         return Evidence(*(getattr(self, field.name)[rows] for field in fields(self)))
@@ -72,13 +78,13 @@ class Evidence:
         """Join the parts of one call and put the spans in order."""
         width = max((part.rows.shape[1] for part in parts), default=0)
         fill = {"rows": NONE, "log_p": -np.inf, "priors": 0.0}
-        columns = []
+        columns: dict[str, Any] = {}
         for field in fields(cls):
             arrays = [getattr(part, field.name) for part in parts]
             if field.name in fill:
                 arrays = [_widened(array, width, fill[field.name]) for array in arrays]
-            columns.append(np.concatenate(arrays) if arrays else _NOTHING[field.name])
-        whole = cls(*columns)
+            columns[field.name] = np.concatenate(arrays) if arrays else _NOTHING[field.name]
+        whole = cls(**columns)
         return whole.take(np.lexsort((-whole.ends, whole.starts, whole.text_of)))
 
 
@@ -95,19 +101,18 @@ def decide(
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
         total = top + np.log(np.exp(scores - top[:, None]).sum(1) + np.exp(weights.nil - top))
-        log_p = scores - total[:, None]
-        nil = weights.nil - total
-    log_p[~np.isfinite(log_p)] = -np.inf
+    total = np.where(np.isfinite(total), total, 0.0)  # -inf where a span has neither candidates nor NIL
     best = similarity[:, 0] if similarity.shape[1] else np.zeros(len(rows))
-    return rows, log_p, np.where(np.isfinite(nil), nil, -np.inf), best, priors
+    return rows, scores - total[:, None], weights.nil - total, best, priors
 
 
-def _widened(array: NDArray[np.generic], width: int, value: float) -> NDArray[np.generic]:
+def _widened(array: NDArray[Any], width: int, value: float) -> NDArray[Any]:
+    """Return candidates of spans with columns of `value` behind theirs, up to a width."""
     missing = width - array.shape[1]
     return np.pad(array, ((0, 0), (0, missing)), constant_values=value) if missing else array
 
 
-_NOTHING: dict[str, NDArray[np.generic]] = {
+_NOTHING: dict[str, NDArray[Any]] = {
     **{name: np.zeros(0, np.int64) for name in ("text_of", "starts", "ends")},
     **{name: np.zeros(0, np.uint8) for name in ("ways", "edits")},
     **{name: np.zeros(0) for name in ("mention_logits", "nil_log_p", "similarity")},

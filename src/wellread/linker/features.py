@@ -7,7 +7,7 @@ between them is a feature itself (`profile`, the text's length and case).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from wellread.linker.profile import KbProfile
 from wellread.mentions.frequency import FLOOR, packaged
 
 Matrix = NDArray[np.float32]
+Columns = dict[str, NDArray[np.generic] | float]
+Pairs = Sequence[tuple[Ints, Ints]]
 
 _ENCODER = (
     "mention_logit",
@@ -32,7 +34,7 @@ _ENCODER = (
 )
 _NAME = ("prior", "log_candidates", "edits", "rarest", "mean_frequency", "lower_share", "own_name")
 _CASE = ("capital", "upper", "capital_words", "digits")
-_SHAPE = ("chars", "words", "one_char_words")
+_SHAPE = ("chars", "words", "one_char_words", "text_share")
 _AROUND = (
     "sentence_start",
     "capital_before",
@@ -42,6 +44,8 @@ _AROUND = (
     "crosses_name",
     "same_entity",
     "same_name",
+    "frequency_before",
+    "frequency_after",
 )
 _TEXT = ("text_words", "text_capitals", "text_question", "text_ends", "name_density", "mean_logit", "best_logit")
 _PROFILE = tuple(f"kb_{field.name}" for field in fields(KbProfile))
@@ -50,28 +54,44 @@ FEATURES = (*FEATURES, *_PROFILE)
 """Names of the columns of `features`."""
 
 _FENCE = "\n"
+_WIDE = 1 << 40
+"""Larger than any offset in a text: orders (text, offset) pairs as one number."""
 _NEAR = 24
 """Spans before and behind that are looked at for overlaps."""
 _LOW = -12.0
 """Logarithms are cut here: beyond, all are equally unlikely."""
 _ENDS = np.array([ord(sign) for sign in '.!?:;\n"“”•'], np.uint32)
 _QUESTION = ord("?")
+_NOTHING = 6.0
+"""Frequency of the word before the first or behind the last of a text: more common than any word."""
 
 
 def features(texts: Sequence[str], evidence: Evidence, profile: KbProfile) -> Matrix:
     """Return one row of `FEATURES` for each span."""
-    columns: dict[str, NDArray[np.generic] | float] = {}
+    columns: dict[str, NDArray[np.generic] | float] = dict(zip(_PROFILE, profile.numbers(), strict=True))
     words = _TextWords(texts)
-    _add_encoder(columns, evidence)
-    _add_name(columns, evidence, words)
-    _add_around(columns, evidence, words)
+    ranges = words.ranges(evidence)
+    pairs = _overlapping(evidence)
+    _add_encoder(columns, evidence, pairs)
+    _add_name(columns, evidence, words, ranges)
+    _add_around(columns, evidence, words, ranges, pairs)
     _add_text(columns, evidence, words, len(texts))
-    for name, value in zip(_PROFILE, profile.numbers(), strict=True):
-        columns[name] = value
     matrix = np.empty((len(evidence), len(FEATURES)), np.float32)
     for place, name in enumerate(FEATURES):
         matrix[:, place] = columns[name]
     return matrix
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranges:
+    """Characters and words of spans in the joined text."""
+
+    starts: Ints
+    ends: Ints
+    first: Ints
+    """First word of each."""
+    after: Ints
+    """Word behind the last; `first` where a span has no word, e.g. a control character."""
 
 
 class _TextWords:
@@ -96,32 +116,39 @@ class _TextWords:
         np.cumsum((self.codes >= ord("0")) & (self.codes <= ord("9")), out=digit[1:])
         self.upper_before, self.digits_before = upper, digit
 
-    def ranges(self, evidence: Evidence) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return (first character, end, first word, word behind the last) of each span in the joined text."""
+    def ranges(self, evidence: Evidence) -> _Ranges:
+        """Find the words that each span touches."""
         base = self.bases[evidence.text_of]
         starts, ends = evidence.starts + base, evidence.ends + base
         first = np.searchsorted(self.ends, starts, "right")
-        after = np.searchsorted(self.starts, ends, "left")
-        return starts, ends, first, np.maximum(after, first + 1)
+        return _Ranges(starts, ends, first, np.maximum(np.searchsorted(self.starts, ends, "left"), first))
 
-    def over(self, values: NDArray[np.float32], first: Ints, after: Ints, reduce: Callable[..., Floats]) -> Floats:
-        """Reduce a column of words over ranges of them."""
-        if not len(first):
-            return np.zeros(0)
-        if not len(values):
-            return np.zeros(len(first))
-        last = len(values) - 1
-        pairs = np.stack((np.minimum(first, last), np.minimum(after, last + 1)), 1).ravel()
-        padded = np.append(values, values[-1])
-        return np.asarray(reduce(padded, pairs)[::2], np.float64)
+    def lowest(self, values: NDArray[np.float32], ranges: _Ranges, nothing: float) -> Floats:
+        """Return the lowest value of the words of each range; `nothing` for a range without words."""
+        found = np.full(len(ranges.first), nothing)
+        some = np.flatnonzero(ranges.after > ranges.first)
+        if len(some):
+            # reduceat reduces from every index up to the next; only every second result is a range.
+            pairs = np.stack((ranges.first[some], ranges.after[some]), 1).ravel()
+            found[some] = np.minimum.reduceat(np.append(values, values[-1]), pairs)[::2]
+        return found
+
+    def total(self, values: NDArray[np.generic], ranges: _Ranges) -> Floats:
+        """Return the sums of a column over the words of each range; 0 for a range without words."""
+        found = np.zeros(len(ranges.first))
+        some = np.flatnonzero(ranges.after > ranges.first)
+        if len(some):
+            pairs = np.stack((ranges.first[some], ranges.after[some]), 1).ravel()
+            found[some] = np.add.reduceat(np.append(values, values[-1]), pairs)[::2]
+        return found
 
 
-def _add_encoder(columns: dict[str, NDArray[np.generic] | float], evidence: Evidence) -> None:
+def _add_encoder(columns: Columns, evidence: Evidence, pairs: Pairs) -> None:
     logits = evidence.mention_logits
     best = evidence.log_p[:, 0] if evidence.log_p.shape[1] else np.full(len(evidence), -np.inf)
     second = evidence.log_p[:, 1] if evidence.log_p.shape[1] > 1 else np.full(len(evidence), -np.inf)
     best, second, nil = (np.maximum(column, _LOW) for column in (best, second, evidence.nil_log_p))
-    overlap_logit, overlap_best = _over_overlapping(evidence, logits, best)
+    overlap_logit, overlap_best = _over_overlapping(logits, -15.0, pairs), _over_overlapping(best, _LOW, pairs)
     columns |= {
         "mention_logit": np.clip(logits, -15, 15),
         "best_log_p": best,
@@ -134,39 +161,36 @@ def _add_encoder(columns: dict[str, NDArray[np.generic] | float], evidence: Evid
     }
 
 
-def _over_overlapping(evidence: Evidence, logits: Floats, best: Floats) -> tuple[Floats, Floats]:
-    """Return the highest mention logit and log p of the best entity among the other spans that overlap each."""
-    high, sure = np.full(len(evidence), -15.0), np.full(len(evidence), _LOW)
-    for one, other in _overlapping(evidence):
-        np.maximum.at(high, one, logits[other])
-        np.maximum.at(high, other, logits[one])
-        np.maximum.at(sure, one, best[other])
-        np.maximum.at(sure, other, best[one])
-    return high, sure
+def _over_overlapping(values: Floats, least: float, pairs: Pairs) -> Floats:
+    """Return the highest value, `least` or more, among the other spans that overlap each."""
+    high = np.full(len(values), least)
+    for one, other in pairs:  # a span stands in each of the two at most once
+        high[one] = np.maximum(high[one], values[other])
+        high[other] = np.maximum(high[other], values[one])
+    return high
 
 
-def _overlapping(evidence: Evidence) -> list[tuple[Ints, Ints]]:
-    """Return pairs of rows whose spans overlap, the earlier first; only near neighbours in the order are looked at."""
+def _overlapping(evidence: Evidence) -> Pairs:
+    """Return pairs of overlapping spans of one text, by the number of places between the two.
+
+    In the order of the spans, one that overlaps another overlaps all that stand between the two.
+    """
+    keys = evidence.text_of * _WIDE
+    reach = np.searchsorted(keys + evidence.starts, keys + evidence.ends, "left") - np.arange(len(evidence))
     pairs = []
-    for step in range(1, min(_NEAR, len(evidence) - 1) + 1):
-        one = np.arange(len(evidence) - step)
-        touching = (evidence.text_of[one] == evidence.text_of[one + step]) & (
-            evidence.starts[one + step] < evidence.ends[one]
-        )
-        if not touching.any():
+    one = np.arange(len(evidence))
+    for step in range(1, _NEAR + 1):
+        one = one[reach[one] > step]
+        if not len(one):
             break
-        pairs.append((one[touching], one[touching] + step))
+        pairs.append((one, one + step))
     return pairs
 
 
-def _add_name(columns: dict[str, NDArray[np.generic] | float], evidence: Evidence, words: _TextWords) -> None:
-    starts, ends, first, after = words.ranges(evidence)
-    count = np.maximum(after - first, 1)
-    rarest = words.over(words.frequency, first, after, np.minimum.reduceat)
-    mean = words.over(words.frequency, first, after, np.add.reduceat) / count
-    capital = words.over(words.capital.astype(np.float32), first, after, np.add.reduceat)
-    single = words.over((words.ends - words.starts == 1).astype(np.float32), first, after, np.add.reduceat)
-    lower = words.over(words.lower, first, after, np.add.reduceat) / count
+def _add_name(columns: Columns, evidence: Evidence, words: _TextWords, ranges: _Ranges) -> None:
+    starts, ends = ranges.starts, ranges.ends
+    count = np.maximum(ranges.after - ranges.first, 1)
+    mean = words.total(words.frequency, ranges) / count
     length = np.maximum(ends - starts, 1)
     upper = words.upper_before[ends] - words.upper_before[starts]
     digits = words.digits_before[ends] - words.digits_before[starts]
@@ -176,23 +200,24 @@ def _add_name(columns: dict[str, NDArray[np.generic] | float], evidence: Evidenc
         "log_candidates": np.log1p(named.sum(1)),
         "own_name": named[:, 0] if named.shape[1] else 0.0,
         "edits": evidence.edits,
-        "rarest": np.maximum(rarest, FLOOR),
-        "mean_frequency": mean,
-        "lower_share": lower,
+        "rarest": words.lowest(words.frequency, ranges, FLOOR),
+        "mean_frequency": np.where(ranges.after > ranges.first, mean, FLOOR),
+        "lower_share": words.total(words.lower, ranges) / count,
         "capital": words.upper_before[starts + 1] - words.upper_before[starts],
         "upper": (upper == length) & (length > 1),
-        "capital_words": capital / count,
+        "capital_words": words.total(words.capital.astype(np.float32), ranges) / count,
         "digits": digits / length,
         "chars": np.log1p(length),
         "words": np.minimum(count, 8),
-        "one_char_words": single,
+        "text_share": length / np.maximum(np.diff(words.bases)[evidence.text_of], 1),
+        "one_char_words": words.total((words.ends - words.starts == 1).astype(np.float32), ranges),
     }
     for place, way in enumerate(FOUND_BY):
         columns[f"by_{way.replace(' ', '_')}"] = evidence.ways == place
 
 
-def _add_around(columns: dict[str, NDArray[np.generic] | float], evidence: Evidence, words: _TextWords) -> None:
-    _, _, first, after = words.ranges(evidence)
+def _add_around(columns: Columns, evidence: Evidence, words: _TextWords, ranges: _Ranges, pairs: Pairs) -> None:
+    first, after = ranges.first, ranges.after
     begins, stops = words.borders[evidence.text_of], words.borders[evidence.text_of + 1]
     last = max(len(words.starts) - 1, 0)
     before, behind = np.clip(first - 1, 0, last), np.clip(after, 0, last)
@@ -200,16 +225,19 @@ def _add_around(columns: dict[str, NDArray[np.generic] | float], evidence: Evide
     codes = words.codes[words.starts] if len(words.starts) else np.zeros(1, np.uint32)
     sentence = ~has_before | np.isin(codes[before], _ENDS)
     capital = words.capital if len(words.capital) else np.zeros(1, np.bool_)
+    frequency = words.frequency if len(words.frequency) else np.zeros(1, np.float32)
     inside, holds, crosses = np.zeros((3, len(evidence)), np.bool_)
     named = evidence.ways < len(FOUND_BY) - 1
-    for one, other in _overlapping(evidence):
+    for one, other in pairs:
         both = named[one] & named[other]
         one, other = one[both], other[both]
         nested = evidence.ends[other] <= evidence.ends[one]  # in this order the earlier holds the later, if any does
         inside[other[nested]] = holds[one[nested]] = True
         crosses[one[~nested]] = crosses[other[~nested]] = True
     entity = evidence.rows[:, 0] if evidence.rows.shape[1] else np.full(len(evidence), -1)
-    surface = words.over(words.hashes.view(np.int64).astype(np.float64), first, after, np.add.reduceat)
+    sums = np.zeros(len(words.hashes) + 1, np.uint64)  # sums wrap around, and so do their differences
+    np.cumsum(words.hashes, out=sums[1:])
+    surface = sums[after] - sums[first]
     columns |= {
         "sentence_start": sentence,
         "capital_before": has_before & capital[before] & ~sentence,
@@ -218,6 +246,8 @@ def _add_around(columns: dict[str, NDArray[np.generic] | float], evidence: Evide
         "has_shorter_name": holds,
         "crosses_name": crosses,
         "same_entity": np.log1p(_times(evidence.text_of, np.where(entity >= 0, entity, -np.arange(len(entity)) - 9))),
+        "frequency_before": np.where(has_before, frequency[before], _NOTHING),
+        "frequency_after": np.where(has_behind, frequency[behind], _NOTHING),
         "same_name": np.log1p(_times(evidence.text_of, surface)),
     }
 
@@ -231,9 +261,7 @@ def _times(text_of: Ints, values: NDArray[np.generic]) -> Ints:
     return np.asarray(counts[back])
 
 
-def _add_text(
-    columns: dict[str, NDArray[np.generic] | float], evidence: Evidence, words: _TextWords, texts: int
-) -> None:
+def _add_text(columns: Columns, evidence: Evidence, words: _TextWords, texts: int) -> None:
     count = np.diff(words.borders).astype(np.float64)
     full = np.zeros(len(words.starts) + 1)
     np.cumsum(words.capital, out=full[1:])
@@ -243,6 +271,7 @@ def _add_text(
     capitals = (full[words.borders[1:]] - full[words.borders[:-1]]) / letters
     last = np.maximum(words.borders[1:] - 1, 0)
     codes = words.codes[words.starts[last]] if len(words.starts) else np.zeros(texts, np.uint32)
+    codes = np.where(count > 0, codes, 0)
     named = np.bincount(evidence.text_of, evidence.ways < len(FOUND_BY) - 1, texts) / np.maximum(count, 1)
     logits = np.clip(evidence.mention_logits, -15, 15)
     mean = np.bincount(evidence.text_of, logits, texts) / np.maximum(np.bincount(evidence.text_of, minlength=texts), 1)

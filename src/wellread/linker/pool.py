@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from threading import Lock
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import UsageError
-from wellread.kb.store import KnowledgeBase
+from wellread.kb.store import MOST_CANDIDATES, KnowledgeBase
 from wellread.knowledge.index import EntityIndex
 from wellread.knowledge.search import Subset
 from wellread.knowledge.vectors import EntityEncoder
 from wellread.linker.decoding import NONE, Floats, Ints
+from wellread.linker.profile import KbProfile
 from wellread.mentions.lists import CandidateLists
 from wellread.text import Candidate
 
 Sources = Literal["union", "dense", "names"]
 Named = tuple[Ints, Floats]
 """Rows of the entities that have a name, and their priors."""
+_PAIRS = 512
+"""Mentions and candidates that are multiplied at once: what fits the processor's cache."""
 NO_CANDIDATES: Named = (np.zeros(0, np.int64), np.zeros(0))
 
 
@@ -45,7 +47,10 @@ class Search:
 
 
 class Pool:
-    """Finds the entities that a mention may mean: by its vector, by its name, or both."""
+    """Finds the entities that a mention may mean: by its vector, by its name, or both.
+
+    A pool stays at one state of its index, so that threads may share it; `follow` returns the pool of the next state.
+    """
 
     def __init__(
         self, kb: KnowledgeBase, index: EntityIndex, search: Search, *, among: Iterable[str] | None = None
@@ -55,20 +60,17 @@ class Pool:
         self._subset: Subset | None = None if self._among is None else index.subset(self._among)
         self.named = lru_cache(1 << 16)(self._look_up)
         self._by_number: tuple[CandidateLists | None, dict[int, Named]] = None, {}
-        self._following = Lock()
 
-    def follow(self, tower: Callable[[], EntityEncoder]) -> None:
-        """Bring the index to the KB's revision, encoding only what changed."""
+    @cached_property
+    def profile(self) -> KbProfile:
+        """Statistics of the KB's aliases, as they were at the first text of this state."""
+        return KbProfile.of(self.kb)
+
+    def follow(self, tower: Callable[[], EntityEncoder]) -> Pool:
+        """Return the pool of the KB's revision, encoding only what changed; itself where nothing did."""
         if self.index.revision == self.kb.revision:
-            return
-        with self._following:
-            if self.index.revision == self.kb.revision:  # another thread did
-                return
-            self.index = self.index.refresh(self.kb, tower())
-            self.named.cache_clear()
-            self._by_number = None, {}
-            if self._among is not None:
-                self._subset = self.index.subset(self._among)
+            return self
+        return Pool(self.kb, self.index.refresh(self.kb, tower()), self.search, among=self._among)
 
     def find(
         self, named: Sequence[Named], vectors: NDArray[np.float32], near_mask: NDArray[np.bool_] | None = None
@@ -114,19 +116,34 @@ class Pool:
         vectors[rows < 0] = 0.0
         return vectors
 
+    def similarity(self, vectors: NDArray[np.float32], rows: Ints) -> Floats:
+        """Return the dot product of each mention's vector with its candidates' vectors; 0 where there is none."""
+        found = np.zeros(rows.shape)
+        mention, column = np.nonzero(rows >= 0)
+        unique, back = np.unique(rows[mention, column], return_inverse=True)
+        theirs = self.index.vectors_of(unique)
+        for begin in range(0, len(mention), _PAIRS):
+            pairs = slice(begin, begin + _PAIRS)
+            products = np.einsum("pd,pd->p", vectors[mention[pairs]], theirs[back[pairs]])
+            found[mention[pairs], column[pairs]] = products
+        return found
+
     def _look_up(self, name: str) -> Named:
         """Return the rows and priors of the entities that the KB knows by a name."""
-        return self._rows_of(tuple(self.kb.candidates(name, limit=self.search.named)))
+        limit = self.search.named if self._subset is None else MOST_CANDIDATES
+        return self._rows_of(tuple(self.kb.candidates(name, limit=limit)))
 
     def _rows_of(self, candidates: tuple[Candidate, ...]) -> Named:
-        """Return the rows and priors of candidates by name; those without a vector are left out."""
-        candidates = candidates[: self.search.named]
+        """Return the rows and priors of candidates by name; those without a vector or not allowed are left out."""
+        if self._subset is None:
+            candidates = candidates[: self.search.named]
         rows = self.index.rows_of([candidate.entity for candidate in candidates])
         priors = np.array([candidate.prior for candidate in candidates])
         there = rows >= 0
         if self._subset is not None:
             there &= np.isin(rows, self._subset.rows)
-        return rows[there], priors[there]
+        kept = np.flatnonzero(there)[: self.search.named]
+        return rows[kept], priors[kept]
 
 
 def features_of(priors: Floats) -> Floats:

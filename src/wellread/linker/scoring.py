@@ -27,7 +27,7 @@ from wellread.linker.features import FEATURES, Matrix
 SCORER = "scorer.safetensors"
 """The file in a model's folder."""
 
-_AT_ONCE = 512
+_AT_ONCE = 128
 """Spans that are walked together: what fits the processor's cache."""
 
 
@@ -65,17 +65,21 @@ class LinkScorer:
         return np.asarray(1 / (1 + np.exp(-np.clip(self.logits(rows), -30, 30))))
 
     def _walk(self, rows: Matrix) -> Floats:
-        trees = np.arange(len(self.leaf))
-        inner = self.feature.shape[1]
-        feature, border = self.feature.ravel(), self.border.ravel()
-        base = trees * inner
-        node = np.zeros((len(rows), len(trees)), np.int64)
-        own = (np.arange(len(rows)) * rows.shape[1])[:, None]
-        flat = rows.ravel()
+        """Return the sum of the leaves that each row reaches; `at` are nodes of all trees end to end."""
+        trees, inner = self.feature.shape
+        feature, border, flat = self.feature.ravel().astype(np.int32), self.border.ravel(), rows.ravel()
+        roots = np.arange(trees, dtype=np.int32) * np.int32(inner)
+        own = (np.arange(len(rows), dtype=np.int32) * np.int32(rows.shape[1]))[:, None]
+        at = np.repeat(roots[None], len(rows), 0)
         for _ in range(self.levels):
-            at = node + base
-            node = 2 * node + 1 + (flat[own + feature[at]] > border[at])
-        return np.asarray(self.leaf[trees, node - inner].sum(1), np.float64)
+            tested = feature.take(at)
+            tested += own
+            right_mask = flat.take(tested) > border.take(at)
+            at *= 2  # the left child of n is 2n + 1, counted from the tree's root
+            at += 1 - roots
+            at += right_mask
+        at += np.arange(trees, dtype=np.int32) - np.int32(inner)  # leaves follow the nodes: one more for each tree
+        return np.asarray(self.leaf.ravel().take(at).sum(1), np.float64)
 
     def calibrated(self, scale: float, shift: float, threshold: float | None = None) -> LinkScorer:
         """Return the same trees with another calibration on top of this one."""
@@ -107,16 +111,35 @@ class LinkScorer:
         try:
             with safe_open(path, "numpy") as file:
                 about: Mapping[str, str] = file.metadata() or {}
-                arrays: dict[str, Any] = {name: file.get_tensor(name) for name in ("feature", "border", "leaf")}
-            if tuple(json.loads(about["features"])) != FEATURES:
-                raise InputError(
-                    f"{path} was trained with other features than this version computes; adapt or train the linker "
-                    "again with this version"
-                )
-            numbers = [float(about[name]) for name in ("scale", "shift", "threshold")]
+                feature, border, leaf = (file.get_tensor(name) for name in ("feature", "border", "leaf"))
+            names = json.loads(about["features"])
+            scale, shift, threshold = (float(about[name]) for name in ("scale", "shift", "threshold"))
+            if names == list(FEATURES):
+                _check(feature, border, leaf, (scale, shift, threshold))
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise InputError(f"{path} is not a link scorer ({error}); copy or train the model again") from error
-        return cls(arrays["feature"], arrays["border"], arrays["leaf"], *numbers, about.get("about", "{}"))
+        if names != list(FEATURES):
+            raise InputError(
+                f"{path} was trained with other features than this version computes; adapt or train the linker again "
+                "with this version"
+            )
+        return cls(feature, border, leaf, scale, shift, threshold, about.get("about", "{}"))
+
+
+def _check(
+    feature: NDArray[Any], border: NDArray[Any], leaf: NDArray[Any], numbers: tuple[float, float, float]
+) -> None:
+    """Raise a ValueError for trees that cannot be walked and numbers that give no probabilities."""
+    leaves = leaf.shape[1] if leaf.ndim == 2 else 0
+    nodes = (len(leaf), leaves - 1)
+    if leaves < 1 or leaves & (leaves - 1) or feature.shape != nodes or border.shape != nodes:
+        raise ValueError(f"its trees have the shapes {feature.shape}, {border.shape} and {leaf.shape}")
+    if feature.dtype.kind not in "iu" or (feature.size and not 0 <= feature.min() <= feature.max() < len(FEATURES)):
+        raise ValueError("a tree tests a feature that does not exist")
+    if np.isnan(border).any() or not np.isfinite(leaf).all() or not np.isfinite(numbers).all():
+        raise ValueError("its numbers are not finite")
+    if not 0 <= numbers[2] <= 1:
+        raise ValueError(f"the threshold is {numbers[2]}")
 
 
 def scorer_of(folder: Path) -> LinkScorer | None:

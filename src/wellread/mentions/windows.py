@@ -41,6 +41,8 @@ class Window:
     """True where a mention may begin: on the first piece of a word, owned by this window."""
     ends_mask: Flags
     """True where a mention may end: on the last piece of a word."""
+    owned: int = 0
+    """The first piece that this window owns, also where no mention may begin there."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -122,6 +124,7 @@ class WindowCutter:
                 self._around(spans[first:last]),
                 self._around(mine),
                 self._around(ends[first:last]),
+                len(self._before) + owned - first,
             )
 
     def _cuts(self, pieces: int) -> Iterator[tuple[int, int, int, int]]:

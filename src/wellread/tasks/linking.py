@@ -309,14 +309,19 @@ def mark_unsure(documents: Sequence[Document], kb: KnowledgeBase) -> list[Docume
 def _capitalised(document: Document) -> Iterator[tuple[int, int]]:
     """Yield all parts of runs of capitalised words that touch no link; a run's first word may begin a sentence."""
     taken = [(link.start, link.end) for link in document.links]
-    for run in _CAPITALISED.finditer(document.text):
-        words = [(run.start() + word.start(), run.start() + word.end()) for word in re.finditer(r"\S+", run[0])]
-        words = [word for word in words if not any(word[0] < end and start < word[1] for start, end in taken)]
-        for first, (start, _) in enumerate(words):
-            yield from ((start, end) for _, end in words[first : first + _RUN])
+    run: list[tuple[int, int]] = []
+    for word in _WORD.finditer(document.text):
+        start, end = word.span()
+        if not word[0][0].isupper() or any(start < stop and begin < end for begin, stop in taken):
+            run = []
+            continue
+        if run and document.text[run[-1][1] : start] != " ":
+            run = []
+        run = [*run[1 - _RUN :], (start, end)]
+        yield from ((first, end) for first, _ in run)
 
 
-_CAPITALISED = re.compile(r"[^\W\d_a-z][\w'’-]*(?: [^\W\d_a-z][\w'’-]*)*")
+_WORD = re.compile(r"[^\W_][\w'’-]*")
 _RUN = 5
 """Words of the longest part of a run that is marked."""
 

@@ -46,28 +46,23 @@ def vary(document: Document, variation: Variation, rng: Random, aliases: Callabl
     """
     text: list[str] = []
     links: list[Link] = []
-    shifts: list[tuple[int, int]] = []
-    at = 0
+    changes: list[tuple[int, int, int]] = []
+    at = shift = 0
+    tangled = _overlapping(document.links)
     for link in document.links:
-        if link.start < at:  # overlaps the one before: stays where that one left it
-            continue
-        name = _varied(link, variation, rng, aliases)
-        text.append(document.text[at : link.start])
-        start = link.start + sum(shift for _, shift in shifts)
+        name = link.text if link.start in tangled else _varied(link, variation, rng, aliases)
+        start = link.start + shift
         links.append(replace(link, start=start, end=start + len(name), text=name))
-        text.append(name)
-        at = link.end
-        shifts.append((link.end, len(name) - len(link.text)))
+        if name != link.text:
+            text += document.text[at : link.start], name
+            at, shift = link.end, shift + len(name) - len(link.text)
+            changes.append((link.start, link.end, len(name) - len(link.text)))
     text.append(document.text[at:])
     changed = "".join(text)
     meta = dict(document.meta)
     if "unsure" in meta:
-        taken = [(link.start, link.end) for link in document.links]
-        meta["unsure"] = [
-            [_moved(start, shifts), _moved(end, shifts)]
-            for start, end in meta["unsure"]
-            if not any(start < stop and begin < end for begin, stop in taken)
-        ]
+        moved = ((_moved(start, changes), _moved(end, changes)) for start, end in meta["unsure"])
+        meta["unsure"] = [[start, end] for start, end in moved if start is not None and end is not None]
     if rng.random() < variation.lower and len(lowered := changed.lower()) == len(changed):
         changed = lowered
         links = [replace(link, text=changed[link.start : link.end]) for link in links]
@@ -100,5 +95,20 @@ def misspell(name: str, rng: Random) -> str:
     return name[:at] + name[at + 1] + name[at] + name[at + 2 :]
 
 
-def _moved(place: int, shifts: Sequence[tuple[int, int]]) -> int:
-    return place + sum(shift for end, shift in shifts if end <= place)
+def _overlapping(links: Sequence[Link]) -> set[int]:
+    """Return the starts of links that overlap another: their text must stay as it is."""
+    found: set[int] = set()
+    reach = last = -1
+    for link in links:
+        if link.start < reach:
+            found |= {last, link.start}
+        if link.end > reach:
+            reach, last = link.end, link.start
+    return found
+
+
+def _moved(place: int, changes: Sequence[tuple[int, int, int]]) -> int | None:
+    """Return where an offset is after changes (start, end, letters more); None inside of what was changed."""
+    if any(start < place < end for start, end, _ in changes):
+        return None
+    return place + sum(more for _, end, more in changes if end <= place)

@@ -26,7 +26,7 @@ _SAMPLES = 16
 
 
 def entry(end: int) -> dict[str, Any]:
-    """Return the entry of a header, its last, for the checksums of `end` bytes of arrays: `header |= entry(end)`."""
+    """Return the last entry of a header: that of the checksums of `end` bytes of arrays."""
     size = 4 * (-(-end // _BLOCK) + 2)
     return {ARRAY: {"dtype": "U8", "shape": [size], "data_offsets": [end, end + size]}}
 

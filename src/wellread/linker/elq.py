@@ -238,29 +238,18 @@ class ElqReader:
                 text_of = np.array([window.text for window in batch])[window_of]
                 offsets = np.array([span for _, span in places])
                 keys = [(text, *span) for text, (_, span) in zip(text_of.tolist(), places, strict=True)]
-<<<<<<< HEAD
-                named = [
-                    proposed[key][0] if key in proposed else self.pool.named(texts[key[0]][key[1] : key[2]])
-                    for key in keys
-                ]
-=======
                 named = []
                 if self.search.sources != "dense":
                     named = [
                         proposed[key][0] if key in proposed else pool.named(texts[key[0]][key[1] : key[2]])
                         for key in keys
                     ]
->>>>>>> mend
                 ways = np.array([proposed[key][1] if key in proposed else ENCODER for key in keys], np.uint8)
                 logits = np.full(len(places), np.inf)
                 parts.append(self._decided(pool, text_of, offsets, logits, ways, np.zeros_like(ways), named, vectors))
         return self._scored(pool, texts, Evidence.joined(parts), None)
 
-<<<<<<< HEAD
-    def _proposed(self, texts: Sequence[str]) -> dict[tuple[int, int, int], tuple[Named, int]]:
-=======
     def _proposed(self, pool: Pool, texts: Sequence[str]) -> dict[tuple[int, int, int], tuple[Named, int]]:
->>>>>>> mend
         """Return the candidates of every span that the KB's names propose, and its way, by (text, start, end)."""
         if self.proposals is None:
             return {}
@@ -268,11 +257,7 @@ class ElqReader:
         text_of = np.repeat(np.arange(len(texts)), np.diff(found.offsets))
         spans = zip(text_of.tolist(), found.starts.tolist(), found.ends.tolist(), strict=True)
         return {
-<<<<<<< HEAD
-            span: (self.pool.listed(found.lists, number), way)
-=======
             span: (pool.listed(found.lists, number), way)
->>>>>>> mend
             for span, number, way in zip(spans, found.numbers.tolist(), found.ways.tolist(), strict=True)
         }
 

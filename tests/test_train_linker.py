@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from tests.tiny import PLACES, WORDS, document, toy_documents, write_kb
 from wellread import Linker
 from wellread.errors import UsageError
-from wellread.models.elq import Elq, ElqConfig
 from wellread.linker.decoding import NIL, NONE
+from wellread.models.elq import Elq, ElqConfig
 from wellread.tasks.linking import LinkingLearner
 from wellread.tasks.variation import Variation
 from wellread.training import linker as module

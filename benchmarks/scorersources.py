@@ -156,19 +156,13 @@ def _vital_ids(shared: Path) -> dict[str, str]:
     """Return the id in `vital` of entities of the shared KB with the same title."""
     with KnowledgeBase.open(kb_path("vital")) as vital, KnowledgeBase.open(shared) as kb:
         titles = {entity.title.lower(): entity.id for entity in vital.entities()}
-        return {
-            entity.id: titles[name]
-            for entity in kb.entities()
-            if (name := entity.title.lower()) in titles
-        }
+        return {entity.id: titles[name] for entity in kb.entities() if (name := entity.title.lower()) in titles}
 
 
 def _mapped(documents: Sequence[Document], ids: Mapping[str, str]) -> list[Document]:
     """Return documents with other ids; an entity without one is not in the KB."""
     return [
-        replace(
-            document, links=tuple(replace(link, entity=ids.get(link.entity or "")) for link in document.links)
-        )
+        replace(document, links=tuple(replace(link, entity=ids.get(link.entity or "")) for link in document.links))
         for document in documents
     ]
 
@@ -180,9 +174,7 @@ def _with_all_spans(documents: Sequence[Document]) -> list[Document]:
 
 def _with_repeats(document: Document) -> Document:
     more = [Link(start, end, document.text[start:end], entity) for start, end, entity in document.meta.get("more", ())]
-    return replace(
-        document, links=tuple(sorted((*document.links, *more), key=lambda link: (link.start, link.end)))
-    )
+    return replace(document, links=tuple(sorted((*document.links, *more), key=lambda link: (link.start, link.end))))
 
 
 def _varied(documents: Sequence[Document], variation: Variation) -> list[Document]:

@@ -78,7 +78,6 @@ def command(
 
 def _show_report(report: AdaptReport, as_json: bool) -> None:
     from wellread import console
-    from wellread.training.marks import wilson
 
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), indent=2))
@@ -89,10 +88,7 @@ def _show_report(report: AdaptReport, as_json: bool) -> None:
 
     def on_known(which: int) -> str:
         right, linked = report.known_precision(which)
-        if not linked:
-            return "-"
-        low, high = wilson(right / linked, linked)
-        return f"{right / linked:.2f} ({low:.2f} to {high:.2f})"
+        return f"{right / linked:.2f}" if linked else "-"
 
     rows: list[tuple[str, object, str, str]] = []
     for name, known in (
@@ -101,7 +97,7 @@ def _show_report(report: AdaptReport, as_json: bool) -> None:
         ("spans inside these names: linked (should not be)", report.nested),
     ):
         rows.append((name, f"{known.spans:,}", share(known, known.before), share(known, known.after)))
-    rows.append(("precision on these three", "", on_known(0), on_known(1)))
+    rows.append(("precision on these three: an upper limit for that of all links", "", on_known(0), on_known(1)))
     rows.append(("links in all texts", f"{report.texts:,} texts", *(f"{count:,}" for count in report.links)))  # type: ignore[arg-type]
     rows.append(("mean score of these links: the precision it expects", "", *(f"{p:.2f}" for p in report.mean_score)))  # type: ignore[arg-type]
     console.print_table(("measured without labels", "of", "before", "after"), rows)

@@ -28,7 +28,6 @@ from wellread.files import only_writer, sweep_leftovers, write_atomically
 from wellread.kb.packaged import open_kb
 from wellread.kb.store import KnowledgeBase
 from wellread.knowledge.corpus import Unit
-from wellread.knowledge.folder import vectors_folder
 from wellread.linker.decoding import Decoding, without_overlaps
 from wellread.linker.elq import ElqReader, find_model, load_reader
 from wellread.linker.evidence import Evidence
@@ -119,7 +118,7 @@ def adapt(
         settings = {
             "kb": opened.metadata["uid"],
             "revision": opened.revision,
-            "index": (vectors_folder(opened) / "index.json").read_text("utf-8"),
+            "index": reader.pool.index.state,
             "model": _digest(source),
             "files": found.files,
             "field": field,
@@ -170,7 +169,8 @@ def _source(model: str | Path) -> Path:
 
 
 def _reader(kb: KnowledgeBase, source: Path) -> ElqReader:
-    return load_reader(
+    """Load the linker at the KB's revision: cached evidence holds rows of its index."""
+    reader = load_reader(
         kb,
         source,
         search=Search(),
@@ -181,6 +181,8 @@ def _reader(kb: KnowledgeBase, source: Path) -> ElqReader:
         precision="auto",
         name=kb.path.stem,
     )
+    reader.pool = reader.pool.follow(lambda: reader.tower)
+    return reader
 
 
 def _digest(folder: Path) -> str:
@@ -260,15 +262,20 @@ def _fit(reader: ElqReader, texts: Sequence[str], parts: Sequence[Evidence]) -> 
         fitted = boost(scorer, spans.rows[train], targets[train], weights[train])
     held = spans.held_out_mask & known
     loss = tuple(_loss(one, spans.rows[held], targets[held]) for one in (scorer, fitted))
-    if not reason and not loss[1] < loss[0]:
+    if not reason and not held.any():
+        reason, fitted = "the texts have too few different names to hold some out", scorer
+    elif not reason and not loss[1] < loss[0]:
         reason, fitted = "it fits held-out names no better after the adaptation", scorer
     before, after = (_linked(one, spans) for one in (scorer, fitted))
+    right, impostors, nested = (_known(spans, kind, before[0], after[0]) for kind in (NAME, IMPOSTOR, NESTED))
     report = AdaptReport(
-        len(texts),
-        spans.count(NAME),
-        not reason,
-        reason,
-        *(_known(spans, kind, before[0], after[0]) for kind in (NAME, IMPOSTOR, NESTED)),
+        texts=len(texts),
+        names=spans.count(NAME),
+        adapted=not reason,
+        reason=reason,
+        right=right,
+        impostors=impostors,
+        nested=nested,
         loss=(loss[0], loss[1]),
         links=(before[1], after[1]),
         mean_score=(before[2], after[2]),

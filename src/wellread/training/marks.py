@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -61,7 +61,7 @@ class Sample:
     threshold: float
 
     @classmethod
-    def draw(cls, documents: Sequence[Document], threshold: float, count: int, seed: int = 0) -> Sample:
+    def draw(cls, documents: Iterable[Document], threshold: float, count: int, seed: int = 0) -> Sample:
         """Draw links of documents (linked from `LOWEST` on), about equally many from each stratum."""
         found = [(document.text, link) for document in documents for link in document.links if link.entity is not None]
         scores = np.array([link.score for _, link in found])
@@ -119,7 +119,8 @@ class Sample:
         for number, row in enumerate(read_rows(table), 2):
             where = f"{table}, row {number}"
             mark = (row.get("right") or "").strip().casefold()
-            link = expected.get(int(row["id"])) if (row.get("id") or "").strip().isdecimal() else None
+            id = (row.get("id") or "").strip()
+            link = expected.get(int(id)) if id.isdecimal() else None
             same = link is not None and _plain(row.get("mention")) == _plain(link.mention)
             if link is None or not same or (row.get("entity") or "").strip() != link.entity.strip():
                 raise InputError(f"{where} is not a row of this sample; change the column right only, or sample anew")
@@ -165,13 +166,13 @@ class Precision:
     links: int
 
     def __str__(self) -> str:
-        return f"{self.share:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.share:.2f} ({self.low:.2f} to {self.high:.2f})" if self.marked else "not known"
 
 
 def precision(right: NDArray[np.bool_], weights: Floats, links: int) -> Precision:
     """Estimate precision from weighted marks; the interval is for their effective number (Kish)."""
     if not len(right):
-        return Precision(math.nan, 0.0, 1.0, 0, 0, links)
+        return Precision(0.0, 0.0, 1.0, 0, 0, links)
     share = float(np.average(right, weights=weights))
     low, high = wilson(share, float(weights.sum() ** 2 / (weights**2).sum()))
     return Precision(share, low, high, int(right.sum()), len(right), links)
@@ -181,7 +182,7 @@ def wilson(share: float, count: float, z: float = 1.96) -> tuple[float, float]:
     """Return the 95 % interval of a share of so many (Wilson 1927)."""
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,8 @@ def fit_marks(scorer: LinkScorer, sample: Sample, marks: dict[int, bool]) -> Mar
     scores, every = np.array([link.score for link in links]), np.array(sample.scores)
     scale, shift = _calibration(_logit(scores), right, weights / weights.mean())
     everything = 1 / (1 + np.exp(-(scale * _logit(every) + shift)))
-    threshold = best_threshold(everything, sample.threshold)
+    lowest = float(1 / (1 + np.exp(-(scale * _logit(np.array(LOWEST)) + shift))))
+    threshold = best_threshold(everything, sample.threshold, lowest)
     new = 1 / (1 + np.exp(-(scale * _logit(scores) + shift)))
     old_mask, new_mask = scores > sample.threshold, new > threshold
     groups = []
@@ -222,9 +224,9 @@ def fit_marks(scorer: LinkScorer, sample: Sample, marks: dict[int, bool]) -> Mar
     )
 
 
-def best_threshold(scores: Floats, default: float) -> float:
-    """Return the threshold with the highest expected F1 if scores are probabilities; of equal ones the default's."""
-    tried = np.append(default, np.arange(0.05, 0.96, 0.01))
+def best_threshold(scores: Floats, default: float, lowest: float) -> float:
+    """Return the threshold from `lowest` on with the highest expected F1; of equal ones the default."""
+    tried = np.append(max(default, lowest), np.arange(lowest, 0.96, 0.01))
     total = scores.sum()
     f1 = [2 * scores[scores > t].sum() / max((scores > t).sum() + total, 1e-9) for t in tried]
     return float(tried[int(np.argmax(f1))])

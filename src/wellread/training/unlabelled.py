@@ -39,8 +39,10 @@ class UnlabelledTexts:
     @property
     def files(self) -> list[list[str | int]]:
         """[name, size, time] of each file: other files are other texts."""
-        infos = [(str(path), path.stat()) for path in self._tables]
-        found = [[name, info.st_size, info.st_mtime_ns] for name, info in infos]
+        found: list[list[str | int]] = []
+        for path in self._tables:
+            info = path.stat()
+            found.append([str(path), info.st_size, info.st_mtime_ns])
         return found + ([list(file) for file in self._inputs.files] if self._inputs else [])
 
     def __iter__(self) -> Iterator[str]:
@@ -81,7 +83,8 @@ class UnlabelledTexts:
 
 def _tables(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
     """Return the CSV and TSV files, and the paths with other files."""
-    tables, others = [], []
+    tables: list[Path] = []
+    others: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
             (tables if suffix_of(path) in _DELIMITERS and path.is_file() else others).append(path)

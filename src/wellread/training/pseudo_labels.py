@@ -29,7 +29,7 @@ OPEN, NAME, NESTED, IMPOSTOR = range(4)
 """Kinds of pseudo-labels."""
 TARGETS = {NAME: 0.9, NESTED: 0.0, IMPOSTOR: 0.0}
 """Probability that a link of each kind is right."""
-OPEN_WEIGHT = 0.1
+OPEN_WEIGHT = 0.05
 
 _RARE, _RARE_IN_SEVERAL = 0.0, 1.0
 """log10 per million of the rarest word, below which a name is rare: of one word, of several words."""

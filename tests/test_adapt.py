@@ -390,6 +390,28 @@ def test_marks_change_the_linker_and_are_not_overwritten(here, tmp_path):
     assert done.scorer.shift < LinkScorer.load(tmp_path / "run/adapted.safetensors").shift
     again = apply_marks(tmp_path / "run", table)  # marks apply to the adapted scorer, not to one with marks
     assert again.scorer.shift == done.scorer.shift
+    write_kb(tmp_path / "other.kb").close()
+    with pytest.raises(UsageError, match=r"was adapted to another KB than .*other.kb; give that one"):
+        apply_marks(tmp_path / "run", table, kb=tmp_path / "other.kb")
+    apply_marks(tmp_path / "run", table, kb=here / "toy.kb")
     with pytest.raises(UsageError, match=r"has marks, which a new sample would replace; use them with --marks"):
         adapt(**run)
     adapt(**run, resume=False)
+
+
+def test_spreadsheets_take_no_cell_for_a_formula(tmp_path):
+    text = "=1+1 is a sum"
+    documents = [Document(text, (Link(0, 4, "=1+1", "@e", "-title", 0.9),))]
+    sample = Sample.draw(documents, 0.4, 1)
+    sample.save(tmp_path / "sample.csv", tmp_path / "sample.json")
+    (row,) = rows_of(tmp_path / "sample.csv")
+    assert [row[name][0] for name in ("mention", "title", "entity")] == ["'"] * 3
+    table = (tmp_path / "sample.csv").read_text("utf-8").rstrip() + "1\n"
+    (tmp_path / "sample.csv").write_text(table, "utf-8")
+    assert sample.read_marks(tmp_path / "sample.csv") == {1: True}
+
+
+def test_others_can_read_the_scorer(tmp_path):
+    DOUBTING.save(tmp_path / "scorer.safetensors")
+    (tmp_path / "plain").write_bytes(b"")
+    assert (tmp_path / "scorer.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode

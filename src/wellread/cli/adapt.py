@@ -62,7 +62,7 @@ def command(
     if marks is not None and texts:
         raise UsageError("--texts and --marks do not go together; adapt to texts first, then give the marks")
     if marks is not None:
-        marked = apply_marks(folder, marks)
+        marked = apply_marks(folder, marks, kb=kb)
         _show_marks(marked, as_json)
     elif not texts:
         raise UsageError("there is nothing to adapt to; give --texts PATH, or --marks FILE once the sample is marked")

@@ -136,11 +136,15 @@ def adapt(
     return report
 
 
-def apply_marks(folder: str | Path, table: str | Path) -> Marked:
-    """Calibrate the linker in a run's folder with marked links, and choose its threshold."""
+def apply_marks(folder: str | Path, table: str | Path, *, kb: str | Path | None = None) -> Marked:
+    """Calibrate the linker in a run's folder with marked links, and choose its threshold; another KB is refused."""
     folder = Path(folder)
     if not (folder / _STATE).is_file() or not (folder / _ADAPTED).is_file():
         raise InputError(f"{folder} is not the folder of an adapted linker; run wellread adapt with --texts first")
+    if kb is not None:
+        with open_kb(str(kb)) as opened:
+            if opened.metadata["uid"] != json.loads((folder / _SETTINGS).read_bytes())["kb"]:
+                raise UsageError(f"{folder} was adapted to another KB than {kb}; give that one with --kb")
     with only_writer(folder, UsageError(f"another process adapts in {folder}; wait for it")):
         sample = Sample.load(folder / _STATE)
         marks = sample.read_marks(Path(table))

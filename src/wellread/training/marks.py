@@ -94,7 +94,8 @@ class Sample:
         writer = csv.writer(lines)
         writer.writerow(COLUMNS)
         for link in self.links:
-            writer.writerow((link.id, link.text, link.mention, link.title, link.entity, link.score, ""))
+            cells = map(_inert, (link.text, link.mention, link.title, link.entity))
+            writer.writerow((link.id, *cells, link.score, ""))
         with write_atomically(table) as file:
             file.write(lines.getvalue().encode("utf-8", "replace"))
         with write_atomically(state) as file:
@@ -121,8 +122,7 @@ class Sample:
             mark = (row.get("right") or "").strip().casefold()
             id = (row.get("id") or "").strip()
             link = expected.get(int(id)) if id.isdecimal() else None
-            same = link is not None and _plain(row.get("mention")) == _plain(link.mention)
-            if link is None or not same or (row.get("entity") or "").strip() != link.entity.strip():
+            if link is None or not (_same(row.get("mention"), link.mention) and _same(row.get("entity"), link.entity)):
                 raise InputError(f"{where} is not a row of this sample; change the column right only, or sample anew")
             if mark and mark not in _YES | _NO:
                 raise InputError(f"{where}: {mark!r} is neither right nor wrong; write 1 or 0 in the column right")
@@ -255,6 +255,11 @@ def _snippet(text: str, start: int, end: int) -> str:
     return " ".join(f"{left}{before}[[{text[start:end]}]]{behind}{right}".split())
 
 
-def _plain(cell: str | None) -> str:
-    """Return a cell without what spreadsheets change: line ends and blanks around."""
-    return " ".join((cell or "").split())
+def _inert(cell: str) -> str:
+    """Return a cell that no spreadsheet takes for a formula."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+
+
+def _same(cell: str | None, expected: str) -> bool:
+    """Tell if a cell is as it was written, but for line ends, blanks and the quote before a formula."""
+    return (cell or "").removeprefix("'").split() == expected.removeprefix("'").split()

@@ -10,12 +10,12 @@ help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 demo: assets ## Install, fetch, build two knowledge bases, link a sample text, see what knowledge changes in attention
-	$(BIN)/wellread link --kb vital --file docs/sample.txt --threshold 0.1
+	$(BIN)/wellread link --kb vital --file docs/sample.txt
 	@mkdir -p demo
-	$(BIN)/wellread link --kb vital --kb wordnet --file docs/sample.txt --threshold 0.1 --format html --to demo/linked.html
+	$(BIN)/wellread link --kb vital --kb wordnet --file docs/sample.txt --format html --to demo/linked.html
 	$(BIN)/wellread explain "The Academy of Fine Arts is located in Northern Maidan." --maps entity --map-weight 10 --to demo/explained.html
 	@echo "Open demo/linked.html in a browser: hover or tab through the links to see their candidates."
-	@echo "Open demo/explained.html: where attention goes when a model is told which words are one name."
+	@echo "Open demo/explained.html: attention with and without the knowledge which words are one name."
 
 test: $(VENV)/.dev assets ## Run all tests
 	$(BIN)/python -m pytest -m "slow or not slow"

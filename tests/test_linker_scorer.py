@@ -279,3 +279,23 @@ def test_given_spans_are_linked_by_their_names(load):
     linker = load(BY_NAME)
     (document,) = linker.link_given(["ada in old cork"], [[(7, 15), (0, 3)]])
     assert told(document) == [(0, 3, "ada", "h0"), (7, 15, "old cork", "oldcork")]
+
+
+def test_no_texts_and_no_entities_are_no_trouble(reader):
+    one = reader()
+    assert one.score_many([]) == []
+    one.kb.remove([entity.id for entity in one.kb.entities()])
+    assert [document.links for document in one.link_many(["what is cork", ""])] == [(), ()]
+
+
+def test_the_profile_is_that_of_the_kb_as_it_is(reader):
+    one = reader()
+    next(one.link_many(["what is cork"]))
+    before = one.profile
+    assert before.log_entities == pytest.approx(np.log10(27))
+    assert (before.described, before.digits, before.lower) == (1.0, 0.0, 1.0)
+    one.kb.add([Entity(f"x{n}", f"Thing {n}") for n in range(27)])
+    next(one.link_many(["what is cork"]))
+    assert one.profile.log_entities == pytest.approx(np.log10(54))
+    assert (one.profile.described, one.profile.lower) == (0.5, 29 / 56)  # two entities have a second alias
+    assert one.profile == reader().profile

@@ -38,8 +38,8 @@ class Link:
     """A mention and the entity it was linked to; `entity` is None for NIL (named, but not in the KB).
 
     `score` is how sure the linker is of the whole, `mention_score` (where the linker tells it) of the span alone.
-    `found_by` is how the span was found as a name of the KB ("exact", "case", "inflected", "typo", …: the `WAYS` of
-    `mentions.proposals`); None where the names had no say.
+    `found_by` is how the span was found: as a name of the KB ("exact", "case", "inflected", "typo", …: the `WAYS` of
+    `mentions.proposals`), or by the "encoder" alone; None where neither is known.
     """
 
     start: int

@@ -332,8 +332,23 @@ class ElqReader:
         similarity = pool.similarity(vectors, rows)
         rows, log_p, nil, best, priors = decide(similarity, priors, rows, self.weights)
         scale = float(self.model.log_scale.exp())
+        titles = pool.titles(rows[:, 0] if rows.shape[1] else np.full(len(rows), NONE))
         return Evidence(
-            text_of, offsets[:, 0], offsets[:, 1], logits, ways, edits, rows, log_p, nil, best / scale, priors
+            text_of,
+            offsets[:, 0],
+            offsets[:, 1],
+            logits,
+            ways,
+            edits,
+            rows,
+            log_p,
+            nil,
+            best / scale,
+            priors,
+            titles.whole,
+            titles.bare,
+            titles.words,
+            titles.rank,
         )
 
     @cached_property
@@ -403,8 +418,12 @@ def load_reader(
     trust: float | None,
     precision: Precision,
     name: str,
+    scorer: LinkScorer | None = None,
 ) -> ElqReader:
-    """A reader for inference: adapters merged, in the asked or the model's precision; builds a missing index."""
+    """Open a linker for inference: adapters merged, in the asked or the model's precision; builds a missing index.
+
+    `scorer` takes the place of the one in the model's folder.
+    """
     if precision not in ("auto", "fp32", "int8"):
         raise UsageError(f"precision={precision!r} is not known; choose auto, fp32 or int8")
     folder = find_model(model)
@@ -415,7 +434,10 @@ def load_reader(
     if precision != "fp32":
         reduce = quantise if precision == "int8" else quantise_where_able
         elq.encoder = reduce(elq.encoder, _sample(kb, elq.config))  # type: ignore[assignment]
-    scorer = scorer_of(folder) if decoding.kind == "joint" else None
+    if decoding.kind != "joint":
+        scorer = None
+    elif scorer is None:
+        scorer = scorer_of(folder)
     if threshold is None:
         threshold = elq.config.threshold if scorer is None else scorer.threshold
     return ElqReader(

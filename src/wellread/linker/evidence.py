@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wellread.kb.names import Keys
 from wellread.linker.decoding import FOUND_BY, NONE, Floats, Ints
 
 ENCODER = len(FOUND_BY) - 1
@@ -60,6 +61,12 @@ class Evidence:
     """Dot product of the mention's vector with the best candidate's vector, in units of the model's scale."""
     priors: Floats
     """Prior of each candidate for the name; 0 where the KB does not know it by that name."""
+    title_keys: Keys
+    bare_keys: Keys
+    """Keys of the best candidate's title, whole and without what tells it from others (`pool.Titles`)."""
+    title_words: Floats
+    popularity: Floats
+    """Share of the KB's entities that are less popular than the best candidate."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -115,7 +122,8 @@ def _widened(array: NDArray[Any], width: int, value: float) -> NDArray[Any]:
 _NOTHING: dict[str, NDArray[Any]] = {
     **{name: np.zeros(0, np.int64) for name in ("text_of", "starts", "ends")},
     **{name: np.zeros(0, np.uint8) for name in ("ways", "edits")},
-    **{name: np.zeros(0) for name in ("mention_logits", "nil_log_p", "similarity")},
+    **{name: np.zeros(0) for name in ("mention_logits", "nil_log_p", "similarity", "title_words", "popularity")},
+    **{name: np.zeros(0, np.uint64) for name in ("title_keys", "bare_keys")},
     "rows": np.zeros((0, 0), np.int64),
     **{name: np.zeros((0, 0)) for name in ("log_p", "priors")},
 }

@@ -7,15 +7,15 @@ between them is a feature itself (`profile`, the text's length and case).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wellread.kb.names import split
+from wellread.kb.names import Keys, follow, split
 from wellread.linker.decoding import FOUND_BY, Floats, Ints
 from wellread.linker.evidence import Evidence
-from wellread.linker.profile import KbProfile
+from wellread.linker.profile import STATISTICS, KbProfile
 from wellread.mentions.frequency import FLOOR, packaged
 
 Matrix = NDArray[np.float32]
@@ -33,6 +33,7 @@ _ENCODER = (
     "overlap_log_p",
 )
 _NAME = ("prior", "log_candidates", "edits", "rarest", "mean_frequency", "lower_share", "own_name")
+_TITLE = ("is_title", "is_bare_title", "has_disambiguation", "title_words", "popularity")
 _CASE = ("capital", "upper", "capital_words", "digits")
 _SHAPE = ("chars", "words", "one_char_words", "text_share")
 _AROUND = (
@@ -48,8 +49,17 @@ _AROUND = (
     "frequency_after",
 )
 _TEXT = ("text_words", "text_capitals", "text_question", "text_ends", "name_density", "mean_logit", "best_logit")
-_PROFILE = tuple(f"kb_{field.name}" for field in fields(KbProfile))
-FEATURES = (*_ENCODER, *_NAME, *(f"by_{way.replace(' ', '_')}" for way in FOUND_BY), *_CASE, *_SHAPE, *_AROUND, *_TEXT)
+_PROFILE = tuple(f"kb_{name}" for name in STATISTICS)
+FEATURES = (
+    *_ENCODER,
+    *_NAME,
+    *_TITLE,
+    *(f"by_{way.replace(' ', '_')}" for way in FOUND_BY),
+    *_CASE,
+    *_SHAPE,
+    *_AROUND,
+    *_TEXT,
+)
 FEATURES = (*FEATURES, *_PROFILE)
 """Names of the columns of `features`."""
 
@@ -122,6 +132,15 @@ class _TextWords:
         starts, ends = evidence.starts + base, evidence.ends + base
         first = np.searchsorted(self.ends, starts, "right")
         return _Ranges(starts, ends, first, np.maximum(np.searchsorted(self.starts, ends, "left"), first))
+
+    def keys(self, ranges: _Ranges) -> Keys:
+        """Return the key of the name that each span would be (`kb.names.key`); 0 for a span without words."""
+        found = np.zeros(len(ranges.first), np.uint64)
+        lengths = ranges.after - ranges.first
+        for step in range(int(lengths.max(initial=0))):
+            going = np.flatnonzero(lengths > step)
+            found[going] = follow(found[going], self.hashes[ranges.first[going] + step])
+        return found
 
     def lowest(self, values: NDArray[np.float32], ranges: _Ranges, nothing: float) -> Floats:
         """Return the lowest value of the words of each range; `nothing` for a range without words."""
@@ -211,6 +230,14 @@ def _add_name(columns: Columns, evidence: Evidence, words: _TextWords, ranges: _
         "words": np.minimum(count, 8),
         "text_share": length / np.maximum(np.diff(words.bases)[evidence.text_of], 1),
         "one_char_words": words.total((words.ends - words.starts == 1).astype(np.float32), ranges),
+    }
+    span_keys = words.keys(ranges)
+    columns |= {
+        "is_title": evidence.title_keys == span_keys,
+        "is_bare_title": evidence.bare_keys == span_keys,
+        "has_disambiguation": evidence.title_keys != evidence.bare_keys,
+        "title_words": np.clip(evidence.title_words - count, -4, 4),
+        "popularity": evidence.popularity,
     }
     for place, way in enumerate(FOUND_BY):
         columns[f"by_{way.replace(' ', '_')}"] = evidence.ways == place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -11,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import UsageError
+from wellread.kb.names import Keys, key, words
+from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import MOST_CANDIDATES, KnowledgeBase
 from wellread.knowledge.index import EntityIndex
 from wellread.knowledge.search import Subset
@@ -25,6 +28,10 @@ Named = tuple[Ints, Floats]
 """Rows of the entities that have a name, and their priors."""
 _PAIRS = 512
 """Mentions and candidates that are multiplied at once: what fits the processor's cache."""
+_MOST_TITLES = 1 << 17
+_NO_ENTITY = -1
+_DISAMBIGUATION = re.compile(r"\s*\([^()]*\)$|,\s.*$")
+"""The end of a title that tells it from others: "Mercury (planet)", "Denton, Texas"."""
 NO_CANDIDATES: Named = (np.zeros(0, np.int64), np.zeros(0))
 
 
@@ -46,6 +53,20 @@ class Search:
             raise UsageError(f"sources={self.sources!r} is not known; choose union, dense or names")
 
 
+@dataclass(frozen=True, slots=True)
+class Titles:
+    """Titles of entities as the link scorer compares them with mentions."""
+
+    whole: Keys
+    """Key of the title (`kb.names`)."""
+    bare: Keys
+    """Key of the title without what tells it from others."""
+    words: Floats
+    """Words of the bare title."""
+    rank: Floats
+    """Share of the KB's entities that are less popular."""
+
+
 class Pool:
     """Finds the entities that a mention may mean: by its vector, by its name, or both.
 
@@ -59,6 +80,7 @@ class Pool:
         self._among = None if among is None else list(among)
         self._subset: Subset | None = None if self._among is None else index.subset(self._among)
         self.named = lru_cache(1 << 16)(self._look_up)
+        self._titles: dict[int, tuple[int, int, float, float]] = {_NO_ENTITY: (0, 0, 0.0, 0.0)}
         self._by_number: tuple[CandidateLists | None, dict[int, Named]] = None, {}
 
     @cached_property
@@ -127,6 +149,27 @@ class Pool:
             products = np.einsum("pd,pd->p", vectors[mention[pairs]], theirs[back[pairs]])
             found[mention[pairs], column[pairs]] = products
         return found
+
+    def titles(self, rows: Ints) -> Titles:
+        """Return what the titles of entities say, and their popularity; each entity is looked up once."""
+        known = self._titles
+        new = [row for row in dict.fromkeys(rows.tolist()) if row >= 0 and row not in known]
+        if new:
+            if len(known) > _MOST_TITLES:
+                known = self._titles = {_NO_ENTITY: (0, 0, 0.0, 0.0)}
+                new = [row for row in dict.fromkeys(rows.tolist()) if row >= 0]
+            with sqlite_errors(self.kb.path):
+                for row, id, title in zip(new, self.index.entities(new), self.index.titles(new), strict=True):
+                    rank = self.kb.connection.execute("SELECT popularity FROM entities WHERE id = ?", (id,)).fetchone()
+                    bare = _DISAMBIGUATION.sub("", title) or title
+                    known[row] = key(title), key(bare), float(len(words(bare))), float(rank[0]) if rank else 0.0
+        found = [known[max(row, _NO_ENTITY)] for row in rows.tolist()]
+        return Titles(
+            np.array([one[0] for one in found], np.uint64),
+            np.array([one[1] for one in found], np.uint64),
+            np.array([one[2] for one in found], np.float64),
+            self.profile.rank(np.array([one[3] for one in found], np.float64)),
+        )
 
     def _look_up(self, name: str) -> Named:
         """Return the rows and priors of the entities that the KB knows by a name."""

@@ -7,7 +7,7 @@ The same span needs more evidence in one than in another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,10 +49,20 @@ class KbProfile:
     """Distinct names per alias of the sample: less than 1 where names are ambiguous."""
     described: float
     """Share of entities with a description."""
+    popularities: tuple[float, ...] = field(default=(), repr=False)
+    """Popularities of a sample of entities, sorted."""
 
     def numbers(self) -> tuple[float, ...]:
-        """Return the statistics in their order."""
-        return astuple(self)
+        """Return the statistics in their order, without the sample."""
+        return tuple(getattr(self, name) for name in STATISTICS)
+
+    def rank(self, popularities: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the share of entities that are less popular; ties count half: 0.5 where all are equal."""
+        if not self.popularities:
+            return np.full(len(popularities), 0.5)
+        sample = np.array(self.popularities)
+        below, up_to = (np.searchsorted(sample, popularities, side) for side in ("left", "right"))
+        return np.asarray((below + up_to) / (2 * len(sample)))
 
     @classmethod
     def of(cls, kb: KnowledgeBase) -> KbProfile:
@@ -60,12 +70,13 @@ class KbProfile:
         with sqlite_errors(kb.path):
             (last,) = kb.connection.execute("SELECT coalesce(max(num), 0) FROM entities").fetchone()
             numbers = range(1, last + 1, max(1, last // _SAMPLE))
-            texts, names = [], []
+            texts, names, popularities = [], [], []
             for number in numbers:
                 row = kb.connection.execute(
-                    "SELECT num, description FROM entities WHERE num >= ? LIMIT 1", (number,)
+                    "SELECT num, description, popularity FROM entities WHERE num >= ? LIMIT 1", (number,)
                 ).fetchone()
                 texts.append(row[1])
+                popularities.append(float(row[2]))
                 names += kb.connection.execute("SELECT name FROM aliases WHERE entity = ?", (row[0],)).fetchall()
         names = [name for (name,) in names if name]
         if not names:
@@ -83,6 +94,7 @@ class KbProfile:
             digits=float(np.mean([any(letter.isdigit() for letter in name) for name in names])),
             distinct=len(np.unique(keys(names))) / len(names),
             described=float(np.mean([bool(text) for text in texts])),
+            popularities=tuple(sorted(popularities)),
         )
 
 
@@ -103,3 +115,7 @@ def _look(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.float32],
         rarest[name], common[name] = frequency[own].min(), is_common[own].all()
         later[name] = capital[own][1:].any()
     return counts, rarest, common, later
+
+
+STATISTICS = tuple(part.name for part in fields(KbProfile) if part.name != "popularities")
+"""Names of the numbers of a profile."""

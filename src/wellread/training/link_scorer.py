@@ -84,6 +84,9 @@ def _labels(
     there = np.flatnonzero(best >= 0)
     ids[there] = reader.pool.index.entities(best[there].tolist())
     labels = np.full(len(found), OPEN, np.int8)
+    if not len(there):
+        labels[:] = WRONG
+        return labels
     borders = np.searchsorted(found.text_of, np.arange(len(documents) + 1))
     for document, begin, end in zip(documents, borders[:-1].tolist(), borders[1:].tolist(), strict=True):
         own = slice(begin, end)
@@ -181,12 +184,20 @@ def _exported(model: object, levels: int) -> LinkScorer:
                 leaf[number, first : first + width] = nodes[node]["value"]
                 continue
             feature[number, place] = nodes[node]["feature_idx"]
-            # scikit-learn goes left where a feature, in double precision, is at most the border
-            border[number, place] = np.float32(nodes[node]["num_threshold"])
+            border[number, place] = _rounded_down(float(nodes[node]["num_threshold"]))
             todo.append((int(nodes[node]["left"]), 2 * place + 1, level + 1))
             todo.append((int(nodes[node]["right"]), 2 * place + 2, level + 1))
     shift = float(np.ravel(model._baseline_prediction)[0])  # type: ignore[attr-defined]
     return LinkScorer(feature, border, leaf, 1.0, shift)
+
+
+def _rounded_down(border: float) -> np.float32:
+    """Return the largest float32 that is at most a border: the same float32 features are above both.
+
+    A border is often the middle of two neighbouring values; rounded up, the greater one would change sides.
+    """
+    rounded = np.float32(border)
+    return np.nextafter(rounded, np.float32(-np.inf)) if float(rounded) > border else rounded
 
 
 assert len(set(FEATURES)) == len(FEATURES)

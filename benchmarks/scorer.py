@@ -1,0 +1,175 @@
+"""Train the packaged link scorer, and measure it on what it was not trained on: `python -m benchmarks.scorer MODEL`.
+
+MODEL is the folder of a trained linker; with `--to FILE` the scorer that was trained on all sources is written there
+(`scorer.safetensors` in the folder of the linker). Printed are F1 at the scorer's threshold and at the best one, each
+for three ways of leaving out: a third of the documents in turn, the whole kind of text, the whole knowledge base.
+
+F1 is over labelled spans (`training.link_scorer`): a right entity on a span that is not quite the gold one counts only
+where no exact one is found. So it is lower than that of `benchmarks.accuracy`, which decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.data import has_shared
+from benchmarks.scorersources import Source, sources
+from wellread.assets import home
+from wellread.kb.store import KnowledgeBase
+from wellread.linker.decoding import Decoding, without_overlaps
+from wellread.linker.elq import load_reader
+from wellread.linker.pool import Search
+from wellread.linker.scoring import LinkScorer
+from wellread.training.link_scorer import OPEN, RIGHT, Spans, collect, fit
+
+_FOLDS = 3
+_MOST = 2000
+"""Labelled spans of a source that count in full; a larger source counts as much as one of this size."""
+_KINDS = {"dialogue": 1.5, "queries": 2.0}
+"""Weights of kinds of text with few sources; others have 1."""
+_TREES = {"trees": 300, "levels": 5, "rate": 0.06}
+_THRESHOLD = 0.4
+_GRID = np.arange(0.1, 0.85, 0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A source with the features and labels of its spans."""
+
+    source: Source
+    spans: Spans
+    fold: NDArray[np.int64]
+    """Third of the documents that each span belongs to, by the text's digest."""
+
+    @property
+    def family(self) -> str:
+        """Knowledge bases that are left out together: parts of the shared KB are one with it."""
+        name = self.source.kb.stem
+        return name if name in ("vital", "ncbi") else "shared"
+
+    @property
+    def weight(self) -> float:
+        """Weight of each of its spans."""
+        labelled = int((self.spans.labels != OPEN).sum())
+        own = 1.0 if self.source.kb.stem in ("shared", "ncbi") else 0.5
+        return min(1.0, _MOST / max(labelled, 1)) * _KINDS.get(self.source.kind, 1.0) * own
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--to", type=Path, help="write the scorer to this file")
+    parser.add_argument("--folder", type=Path, default=home() / "bench", help="where knowledge bases are kept")
+    parser.add_argument("--quick", action="store_true", help="do not measure, only train")
+    options = parser.parse_args(given)
+    if not has_shared():
+        print("scorer: there is no shared data at ../shared/data; nothing to train on")
+        return 0
+    parts = [_collected(source, options.model) for source in sources(options.folder)]
+    if not options.quick:
+        _report(parts)
+    if options.to is not None:
+        about = {one.source.name: int((one.spans.labels != OPEN).sum()) for one in parts}
+        scorer = _fitted(parts, lambda one: np.ones(len(one.spans), np.bool_))
+        replace(scorer, threshold=_THRESHOLD, about=json.dumps({"labelled spans": about})).save(options.to)
+        print(f"{options.to}: trained on {sum(about.values()):,} labelled spans of {len(parts)} sources")
+    return 0
+
+
+def _collected(source: Source, model: Path) -> Collected:
+    """Read the texts of a source as the linker would, in its precision."""
+    with KnowledgeBase.open(source.kb) as kb:
+        reader = load_reader(
+            kb,
+            model,
+            search=Search(),
+            among=None,
+            threshold=None,
+            decoding=Decoding(),
+            trust=None,
+            precision="auto",
+            name=source.kb.stem,
+            scorer=_ANY,
+        )
+        spans = collect(reader, source.documents, complete=source.complete, entities=source.entities)
+    digests = [hashlib.sha256(document.text.lower().encode()).digest()[1] for document in source.documents]
+    fold = np.array(digests, np.int64)[spans.document_of] % _FOLDS
+    print(f"{source.name}: {len(source.documents)} documents, {len(spans)} spans", flush=True)
+    return Collected(source, spans, fold)
+
+
+_ANY = LinkScorer(np.zeros((1, 1), np.int16), np.zeros((1, 1), np.float32), np.zeros((1, 2), np.float32))
+"""A scorer that makes names propose spans; what it says does not count."""
+
+
+def _fitted(parts: Sequence[Collected], chosen: Callable[[Collected], NDArray[np.bool_]]) -> LinkScorer:
+    """Train on the labelled spans of each source that are chosen."""
+    rows, labels, weights = [], [], []
+    for one in parts:
+        mask = chosen(one) & (one.spans.labels != OPEN)
+        rows.append(one.spans.rows[mask])
+        labels.append(one.spans.labels[mask])
+        weights.append(np.full(int(mask.sum()), one.weight))
+    return fit(np.concatenate(rows), np.concatenate(labels), np.concatenate(weights), **_TREES)
+
+
+def _report(parts: Sequence[Collected]) -> None:
+    thirds = [_fitted(parts, lambda one, fold=fold: one.fold != fold) for fold in range(_FOLDS)]
+    kinds = {kind: _fitted(parts, lambda one, kind=kind: _all(one, one.source.kind != kind)) for kind in _kinds(parts)}
+    families = {
+        name: _fitted(parts, lambda one, name=name: _all(one, one.family != name))
+        for name in sorted({one.family for one in parts})
+    }
+    print("\n| source | kind | gold | a third left out | the kind left out | the KB left out |")
+    print("|---|---|---|---|---|---|")
+    for one in parts:
+        by_third = np.zeros(len(one.spans))
+        for fold, scorer in enumerate(thirds):
+            by_third[one.fold == fold] = scorer.probabilities(one.spans.rows[one.fold == fold])
+        by_kind = kinds[one.source.kind].probabilities(one.spans.rows)
+        by_kb = families[one.family].probabilities(one.spans.rows)
+        figures = " | ".join(_figures(one, scores) for scores in (by_third, by_kind, by_kb))
+        print(f"| {one.source.name} | {one.source.kind} | {_gold(one)} | {figures} |", flush=True)
+
+
+def _kinds(parts: Sequence[Collected]) -> list[str]:
+    return sorted({one.source.kind for one in parts})
+
+
+def _all(one: Collected, chosen: bool) -> NDArray[np.bool_]:
+    return np.full(len(one.spans), chosen)
+
+
+def _gold(one: Collected) -> int:
+    return one.spans.gold if one.source.entities else int((one.spans.labels == RIGHT).sum())
+
+
+def _figures(one: Collected, scores: NDArray[np.float64]) -> str:
+    """Return F1 at the default threshold and at the best one."""
+    best = max(_f1(one, scores, threshold) for threshold in _GRID)
+    return f"{_f1(one, scores, _THRESHOLD):.3f} (best {best:.3f})"
+
+
+def _f1(one: Collected, scores: NDArray[np.float64], threshold: float) -> float:
+    """Return F1 of the spans above a threshold without those that overlap a better one; open ones do not count."""
+    far = 1 << 32
+    base = one.spans.document_of * far
+    places = np.stack((one.spans.starts + base, one.spans.ends + base), 1)
+    rows = np.flatnonzero(scores > threshold)
+    kept = without_overlaps(places, rows[np.argsort(-scores[rows], kind="stable")].tolist())
+    labels = one.spans.labels[kept]
+    right, given = int((labels == RIGHT).sum()), int((labels != OPEN).sum())
+    return 2 * right / max(given + _gold(one), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

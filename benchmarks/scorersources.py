@@ -1,0 +1,190 @@
+"""Sources that the link scorer is trained on: knowledge bases × texts, and what their annotation says.
+
+No file under `measure_only/` is among them. Beside the shared KB there are:
+
+- `vital`, the packaged KB, with the same texts (entities are matched by title);
+- parts of the shared KB (people, places, topics, works), in which most names of a text are not;
+- `ncbi`: diseases, made from the annotated names of one half of NCBI-disease; the other half is the text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.data import DATA, shared_kb
+from benchmarks.linkingsets import read_all, read_webqsp, read_with_spans
+from wellread.kb.build import Origin, build
+from wellread.kb.packaged import kb_path
+from wellread.kb.records import Entity, Record, Tally
+from wellread.kb.store import KnowledgeBase
+from wellread.tasks.linking import split_off
+from wellread.tasks.variation import Variation, vary
+from wellread.text import Document, Link
+
+PARTS: Mapping[str, Callable[[dict[str, list[str] | str]], bool]] = {
+    "people": lambda row: _is_a(row, "people/person"),
+    "places": lambda row: _is_a(row, "location/"),
+    "topics": lambda row: not row.get("mid"),
+    "works": lambda row: _is_a(row, "film/film", "music/", "tv/", "book/") and not _is_a(row, "people/person"),
+}
+"""Parts of the shared KB by what their entities are."""
+
+_PART = 2500
+"""Entities of a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Linked texts of one kind and the KB they are linked to."""
+
+    name: str
+    kb: Path
+    kind: str
+    documents: Sequence[Document]
+    complete: bool = True
+    """What has no gold link is wrong."""
+    entities: bool = True
+    """False: named-entity annotation, which names no entities."""
+
+
+def sources(folder: Path) -> Iterator[Source]:
+    """Yield all sources; knowledge bases are built in the folder where they are missing."""
+    shared, texts = shared_kb(folder), _texts()
+    for name, kind, documents, complete, entities in texts:
+        yield Source(name, shared, kind, documents, complete, entities)
+    by_name = {name: (kind, documents, complete, entities) for name, kind, documents, complete, entities in texts}
+    ids = _vital_ids(shared)
+    for name in ("webqsp", "conel22_val", "conel22_train", "gerdaq", "oke", "schools", "wikigold"):
+        kind, documents, complete, entities = by_name[name]
+        yield Source(f"vital {name}", kb_path("vital"), kind, _mapped(documents[:400], ids), complete, entities)
+    for part in PARTS:
+        path = part_kb(folder, part)
+        with KnowledgeBase.open(path) as kb:
+            own = {entity.id: entity.id for entity in kb.entities()}
+        for name in ("webqsp", "conel22_val", "gerdaq", "oke", "schools"):
+            kind, documents, complete, entities = by_name[name]
+            yield Source(f"{part} {name}", path, kind, _mapped(documents[:300], own), complete, entities)
+    yield Source("ncbi", ncbi_kb(folder), "abstracts", _ncbi("train", 1))
+    yield Source("ncbi devel", ncbi_kb(folder), "abstracts", _ncbi("devel"))
+
+
+def _texts() -> list[tuple[str, str, list[Document], bool, bool]]:
+    """Return (name, kind, documents, complete, entities) of the texts of the shared KB."""
+    linking, text = DATA / "linking", DATA / "text"
+    webqsp = _with_all_spans(read_webqsp(linking / "webqsp_train.jsonl"))
+    questions = _with_all_spans(read_with_spans(linking / "simplequestions_valid.jsonl"))
+    kept = _with_all_spans(split_off(read_all(linking / "simplequestions_train.jsonl"), 300)[1])
+    rest, dev = split_off(read_all(linking / "text_schools2007.jsonl.xz"), 200)
+    schools = [_with_repeats(document) for document in [*dev, *_some(rest, 650)]]
+    oke = read_all(text / "oke_train.jsonl.xz")
+    return [
+        ("webqsp", "questions", webqsp, True, True),
+        ("simplequestions", "questions", questions, True, True),
+        ("simplequestions train", "questions", kept, True, True),
+        ("webqsp, typos", "questions", _varied(webqsp, Variation(typo=1.0)), True, True),
+        ("simplequestions, typos", "questions", _varied(questions[:400], Variation(typo=1.0)), True, True),
+        ("conel22_val", "dialogue", read_all(text / "conel22_val.jsonl.xz"), True, True),
+        ("conel22_train", "dialogue", read_all(linking / "conel22_train.jsonl"), True, True),
+        ("conel21", "dialogue", read_all(text / "conel21.jsonl.xz")[:250], True, True),
+        ("gerdaq", "queries", read_all(linking / "gerdaq_devel.jsonl"), True, True),
+        ("oke", "running text", oke, True, True),
+        ("oke, lower case", "running text", _varied(oke, Variation(lower=1.0)), True, True),
+        ("schools", "running text", schools, False, True),
+        ("schools, typos", "running text", _varied(schools[200:400], Variation(typo=1.0)), False, True),
+        ("crossner", "running text", _some(read_all(text / "crossner.jsonl.xz"), 400), True, False),
+        ("redocred", "running text", _some(read_all(text / "redocred.jsonl.xz"), 60), True, False),
+        ("wikigold", "running text", _some(read_all(text / "wikigold.jsonl.xz"), 500), True, False),
+        ("fewrel", "running text", _some(read_all(text / "fewrel.jsonl.xz"), 300), False, True),
+    ]
+
+
+def part_kb(folder: Path, part: str) -> Path:
+    """Build a part of the shared KB, or find it in the folder."""
+    path = folder / f"{part}.kb"
+    if not path.exists():
+        with lzma.open(DATA / "linking" / "kb.jsonl.xz", "rt", encoding="utf-8") as lines:
+            rows = [row for row in map(json.loads, lines) if PARTS[part](row)]
+        random.Random(1).shuffle(rows)
+        wanted = {row["id"] for row in rows[:_PART]}
+        with KnowledgeBase.open(shared_kb(folder)) as kb:
+            kept = [entity for entity in kb.entities() if entity.id in wanted]
+        _build(path, kept)
+    return path
+
+
+def ncbi_kb(folder: Path) -> Path:
+    """Build a KB of diseases from the names in one half of the NCBI-disease abstracts, or find it in the folder."""
+    path = folder / "ncbi.kb"
+    if not path.exists():
+        names: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for document in _ncbi("train", 0):
+            for link in document.links:
+                names[link.entity or ""][link.text] += 1
+        _build(path, [Entity(id, _title(counts), aliases=dict(counts)) for id, counts in names.items() if id])
+    return path
+
+
+def _build(path: Path, entities: Sequence[Entity]) -> None:
+    def records(tally: Tally) -> Iterator[Record]:
+        return iter(entities)
+
+    build(records, path, origin=Origin("benchmarks"))
+
+
+def _title(counts: Counter[str]) -> str:
+    return max(counts, key=lambda name: (counts[name], len(name), name))
+
+
+def _ncbi(part: str, half: int | None = None) -> list[Document]:
+    """Read abstracts with their disease ids as entities; `half` chooses by the digest of the text."""
+    documents = read_all(DATA / "hpo" / f"ncbi_{part}.jsonl.xz")
+    return [
+        replace(document, links=tuple(replace(link, entity=link.title) for link in document.links))
+        for document in documents
+        if half is None or hashlib.sha256(document.text.encode()).digest()[0] % 2 == half
+    ]
+
+
+def _vital_ids(shared: Path) -> dict[str, str]:
+    """Return the id in `vital` of entities of the shared KB with the same title."""
+    with KnowledgeBase.open(kb_path("vital")) as vital, KnowledgeBase.open(shared) as kb:
+        titles = {entity.title.lower(): entity.id for entity in vital.entities()}
+        return {entity.id: titles[name] for entity in kb.entities() if (name := entity.title.lower()) in titles}
+
+
+def _mapped(documents: Sequence[Document], ids: Mapping[str, str]) -> list[Document]:
+    """Return documents with other ids; an entity without one is not in the KB."""
+    return [
+        replace(document, links=tuple(replace(link, entity=ids.get(link.entity or "")) for link in document.links))
+        for document in documents
+    ]
+
+
+def _with_all_spans(documents: Sequence[Document]) -> list[Document]:
+    """Leave out questions with a gold entity that has no span."""
+    return [one for one in documents if len(one.meta.get("gold_qids") or ()) <= len(one.links)]
+
+
+def _with_repeats(document: Document) -> Document:
+    more = [Link(start, end, document.text[start:end], entity) for start, end, entity in document.meta.get("more", ())]
+    return replace(document, links=tuple(sorted((*document.links, *more), key=lambda link: (link.start, link.end))))
+
+
+def _varied(documents: Sequence[Document], variation: Variation) -> list[Document]:
+    chance = random.Random(7)
+    return [vary(document, variation, chance, lambda entity: []) for document in documents]
+
+
+def _some(documents: Sequence[Document], count: int) -> list[Document]:
+    return random.Random(1).sample(list(documents), count)
+
+
+def _is_a(row: dict[str, list[str] | str], *kinds: str) -> bool:
+    return any(category.startswith(kinds) for category in row["categories"])

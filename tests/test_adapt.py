@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from wellread.errors import InputError, UsageError
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.linker.elq import ElqReader, open_index
-from wellread.linker.evidence import ENCODER
+from wellread.linker.evidence import ENCODER, Evidence
 from wellread.linker.features import FEATURES
 from wellread.linker.pool import Search
 from wellread.linker.scoring import LinkScorer
@@ -51,13 +52,9 @@ def read(here, tmp_path):
         kb.close()
 
 
-def scale_of(reader):
-    return float(reader.model.log_scale.detach().exp())
-
-
 def kinds_of(reader, text):
     found = reader.evidence([text])
-    spans = label([text], found, reader.profile, reader.weights, scale_of(reader))
+    spans = label([text], found, reader)
     real = found.take(found.candidate_mask)
     pairs = zip(real.starts.tolist(), real.ends.tolist(), strict=True)
     return {text[start:end]: int(kind) for (start, end), kind in zip(pairs, spans.kinds, strict=False)}
@@ -85,12 +82,17 @@ def test_impostors_have_the_evidence_of_a_kb_without_the_entity(read):
     found, expected = full.evidence(text), lacking.evidence(text)
     (row,) = np.flatnonzero((found.starts == 4) & (found.ends == 10))
     (other,) = np.flatnonzero((expected.starts == 4) & (expected.ends == 10))
-    changed = without_entity(found, np.array([row]), full.weights, scale_of(full))
+    changed = without_entity(found, np.array([row]), full)
     assert changed.ways[row] == expected.ways[other] == ENCODER
     ids = [full.pool.index.entities([one])[0] for one in changed.rows[row] if one >= 0]
     assert ids == [lacking.pool.index.entities([one])[0] for one in expected.rows[other] if one >= 0]
     assert "c0" not in ids
     there = len(ids)
+    exact = {field.name for field in fields(Evidence)} - {"rows", "log_p", "nil_log_p", "similarity", "popularity"}
+    for name in exact - {"priors"}:
+        assert getattr(changed, name)[row] == getattr(expected, name)[other], name
+    assert not changed.priors[row].any()
+    assert changed.popularity[row] == pytest.approx(expected.popularity[other], abs=0.1)  # ranks of fewer entities
     np.testing.assert_allclose(changed.log_p[row, :there], expected.log_p[other, :there], atol=1e-3)
     assert changed.nil_log_p[row] == pytest.approx(expected.nil_log_p[other], abs=1e-3)
     assert changed.similarity[row] == pytest.approx(expected.similarity[other], abs=1e-3)
@@ -102,7 +104,7 @@ def test_impostors_follow_the_spans_and_are_held_out_with_their_names(read):
     reader = read()
     texts = [f"was {place} born" for place in NAMES]
     found = reader.evidence(texts)
-    spans = label(texts, found, reader.profile, reader.weights, scale_of(reader))
+    spans = label(texts, found, reader)
     assert spans.count(IMPOSTOR) > 0
     assert (spans.kinds[len(spans.spans) :] == IMPOSTOR).all()
     own = spans.rows[spans.kinds == IMPOSTOR]

@@ -243,11 +243,10 @@ def _load_evidence(path: Path) -> Evidence | None:
 def _fit(reader: ElqReader, texts: Sequence[str], parts: Sequence[Evidence]) -> tuple[AdaptReport, LinkScorer]:
     scorer = reader.scorer
     assert scorer is not None
-    scale = float(reader.model.log_scale.detach().exp())
     labelled, base = [], 0
     for place, part in enumerate(parts):
         own = texts[place * _TOGETHER : (place + 1) * _TOGETHER]
-        labelled.append(label(own, part, reader.profile, reader.weights, scale, base=base))
+        labelled.append(label(own, part, reader, base=base))
         base += sum(map(len, own)) + len(own)
     spans = PseudoLabels.joined(labelled)
     if not any((part.priors > 0).any() for part in parts):

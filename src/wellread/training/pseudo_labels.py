@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.linker.decoding import NONE, Floats, Ints
-from wellread.linker.evidence import ENCODER, Evidence, NameWeights, decide
+from wellread.linker.elq import ElqReader
+from wellread.linker.evidence import ENCODER, Evidence, decide
 from wellread.linker.features import FEATURES, Matrix, features
-from wellread.linker.profile import KbProfile
 from wellread.linker.scoring import LinkScorer
 from wellread.mentions.walk import CASE, EXACT
 
@@ -75,11 +75,9 @@ class PseudoLabels:
         return cls(rows[order], kinds[order], held_out[order], np.concatenate([part.spans for part in parts]))
 
 
-def label(
-    texts: Sequence[str], found: Evidence, profile: KbProfile, weights: NameWeights, scale: float, *, base: int = 0
-) -> PseudoLabels:
-    """Label the spans of texts; `scale` is the model's factor of similarities, `base` the offset of the first text."""
-    rows = features(texts, found, profile)
+def label(texts: Sequence[str], found: Evidence, reader: ElqReader, *, base: int = 0) -> PseudoLabels:
+    """Label the spans of texts whose evidence the reader found; `base` is the offset of the first text."""
+    rows = features(texts, found, reader.profile)
     name_mask = _names(found, rows)
     kinds = np.full(len(found), OPEN, np.uint8)
     kinds[name_mask] = NAME
@@ -95,11 +93,11 @@ def label(
         np.bool_,
     )
     hidden = np.flatnonzero(name_mask & (found.mention_logits > _PROPOSED))
-    changed = without_entity(found, hidden, weights, scale)
+    changed = without_entity(found, hidden, reader)
     hidden = hidden[changed.candidate_mask[hidden]]
     real = np.flatnonzero(found.candidate_mask)  # a span without a candidate is never linked
     return PseudoLabels(
-        np.concatenate((rows[real], features(texts, changed, profile)[hidden])),
+        np.concatenate((rows[real], features(texts, changed, reader.profile)[hidden])),
         np.append(kinds[real], np.full(len(hidden), IMPOSTOR, np.uint8)),
         np.append(held_out[real], held_out[hidden]),
         spans[real],
@@ -125,22 +123,33 @@ def _inside(spans: Ints, name_mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray((before >= 0) & (spans[:, 1] <= names[before, 1]) & ~name_mask)
 
 
-def without_entity(found: Evidence, rows: Ints, weights: NameWeights, scale: float) -> Evidence:
-    """Return the evidence as if the KB did not have the entities that the names of some spans mean."""
+def without_entity(found: Evidence, rows: Ints, reader: ElqReader) -> Evidence:
+    """Return the evidence as if the KB did not have the entities that the names of some spans mean.
+
+    Everything that describes the best candidate must change with it, or the scorer learns to tell impostors by it.
+    """
+    if not len(rows):
+        return found
+    weights, scale = reader.weights, float(reader.model.log_scale.detach().exp())
     some = found.take(rows)
     named = some.priors > 0
     bonus = weights.scores(np.zeros_like(some.priors), some.priors)
     similarity = some.log_p - some.log_p[:, :1] + (some.similarity * scale + bonus[:, 0])[:, None] - bonus
     left = np.where(named, NONE, some.rows)
     entities, log_p, nil, best, priors = decide(similarity, np.zeros_like(some.priors), left, weights)
+    titles = reader.pool.titles(entities[:, 0])
     changes = {
         "rows": entities,
         "log_p": log_p,
         "nil_log_p": nil,
-        "similarity": np.where(entities[:, 0] >= 0, best, 0.0) / scale if len(rows) else best,
+        "similarity": np.where(entities[:, 0] >= 0, best, 0.0) / scale,
         "priors": priors,
         "ways": np.full(len(rows), ENCODER, np.uint8),
         "edits": np.zeros(len(rows), np.uint8),
+        "title_keys": titles.whole,
+        "bare_keys": titles.bare,
+        "title_words": titles.words,
+        "popularity": titles.rank,
     }
     columns = {name: getattr(found, name).copy() for name in changes}
     for name, values in changes.items():

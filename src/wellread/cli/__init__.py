@@ -31,6 +31,7 @@ VERBS = {
     "explain": "See what knowledge changes in the attention of a model.",
     "pretrain": "Teach an encoder to use knowledge, before any task, from a recipe.",
     "train": "Train an encoder for a task, or a linker, from a recipe.",
+    "adapt": "Adapt a linker to a knowledge base and texts without labels.",
     "compare": "Compare arms of a recipe on the same seeds, or linkers, and tell what each brings.",
     "convert": "Take over checkpoints that the authors of ELQ, KnowBERT and LUKE released.",
 }

@@ -99,6 +99,11 @@ def _train_linker(recipe: str, folder: str | None, changes: tuple[str, ...], ane
     to = _place(recipe, folder)
     scores = train_linker(wanted, to, resume=not anew)
     console.print_table(("score", "development"), list(scores.items()))
+    if wanted.is_made_up:
+        console.note(
+            "F1 on made-up sentences; real text will be lower. Adapt to texts of your own with: "
+            f"wellread adapt --kb {wanted.kb} --texts PATH --to FOLDER"
+        )
     console.note(f"the linker is in {to / MODEL}; use it with: wellread link --model {to / MODEL} --kb {wanted.kb}")
 
 

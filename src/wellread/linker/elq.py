@@ -182,7 +182,13 @@ class ElqReader:
     def score_many(self, texts: Sequence[str], *, floor: float | None = None) -> list[Scored]:
         """The scores of each text; spans that only the encoder proposes need a log p(mention) above the floor."""
         pool = self._follow()
-        found = self._evidence(pool, texts, floor)
+        return self._score(pool, texts, self._evidence(pool, texts, floor))
+
+    def score_evidence(self, texts: Sequence[str], found: Evidence) -> list[Scored]:
+        """Return the scores of texts whose evidence was collected before, at the same revision of the KB."""
+        return self._score(self._follow(), texts, found)
+
+    def _score(self, pool: Pool, texts: Sequence[str], found: Evidence) -> list[Scored]:
         scores = None
         if self.scorer is not None:
             scores = self.scorer.probabilities(features(texts, found, pool.profile))

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from wellread.errors import InputError
+from wellread.files import write_atomically
 from wellread.linker.decoding import Floats
 from wellread.linker.features import FEATURES, Matrix
 
@@ -103,7 +104,8 @@ class LinkScorer:
             "threshold": repr(self.threshold),
             "about": self.about,
         }
-        save_file({"feature": self.feature, "border": self.border, "leaf": self.leaf}, path, about)
+        with write_atomically(path) as file:  # safetensors' own files are for the owner only
+            file.write(save({"feature": self.feature, "border": self.border, "leaf": self.leaf}, about))
 
     @classmethod
     def load(cls, path: Path) -> LinkScorer:

@@ -106,6 +106,11 @@ class LinkerRecipe:
                 f"made_develop is {self.made_develop} of {self.made} made documents; leave some to learn from"
             )
 
+    @property
+    def is_made_up(self) -> bool:
+        """True where only documents made from the KB are validated on: their scores say little about real text."""
+        return self.made_develop > 0 and not any(text.develop for text in self.text)
+
 
 def train_linker(recipe: LinkerRecipe, folder: str | Path, *, resume: bool = True) -> dict[str, float]:
     """Train in a folder, or go on there; its `model` is the linker with the best development F1."""

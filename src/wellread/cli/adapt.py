@@ -1,0 +1,137 @@
+"""`wellread adapt`: adapt a linker to a knowledge base and texts without labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from wellread.training.adapt import AdaptReport, Known
+    from wellread.training.marks import Marked
+
+
+@click.command("adapt")
+@click.option("--kb", required=True, help="The knowledge base: a path, or a name in wellread's home.")
+@click.option(
+    "--texts",
+    multiple=True,
+    type=click.Path(),
+    metavar="PATH",
+    help="Text, JSONL, CSV or Parquet, or a folder of these; may be repeated.",
+)
+@click.option("--to", "folder", required=True, type=click.Path(), metavar="FOLDER", help="The run's folder.")
+@click.option("--marks", type=click.Path(), metavar="FILE", help="The sample.csv of the run, marked by you.")
+@click.option("--model", default="elq", show_default=True, help="The linker to adapt: elq, or a folder.")
+@click.option("--field", default="text", show_default=True, help="The field or column of the texts.")
+@click.option(
+    "--unit",
+    type=click.Choice(["line", "paragraph", "file"]),
+    default="line",
+    show_default=True,
+    help="What a text is in a text file.",
+)
+@click.option(
+    "--most", type=click.IntRange(1), default=2000, show_default=True, help="Read at most so many texts, at random."
+)
+@click.option("--sample", type=click.IntRange(1), default=50, show_default=True, help="Write so many links to mark.")
+@click.option("--anew", is_flag=True, help="Forget what is in the folder instead of going on with it.")
+@click.option("--json", "as_json", is_flag=True, help="Write the figures as JSON.")
+def command(
+    kb: str, texts: tuple[str, ...], folder: str, marks: str | None, as_json: bool, anew: bool, **options: Any
+) -> None:
+    """Adapt a linker to a knowledge base and to texts like those it will link; no labels are needed.
+
+    Names that only one entity has and that are rare in English show what right links look like in these texts. The
+    linker is in FOLDER/model. FOLDER/sample.csv has links to mark: write 1 (right) or 0 (wrong) in the column "right",
+    and give the file with --marks to calibrate scores and threshold, and to know the precision.
+
+    \b
+    Examples:
+      wellread adapt --kb my.kb --texts my_texts/ --to runs/my
+      wellread adapt --kb my.kb --texts tickets.csv --field body --to runs/my
+      wellread adapt --kb my.kb --to runs/my --marks runs/my/sample.csv
+      wellread link --kb my.kb --model runs/my/model "a text"
+    """
+    from wellread import console
+    from wellread.errors import UsageError
+    from wellread.training.adapt import MODEL, SAMPLE, adapt, apply_marks
+
+    if marks is not None and texts:
+        raise UsageError("--texts and --marks do not go together; adapt to texts first, then give the marks")
+    if marks is not None:
+        marked = apply_marks(folder, marks, kb=kb)
+        _show_marks(marked, as_json)
+    elif not texts:
+        raise UsageError("there is nothing to adapt to; give --texts PATH, or --marks FILE once the sample is marked")
+    else:
+        report = adapt(kb, texts, folder, resume=not anew, **options)
+        _show_report(report, as_json)
+        console.note(
+            f"to know the precision of all links, mark {folder}/{SAMPLE} (column right: 1 or 0) and run: "
+            f"wellread adapt --kb {kb} --to {folder} --marks {folder}/{SAMPLE}"
+        )
+    console.note(f"the linker is in {folder}/{MODEL}; use it with: wellread link --kb {kb} --model {folder}/{MODEL}")
+
+
+def _show_report(report: AdaptReport, as_json: bool) -> None:
+    from wellread import console
+
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), indent=2))
+        return
+
+    def share(known: Known, count: int) -> str:
+        return f"{count / known.spans:.2f}" if known.spans else "-"
+
+    def on_known(which: int) -> str:
+        right, linked = report.known_precision(which)
+        return f"{right / linked:.2f}" if linked else "-"
+
+    rows: list[tuple[str, object, str, str]] = []
+    for name, known in (
+        ("unambiguous rare names that it was not fitted to: linked (should be)", report.right),
+        ("the same, as if the KB lacked them: linked to another (should not be)", report.impostors),
+        ("spans inside these names: linked (should not be)", report.nested),
+    ):
+        rows.append((name, f"{known.spans:,}", share(known, known.before), share(known, known.after)))
+    rows.append(("precision on these three: an upper limit for that of all links", "", on_known(0), on_known(1)))
+    rows.append(("links in all texts", f"{report.texts:,} texts", *(f"{count:,}" for count in report.links)))  # type: ignore[arg-type]
+    rows.append(("mean score of these links: the precision it expects", "", *(f"{p:.2f}" for p in report.mean_score)))  # type: ignore[arg-type]
+    console.print_table(("measured without labels", "of", "before", "after"), rows)
+    if not report.adapted:
+        console.note(f"the scorer is kept as it was: {report.reason}")
+    console.note(
+        f"no label was used: names of one entity, rare in English, count as right ({report.names:,} in the texts; "
+        "one in five was held out). They are easier than other mentions, so all links together are less precise"
+    )
+
+
+def _show_marks(marked: Marked, as_json: bool) -> None:
+    from wellread import console
+
+    after, before = marked.after, marked.before
+    if as_json:
+        content = {
+            "before": dataclasses.asdict(before),
+            "after": dataclasses.asdict(after),
+            "strata": [{"scores": name, **dataclasses.asdict(own)} for name, own in marked.strata],
+            "threshold": marked.scorer.threshold,
+        }
+        click.echo(json.dumps(content, indent=2))
+        return
+    rows = [(f"score {name}", str(own), own.right, own.marked, own.links) for name, own in marked.strata]
+    rows.append(("all links before", str(before), before.right, before.marked, before.links))
+    rows.append((f"all links now (threshold {marked.scorer.threshold:.2f})", *_cells(after)))
+    console.print_table(("links", "precision (95 %)", "right", "marked", "links in the texts"), rows)
+    share = 100 * after.marked / after.links if after.links else 0.0
+    console.note(
+        f"from your marks of {after.marked} of {after.links:,} links ({share:.1f} %), weighted by score group; "
+        "the threshold was chosen with the same marks. Recall is not measured: mentions without a link were not shown"
+    )
+
+
+def _cells(own: Any) -> tuple[str, int, int, int]:
+    return str(own), own.right, own.marked, own.links

@@ -41,7 +41,7 @@ _NAMED, _INCOMPLETE = 2.0, 0.4
 _WHOLE = ("shared", "ncbi", "crossner-names", "redocred-names")
 """KBs whose sources count in full; others are parts of the shared KB, with the same texts."""
 _TREES = {"trees": 300, "levels": 5, "rate": 0.06}
-_THRESHOLD = 0.35
+_THRESHOLD = 0.3
 _GRID = np.arange(0.1, 0.85, 0.05)
 
 

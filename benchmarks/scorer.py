@@ -36,8 +36,12 @@ _MOST = 2000
 """Labelled spans of a source that count in full; a larger source counts as much as one of this size."""
 _KINDS = {"dialogue": 1.5, "queries": 2.0}
 """Weights of kinds of text with few sources; others have 1."""
+_NAMED, _INCOMPLETE = 2.0, 0.4
+"""Weights of named-entity annotation, which shows what is not linked, and of incomplete links, which hardly do."""
+_WHOLE = ("shared", "ncbi", "crossner-names", "redocred-names")
+"""KBs whose sources count in full; others are parts of the shared KB, with the same texts."""
 _TREES = {"trees": 300, "levels": 5, "rate": 0.06}
-_THRESHOLD = 0.4
+_THRESHOLD = 0.35
 _GRID = np.arange(0.1, 0.85, 0.05)
 
 
@@ -54,13 +58,17 @@ class Collected:
     def family(self) -> str:
         """Knowledge bases that are left out together: parts of the shared KB are one with it."""
         name = self.source.kb.stem
-        return name if name in ("vital", "ncbi") else "shared"
+        return name if name in ("vital", "ncbi") or name.endswith("-names") else "shared"
 
     @property
     def weight(self) -> float:
         """Weight of each of its spans."""
         labelled = int((self.spans.labels != OPEN).sum())
-        own = 1.0 if self.source.kb.stem in ("shared", "ncbi") else 0.5
+        own = 1.0 if self.source.kb.stem in _WHOLE else 0.5
+        if not self.source.entities:
+            own *= _NAMED
+        elif not self.source.complete:
+            own *= _INCOMPLETE
         return min(1.0, _MOST / max(labelled, 1)) * _KINDS.get(self.source.kind, 1.0) * own
 
 

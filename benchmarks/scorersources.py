@@ -4,7 +4,9 @@ No file under `measure_only/` is among them. Beside the shared KB there are:
 
 - `vital`, the packaged KB, with the same texts (entities are matched by title);
 - parts of the shared KB (people, places, topics, works), in which most names of a text are not;
-- `ncbi`: diseases, made from the annotated names of one half of NCBI-disease; the other half is the text.
+- `ncbi`: diseases, made from the annotated names of one half of NCBI-disease; the other half is the text;
+- small catalogues: the gold entities of one set of texts and as many others, so that names are mostly meant;
+- `crossner names`, `redocred names`: annotated names without descriptions, half of them from the texts themselves.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.data import DATA, shared_kb
 from benchmarks.linkingsets import read_all, read_webqsp, read_with_spans
@@ -35,6 +38,8 @@ PARTS: Mapping[str, Callable[[dict[str, list[str] | str]], bool]] = {
     "works": lambda row: _is_a(row, "film/film", "music/", "tv/", "book/") and not _is_a(row, "people/person"),
 }
 """Parts of the shared KB by what their entities are."""
+
+_T = TypeVar("_T")
 
 _PART = 2500
 """Entities of a part."""
@@ -71,6 +76,15 @@ def sources(folder: Path) -> Iterator[Source]:
         for name in ("webqsp", "conel22_val", "gerdaq", "oke", "schools"):
             kind, documents, complete, entities = by_name[name]
             yield Source(f"{part} {name}", path, kind, _mapped(documents[:300], own), complete, entities)
+    for name in ("webqsp", "conel22_val", "gerdaq", "oke", "schools"):
+        kind, documents, complete, entities = by_name[name]
+        path = catalogue_kb(folder, name, documents[:300])
+        with KnowledgeBase.open(path) as kb:
+            own = {entity.id: entity.id for entity in kb.entities()}
+        yield Source(f"catalogue {name}", path, kind, _mapped(documents[:300], own), complete, entities)
+    for name in ("crossner", "redocred"):
+        documents = _by_name(by_name[name][1])
+        yield Source(f"{name} names", names_kb(folder, name, documents), "running text", documents)
     yield Source("ncbi", ncbi_kb(folder), "abstracts", _ncbi("train", 1))
     yield Source("ncbi devel", ncbi_kb(folder), "abstracts", _ncbi("devel"))
 
@@ -98,9 +112,9 @@ def _texts() -> list[tuple[str, str, list[Document], bool, bool]]:
         ("oke, lower case", "running text", _varied(oke, Variation(lower=1.0)), True, True),
         ("schools", "running text", schools, False, True),
         ("schools, typos", "running text", _varied(schools[200:400], Variation(typo=1.0)), False, True),
-        ("crossner", "running text", _some(read_all(text / "crossner.jsonl.xz"), 400), True, False),
-        ("redocred", "running text", _some(read_all(text / "redocred.jsonl.xz"), 60), True, False),
-        ("wikigold", "running text", _some(read_all(text / "wikigold.jsonl.xz"), 500), True, False),
+        ("crossner", "running text", _some(read_all(text / "crossner.jsonl.xz"), 600), True, False),
+        ("redocred", "running text", _some(read_all(text / "redocred.jsonl.xz"), 100), True, False),
+        ("wikigold", "running text", _some(read_all(text / "wikigold.jsonl.xz"), 700), True, False),
         ("fewrel", "running text", _some(read_all(text / "fewrel.jsonl.xz"), 300), False, True),
     ]
 
@@ -129,6 +143,41 @@ def ncbi_kb(folder: Path) -> Path:
                 names[link.entity or ""][link.text] += 1
         _build(path, [Entity(id, _title(counts), aliases=dict(counts)) for id, counts in names.items() if id])
     return path
+
+
+def catalogue_kb(folder: Path, name: str, documents: Sequence[Document]) -> Path:
+    """Build a KB of the gold entities of some texts and as many others of the shared KB, or find it in the folder."""
+    path = folder / f"catalogue-{name}.kb"
+    if not path.exists():
+        gold = {link.entity for document in documents for link in document.links if link.entity is not None}
+        with KnowledgeBase.open(shared_kb(folder)) as kb:
+            entities = list(kb.entities())
+        others = [entity for entity in entities if entity.id not in gold]
+        wanted = gold | {entity.id for entity in _some(others, min(len(gold), len(others)))}
+        _build(path, [entity for entity in entities if entity.id in wanted])
+    return path
+
+
+def names_kb(folder: Path, name: str, documents: Sequence[Document]) -> Path:
+    """Build a KB of the names in every second document, without descriptions, or find it in the folder."""
+    path = folder / f"{name}-names.kb"
+    if not path.exists():
+        names = {link.entity: link.text for document in documents[::2] for link in document.links if link.entity}
+        _build(path, [Entity(id, title, aliases={title: 1}) for id, title in names.items()])
+    return path
+
+
+def _by_name(documents: Sequence[Document]) -> list[Document]:
+    """Return documents in which each named entity is its own folded name; names of one or two letters are left out."""
+    return [
+        replace(
+            document,
+            links=tuple(
+                replace(link, entity=link.text.casefold() if len(link.text) > 2 else None) for link in document.links
+            ),
+        )
+        for document in documents
+    ]
 
 
 def _build(path: Path, entities: Sequence[Entity]) -> None:
@@ -182,8 +231,8 @@ def _varied(documents: Sequence[Document], variation: Variation) -> list[Documen
     return [vary(document, variation, chance, lambda entity: []) for document in documents]
 
 
-def _some(documents: Sequence[Document], count: int) -> list[Document]:
-    return random.Random(1).sample(list(documents), count)
+def _some(items: Sequence[_T], count: int) -> list[_T]:
+    return random.Random(1).sample(list(items), count)
 
 
 def _is_a(row: dict[str, list[str] | str], *kinds: str) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from wellread.errors import InputError
+from wellread.kb.names import key
 from wellread.linker.decoding import FOUND_BY, NONE
 from wellread.linker.evidence import ENCODER, Evidence, NameWeights, decide
 from wellread.linker.features import _NEAR, FEATURES, features
@@ -194,6 +195,10 @@ def evidence_of(spans, *, candidates=2, seed=0, **columns):
         -chance.random(count),
         chance.random(count),
         chance.random((count, candidates)),
+        chance.integers(1, 9, count).astype(np.uint64),
+        chance.integers(1, 9, count).astype(np.uint64),
+        chance.integers(1, 4, count).astype(np.float64),
+        chance.random(count),
     )
     return Evidence.joined([replace(made, **columns)])
 
@@ -306,6 +311,22 @@ def test_features_say_what_stands_there():
     assert column(matrix, "same_name")[[0, 2]] == pytest.approx(np.log1p([1, 1]))
     assert column(matrix, "text_question").tolist() == [1] * 5
     assert column(matrix, "kb_log_entities") == pytest.approx([PROFILE.log_entities] * 5)
+
+
+def test_titles_are_compared_with_spans_by_their_keys():
+    spans = [(0, 0, 7), (0, 12, 21)]
+    keys = [[key("MERCURY"), key("Mercury (planet)")], [key("Mercury"), key("nothing")]]
+    titles = {"title_keys": np.array(keys[0], np.uint64), "bare_keys": np.array(keys[1], np.uint64)}
+    matrix = features(["Mercury met ada ábbot"], evidence_of(spans, **titles), PROFILE)
+    assert column(matrix, "is_title").tolist() == [1, 0]
+    assert column(matrix, "is_bare_title").tolist() == [1, 0]
+    assert column(matrix, "has_disambiguation").tolist() == [0, 1]
+
+
+def test_popularity_is_a_rank_in_the_kb():
+    profile = replace(PROFILE, popularities=(0.0, 0.0, 1.0, 5.0))
+    assert profile.rank(np.array([0.0, 1.0, 9.0])).tolist() == [0.25, 0.625, 1.0]
+    assert replace(PROFILE, popularities=()).rank(np.array([3.0])).tolist() == [0.5]
 
 
 def test_a_span_without_words_takes_nothing_from_its_neighbours():

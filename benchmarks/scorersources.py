@@ -87,6 +87,7 @@ def sources(folder: Path) -> Iterator[Source]:
         yield Source(f"{name} names", names_kb(folder, name, documents), "running text", documents)
     yield Source("ncbi", ncbi_kb(folder), "abstracts", _ncbi("train", 1))
     yield Source("ncbi devel", ncbi_kb(folder), "abstracts", _ncbi("devel"))
+    yield Source("ncbi, capitals", ncbi_kb(folder, capitals=True), "abstracts", _ncbi("train", 1))
 
 
 def _texts() -> list[tuple[str, str, list[Document], bool, bool]]:
@@ -133,14 +134,18 @@ def part_kb(folder: Path, part: str) -> Path:
     return path
 
 
-def ncbi_kb(folder: Path) -> Path:
-    """Build a KB of diseases from the names in one half of the NCBI-disease abstracts, or find it in the folder."""
-    path = folder / "ncbi.kb"
+def ncbi_kb(folder: Path, *, capitals: bool = False) -> Path:
+    """Build a KB of diseases from the names in one half of the NCBI-disease abstracts, or find it in the folder.
+
+    With `capitals` its names begin with a capital letter, as those of most ontologies do.
+    """
+    path = folder / ("ncbi-capitals.kb" if capitals else "ncbi.kb")
     if not path.exists():
         names: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for document in _ncbi("train", 0):
             for link in document.links:
-                names[link.entity or ""][link.text] += 1
+                name = link.text[0].upper() + link.text[1:] if capitals else link.text
+                names[link.entity or ""][name] += 1
         _build(path, [Entity(id, _title(counts), aliases=dict(counts)) for id, counts in names.items() if id])
     return path
 

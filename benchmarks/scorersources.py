@@ -54,7 +54,7 @@ class Source:
     kind: str
     documents: Sequence[Document]
     complete: bool = True
-    """What has no gold link is wrong."""
+    """Spans without a gold link are wrong."""
     entities: bool = True
     """False: named-entity annotation, which names no entities."""
 

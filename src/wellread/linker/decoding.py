@@ -130,7 +130,7 @@ class Scored:
     """Where a link scorer decides: the probability that the link to the best entity is right. NIL is then the last
     column of `rows`, not in the order of the others."""
     ways: NDArray[np.uint8] | None = None
-    """How each span was found: places in `FOUND_BY`."""
+    """Ways in which the spans were found: places in `FOUND_BY`."""
 
     def document(
         self,

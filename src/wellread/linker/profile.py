@@ -1,4 +1,4 @@
-"""How the aliases of a knowledge base look in general: what lets one link scorer serve a KB it has never seen.
+"""Statistics of the aliases of a knowledge base, by which one link scorer serves a KB it has never seen.
 
 A KB of products has rare, capitalised names; an ontology has common words in lower case; an encyclopedia has both.
 The same span needs more evidence in one than in another.

@@ -74,7 +74,7 @@ class Proposals:
     ends: Offsets
     """Characters of the span's own text."""
     ways: NDArray[np.uint8]
-    """How each was found: a place in `WAYS`."""
+    """Ways in which they were found: places in `WAYS`."""
     edits: NDArray[np.uint8]
     """Letters that are wrong; 0 unless the way is "typo"."""
     numbers: Offsets

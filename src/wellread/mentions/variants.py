@@ -25,7 +25,7 @@ SIGNS = ".,'’‘ʼ`!?:;/&-\u2010\u2011–—−()[]\"“”„*·•®™"
 """Signs that a name may have or not; others ("+", "#", "%") make another name of it."""
 
 ANY, CAPITAL, UPPER = 1, 2, 4
-"""Writing that a variant needs in a text: in any way, with a capital first letter, or with capitals only ("US", not "us")."""
+"""Writing that a variant needs: any, with a capital first letter, or with capitals only ("US", not "us")."""
 
 MOST_PARTS = 4
 """Words that are read as one at most."""

@@ -6,6 +6,7 @@ No file under `measure_only/` is among them. Beside the shared KB there are:
 - parts of the shared KB (people, places, topics, works), in which most names of a text are not;
 - `ncbi`: diseases, made from the annotated names of one half of NCBI-disease; the other half is the text;
 - small catalogues: the gold entities of one set of texts and as many others, so that names are mostly meant;
+- domains of WordNet as ontologies, with SemCor and tagged definitions (`conceptsources`);
 - `crossner names`, `redocred names`: annotated names without descriptions, half of them from the texts themselves.
 """
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.conceptsources import DOMAINS, ConceptTexts, concept_kb
 from benchmarks.data import DATA, shared_kb
 from benchmarks.linkingsets import read_all, read_webqsp, read_with_spans
 from wellread.kb.build import Origin, build
@@ -88,6 +90,18 @@ def sources(folder: Path) -> Iterator[Source]:
     yield Source("ncbi", ncbi_kb(folder), "abstracts", _ncbi("train", 1))
     yield Source("ncbi devel", ncbi_kb(folder), "abstracts", _ncbi("devel"))
     yield Source("ncbi, capitals", ncbi_kb(folder, capitals=True), "abstracts", _ncbi("train", 1))
+    yield from _concepts(folder)
+
+
+def _concepts(folder: Path) -> Iterator[Source]:
+    """Yield the domains of WordNet with their texts."""
+    texts = ConceptTexts()
+    for domain in DOMAINS:
+        path = concept_kb(folder, domain)
+        with KnowledgeBase.open(path) as kb:
+            own = {entity.id for entity in kb.entities()}
+        yield Source(f"{domain} semcor", path, "fiction and essays", texts.semcor(own))
+        yield Source(f"{domain} definitions", path, "definitions", texts.definitions(own), complete=False)
 
 
 def _texts() -> list[tuple[str, str, list[Document], bool, bool]]:

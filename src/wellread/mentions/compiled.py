@@ -38,7 +38,7 @@ ALL_KINDS = 255
 KIND_BITS = {"n": 1, "v": 2, "a": 4, "r": 8}
 """Parts of speech that a form can stand for; other kinds of entities have no forms."""
 
-_FORMAT = "wellread names 4"
+_FORMAT = "wellread names 5"
 _CHUNK = 100_000
 _CODES: dict[np.dtype[Any], str] = {np.dtype(np.uint64): "U64", np.dtype(np.uint32): "U32", np.dtype(np.uint8): "U8"}
 

@@ -23,6 +23,19 @@ def is_capital(codes: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:
     return capital
 
 
+@cache
+def _letters_and_digits() -> NDArray[np.bool_]:
+    return np.array([chr(code).isalnum() for code in range(1 << 16)])
+
+
+def is_letter_or_digit(codes: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:
+    """Return which code points are letters or digits (of the first 65,536)."""
+    if codes.dtype != np.uint8:
+        codes = np.minimum(codes, (1 << 16) - 1)
+    found: NDArray[np.bool_] = _letters_and_digits()[codes]
+    return found
+
+
 def is_digit(codes: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:
     """Return which code points are digits 0 to 9."""
     digits: NDArray[np.bool_] = (codes >= ord("0")) & (codes <= ord("9"))

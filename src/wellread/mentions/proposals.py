@@ -5,7 +5,8 @@
     for row in range(len(found)): WAYS[found.ways[row]], found.candidates(row)
 
 Every span is kept, also those inside others; each says how it was found (`WAYS`). `candidates` finds names as they are;
-this also finds them inflected, with other punctuation, abbreviated or shortened in the text, and misspelt.
+this also finds them inflected, with other punctuation, abbreviated or shortened in the text, with their words in
+another order, and misspelt.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from wellread.mentions.walk import (
     Rows,
     Walker,
 )
+from wellread.mentions.wordorder import MAX_WORDS
 from wellread.text import Candidate
 
 __all__ = ["WAYS", "ProposalFinder", "ProposalOptions", "Proposals"]
@@ -54,6 +56,8 @@ class ProposalOptions:
     punctuation: bool = True
     abbreviations: bool = True
     short_names: bool = True
+    word_order: bool = True
+    """Names of several words in another order or form; not for WordNet, which has its own forms."""
     typos: bool = True
     stop_words: Collection[str] | None = None
     """None: function words for WordNet (whose "be" has senses), auxiliaries too for names."""
@@ -156,6 +160,8 @@ class ProposalFinder:
         walker = self._walker(matcher)
         longest = max(names.max_words for names in matcher.both())
         reach = 2 * longest + 2 if options.punctuation else max(longest, 2)  # signs between the words count too
+        if options.word_order:
+            reach = max(reach, MAX_WORDS)
         parts: list[Rows] = []
         words: list[TextWords] = []
         for offset, block, whole in blocks(text, reach):
@@ -178,7 +184,12 @@ class ProposalFinder:
         walker = self._last_walker
         if walker is None or walker.matcher is not matcher:
             options = self.options
-            ways = Ways(inflected=options.inflected, punctuation=options.punctuation, typos=options.typos)
+            ways = Ways(
+                inflected=options.inflected,
+                punctuation=options.punctuation,
+                typos=options.typos,
+                word_order=options.word_order and not self.senses,
+            )
             walker = Walker(matcher, ways, hash_set(frozenset(self.stop_words)), senses=self.senses)
             self._last_walker = walker
         return walker

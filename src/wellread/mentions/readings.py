@@ -64,6 +64,7 @@ class Ways:
     inflected: bool = True
     punctuation: bool = True
     typos: bool = True
+    word_order: bool = True
 
 
 class WordReader:

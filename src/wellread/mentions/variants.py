@@ -1,9 +1,10 @@
 """Other spellings of names: without punctuation, written as one word, and the words that names are made of.
 
-Two tables lead from another spelling's key to the key of the name:
+Three tables lead from another spelling's key to the key of the name:
 
 `loose`  the words without punctuation: "Dr. Martens" -> "Dr Martens", "Alzheimer's disease" -> "Alzheimer disease"
 `glued`  all letters as one word, for names with punctuation, hyphens or digits: "Wi-Fi" -> "wifi", "U.S." -> "us"
+`stems`  the stems of its words in any order, for names of several words (`wordorder`)
 
 A text is read the same way (`proposals`), so that either side may have the punctuation.
 """
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from wellread.kb.names import Keys, Offsets, Words, follow, glued, split_names, walk, word_hash
 from wellread.mentions.table import FormTable, KeyTable
 from wellread.mentions.typos import WordIndex, folded, is_correctable
+from wellread.mentions.wordorder import name_keys
 
 SIGNS = ".,'’‘ʼ`!?:;/&-\u2010\u2011–—−()[]\"“”„*·•®™"
 """Signs that a name may have or not; others ("+", "#", "%") make another name of it."""
@@ -46,11 +48,12 @@ class Variants:
 
     loose: FormTable
     glued: FormTable
+    stems: FormTable
     words: WordIndex
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that `of_arrays` takes."""
-        tables = {"loose": self.loose, "glued": self.glued}
+        tables = {"loose": self.loose, "glued": self.glued, "stems": self.stems}
         return self.words.arrays() | {
             f"{name}_{part}": array
             for name, table in tables.items()
@@ -66,20 +69,21 @@ class Variants:
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Any]) -> Variants:
         """Return the tables over (mapped) arrays."""
-        loose, joined = (
+        tables = (
             FormTable(
                 KeyTable(arrays[f"{name}_slots"], arrays[f"{name}_rows"]),
                 *(arrays[f"{name}_{part}"] for part in ("keys", "kinds", "last")),
             )
-            for name in ("loose", "glued")
+            for name in ("loose", "glued", "stems")
         )
-        return cls(loose, joined, WordIndex.of_arrays(arrays))
+        return cls(*tables, WordIndex.of_arrays(arrays))
 
     def joined_with(self, added: Variants, changed: Keys) -> Variants:
         """Return one set of tables; names with `changed` keys are taken from `added` only."""
         return Variants(
             _joined(self.loose, added.loose, changed),
             _joined(self.glued, added.glued, changed),
+            _joined(self.stems, added.stems, changed),
             self.words.joined_with([added.words]),
         )
 
@@ -92,6 +96,7 @@ class VariantBuilder:
         """Nodes that go on to a longer loose name."""
         self._loose: list[tuple[Keys, Keys, NDArray[np.uint8]]] = []
         self._glued: list[tuple[Keys, Keys, NDArray[np.uint8]]] = []
+        self._stems: list[tuple[Keys, Keys, NDArray[np.uint8]]] = []
         self._words: dict[int, str] = {}
 
     def add(self, names: Sequence[str], keys: Keys) -> None:
@@ -109,11 +114,14 @@ class VariantBuilder:
         has_possessive = np.bincount(owner, possessive, len(names)) > 0
         self._add_loose(words, owner, ~signs & ~possessive & has_possessive[owner], keys)
         self._add_glued(words, owner, ~signs, has_sign, keys)
+        stems = name_keys(words, first)
+        some = np.flatnonzero(stems)
+        self._stems.append((stems[some], keys[some], np.full(len(some), ANY, np.uint8)))
 
     def finish(self) -> Variants:
         """Return the tables."""
         words, self._words = self._words, {}
-        return Variants(_table(self._loose), _table(self._glued), WordIndex.build(words))
+        return Variants(_table(self._loose), _table(self._glued), _table(self._stems), WordIndex.build(words))
 
     @property
     def ends(self) -> Keys:

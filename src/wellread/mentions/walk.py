@@ -2,7 +2,8 @@
 
 The walk is that of `match`: at all words at once, one word a step. Beside the word itself a step may take a word that
 it is a form of, or a word that it is a misspelling of; and punctuation between two words may be passed over. What was
-done on the way adds up in one number per state (`EDIT`, `FORM`, `SIGN`).
+done on the way adds up in one number per state (`EDIT`, `FORM`, `SIGN`). Names whose words stand in another order are
+looked up beside the walk (`wordorder`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wellread.kb.names import Keys, Offsets, Words, follow, glued, rehashed, split, word_hash
+from wellread.kb.names import Keys, Offsets, Words, follow, glued, rehashed, split, walk, word_hash
 from wellread.mentions.compiled import ALL_KINDS, INNER, KINDS_AT, LOOSE_INNER, LOOSE_NAME, NAME
 from wellread.mentions.frequency import common
 from wellread.mentions.letters import all_upper, is_blank, is_capital, is_digit
@@ -22,9 +23,10 @@ from wellread.mentions.readings import SIGN, States, Ways, WordReader
 from wellread.mentions.table import KeyFilter, KeyTable
 from wellread.mentions.typos import allowed_edits
 from wellread.mentions.variants import CAPITAL, MOST_PARTS, UPPER, are_signs
+from wellread.mentions.wordorder import StemSums
 
-WAYS = ("exact", "case", "inflected", "punctuation", "abbreviation", "short name", "typo")
-EXACT, CASE, INFLECTED, PUNCTUATION, ABBREVIATION, SHORT_NAME, TYPO = range(len(WAYS))
+WAYS = ("exact", "case", "inflected", "punctuation", "abbreviation", "short name", "word order", "typo")
+EXACT, CASE, INFLECTED, PUNCTUATION, ABBREVIATION, SHORT_NAME, WORD_ORDER, TYPO = range(len(WAYS))
 
 _MOST_SIGNS = 7
 _APOSTROPHE, _S, _DOT = (np.uint64(word_hash(word)) for word in ("'", "s", "."))
@@ -63,7 +65,10 @@ class Walker:
         self.matcher, self.ways, self.stops = matcher, ways, stops
         self._reader = WordReader(matcher, ways, stops, senses=senses)
         self._variants = [names.variants for names in matcher.both()]
-        self._filter = KeyFilter.build(np.concatenate([variants.glued.table.keys for variants in self._variants]))
+        self._glued_filter, self._stem_filter = (
+            KeyFilter.build(np.concatenate([getattr(variants, name).table.keys for variants in self._variants]))
+            for name in ("glued", "stems")
+        )
 
     def walk(self, text: str) -> tuple[Rows, Words, Keys]:
         """Return the rows of a text, its words, and their hashes under the `exact` policy."""
@@ -86,7 +91,10 @@ class Walker:
         edits = (found.marks & 15).astype(np.uint8)
         ways[edits > 0] = TYPO
         starts, ends = words.starts[found.begins], words.ends[found.at]
-        return Rows(starts, ends, found.nodes, found.kinds, ways, edits), words, exact
+        rows = Rows(starts, ends, found.nodes, found.kinds, ways, edits)
+        if self.ways.word_order:
+            rows = Rows.concatenated([rows, *self._reordered(words)])
+        return rows, words, exact
 
     def _steps(self, words: Words, signs: NDArray[np.bool_]) -> Iterator[States]:
         """Yield the names of one word, of two words, and so on."""
@@ -169,7 +177,7 @@ class Walker:
                 single, begins = single[going] & (sizes[last] == 1), begins[going]
             last = begins + parts - 1
             keys = follow(np.zeros(len(node), np.uint64), node)
-            maybe = self._filter.passing(keys)
+            maybe = self._glued_filter.passing(keys)
             for place, names, how in self._looked_up("glued", keys[maybe]):
                 place = maybe[place]
                 good = (how & UPPER == 0) | all_upper(words, places[begins[place]], places[last[place]])
@@ -187,6 +195,27 @@ class Walker:
                     (size[some] > 3) & ~single[some] | all_upper(words, places[begins[some]], places[last[some]])
                 ]
                 yield self._glued_rows(words, places, begins[some], last[some], keys[some], single[some])
+
+    def _reordered(self, words: Words) -> Iterator[Rows]:
+        """Yield names whose words stand in another order or form."""
+        for width, (first, last, keys) in enumerate(StemSums(words).spans(self._stem_filter.passing), 1):
+            in_order, _ = walk(words.hashes, first, np.full(len(first), width))
+            for place, names, _ in self._looked_up("stems", keys):
+                new = np.flatnonzero(names != in_order[place])  # others are found as they are
+                place, names = place[new], names[new]
+                there = self.matcher.not_all_stops(words, first[place], last[place], self.stops)
+                # "hypotonic" for "Hypotonia", but not "Theodore" for "Theodora".
+                there &= (first[place] < last[place]) | ~is_capital(words.codes[words.starts[first[place]]])
+                place, names = place[there], names[there]
+                small = np.zeros(len(place), np.uint8)
+                yield Rows(
+                    words.starts[first[place]],
+                    words.ends[last[place]],
+                    names,
+                    np.full(len(place), ALL_KINDS, np.uint8),
+                    np.full(len(place), WORD_ORDER, np.uint8),
+                    small,
+                )
 
     def _glued_rows(
         self, words: Words, places: Offsets, begins: Offsets, last: Offsets, keys: Keys, single: NDArray[np.bool_]

@@ -65,7 +65,8 @@ class Collected:
         name = self.source.kb.stem
         if name.startswith("ncbi"):
             return "ncbi"
-        return name if name == "vital" or name.endswith("-names") else "shared"
+        apart = name == "vital" or name.endswith("-names") or name.startswith("wordnet-")
+        return name if apart else "shared"
 
     @property
     def weight(self) -> float:

@@ -20,11 +20,12 @@ MAX_STEMS = 6
 MAX_WORDS = 8
 """Words of a span, articles and prepositions included."""
 
-_SIGN, _SKIPPED, _STEM, _ALONE = range(4)
-"""Classes of words: not a word, article or preposition, word, word that may be found alone."""
-_CLASS = np.uint64(3)
+_SIGN, _SKIPPED, _LETTER, _STEM, _ALONE = range(5)
+"""Classes of words: not a word, article or preposition, single letter (which does not count), word, word that may be
+found alone."""
+_CLASS = np.uint64(7)
 _STEMS = (1 << 32) - 1
-_COUNTED = np.array([1 << 32, 0, 1, 1], np.int64)
+_COUNTED = np.array([1 << 32, 0, 0, 1, 1], np.int64)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _SKIPPED_WORDS = np.array([word_hash(word) for word in ("of", "the", "in", "a", "an", "on", "at")], np.uint64)
 _ENDINGS = sorted(
@@ -68,7 +69,7 @@ class _StemCache:
     """Stems of words that were met before, in a table of fixed size that a whole text is looked up in at once.
 
     A row holds a stem and the stem XOR its word, so that a row that another thread is writing does not match any word.
-    The lowest two bits of a stem are its word's class.
+    The lowest three bits of a stem are its word's class.
     """
 
     def __init__(self, bits: int = 16) -> None:
@@ -86,6 +87,7 @@ class _StemCache:
             fresh, sizes = stem_hashes(words, first)
             alone = (sizes >= _SHORTEST_ALONE) & ~common(hashes)
             classes = np.where(alone, _ALONE, _STEM)
+            classes[words.sizes[first] == 1] = _LETTER
             classes[np.isin(hashes, _SKIPPED_WORDS)] = _SKIPPED
             classes[~is_letter_or_digit(words.codes[words.starts[first]])] = _SIGN
             fresh = (fresh & ~_CLASS) | classes.astype(np.uint64)
@@ -103,7 +105,7 @@ class StemSums:
     def __init__(self, words: Words) -> None:
         stems = _cache.find(words)
         classes = stems & _CLASS
-        self._is_stem, self._is_alone = classes >= _STEM, classes == _ALONE
+        self._is_stem, self._is_alone = classes >= _LETTER, classes == _ALONE
         stems &= ~_CLASS
         stems *= self._is_stem
         self._keys = np.zeros(len(stems) + 1, np.uint64)  # sums wrap around, and so do their differences

@@ -69,14 +69,14 @@ class Variants:
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Any]) -> Variants:
         """Return the tables over (mapped) arrays."""
-        tables = (
+        loose, glued, stems = (
             FormTable(
                 KeyTable(arrays[f"{name}_slots"], arrays[f"{name}_rows"]),
                 *(arrays[f"{name}_{part}"] for part in ("keys", "kinds", "last")),
             )
             for name in ("loose", "glued", "stems")
         )
-        return cls(*tables, WordIndex.of_arrays(arrays))
+        return cls(loose, glued, stems, WordIndex.of_arrays(arrays))
 
     def joined_with(self, added: Variants, changed: Keys) -> Variants:
         """Return one set of tables; names with `changed` keys are taken from `added` only."""

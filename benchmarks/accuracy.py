@@ -31,13 +31,13 @@ from typing import Literal
 from benchmarks.linkingsets import KBS, LinkingSet, choose_sets, missing
 from benchmarks.variants import lowercase, misspell
 from wellread.assets import home
+from wellread.document import Document
 from wellread.errors import UsageError
-from wellread.evaluation.annotation import keep_judged
 from wellread.evaluation.calibration import Predictions, calibrate
 from wellread.evaluation.linking import right_links, score_linking
+from wellread.evaluation.partial_annotation import keep_judged
 from wellread.kb.packaged import open_kb
-from wellread.linker import Linker
-from wellread.text import Document
+from wellread.linking.linker import Linker
 
 Variant = Literal["as written", "typo", "lower case"]
 

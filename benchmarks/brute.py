@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import product
 
-from wellread.kb import names
 from wellread.kb.store import KnowledgeBase
-from wellread.mentions.compiled import ALL_KINDS, KIND_BITS
-from wellread.mentions.inflect import DETACH
-from wellread.mentions.match import Matcher, Matches
-from wellread.mentions.stopwords import AUXILIARIES, FUNCTION_WORDS
+from wellread.mentions.compiled_names import ALL_KINDS, KIND_BITS
+from wellread.mentions.matcher import Matcher, Matches
+from wellread.text import words as names
+from wellread.text.inflection import DETACH
+from wellread.text.stopwords import AUXILIARIES, FUNCTION_WORDS
 
 _MOST_WORDS = 10
 

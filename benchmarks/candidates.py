@@ -22,9 +22,9 @@ from wellread.assets import find
 from wellread.errors import WellreadError
 from wellread.kb.packaged import kb_path
 from wellread.kb.store import KnowledgeBase
-from wellread.knowledge.offers import OfferLender, OffersConfig
 from wellread.mentions.candidates import CandidateFinder
-from wellread.mentions.segments import Segmented, Segmenter
+from wellread.models.knowbert.inputs import OfferLender, OffersConfig
+from wellread.text.segments import Segmented, Segmenter
 
 _TEXTS, _PIECES = 8, 128
 

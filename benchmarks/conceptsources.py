@@ -22,12 +22,12 @@ from pathlib import Path
 
 from benchmarks.data import DATA
 from wellread import assets
-from wellread.files import read_lines
+from wellread.document import Document, Link
+from wellread.io.files import read_lines
 from wellread.kb.build import Origin, build
+from wellread.kb.readers.sense_keys import SenseKeys
+from wellread.kb.readers.wordnet import read_nouns
 from wellread.kb.records import Entity, Record, Tally
-from wellread.kb.sensekeys import SenseKeys
-from wellread.kb.wordnet import read_nouns
-from wellread.text import Document, Link
 
 DOMAINS = {
     "acts": ("04", False),

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report import Report, arguments
-from wellread.knowledge.engines import parse_memory
+from wellread.correlation.engines import parse_memory
 
 _WORDS = 200_000
 _LETTERS = "etaoinshrdlucmfwypvbgk"

@@ -16,12 +16,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from wellread.kb import names
 from wellread.kb.build import Origin, build
 from wellread.kb.packaged import build_packaged, kb_path
 from wellread.kb.records import Entity, Record, Tally
 from wellread.kb.store import KnowledgeBase
-from wellread.mentions.match import Matcher, names_path
+from wellread.mentions.matcher import Matcher, names_path
+from wellread.text import words as names
 
 DATA = Path(os.environ.get("WELLREAD_SHARED_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 SHARED = DATA / "linking"

@@ -21,9 +21,9 @@ from transformers.utils import logging
 
 from benchmarks.report import Report, arguments, interleaved
 from wellread import assets
+from wellread.encoders.int8 import int8_available, quantise
+from wellread.encoders.packing import Packing, encode, pack
 from wellread.errors import WellreadError
-from wellread.nn.int8 import int8_available, quantise
-from wellread.nn.packing import Packing, encode, pack
 
 _DOCUMENTS = Path(__file__).resolve().parent.parent
 _SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}

@@ -41,7 +41,7 @@ from wellread.kb.build import Origin, build
 from wellread.kb.check import check
 from wellread.kb.records import Alias, Fact, Record, Tally
 from wellread.kb.store import KnowledgeBase
-from wellread.mentions.match import Matcher
+from wellread.mentions.matcher import Matcher
 
 _OLD, _NEW, _ADDED = 500, 3_000, 1_000
 """Entities of the old state and the new one, and how many are added at once."""

@@ -57,8 +57,8 @@ def _vector_of(word: str) -> NDArray[np.float32]:
 
 def index(path: Path) -> None:
     """Encode the entities of a KB and build their index."""
-    from wellread.knowledge.build import build_index
-    from wellread.knowledge.vectors import EntityVectors
+    from wellread.index.build import build_index
+    from wellread.index.entity_vectors import EntityVectors
 
     with KnowledgeBase.open(path) as kb:
         EntityVectors.build(kb, _Hashing(), chunk=100)  # many chunks: many moments to be killed at
@@ -68,8 +68,8 @@ def index(path: Path) -> None:
 def state_of_index(path: Path) -> str:
     """Return "nothing" or "new"; a search must find each entity by its own vector."""
     from wellread.errors import KnowledgeBaseError
-    from wellread.knowledge.folder import damaged_in
-    from wellread.knowledge.index import EntityIndex
+    from wellread.index.entity_index import EntityIndex
+    from wellread.index.folder import damaged_in
 
     with KnowledgeBase.open(path) as kb:
         if broken := damaged_in(Path(f"{path}.vectors")):
@@ -95,8 +95,8 @@ def state_of_index(path: Path) -> str:
 
 def annotate(kb: Path, texts: Path, to: Path) -> None:
     """Link the texts of a file into a folder of parts."""
-    from wellread.pipelines.annotate import annotate as link_all
-    from wellread.pipelines.rows import Annotation
+    from wellread.integrations.annotate import annotate as link_all
+    from wellread.integrations.arrow_batches import Annotation
 
     link_all([texts], to, Annotation((str(kb),), model="prior"), workers=1, shard_bytes=4_000)
 

@@ -19,10 +19,10 @@ from typing import get_args
 
 from benchmarks.linkingsets import KBS, choose_sets, missing
 from wellread.assets import home
+from wellread.document import Document
 from wellread.kb.packaged import open_kb
-from wellread.linker import Linker
-from wellread.linker.given import GivenNil
-from wellread.text import Document
+from wellread.linking.given_spans import GivenNil
+from wellread.linking.linker import Linker
 
 SETS = ("webqsp", "simplequestions", "gerdaq_devel", "conel22_val", "oke", "products_dev")
 COLUMNS = ("set", "model", "NIL by", "mentions in KB", "not in KB", "in KB", "NIL", "F1")

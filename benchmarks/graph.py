@@ -62,7 +62,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def _measure(report: Report, name: str, model: str, own: argparse.Namespace, options: argparse.Namespace) -> None:
     from wellread.kb.packaged import open_kb
-    from wellread.training.graph import train_graph, usual
+    from wellread.training.graph_vectors import train_graph, usual
     from wellread.training.schedule import Schedule
 
     epochs = own.epochs or (0.02 if options.quick else 50)

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from benchmarks.data import copy_kb, generated_kb, remove_kb
 from benchmarks.report import Report, arguments
 from benchmarks.workers import new_entities, run
+from wellread.index.entity_index import EntityIndex
+from wellread.index.entity_vectors import Encoding, EntityVectors, text_key
+from wellread.index.faiss_choice import nearest, recall, trial_queries
+from wellread.index.rows import Rows
 from wellread.kb.store import KnowledgeBase
-from wellread.knowledge.choice import nearest, recall, trial_queries
-from wellread.knowledge.index import EntityIndex
-from wellread.knowledge.rows import Rows
-from wellread.knowledge.vectors import Encoding, EntityVectors, text_key
 
 AT_ONCE = 80
 _DIM = 384

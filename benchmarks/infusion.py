@@ -27,8 +27,8 @@ from transformers import BertConfig, BertModel, PreTrainedModel
 from transformers.utils import logging
 
 from benchmarks.report import Report, arguments
-from wellread.models.kam import KamConfig
-from wellread.nn.infusion import infuse
+from wellread.encoders.infusion.infuse import infuse
+from wellread.models.kam.model import KamConfig
 
 _MAPS = ("entity", "phrase", "correlation", "graph")
 _TERMS = 8

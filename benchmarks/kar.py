@@ -29,11 +29,11 @@ from transformers import BertConfig, BertModel, PreTrainedModel
 from transformers.utils import logging
 
 from benchmarks.report import Report, arguments, interleaved
-from wellread.knowledge.arrays import Blocks, map_arrays, save_arrays
-from wellread.models.knowbert import KnowBertConfig
-from wellread.nn.infusion import infuse
-from wellread.nn.packing import Packing
-from wellread.nn.tables import EntityTable
+from wellread.encoders.infusion.infuse import infuse
+from wellread.encoders.packing import Packing
+from wellread.io.arrays import Blocks, map_arrays, save_arrays
+from wellread.models.knowbert.entity_tables import EntityTable
+from wellread.models.knowbert.model import KnowBertConfig
 
 _TEXTS, _PIECES, _MENTIONS, _CANDIDATES = 8, 128, 115, 30
 _ENTITIES, _RAW, _SENSES = 117_659, 584, 4

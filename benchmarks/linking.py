@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from benchmarks.data import SHARED, has_shared, shared_kb
 from benchmarks.report import Report, arguments, interleaved
+from wellread.data.formats import read_linked
+from wellread.document import Document
 from wellread.evaluation.linking import score_linking
-from wellread.formats import read_linked
 from wellread.kb.store import KnowledgeBase
-from wellread.linker import Linker
-from wellread.text import Document
+from wellread.linking.linker import Linker
 
 _DATASETS = ("webqsp_train", "conel22_train", "simplequestions_valid", "gerdaq_devel")
 

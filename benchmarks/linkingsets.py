@@ -1,6 +1,6 @@
 """Development sets for linking: where each is, to which KB it belongs, and how its gold is read.
 
-Every set becomes documents whose `meta` says what may be judged (`wellread.evaluation.annotation`):
+Every set becomes documents whose `meta` says what may be judged (`wellread.evaluation.partial_annotation`):
 
 - Null gold stays: a mention whose entity is not in the KB, so that any link there is wrong.
 - Questions whose gold entity has no span in the text are left out: a right link would count as a wrong one.
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.data import DATA, PRODUCTS, hpo_kb, products_kb, shared_kb
-from wellread.formats import read_linked
-from wellread.tasks.linking import split_off
-from wellread.text import Document, Link
+from wellread.data.formats import read_linked
+from wellread.document import Document, Link
+from wellread.models.elq.training_task import split_off
 
 Kind = Literal["questions", "queries", "dialogue", "running text", "abstracts", "tickets"]
 KbName = Literal["shared", "hpo", "products"]

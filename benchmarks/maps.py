@@ -23,12 +23,12 @@ from transformers.utils import logging
 from benchmarks.data import english, wordnet_kb
 from benchmarks.report import Report, arguments, interleaved
 from wellread import assets
+from wellread.correlation.counting import correlate
+from wellread.data.corpus import Corpus
 from wellread.errors import WellreadError
-from wellread.knowledge.corpus import Corpus
-from wellread.knowledge.counting import correlate
-from wellread.knowledge.maps import Annotations, Lender, MapName, MapsConfig
-from wellread.linker import Linker
-from wellread.mentions.segments import Segmented
+from wellread.linking.linker import Linker
+from wellread.models.kam.inputs import Annotations, Lender, MapName, MapsConfig
+from wellread.text.segments import Segmented
 
 _BATCH = 32
 _ALL: tuple[MapName, ...] = ("entity", "phrase", "correlation", "graph")

@@ -26,9 +26,9 @@ from benchmarks.report import Report, arguments, interleaved
 from wellread.errors import WellreadError
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.candidates import CandidateFinder, Reading
-from wellread.mentions.match import Matcher, Matches
+from wellread.mentions.matcher import Matcher, Matches
 from wellread.mentions.proposals import WAYS, ProposalFinder, ProposalOptions
-from wellread.mentions.table import FormTable
+from wellread.text.key_table import FormTable
 
 Found = list[tuple[int, int, str]]
 Peer = Callable[[str], Found]

@@ -3,7 +3,7 @@
 Types docs/tutorial.md exactly as it is written, from a fresh clone and an empty virtual environment on, with a home of
 its own, in one shell. Bar: under ten minutes by the clock, on two cores that have nothing else to do. Processor time is
 told too; where others use the cores it counts threads that wait for each other (OpenMP spins), so it says too much.
-tests/test_tutorial.py types the same without the installation.
+tests/project/test_tutorial.py types the same without the installation.
 """
 
 from __future__ import annotations

@@ -39,13 +39,13 @@ def pretrain(entities: int, steps: int) -> tuple[float, float]:
     """Seconds of the processor for a step, and the most memory that the process had."""
     from torch import Tensor
 
-    from wellread.knowledge.linked import BEGINS, SPECIAL, LinkedWindows
-    from wellread.knowledge.vocabulary import EntityVocabulary
-    from wellread.models.luke import LukeConfig
-    from wellread.nn.encoders import load_encoder, load_tokenizer
-    from wellread.nn.infusion import infuse
-    from wellread.tasks.entitymasking import EntityMasking, EntityMaskingLearner, LinkedBatch
-    from wellread.tasks.masking import word_head
+    from wellread.encoders.infusion.infuse import infuse
+    from wellread.encoders.load import load_encoder, load_tokenizer
+    from wellread.models.luke.linked_text import BEGINS, SPECIAL, LinkedWindows
+    from wellread.models.luke.model import LukeConfig
+    from wellread.models.luke.pretraining_task import EntityMasking, EntityMaskingLearner, LinkedBatch
+    from wellread.models.luke.vocabulary import EntityVocabulary
+    from wellread.tasks.masked_lm import word_head
     from wellread.tasks.task import Reader
     from wellread.training.loop import train
     from wellread.training.schedule import Schedule

@@ -22,15 +22,15 @@ from torch import Tensor
 from benchmarks.data import english, generated_kb, wordnet_kb
 from benchmarks.indexing import MadeUpEncoder
 from benchmarks.report import Report, arguments, interleaved
+from wellread.encoders.packing import Packing, encode
+from wellread.index.entity_index import EntityIndex
+from wellread.index.entity_vectors import EntityVectors
+from wellread.index.folder import vectors_folder
 from wellread.kb.store import KnowledgeBase
-from wellread.knowledge.folder import vectors_folder
-from wellread.knowledge.index import EntityIndex
-from wellread.knowledge.vectors import EntityVectors
-from wellread.linker import Linker
-from wellread.linker.elq import PACKAGED, ElqReader
-from wellread.models.elq import ElqConfig
-from wellread.models.entities import EntityTower, fingerprint_of
-from wellread.nn.packing import Packing, encode
+from wellread.linking.linker import Linker
+from wellread.models.elq.entity_encoder import EntityTower, fingerprint_of
+from wellread.models.elq.linker import PACKAGED, ElqReader
+from wellread.models.elq.model import ElqConfig
 
 _QUESTIONS = ("who wrote {}?", "where was {} born", "what is the capital of {}", "when did {} begin to work there?")
 Batch = tuple[Tensor, Packing]

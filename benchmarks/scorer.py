@@ -25,11 +25,11 @@ from benchmarks.data import has_shared
 from benchmarks.scorersources import Source, sources
 from wellread.assets import home
 from wellread.kb.store import KnowledgeBase
-from wellread.linker.decoding import Decoding, without_overlaps
-from wellread.linker.elq import load_reader
-from wellread.linker.features import FEATURES
-from wellread.linker.pool import Search
-from wellread.linker.scoring import LinkScorer
+from wellread.linking.decoding import Decoding, without_overlaps
+from wellread.linking.features import FEATURES
+from wellread.linking.link_scorer import LinkScorer
+from wellread.models.elq.candidate_pool import Search
+from wellread.models.elq.linker import load_reader
 from wellread.training.link_scorer import OPEN, RIGHT, Spans, collect, fit
 
 _FOLDS = 3

@@ -25,13 +25,13 @@ from typing import TypeVar
 from benchmarks.conceptsources import DOMAINS, ConceptTexts, concept_kb
 from benchmarks.data import DATA, shared_kb
 from benchmarks.linkingsets import read_all, read_webqsp, read_with_spans
+from wellread.data.synthetic.variation import Variation, vary
+from wellread.document import Document, Link
 from wellread.kb.build import Origin, build
 from wellread.kb.packaged import kb_path
 from wellread.kb.records import Entity, Record, Tally
 from wellread.kb.store import KnowledgeBase
-from wellread.tasks.linking import split_off
-from wellread.tasks.variation import Variation, vary
-from wellread.text import Document, Link
+from wellread.models.elq.training_task import split_off
 
 PARTS: Mapping[str, Callable[[dict[str, list[str] | str]], bool]] = {
     "people": lambda row: _is_a(row, "people/person"),

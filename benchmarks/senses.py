@@ -19,13 +19,13 @@ from torch import Tensor
 
 from benchmarks.data import wordnet_kb
 from benchmarks.report import Report, arguments, interleaved
+from wellread.encoders.packing import Packing, encode
 from wellread.errors import WellreadError
 from wellread.kb.packaged import kb_path
 from wellread.kb.store import KnowledgeBase
-from wellread.linker import Linker
-from wellread.linker.knowbert import KnowBertReader
-from wellread.mentions.groups import gather
-from wellread.nn.packing import Packing, encode
+from wellread.linking.linker import Linker
+from wellread.models.knowbert.linker import KnowBertReader
+from wellread.text.batching import gather
 
 _CORES, _PIECES = 2, 2048
 

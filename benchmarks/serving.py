@@ -42,7 +42,7 @@ import uvloop
 from benchmarks.data import english
 from benchmarks.report import Report, arguments
 from wellread.kb.packaged import kb_path
-from wellread.linker import Linker
+from wellread.linking.linker import Linker
 
 ROUND = 10.0
 """Seconds of load between two passes of `link_many`."""

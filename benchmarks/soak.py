@@ -106,7 +106,7 @@ def _letter(chance: random.Random) -> str:
 
 def soak(model: str, count: int) -> dict[str, Any]:
     """Link fuzzed texts in this process; return the memory curve, a digest of the links, and all that was wrong."""
-    from wellread.linker import Linker
+    from wellread.linking.linker import Linker
 
     linker = Linker.load("vital", "prior" if model == "prior" else "auto")
     rows = linker.kb.connection.execute("SELECT title, description FROM entities ORDER BY num LIMIT 10000")

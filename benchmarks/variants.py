@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterable
 from dataclasses import replace
 
-from wellread.text import Document
+from wellread.document import Document
 
 _SHORTEST = 5
 """Letters of a mention that gets a typo; shorter ones often become another name."""

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from wellread import assets
-from wellread.kb.names import split, word_hash
 from wellread.kb.packaged import open_kb
-from wellread.mentions.frequency import PATH, FrequencyTable
+from wellread.text.frequency import PATH, FrequencyTable
+from wellread.text.words import split, word_hash
 
 _WORDS = 65_000
 _OFTEN = 3

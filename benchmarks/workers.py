@@ -58,7 +58,7 @@ def _nothing(spawned: float) -> dict[str, float]:
 def _open(spawned: float, path: str) -> dict[str, float]:
     """Open a KB and its matcher; then find and look up once."""
     from wellread.kb.store import KnowledgeBase
-    from wellread.mentions.match import Matcher
+    from wellread.mentions.matcher import Matcher
 
     before = private_bytes()
     begin = time.perf_counter()
@@ -102,7 +102,7 @@ def _add(spawned: float, path: str, first: str) -> dict[str, float]:
 
 def _link(spawned: float, path: str, first: str) -> dict[str, Any]:
     """Load a linker and link one of the entities just added."""
-    from wellread.linker import Linker
+    from wellread.linking.linker import Linker
 
     begin = time.perf_counter()
     links = Linker.load(path, "prior").link(f"Nobody had heard of Newcomer {first} Number 42 before.").links
@@ -113,7 +113,7 @@ def _link(spawned: float, path: str, first: str) -> dict[str, Any]:
 def _add_and_link(spawned: float, path: str, first: str) -> dict[str, Any]:
     """The same with a linker that has been at work before."""
     from wellread.kb.store import KnowledgeBase
-    from wellread.linker import Linker
+    from wellread.linking.linker import Linker
 
     linker = Linker.load(path, "prior")
     linker.link("Something to begin with.")
@@ -163,7 +163,7 @@ def _build_to_be_killed(spawned: float, path: str, count: str) -> float:
 
 def _add_to_be_killed(spawned: float, path: str, first: str, count: str) -> float:
     from wellread.kb.store import KnowledgeBase
-    from wellread.mentions.match import Matcher
+    from wellread.mentions.matcher import Matcher
 
     entities = new_entities(first, int(count))
 

@@ -27,7 +27,7 @@ def pytest_configure():
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Lines that tell of progress after some seconds would make what is printed depend on the machine."""
-    from wellread import console
+    from wellread.io import console
 
     monkeypatch.setattr(console, "_LINE_EVERY", 3600.0)
 
@@ -58,7 +58,7 @@ def wellread(monkeypatch, capfdbinary):
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory):
     """The folder of a tiny random encoder."""
-    from tests.tiny import write_encoder
+    from tests.toy_models import write_encoder
 
     return write_encoder(tmp_path_factory.mktemp("tiny") / "encoder")
 
@@ -66,7 +66,7 @@ def encoder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def plain_encoder(tmp_path_factory):
     """The folder of one whose pieces know nothing of their neighbours and places."""
-    from tests.tiny import write_encoder
+    from tests.toy_models import write_encoder
 
     return write_encoder(tmp_path_factory.mktemp("tiny") / "plain", width=32, layers=1, reach=False)
 
@@ -74,9 +74,9 @@ def plain_encoder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory, plain_encoder):
     """A folder with `toy.kb`, its index, and `model`: a linker that learned for a moment what `toy_documents` ask."""
-    from tests.tiny import make_elq, teach, toy_documents, write_kb
-    from wellread.linker.elq import open_index
-    from wellread.tasks.linking import LinkingLearner, make_examples, split_off
+    from tests.toy_models import make_elq, teach, toy_documents, write_kb
+    from wellread.models.elq.linker import open_index
+    from wellread.models.elq.training_task import LinkingLearner, make_examples, split_off
 
     folder = tmp_path_factory.mktemp("toy")
     with write_kb(folder / "toy.kb") as kb:

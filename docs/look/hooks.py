@@ -2,7 +2,7 @@
 
 - `decisions/*.md` in the menu is all pages of the folder.
 - Formulae ($…$ and $$…$$) become MathML, which browsers draw themselves.
-- `models/elq.py::Elq.states` leads to the reference, where that tells of it.
+- `models/elq/model.py::Elq.states` leads to the reference, where that tells of it.
 - The page on the packaged weights is the README that lies beside them.
 """
 

@@ -13,26 +13,26 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from wellread.arrivals import greet
+from wellread.integrations.transformers.hooks import greet
 
 if TYPE_CHECKING:
+    from wellread.document import Candidate, Document, Link, Mention
     from wellread.kb.records import Entity
     from wellread.kb.store import KnowledgeBase
-    from wellread.linker import Linker
-    from wellread.text import Candidate, Document, Link, Mention
+    from wellread.linking.linker import Linker
 
 __version__ = "0.1.0"
 
 __all__ = ["Candidate", "Document", "Entity", "KnowledgeBase", "Link", "Linker", "Mention", "__version__"]
 
 _HOMES = {
-    "Candidate": "wellread.text",
-    "Document": "wellread.text",
+    "Candidate": "wellread.document",
+    "Document": "wellread.document",
     "Entity": "wellread.kb.records",
     "KnowledgeBase": "wellread.kb.store",
-    "Link": "wellread.text",
-    "Linker": "wellread.linker",
-    "Mention": "wellread.text",
+    "Link": "wellread.document",
+    "Linker": "wellread.linking.linker",
+    "Mention": "wellread.document",
 }
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from wellread.errors import InputError, UsageError, WellreadError
-from wellread.files import read_text, told
+from wellread.io.files import read_text, told
 
 T = TypeVar("T")
 

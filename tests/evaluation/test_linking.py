@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from wellread.document import Document, Link
 from wellread.errors import InputError
 from wellread.evaluation import linking
 from wellread.evaluation.linking import align, compare_linking, score_linking, strangers, with_prefix
-from wellread.text import Document, Link
 
 TEXT = "abcdefghijklmnopqrst"
 KNOWN = {"Q1", "Q2", "Q3", "Q4"}.__contains__

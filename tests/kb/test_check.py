@@ -11,10 +11,10 @@ from tests.kb.conftest import CITIES, build_kb
 from wellread.errors import KnowledgeBaseError, WellreadError
 from wellread.kb.build import Origin, build
 from wellread.kb.check import check
+from wellread.kb.readers.tables import write_jsonl
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
-from wellread.kb.tables import write_jsonl
-from wellread.linker import Linker
+from wellread.linking.linker import Linker
 
 DAMAGE = {
     "DELETE FROM aliases WHERE entity = 1": "entities without a name: 1 (first: Q90)",

@@ -10,7 +10,7 @@ from wellread.errors import KnowledgeBaseError, UsageError
 from wellread.kb import packaged
 from wellread.kb.packaged import build_packaged, has_changes, is_outdated, kb_path, open_kb
 from wellread.kb.records import Entity, Tally
-from wellread.linker import Linker
+from wellread.linking.linker import Linker
 
 
 @pytest.fixture

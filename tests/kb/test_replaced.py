@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from tests.tiny import write_kb
+from tests.toy_models import write_kb
 from wellread.errors import ReplacedError
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
-from wellread.mentions.match import Matcher
+from wellread.mentions.matcher import Matcher
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.mentions.conftest import SENSES
 from wellread.kb.build import Origin, build
-from wellread.kb.names import CASES, as_signed, key
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase, rank
 from wellread.mentions.candidates import CandidateFinder, Reading
-from wellread.mentions.compiled import ALL_KINDS, KIND_BITS
+from wellread.mentions.compiled_names import ALL_KINDS, KIND_BITS
+from wellread.text.words import CASES, as_signed, key
 
 
 def shown(mentions):

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
-from wellread.mentions import match
+from wellread.mentions import matcher as match
 from wellread.mentions.candidates import CandidateFinder, Reading
-from wellread.mentions.intext import stands_for
-from wellread.mentions.match import Matcher
+from wellread.mentions.matcher import Matcher
 from wellread.mentions.proposals import WAYS, ProposalFinder, ProposalOptions
+from wellread.mentions.text_defined_names import stands_for
 
 NAMES = {
     "marie": ["Marie Curie"],

@@ -6,8 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rapidfuzz.distance import OSA
 
-from wellread.kb.names import word_hash
 from wellread.mentions.typos import LONG, SHORTEST, WordIndex, allowed_edits, folded, is_correctable
+from wellread.text.words import word_hash
 
 WORDS = st.text("abcd", min_size=1, max_size=14)
 

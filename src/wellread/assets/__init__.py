@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from wellread import console, files
 from wellread.assets.downloads import NoAnswerError, WrongDigestError, differing
 from wellread.assets.sources import Delivery, Folder, Hub, Origin, Package, Source, first_answer
 from wellread.errors import AssetError, StorageError, UsageError
+from wellread.io import console, files
 
 
 @dataclass(frozen=True)

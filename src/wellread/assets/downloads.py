@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from wellread.errors import AssetError
-from wellread.files import Progress
+from wellread.io.files import Progress
 
 Answer = TypeVar("Answer")
 

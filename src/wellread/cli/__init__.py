@@ -15,8 +15,8 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from wellread import __version__
-from wellread.console import visible
 from wellread.errors import StorageError, WellreadError
+from wellread.io.console import visible
 
 VERBS = {
     "fetch": "Bring the default assets into the cache.",

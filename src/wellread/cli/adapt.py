@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from wellread.training.adapt import AdaptReport, Known
-    from wellread.training.marks import Marked
+    from wellread.training.adaptation.adapt import AdaptReport, Known
+    from wellread.training.adaptation.judgements import Marked
 
 
 @click.command("adapt")
@@ -55,9 +55,9 @@ def command(
       wellread adapt --kb my.kb --to runs/my --marks runs/my/sample.csv
       wellread link --kb my.kb --model runs/my/model "a text"
     """
-    from wellread import console
     from wellread.errors import UsageError
-    from wellread.training.adapt import MODEL, SAMPLE, adapt, apply_marks
+    from wellread.io import console
+    from wellread.training.adaptation.adapt import MODEL, SAMPLE, adapt, apply_marks
 
     if marks is not None and texts:
         raise UsageError("--texts and --marks do not go together; adapt to texts first, then give the marks")
@@ -77,7 +77,7 @@ def command(
 
 
 def _show_report(report: AdaptReport, as_json: bool) -> None:
-    from wellread import console
+    from wellread.io import console
 
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), indent=2))
@@ -110,7 +110,7 @@ def _show_report(report: AdaptReport, as_json: bool) -> None:
 
 
 def _show_marks(marked: Marked, as_json: bool) -> None:
-    from wellread import console
+    from wellread.io import console
 
     after, before = marked.after, marked.before
     if as_json:

@@ -84,11 +84,11 @@ def command(
       wellread annotate logs/ --kb my.kb --broken skip --to annotated/
       wellread annotate /data/crawl --kb /data/my.kb --to /data/annotated --engine spark --master spark://host:7077
     """
-    from wellread import console
     from wellread.cli.link import models_of
-    from wellread.linker.several import name_kbs
-    from wellread.pipelines.annotate import annotate
-    from wellread.pipelines.rows import Annotation
+    from wellread.integrations.annotate import annotate
+    from wellread.integrations.arrow_batches import Annotation
+    from wellread.io import console
+    from wellread.linking.multi import name_kbs
 
     given = {
         "threshold": threshold,

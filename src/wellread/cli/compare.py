@@ -93,10 +93,10 @@ def tasks(
     """
     from pathlib import Path
 
-    from wellread import console
     from wellread.errors import TrainingError
-    from wellread.training.arms import arms_of
-    from wellread.training.compare import compare, read_recipes, seeds_of
+    from wellread.io import console
+    from wellread.training.compare.arms import arms_of
+    from wellread.training.compare.grid import compare, read_recipes, seeds_of
 
     read = read_recipes(recipes, changes)
     asked = {task: arms_of(recipe, varied, arms_file, chosen) for task, recipe in read.items()}

@@ -9,8 +9,8 @@ from typing import Literal
 import click
 
 from wellread.cli.options import draw_options, gold_options, reading_options, table_option, typed_command
+from wellread.data.formats import Format, Ids
 from wellread.errors import TrainingError, UsageError
-from wellread.formats import Format, Ids
 
 
 @click.command("linkers")
@@ -71,9 +71,9 @@ def linkers(
       wellread compare linkers --kb my.kb --model prior --model elq --model luke=runs/luke/model a.jsonl b.jsonl.xz
       wellread compare linkers --kb shared webqsp=train.jsonl --develop webqsp=600 --limit 300 --format markdown
     """
-    from wellread import console
+    from wellread.io import console
     from wellread.kb.packaged import kb_path
-    from wellread.training.compare_linkers import DataSet, Loading, compare_linkers
+    from wellread.training.compare.linkers import DataSet, Loading, compare_linkers
 
     files = _named(data, lambda file: Path(file).name.split(".")[0], "data set")
     develop = _numbers(parts, files)

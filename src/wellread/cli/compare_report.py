@@ -31,9 +31,9 @@ def report(folders: tuple[str, ...], file: str | None, title: str, form: str) ->
       wellread compare report runs/infusions runs/linkers-shared --to report.html
       wellread compare report runs/infusions --format markdown
     """
-    from wellread import console
-    from wellread.files import write_atomically
-    from wellread.training.report import make_report, make_rows
+    from wellread.io import console
+    from wellread.io.files import write_atomically
+    from wellread.training.compare.report import make_report, make_rows
 
     if form == "markdown" and title != "Comparison":
         raise UsageError("rows have no title; leave --title out")

@@ -32,8 +32,8 @@ def elq(checkpoint: str, params: str, folder: str, vocab: str | None, tokenizer:
       wellread convert elq elq_wiki_large.bin elq_large_params.txt --vocab vocab.txt --to models/elq-large
       wellread convert elq elq_wiki_large.bin elq_large_params.txt --tokenizer bert-large-uncased --to models/elq
     """
-    from wellread import console
-    from wellread.models.conversion import convert_elq
+    from wellread.io import console
+    from wellread.models.elq.conversion import convert_elq
 
     convert_elq(checkpoint, params, folder, vocab=vocab, tokenizer=tokenizer, heads=heads)
     console.note(f"the linker is in {folder}; use it with: wellread link --model {folder} --kb KB")
@@ -68,10 +68,10 @@ def knowbert(
       wellread convert knowbert knowbert_wiki_wordnet_model.tar.gz --vocab vocab.txt --to models/knowbert
       wellread convert knowbert knowbert_wordnet_model.tar.gz --vocab vocab.txt --synsets --to models/knowbert-wordnet
     """
-    from wellread import console
     from wellread.errors import UsageError
-    from wellread.kb.sensekeys import SenseKeys
-    from wellread.models.knowbert_conversion import convert_knowbert
+    from wellread.io import console
+    from wellread.kb.readers.sense_keys import SenseKeys
+    from wellread.models.knowbert.conversion import convert_knowbert
 
     entities = {}
     for told in lists:
@@ -105,9 +105,9 @@ def linker(
       wellread convert linker runs/senses --kb wordnet --base minilm --to models/senses
       wellread link --kb wordnet --model models/senses "They sat on the bank."
     """
-    from wellread import console
+    from wellread.io import console
     from wellread.kb.packaged import open_kb
-    from wellread.linker.shrinking import shrink
+    from wellread.models.knowbert.compression import shrink
 
     with open_kb(kb_name) as kb:
         saved = shrink(model, kb, folder, base=base, rank=rank, tags=tags)
@@ -134,12 +134,12 @@ def luke(source: str, folder: str, layout: Literal["hf", "wellread"] | None) -> 
       wellread convert luke downloads/luke-base --to models/luke-base
       wellread convert luke models/my-luke --layout hf --to for-transformers/my-luke
     """
-    from wellread import console
-    from wellread.models.luke_conversion import convert_luke
+    from wellread.io import console
+    from wellread.models.luke.conversion import convert_luke
 
     made = convert_luke(source, folder, layout)
     loads = {
-        "wellread": f"wellread.models.luke_layout.load({folder!r})",
+        "wellread": f"wellread.models.luke.layout.load({folder!r})",
         "hf": f"transformers.AutoModel.from_pretrained({folder!r})",
     }
     console.note(f"the model is in {folder}; load it with: {loads[made]}")

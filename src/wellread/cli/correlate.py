@@ -104,10 +104,10 @@ def count(
       wellread correlate --kb wordnet --to wordnet.pmi
       wellread correlate /data/crawl --to /data/crawl.pmi --engine spark --master spark://host:7077
     """
-    from wellread import console
+    from wellread.correlation.counting import Limits, Progress, add, correlate
+    from wellread.data.corpus import Corpus
     from wellread.errors import UsageError
-    from wellread.knowledge.corpus import Corpus
-    from wellread.knowledge.counting import Limits, Progress, add, correlate
+    from wellread.io import console
 
     if (to is None) == (add_to is None):
         raise UsageError(
@@ -163,9 +163,9 @@ def show(table: str, words: tuple[str, ...], number: int, as_json: bool) -> None
       wellread correlate show wordnet.pmi buy medicine drug --number 5
       wellread correlate show wordnet.pmi --json
     """
-    from wellread import console
+    from wellread.correlation.table import Correlation
     from wellread.errors import InputError
-    from wellread.knowledge.correlation import Correlation
+    from wellread.io import console
 
     opened = Correlation.load(table)
     if not words:

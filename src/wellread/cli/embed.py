@@ -12,7 +12,7 @@ import click
 from wellread.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from wellread.text import Document
+    from wellread.document import Document
 
 
 @click.command("embed")
@@ -73,8 +73,8 @@ def command(
       wellread embed story.txt --of mentions --kb vital --to mentions.arrow
       wellread embed reviews.txt --lines --model runs/my-model --to reviews.npz
     """
-    from wellread import console
-    from wellread.tasks.embedding_files import format_of, write_rows
+    from wellread.inference.embedding_files import format_of, write_rows
+    from wellread.io import console
 
     format_of(to)
     if lines and documents:
@@ -85,13 +85,13 @@ def command(
         raise UsageError("--kb says whose mentions are embedded; give --of mentions, and no --documents")
     if not files and sys.stdin.isatty():
         raise UsageError("give a file, or pipe a text in: wellread embed story.txt --to story.npz")
-    from wellread.training.embedder import load_embedder
+    from wellread.inference.embedder import load_embedder
 
     with ExitStack() as stack:
         embedder = load_embedder(model, stack, layers=layers, width=width)
         given = _documents(files or ("-",), lines, documents)
         if kbs:
-            from wellread.linker.several import Linkers
+            from wellread.linking.multi import Linkers
 
             linkers = stack.enter_context(Linkers.load(kbs, linker))
             given = linkers.link_many(document.text for document in given)
@@ -100,8 +100,8 @@ def command(
 
 
 def _documents(files: tuple[str, ...], lines: bool, documents: bool) -> Iterator[Document]:
-    from wellread.files import decode, read_lines, read_text, told
-    from wellread.text import Document
+    from wellread.document import Document
+    from wellread.io.files import decode, read_lines, read_text, told
 
     empty = True
     for path in files:

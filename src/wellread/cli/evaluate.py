@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from wellread import console
 from wellread.cli.defaults import DefaultGroup
 from wellread.cli.evaluate_words import facts, lama, show_facts, words
 from wellread.cli.options import (
@@ -25,13 +24,14 @@ from wellread.cli.options import (
     refuse_nan,
     trust_option,
 )
+from wellread.data.formats import Format, Ids, read_linked
+from wellread.document import Document
 from wellread.errors import InputError, UsageError
-from wellread.files import write_atomically
-from wellread.formats import Format, Ids, read_linked
-from wellread.text import Document
+from wellread.io import console
+from wellread.io.files import write_atomically
 
 if TYPE_CHECKING:
-    from wellread.linker import Linker
+    from wellread.linking.linker import Linker
 
 
 @click.group(
@@ -76,12 +76,12 @@ def task(run: str, data: str, predictions: str | None, form: str, changes: tuple
       wellread evaluate runs/esci other-pairs.jsonl --format json
       wellread evaluate runs/words LAMA/data
     """
-    from wellread.tasks.lama import has_facts, has_parts
+    from wellread.data.readers.lama import has_facts, has_parts
     from wellread.training.task import load_task
 
     model = load_task(run, changes)
     if model.recipe.task in ("masking", "lama") and predictions is None and has_facts(data):
-        from wellread.training.prober import prober_of
+        from wellread.inference.probe import prober_of
 
         part = model.recipe.lama.part if has_parts(data) else None
         show_facts(lambda: [prober_of(run, model)], data, part, None, form)
@@ -138,11 +138,11 @@ def senses(
       wellread evaluate senses my-texts.jsonl --model models/senses --format json
       wellread evaluate senses semeval2007.data.xml --as-linked
     """
+    from wellread.data.readers.raganato import read_data_sets, write_keys
+    from wellread.inference.sense_evaluation import answer_as_linked, answer_senses
     from wellread.kb.packaged import open_kb
-    from wellread.kb.sensekeys import SenseKeys
-    from wellread.linker import Linker
-    from wellread.tasks.raganato import read_data_sets, write_keys
-    from wellread.tasks.senselinker import answer_as_linked, answer_senses
+    from wellread.kb.readers.sense_keys import SenseKeys
+    from wellread.linking.linker import Linker
 
     texts = [text for some in read_data_sets(files, secret=predictions is not None) for text in some]
     begin = time.monotonic()
@@ -231,7 +231,7 @@ def linking(
     texts = [document for documents in gold for document in documents]
     linker = None
     if kb is not None:
-        from wellread.linker import Linker
+        from wellread.linking.linker import Linker
 
         least = threshold if threshold is None or save is None else 0.0
         linker = Linker.load(

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from wellread import console
 from wellread.cli.options import form_option, places_option
 from wellread.errors import InputError, UsageError
+from wellread.io import console
 
 if TYPE_CHECKING:
-    from wellread.training.prober import Prober
+    from wellread.inference.probe import Prober
 
 
 @click.command("words")
@@ -48,7 +48,7 @@ def words(
     """
     from itertools import islice
 
-    from wellread.tasks.masking import Masking, read_texts
+    from wellread.tasks.masked_lm import Masking, read_texts
 
     with ExitStack() as stack:
         found = []
@@ -77,7 +77,7 @@ def facts(models: tuple[str, ...], data: str, form: str, changes: tuple[str, ...
       wellread evaluate facts bert-folder runs/knowbert all.text
       wellread evaluate facts runs/knowbert my-facts.jsonl --format json
     """
-    from wellread.tasks.factprobe import FactProbing, read_rendered
+    from wellread.tasks.fact_probe import FactProbing, read_rendered
 
     broken: list[str] = []
     rendered = list(read_rendered(data, skipped=broken))
@@ -91,7 +91,7 @@ def facts(models: tuple[str, ...], data: str, form: str, changes: tuple[str, ...
 
 
 def _load(models: Sequence[str], stack: ExitStack, changes: Sequence[str]) -> list[Prober]:
-    from wellread.training.prober import is_run, load_prober
+    from wellread.inference.probe import is_run, load_prober
 
     if changes and not any(map(is_run, models)):
         raise UsageError(f"{changes[0]!r} is for runs, and {', '.join(models)} is none; leave --set out")
@@ -159,8 +159,8 @@ def show_facts(
     form: str,
 ) -> None:
     """Ask models for the facts of LAMA, and show how many they know."""
-    from wellread.tasks.lama import read_probe, read_vocabulary
-    from wellread.training.lama import probe_models
+    from wellread.data.readers.lama import read_probe, read_vocabulary
+    from wellread.inference.lama import probe_models
 
     broken: list[str] = []
     facts = list(read_probe(data, part, skipped=broken))

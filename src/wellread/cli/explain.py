@@ -11,7 +11,7 @@ from wellread.cli.options import refuse_nan
 from wellread.errors import UsageError
 
 if TYPE_CHECKING:
-    from wellread.pictures.attention import Seen
+    from wellread.plots.attention import Seen
 
 
 @click.command("explain")
@@ -88,10 +88,10 @@ def command(
       wellread explain "buy glipizide" "Fred Meyer Pharmacy Near Me" --correlation words.pmi --map-weight 5
       wellread explain "Paris is old." --model runs/my-model --layer 3 --head 2 --png pictures/
     """
-    from wellread import console
-    from wellread.pictures.attention import by_words, save_pictures
-    from wellread.pictures.attention_page import explained_page
-    from wellread.tasks.explain import Explainer
+    from wellread.inference.explain import Explainer
+    from wellread.io import console
+    from wellread.plots.attention import by_words, save_pictures
+    from wellread.plots.attention_page import explained_page
 
     names = None if maps is None else [] if maps == "none" else [name.strip() for name in maps.split(",")]
     with Explainer.load(model, names, alpha=alpha, map_weight=map_weight, **_lent(names, lent)) as explainer:
@@ -135,7 +135,7 @@ def _checked(layers: int, heads: int, layer: int | None, head: str) -> int | Lit
 
 
 def _write(to: str, page: str) -> None:
-    from wellread.files import write_atomically
+    from wellread.io.files import write_atomically
 
     with write_atomically(to) as out:
         out.write(page.encode())
@@ -162,7 +162,7 @@ def _told(seen: Seen, layer: int, head: int | Literal["mean"]) -> dict[str, Any]
 
 
 def _print_tables(seen: Seen, layer: int, head: int | Literal["mean"]) -> None:
-    from wellread import console
+    from wellread.io import console
 
     which = "mean of all heads" if head == "mean" else f"head {head}"
     moved = seen.moved[layer, 0 if head == "mean" else head + 1]

@@ -6,8 +6,9 @@ import json
 
 import click
 
-from wellread import assets, console
+from wellread import assets
 from wellread.errors import AssetError, UsageError
+from wellread.io import console
 
 
 @click.command("fetch")

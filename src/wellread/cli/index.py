@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from wellread.knowledge.index import EntityIndex
+    from wellread.index.entity_index import EntityIndex
 
 kb_option = click.option("--kb", required=True, help="The knowledge base: a path, or a name in wellread's home.")
 to_option = click.option("--to", metavar="FOLDER", help="The folder of the index.  [default: beside the KB]")
@@ -57,11 +57,11 @@ def build(kb: str, to: str | None, kind: Any, compression: Any, model: str | Non
       wellread index build --kb vital
       wellread index build --kb my.kb --to /data/my-index --kind ivf --compression pq
     """
-    from wellread import console
+    from wellread.index.build import build_index
+    from wellread.index.entity_vectors import Encoding
+    from wellread.io import console
     from wellread.kb.packaged import open_kb
-    from wellread.knowledge.build import build_index
-    from wellread.knowledge.vectors import Encoding
-    from wellread.linker.elq import load_tower
+    from wellread.models.elq.linker import load_tower
 
     progress = Encoding()
     with open_kb(kb) as opened:
@@ -86,8 +86,8 @@ def info(kb: str, to: str | None, as_json: bool) -> None:
     Example:
       wellread index info --kb vital --json
     """
+    from wellread.index.entity_index import EntityIndex
     from wellread.kb.packaged import open_kb
-    from wellread.knowledge.index import EntityIndex
 
     with open_kb(kb) as opened:
         index = EntityIndex.open(opened, fingerprint=None, folder=to, stale="allow")

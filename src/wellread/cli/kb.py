@@ -49,7 +49,7 @@ def show(kb: str, ids: tuple[str, ...], as_json: bool) -> None:
     Example:
       wellread kb show wordnet 02084071-n
     """
-    from wellread import console
+    from wellread.io import console
     from wellread.kb.packaged import open_kb
 
     with open_kb(kb) as opened:
@@ -90,9 +90,9 @@ def search(kb: str, query: str, how: Any, limit: int, as_json: bool) -> None:
       wellread kb search vital "einstien" --how fuzzy
       wellread kb search wordnet "sloping land" --how text --json
     """
-    from wellread import console
+    from wellread.document import short
+    from wellread.io import console
     from wellread.kb.packaged import open_kb
-    from wellread.text import short
 
     with open_kb(kb) as opened:
         found = opened.search(query, how=how, limit=limit)
@@ -116,7 +116,7 @@ def stats(kb: str, as_json: bool) -> None:
     Example:
       wellread kb stats wordnet
     """
-    from wellread import console
+    from wellread.io import console
     from wellread.kb.packaged import open_kb
     from wellread.kb.schema import sqlite_errors
 
@@ -175,10 +175,10 @@ def export(kb: str, to: str) -> None:
       wellread kb export vital --to vital.jsonl
       wellread kb export vital | head -3
     """
-    from wellread import console
-    from wellread.files import write_atomically
+    from wellread.io import console
+    from wellread.io.files import write_atomically
     from wellread.kb.packaged import open_kb
-    from wellread.kb.tables import write_jsonl
+    from wellread.kb.readers.tables import write_jsonl
 
     with open_kb(kb) as opened:
         if to == "-" and sys.stdout.isatty():
@@ -197,16 +197,16 @@ class _Screen:
     """A file whose lines go to the terminal, without what would control it."""
 
     def write(self, data: bytes) -> int:
-        from wellread import console
+        from wellread.io import console
 
         return sys.stdout.write(console.visible(data.decode()))
 
 
 def _damaged_beside(kb: KnowledgeBase) -> list[str]:
     """Return a line for each damaged file that was made from a KB, with what to do; all bytes are compared."""
-    from wellread.checksum import is_damaged
-    from wellread.knowledge.folder import damaged_in, mending, vectors_folder
-    from wellread.mentions.match import names_path
+    from wellread.index.folder import damaged_in, mending, vectors_folder
+    from wellread.io.checksum import is_damaged
+    from wellread.mentions.matcher import names_path
 
     names, folder = names_path(kb), vectors_folder(kb)
     found = [f"{names} is damaged; delete it, it is made again at the next use"] if is_damaged(names) else []
@@ -222,6 +222,6 @@ def _entity_dict(entity: Entity) -> dict[str, Any]:
 
 
 def _dumps(data: object) -> str:
-    from wellread import console
+    from wellread.io import console
 
     return console.on_screen(json.dumps(data, ensure_ascii=False, indent=2))

@@ -72,7 +72,7 @@ def build(
       wellread kb build wikipedia enwiki-pages-articles.xml.bz2 --to en.kb --paragraphs en.jsonl
       wellread kb build priors prob_yago_crosswikis_wikipedia_p_e_m.txt --to wiki.kb --entities entity.txt
     """
-    from wellread import console
+    from wellread.io import console
     from wellread.kb.packaged import PACKAGED, build_packaged, has_changes, is_outdated, kb_path
     from wellread.kb.records import Tally
 
@@ -116,7 +116,7 @@ def merge(kbs: tuple[str, ...], to: str, as_json: bool) -> None:
     Example:
       wellread kb merge wordnet vital --to both.kb
     """
-    from wellread import console
+    from wellread.io import console
     from wellread.kb.build import merge as merge_kbs
     from wellread.kb.packaged import kb_path
     from wellread.kb.records import Tally
@@ -142,7 +142,7 @@ def _refuse_strange(source: str) -> None:
 def _build_from(source: str, path: str, target: Path, options: dict[str, Any], tally: Tally) -> None:
     from wellread.kb.build import Origin, state_of
     from wellread.kb.build import build as build_kb
-    from wellread.kb.tables import read_header
+    from wellread.kb.readers.tables import read_header
 
     about = {"source": f"{source}: {Path(path).name}", "licence": "", "language": options["language"]}
     about |= read_header(path) if source == "jsonl" else {}
@@ -155,7 +155,7 @@ def _build_from(source: str, path: str, target: Path, options: dict[str, Any], t
 
 def _reader(source: str, path: str, options: dict[str, Any]) -> Callable[[Tally], Iterable[Record]]:
     if source == "wikidata":
-        from wellread.kb.wikidata import read_wikidata
+        from wellread.kb.readers.wikidata import read_wikidata
 
         return lambda tally: read_wikidata(
             path,
@@ -165,17 +165,17 @@ def _reader(source: str, path: str, options: dict[str, Any]) -> Callable[[Tally]
             with_page=options["with_page"],
         )
     if source == "wikipedia":
-        from wellread.kb.wikipedia import read_wikipedia
+        from wellread.kb.readers.wikipedia import read_wikipedia
 
         return lambda tally: read_wikipedia(path, tally, paragraphs_to=options["paragraphs"])
 
     if source == "priors":
-        from wellread.kb.priors import read_ids, read_priors
+        from wellread.kb.readers.priors import read_ids, read_priors
 
         among = read_ids(options["entities"]) if options["entities"] else None
         return lambda tally: read_priors(path, tally, candidates=options["candidates"], among=among)
 
-    from wellread.kb.tables import parse_columns, read_csv, read_facts, read_jsonl
+    from wellread.kb.readers.tables import parse_columns, read_csv, read_facts, read_jsonl
 
     columns = parse_columns(options["maps"])
     read = read_jsonl if source == "jsonl" else read_csv
@@ -191,7 +191,7 @@ def _reader(source: str, path: str, options: dict[str, Any]) -> Callable[[Tally]
 def _compile(target: Path, tally: Tally) -> None:
     """Compile the names now, so that the first link need not wait for it."""
     from wellread.kb.store import KnowledgeBase
-    from wellread.mentions.match import Matcher
+    from wellread.mentions.matcher import Matcher
 
     tally.step = "compiling names"
     with KnowledgeBase.open(target) as kb:
@@ -199,7 +199,7 @@ def _compile(target: Path, tally: Tally) -> None:
 
 
 def _report(target: Path, tally: Tally, as_json: bool) -> None:
-    from wellread import console
+    from wellread.io import console
     from wellread.kb.store import KnowledgeBase
 
     with KnowledgeBase.open(target) as kb:

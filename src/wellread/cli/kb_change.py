@@ -53,11 +53,11 @@ def add(
       wellread kb add my.kb new.csv --map id=sku --map title=name --update
       wellread kb add my.kb --id P7 --title "Aspirin Forte" --alias "ASA forte"
     """
-    from wellread import console
-    from wellread.files import told
+    from wellread.io import console
+    from wellread.io.files import told
     from wellread.kb.packaged import open_kb
+    from wellread.kb.readers.tables import parse_columns, read_csv, read_jsonl
     from wellread.kb.records import Entity, Tally
-    from wellread.kb.tables import parse_columns, read_csv, read_jsonl
 
     if (file is None) == (id_ is None):
         raise UsageError("give either a FILE of entities or one entity by --id and --title")

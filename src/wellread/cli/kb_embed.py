@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from wellread.training.graph import GraphRecipe
+    from wellread.training.graph_vectors import GraphRecipe
 
 
 @click.command()
@@ -57,10 +57,10 @@ def embed(
       wellread kb embed --kb my.kb --text none --graph complex --set schedule.epochs=20
       wellread kb embed --kb wordnet --graph recipes/graph-wordnet.toml --to wordnet-vectors
     """
-    from wellread import console
     from wellread.errors import UsageError
+    from wellread.index.combined_vectors import Mixture
+    from wellread.io import console
     from wellread.kb.packaged import open_kb
-    from wellread.knowledge.combined import Mixture
 
     if text == graph == "none":
         raise UsageError("--text none and --graph none leave nothing to make vectors of; give one of the two")
@@ -70,9 +70,9 @@ def embed(
     with open_kb(kb) as opened:
         recipe = None if graph == "none" else _recipe(graph, changes)
         folder = Path(to) if to is not None else Path(f"{opened.path}.embedded")
-        from wellread.models.elq import ElqConfig
-        from wellread.models.entities import EntityTower
-        from wellread.training import graph as learning
+        from wellread.models.elq.entity_encoder import EntityTower
+        from wellread.models.elq.model import ElqConfig
+        from wellread.training import graph_vectors as learning
 
         encoder = None if text == "none" else EntityTower.load(ElqConfig(encoder=text))
         made, scores = learning.embed(opened, folder, encoder=encoder, recipe=recipe, mixture=mixture, resume=not anew)
@@ -95,8 +95,8 @@ def embed(
 def _recipe(name: str, changes: tuple[str, ...]) -> GraphRecipe:
     from wellread import config
     from wellread.errors import UsageError
-    from wellread.models.factors import KINDS
-    from wellread.training.graph import GraphRecipe, usual
+    from wellread.models.graph_vectors import KINDS
+    from wellread.training.graph_vectors import GraphRecipe, usual
 
     if name in KINDS:
         return config.override(usual(name), changes)

@@ -16,9 +16,9 @@ from wellread.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from wellread.cli.spans import Given
-    from wellread.linker.several import Linkers
-    from wellread.pictures import Describe
-    from wellread.text import Document
+    from wellread.document import Document
+    from wellread.linking.multi import Linkers
+    from wellread.plots import Describe
 
 _AT_ONCE = 256
 """Texts with given spans that are linked together."""
@@ -124,8 +124,8 @@ def command(
       cat questions.txt | wellread link --kb my.kb --lines --format json
       wellread link --kb vital --spans "[[0, 11]]" --never-nil "Marie Curie was born in Warsaw."
     """
-    from wellread import console
-    from wellread.linker.several import Linkers, name_kbs
+    from wellread.io import console
+    from wellread.linking.multi import Linkers, name_kbs
 
     if text is not None and file is not None:
         raise UsageError("give the text as an argument or with --file, not both")
@@ -150,7 +150,7 @@ def command(
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """What the options mean to `Linker.load`; what was not given is left to the model."""
-    from wellread.files import decode, read_lines, told
+    from wellread.io.files import decode, read_lines, told
     from wellread.mentions.candidates import Reading
 
     all_overlaps = given["overlaps"] == "all"
@@ -212,14 +212,14 @@ def _write(documents: Iterator[Document], format_: str, to: str, describe: Descr
     if format_ == "table":
         _print_tables(documents, describe, verbose)
         return
-    from wellread import console
+    from wellread.io import console
 
     parts = _rendered(documents, format_, describe)
     if to == "-":
         for part in parts:
             click.echo(console.on_screen(part), nl=False)
         return
-    from wellread.files import write_atomically
+    from wellread.io.files import write_atomically
 
     with write_atomically(to) as out:
         out.writelines(part.encode() for part in parts)
@@ -227,7 +227,7 @@ def _write(documents: Iterator[Document], format_: str, to: str, describe: Descr
 
 
 def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
-    from wellread.files import decode, read_lines, read_text, told
+    from wellread.io.files import decode, read_lines, read_text, told
 
     if text is None and file is None and sys.stdin.isatty():
         raise UsageError('give a text: wellread link --kb vital "…", --file FILE, or pipe one in')
@@ -255,8 +255,8 @@ def _describer(linkers: Linkers) -> Describe:
 
 
 def _rendered(documents: Iterator[Document], format_: str, describe: Describe) -> Iterator[str]:
-    from wellread.formats import to_brat, to_conll
-    from wellread.pictures import linked_page
+    from wellread.data.formats import to_brat, to_conll
+    from wellread.plots import linked_page
 
     if format_ == "json":
         for document in documents:
@@ -270,8 +270,8 @@ def _rendered(documents: Iterator[Document], format_: str, describe: Describe) -
 
 
 def _print_tables(documents: Iterator[Document], describe: Describe, verbose: bool) -> None:
-    from wellread import console
-    from wellread.text import short
+    from wellread.document import short
+    from wellread.io import console
 
     for document in documents:
         several = len({link.kb for link in document.links}) > 1

@@ -10,7 +10,7 @@ from typing import get_args
 
 import click
 
-from wellread.formats import Format, Ids
+from wellread.data.formats import Format, Ids
 
 Options = Callable[[Callable[..., None]], Callable[..., None]]
 """What puts options before a verb."""

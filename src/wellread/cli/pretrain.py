@@ -32,9 +32,10 @@ def knowbert(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bo
       wellread pretrain knowbert recipes/knowbert-wiki.toml --set words.root=texts --to runs/wiki
       wellread pretrain knowbert recipes/knowbert-wordnet.toml --set encoder.name=runs/wiki/model --to runs/both
     """
-    from wellread import config, console
+    from wellread import config
+    from wellread.io import console
+    from wellread.models.knowbert.pretraining import PretrainingRecipe, pretrain
     from wellread.training.loop import find_crew
-    from wellread.training.pretraining import PretrainingRecipe, pretrain
     from wellread.training.task import MODEL
 
     wanted = config.override(config.read(PretrainingRecipe, recipe), changes)
@@ -64,9 +65,10 @@ def luke(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) 
       wellread pretrain luke recipes/luke-schools.toml --set 'text.train=["linked.jsonl"]' --set text.root=. \\
         --set entities.start=
     """
-    from wellread import config, console
+    from wellread import config
+    from wellread.io import console
+    from wellread.models.luke.pretraining import LukePretrainingRecipe, pretrain_luke
     from wellread.training.loop import find_crew
-    from wellread.training.pretraining_luke import LukePretrainingRecipe, pretrain_luke
     from wellread.training.task import MODEL
 
     wanted = config.override(config.read(LukePretrainingRecipe, recipe), changes)

@@ -94,7 +94,7 @@ def command(
         raise MissingExtraError(
             f"{error.name} is not installed; install it with: pip install 'wellread[serve]'"
         ) from None
-    from wellread.linker.several import name_kbs
+    from wellread.linking.multi import name_kbs
     from wellread.server.run import allowed_hosts, doors, read_token
     from wellread.server.settings import Limits, Settings
 
@@ -124,12 +124,12 @@ def _serve(
     sockets: Sequence[socket],
 ) -> None:
     """Load, telling what is loaded, and serve."""
-    from wellread import console
+    from wellread.io import console
     from wellread.kb.packaged import open_kb
     from wellread.server.engine import Engine
-    from wellread.server.guard import LOG
+    from wellread.server.linkers import Shelf
+    from wellread.server.middleware import LOG
     from wellread.server.run import is_loopback, serve
-    from wellread.server.shelf import Shelf
 
     begin = time.monotonic()
     sizes = {}

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from wellread.document import refuse_halves
 from wellread.errors import InputError, UsageError
-from wellread.files import decode, read_lines, read_text, told
-from wellread.text import refuse_halves
+from wellread.io.files import decode, read_lines, read_text, told
 
 Pairs = list[tuple[int, int]]
 

@@ -45,7 +45,7 @@ def recipe(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool
     """
     from wellread import config
     from wellread.errors import InputError
-    from wellread.files import told
+    from wellread.io.files import told
 
     given = config.read_table(recipe).keys() | {change.partition("=")[0].strip() for change in changes}
     if "task" in given:
@@ -92,8 +92,9 @@ def task(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) 
 
 
 def _train_linker(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
-    from wellread import config, console
-    from wellread.training.linker import MODEL, LinkerRecipe, train_linker
+    from wellread import config
+    from wellread.io import console
+    from wellread.models.elq.training import MODEL, LinkerRecipe, train_linker
 
     wanted = config.override(config.read(LinkerRecipe, recipe), changes)
     to = _place(recipe, folder)
@@ -108,9 +109,10 @@ def _train_linker(recipe: str, folder: str | None, changes: tuple[str, ...], ane
 
 
 def _train_task(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
-    from wellread import config, console
+    from wellread import config
+    from wellread.io import console
+    from wellread.tasks.recipe import TaskRecipe
     from wellread.training.loop import find_crew
-    from wellread.training.recipe import TaskRecipe
     from wellread.training.task import train_task
 
     wanted = config.override(config.read(TaskRecipe, recipe), changes)

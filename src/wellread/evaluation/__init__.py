@@ -1,1 +1,1 @@
-"""How good it is: scores with their intervals. Needs numpy, never torch."""
+"""Metrics and statistical tests; no torch."""

@@ -40,9 +40,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from wellread.document import Document
 from wellread.errors import InputError
-from wellread.evaluation.annotation import keep_judged
-from wellread.text import Document
+from wellread.evaluation.partial_annotation import keep_judged
 
 Match = Literal["exact", "overlap"]
 Scope = Literal["in_kb", "with_nil"]

@@ -1,1 +1,1 @@
-"""What is known: entities, their aliases and facts in one SQLite file, and readers for where they come from."""
+"""Knowledge bases: entities, aliases and triples in one SQLite file."""

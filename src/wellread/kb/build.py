@@ -22,12 +22,13 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from wellread.errors import InputError, KnowledgeBaseError, UsageError
-from wellread.files import storage
-from wellread.kb import names, schema
-from wellread.kb.change import fault
+from wellread.io.files import storage
+from wellread.kb import schema
+from wellread.kb.changes import fault
 from wellread.kb.lookup import fill_names
 from wellread.kb.records import Alias, Entity, Fact, Form, Record, Redirect, Tally
 from wellread.kb.store import KnowledgeBase
+from wellread.text import words as names
 
 OnRepeat = Literal["skip", "merge"]
 

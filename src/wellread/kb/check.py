@@ -9,10 +9,10 @@ from itertools import islice, zip_longest
 import orjson
 
 from wellread.errors import KnowledgeBaseError
-from wellread.kb import names
 from wellread.kb.lookup import grouped_names
 from wellread.kb.schema import INDEXES, is_busy, sqlite_errors
 from wellread.kb.store import KnowledgeBase
+from wellread.text import words as names
 
 _CHUNK = 100_000
 

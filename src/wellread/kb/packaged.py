@@ -1,7 +1,7 @@
 """The knowledge bases that come with wellread, made from its default assets, and where knowledge bases live by name.
 
-`wordnet` is WordNet 3.0. `vital` is Wikipedia's 10,033 vital articles with their leads (`kb.vital`). Each keeps the
-version of its builder in its metadata, so that a KB of an older wellread is recognised and can be built again.
+`wordnet` is WordNet 3.0. `vital` is Wikipedia's 10,033 vital articles with their leads (`kb.readers.vital`). Each keeps
+the version of its builder in its metadata, so that a KB of an older wellread is recognised and can be built again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from wellread import assets
 from wellread.errors import KnowledgeBaseError, UsageError
-from wellread.kb import vital, wordnet
 from wellread.kb.build import Origin, build, state_of
+from wellread.kb.readers import vital, wordnet
 from wellread.kb.records import Record, Tally
 from wellread.kb.store import KnowledgeBase
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from itertools import chain
 
+from wellread.text.inflection import Form as Form
+
 
 @dataclass(frozen=True, slots=True)
 class Entity:
@@ -51,15 +53,6 @@ class Redirect:
 
     id: str
     target: str
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """An irregular form of a word ("geese" of "goose"), for entities of one kind ("n") or of any ("")."""
-
-    form: str
-    word: str
-    kind: str = ""
 
 
 Record = Entity | Alias | Fact | Redirect | Form

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from wellread.errors import UsageError, WellreadError
-from wellread.kb.names import fold
+from wellread.text.words import fold
 
 if TYPE_CHECKING:
     from wellread.kb.store import How

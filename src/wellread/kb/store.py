@@ -10,6 +10,7 @@ asks `changed_names` / `changed_entities` what to bring up to date.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
@@ -20,15 +21,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from wellread.document import Candidate
 from wellread.errors import KnowledgeBaseError, ReplacedError, UnknownEntityError, UsageError
-from wellread.kb import names
 from wellread.kb.lookup import Named, read_names
 from wellread.kb.records import Entity, Form
 from wellread.kb.schema import connect, damaged, sqlite_errors
-from wellread.text import Candidate
+from wellread.text import words as names
 
 if TYPE_CHECKING:
-    from wellread.kb.change import Change
+    from wellread.kb.changes import Change
 
 How = Literal["prefix", "text", "fuzzy"]
 
@@ -249,7 +250,7 @@ class KnowledgeBase:
         ...     change.add(Entity("Q1", "Universe"))
         ...     change.remove("Q2")
         """
-        from wellread.kb.change import Change
+        from wellread.kb.changes import Change
 
         if not self.writable:
             raise KnowledgeBaseError(f"{self.path} is open for reading; use KnowledgeBase.open(path, writable=True)")
@@ -355,3 +356,16 @@ def rank(rows: Sequence[Named], limit: int = MOST_CANDIDATES, *, spelled: str = 
         prior = -less / total if total else 1 / len(best)
         candidates.append(Candidate(id, title, prior, prior))
     return candidates
+
+
+def entities_of_kinds(kb: KnowledgeBase, kinds: Iterable[str], among: Iterable[str] | None = None) -> list[str]:
+    """The ids of the entities of some kinds (and among those given)."""
+    wanted = sorted(set(kinds))
+    with sqlite_errors(kb.path):
+        rows = kb.connection.execute(
+            "SELECT id FROM entities WHERE kind IN (SELECT value FROM json_each(?))", (json.dumps(wanted),)
+        ).fetchall()
+    if not rows:
+        raise UsageError(f"{kb.path.name} has no entity of the kinds {', '.join(wanted)}; see: wellread kb stats")
+    allowed = None if among is None else set(among)
+    return [id for (id,) in rows if allowed is None or id in allowed]

@@ -1,1 +1,1 @@
-"""Where a text speaks of what is known: pieces and words, names, candidates, named entities and phrases."""
+"""Mentions of entities in text: names of a knowledge base, candidates and annotators."""

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wellread.kb.names import Case, Offsets, as_signed, key, split
+from wellread.document import Candidate, Mention
 from wellread.kb.store import MOST_CANDIDATES, KnowledgeBase
-from wellread.mentions.lists import NONE, CandidateLists
-from wellread.mentions.match import Matcher, Matches, Overlaps
-from wellread.mentions.stopwords import FUNCTION_WORDS, STOP_WORDS
-from wellread.text import Candidate, Mention
+from wellread.mentions.candidate_lists import NONE, CandidateLists
+from wellread.mentions.matcher import Matcher, Matches, Overlaps
+from wellread.text.stopwords import FUNCTION_WORDS, STOP_WORDS
+from wellread.text.words import Case, Offsets, as_signed, key, split
 
 FENCE = "\n\uffff"
 """A sign that no name crosses: many short texts are matched as one with it between them. The blank before it keeps it

@@ -18,16 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wellread.kb.names import Offsets
+from wellread.document import Candidate
 from wellread.kb.store import MOST_CANDIDATES, KnowledgeBase
+from wellread.mentions.candidate_lists import NONE, CandidateLists
 from wellread.mentions.candidates import FENCE, groups_of, has_senses
-from wellread.mentions.intext import Spans, TextWords, abbreviations, short_names
-from wellread.mentions.letters import is_capital
-from wellread.mentions.lists import NONE, CandidateLists
-from wellread.mentions.match import Matcher, Matches, blocks, hash_set
-from wellread.mentions.readings import Ways
-from wellread.mentions.stopwords import FUNCTION_WORDS, STOP_WORDS
-from wellread.mentions.walk import (
+from wellread.mentions.matcher import Matcher, Matches, blocks, hash_set
+from wellread.mentions.text_defined_names import Spans, TextWords, abbreviations, short_names
+from wellread.mentions.variant_matcher import (
     ABBREVIATION,
     CASE,
     EXACT,
@@ -38,8 +35,11 @@ from wellread.mentions.walk import (
     Rows,
     Walker,
 )
-from wellread.mentions.wordorder import MAX_WORDS
-from wellread.text import Candidate
+from wellread.mentions.word_order import MAX_WORDS
+from wellread.mentions.word_variants import Ways
+from wellread.text.characters import is_capital
+from wellread.text.stopwords import FUNCTION_WORDS, STOP_WORDS
+from wellread.text.words import Offsets
 
 __all__ = ["WAYS", "ProposalFinder", "ProposalOptions", "Proposals"]
 

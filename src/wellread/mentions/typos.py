@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
-from wellread.kb.names import Keys, Offsets, fold, mix
-from wellread.mentions.table import KeyTable
+from wellread.text.key_table import KeyTable
+from wellread.text.words import Keys, Offsets, fold, mix
 
 SHORTEST = 4
 """Letters of the shortest word that is corrected."""

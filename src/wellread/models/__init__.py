@@ -1,1 +1,1 @@
-"""One paper, one file."""
+"""Models, one package per paper, and the layout of their saved folders."""

@@ -19,14 +19,14 @@ from starlette.routing import BaseRoute, Match
 from wellread import __version__
 from wellread.errors import KnowledgeBaseError, ReplacedError, StorageError, WellreadError
 from wellread.kb.store import KnowledgeBase
-from wellread.linker.prior import PriorReader
+from wellread.linking.prior import PriorReader
 from wellread.server import schemas
-from wellread.server.answers import json_answer, refusal, told_of
-from wellread.server.books import without_folder
 from wellread.server.engine import Engine
 from wellread.server.entity_routes import add_entities
-from wellread.server.guard import Guard, Handler
-from wellread.server.reading_routes import add_reading
+from wellread.server.middleware import Guard, Handler
+from wellread.server.responses import json_answer, refusal, told_of
+from wellread.server.served_kb import without_folder
+from wellread.server.text_routes import add_reading
 
 PAGE = {
     "page.css": "text/css",

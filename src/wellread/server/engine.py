@@ -9,22 +9,22 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from wellread.cores import cores
 from wellread.errors import InputError, UnknownEntityError, UsageError
+from wellread.io.cores import cores
 from wellread.kb.records import Entity
 from wellread.kb.store import How, KnowledgeBase, Neighbour
-from wellread.server.aside import Aside
 from wellread.server.batching import Worker
+from wellread.server.encoders import Lent, Reading, Vectors
+from wellread.server.linkers import Asked, Edit, Edited, Shelf, Source
 from wellread.server.metrics import Metrics
-from wellread.server.parts import in_parts, submit_parts
-from wellread.server.readers import Readers, Told, can_fork, tell
-from wellread.server.reading import Lent, Reading, Vectors
+from wellread.server.request_parts import in_parts, submit_parts
 from wellread.server.settings import Settings
-from wellread.server.shelf import Asked, Edit, Edited, Shelf, Source
+from wellread.server.threads import Aside
+from wellread.server.workers import Readers, Told, can_fork, tell
 
 if TYPE_CHECKING:
-    from wellread.pictures.attention import Seen
-    from wellread.tasks.embedding import Rows
+    from wellread.inference.embed import Rows
+    from wellread.plots.attention import Seen
 
 T = TypeVar("T")
 

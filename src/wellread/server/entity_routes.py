@@ -13,13 +13,13 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from wellread.errors import KnowledgeBaseError, ReplacedError, UsageError
-from wellread.kb.change import fault
+from wellread.kb.changes import fault
 from wellread.kb.records import Entity
 from wellread.kb.schema import is_busy
 from wellread.server import schemas
-from wellread.server.answers import REFUSALS, answered, json_answer
 from wellread.server.engine import Engine
-from wellread.server.shelf import Edit, TakenError
+from wellread.server.linkers import Edit, TakenError
+from wellread.server.responses import REFUSALS, answered, json_answer
 
 _SHOWN = 60
 """Neighbours of an entity that are told."""

@@ -19,11 +19,11 @@ from typing import Any
 import uvicorn
 
 from wellread.errors import InputError, UsageError
-from wellread.files import read_text
+from wellread.io.files import read_text
 from wellread.server.app import create_app
 from wellread.server.connection import Connection
 from wellread.server.engine import Engine
-from wellread.server.guard import LOG, JsonLines
+from wellread.server.middleware import LOG, JsonLines
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _SHORTEST = 16

@@ -16,9 +16,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from wellread.errors import InputError, WellreadError
-from wellread.server.answers import LATE
 from wellread.server.batching import BusyError, ClosedError
-from wellread.server.guard import LOG, TooSlow
+from wellread.server.middleware import LOG, TooSlow
+from wellread.server.responses import LATE
 
 Answer = Callable[[str], Awaitable[dict[str, Any]]]
 """A text -> what is told of it; taken by the model when this returns its awaitable."""

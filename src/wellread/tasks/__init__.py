@@ -1,1 +1,1 @@
-"""What a model is asked: examples, batches, losses, scores, one file a task family."""
+"""Tasks: examples, heads, losses and metrics, one file each."""

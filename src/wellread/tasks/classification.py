@@ -11,13 +11,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from wellread.data.readers.labelled import LabelledTask, LabelledText
+from wellread.data.readers.relevance import RelevancePair
+from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import InputError
 from wellread.evaluation.ranking import ESCI_GAINS, mean_ndcg, roc_auc
-from wellread.mentions.segments import Segmented, Segmenter
-from wellread.nn.infusion import InfusedEncoder
-from wellread.tasks.labelled import LabelledTask, LabelledText
-from wellread.tasks.relevance import RelevancePair
 from wellread.tasks.task import Batch, Pooling, TextHead
+from wellread.text.segments import Segmented, Segmenter
 
 
 class Labelling:

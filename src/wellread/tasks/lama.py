@@ -1,247 +1,121 @@
-"""The LAMA probe (Petroni et al. 2019): sentences with the object of a fact masked, in the authors' files.
+"""The LAMA probe (Petroni et al. 2019): does a model that was asked nothing but words know facts?
 
-Its `data` folder has four parts. Google-RE and T-REx have a template for each relation, "[X] was born in [Y] ."; each
-pair of subject and object is asked once. ConceptNet and SQuAD have a sentence for each fact. As in the authors' code,
-facts that most judges of Google-RE reject are left out, and sentences of more than 100 words. Facts of your own are
-lines of the same kind: `{"relation", "sub_label", "obj_label", "masked_sentence": "… [MASK] …"}`.
+1. "Dante was born in [MASK] ." is read with the encoder's own mask in the object's place.
+2. The words of a vocabulary are ranked by their scores there; the rank of the object counts.
 
-A model is asked for one piece, so only facts whose object is in a given vocabulary are asked (`within`): that of all
-models under comparison, for their scores to be comparable. Scored by `evaluation.probe`.
+Only facts are asked whose object is one piece, and a word of the vocabulary: give that which all models under
+comparison share (`lama.common_vocabulary` of their `words_of`). A tokenizer that knows no capitals is asked in small
+letters. Where a sentence has several masks, the first one counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any
 
-from wellread.errors import InputError, UsageError
-from wellread.files import decode, read_lines, told
-from wellread.tasks.tables import Record, make_each, read_records, text_of
+import numpy as np
+from jaxtyping import Float
+from tokenizers import Tokenizer
+from torch import Tensor, nn
 
-Part = Literal["google_re", "trex", "conceptnet", "squad"]
-
-MASK = "[MASK]"
-"""What stands for the object in a sentence, whatever the mask of a tokenizer is."""
-MOST_WORDS = 100
-
-_RELATIONS = "relations.jsonl"
-_FOLDERS: dict[Part, str] = {"google_re": "Google_RE", "trex": "TREx", "conceptnet": "ConceptNet", "squad": "Squad"}
-_GOOGLE_RE = {
-    "place_of_birth": "[X] was born in [Y] .",
-    "date_of_birth": "[X] (born [Y]).",
-    "place_of_death": "[X] died in [Y] .",
-}
+from wellread.data.readers.lama import MASK, MaskedFact, lower, within
+from wellread.errors import InputError
+from wellread.evaluation.probe import ProbeScores, gold_ranks, score_probe
+from wellread.models.kam.inputs import Lender
+from wellread.tasks.learner import ask
+from wellread.tasks.lm_head import mask_of, words_of
+from wellread.tasks.masked_lm import MaskedWords, hide
+from wellread.tasks.task import Batch, Reader, in_full
+from wellread.text.segments import Segmented, Segmenter
 
 
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A relation and how it is asked for; without a template its facts have sentences of their own."""
+class Probing(MaskedWords):
+    """The rank of a fact's object; the head is that of `Masking`."""
 
-    name: str
-    template: str | None = None
-    label: str = ""
-    kind: str = ""
-    """T-REx: 1-1, N-1 or N-M."""
+    score = "precision"
 
-    def __post_init__(self) -> None:
-        if self.template is not None and not (self.template.count("[X]") == self.template.count("[Y]") == 1):
-            raise InputError(f"the template of {self.name} is {self.template!r}; expected one [X] and one [Y] in it")
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocabulary: Collection[str] | None = None,
+        *,
+        at: Sequence[int] = (10,),
+        start: str | None = None,
+    ) -> None:
+        """Without a vocabulary all words of the tokenizer are in it."""
+        self.mask, self.mask_id = mask_of(tokenizer)
+        self.uncased = tokenizer.encode("A").ids == tokenizer.encode("a").ids
+        words = words_of(tokenizer)
+        if vocabulary is not None:
+            wanted = {word.lower() for word in vocabulary} if self.uncased else set(vocabulary)
+            words = {word: id for word, id in words.items() if word in wanted}
+        if not words:
+            raise InputError(
+                f"none of the {len(vocabulary or ())} words of the vocabulary is one piece of the tokenizer; give "
+                "whole words, as in LAMA's common_vocab_cased.txt"
+            )
+        self.words, self.at, self.start = words, tuple(at), start
 
-    def sentence(self, subject: str) -> str:
-        """The template with the subject in it, and the object masked."""
-        if self.template is None:
-            raise InputError(f"the relation {self.name} has no template")
-        # The object first: a subject may have brackets of its own.
-        before, after = self.template.replace("[Y]", MASK).split("[X]")
-        return f"{before}{subject}{after}"
+    def usable(self, facts: Iterable[MaskedFact], *, skipped: list[str] | None = None) -> list[MaskedFact]:
+        """The facts that can be asked, as the tokenizer writes them; `skipped` gets the others' objects."""
+        return list(within(map(lower, facts) if self.uncased else facts, self.words, skipped=skipped))
 
+    def place_usable(self, facts: Sequence[MaskedFact]) -> dict[int, MaskedFact]:
+        """The same, by their places among all."""
+        told = (lower(fact) if self.uncased else fact for fact in facts)
+        return {place: fact for place, fact in enumerate(told) if fact.object in self.words}
 
-@dataclass(frozen=True, slots=True)
-class MaskedFact:
-    """A sentence with a mask where the object is."""
+    def cut(self, segmenter: Segmenter, examples: Sequence[MaskedFact], *, learning: bool) -> list[list[Segmented]]:
+        """Each sentence with the tokenizer's mask; only `usable` facts can be asked."""
+        sentences = [(fact.sentence.replace(MASK, self.mask),) for fact in examples]
+        return [self._hidden(one, fact) for one, fact in zip(segmenter.cut_many(sentences), examples, strict=True)]
 
-    id: str
-    relation: str
-    subject: str
-    object: str
-    sentence: str
+    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+        """The rank of each object among the words of the vocabulary."""
+        places, gold = batch.target.unbind(1)
+        scores = in_full(head(states[places]))
+        known = np.zeros(scores.shape[1], np.bool_)
+        known[list(self.words.values())] = True
+        ranks: list[Any] = gold_ranks(scores.cpu().numpy(), gold.cpu().numpy(), known_mask=known).tolist()
+        return ranks
 
+    def report(self, examples: Sequence[MaskedFact], answers: Sequence[Sequence[Any]]) -> ProbeScores:
+        """Precision and more, in all and by relation; an object whose mask was cut off was not found."""
+        return score_probe(
+            [fact.relation for fact in examples], [some[0] if some else None for some in answers], at=self.at
+        )
 
-def read_lama(folder: str | Path, part: Part, *, skipped: list[str] | None = None) -> Iterator[MaskedFact]:
-    """Facts of one part of LAMA's `data` folder, relation after relation; `skipped` gets what was left out."""
-    folder = Path(folder)
-    if part == "google_re":
-        files = [(Relation(name, template), f"Google_RE/{name}_test.jsonl") for name, template in _GOOGLE_RE.items()]
-    elif part == "trex":
-        files = [(relation, f"TREx/{relation.name}.jsonl") for relation in read_relations(folder / _RELATIONS)]
-    elif part in get_args(Part):
-        name = _FOLDERS[part]
-        files = [(Relation(name), f"{name}/test.jsonl")]
-    else:
-        raise UsageError(f"unknown part {part!r} of LAMA; choose one of {', '.join(get_args(Part))}")
-    # relations.jsonl also lists relations that have no file.
-    there = [(relation, folder / file) for relation, file in files if (folder / file).exists()]
-    if not there:
-        raise InputError(f"{folder} has no {files[0][1] if files else 'relations'}; give the data folder of LAMA")
-    for relation, path in there:
-        yield from read_facts(path, relation, skipped=skipped)
+    def scores(self, examples: Sequence[MaskedFact], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
+        """Over all facts, and (`macro`) the mean over relations."""
+        found = self.report(examples, answers)
+        told = {"precision": found.micro.precision, "macro": found.macro.precision, "mrr": found.micro.mrr}
+        return told | {f"precision@{k}": value for k, value in found.micro.at.items()}
 
-
-def read_probe(path: str | Path, part: Part | None = None, *, skipped: list[str] | None = None) -> Iterator[MaskedFact]:
-    """Facts of LAMA's `data` folder (one part of it, or all that are there), of a folder of files, or of one file.
-
-    A file of T-REx or Google-RE is asked by its relation's template where that is known: by its name, and by a
-    `relations.jsonl` beside the file or in the folder above. Other files have sentences of their own.
-    """
-    path = Path(path)
-    folder = _data_folder(path)
-    parts = [part] if part is not None else [each for each in get_args(Part) if (folder / _FOLDERS[each]).is_dir()]
-    if path.is_dir() and parts:
-        for each in parts:
-            yield from read_lama(folder, each, skipped=skipped)
-        return
-    if part is not None:
-        raise UsageError(f"{told(path)} is a file, and {part!r} a part of LAMA's data folder; give that, or no part")
-    files = _fact_files(path) if path.is_dir() else [path]
-    if not files:
-        raise InputError(f"{told(path)} has no facts; give LAMA's data folder, or a JSONL file with obj_label in it")
-    for file in files:
-        yield from read_facts(file, _relation_of(file), skipped=skipped)
+    def _hidden(self, one: Segmented, fact: MaskedFact) -> list[Segmented]:
+        masks = np.flatnonzero(one.ids == self.mask_id)
+        if fact.object not in self.words:
+            raise InputError(f"{fact.object!r} is no word of the vocabulary; ask only `usable` facts")
+        if not len(masks):
+            return []
+        hidden = hide(one, one.ids, masks)
+        gold = np.array([self.words[fact.object]], np.int64)
+        return [replace(hidden, places=masks[:1], gold=gold)]
 
 
-def has_parts(path: str | Path) -> bool:
-    """Whether this is LAMA's `data` folder, of which `read_probe` can read one part."""
-    return any((_data_folder(Path(path)) / name).is_dir() for name in _FOLDERS.values())
-
-
-def has_facts(path: str | Path) -> bool:
-    """Whether a file or folder is such as `read_probe` reads, and not just texts."""
-    path = Path(path)
-    if not path.is_dir():
-        return path.is_file() and _is_fact_file(path)
-    return has_parts(path) or bool(_fact_files(path))
-
-
-def _data_folder(path: Path) -> Path:
-    return path / "data" if (path / "data").is_dir() else path
-
-
-def _fact_files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if ".jsonl" in file.suffixes and _is_fact_file(file))
-
-
-def _is_fact_file(file: Path) -> bool:
-    """By the first line: texts have no object."""
-    try:
-        first = next((line for _, line in read_lines(file) if line.strip()), b"")
-    except InputError:
-        return False
-    return first.lstrip().startswith(b"{") and b'"obj_label"' in first
-
-
-def _relation_of(file: Path) -> Relation:
-    """The relation that a file is of, with its template where that is known."""
-    name = file.name.partition(".")[0]
-    if (plain := name.removesuffix("_test")) in _GOOGLE_RE:
-        return Relation(plain, _GOOGLE_RE[plain])
-    for beside in (file.parent / _RELATIONS, file.absolute().parent.parent / _RELATIONS):
-        if beside.is_file():
-            known = {relation.name: relation for relation in read_relations(beside)}
-            if name in known:
-                return known[name]
-    return Relation(file.absolute().parent.name if name == "test" else name)
-
-
-def read_relations(path: str | Path) -> list[Relation]:
-    """Relations of a file such as LAMA's `relations.jsonl`."""
-    return list(make_each(path, read_records(path, "jsonl"), _relation))
-
-
-def read_facts(path: str | Path, relation: Relation, *, skipped: list[str] | None = None) -> Iterator[MaskedFact]:
-    """Facts of one relation's file, plain or compressed, each pair of subject and object once if there is a template.
-
-    `skipped` gets the reasons of what was left out; a line that is broken is an error without it.
-    """
-    asked: set[tuple[str, str]] = set()
-    make = partial(_fact, relation=relation)
-    for number, fact, reason in make_each(path, read_records(path, "jsonl"), make, skipped):
-        if reason is not None:
-            if skipped is not None:
-                skipped.append(f"{told(path)}, line {number}: {reason}")
-        elif relation.template is None or (fact.subject, fact.object) not in asked:
-            asked.add((fact.subject, fact.object))
-            yield fact
-
-
-def within(
-    facts: Iterable[MaskedFact], vocabulary: Collection[str], *, skipped: list[str] | None = None
-) -> Iterator[MaskedFact]:
-    """Facts whose object is a word of the vocabulary; `skipped` gets the others' objects."""
-    for fact in facts:
-        if fact.object in vocabulary:
-            yield fact
-        elif skipped is not None:
-            skipped.append(fact.object)
-
-
-def lower(fact: MaskedFact) -> MaskedFact:
-    """A fact for a model that knows no capitals; the mask keeps its own."""
-    sentence = MASK.join(part.lower() for part in fact.sentence.split(MASK))
-    return replace(fact, subject=fact.subject.lower(), object=fact.object.lower(), sentence=sentence)
-
-
-def read_vocabulary(path: str | Path) -> frozenset[str]:
-    """Words of a file, one a line, such as LAMA's `common_vocab_cased.txt`."""
-    words = (decode(line, f"{told(path)}, line {number}").strip() for number, line in read_lines(path))
-    return frozenset(word for word in words if word)
-
-
-def common_vocabulary(
-    vocabularies: Sequence[Collection[str]], *, usable: Callable[[str], bool] = str.isalnum
-) -> frozenset[str]:
-    """Words that every vocabulary has and that could be an answer: not a sign, not a mark of a tokenizer."""
-    first, *others = vocabularies
-    return frozenset(word for word in first if usable(word) and all(word in other for other in others))
-
-
-def _relation(record: Record, number: str) -> Relation:
-    template = record.get("template")
-    return Relation(
-        text_of(record, "relation"),
-        None if template is None else text_of(record, "template").strip(),
-        str(record.get("label", "")),
-        str(record.get("type", "")),
-    )
-
-
-def _fact(record: Record, number: str, *, relation: Relation) -> tuple[str, MaskedFact, str | None]:
-    """The number of the line, its fact, and why it is not to be asked."""
-    subject = text_of(record, "sub_label" if "sub_label" in record or relation.template else "sub").strip()
-    object = text_of(record, "obj_label").strip()
-    sentence = _own_sentence(record) if relation.template is None else relation.sentence(subject)
-    if MASK not in sentence or not object:
-        raise InputError(f"the sentence {sentence!r} and the object {object!r}: expected {MASK} and what it stands for")
-    name = str(record.get("relation") or relation.name)
-    fact = MaskedFact(str(record.get("uuid") or record.get("id") or number), name, subject, object, sentence)
-    judgments = record.get("judgments") or []
-    yes = sum(isinstance(each, dict) and each.get("judgment") == "yes" for each in judgments)
-    if 2 * yes < len(judgments):
-        return number, fact, "most judges reject the fact"
-    if relation.template is None and len(sentence.split()) > MOST_WORDS:
-        return number, fact, f"the sentence has more than {MOST_WORDS} words"
-    return number, fact, None
-
-
-def _own_sentence(record: Record) -> str:
-    """LAMA's `masked_sentences` joined, or T-REx's first evidence."""
-    given = record.get("masked_sentences", record.get("masked_sentence"))
-    if given is None and isinstance(evidences := record.get("evidences"), list) and evidences:
-        given = evidences[0].get("masked_sentence") if isinstance(evidences[0], dict) else None
-    if isinstance(given, str):
-        return given.strip()
-    if isinstance(given, list) and all(isinstance(each, str) for each in given):
-        return " ".join(given).strip()
-    raise InputError(f"no masked sentence (there are {', '.join(record)}), and no template")
+def probe(
+    model: Reader,
+    segmenter: Segmenter,
+    facts: Iterable[MaskedFact],
+    vocabulary: Collection[str] | None = None,
+    *,
+    lender: Lender | None = None,
+    notes: str | Path | None = None,
+    at: Sequence[int] = (10,),
+    skipped: list[str] | None = None,
+) -> ProbeScores:
+    """Ask a reader with a `WordHead` for facts: `probe(reader, segmenter, read_lama("LAMA/data", "trex"))`."""
+    task = Probing(segmenter.tokenizer, vocabulary, at=at)
+    asked = task.usable(facts, skipped=skipped)
+    return task.report(asked, ask(task, model, segmenter, asked, lender=lender, notes=notes))

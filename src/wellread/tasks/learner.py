@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wellread.data.batches import Lazy, by_length, cut_groups
+from wellread.encoders.infusion.providers import Lenders, Lends
 from wellread.errors import InputError, UsageError
-from wellread.knowledge.lending import Lenders, Lends
-from wellread.knowledge.maps import Lender
-from wellread.mentions.segments import Segmented, Segmenter
-from wellread.models.kam import Kam
-from wellread.tasks.batches import Lazy, by_length, cut_groups
+from wellread.models.kam.inputs import Lender
+from wellread.models.kam.model import Kam
 from wellread.tasks.task import Batch, Draws, Reader, Task, as_tensors, make_batch
+from wellread.text.segments import Segmented, Segmenter
 
 _AT_ONCE = 4096
 """Pieces that are read together where nothing is learned."""

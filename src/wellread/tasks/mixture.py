@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wellread.data.batches import Lazy
 from wellread.errors import UsageError
-from wellread.tasks.batches import Lazy
 from wellread.tasks.learner import TaskLearner
 from wellread.tasks.task import Batch, Reader
 

@@ -8,8 +8,8 @@
 3. One class is "names nothing"; the loss is the cross-entropy over all spans.
 4. Spans whose best class is a label are taken best first, unless they overlap one that is taken.
 
-Scored as the CoNLL script counts (`evaluation.chunks`); files are CoNLL columns (`tasks.conll`), or JSONL in characters
-(`tasks.namelines`). A name that no run of words is counts as missed.
+Scored as the CoNLL script counts (`evaluation.chunks`); files are CoNLL columns (`data.readers.conll`), or JSONL in
+characters (`data.readers.ner_jsonl`). A name that no run of words is counts as missed.
 
 Unlike the authors' code: a span of a plain encoder goes through a layer more before it is classified, since no
 self-attention has seen it; words that a tokenizer makes nothing of belong to the span around them; spans are taken by
@@ -31,18 +31,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, linear
 
-from wellread import console
+from wellread.data.readers.conll import Columns, NamedText, Span
+from wellread.data.readers.ner_jsonl import Borders
+from wellread.encoders.infusion.infuse import InfusedEncoder
+from wellread.encoders.spans import span_means
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk, score_chunks
-from wellread.mentions.segments import Segmented, Segmenter
-from wellread.models.luke import ENTITIES
-from wellread.nn.infusion import InfusedEncoder
-from wellread.nn.spans import span_means
-from wellread.tasks.conll import Columns, NamedText, Span
-from wellread.tasks.crops import keep_pieces, window_around
-from wellread.tasks.entities import masks_of, with_entities
-from wellread.tasks.namelines import Borders
+from wellread.io import console
+from wellread.models.luke.model import ENTITIES
+from wellread.tasks.entity_inputs import masks_of, with_entities
 from wellread.tasks.task import Batch, in_full
+from wellread.text.crops import keep_pieces, window_around
+from wellread.text.segments import Segmented, Segmenter
 
 LONGEST = 16
 """Words of a span at most, as LUKE's authors have it."""

@@ -1,7 +1,7 @@
 """Relation classification: in which relation are two entities of a text (TACRED, SemEval-2010 task 8)?
 
-1. Both entities are marked, and the text is read (`tasks.markers`). Where the data says what kinds of things they are,
-   as TACRED does, that is a second segment: "person , city" (KnowBERT appends the same as special pieces).
+1. Both entities are marked, and the text is read (`tasks.mention_markers`). Where the data says what kinds of things
+   they are, as TACRED does, that is a second segment: "person , city" (KnowBERT appends the same as special pieces).
 2. The states of the markers before them, side by side, give a score for each relation (KnowBERT; Baldini Soares et al.
    2019). An encoder that takes entities is given a [MASK] at the first, a [MASK2] at the second, markers and all, and
    their states count (LUKE; its head has no bias).
@@ -32,17 +32,17 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from wellread.data.splits import split_by
+from wellread.data.tables import Draft, Record, make_each, read_json, read_records, text_of
+from wellread.document import short
+from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import InputError
 from wellread.evaluation.relations import NO_RELATION, OTHER, score_semeval2010, score_tacred
-from wellread.files import decode, make_or_tell, read_lines, told, write_atomically
-from wellread.mentions.segments import Segmented, Segmenter
-from wellread.nn.infusion import InfusedEncoder
-from wellread.tasks.entities import masks_of
-from wellread.tasks.markers import SIGNS, Marker, MarkerHead, Span, mask_mentions, mention_states
-from wellread.tasks.splits import split_by
-from wellread.tasks.tables import Draft, Record, make_each, read_json, read_records, text_of
+from wellread.io.files import decode, make_or_tell, read_lines, told, write_atomically
+from wellread.tasks.entity_inputs import masks_of
+from wellread.tasks.mention_markers import SIGNS, Marker, MarkerHead, Span, mask_mentions, mention_states
 from wellread.tasks.task import Batch
-from wellread.text import short
+from wellread.text.segments import Segmented, Segmenter
 
 Rule = Literal["tacred", "semeval2010"]
 _T = TypeVar("_T")

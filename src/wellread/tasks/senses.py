@@ -1,7 +1,7 @@
 """Word senses: which synset of WordNet a word of a text means, for any encoder.
 
 1. The words that are asked about are an input's `marks`, with lemma and part of speech; the lender offers each its
-   candidates with priors (`knowledge.offers`).
+   candidates with priors (`models.knowbert.inputs`).
 2. An encoder with a knowledge layer of this KB (KnowBERT) links every mention: its best candidate is the answer, and
    what it learns is its own loss. Any other encoder gets a head of the same form on its last states (`SenseHead`), so
    that both are asked the same question.
@@ -21,26 +21,26 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from wellread.data.readers import wordnet_examples as glosses
+from wellread.data.readers.raganato import SenseMark, SenseText
+from wellread.encoders.infusion.infuse import InfusedEncoder
+from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 from wellread.evaluation.senses import SenseInstance, answer_first, back_off, score_by_part, score_senses
-from wellread.kb.sensekeys import SenseKeys
-from wellread.knowledge.mentioned import NO_ENTITY
-from wellread.knowledge.vectors import EntityVectors
-from wellread.mentions.segments import Mark, Segmented, Segmenter
-from wellread.models.knowbert import KnowBertConfig, MentionLinker, Offers, softmax_loss
-from wellread.nn.infusion import InfusedEncoder
-from wellread.nn.kar import Mentions
-from wellread.nn.packing import Packing
-from wellread.nn.tables import EntityTable
-from wellread.tasks import glosses
-from wellread.tasks.marks import OFFERS, halve, mentions_of, takes_offers, withhold_offers
-from wellread.tasks.raganato import SenseMark, SenseText
+from wellread.index.entity_vectors import EntityVectors
+from wellread.kb.readers.sense_keys import SenseKeys
+from wellread.models.knowbert.entity_tables import EntityTable
+from wellread.models.knowbert.kar import Mentions
+from wellread.models.knowbert.mention_cache import NO_ENTITY
+from wellread.models.knowbert.model import KnowBertConfig, MentionLinker, Offers, softmax_loss
 from wellread.tasks.task import Batch, in_full
+from wellread.tasks.word_spans import OFFERS, halve, mentions_of, takes_offers, withhold_offers
+from wellread.text.segments import Mark, Segmented, Segmenter
 
 
 @dataclass(frozen=True, slots=True)
 class SenseOptions:
-    """Word senses, for task = "senses"; data are files of Raganato's framework or JSONL (`tasks.raganato`)."""
+    """Word senses, for task = "senses"; data are files of Raganato's framework or JSONL (`data.readers.raganato`)."""
 
     kb: str = "wordnet"
     """The knowledge base whose synsets are the senses, by its name or path."""
@@ -49,8 +49,8 @@ class SenseOptions:
     together: int = 1
     """Sentences of a document that are read as one text."""
     examples: bool = False
-    """Whether WordNet's own examples are learned from too, besides the data (`tasks.glosses`); their candidates have
-    equal priors, since examples of rare senses are as many as those of frequent ones."""
+    """Whether WordNet's own examples are learned from too, besides the data (`data.readers.wordnet_examples`); their
+    candidates have equal priors, since examples of rare senses are as many as those of frequent ones."""
     level: float = 0.0
     """The share of words that are learned with equal priors: WordNet's were counted on SemCor, and know its answers."""
     by: Literal["links", "head"] | None = None

@@ -17,10 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 
+from wellread.encoders.infusion.infuse import InfusedEncoder, Read
+from wellread.encoders.packing import Packing, first_position
 from wellread.errors import UsageError
-from wellread.mentions.segments import Segmented, Segmenter
-from wellread.nn.infusion import InfusedEncoder, Read
-from wellread.nn.packing import Packing, first_position
+from wellread.text.segments import Segmented, Segmenter
 
 Pooling = Literal["mean", "first", "both"]
 E_contra = TypeVar("E_contra", contravariant=True)

@@ -23,16 +23,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, gelu, layer_norm
 
+from wellread.data.splits import split_by
+from wellread.data.tables import Record, make_each, read_records, text_of
+from wellread.encoders.infusion.infuse import InfusedEncoder
+from wellread.encoders.spans import span_means
 from wellread.errors import InputError
 from wellread.evaluation.classification import accuracy, f1
-from wellread.files import decode, make_or_tell, open_bytes, read_lines, told, write_atomically
-from wellread.mentions.segments import Mark, Segmented, Segmenter
-from wellread.nn.infusion import InfusedEncoder
-from wellread.nn.spans import span_means
-from wellread.tasks.marks import pieces_of, takes_offers, withhold_offers
-from wellread.tasks.splits import split_by
-from wellread.tasks.tables import Record, make_each, read_records, text_of
+from wellread.io.files import decode, make_or_tell, open_bytes, read_lines, told, write_atomically
 from wellread.tasks.task import Batch, in_full
+from wellread.tasks.word_spans import pieces_of, takes_offers, withhold_offers
+from wellread.text.segments import Mark, Segmented, Segmenter
 
 Given = Literal["definition", "hypernyms", "both"]
 Span = tuple[int, int]

@@ -1,1 +1,1 @@
-"""How a model learns: recipes, one loop, a run is a folder."""
+"""Training: recipes, one loop, checkpoints and run folders."""

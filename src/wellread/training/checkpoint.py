@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from wellread.errors import TrainingError
-from wellread.files import storage
+from wellread.io.files import storage
 
 
 def trained(model: nn.Module) -> dict[str, Tensor]:

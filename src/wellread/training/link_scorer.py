@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wellread.linker.decoding import Floats
-from wellread.linker.elq import ElqReader
-from wellread.linker.evidence import Evidence
-from wellread.linker.features import FEATURES, Matrix, features
-from wellread.linker.scoring import LinkScorer
-from wellread.text import Document, Link
+from wellread.document import Document, Link
+from wellread.linking.decoding import Floats
+from wellread.linking.evidence import Evidence
+from wellread.linking.features import FEATURES, Matrix, features
+from wellread.linking.link_scorer import LinkScorer
+from wellread.models.elq.linker import ElqReader
 
 RIGHT, WRONG, OPEN = 1, 0, -1
 """Labels of spans; OPEN: the annotation does not say."""

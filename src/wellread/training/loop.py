@@ -32,8 +32,8 @@ from accelerate import PartialState  # type: ignore[import-untyped]
 from accelerate.utils import broadcast, parse_flag_from_env, reduce, send_to_device  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from wellread import console
 from wellread.errors import InputError, TrainingError, UsageError
+from wellread.io import console
 from wellread.training.checkpoint import (
     load_tensors,
     load_weights,

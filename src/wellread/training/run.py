@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from wellread import config
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.calibration import Predictions, calibrate, pr_curve, reliability
-from wellread.files import storage, sweep_leftovers, write_atomically
+from wellread.io.files import storage, sweep_leftovers, write_atomically
 
 _PICTURES = ("curves", "precision-recall", "calibration")
 
@@ -106,7 +106,7 @@ class Run:
 
     def finish(self, scores: Mapping[str, Any], predictions: Predictions | None) -> None:
         """Draw the pictures, then write the scores: a run that has them is finished."""
-        from wellread.pictures.plots import draw_curves, draw_pr_curve, draw_reliability, save
+        from wellread.plots.curves import draw_curves, draw_pr_curve, draw_reliability, save
 
         save(draw_curves(read_log(self.folder)), self.folder / "curves")
         extra = {}

@@ -19,23 +19,17 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from wellread import config, console
+from wellread import config
+from wellread.document import Document, short
+from wellread.encoders.infusion.hooks import Infusion
+from wellread.encoders.infusion.infuse import InfusedEncoder, infuse
+from wellread.encoders.infusion.providers import Lenders, Lends
+from wellread.encoders.load import add_adapters, load_encoder, load_tokenizer, merge_adapters, save_tokenizer, silence
 from wellread.errors import InputError, UsageError
-from wellread.files import storage
-from wellread.knowledge.lending import Lenders, Lends
-from wellread.knowledge.maps import Lender
-from wellread.mentions.segments import Segmenter
-from wellread.models.luke import Luke, luke_in
-from wellread.nn.encoders import add_adapters, load_encoder, load_tokenizer, merge_adapters, save_tokenizer, silence
-from wellread.nn.flow import Infusion
-from wellread.nn.infusion import InfusedEncoder, infuse
-from wellread.tasks.learner import TaskLearner, ask
-from wellread.tasks.task import Reader, Task, check_room
-from wellread.text import Document, short
-from wellread.training.entities import build_entities, give_masks, keep_entities, luke_config, vocabulary_of
-from wellread.training.kinds import Facts, Writes
-from wellread.training.loop import find_crew, seed_all, train
-from wellread.training.offering import (
+from wellread.io import console
+from wellread.io.files import storage
+from wellread.models.kam.inputs import Lender
+from wellread.models.knowbert.recipe import (
     about_vectors,
     build_offers,
     check_vectors,
@@ -45,12 +39,19 @@ from wellread.training.offering import (
     learned_in,
     told_offers,
 )
-from wellread.training.recipe import TaskRecipe
+from wellread.models.luke.model import Luke, luke_in
+from wellread.models.luke.recipe import build_entities, give_masks, keep_entities, luke_config, vocabulary_of
+from wellread.tasks.learner import TaskLearner, ask
+from wellread.tasks.recipe import TaskRecipe
+from wellread.tasks.registry import find_kind, name_of, read_examples, read_parts
+from wellread.tasks.task import Reader, Task, check_room
+from wellread.tasks.task_type import Facts, Writes
+from wellread.text.segments import Segmenter
+from wellread.training.loop import find_crew, seed_all, train
 from wellread.training.schedule import Schedule
-from wellread.training.tasks import find_kind, name_of, read_examples, read_parts
 
 if TYPE_CHECKING:
-    from wellread.linker import Linker
+    from wellread.linking.linker import Linker
 
 MODEL = "model"
 """The folder in a run that `load_task` reads."""
@@ -176,7 +177,7 @@ def _linker(recipe: TaskRecipe) -> Callable[[list[str]], Iterable[Document]] | N
 
     @cache
     def load() -> Linker:
-        from wellread.linker import Linker
+        from wellread.linking.linker import Linker
 
         return Linker.load(kb, recipe.maps.linker)
 

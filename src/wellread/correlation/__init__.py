@@ -1,0 +1,1 @@
+"""Word correlation (PMI), counted on DuckDB or Spark."""

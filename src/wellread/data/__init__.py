@@ -1,0 +1,1 @@
+"""Datasets: formats, readers, splits, corpora and synthetic text."""

@@ -1,0 +1,346 @@
+"""A corpus to count: text files, JSONL, folders of them, or what a knowledge base says; cut into shards.
+
+A document is a line of a text file (or a paragraph, or the whole file), the chosen fields of a JSONL line, or the
+description of an entity. A shard is some megabytes of documents, so that shards are read side by side, by any process
+that sees the files, and a count that was killed goes on with those that are missing. Plain files are cut where a
+document ends. A compressed file is one shard, since it is read from its beginning; it comes in blocks, and one that was
+counted already is unpacked again, but not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
+
+import orjson
+
+from wellread.errors import InputError, UsageError
+from wellread.io.files import BROKEN, decode, open_bytes
+
+if TYPE_CHECKING:
+    from wellread.kb.store import KnowledgeBase
+
+Unit = Literal["line", "paragraph", "file"]
+Kind = Literal["text", "jsonl", "kb"]
+
+SHARD_BYTES = 8 << 20
+BLOCK_BYTES = 4 * SHARD_BYTES
+"""Text of an archive that is counted at once."""
+_ENTITIES = 1 << 16
+"""Entities in a shard of a knowledge base."""
+_T = TypeVar("_T")
+_GROWTH = 4
+"""How many times larger text is than its archive, roughly."""
+
+_JSONL = (".jsonl", ".ndjson", ".json")
+_TEXT = (".txt", ".text", ".md", ".rst", "", *_JSONL)
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_MAGIC = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
+_ZSTD = _MAGIC[-1]
+_BLANK_LINES = re.compile(r"\n[ \t\r]*\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a file in bytes, or of a knowledge base in entities; an end of -1 is a whole archive."""
+
+    path: str
+    begin: int
+    end: int
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What is counted, and how its documents become events."""
+
+    sources: tuple[str, ...]
+    shards: tuple[tuple[Piece, ...], ...]
+    state: str
+    """Changes when a file does."""
+    unit: Unit = "line"
+    fields: tuple[str, ...] = ("text",)
+    titles: bool = False
+    """Of entities: the title with the description?"""
+    window: int = 0
+    """Words of a window; 0: a document is one event."""
+    step: int = 0
+    """Words from one window to the next."""
+
+    @classmethod
+    def of_files(
+        cls,
+        paths: Sequence[str | Path],
+        *,
+        unit: Unit = "line",
+        fields: Sequence[str] = ("text",),
+        window: int = 0,
+        step: int = 0,
+        shard_bytes: int = SHARD_BYTES,
+    ) -> Corpus:
+        """The documents of files and folders; .gz, .bz2, .xz and .zst are read as what is in them."""
+        if unit not in ("line", "paragraph", "file"):
+            raise UsageError(f"unit={unit!r} is not known; a document is a line, a paragraph or a file")
+        window, step = _windows(window, step)
+        files = [file for path in paths for file in _files(Path(path))]
+        state = hashlib.blake2b(digest_size=8)
+        pieces: list[Piece] = []
+        for file in files:
+            info = file.stat()
+            state.update(f"{file.resolve()}\0{info.st_size}\0{info.st_mtime_ns}\0".encode("utf-8", "surrogatepass"))
+            pieces += cut_file(file, info.st_size, unit, shard_bytes)
+        sources = tuple(str(path) for path in paths)
+        shards = group(pieces, _weight, shard_bytes)
+        return cls(sources, shards, state.hexdigest(), unit, tuple(fields), False, window, step)
+
+    @classmethod
+    def of_kb(cls, kb: str | Path | KnowledgeBase, *, titles: bool = False, window: int = 0, step: int = 0) -> Corpus:
+        """What a knowledge base says of its entities, with their titles if wanted; a description is a document."""
+        from wellread.kb.packaged import open_kb  # a worker that counts files starts without it
+        from wellread.kb.store import KnowledgeBase
+
+        window, step = _windows(window, step)
+        opened = kb if isinstance(kb, KnowledgeBase) else open_kb(kb)
+        path = str(opened.path.resolve())
+        last = int(opened.connection.execute("SELECT coalesce(max(num), -1) FROM entities").fetchone()[0])
+        state = f"{opened.metadata.get('uid', '')} {opened.revision}"
+        if opened is not kb:
+            opened.close()
+        shards = tuple(
+            (Piece(path, begin, min(begin + _ENTITIES, last + 1), "kb"),) for begin in range(0, last + 1, _ENTITIES)
+        )
+        return cls((str(opened.path),), shards, state, titles=titles, window=window, step=step)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when what is counted would: other files, contents or settings; not when paths are spelled anew."""
+        told = replace(self, sources=()).to_json()
+        return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+    @property
+    def paths(self) -> set[str]:
+        """The files that are read, resolved."""
+        return {piece.path for shard in self.shards for piece in shard}
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of each shard, how many bytes (or entities) there are to read."""
+        return [sum(_weight(piece) for piece in shard) for shard in self.shards]
+
+    def to_json(self) -> str:
+        """As text, for another process."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Corpus:
+        """What `to_json` wrote."""
+        told: dict[str, Any] = json.loads(text)
+        shards = tuple(tuple(Piece(**piece) for piece in shard) for shard in told.pop("shards"))
+        sources, fields = tuple(told.pop("sources")), tuple(told.pop("fields"))
+        return cls(sources=sources, shards=shards, fields=fields, **told)
+
+    def documents(self, shard: int) -> Iterator[str]:
+        """The texts of one shard."""
+        return chain.from_iterable(self.blocks(shard))
+
+    def blocks(self, shard: int) -> Iterator[Iterator[str]]:
+        """The texts of one shard block by block, which is always cut the same; one that is not wanted costs little."""
+        block: list[Callable[[], Iterator[str]]] = []
+        size = 0
+        for stretch, read in self._stretches(shard):
+            block.append(read)
+            size += stretch
+            if size >= BLOCK_BYTES:
+                yield _read_all(block)
+                block, size = [], 0
+        yield _read_all(block)
+
+    def _stretches(self, shard: int) -> Iterator[tuple[int, Callable[[], Iterator[str]]]]:
+        """Bytes of texts, and what reads them."""
+        for piece in self.shards[shard]:
+            if piece.kind == "kb":
+                yield 0, partial(_described, piece, self.titles)
+                continue
+            for data, begin in blocks_of(piece, "line" if piece.kind == "jsonl" else self.unit):
+                yield len(data), partial(self._texts, piece, data, begin)
+
+    def _texts(self, piece: Piece, data: bytes, begin: int) -> Iterator[str]:
+        if piece.kind == "jsonl":
+            yield from _fields(data, begin, piece.path, self.fields)
+            return
+        text = decode(data, f"{piece.path} (from byte {begin:,} on)" if begin else piece.path)
+        if self.unit == "line":
+            yield from text.split("\n")
+        elif self.unit == "paragraph":
+            yield from _BLANK_LINES.split(text)
+        else:
+            yield text
+
+
+def _read_all(block: Sequence[Callable[[], Iterator[str]]]) -> Iterator[str]:
+    for read in block:
+        yield from read()
+
+
+def _windows(window: int, step: int) -> tuple[int, int]:
+    if window < 0 or step < 0 or window == 1:
+        raise UsageError(f"a window of {window} words every {step} makes no pairs; give two words or more")
+    if step > window:
+        raise UsageError(
+            f"windows of {window} words every {step} would leave words out; give a step of {window} or less"
+        )
+    return window, (step or max(1, window // 2)) if window else 0
+
+
+def _weight(piece: Piece) -> int:
+    return os.path.getsize(piece.path) * _GROWTH if piece.end < 0 else piece.end - piece.begin
+
+
+def _files(path: Path) -> list[Path]:
+    if str(path) == "-":
+        raise UsageError("standard input cannot be cut into shards; write it to a file first and give that")
+    if path.is_file():
+        return [path]
+    if not path.exists():
+        raise InputError(f"there is no {path}; give text files, JSONL files or folders of them")
+    found = [
+        Path(folder, name)
+        for folder, folders, names in os.walk(path)
+        for name in names
+        if not name.startswith(".")
+        and suffix_of(Path(name)) in _TEXT
+        and not any(part.startswith(".") for part in Path(folder).relative_to(path).parts)
+    ]
+    if not found:
+        raise InputError(
+            f"there is no text in {path} (*.txt, *.md, *.jsonl, compressed or not); give the files by name"
+        )
+    return sorted(found)
+
+
+def suffix_of(path: Path) -> str:
+    """What a file is by its name, whatever its compression: "a.jsonl.gz" -> ".jsonl"."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in _PACKED else suffix
+
+
+def cut_file(path: Path, size: int, unit: Unit, shard_bytes: int) -> Iterator[Piece]:
+    """The pieces of a file, each ending where a document does."""
+    with open_bytes(path) as unpacked, open(path, "rb") as file:
+        head = file.read(6)
+        packed = head.startswith(_MAGIC)
+        opening = b"" if head.startswith(_ZSTD) else _peek(unpacked, path)
+        kind: Kind = "jsonl" if suffix_of(path) in _JSONL or opening.startswith(b"{") else "text"
+        where = str(path.resolve())
+        if packed:
+            yield Piece(where, 0, -1, kind)
+            return
+        begin = 0
+        while begin < size:
+            end = begin + shard_bytes
+            if end >= size or (kind == "text" and unit == "file"):
+                end = size
+            else:
+                file.seek(end)
+                file.readline()  # the rest of a line says nothing of whether that line is blank
+                while kind == "text" and unit == "paragraph" and file.readline().strip():
+                    pass
+                end = file.tell()
+            yield Piece(where, begin, end, kind)
+            begin = end
+
+
+def _peek(file: io.BufferedReader, path: Path) -> bytes:
+    try:
+        return file.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n")
+    except BROKEN as error:
+        raise InputError(f"{path} is truncated or damaged: {error}; fetch or copy it again") from error
+
+
+def group(pieces: Iterable[_T], weigh: Callable[[_T], int], shard_bytes: int) -> tuple[tuple[_T, ...], ...]:
+    """Small pieces together, in their order, so that a shard is worth its files."""
+    shards: list[tuple[_T, ...]] = []
+    open_pieces: list[_T] = []
+    weight = 0
+    for piece in pieces:
+        own = weigh(piece)
+        if open_pieces and weight + own > shard_bytes * 1.5:
+            shards.append(tuple(open_pieces))
+            open_pieces, weight = [], 0
+        open_pieces.append(piece)
+        weight += own
+    return (*shards, tuple(open_pieces)) if open_pieces else tuple(shards)
+
+
+def blocks_of(piece: Piece, unit: Unit) -> Iterator[tuple[bytes, int]]:
+    """Bytes that begin and end with a document, and where they begin (in what was unpacked)."""
+    try:
+        if piece.end >= 0:
+            with open(piece.path, "rb") as file:
+                file.seek(piece.begin)
+                yield file.read(piece.end - piece.begin), piece.begin
+            return
+        with _unpacked(piece.path) as archive:
+            begin = 0
+            while data := archive.read(-1 if unit == "file" else SHARD_BYTES):
+                if unit != "file":
+                    data += archive.readline()
+                while unit == "paragraph" and (line := archive.readline()):
+                    data += line
+                    if not line.strip():
+                        break
+                yield data, begin
+                begin += len(data)
+    except BROKEN as error:
+        raise InputError(f"{piece.path} is truncated or damaged: {error}; fetch or copy it again") from error
+
+
+def _unpacked(path: str) -> IO[bytes]:
+    with open(path, "rb") as file:
+        head = file.read(4)
+    if head != _ZSTD:
+        return open_bytes(path)
+    import pyarrow as pa
+
+    return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(path), "zstd"))
+
+
+def _fields(data: bytes, begin: int, path: str, fields: Sequence[str]) -> Iterator[str]:
+    for line in data.split(b"\n"):
+        where = begin
+        begin += len(line) + 1
+        if not line.strip():
+            continue
+        try:
+            told = orjson.loads(line.removeprefix(b"\xef\xbb\xbf") if where == 0 else line)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"{path}, byte {where:,}: no JSON ({error}); mend that line or leave it out") from None
+        texts = [told[field] for field in fields if field in told] if isinstance(told, dict) else None
+        if not texts:
+            has = f"it has {', '.join(map(str, told))}" if isinstance(told, dict) else "it is no object"
+            raise InputError(
+                f"{path}, byte {where:,}: a line without {' or '.join(fields)} ({has}); name its text with --field"
+            )
+        if not all(text is None or isinstance(text, str) for text in texts):
+            raise InputError(f"{path}, byte {where:,}: {' or '.join(fields)} is no text; name another with --field")
+        yield "\n".join(text for text in texts if text)
+
+
+def _described(piece: Piece, titles: bool) -> Iterator[str]:
+    from wellread.kb.store import KnowledgeBase
+
+    with KnowledgeBase.open(piece.path) as kb:
+        rows = kb.connection.execute(
+            "SELECT title, description FROM entities WHERE num >= ? AND num < ? ORDER BY num", (piece.begin, piece.end)
+        )
+        for title, description in rows:
+            yield f"{title}\n{description}" if titles else description

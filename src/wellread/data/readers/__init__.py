@@ -1,0 +1,1 @@
+"""Readers of published datasets, one file each."""

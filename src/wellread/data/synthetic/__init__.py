@@ -1,0 +1,1 @@
+"""Synthetic linked text from a knowledge base."""

@@ -1,0 +1,306 @@
+"""What is annotated: texts in files and folders, cut into shards that any process can read by itself.
+
+A text is a line of a text file (or a paragraph, or the whole file), a field of a JSONL line, or a cell of a Parquet
+column; .gz, .bz2, .xz and .zst are read as what is in them. Its id is that of the input if it has one, else the file's
+name and where the text begins: the byte (of what was unpacked), or in Parquet the row. Lines and paragraphs that are
+blank are no texts; every line of JSONL and every row of Parquet is one.
+
+How files are cut depends on the files alone, so that the shards, and all that is computed from them, are the same for
+any number of workers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import orjson
+
+from wellread.data import corpus
+from wellread.data.corpus import Unit, blocks_of, cut_file, group, suffix_of
+from wellread.errors import InputError, UsageError
+from wellread.io.files import decode, make_or_tell
+
+Kind = Literal["text", "jsonl", "parquet"]
+
+LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 20
+"""Text of a shard: enough to be worth a file, little enough to be lost when a run is killed."""
+_SHARDS, _MOST_SHARDS = 256, 100_000
+_SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson", ".json", ".parquet")
+_PARQUET = b"PAR1"
+_BLANK_LINES = re.compile(rb"\n[ \t\r\v\f]*\n")  # what `bytes.strip` leaves nothing of, as where files are cut
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Bytes of a file, or rows of a Parquet file; an end of -1 is a whole archive."""
+
+    path: str
+    name: str
+    """How ids call the file: as it was given."""
+    begin: int
+    end: int
+    kind: Kind
+    size: int
+    """Bytes of text, roughly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Files cut into shards, and where their texts and ids are."""
+
+    shards: tuple[tuple[Stretch, ...], ...]
+    files: tuple[tuple[str, int, int], ...]
+    """Name, size and time of each: others are other inputs."""
+    unit: Unit = "line"
+    field: str = "text"
+    """JSONL and Parquet: what holds the text."""
+    id_field: str = "id"
+
+    @classmethod
+    def of_files(
+        cls,
+        paths: Sequence[str | Path],
+        *,
+        unit: Unit = "line",
+        field: str = "text",
+        id_field: str = "id",
+        shard_bytes: int | None = None,
+        besides: str | Path | None = None,
+    ) -> Inputs:
+        """The texts of files and folders, but for those in the folder `besides`, where results are written."""
+        if unit not in ("line", "paragraph", "file"):
+            raise UsageError(f"unit={unit!r} is not known; a text is a line, a paragraph or a file")
+        apart = None if besides is None else Path(besides).resolve()
+        there = [file for path in paths for file in _files(Path(path))]
+        found = [file for file in there if apart not in file.resolve().parents]
+        if there and not found:
+            raise UsageError(f"what is to be read is in {besides}, where results go; choose another folder for these")
+        if not found:
+            raise InputError("there is no file to annotate; give text, JSONL or Parquet files, or folders of them")
+        if len({file.resolve() for file in found}) < len(found):
+            raise UsageError("a file is given twice; give each once")
+        if len(set(map(name_of, found))) < len(found):
+            raise UsageError("two files differ only in bytes of their names that are not UTF-8; rename one of them")
+        infos = [file.stat() for file in found]
+        if shard_bytes is None:
+            total = sum(info.st_size for info in infos)
+            shard_bytes = max(LEAST_BYTES, min(total // _SHARDS, MOST_BYTES), total // _MOST_SHARDS)
+        cut = [
+            part
+            for file, info in zip(found, infos, strict=True)
+            for part in _cut(file, info.st_size, unit, field, shard_bytes)
+        ]
+        files = tuple((name_of(file), info.st_size, info.st_mtime_ns) for file, info in zip(found, infos, strict=True))
+        return cls(group(cut, lambda part: part.size, shard_bytes), files, unit, field, id_field)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and dicts, the same that `from_dict` takes."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, told: dict[str, Any]) -> Inputs:
+        """What `to_dict` gave."""
+        shards = tuple(tuple(Stretch(**part) for part in shard) for shard in told["shards"])
+        files = tuple((name, size, time) for name, size, time in told["files"])
+        return cls(shards, files, told["unit"], told["field"], told["id_field"])
+
+    def texts(self, shard: int, skipped: list[str] | None = None) -> Iterator[tuple[str, str]]:
+        """(id, text) of one shard; `skipped`, if there is one, hears of those that are broken, else they are raised."""
+        for part in self.shards[shard]:
+            if part.kind == "parquet":
+                yield from self._cells(part, skipped)
+                continue
+            unit = "line" if part.kind == "jsonl" else self.unit
+            for data, begin in blocks_of(corpus.Piece(part.path, part.begin, part.end, part.kind), unit):
+                for at, text in _split(data, begin, unit):
+                    name = part.name if unit == "file" else f"{part.name}:{at}"
+                    make = partial(self._field, text, name)
+                    if part.kind == "text":
+                        make = partial(_decoded, text, name, f"{part.name}, byte {at:,}")
+                    yield from _read(make, skipped)
+
+    def _field(self, line: bytes, where: str) -> tuple[str, str]:
+        try:
+            told = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"{where}: no JSON ({error}); mend that line") from None
+        if not isinstance(told, dict) or self.field not in told:
+            has = f"it has {', '.join(map(str, told))}" if isinstance(told, dict) else "it is no object"
+            raise InputError(f"{where}: a line without {self.field} ({has}); name its text with --field")
+        text, name = told[self.field], told.get(self.id_field)
+        if not isinstance(text, str | None):
+            raise InputError(f"{where}: {self.field} is no text; name another with --field")
+        return where if name is None else str(name), text or ""
+
+    def _cells(self, part: Stretch, skipped: list[str] | None) -> Iterator[tuple[str, str]]:
+        with _open_parquet(part.path) as file:
+            names = file.schema_arrow.names
+            wanted = [self.field, *([self.id_field] if self.id_field in names and self.id_field != self.field else [])]
+            first = 0
+            groups = []
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                if first < part.end and first + rows > part.begin:
+                    groups.append((group, first))
+                first += rows
+            at = groups[0][1] if groups else 0
+            for batch in _batches(file, part, [group for group, _ in groups], wanted):
+                skip, end = max(0, part.begin - at), min(batch.num_rows, part.end - at)
+                if skip < end:
+                    some = batch.slice(skip, end - skip)
+                    ids = some.column(self.id_field) if len(wanted) > 1 else repeat(None)
+                    for row, (name, text) in enumerate(zip(ids, some.column(self.field), strict=False), at + skip):
+                        yield from _read(partial(_cell, name, text, f"{part.name}:{row}"), skipped)
+                at += batch.num_rows
+
+
+def _files(path: Path) -> list[Path]:
+    if str(path) == "-":
+        raise UsageError("standard input cannot be gone on with; write it to a file, or use: wellread link --lines")
+    if not path.is_dir():
+        if not path.exists() and not path.is_symlink():
+            raise InputError(f"there is no {name_of(path)}; give text, JSONL or Parquet files, or folders of them")
+        _refuse_odd(path)
+        return [path]
+    found = []
+    for folder, inside, names in os.walk(path):
+        inside[:] = sorted(name for name in inside if not name.startswith((".", "_")))
+        found += [
+            Path(folder, name)
+            for name in names
+            if suffix_of(Path(name)) in _SUFFIXES and not name.startswith((".", "_"))
+        ]
+    if not found:
+        raise InputError(
+            f"there is nothing in {name_of(path)} that we read ({', '.join(_SUFFIXES)}); give the files by name"
+        )
+    for file in found:
+        _refuse_odd(file)
+    return sorted(found)
+
+
+def _refuse_odd(path: Path) -> None:
+    """Raise an error that names the fix where a path leads to something else than a file."""
+    if path.is_symlink() and not path.exists():
+        raise InputError(
+            f"{name_of(path)} is a link to {name_of(os.readlink(path))}, which is not there; mend the link or remove it"
+        )
+    if not path.is_file():
+        raise UsageError(
+            f"{name_of(path)} is a pipe or a device, which is read only once; write it to a file and give that"
+        )
+
+
+def name_of(path: str | Path) -> str:
+    """Return how ids and messages call a file: bytes of its name that are not UTF-8 are escaped (\\xff.txt)."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _cut(path: Path, size: int, unit: Unit, field: str, shard_bytes: int) -> Iterator[Stretch]:
+    with open(path, "rb") as file:
+        head = file.read(4)
+    if head == _PARQUET or suffix_of(path) == ".parquet":
+        yield from _cut_parquet(path, field, shard_bytes)
+        return
+    for piece in cut_file(path, size, unit, shard_bytes):
+        room = size * 4 if piece.end < 0 else piece.end - piece.begin
+        yield Stretch(piece.path, name_of(path), piece.begin, piece.end, cast(Kind, piece.kind), room)
+
+
+def _cut_parquet(path: Path, field: str, shard_bytes: int) -> Iterator[Stretch]:
+    with _open_parquet(path) as file:
+        import pyarrow as pa
+
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+        if field not in schema.names:
+            raise InputError(f"{path} has no column {field} (it has {', '.join(schema.names)}); name it with --field")
+        kind = schema.field(field).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+            raise InputError(f"the column {field} of {path} is {kind}, no text; name another with --field")
+        size = 0
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            columns = (group.column(place) for place in range(group.num_columns))
+            size += sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
+    each = max(1, rows * shard_bytes // max(1, size))
+    for begin in range(0, rows, each):
+        end = min(begin + each, rows)
+        yield Stretch(str(path.resolve()), name_of(path), begin, end, "parquet", size * (end - begin) // rows)
+
+
+def _open_parquet(path: str | Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if not _is_utf8(str(path)):  # Arrow takes no such name
+            return pq.ParquetFile(pa.BufferReader(Path(path).read_bytes()))
+        return pq.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{name_of(path)} cannot be read as Parquet ({reason}); fetch or write it again") from error
+
+
+def _is_utf8(name: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _batches(file: Any, part: Stretch, groups: list[int], columns: list[str]) -> Iterator[Any]:
+    """Rows of some groups; pages that are damaged are told, and not only the end of the file."""
+    import pyarrow as pa
+
+    try:
+        yield from file.iter_batches(4096, row_groups=groups, columns=columns)
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{part.name} cannot be read as Parquet ({reason}); fetch or write it again") from error
+
+
+def _read(make: Callable[[], tuple[str, str]], skipped: list[str] | None) -> Iterator[tuple[str, str]]:
+    try:
+        yield from make_or_tell(make, skipped)
+    except InputError as error:
+        raise InputError(f"{error}, or leave out what is broken with --broken skip") from None
+
+
+def _decoded(text: bytes, name: str, where: str) -> tuple[str, str]:
+    return name, decode(text, where)
+
+
+def _cell(name: Any, text: Any, where: str) -> tuple[str, str]:
+    """Id and text of a row; Parquet's writers need not have looked whether a text is UTF-8."""
+    try:
+        told = None if name is None else name.as_py()
+        return where if told is None else str(told), text.as_py() or ""
+    except UnicodeDecodeError:
+        raise InputError(f"{where}: this row is not UTF-8; write the table again") from None
+
+
+def _split(data: bytes, begin: int, unit: Unit) -> Iterator[tuple[int, bytes]]:
+    """The texts in some bytes, each with the byte that it begins at."""
+    at = 0
+    if begin == 0 and data.startswith(b"\xef\xbb\xbf"):
+        at = 3
+    while at < len(data):
+        end, behind = len(data), len(data)
+        if unit == "line" and (found := data.find(b"\n", at)) >= 0:
+            end, behind = found, found + 1
+        elif unit == "paragraph" and (match := _BLANK_LINES.search(data, at)) is not None:
+            end, behind = match.span()
+        text = data[at:end]
+        if unit == "line":
+            text = text.rstrip(b"\r\n")
+        elif unit == "paragraph":
+            text = text.lstrip()
+            at, text = end - len(text), text.rstrip()
+        if text.strip():
+            yield begin + at, text
+        at = behind

@@ -1,0 +1,1 @@
+"""Pretrained encoders: loading, packing, quantisation and infusion."""

@@ -1,0 +1,1 @@
+"""Infusion of knowledge into pretrained encoders."""

@@ -1,0 +1,223 @@
+"""Texts of a batch laid end to end, so that no padding is computed.
+
+Everything that treats each position alone (embeddings, projections, feed-forward, norms) runs over the real pieces of
+all texts as one sequence; only the attention sees them text by text. `pack` tells a Hugging Face encoder to attend that
+way through transformers' own attention interface: its modules, names and weights stay as they are, so adapters,
+quantisation and `save_pretrained` work as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface
+
+from wellread.encoders.attention import packed_attention
+from wellread.errors import UsageError
+
+PACKED = "wellread_packed"
+"""What transformers calls attention over packed texts."""
+_FEW = 6 * 1024
+"""Where a text has fewer scores, in the mean, texts are attended to all at once: steps cost more than padding."""
+
+
+class Attends(Protocol):
+    """A place of an infused encoder where attention is asked for (`encoders.infusion.hooks.Place`)."""
+
+    @property
+    def concerns(self) -> bool:
+        """Whether it is to be asked."""
+        ...
+
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None, dropout: float
+    ) -> Tensor:
+        """The mixed values of all pieces."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How texts of `lengths` pieces lie in one sequence of `sum(lengths)` pieces."""
+
+    lengths: Int[Tensor, " batch"]
+    starts: Int[Tensor, " batch"]
+    text_of: Int[Tensor, " piece"]
+    places: Int[Tensor, " piece"]
+    """The place of each piece within its own text, from 0."""
+    width: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int] | Tensor, device: torch.device | None = None) -> Packing:
+        """The packing of texts with so many pieces each."""
+        counts = torch.as_tensor(lengths, dtype=torch.long, device=device)
+        starts = counts.cumsum(0) - counts
+        text_of = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
+        places = torch.arange(len(text_of), device=device) - starts[text_of]
+        return cls(counts, starts, text_of, places, int(counts.max()) if len(counts) else 0)
+
+    @property
+    def is_even(self) -> bool:
+        """All texts have the same length: then packed and padded are the same thing."""
+        return len(self.text_of) == len(self.lengths) * self.width
+
+    def there_mask(self) -> Bool[Tensor, "batch width"]:
+        """True where a padded batch would have a piece."""
+        return torch.arange(self.width, device=self.lengths.device) < self.lengths[:, None]
+
+    def spread(self, packed: Float[Tensor, "piece ..."]) -> Float[Tensor, "batch width ..."]:
+        """Text by text, filled up with zeros."""
+        if self.is_even:
+            return packed.reshape(len(self.lengths), self.width, *packed.shape[1:])
+        padded = packed.new_zeros(len(self.lengths) * self.width, *packed.shape[1:])
+        filled = padded.index_copy(0, self._padded_places(), packed)
+        return filled.view(len(self.lengths), self.width, *packed.shape[1:])
+
+    def gather(self, padded: Float[Tensor, "batch width ..."]) -> Float[Tensor, "piece ..."]:
+        """The real pieces of a padded batch, end to end: what `spread` took apart."""
+        flat = padded.flatten(0, 1)
+        return flat if self.is_even else flat.index_select(0, self._padded_places())
+
+    def mean(self, packed: Float[Tensor, "piece dim"]) -> Float[Tensor, "batch dim"]:
+        """The mean of each text's pieces."""
+        total = packed.new_zeros(len(self.lengths), packed.shape[-1]).index_add(0, self.text_of, packed)
+        return total / self.lengths[:, None]
+
+    def _padded_places(self) -> Int[Tensor, " piece"]:
+        return self.text_of * self.width + self.places
+
+
+def pack(encoder: PreTrainedModel) -> PreTrainedModel:
+    """Let an encoder attend text by text over a packed sequence; call it then through `encode`.
+
+    Two short texts are encoded before and after: many encoders take another attention without a word and ignore it, or
+    add to theirs what ours does not know (the position biases of T5 and DeBERTa, the windows of ModernBERT).
+    """
+    if encoder.config._attn_implementation == PACKED:
+        return encoder
+    refusal = UsageError(
+        f"{type(encoder).__name__} does not let its attention be replaced; use an encoder such as BERT, RoBERTa, "
+        "ELECTRA, XLM-R or DistilBERT"
+    )
+    training = encoder.training
+    encoder.train(False)
+    lengths = [1, 3]
+    last = int(encoder.config.vocab_size) - 1  # ids from the end of the vocabulary: padding stands at its beginning
+    ids = torch.arange(last, last - sum(lengths), -1, device=encoder.device)
+    with torch.no_grad():
+        try:
+            alone = torch.cat(
+                [encoder(input_ids=text[None]).last_hidden_state[0] for text in torch.split(ids, lengths)]
+            )
+            encoder.set_attn_implementation(PACKED)
+            packed = encode(encoder, ids, Packing.of(lengths))
+        except (TypeError, ValueError) as error:
+            raise refusal from error
+    tolerance = 1e-3 if alone.dtype == torch.float32 else 5e-2
+    if not torch.allclose(packed, alone, rtol=tolerance, atol=tolerance * float(alone.abs().mean())):
+        raise refusal
+    encoder.train(training)
+    return encoder
+
+
+def encode(
+    encoder: nn.Module, ids: Int[Tensor, " piece"], packing: Packing, reads: int = 1
+) -> Float[Tensor, "piece dim"]:
+    """The last hidden state of every piece of the packed texts, each as if its text were alone.
+
+    Or the mean of its last states, those of as many layers as are read.
+    """
+    places = packing.places + first_position(encoder)
+    given: dict[str, Any] = {"input_ids": ids[None], "position_ids": places[None], "packing": packing}
+    if reads == 1:
+        states: Tensor = encoder(**given).last_hidden_state[0]
+        return states
+    return mean_of([some[0] for some in encoder(**given, output_hidden_states=True).hidden_states[-reads:]])
+
+
+def mean_of(states: Sequence[Float[Tensor, "piece dim"]]) -> Float[Tensor, "piece dim"]:
+    """The mean of several layers' states."""
+    return states[0] if len(states) == 1 else torch.stack(tuple(states)).mean(0)
+
+
+def first_position(encoder: nn.Module) -> int:
+    """RoBERTa and its kin count positions from behind their padding id."""
+    embeddings = getattr(encoder, "embeddings", None)
+    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1
+
+
+def count_places(ids: Tensor | None, packing: Packing, first: int) -> Int[Tensor, " piece"]:
+    """Positions of pieces; where they begin behind the padding id, padding that nobody hides is not counted."""
+    if ids is None or not first or not bool((ids == first - 1).any()):
+        return packing.places + first
+    there = (ids != first - 1).long()
+    total = there.cumsum(0)
+    before = (total - there)[packing.starts]
+    return (total - before[packing.text_of]) * there + first - 1
+
+
+def _attend(
+    module: nn.Module,
+    query: Float[Tensor, "one head piece dim"],
+    key: Float[Tensor, "one head piece dim"],
+    value: Float[Tensor, "one head piece dim"],
+    attention_mask: Tensor | None,
+    *,
+    packing: Packing,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    at: Attends | None = None,
+    **_: Any,
+) -> tuple[Float[Tensor, "one piece head dim"], None]:
+    """Attention within each text; in the layout that transformers expects."""
+    if attention_mask is not None or sliding_window is not None:
+        raise ValueError("only attention from every piece to every other of its text can be packed")
+    if at is not None and at.concerns:
+        return at.attend(module, query, key, value, scaling=scaling, dropout=dropout), None
+    lines = [part.squeeze(0).transpose(0, 1) for part in (query, key, value)]
+    if _goes_text_by_text(packing, query, dropout):
+        return _attend_text_by_text(lines, packing, scaling, dropout)[None], None
+    query, key, value = (packing.spread(line).transpose(1, 2) for line in lines)
+    mask = None if packing.is_even else packing.there_mask()[:, None, None, :]
+    mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    return packing.gather(mixed.transpose(1, 2))[None], None
+
+
+def _goes_text_by_text(packing: Packing, query: Tensor, dropout: float) -> bool:
+    """Whether that is faster than all texts at once: on a processor, unless texts are short or even.
+
+    PyTorch's fast attention knows no dropout there; then even texts gain, too.
+    """
+    if query.device.type != "cpu" or torch.compiler.is_compiling() or not len(packing.lengths):
+        return False
+    mean = len(packing.text_of) / len(packing.lengths)
+    if query.shape[1] * mean**2 < _FEW:
+        return False
+    return query.dtype in (torch.float32, torch.float64) if dropout else not packing.is_even
+
+
+def _attend_text_by_text(
+    lines: Sequence[Float[Tensor, "piece head dim"]], packing: Packing, scaling: float | None, dropout: float
+) -> Float[Tensor, "piece head dim"]:
+    """Nothing is copied apart, filled up or masked."""
+    query, key, value = lines
+    lengths = packing.lengths.tolist()
+    if dropout:
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return packed_attention(query, key, value, lengths, scaling=scaling, drop=dropout)
+    texts = zip(*(line.transpose(0, 1)[None].split_with_sizes(lengths, 2) for line in lines), strict=True)
+    mixed = [scaled_dot_product_attention(asks, keys, values, scale=scaling) for asks, keys, values in texts]
+    return torch.cat([text.transpose(1, 2) for text in mixed], 1).squeeze(0)
+
+
+AttentionInterface.register(PACKED, _attend)
+AttentionMaskInterface.register(PACKED, lambda *args, **kwargs: None)

@@ -1,0 +1,1 @@
+"""Entity vectors and the index of nearest entities."""

@@ -1,0 +1,275 @@
+"""The facts of a knowledge base: which entities they join, and all of them as arrays to learn from.
+
+To learn from them, facts are read both ways: every relation has a reverse one. A KB often has it itself (WordNet's
+"hyponym" is "hypernym" backwards, "antonym" is its own): then no other is made, so that no fact is there twice.
+
+Facts to test on are split off by the two entities that they join, with all facts between these two: a model that was
+told the one way round would only have to turn it. And they are split off only where both entities keep another
+neighbour, for of an entity without facts nothing can be learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Int64
+
+from wellread.errors import InputError, UsageError
+from wellread.io.files import read_lines
+from wellread.kb.schema import sqlite_errors
+from wellread.kb.store import KnowledgeBase
+from wellread.text.words import Offsets
+
+MOST_HELD_OUT = 20_000
+"""Pairs of entities that are split off at most: enough to tell models apart by a thousandth, however large the KB."""
+
+ALIKE = 0.97
+"""The share of two relations' facts that the other must have backwards, for it to be the reverse: a KB has gaps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Which of some entities are joined by a fact in either direction; an entity is its number among them."""
+
+    count: int
+    pairs: Offsets
+    """one * count + other, sorted, both ways round."""
+
+    @classmethod
+    def read(cls, kb: KnowledgeBase, entities: Sequence[str]) -> Joined:
+        """The facts between the entities of these ids; ids that the KB does not hold have none."""
+        count, found = len(entities), []
+        with sqlite_errors(kb.path), kb.snapshot():
+            ask = kb.connection.execute
+            rows = (
+                (one, ask("SELECT num FROM entities WHERE id = ?", (id,)).fetchone()) for one, id in enumerate(entities)
+            )
+            here = {row[0]: one for one, row in rows if row is not None}
+            for num, one in here.items():
+                for (other_num,) in ask("SELECT object FROM facts WHERE subject = ?", (num,)):
+                    other = here.get(other_num)
+                    if other is not None:
+                        found += [one * count + other, other * count + one]
+        return cls(count, np.unique(np.array(found, np.int64)))
+
+    def between(
+        self, one: Int64[np.ndarray, "*shape"], other: Int64[np.ndarray, "*shape"]
+    ) -> Bool[np.ndarray, "*shape"]:
+        """Whether each pair is joined; a negative number is no entity."""
+        wanted = one * self.count + other
+        if not len(self.pairs):
+            return np.zeros(wanted.shape, bool)
+        at = np.minimum(np.searchsorted(self.pairs, wanted), len(self.pairs) - 1)
+        return np.asarray((self.pairs[at] == wanted) & (one >= 0) & (other >= 0))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Facts read both ways; entities and relations are their numbers in `entities` and `relations`."""
+
+    uid: str
+    """Of the KB, as its revision."""
+    revision: int
+    entities: Sequence[str]
+    """Ids of the entities that stand in a fact, in the KB's order."""
+    relations: Sequence[str]
+    reverse: Int64[np.ndarray, " relation"]
+    """The reverse of each relation, which may be itself."""
+    facts: Int64[np.ndarray, "fact 3"]
+    """Subject, relation, object; sorted, none twice, each with its reverse."""
+
+    @classmethod
+    def read(cls, kb: KnowledgeBase) -> Graph:
+        """All facts of a KB."""
+        with sqlite_errors(kb.path), kb.snapshot():
+            ask = kb.connection.execute
+            about = dict(ask("SELECT key, value FROM metadata"))
+            rows = ask("SELECT subject, relation, object FROM facts")
+            flat = np.fromiter((number for row in rows for number in row), np.int64)
+            facts = flat.reshape(-1, 3)
+            here = np.unique(facts[:, [0, 2]])
+            named = dict(ask("SELECT num, name FROM relations"))
+            ids = [id for num, id in ask("SELECT num, id FROM entities ORDER BY num") if _holds(here, num)]
+        if not len(facts):
+            raise InputError(
+                f"{kb.path} has no facts to learn from; leave the graph out (--graph none), or build it with facts: "
+                "wellread kb build --help"
+            )
+        used = np.unique(facts[:, 1])
+        columns = (np.searchsorted(here, facts[:, 0]), np.searchsorted(used, facts[:, 1]))
+        numbered = np.stack([*columns, np.searchsorted(here, facts[:, 2])], axis=1)
+        return cls.of(numbered, ids, [named[num] for num in used.tolist()], about["uid"], int(about["revision"]))
+
+    @classmethod
+    def of(
+        cls,
+        facts: Int64[np.ndarray, "fact 3"],
+        entities: Sequence[str],
+        relations: Sequence[str],
+        uid: str = "",
+        revision: int = 0,
+    ) -> Graph:
+        """From facts as they were told; those read backwards are added."""
+        facts = np.unique(facts, axis=0)
+        twins = _twins(facts, len(entities), len(relations))
+        names, reverse = list(relations), np.full(len(relations), -1, np.int64)
+        for r in range(len(relations)):
+            if reverse[r] >= 0:
+                continue
+            # Of several that say the same, each is the reverse of one: the first that is still free.
+            free = [twin for twin in twins.get(r, ()) if reverse[twin] < 0]
+            twin = r if r in free else next(iter(free), len(names))
+            if twin == len(names):
+                names.append(f"reverse of {relations[r]}")
+                reverse = np.append(reverse, r)
+            reverse[r], reverse[twin] = twin, r
+        both = np.unique(np.concatenate([facts, _backwards(facts, reverse)]), axis=0)
+        return cls(uid, revision, entities, names, reverse, both)
+
+    def split(self, share: float, *, seed: int = 0) -> Split:
+        """Split off the facts of about this share of the joined pairs, half to develop on and half to test on."""
+        if not 0 <= share < 1:
+            raise UsageError(f"hold_out is {share}; expected a share of the facts, from 0 to less than 1")
+        count = len(self.entities)
+        one, other = self.facts[:, [0, 2]].min(1), self.facts[:, [0, 2]].max(1)
+        keys, pair_of = np.unique(one * count + other, return_inverse=True)
+        ends = np.stack([keys // count, keys % count], axis=1)
+        joined = ends[ends[:, 0] != ends[:, 1]]
+        left = np.bincount(joined.ravel(), minlength=count)
+        wanted, taken = min(round(share * len(keys)), MOST_HELD_OUT), list[int]()
+        for pair in np.random.default_rng([seed, 5]).permutation(len(keys)).tolist():
+            if len(taken) >= wanted:
+                break
+            a, b = ends[pair].tolist()
+            if a != b and left[a] > 1 and left[b] > 1:
+                left[a] -= 1
+                left[b] -= 1
+                taken.append(pair)
+        part = np.zeros(len(keys), np.int8)
+        part[taken[: len(taken) // 2]], part[taken[len(taken) // 2 :]] = 1, 2
+        return Split(*(self.facts[part[pair_of] == number] for number in (0, 1, 2)))
+
+    def read_split(self, path: str | Path) -> Split:
+        """The split of a table (subject, relation, object, and train, valid or test), such as FB15k-237's.
+
+        Facts that the graph does not have are left out; one that the table does not have is an error.
+        """
+        entity_of = {id: number for number, id in enumerate(self.entities)}
+        relation_of = {name: number for number, name in enumerate(self.relations)}
+        parts: dict[str, list[tuple[int, int, int]]] = {"train": [], "valid": [], "test": []}
+        for number, line in read_lines(path):
+            columns = line.decode("utf-8", "replace").split("\t")
+            if len(columns) != 4 or columns[3] not in parts:
+                raise InputError(f"{path}, line {number}: expected subject, relation, object and train, valid or test")
+            subject, relation, object = columns[:3]
+            if subject in entity_of and object in entity_of and relation in relation_of:
+                parts[columns[3]].append((entity_of[subject], relation_of[relation], entity_of[object]))
+        found: list[Int64[np.ndarray, "fact 3"]] = []
+        seen = np.zeros(len(self.facts), bool)
+        for rows in parts.values():
+            facts = np.array(rows, np.int64).reshape(-1, 3)
+            there = self.places(np.concatenate([facts, _backwards(facts, self.reverse)]))
+            there = np.unique(there[there >= 0])
+            there = there[~seen[there]]  # what is told twice belongs where it was told first
+            seen[there] = True
+            found.append(self.facts[there])
+        if not seen.all():
+            subject, relation, object = self.facts[np.flatnonzero(~seen)[0]].tolist()
+            raise InputError(
+                f"{path} does not say to which part {int((~seen).sum()):,} facts of the knowledge base belong, e.g. "
+                f"{self.entities[subject]} {self.relations[relation]} {self.entities[object]}; give the table that it "
+                "was built with"
+            )
+        return Split(*found)
+
+    def places(self, facts: Int64[np.ndarray, "fact 3"]) -> Int64[np.ndarray, " fact"]:
+        """Where facts stand in `facts`; -1 for those that do not."""
+        own, asked = self._keys(self.facts), self._keys(facts)
+        at = np.minimum(np.searchsorted(own, asked), len(own) - 1)
+        return np.where(own[at] == asked, at, -1)
+
+    def _keys(self, facts: Int64[np.ndarray, "fact 3"]) -> Int64[np.ndarray, " fact"]:
+        pairs = facts[:, 0] * len(self.relations) + facts[:, 1]
+        return np.asarray(pairs * len(self.entities) + facts[:, 2])
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Facts to learn from, to develop on and to test on."""
+
+    train: Int64[np.ndarray, "fact 3"]
+    dev: Int64[np.ndarray, "fact 3"]
+    test: Int64[np.ndarray, "fact 3"]
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Facts by what is asked: (subject, relation, ?) with all objects that are right."""
+
+    subjects: Int64[np.ndarray, " query"]
+    relations: Int64[np.ndarray, " query"]
+    starts: Int64[np.ndarray, " query+1"]
+    """Where the objects of each query begin, and where the last end."""
+    objects: Int64[np.ndarray, " fact"]
+
+    @classmethod
+    def of(cls, facts: Int64[np.ndarray, "fact 3"]) -> Queries:
+        """[[0, 1, 5], [0, 1, 7], [2, 0, 5]] -> two queries, with the objects [5, 7] and [5]."""
+        facts = facts[np.lexsort((facts[:, 2], facts[:, 1], facts[:, 0]))]
+        new = np.ones(len(facts), bool)
+        new[1:] = (facts[1:, :2] != facts[:-1, :2]).any(1)
+        starts = np.append(np.flatnonzero(new), len(facts))
+        return cls(facts[new, 0], facts[new, 1], starts, np.ascontiguousarray(facts[:, 2]))
+
+    def __len__(self) -> int:
+        return len(self.subjects)
+
+    def find(
+        self, subjects: Int64[np.ndarray, " asked"], relations: Int64[np.ndarray, " asked"]
+    ) -> Int64[np.ndarray, " asked"]:
+        """The numbers of queries; -1 for one that has no object."""
+        wide = 1 + max((int(of.max(initial=0)) for of in (self.relations, relations)), default=0)
+        own, asked = self.subjects * wide + self.relations, subjects * wide + relations
+        if not len(own):
+            return np.full(len(asked), -1, np.int64)
+        at = np.minimum(np.searchsorted(own, asked), len(own) - 1)
+        return np.where(own[at] == asked, at, -1)
+
+    def take(
+        self, numbers: Int64[np.ndarray, " asked"]
+    ) -> tuple[Int64[np.ndarray, " right"], Int64[np.ndarray, " right"]]:
+        """The objects of some queries laid end to end, and for each the place of its query in `numbers`."""
+        counts = np.where(numbers < 0, 0, self.starts[numbers + 1] - self.starts[numbers])
+        places = np.repeat(np.arange(len(numbers)), counts)
+        begins = np.repeat(self.starts[numbers] - (np.cumsum(counts) - counts), counts)
+        return self.objects[begins + np.arange(len(places))], places
+
+
+def _holds(sorted_numbers: Int64[np.ndarray, " n"], number: int) -> bool:
+    at = int(np.searchsorted(sorted_numbers, number))
+    return at < len(sorted_numbers) and int(sorted_numbers[at]) == number
+
+
+def _backwards(facts: Int64[np.ndarray, "fact 3"], reverse: Int64[np.ndarray, " r"]) -> Int64[np.ndarray, "fact 3"]:
+    return np.stack([facts[:, 2], reverse[facts[:, 1]], facts[:, 0]], axis=1)
+
+
+def _twins(facts: Int64[np.ndarray, "fact 3"], entities: int, relations: int) -> dict[int, list[int]]:
+    """Of each relation, those that are it backwards."""
+    keys = facts[:, 0] * entities + facts[:, 2]
+    order = np.argsort(keys, kind="stable")
+    asked = facts[:, 2] * entities + facts[:, 0]
+    first, end = (np.searchsorted(keys[order], asked, side=side) for side in ("left", "right"))
+    counts = end - first
+    here = np.repeat(np.arange(len(facts)), counts)
+    there = order[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(len(here))]
+    both, times = np.unique(facts[here, 1] * relations + facts[there, 1], return_counts=True)
+    sizes = np.bincount(facts[:, 1], minlength=relations)
+    one, other = both // relations, both % relations
+    found: dict[int, list[int]] = {}
+    for r, twin in np.stack([one, other], 1)[times >= ALIKE * np.maximum(sizes[one], sizes[other])].tolist():
+        found.setdefault(r, []).append(twin)
+    return found

@@ -1,0 +1,1 @@
+"""Embeddings, explanations and probes of trained models."""

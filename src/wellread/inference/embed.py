@@ -1,0 +1,253 @@
+"""Contextual vectors of pieces, words, mentions and texts, from any encoder, with the knowledge that it is lent.
+
+    embedder = Embedder.build(load_encoder("minilm"), load_tokenizer("minilm"))
+    for rows in embedder.embed([Document("The bank of the river.")], of="words"):
+        rows.vectors, rows.texts, rows.spans
+
+Texts are streamed, and of any length: long ones are read in windows, and every row comes from the window that owns its
+first piece. Of a word or a mention that has several pieces the vector is their mean; of a text that of all its pieces,
+special ones too, as sentence encoders have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, cast, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from wellread.document import Document, Link
+from wellread.encoders.infusion.infuse import InfusedEncoder, infuse
+from wellread.encoders.infusion.providers import Lends
+from wellread.encoders.packing import Packing, first_position
+from wellread.errors import UsageError
+from wellread.tasks.task import as_tensors
+from wellread.text.batching import gather
+from wellread.text.sentence_windows import Stretch, TextCutter
+
+Of = Literal["pieces", "words", "mentions", "texts"]
+Pooling = Literal["mean", "first"]
+
+_TEXTS, _CHARACTERS = 256, 1 << 20
+"""Texts, and characters, that knowledge is looked for in at once."""
+_CHUNK = 1 << 14
+"""Pieces whose states are kept until they are told, in their order."""
+_PIECES = 2048
+"""Pieces of one pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some vectors, in the order of texts and their characters."""
+
+    vectors: Float32[np.ndarray, "row dim"]
+    texts: Int64[np.ndarray, " row"]
+    """The number of each row's text in the stream, from 0."""
+    spans: Int64[np.ndarray, "row 2"]
+    """Characters of the text."""
+    names: list[str]
+    """What stands there; of a text nothing."""
+    more: Mapping[str, list[Any]] = field(default_factory=dict)
+    """Of pieces their `piece` ids, of mentions their `entity`, `kb` and `score`."""
+
+
+class Embedder:
+    """Makes vectors with one encoder."""
+
+    def __init__(self, encoder: InfusedEncoder, cutter: TextCutter, lender: Lends | None = None) -> None:
+        self.encoder, self.cutter, self.lender = encoder, cutter, lender
+
+    @classmethod
+    def build(
+        cls,
+        encoder: PreTrainedModel,
+        tokenizer: Tokenizer,
+        *,
+        lender: Lends | None = None,
+        width: int = 256,
+        sentences: int = 0,
+    ) -> Embedder:
+        """Of an encoder, plain or infused, that reads `width` pieces at once (fewer if it has no more positions)."""
+        if not isinstance(encoder, InfusedEncoder):
+            infuse(encoder, [])
+        encoder.train(False).requires_grad_(False)
+        most = int(encoder.config.max_position_embeddings) - first_position(encoder)
+        width = min(width, most)
+        shared = max(2, min(48, width // 4))
+        cutter = TextCutter(tokenizer, width=width, shared=shared, sentences=sentences)
+        return cls(cast(InfusedEncoder, encoder), cutter, lender)
+
+    @property
+    def dim(self) -> int:
+        """Numbers in a vector."""
+        return int(self.encoder.config.hidden_size)
+
+    def embed(
+        self, documents: Iterable[Document], *, of: Of = "texts", pooling: Pooling = "mean", unit: bool = False
+    ) -> Iterator[Rows]:
+        """The vectors of each document's text, words or pieces, or of its links; some rows at a time.
+
+        `pooling` is what a text's vector is: the mean of its pieces, or the `first` one. `unit` gives all length 1.
+        """
+        if of not in get_args(Of):
+            raise UsageError(f"of={of!r} is not known; choose {', '.join(get_args(Of))}")
+        if pooling not in get_args(Pooling):
+            raise UsageError(f"pooling={pooling!r} is not known; choose {', '.join(get_args(Pooling))}")
+        tell = _Texts(pooling) if of == "texts" else _TELLERS[of]()
+        begin = 0
+        for group in gather(documents, largest=_CHARACTERS, most=_TEXTS, size=lambda document: len(document.text)):
+            cut = self.cutter.cut([one.text for one in group])
+            stretches = [one for some in cut for one in some]
+            notes = None if self.lender is None else self.lender.annotate([one.input for one in stretches])
+            for chunk in gather(stretches, largest=_CHUNK):
+                states = self._states(chunk, notes)
+                for stretch, found in zip(chunk, states, strict=True):
+                    tell.take(stretch, found, group[stretch.text], begin + stretch.text)
+                if len(tell) >= _CHUNK and of != "texts":
+                    yield tell.rows(unit)
+            tell.end(begin, len(group), self.dim)
+            if len(tell):
+                yield tell.rows(unit)
+            begin += len(group)
+
+    def nothing(self, of: Of) -> Rows:
+        """No rows, with the columns that there would be."""
+        more: dict[str, list[Any]] = {name: [] for name in (() if of == "texts" else _TELLERS[of].columns)}
+        return Rows(np.zeros((0, self.dim), np.float32), np.zeros(0, np.int64), np.zeros((0, 2), np.int64), [], more)
+
+    def _states(self, chunk: Sequence[Stretch], notes: Any) -> list[Float32[np.ndarray, "piece dim"]]:
+        """The states of all pieces of each, read together with others of like length."""
+        states: list[Any] = [None] * len(chunk)
+        order = sorted(range(len(chunk)), key=lambda place: len(chunk[place]))
+        with torch.inference_mode():
+            for places in gather(order, largest=_PIECES, size=lambda place: len(chunk[place])):
+                inputs = [chunk[place].input for place in places]
+                lent = {} if self.lender is None else as_tensors(self.lender.told(inputs, notes))
+                packing = Packing.of([len(one) for one in inputs])
+                ids, types = (torch.from_numpy(np.concatenate([getattr(one, n) for one in inputs])) for n in _GIVEN)
+                found = self.encoder.states(ids, packing, types, **lent).float()
+                parts = torch.split(found, [len(one) for one in inputs])
+                for place, part in zip(places, parts, strict=True):
+                    states[place] = part.numpy()
+        return states
+
+
+_GIVEN = ("ids", "types")
+
+
+@dataclass
+class _Teller:
+    """Gathers rows."""
+
+    columns: ClassVar[tuple[str, ...]] = ()
+    """What rows tell besides (`Rows.more`)."""
+    vectors: list[Any] = field(default_factory=list)
+    texts: list[int] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    more: dict[str, list[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, stretch: Stretch, states: Any, document: Document, number: int) -> None:
+        """What a stretch has to tell, once its states are known."""
+        raise NotImplementedError
+
+    def end(self, begin: int, count: int, dim: int) -> None:
+        """The group of texts is read."""
+
+    def add(self, number: int, span: tuple[int, int], name: str, vector: Any, **more: Any) -> None:
+        """One row."""
+        self.vectors.append(vector)
+        self.texts.append(number)
+        self.spans.append(span)
+        self.names.append(name)
+        for key, value in more.items():
+            self.more.setdefault(key, []).append(value)
+
+    def rows(self, unit: bool) -> Rows:
+        """All rows, which are forgotten here."""
+        vectors = np.stack(self.vectors).astype(np.float32, copy=False)
+        if unit:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)
+        texts, spans = np.array(self.texts, np.int64), np.array(self.spans, np.int64).reshape(-1, 2)
+        made = Rows(vectors, texts, spans, self.names, self.more)
+        self.vectors, self.texts, self.spans, self.names, self.more = [], [], [], [], {}
+        return made
+
+
+class _Pieces(_Teller):
+    columns = ("piece",)
+
+    def take(self, stretch: Stretch, states: Any, document: Document, number: int) -> None:
+        one = stretch.input
+        for place in range(stretch.first, stretch.last):
+            start, end = one.spans[place].tolist()
+            self.add(number, (start, end), document.text[start:end], states[place], piece=int(one.ids[place]))
+
+
+class _Words(_Teller):
+    def take(self, stretch: Stretch, states: Any, document: Document, number: int) -> None:
+        one = stretch.input
+        known = np.flatnonzero(one.word_of >= 0)
+        words, first, counts = np.unique(one.word_of[known], return_index=True, return_counts=True)
+        sums = np.add.reduceat(states[known], first) if len(known) else states[:0]
+        for word, at, total, many in zip(words.tolist(), known[first].tolist(), sums, counts.tolist(), strict=True):
+            if stretch.first <= at < stretch.last:
+                start, end = one.word_spans[word].tolist()
+                self.add(number, (start, end), document.text[start:end], total / many)
+
+
+class _Mentions(_Teller):
+    columns = ("entity", "kb", "score")
+
+    def take(self, stretch: Stretch, states: Any, document: Document, number: int) -> None:
+        one = stretch.input
+        own = one.spans[stretch.first : stretch.last]
+        low, high = int(own[0, 0]), int(own[-1, 1])
+        for link in document.links:
+            if not low <= link.start < high:
+                continue
+            touched = np.flatnonzero(
+                (one.segment_of == 0) & (one.spans[:, 0] < link.end) & (one.spans[:, 1] > link.start)
+            )
+            if len(touched) and stretch.first <= touched[0] < stretch.last:
+                self._add(number, link, states[touched].mean(0))
+
+    def _add(self, number: int, link: Link, vector: Any) -> None:
+        more = {"entity": link.entity or "", "kb": link.kb or "", "score": float(link.score)}
+        self.add(number, (link.start, link.end), link.text, vector, **more)
+
+
+class _Texts(_Teller):
+    """Sums over the stretches of a text, until all are read."""
+
+    def __init__(self, pooling: Pooling) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self._sums: dict[int, tuple[Any, int, int]] = {}
+
+    def take(self, stretch: Stretch, states: Any, document: Document, number: int) -> None:
+        if self.pooling == "first":
+            total, many = states[0], 1
+        else:
+            own = np.flatnonzero(stretch.input.segment_of < 0)
+            total = states[stretch.first : stretch.last].sum(0) + states[own].sum(0)
+            many = stretch.last - stretch.first + len(own)
+        before, count, _ = self._sums.get(number, (0.0, 0, 0))
+        self._sums[number] = before + total, count + many, len(document.text)
+
+    def end(self, begin: int, count: int, dim: int) -> None:
+        for number in range(begin, begin + count):
+            total, many, size = self._sums.pop(number, (np.zeros(dim, np.float32), 1, 0))
+            self.add(number, (0, size), "", total / many)
+
+
+_TELLERS: dict[str, type[_Teller]] = {"pieces": _Pieces, "words": _Words, "mentions": _Mentions}

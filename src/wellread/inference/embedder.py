@@ -1,0 +1,61 @@
+"""An embedder of whatever was saved: a plain encoder, one with knowledge layers, or a trained task.
+
+    with ExitStack() as stack:
+        embedder = load_embedder("runs/my-model", stack)
+        rows = embedder.embed([Document("The bank of the river.")], of="words")
+
+What the encoder is lent comes with it: that of its task, or candidates of the knowledge bases that its layers need.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wellread.errors import UsageError
+from wellread.inference.embed import Embedder
+
+if TYPE_CHECKING:
+    from wellread.encoders.infusion.providers import Lends
+
+_LINKERS = ("elq", "knowbert", "luke", "prior")
+
+
+def load_embedder(model: str, stack: ExitStack, *, layers: int | None = None, width: int = 256) -> Embedder:
+    """An asset's encoder, a folder's, a run's or the hub's; `stack` closes the knowledge bases that it looks in.
+
+    `layers` gives the states after that many layers, `width` is how many pieces are read at once.
+    """
+    if model in _LINKERS and not Path(model).exists():
+        raise UsageError(
+            f"{model} is a linker, which gives links and not states; give an encoder, such as minilm, and for vectors "
+            f"of what is linked: --of mentions --linker {model}"
+        )
+    encoder, tokenizer, lender = _load(model, stack)
+    if layers is not None:
+        _cut(encoder, layers)
+    return Embedder.build(encoder, tokenizer, lender=lender, width=width)
+
+
+def _load(model: str, stack: ExitStack) -> tuple[Any, Any, Lends | None]:
+    """An encoder, its tokenizer, and what lends it knowledge."""
+    from wellread.encoders.load import find_encoder, load_encoder, load_tokenizer
+    from wellread.models.knowbert.recipe import offers_of
+
+    if any((Path(model) / place).is_file() for place in ("task.json", "model/task.json")):
+        from wellread.training.task import load_task
+
+        task = load_task(model)
+        return task.reader.encoder, task.segmenter.tokenizer, task.lender
+    encoder = load_encoder(model)
+    return encoder, load_tokenizer(model), offers_of(find_encoder(model), encoder, stack)
+
+
+def _cut(encoder: Any, layers: int) -> None:
+    from wellread.models.knowbert.folder import cut_layers
+
+    count = int(encoder.config.num_hidden_layers)
+    if layers > count:
+        raise UsageError(f"the encoder has {count} layers, not {layers}; ask for fewer")
+    cut_layers(encoder, layers)

@@ -1,0 +1,296 @@
+"""What a model asks of its knowledge: attention of every layer and head with it and without, on one text.
+
+    explainer = Explainer.load("minilm", ("entity", "phrase"), map_weight=5)
+    seen = explainer.explain("buy glipizide", "Fred Meyer Pharmacy Near Me")
+    seen.changes(layer=3, head="mean")
+
+The model reads the text twice: lent its knowledge, and lent nothing. What a trained convolution does by itself is in
+both and cancels out; `without="kam"` compares with KAM switched off instead. What changed in the layers below has its
+part in the difference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from wellread import config
+from wellread.document import short
+from wellread.encoders.infusion.infuse import Infused, InfusedEncoder, infuse
+from wellread.encoders.load import load_encoder, load_tokenizer, positions_of
+from wellread.errors import InputError, UsageError
+from wellread.linking.linker import Linker
+from wellread.models.kam.inputs import Lender, Lent, MapName, MapsConfig
+from wellread.models.kam.model import Kam, KamConfig
+from wellread.plots.attention import Seen, Term
+from wellread.text.segments import Segmented
+
+Without = Literal["knowledge", "kam"]
+"""What the model is compared with: itself lent nothing, or itself with KAM switched off."""
+MOST_PIECES = 128
+"""More than this nobody reads in a picture."""
+USUAL_TERMS = 8
+"""Pieces of auxiliary terms for a plain encoder, where there is a table to choose them from."""
+
+
+class Explainer:
+    """Shows what one model makes of the knowledge that it is lent."""
+
+    def __init__(
+        self,
+        encoder: PreTrainedModel,
+        lender: Lender,
+        *,
+        name: str = "",
+        notes: Sequence[str] = (),
+        longest: int = MOST_PIECES,
+    ) -> None:
+        """`lender` brings the maps that the encoder's KAM expects, in their order."""
+        self.encoder = encoder
+        encoder.train(False)
+        self.lender, self.name, self.notes, self.longest = lender, name, tuple(notes), longest
+        self._opened = ExitStack()
+        fused, lent = _kam(encoder, name).config.maps, tuple(each.name for each in lender.maps)
+        if fused != lent:
+            raise UsageError(
+                f"the model fuses the maps {_list(fused)}, these are {_list(lent)}; lend those that it has learned"
+            )
+
+    @classmethod
+    def load(
+        cls,
+        model: str = "minilm",
+        maps: Sequence[str] | None = None,
+        *,
+        alpha: float | None = None,
+        map_weight: float | None = None,
+        **lent: Any,
+    ) -> Explainer:
+        """An explainer for an infused model (its folder, or that of its run) or for a plain encoder, newly infused.
+
+        `lent` are settings of `MapsConfig`, such as `correlation="wordnet.pmi"`; a run has its own, which these change.
+        A plain encoder takes any `maps`, whose weight is 0 unless `map_weight` says otherwise. Close it after use, or
+        use it in a `with` block.
+        """
+        folder, settings = _run_of(model)
+        encoder = load_encoder(folder)
+        tokenizer = load_tokenizer(folder)
+        longest = positions_of(folder)
+        if isinstance(encoder, Infused):
+            given = {"--alpha": alpha, "--map-weight": map_weight}
+            if wrong := [option for option, value in given.items() if value is not None]:
+                raise UsageError(f"{model} has learned how to weigh its maps; leave out {' and '.join(wrong)}")
+            kam = _kam(encoder, model)
+            notes = _told_of_learned(kam)
+            _check_maps(kam.config.maps, maps, model)
+            chosen = _maps_config({**settings, "maps": kam.config.maps, **lent})
+        else:
+            if lent.get("correlation") is not None and lent.get("terms") is None:
+                lent["terms"] = USUAL_TERMS
+            wanted = tuple(maps) if maps is not None else _usual(lent)
+            if lent.get("correlation") is None and ("correlation" in wanted or lent.get("terms")):
+                raise UsageError(
+                    "the correlation map and auxiliary terms need a table; make one with wellread correlate, and give "
+                    "it with --correlation"
+                )
+            chosen = _maps_config({"maps": wanted, **lent})
+            fresh = KamConfig(
+                maps=chosen.maps,
+                alpha=0.2 if alpha is None else alpha,
+                map_init=0.0 if map_weight is None else map_weight,
+            )
+            encoder = infuse(encoder, [fresh])
+            notes = _told_of_fresh(fresh, bool(chosen.terms))
+        if lent.get("kb") is not None and not chosen.needs_kb:
+            raise UsageError(_told_of_idle(chosen))
+        opened = ExitStack()
+        linker = opened.enter_context(Linker.load(str(chosen.kb), chosen.linker)) if chosen.needs_linker else None
+        lender = Lender.build(chosen, tokenizer, linker=linker.link_many if linker is not None else None)
+        made = cls(encoder, lender, name=model, notes=notes, longest=min(MOST_PIECES, longest - chosen.terms))
+        made._opened = opened
+        return made
+
+    @property
+    def layers(self) -> int:
+        """Of the encoder."""
+        return int(self.encoder.config.num_hidden_layers)
+
+    @property
+    def heads(self) -> int:
+        """Of each layer."""
+        return int(self.encoder.config.num_attention_heads)
+
+    def close(self) -> None:
+        """Let go of the knowledge base, if there is one."""
+        self._opened.close()
+
+    def __enter__(self) -> Explainer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def explain(self, text: str, second: str | None = None, *, without: Without = "knowledge") -> Seen:
+        """What is seen of a text, or of a pair, against the same model lent nothing or without its KAM."""
+        texts = (text,) if second is None else (text, second)
+        for number, one in enumerate(texts, 1):
+            if not one.strip():
+                which = f"text {number} of {len(texts)}" if len(texts) > 1 else "the text"
+                raise InputError(f"{which} is empty; give some words to explain")
+        cut = self.lender.segmenter.cut(*texts)
+        if len(cut) > self.longest:
+            raise InputError(
+                f"the text {short(text, 40)!r} has {len(cut)} pieces, more than the {self.longest} that can be shown; "
+                "give a shorter one, such as its most interesting sentence"
+            )
+        lent = self.lender.lend([cut])
+        plain, infused = self._attention(cut, lent, without)
+        labels, words, word_of = self._named(cut, lent)
+        names = [each.name for each in self.lender.maps]
+        total = len(labels)
+        return Seen(
+            texts=texts,
+            labels=tuple(labels),
+            words=words,
+            word_of=word_of,
+            segment_of=np.concatenate((cut.segment_of, np.full(total - len(cut), -1))),
+            without=plain,
+            infused=infused,
+            maps=dict(zip(names, lent.maps[0, :, :total, :total], strict=True)),
+            terms=tuple(self._terms(cut, lent.terms[0])),
+            model=self.name,
+            notes=self.notes,
+        )
+
+    def _attention(self, cut: Segmented, lent: Lent, without: Without) -> tuple[Any, Any]:
+        encoder = cast(InfusedEncoder, self.encoder)
+        ids, types = torch.from_numpy(cut.ids)[None], torch.from_numpy(cut.types)[None]
+        text = {"input_ids": ids, "token_type_ids": types if encoder.family.typed else None}
+        known = {"maps": torch.from_numpy(lent.maps)} if self.lender.maps else {}
+        if lent.term_ids.size:
+            known |= {"term_ids": torch.from_numpy(lent.term_ids), "term_mask": torch.from_numpy(lent.term_mask)}
+        with torch.no_grad():
+            infused = self.encoder(**text, **known, output_attentions=True).attentions
+            with encoder.without("kam") if without == "kam" else nullcontext():
+                plain = self.encoder(**text, output_attentions=True).attentions
+        return torch.cat(plain).numpy(), torch.cat(infused).numpy()
+
+    def _named(self, cut: Segmented, lent: Lent) -> tuple[list[str], tuple[str, ...], Any]:
+        """A label for every piece, the words and terms, and which of them each piece belongs to."""
+        tokenizer, labels = self.lender.segmenter.tokenizer, []
+        for place, id in enumerate(cut.ids.tolist()):
+            segment, (start, end), word = cut.segment_of[place], cut.spans[place], cut.word_of[place]
+            said = cut.texts[segment][start:end] if segment >= 0 else ""
+            said = "␣" if said.isspace() else said
+            goes_on = word >= 0 and place > 0 and cut.word_of[place - 1] == word
+            labels.append(("·" if goes_on else "") + (said or str(tokenizer.id_to_token(id))))
+        numbers = cut.word_of.tolist()
+        for number, (term, ids) in enumerate(
+            zip(lent.terms[0], self.lender.segmenter.pieces_of(lent.terms[0]), strict=True), len(cut.words)
+        ):
+            said_of = [str(tokenizer.decode([id])).strip().removeprefix("##") for id in ids]
+            labels += [term] if len(ids) == 1 else [("·" if place else "") + one for place, one in enumerate(said_of)]
+            numbers += [number] * len(ids)
+        return labels, (*cut.words, *lent.terms[0]), np.array(numbers, np.int64)
+
+    def _terms(self, cut: Segmented, terms: Sequence[str]) -> Iterator[Term]:
+        choice = self.lender.terms
+        if choice is None or not terms:
+            return
+        known, table = choice.known(cut.words), choice.vocabulary.correlation
+        for term, id in zip(terms, table.ids_of(terms).tolist(), strict=True):
+            scores = table.relevance_of(np.full(len(known), id), known)
+            order = np.argsort(-scores, kind="stable")
+            by = tuple((str(table.words[int(known[at])]), float(scores[at])) for at in order if scores[at] > 0)
+            yield Term(term, float(scores.mean()), by)
+
+
+def _run_of(model: str) -> tuple[str, dict[str, Any]]:
+    """The folder of the encoder, and the recipe's [maps] where it was trained for a task."""
+    folder = Path(model)
+    if (folder / "recipe.toml").is_file():
+        folder = folder / "model"
+        if not folder.is_dir():
+            raise InputError(f"the run {model} has no model yet; let wellread train finish it: start it again")
+    about = folder / "task.json"
+    if not about.is_file():
+        return str(folder) if folder.is_dir() else model, {}
+    try:
+        return str(folder), dict(json.loads(about.read_bytes())["recipe"]["maps"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{about} cannot be read: {error!r}; copy it again, or train anew") from error
+
+
+def _kam(encoder: PreTrainedModel, name: str) -> Kam:
+    found = [part for part in getattr(encoder, "infusions", ()) if isinstance(part, Kam)]
+    if not found:
+        raise UsageError(
+            f"{name or 'this model'} was trained without KAM, so there is no knowledge in it to see; give a model that "
+            "has learned with it, or a plain encoder such as minilm with --map-weight"
+        )
+    return found[0]
+
+
+def _check_maps(learned: Sequence[str], given: Sequence[str] | None, model: str) -> None:
+    if given is not None and tuple(given) != tuple(learned):
+        raise UsageError(f"{model} fuses the maps {_list(learned)}, and no others; leave out --maps")
+    if own := [name for name in learned if name not in get_args(MapName)]:
+        raise UsageError(
+            f"{model} fuses the map {own[0]!r}, which wellread has not; from Python, give a Lender that has it: "
+            "Explainer(encoder, lender)"
+        )
+
+
+def _usual(lent: dict[str, Any]) -> tuple[str, ...]:
+    return ("entity", "phrase", "correlation") if lent.get("correlation") else ("entity", "phrase")
+
+
+def _maps_config(settings: dict[str, Any]) -> MapsConfig:
+    for name in settings["maps"]:
+        if name not in get_args(MapName):
+            raise UsageError(f"{name!r} is no map; choose from {', '.join(get_args(MapName))}, or none")
+    return config.from_dict(MapsConfig, {name: value for name, value in settings.items() if value is not None})
+
+
+def _told_of_idle(chosen: MapsConfig) -> str:
+    """Why a knowledge base that was given has no part in it, and what to do."""
+    if chosen.entities == "linker":
+        return (
+            f"a linker's entities are for the entity map, and the maps are {_list(chosen.maps)}; add entity to --maps"
+        )
+    return (
+        f"the knowledge base {chosen.kb} has no part in the maps {_list(chosen.maps)}, with entities of "
+        f"{chosen.entities}; give --linker to have entities linked to it, --maps graph for its facts, or leave out --kb"
+    )
+
+
+def _told_of_fresh(kam: KamConfig, terms: bool) -> list[str]:
+    if kam.map_init:
+        return [
+            "This encoder has not been trained with knowledge. Its maps have a weight that was given by hand, "
+            f"{kam.map_init:g} in every layer and head (alpha is {kam.alpha:g}): this shows what maps do to attention, "
+            "not what a model has learned to do with them."
+        ]
+    begin = "This encoder has not been trained with knowledge: its maps have weight 0 and change nothing."
+    only = " Only the auxiliary terms have a say, because they are read beside the text." if terms else ""
+    return [f"{begin}{only} See what maps would do with --map-weight 5, or give a trained model."]
+
+
+def _told_of_learned(kam: Kam) -> list[str]:
+    weights = [kernel[:, kam.heads :] for kernel in kam.kernels.values()]
+    if kam.config.fusion == "convolution" and kam.config.maps and not any(bool(part.any()) for part in weights):
+        return [
+            "This model has learned nothing of its maps yet: their weight is 0 in every layer, and they change nothing."
+        ]
+    return []
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"

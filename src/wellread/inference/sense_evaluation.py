@@ -1,0 +1,107 @@
+"""How well a linker tells senses: the words of a data set are asked of it, with their lemmas and parts of speech.
+
+    wellread evaluate senses semeval2007.data.xml --model knowbert
+
+A linker with a knowledge layer is asked as it was taught (`tasks.senses`), in full precision. Scored by the official
+rule, with the first sense as the back-off.
+
+    wellread evaluate senses semeval2007.data.xml --as-linked
+
+What links of running text are worth is another question (`answer_as_linked`): there nobody tells lemmas and parts of
+speech, words are found or not, tags may be wrong, and the encoder may read in 8 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from jaxtyping import Float
+from torch import Tensor
+
+from wellread.data.readers.raganato import SenseText, join_sentences
+from wellread.encoders.packing import encode
+from wellread.errors import UsageError
+from wellread.evaluation.senses import back_off
+from wellread.kb.readers.sense_keys import SenseKeys
+from wellread.kb.store import KnowledgeBase
+from wellread.linking.linker import Linker
+from wellread.models.folder import find_folder
+from wellread.models.knowbert.folder import Parts, load_parts
+from wellread.models.knowbert.inputs import OfferLender
+from wellread.models.knowbert.linker_entities import Entities
+from wellread.tasks.learner import ask
+from wellread.tasks.senses import SenseHead, SenseOptions, Senses, instances_of, score_answers
+from wellread.tasks.task import Batch, Reader
+from wellread.text.segments import Segmenter
+
+
+class LinkerSenses(Senses):
+    """The senses that a linker's own entities are."""
+
+    def __init__(self, keys: SenseKeys, entities: Entities, kb: str) -> None:
+        super().__init__(keys, cast(Any, entities), SenseOptions(kb=kb))
+        self.entities = entities
+        self._encoder_takes = False
+
+    def _id(self, row: int) -> str:
+        return self.entities.state.ids[row]
+
+
+class LinkerReader(Reader):
+    """The encoder and the linker of a folder, which reads as many layers as it has learned to."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(cast(Any, parts.encoder), SenseHead.of(parts.linker))
+        self.reads = parts.config.reads
+
+    def read(self, batch: Batch) -> tuple[Float[Tensor, "piece dim"], Batch, dict[str, Tensor]]:
+        """The states that the linker is asked with."""
+        return encode(self.encoder, batch.ids, batch.packing, self.reads), batch, {}
+
+
+def answer_senses(
+    model: str | Path, kb: KnowledgeBase, keys: SenseKeys, texts: Sequence[SenseText]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
+    """The key of every instance by its id, and the scores of these (`Senses.scores`); none where keys are secret."""
+    folder = find_folder(model)
+    if folder is None:
+        raise UsageError(
+            f"{model} has no knowledge layer; give knowbert, or the folder of a linker or encoder that has"
+        )
+    parts = load_parts(folder, kb.path.stem)
+    if parts.below:
+        raise UsageError(
+            f"{model} has knowledge layers below that of {parts.config.kb}; take its run: wellread evaluate RUN DATA"
+        )
+    entities = Entities(kb, parts)
+    entities.follow()
+    task = LinkerSenses(keys, entities, parts.config.kb)
+    reader = LinkerReader(parts)
+    lender = OfferLender([(parts.config.kb, kb, entities)], {parts.config.kb: parts.settings.offers})
+    asked = list(join_sentences(texts, max(1, parts.settings.sentences)))
+    answers = ask(task, reader, Segmenter(parts.tokenizer, longest=parts.settings.width), asked, lender=lender)
+    chosen = task.chosen(asked, answers)
+    return chosen, task.scores(asked, answers) if all(text.has_gold for text in texts) else {}
+
+
+def answer_as_linked(
+    linker: Linker, keys: SenseKeys, texts: Sequence[SenseText]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
+    """The same of any linker as it links the plain text of whole documents, with `answered` the share it linked.
+
+    The answer to an instance is the link that has its very characters; where there is none, the first sense.
+    """
+    documents = list(join_sentences(texts, max(1, len(texts))))
+    given: dict[str, tuple[str, ...]] = {}
+    for document, linked in zip(documents, linker.link_many(one.text for one in documents), strict=True):
+        entities = {(link.start, link.end): link.entity for link in linked.links}
+        for mark in document.marks:
+            entity = entities.get((mark.start, mark.end))
+            key = None if entity is None else keys.key(mark.instance.lemma, entity)
+            if key is not None:
+                given[mark.instance.id] = (key,)
+    instances = instances_of(texts)
+    chosen = back_off(instances, given, keys.first)
+    return chosen, score_answers(instances, given, keys) if all(text.has_gold for text in texts) else {}

@@ -1,0 +1,1 @@
+"""Integrations of the linker: spaCy, transformers, folders of files and Spark."""

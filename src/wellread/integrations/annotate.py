@@ -1,0 +1,128 @@
+"""Annotate files by the million: all cores of a machine, or a Spark cluster; a killed run goes on.
+
+>>> annotate(["corpus/"], "annotated", Annotation(kbs=("vital",)))
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from wellread.correlation.engines import Workers
+from wellread.data.corpus import Unit
+from wellread.data.text_shards import Inputs
+from wellread.errors import UsageError
+from wellread.integrations.annotation_folder import SUCCESS, Format, OnBroken, Plan, Worker
+from wellread.integrations.arrow_batches import Annotation
+from wellread.io import console
+from wellread.io.cores import cores
+from wellread.io.files import only_writer, write_atomically
+from wellread.kb.packaged import kb_path
+
+Engine = Literal["local", "spark"]
+_PATIENCE = 2.0
+_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a run."""
+
+    parts: tuple[Path, ...]
+    made: int
+    """Parts that this run has made; the others were there."""
+    broken: int = 0
+    """Texts that were left out of all parts, since they could not be read."""
+
+
+def annotate(
+    paths: Sequence[str | Path],
+    to: str | Path,
+    annotation: Annotation,
+    *,
+    format: Format = "jsonl",
+    unit: Unit = "line",
+    field: str = "text",
+    id_field: str = "id",
+    broken: OnBroken = "refuse",
+    workers: int | None = None,
+    shard_bytes: int | None = None,
+    engine: Engine = "local",
+    master: str | None = None,
+) -> Done:
+    """Link all texts of files and folders, and write a folder of parts; run it again and it goes on.
+
+    A text that cannot be read stops the run; with `broken="skip"` it is left out, and told in a file beside its part.
+    `workers` is how many processes share the work, all cores unless told; the parts are the same for any number.
+    """
+    if engine not in ("local", "spark"):
+        raise UsageError(f"engine={engine!r} is not known; choose local or spark")
+    if master is not None and engine != "spark":
+        raise UsageError("only Spark has a master; add --engine spark, or leave --master out")
+    folder = Path(to)
+    inputs = Inputs.of_files(paths, unit=unit, field=field, id_field=id_field, shard_bytes=shard_bytes, besides=folder)
+    plan = Plan.build(inputs, annotation, format, broken)
+    refusal = UsageError(f"another process annotates into {folder}; wait for it, or choose another folder")
+    with only_writer(folder, refusal, patience=_PATIENCE):
+        plan.write(folder)
+        shards = plan.pending(folder)
+        count = len(inputs.shards)
+        there = count - len(shards)
+        if shards:
+            (folder / SUCCESS).unlink(missing_ok=True)  # of a folder that was whole once
+        if there and shards:
+            console.note(f"{there:,} of {count:,} parts are there; going on with the others")
+        with console.step_bar("annotating", there, count) as tell:
+            finished = there
+
+            def done(shard: int) -> None:
+                nonlocal finished
+                finished += 1
+                tell(finished, f"{plan.part(folder, shard).name}")
+
+            if shards:
+                processes = min(workers or cores(), len(shards))
+                if processes > 1 or engine == "spark":
+                    _encode_first(plan)
+                _make(folder, shards, done, processes, engine, master)
+        for left in folder.glob(".*.part"):  # by a process that was killed while it wrote
+            left.unlink(missing_ok=True)
+        told = (plan.left_out(folder, shard) for shard in range(count))
+        left_out = sum(len(file.read_bytes().splitlines()) for file in told if file.exists())
+        with write_atomically(folder / SUCCESS):
+            pass
+    return Done(tuple(plan.part(folder, shard) for shard in range(count)), len(shards), left_out)
+
+
+def _encode_first(plan: Plan) -> None:
+    """Bring the vectors of knowledge bases up to date, or all workers would begin to, and wait for each other."""
+    for name, (_, revision) in zip(plan.annotation.kbs, plan.states, strict=True):
+        try:
+            told = json.loads(Path(f"{kb_path(name)}.vectors", "index.json").read_bytes())
+        except (OSError, ValueError):
+            told = {}
+        if told.get("revision") != revision:
+            with plan.annotation.open() as linkers:
+                linkers.link("")
+            return
+
+
+def _make(
+    folder: Path, shards: Sequence[int], done: Callable[[int], None], processes: int, engine: Engine, master: str | None
+) -> None:
+    if engine == "spark":
+        from wellread.integrations.spark import make_parts
+
+        make_parts(folder, shards, done, master=master, workers=processes)
+    elif processes > 1:
+        command = (sys.executable, "-m", "wellread.integrations.worker", str(folder))
+        Workers(command, shards, done, env=_THREADS).run(processes)
+    else:
+        with Worker(folder) as worker:
+            for shard in shards:
+                worker.make(shard)
+                done(shard)

@@ -1,0 +1,265 @@
+"""A folder of annotations: a plan, and a part for every shard that is done.
+
+The plan (`_plan.json`, which readers of such folders pass over) says what is read, with which linkers, and from which
+states of their knowledge bases. A part is written whole or not at all, and is never written again: a run that was
+killed goes on with the shards that have no part yet. Nothing but the plan is needed to make any part, so any process
+that sees the files can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal, get_args
+
+import pyarrow as pa
+
+from wellread import __version__
+from wellread.data.text_shards import Inputs
+from wellread.errors import InputError, KnowledgeBaseError, UsageError
+from wellread.integrations.arrow_batches import AT_ONCE, SCHEMA, Annotation, annotate_batches
+from wellread.io.files import write_atomically
+from wellread.kb.packaged import kb_path, open_kb
+
+Format = Literal["jsonl", "parquet"]
+OnBroken = Literal["refuse", "skip"]
+"""What becomes of texts that cannot be read: they stop the run, or are left out and told."""
+_FORMAT = "wellread annotations of texts 2"
+PLAN, SUCCESS = "_plan.json", "_SUCCESS"
+_BROKEN = "_broken-"
+_OURS = (".", PLAN, SUCCESS, _BROKEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done."""
+
+    inputs: Inputs
+    annotation: Annotation
+    format: Format
+    states: tuple[tuple[str, int], ...]
+    """Of each knowledge base, which one it is and its revision."""
+    broken: OnBroken = "refuse"
+
+    @classmethod
+    def build(cls, inputs: Inputs, annotation: Annotation, format: Format, broken: OnBroken = "refuse") -> Plan:
+        """A plan for the knowledge bases as they are now."""
+        if format not in get_args(Format):
+            raise UsageError(f"format={format!r} is not known; choose {' or '.join(get_args(Format))}")
+        if broken not in get_args(OnBroken):
+            raise UsageError(f"broken={broken!r} is not known; choose {' or '.join(get_args(OnBroken))}")
+        states = []
+        for name in annotation.kbs:
+            with open_kb(name) as kb:
+                states.append((kb.metadata["uid"], kb.revision))
+        return cls(inputs, annotation, format, tuple(states), broken)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is kept."""
+        annotation = self.annotation.to_dict()
+        told = {
+            "format": _FORMAT,
+            "wellread": __version__,
+            "knowledge bases": [[str(kb_path(name).resolve()), *state] for name, state in self._kbs()],
+            "annotation": annotation,
+            "model files": _files_of({self.annotation.model, *self.annotation.models.values()}),
+            "written as": self.format,
+            "broken": self.broken,
+            "inputs": self.inputs.to_dict(),
+        }
+        return dict(json.loads(json.dumps(told)))  # as it comes back: lists for tuples
+
+    def _kbs(self) -> Iterator[tuple[str, tuple[str, int]]]:
+        return zip(self.annotation.kbs, self.states, strict=True)
+
+    @classmethod
+    def read(cls, folder: Path) -> Plan:
+        """The plan of a folder."""
+        told = _read(folder / PLAN)
+        states = tuple((uid, revision) for _, uid, revision in told["knowledge bases"])
+        paths = [path for path, _, _ in told["knowledge bases"]]
+        told["annotation"]["kbs"] = paths  # a worker may have been started elsewhere
+        inputs, annotation = Inputs.from_dict(told["inputs"]), Annotation.from_dict(told["annotation"])
+        return cls(inputs, annotation, told["written as"], states, told["broken"])
+
+    def write(self, folder: Path) -> None:
+        """Keep the plan; another one that has parts already is a `UsageError` that says what differs."""
+        told = self.to_dict()
+        if (folder / PLAN).exists() and any(folder.glob("part-*")):
+            before = _read(folder / PLAN)
+            differs = [name for name in told if told[name] != before.get(name)]
+            if differs:
+                raise UsageError(
+                    f"{folder} holds annotations with another plan (other {', '.join(differs)}); choose another "
+                    "folder, or delete this one to begin anew"
+                )
+            return
+        if folder.is_dir() and any(not path.name.startswith(_OURS) for path in folder.iterdir()):
+            raise UsageError(f"{folder} holds other files; choose an empty or a new folder")
+        with write_atomically(folder / PLAN) as file:
+            file.write(json.dumps(told).encode())
+
+    def part(self, folder: Path, shard: int) -> Path:
+        """The file of a shard."""
+        return folder / f"part-{shard:05}.{self.format}"
+
+    def left_out(self, folder: Path, shard: int) -> Path:
+        """The file that says what was broken in a shard; it is there if something was."""
+        return folder / f"{_BROKEN}{shard:05}.txt"
+
+    def pending(self, folder: Path) -> list[int]:
+        """The shards that have no part yet."""
+        there = {path.name for path in folder.iterdir()}
+        return [shard for shard in range(len(self.inputs.shards)) if self.part(folder, shard).name not in there]
+
+
+class Worker:
+    """Makes parts: opens the knowledge bases and loads the models once, then takes one shard after the other."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._written = _version(self.folder / PLAN)
+        self.plan = Plan.read(self.folder)
+        self._states = {name: state for name, *state in self.plan.inputs.files}
+        self.linkers = self.plan.annotation.open()
+
+    def close(self) -> None:
+        """Let go of the knowledge bases."""
+        self.linkers.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def make(self, shard: int) -> None:
+        """Annotate one shard and write its part."""
+        plan = self.plan
+        skipped: list[str] | None = [] if plan.broken == "skip" else None
+        with _one_thread():
+            found = annotate_batches(self._batches(shard, skipped), self.linkers, plan.annotation)
+            with write_atomically(plan.part(self.folder, shard)) as file:
+                try:
+                    _WRITERS[plan.format](file, found)
+                except Exception:
+                    self._check_files(shard)  # a line that was cut while it was read is no fault of the line's
+                    raise
+                self._check_files(shard)
+                self._check_kbs()
+                self._check_plan()
+                self._tell(shard, skipped or [])  # before its part, so that no part is there without it
+
+    def _tell(self, shard: int, skipped: list[str]) -> None:
+        file = self.plan.left_out(self.folder, shard)
+        if not skipped:
+            file.unlink(missing_ok=True)
+            return
+        with write_atomically(file) as told:
+            told.writelines(f"{' '.join(message.split())}\n".encode() for message in skipped)
+
+    def _check_plan(self) -> None:
+        """A process that outlived its run must not write into the next one's."""
+        if _version(self.folder / PLAN) != self._written:
+            raise InputError(f"the plan of {self.folder} has changed since this process began; start it again")
+
+    def _check_files(self, shard: int) -> None:
+        """Parts of one folder are made of one state of the inputs, which is the plan's."""
+        for part in {part.path: part for part in self.plan.inputs.shards[shard]}.values():
+            try:
+                info = os.stat(part.path)
+                state = [info.st_size, info.st_mtime_ns]
+            except OSError:  # it is gone
+                state = []
+            if state != self._states[part.name]:
+                raise InputError(
+                    f"{part.name} has changed since the annotation began; begin anew in another folder, or bring the "
+                    "file back to what it was, with its time"
+                )
+
+    def _check_kbs(self) -> None:
+        for linker, (uid, revision) in zip(self.linkers.linkers, self.plan.states, strict=True):
+            if (linker.kb.metadata["uid"], linker.kb.revision) != (uid, revision):
+                raise KnowledgeBaseError(
+                    f"{linker.kb.path} has changed since the annotation began; begin anew in another folder, or bring "
+                    "the knowledge base back to what it was"
+                )
+
+    def _batches(self, shard: int, skipped: list[str] | None) -> Iterator[pa.RecordBatch]:
+        rows: list[tuple[str, str]] = []
+        for row in self.plan.inputs.texts(shard, skipped):
+            rows.append(row)
+            if len(rows) == AT_ONCE:
+                yield _batch(rows)
+                rows = []
+        if rows:
+            yield _batch(rows)
+
+
+def _batch(rows: Sequence[tuple[str, str]]) -> pa.RecordBatch:
+    ids, texts = zip(*rows, strict=True)
+    return pa.record_batch({"id": pa.array(ids, pa.string()), "text": pa.array(texts, pa.string())})
+
+
+def _write_jsonl(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:
+    """Lines that `Document.from_json` takes."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+
+def _write_parquet(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_batches(batches, SCHEMA), file, compression="zstd")
+
+
+_WRITERS: dict[Format, Callable[[IO[bytes], Iterator[pa.RecordBatch]], None]] = {
+    "jsonl": _write_jsonl,
+    "parquet": _write_parquet,
+}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Workers, not threads, share the cores; and sums of one thread are the same whoever makes them."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _files_of(models: set[str]) -> list[list[Any]]:
+    """Name, size and time of the files of models that are folders."""
+    files = [file for model in sorted(models) if Path(model).is_dir() for file in sorted(Path(model).rglob("*"))]
+    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Another one whenever a file is written anew."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_ino, info.st_mtime_ns
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); delete its folder and begin anew") from error
+    if not isinstance(told, dict) or told.get("format") != _FORMAT:
+        raise InputError(f"{path} is no plan of this wellread; choose another folder, or delete this one")
+    return told

@@ -1,0 +1,338 @@
+"""A spaCy component: `nlp.add_pipe("wellread_linker", config={"kb": "vital"})`.
+
+spaCy finds the factory by its entry point, without an import. Links become `doc.ents` with their `kb_id_`, or spaCy's
+own entities get theirs; every link, with its candidates, is `span._.wellread` of the entities and of the spans in
+`doc.spans["wellread"]`. What is stored in a `Doc` is plain, so that documents can be saved and sent between processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from functools import lru_cache
+from inspect import signature
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from spacy.language import Language
+from spacy.tokens import Doc, Span
+from spacy.tokens.underscore import Underscore
+from spacy.util import filter_spans, minibatch, raise_error
+
+from wellread.document import Document, Link
+from wellread.errors import InputError, StorageError, UsageError
+from wellread.index.folder import vectors_folder
+from wellread.io.files import storage, write_atomically
+from wellread.kb.schema import sqlite_errors
+from wellread.kb.store import KnowledgeBase
+from wellread.linking.decoding import check_threshold
+from wellread.linking.linker import Linker
+
+NAME = "wellread_linker"
+NIL = "NIL"
+"""The `kb_id_` of what is named but not in the knowledge base, as spaCy's own linker has it."""
+LABEL = "ENTITY"
+"""Of entities that wellread finds and whose kind is not known."""
+
+Entities = Literal["wellread", "spacy"]
+Handler: TypeAlias = Callable[[str, Any, list[Doc], Exception], None]
+
+_DEFAULTS: dict[str, Any] = {
+    "kb": None,
+    "model": None,
+    "entities": "wellread",
+    "threshold": None,
+    "key": "wellread",
+    "set_ents": True,
+    "never_nil": False,
+    "bundle": False,
+    "options": {},
+}
+"""None was not given: it is as it was saved, else as `Linker.load` has it. spaCy itself cannot tell what was given."""
+_SETTINGS, _KB, _MODEL = "settings.json", "bundle.kb", "model"
+_OPTIONS = set(signature(Linker.load).parameters) - {"kb", "model", "threshold"}
+_PLACES = ("kb", "model")
+"""The settings whose bundled value is a place in the folder."""
+
+
+class SpacyLinker:
+    """Links the documents of a pipeline; the linker is loaded when the first one comes."""
+
+    def __init__(
+        self,
+        name: str = NAME,
+        *,
+        kb: str | None = None,
+        model: str | None = None,
+        entities: Entities = "wellread",
+        threshold: float | None = None,
+        key: str = "wellread",
+        set_ents: bool = True,
+        never_nil: bool = False,
+        bundle: bool = False,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        if entities not in ("wellread", "spacy"):
+            raise UsageError(f"entities={entities!r} is not known; choose wellread or spacy")
+        if not key.isidentifier() or hasattr(Underscore, key):
+            raise UsageError(f"key={key!r} cannot be an attribute of spans; choose a word such as wellread or senses")
+        if never_nil and entities != "spacy":
+            raise UsageError('never_nil is for given entities; set entities="spacy" too, or leave it out')
+        check_threshold(threshold)
+        if odd := set(options or {}) - _OPTIONS:
+            raise UsageError(
+                f"options has {', '.join(sorted(odd))}; it takes what Linker.load takes besides kb, model and "
+                f"threshold, which have settings of their own: {', '.join(sorted(_OPTIONS))}"
+            )
+        self.name, self.key, self.entities, self.set_ents = name, key, entities, set_ents
+        self.bundle, self.never_nil = bundle, never_nil
+        given = {"kb": kb and str(kb), "model": model and str(model), "threshold": threshold}
+        self.settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        self.settings.update(options or {})
+        self._bundled: dict[str, str] = {}
+        """What a bundle has in the place of some settings, which stay as they were given: they are saved again."""
+        self._linker: Linker | None = None
+        self._loaded_by = 0
+        self._handler: Handler = raise_error
+        if not Span.has_extension(key):
+            Span.set_extension(key, default=None)
+
+    @property
+    def linker(self) -> Linker:
+        """The linker itself; its KB may be changed while the pipeline runs."""
+        if self._linker is None:
+            self._linker = Linker.load(**self._loading())
+            self._loaded_by = os.getpid()
+            self._kind_of = lru_cache(1 << 16)(self._look_up)
+        if os.getpid() != self._loaded_by:
+            # OpenMP's threads do not survive a fork: a child that asked for them would wait for ever.
+            if (torch := sys.modules.get("torch")) is not None:  # who links by name need not load it
+                torch.set_num_threads(1)
+            self._loaded_by = os.getpid()
+        return self._linker
+
+    def __call__(self, doc: Doc) -> Doc:
+        """Link one document."""
+        self._link([doc])
+        return doc
+
+    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
+        """Link documents as they come, many at once."""
+        for docs in minibatch(stream, batch_size):  # type: ignore[no-untyped-call]
+            batch = list(docs)
+            try:
+                self._link(batch)
+            except Exception as error:  # spaCy's way: who uses the pipeline says what becomes of it
+                self._handler(self.name, self, batch, error)
+            else:
+                yield from batch
+
+    def _link(self, docs: Sequence[Doc]) -> None:
+        texts = [doc.text for doc in docs]
+        if self.entities == "wellread":
+            for doc, found in zip(docs, self.linker.link_many(texts), strict=True):
+                self._add(doc, found)
+            return
+        spans = [[(span.start_char, span.end_char) for span in doc.ents] for doc in docs]
+        linked = self.linker.link_given(texts, spans, nil="never" if self.never_nil else "model")
+        for doc, found in zip(docs, linked, strict=True):
+            self._name(doc, found)
+
+    def _add(self, doc: Doc, found: Document) -> None:
+        """Links as spans; entities that were there stay, where no link overlaps them."""
+        labels = {(span.start, span.end): span.label_ for span in doc.ents}
+        spans = []
+        for link in sorted(found.links, key=lambda link: link.score):
+            place = doc.char_span(link.start, link.end, alignment_mode="expand")
+            if place is None or not len(place):
+                continue
+            label = labels.get((place.start, place.end)) or (self._kind(link.entity) if link.entity else "") or LABEL
+            span = Span(doc, place.start, place.end, label=label, kb_id=link.entity or NIL)
+            span._.set(self.key, asdict(link))
+            spans.append(span)
+        spans.sort(key=lambda span: (span.start, -span.end))
+        doc.spans[self.key] = spans
+        if self.set_ents:
+            linked = filter_spans(spans)
+            taken = {token.i for span in linked for token in span}
+            others = [span for span in doc.ents if not any(token.i in taken for token in span)]
+            doc.set_ents([*linked, *others])
+
+    def _name(self, doc: Doc, found: Document) -> None:
+        """What spaCy's own entities are."""
+        links = {(link.start, link.end): link for link in found.links}
+        spans = []
+        for ent in doc.ents:
+            link: Link = links[ent.start_char, ent.end_char]
+            if self.set_ents:
+                for token in ent:
+                    token.ent_kb_id_ = link.entity or NIL
+            span = Span(doc, ent.start, ent.end, label=ent.label, kb_id=link.entity or NIL)
+            span._.set(self.key, asdict(link))
+            spans.append(span)
+        doc.spans[self.key] = spans
+
+    def _kind(self, entity: str) -> str:
+        return self._kind_of(entity, self.linker.kb.revision)
+
+    def _look_up(self, entity: str, revision: int) -> str:
+        kb = self.linker.kb
+        with sqlite_errors(kb.path):
+            row = kb.connection.execute("SELECT kind FROM entities WHERE id = ?", (entity,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def set_error_handler(self, error_handler: Handler) -> None:
+        """Who hears of documents that could not be linked."""
+        self._handler = error_handler
+
+    def get_error_handler(self) -> Handler:
+        """The same."""
+        return self._handler
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For processes that spaCy starts: each loads the linker by itself."""
+        return {**self.__dict__, "_linker": None, "_kind_of": None}
+
+    # Saving. A pipeline keeps its config by itself; only what is bundled has files of its own.
+
+    def to_bytes(self, *, exclude: Sequence[str] = ()) -> bytes:
+        """The settings, and where a bundle is: bytes carry no knowledge base."""
+        return json.dumps({"settings": self.settings, "bundled": self._bundled}).encode()
+
+    def from_bytes(self, data: bytes, *, exclude: Sequence[str] = ()) -> SpacyLinker:
+        """What `to_bytes` gave."""
+        try:
+            told = json.loads(data)
+            self._take(told["settings"], told["bundled"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"these bytes have no settings of a linker ({error}); save the pipeline again") from error
+        return self
+
+    def to_disk(self, path: str | Path, *, exclude: Sequence[str] = ()) -> None:
+        """The settings; with `bundle` the knowledge base, its vectors and a trained model too."""
+        folder = Path(path)
+        with storage(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        bundled = self._bundle(folder) if self.bundle else {}
+        with write_atomically(folder / _SETTINGS) as file:
+            file.write(json.dumps({"settings": self.settings, "bundled": bundled}, indent=2).encode())
+
+    def from_disk(self, path: str | Path, *, exclude: Sequence[str] = ()) -> SpacyLinker:
+        """What `to_disk` wrote; what is bundled is used, unless a config names another KB or model."""
+        folder = Path(path)
+        try:
+            told = json.loads((folder / _SETTINGS).read_bytes())
+            places = {name: place for name, place in told["bundled"].items() if name in _PLACES}
+            paths = {name: str(folder.absolute() / place) for name, place in places.items()}
+            self._take(told["settings"], {**told["bundled"], **paths})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{folder} has no settings of a linker ({error}); save the pipeline again") from error
+        return self
+
+    def _take(self, saved: dict[str, Any], bundled: dict[str, str]) -> None:
+        """What was saved, where the component was not told otherwise when it was made."""
+        self.settings = {**saved, **self.settings}
+        same = {name for name in bundled if self.settings.get(name) == saved.get(name)}
+        if "kb" not in same:
+            same.discard("name")  # which is of the bundled one
+        self._bundled = {name: bundled[name] for name in same}
+        self._linker = None
+
+    def _loading(self) -> dict[str, Any]:
+        """The settings as a linker is loaded with them."""
+        return {**self.settings, **self._bundled}
+
+    def _bundle(self, folder: Path) -> dict[str, str]:
+        kb, told = self.linker.kb, {"kb": _KB, "name": self.linker.name}
+        model = Path(self._loading().get("model", "auto"))
+        with _replacing(folder) as new:
+            # What is in the folder already, since the pipeline was loaded from it, is open: it must stay as it is.
+            if not _same(kb.path, folder / _KB):
+                with sqlite_errors(kb.path), closing(sqlite3.connect(new / _KB)) as copy:
+                    kb.connection.backup(copy)
+                _copy(vectors_folder(kb), Path(f"{new / _KB}.vectors"))
+                KnowledgeBase.open(new / _KB).close()  # it is one
+            if model.is_dir():
+                told["model"] = _MODEL
+                if not _same(model, folder / _MODEL):
+                    _copy(model, new / _MODEL)
+        return told
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A folder to write to; when all is there, it takes the place of what the other one has by the same names."""
+    new = folder / f".{uuid.uuid4().hex[:8]}.part"
+    with storage(folder):
+        new.mkdir()
+        try:
+            yield new
+            if (new / _KB).exists():  # an old log or index beside another knowledge base would be taken for its own
+                for old in folder.glob(f"{_KB}*"):
+                    _remove(old)
+            for path in (new / _KB, Path(f"{new / _KB}.vectors"), new / _MODEL):
+                if path.exists():
+                    _remove(folder / path.name)
+                    path.rename(folder / path.name)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _same(path: Path, other: Path) -> bool:
+    return path.exists() and other.exists() and path.samefile(other)
+
+
+def _copy(folder: Path, to: Path) -> None:
+    try:
+        if folder.is_dir():
+            shutil.copytree(folder, to, ignore=shutil.ignore_patterns(".*"))
+    except shutil.Error as error:  # of each file that failed, where from, where to and why
+        file, _, why = error.args[0][0]
+        raise StorageError(f"cannot copy {file}: {why}; check its permissions, and save the pipeline again") from error
+
+
+@Language.factory(
+    NAME,
+    assigns=["doc.ents", "doc.spans", "token.ent_iob", "token.ent_type", "token.ent_kb_id", "span._.wellread"],
+    default_config=_DEFAULTS,
+)
+def make_linker(
+    nlp: Language,
+    name: str,
+    kb: str | None,
+    model: str | None,
+    entities: Entities,
+    threshold: float | None,
+    key: str,
+    set_ents: bool,
+    never_nil: bool,
+    bundle: bool,
+    options: dict[str, Any],
+) -> SpacyLinker:
+    """The factory."""
+    return SpacyLinker(
+        name,
+        kb=kb,
+        model=model,
+        entities=entities,
+        threshold=threshold,
+        key=key,
+        set_ents=set_ents,
+        never_nil=never_nil,
+        bundle=bundle,
+        options=options,
+    )

@@ -1,0 +1,1 @@
+"""Integration with Hugging Face transformers: Auto classes and the entity-linking pipeline."""

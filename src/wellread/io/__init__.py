@@ -1,0 +1,1 @@
+"""Files, checksums, memory-mapped arrays and the console."""

@@ -1,0 +1,145 @@
+"""What a person sees on the terminal: progress, tables, notes. Results go to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wellread.io.files import Progress
+
+_LINE_EVERY = 10.0
+"""Seconds between two progress lines where there is no terminal."""
+
+
+_VISIBLE = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"},
+    **{code: f"\\u{code:04x}" for code in (*range(0x80, 0xA0), 0x202D, 0x202E)},
+    0x7F: "\u2421",
+}
+"""Control characters as pictures (␛), those of C1 and overrides of the direction of text as escapes."""
+
+
+def visible(text: str) -> str:
+    """Return a text that does nothing to a terminal: titles of a KB may bring escape sequences for it.
+
+    "a\\x1b]0;b\\x07" -> "a␛]0;b␇"
+    """
+    return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
+
+
+def on_screen(text: str) -> str:
+    """Return a result as it goes to stdout: `visible` on a terminal, and as it is in a file or a pipe."""
+    return visible(text) if sys.stdout.isatty() else text
+
+
+def note(message: str) -> None:
+    """One line for the person, not part of the result."""
+    print(visible(message), file=sys.stderr, flush=True)  # noqa: T201  # this is the one place that prints notes
+
+
+@contextmanager
+def progress_bar(title: str, progress: Progress) -> Iterator[None]:
+    """Show how far `progress` is while the block runs: a bar on a terminal, a quiet line every ten seconds in a log."""
+    stop = threading.Event()
+    show = _show_bar if sys.stderr.isatty() else _show_lines
+    watcher = threading.Thread(target=show, args=(title, progress, stop), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watcher.join()
+
+
+def _show_bar(title: str, progress: Progress, stop: threading.Event) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(visible(title), total=None)
+        while not stop.wait(0.1):
+            step = _step(progress)
+            total = None if step else progress.total_bytes or None  # a bar without a total moves, but promises nothing
+            bar.update(task, description=visible(f"{title}{step}"), completed=progress.done_bytes, total=total)
+
+
+def _show_lines(title: str, progress: Progress, stop: threading.Event) -> None:
+    begin = time.monotonic()
+    while not stop.wait(_LINE_EVERY):
+        share = f": {100 * progress.done_bytes / progress.total_bytes:.0f} %" if progress.total_bytes else ": …"
+        note(f"{title}{_step(progress) or share} after {time.monotonic() - begin:.0f} s")
+
+
+@contextmanager
+def step_bar(title: str, done: int, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Show how many steps are done while the block runs, and what it says of them: a bar, or a line every ten seconds.
+
+    What is given takes the steps done and a few words: `tell(120, "loss 0.71, F1 0.84")`.
+    """
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        says = TextColumn("{task.fields[says]}", markup=False)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), says)
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task(visible(title), total=total, completed=done, says="")
+            yield lambda step, words: bar.update(task, completed=step, says=visible(words))
+        return
+    begin = last = time.monotonic()
+
+    def tell(step: int, words: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _LINE_EVERY:
+            left = (total - step) * (now - begin) / max(1, step - done)
+            note(f"{title} {step:,} of {total:,}: {words}, {duration(left)} left")
+            last = now
+
+    yield tell
+
+
+def duration(seconds: float) -> str:
+    """So that a person reads it: 40 s, 12 min, 3.5 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _step(progress: Progress) -> str:
+    """What is being done besides reading, where the work says so (`kb.records.Tally` does)."""
+    step = getattr(progress, "step", "")
+    return f": {step}" if step else ""
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
+    """A table on stdout; numbers stand right. Nothing in it is read as markup."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=None if title is None else visible(title), title_justify="left", title_style="bold", header_style="bold"
+    )
+    for place, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[place], int | float) for row in rows)
+        table.add_column(visible(column), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(visible(_shown(cell))) for cell in row))
+    wide = None if sys.stdout.isatty() else 160
+    Console(width=wide).print(table)
+
+
+def _shown(cell: object) -> str:
+    if isinstance(cell, float):
+        return f"{cell:.3f}"
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return f"{cell:,}"
+    return str(cell)

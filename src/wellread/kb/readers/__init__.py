@@ -1,0 +1,1 @@
+"""Readers of the sources that knowledge bases are built from."""

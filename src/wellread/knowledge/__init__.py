@@ -1,1 +1,0 @@
-"""What is lent to a model: entity vectors and the index of the nearest; maps between words, correlation, terms."""

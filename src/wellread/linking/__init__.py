@@ -1,0 +1,1 @@
+"""Linkers: text in, links to a knowledge base out."""

@@ -1,0 +1,129 @@
+"""Everything a linker knows about the spans of some texts, before it decides: one row for each span.
+
+A span is proposed by the encoder's mention head, by the names of the KB, or by both. It has the head's logit, the way
+its name was found, and candidates with the encoder's scores and priors. `features` turns these rows into numbers for
+the link scorer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wellread.linking.decoding import FOUND_BY, NONE, Floats, Ints
+from wellread.text.words import Keys
+
+ENCODER = len(FOUND_BY) - 1
+"""The way of a span that only the encoder proposes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameWeights:
+    """The part of an ELQ model that scores candidates by name, and its logit of NIL."""
+
+    named: float
+    """Added to the score of a candidate that the KB knows by the mention's name."""
+    log_prior: float
+    """Times the logarithm of the candidate's prior for that name."""
+    nil: float
+    """Logit of "none of the candidates"; -inf where the model has none."""
+
+    def scores(self, similarity: Floats, priors: Floats) -> Floats:
+        """Return the logits of candidates from their similarities and priors."""
+        named = priors > 0
+        return np.asarray(similarity + named * (self.named + self.log_prior * np.log(np.clip(priors, 1e-3, 1.0))))
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Spans of texts in the order of (text, start, longer first)."""
+
+    text_of: Ints
+    """Number of the text of each span."""
+    starts: Ints
+    ends: Ints
+    """Characters in that text."""
+    mention_logits: Floats
+    ways: NDArray[np.uint8]
+    """Places in `FOUND_BY`."""
+    edits: NDArray[np.uint8]
+    """Wrong letters of a name found by a typo."""
+    rows: Ints
+    """Candidates, best first: rows of the index, NONE where there is no more."""
+    log_p: Floats
+    """Log p(entity | mention) of each candidate, with NIL among the choices; -inf where there is none."""
+    nil_log_p: Floats
+    similarity: Floats
+    """Dot product of the mention's vector with the best candidate's vector, in units of the model's scale."""
+    priors: Floats
+    """Prior of each candidate for the name; 0 where the KB does not know it by that name."""
+    title_keys: Keys
+    bare_keys: Keys
+    """Keys of the best candidate's title, whole and without what tells it from others (`pool.Titles`)."""
+    title_words: Floats
+    popularity: Floats
+    """Share of the KB's entities that are less popular than the best candidate."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def candidate_mask(self) -> NDArray[np.bool_]:
+        """True for spans with a candidate."""
+        return np.asarray(self.rows[:, 0] >= 0) if self.rows.shape[1] else np.zeros(len(self), np.bool_)
+
+    def take(self, rows: NDArray[np.bool_] | Ints) -> Evidence:
+        """Return some of the spans."""
+        return Evidence(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Evidence]) -> Evidence:
+        """Join the parts of one call and put the spans in order."""
+        width = max((part.rows.shape[1] for part in parts), default=0)
+        fill = {"rows": NONE, "log_p": -np.inf, "priors": 0.0}
+        columns: dict[str, Any] = {}
+        for field in fields(cls):
+            arrays = [getattr(part, field.name) for part in parts]
+            if field.name in fill:
+                arrays = [_widened(array, width, fill[field.name]) for array in arrays]
+            columns[field.name] = np.concatenate(arrays) if arrays else _NOTHING[field.name]
+        whole = cls(**columns)
+        return whole.take(np.lexsort((-whole.ends, whole.starts, whole.text_of)))
+
+
+def decide(
+    similarity: Floats, priors: Floats, rows: Ints, weights: NameWeights
+) -> tuple[Ints, Floats, Floats, Floats, Floats]:
+    """Order candidates by probability: (rows, log p, log p of NIL, similarity of the best, priors)."""
+    scores = np.where(rows >= 0, weights.scores(similarity, priors), -np.inf)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    rows, scores, similarity, priors = (
+        np.take_along_axis(array, order, 1) for array in (rows, scores, similarity, priors)
+    )
+    top = np.maximum(scores.max(1, initial=-np.inf), weights.nil)
+    top = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        total = top + np.log(np.exp(scores - top[:, None]).sum(1) + np.exp(weights.nil - top))
+    total = np.where(np.isfinite(total), total, 0.0)  # -inf where a span has neither candidates nor NIL
+    best = similarity[:, 0] if similarity.shape[1] else np.zeros(len(rows))
+    return rows, scores - total[:, None], weights.nil - total, best, priors
+
+
+def _widened(array: NDArray[Any], width: int, value: float) -> NDArray[Any]:
+    """Return candidates of spans with columns of `value` behind theirs, up to a width."""
+    missing = width - array.shape[1]
+    return np.pad(array, ((0, 0), (0, missing)), constant_values=value) if missing else array
+
+
+_NOTHING: dict[str, NDArray[Any]] = {
+    **{name: np.zeros(0, np.int64) for name in ("text_of", "starts", "ends")},
+    **{name: np.zeros(0, np.uint8) for name in ("ways", "edits")},
+    **{name: np.zeros(0) for name in ("mention_logits", "nil_log_p", "similarity", "title_words", "popularity")},
+    **{name: np.zeros(0, np.uint64) for name in ("title_keys", "bare_keys")},
+    "rows": np.zeros((0, 0), np.int64),
+    **{name: np.zeros((0, 0)) for name in ("log_p", "priors")},
+}

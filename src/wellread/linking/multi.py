@@ -1,0 +1,159 @@
+"""Several knowledge bases over one text: names and senses side by side, each link with the `kb` that it is of.
+
+>>> with Linkers.load(["vital", "wordnet"]) as linkers:
+...     document = linkers.link("Mozart lived near the bank of a river.")
+>>> [(link.text, link.kb) for link in document.links]
+[('Mozart', 'vital'), ('Mozart', 'wordnet'), ('lived', 'wordnet'), ('bank', 'wordnet'), ('river', 'wordnet')]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import tee
+from pathlib import Path
+from typing import Any
+
+from wellread.document import Document, Link
+from wellread.errors import UsageError
+from wellread.kb.packaged import kb_path
+from wellread.linking.given_spans import GivenNil, Spans
+from wellread.linking.linker import Linker
+
+
+class Linkers:
+    """Links texts to several knowledge bases; `links` of all of them are in the order of their places."""
+
+    def __init__(self, linkers: Sequence[Linker]) -> None:
+        self.linkers = tuple(linkers)
+        names = Counter(linker.name for linker in self.linkers)
+        if not names or max(names.values()) > 1:
+            raise UsageError("give one linker or more, each with a name of its own")
+
+    @classmethod
+    def load(
+        cls,
+        kbs: Sequence[str | Path],
+        model: str | Path = "auto",
+        *,
+        models: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Linkers:
+        """A linker for each KB; `models` names the models of some by their KBs' names, `model` is that of the others.
+
+        `more` is what `Linker.load` takes besides.
+        """
+        named = name_kbs(kbs)
+        models = models or {}
+        if unknown := sorted(models.keys() - named.keys()):
+            raise UsageError(f"there is a model for {unknown[0]}, but the knowledge bases are {', '.join(named)}")
+        with ExitStack() as stack:
+            linkers = [
+                stack.enter_context(Linker.load(kb, models.get(name, model), name=name, **more))
+                for name, kb in named.items()
+            ]
+            stack.pop_all()
+        return cls(linkers)
+
+    @property
+    def names(self) -> list[str]:
+        """What links call the KBs by."""
+        return [linker.name for linker in self.linkers]
+
+    def close(self) -> None:
+        """Let go of the knowledge bases."""
+        for linker in self.linkers:
+            linker.close()
+
+    def __enter__(self) -> Linkers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def describe(self, kb: str | None, entity: str) -> str:
+        """What an entity is, in the words of its knowledge base."""
+        for linker in self.linkers:
+            if linker.name == kb:
+                return linker.kb.describe(entity)
+        return ""
+
+    def link(self, text: str) -> Document:
+        """The links of one text."""
+        return next(self.link_many([text]))
+
+    def link_many(self, texts: Iterable[str]) -> Iterator[Document]:
+        """Return the links of each text, streamed; of those that begin together the longer first, then in KB order."""
+        if isinstance(texts, str):
+            raise UsageError("link_many takes several texts; use link for one")
+        if len(self.linkers) == 1:
+            yield from self.linkers[0].link_many(texts)
+            return
+        streams = tee(texts, len(self.linkers))
+        found = (linker.link_many(stream) for linker, stream in zip(self.linkers, streams, strict=True))
+        for layers in zip(*found, strict=True):
+            yield join(layers)
+
+    def link_given(
+        self, texts: Iterable[str], spans: Iterable[Spans], *, nil: GivenNil = "model"
+    ) -> Iterator[Document]:
+        """Link given spans of each text to every KB; a span that no KB has an entity for is one NIL."""
+        if len(self.linkers) == 1:
+            yield from self.linkers[0].link_given(texts, spans, nil=nil)
+            return
+        if isinstance(texts, str):
+            raise UsageError("link_given takes several texts; give a list of one")
+        streams = zip(self.linkers, tee(texts, len(self.linkers)), tee(spans, len(self.linkers)), strict=True)
+        found = (linker.link_given(some, places, nil=nil) for linker, some, places in streams)
+        for layers in zip(*found, strict=True):
+            yield join_given(layers)
+
+
+def join(layers: Sequence[Document]) -> Document:
+    """Join documents of one text: the links of all, and one NIL where no KB has a link that overlaps it."""
+    links = [link for layer in layers for link in layer.links if link.entity is not None]
+    nils = [link for layer in layers for link in layer.links if link.entity is None]
+    taken = bytearray(len(layers[0].text) if nils else 0)
+    best_first = sorted(nils, key=lambda link: (-link.score, link.start, -link.end))
+    for link in (*links, *best_first) if nils else ():
+        if link.entity is None and any(taken[link.start : link.end]):
+            continue
+        if link.entity is None:
+            links.append(_of_no_kb(link))
+        taken[link.start : link.end] = b"\1" * (link.end - link.start)
+    return _joined(layers, links)
+
+
+def join_given(layers: Sequence[Document]) -> Document:
+    """Join documents of the same given spans: every span keeps the links of all KBs, or one NIL if there is none."""
+    links = [link for layer in layers for link in layer.links if link.entity is not None]
+    linked = {(link.start, link.end) for link in links}
+    nils = {
+        (link.start, link.end): _of_no_kb(link)
+        for layer in reversed(layers)
+        for link in layer.links
+        if link.entity is None and (link.start, link.end) not in linked
+    }
+    return _joined(layers, [*links, *nils.values()])
+
+
+def _of_no_kb(nil: Link) -> Link:
+    """Drop what a NIL has of a single KB: its name, and candidates whose ids belong to it."""
+    return replace(nil, kb=None, candidates=())
+
+
+def _joined(layers: Sequence[Document], links: Sequence[Link]) -> Document:
+    meta = {key: [layer.meta.get(key) for layer in layers] for key in ("kb", "model")}
+    in_order = tuple(sorted(links, key=lambda link: (link.start, -link.end)))
+    return replace(layers[0], links=in_order, meta=meta)
+
+
+def name_kbs(kbs: Sequence[str | Path]) -> dict[str, str | Path]:
+    """A name of its own for each KB: its file's stem, or where others have the same, what was given."""
+    paths = [kb_path(kb) for kb in kbs]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UsageError("the same knowledge base is given twice; give each --kb once")
+    stems = Counter(path.stem for path in paths)
+    return {path.stem if stems[path.stem] == 1 else str(kb): kb for kb, path in zip(kbs, paths, strict=True)}

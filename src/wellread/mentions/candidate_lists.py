@@ -1,0 +1,117 @@
+"""Lists of candidates by the spans that have them: each made once, then known by its number.
+
+A text has the same few thousand names again and again. So spans are told apart by what they may stand for, all at once
+(a hash over the keys and kinds that a matcher found at them), and only what was not met before is looked up in the KB.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from wellread.document import Candidate
+from wellread.kb.lookup import Named
+from wellread.kb.store import MOST_CANDIDATES, KnowledgeBase, rank
+from wellread.mentions.compiled_names import ALL_KINDS, KIND_BITS
+from wellread.mentions.matcher import Matches
+from wellread.text.words import Case, Offsets, as_signed, key, mix
+
+Stands = Sequence[tuple[int, int]]
+"""What a span may stand for: (key of a name, kinds that an entity of it may have)."""
+
+NONE = -1
+"""The number of a list without candidates."""
+
+_BY_SPELLING = -2
+_ODD = np.uint64(0xD6E8FEB86659FD93)
+
+
+class CandidateLists:
+    """The lists that spans of texts have at one state of a KB; `lists[number]` is best first."""
+
+    def __init__(self, kb: KnowledgeBase, *, case: Case = "folded", limit: int = MOST_CANDIDATES) -> None:
+        self.kb, self.case, self.limit = kb, case, limit
+        self.lists: list[tuple[Candidate, ...]] = []
+        self._numbers: dict[tuple[Candidate, ...], int] = {(): NONE}
+        self._by_hash: dict[int, int] = {}
+        self._by_name: dict[tuple[int, str], int] = {}
+        self._adding = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self.lists)
+
+    @property
+    def met(self) -> int:
+        """How many different spans were looked up: what it takes memory for."""
+        return len(self._by_hash) + len(self._by_name)
+
+    def of(self, found: Matches, text: str) -> tuple[Offsets, Offsets]:
+        """Of every distinct span its first row among the matches, and the number of its list."""
+        heads = found.heads()
+        if not len(heads):
+            return heads, heads
+        kinds = found.kinds.astype(np.uint64)
+        # The order of what a span may stand for says nothing, so their hashes are added.
+        hashes = np.add.reduceat(mix(found.keys + kinds * _ODD), heads)
+        distinct, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        known = [self._by_hash.get(one) for one in distinct.tolist()]
+        after = np.append(heads[1:], len(found))
+        for place in [place for place, number in enumerate(known) if number is None]:
+            span = first[place]
+            stands = found.stands(heads[span], after[span])
+            known[place] = self._by_hash[int(distinct[place])] = self._look_up(stands)
+        numbers = np.array(known, np.int64)[inverse]
+        for place in np.flatnonzero(numbers == _BY_SPELLING).tolist():
+            head = heads[place]
+            asked = int(hashes[place]), text[found.starts[head] : found.ends[head]]
+            if asked not in self._by_name:
+                stands = found.stands(head, after[place])
+                self._by_name[asked] = self.number(self.candidates(stands, name=asked[1]))
+            numbers[place] = self._by_name[asked]
+        return heads, numbers
+
+    def candidates(self, stands: Stands, *, name: str, tag: str | None = None) -> tuple[Candidate, ...]:
+        """What a span that is spelled as `name` and tagged as `tag` may mean."""
+        return self._ranked(self._rows(stands), name, tag)
+
+    def number(self, candidates: Iterable[Candidate]) -> int:
+        """The number of a list, a new one if there is none like it."""
+        made = tuple(candidates)
+        with self._adding:
+            number = self._numbers.setdefault(made, len(self.lists))
+            if number == len(self.lists):
+                self.lists.append(made)
+        return number
+
+    def _look_up(self, stands: Stands) -> int:
+        """The number of what a span may mean, or that it depends on how it is spelled."""
+        if self.case != "folded":
+            return _BY_SPELLING
+        rows = self._rows(stands)
+        found = self._ranked(rows, "")
+        spellings = {row[0] for row in rows}
+        # With one spelling all candidates have it or none has: their order is the same.
+        if len(spellings) > 1 and any(self._ranked(rows, name) != found for name in spellings):
+            return _BY_SPELLING
+        return self.number(found)
+
+    def _rows(self, stands: Stands) -> list[Named]:
+        joined: dict[int, int] = {}
+        for node, kinds in stands:  # compiled and added forms may both lead to one name
+            joined[node] = joined.get(node, 0) | kinds
+        return [
+            row
+            for node, kinds in joined.items()
+            for row in self.kb.named(as_signed(node))
+            if kinds == ALL_KINDS or KIND_BITS.get(row[5], 0) & kinds
+        ]
+
+    def _ranked(self, rows: Sequence[Named], name: str, tag: str | None = None) -> tuple[Candidate, ...]:
+        if self.case != "folded":
+            same = key(name, self.case)
+            rows = [row for row in rows if key(row[0], self.case) == same]
+        if tag is not None:
+            rows = [row for row in rows if row[5] == tag]
+        return tuple(rank(rows, self.limit, spelled=name))

@@ -1,0 +1,345 @@
+"""The task of linking: documents with links in, ELQ's two losses and the F1 of links out.
+
+Gold links whose entity the KB does not hold are mentions of NIL. A document's `meta["unsure"]` lists spans that may or
+may not be mentions: they are neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wellread.data.batches import Lazy, by_length
+from wellread.data.splits import split_by
+from wellread.document import Document
+from wellread.encoders.packing import Packing
+from wellread.evaluation.calibration import Predictions, fit_temperature, pr_curve
+from wellread.evaluation.linking import right_links
+from wellread.index.entity_index import EntityIndex
+from wellread.io import console
+from wellread.kb.store import KnowledgeBase
+from wellread.linking.decoding import NIL, NONE, Calibration, Decoding
+from wellread.mentions.candidates import CandidateFinder
+from wellread.models.elq.candidate_pool import Pool, Search
+from wellread.models.elq.linker import ElqReader, candidates_of, cutter_of
+from wellread.models.elq.model import Candidates, Elq, entity_loss, mention_loss, pack_windows
+from wellread.text.windows import Window
+
+Negatives = Literal["hard", "batch"]
+EntityLoss = Literal["softmax", "bce"]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A window of a text and the mentions in it, as pieces (first, last)."""
+
+    window: Window
+    spans: tuple[tuple[int, int], ...]
+    rows: tuple[int, ...]
+    """The entity of each mention: a row of the index, NIL, or NONE where the annotation names no entity."""
+    names: tuple[str, ...]
+    unsure: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkingBatch:
+    """Packed windows; a mention is (first piece, width - 1) in the packed sequence."""
+
+    packing: Packing
+    ids: Int[Tensor, " piece"]
+    asked_mask: Bool[Tensor, "piece width"]
+    gold_mask: Bool[Tensor, "piece width"]
+    firsts: Int[Tensor, " mention"]
+    widths: Int[Tensor, " mention"]
+    rows: NDArray[np.int64]
+    names: tuple[str, ...]
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces it has."""
+        return len(self.ids)
+
+
+class LinkingLearner:
+    """What the loop trains: an ELQ model, against one knowledge base whose vectors are frozen."""
+
+    score = "f1"
+
+    def __init__(
+        self,
+        model: Elq,
+        kb: KnowledgeBase,
+        index: EntityIndex,
+        examples: Sequence[Example] | Callable[[int], Sequence[Example]],
+        dev: Mapping[str, Sequence[Document]],
+        *,
+        seed: int = 0,
+        batch_pieces: int = 1024,
+        negatives: Negatives = "hard",
+        loss: EntityLoss = "softmax",
+        nearest: int = 10,
+        leave_out: float = 0.0,
+        drop_names: float = 0.0,
+        incomplete: Collection[str] = (),
+    ) -> None:
+        """Set up training.
+
+        `examples` are those of every epoch, or a function from an epoch to its examples. `leave_out` is the share of
+        gold entities that are left out of the candidates, so that NIL is right. `drop_names` is the share of mentions
+        whose candidates are scored without their names. Scores are calibrated on the development documents that have
+        all their links, not on the `incomplete`.
+        """
+        self.incomplete = frozenset(incomplete)
+        self.model, self.kb, self.index = model, kb, index
+        self.examples, self.dev = examples, dev
+        self.seed, self.batch_pieces, self.negatives, self.kind = seed, batch_pieces, negatives, loss
+        self.leave_out = leave_out if model.config.nil else 0.0
+        self.drop_names = drop_names
+        sources: Literal["union", "dense"] = "union" if model.config.names else "dense"
+        self.pool = Pool(kb, index, Search(sources, nearest=nearest))
+
+    def batches(self, epoch: int) -> Sequence[LinkingBatch]:
+        """Windows of like length together, in an order of their own for every epoch."""
+        draw = np.random.default_rng((self.seed, epoch))
+        examples = self.examples(epoch) if callable(self.examples) else self.examples
+        groups = by_length([len(example.window) for example in examples], draw, pieces=self.batch_pieces)
+        longest = self.model.config.longest
+        return Lazy(groups, lambda group: collate([examples[place] for place in group], longest))
+
+    def loss(self, batch: LinkingBatch) -> dict[str, Tensor]:
+        """Mention loss over all spans, entity loss over the gold mentions."""
+        states = self.model.states(batch.ids, batch.packing)
+        with torch.autocast(states.device.type, enabled=False):  # sums over spans need all bits
+            return self._losses(batch, states.float())
+
+    def _losses(self, batch: LinkingBatch, states: Tensor) -> dict[str, Tensor]:
+        scores = self.model.mention_scores(states)
+        found = mention_loss(scores, batch.gold_mask, batch.asked_mask)
+        there = np.flatnonzero(batch.rows >= (NIL if self.model.config.nil else 0))
+        if not len(there):
+            return {"mention": found, "entity": found.new_zeros(())}
+        firsts, widths = batch.firsts[there], batch.widths[there]
+        vectors = self.model.mention_vectors(states, firsts, firsts + widths)
+        candidates, gold = self._candidates([batch.names[place] for place in there], batch.rows[there], vectors)
+        scores = self.model.nil_scores(self.model.entity_scores(vectors, candidates))
+        return {"mention": found, "entity": entity_loss(scores, gold, self.kind)}
+
+    def _candidates(
+        self, names: Sequence[str], rows: NDArray[np.int64], vectors: Tensor
+    ) -> tuple[Candidates, Int[Tensor, " mention"]]:
+        """What each gold mention is told apart from, and the column of the gold entity (the last one is NIL's)."""
+        if self.negatives == "batch":
+            others = np.unique(rows[rows >= 0])
+            found = np.broadcast_to(others, (len(rows), len(others))).copy()
+            priors = np.zeros(found.shape)
+        else:
+            named = [] if self.pool.search.sources == "dense" else [self.pool.named(name) for name in names]
+            found, priors = self.pool.find(named, vectors.detach().numpy())
+        is_gold = (found == rows[:, None]) & (rows >= 0)[:, None]
+        if self.leave_out:
+            left_out = torch.rand(len(rows)).numpy() < self.leave_out
+            found[is_gold & left_out[:, None]] = NONE
+            is_gold &= ~left_out[:, None]
+            rows = np.where(left_out, NIL, rows)
+        missing = (rows >= 0) & ~is_gold.any(1)
+        found = np.concatenate((found, np.where(missing, rows, NONE)[:, None]), 1)
+        priors = np.concatenate((priors, np.zeros((len(rows), 1))), 1)
+        gold = np.where(missing, found.shape[1] - 1, is_gold.argmax(1) if is_gold.size else 0)
+        gold = np.where(rows == NIL, found.shape[1], gold)
+        if self.drop_names:
+            priors[torch.rand(len(rows)).numpy() < self.drop_names] = 0.0
+        candidates = candidates_of(self.pool, found, priors)
+        return candidates, torch.from_numpy(gold)
+
+    def evaluate(self) -> dict[str, float]:
+        """F1 of links at the best threshold, for all development documents and for each of their files."""
+        scores: dict[str, float] = {}
+        parts = {name: self._predict(documents) for name, documents in self.dev.items()}
+        for name, part in {"": _joined(parts.values()), **(parts if len(parts) > 1 else {})}.items():
+            best = pr_curve(part).best
+            told = {"f1": best.f1, "precision": best.precision, "recall": best.recall}
+            scores |= {f"{name}/{key}" if name else key: value for key, value in told.items()}
+        return scores
+
+    def predictions(self) -> Predictions:
+        """Calibrated scores of the development links; also sets the model's calibration and threshold."""
+        complete = {name: documents for name, documents in self.dev.items() if name not in self.incomplete}
+        raw = _joined(self._predict(documents) for documents in (complete or self.dev).values())
+        scale, shift = fit_temperature(_logits(np.asarray(raw.scores)), raw.right)
+        scores = Calibration(scale, shift).scores(np.log(np.maximum(raw.scores, 1e-300)))
+        calibrated = Predictions(scores, raw.right, raw.gold)
+        best = pr_curve(calibrated).best.threshold
+        # Links must score more than the threshold: one that is a link's own score may lose that link to rounding.
+        below = max((score for score in scores if score < best), default=0.0)
+        self.model.calibrate(scale, shift, (best + below) / 2 if np.isfinite(best) else 1.0)
+        return calibrated
+
+    def _predict(self, documents: Sequence[Document]) -> Predictions:
+        """Every link that any threshold would give, with p(mention) · p(entity | mention) as its score."""
+        reader = ElqReader(self.model, self.kb, self.index, search=self.pool.search, decoding=Decoding(threshold=0.0))
+        reader.calibration = Calibration()
+        scores: list[float] = []
+        right: list[bool] = []
+        for scored, document in zip(reader.score_many([one.text for one in documents]), documents, strict=True):
+            found = scored.document()
+            scores += [link.score for link in found.links if link.entity is not None]
+            right += right_links(document, found, self._is_known)
+        gold = sum(link.entity is not None and self._is_known(link.entity) for d in documents for link in d.links)
+        return Predictions(np.array(scores), np.array(right, bool), gold)
+
+    @cached_property
+    def _known(self) -> dict[str, bool]:
+        return {}
+
+    def _is_known(self, entity: str) -> bool:
+        if entity not in self._known:
+            self._known[entity] = entity in self.kb
+        return self._known[entity]
+
+
+def collate(examples: Sequence[Example], longest: int) -> LinkingBatch:
+    """Examples as one packed batch."""
+    ids, packing, asked = pack_windows([example.window for example in examples], longest)
+    starts = packing.starts.tolist()
+    firsts, widths = _places(starts, [example.spans for example in examples])
+    gold = torch.zeros_like(asked)
+    gold[firsts, widths] = True
+    unsure_firsts, unsure_widths = _places(starts, [example.unsure for example in examples])
+    short = unsure_widths < longest
+    asked[unsure_firsts[short], unsure_widths[short]] = False
+    return LinkingBatch(
+        packing,
+        ids,
+        asked | gold,
+        gold,
+        firsts,
+        widths,
+        np.array([row for example in examples for row in example.rows], np.int64),
+        tuple(name for example in examples for name in example.names),
+    )
+
+
+def _places(starts: Sequence[int], spans: Sequence[Sequence[tuple[int, int]]]) -> tuple[Tensor, Tensor]:
+    found = [(start + first, last - first) for start, some in zip(starts, spans, strict=True) for first, last in some]
+    firsts, widths = torch.tensor(found, dtype=torch.long).reshape(-1, 2).unbind(1)
+    return firsts, widths
+
+
+def make_examples(
+    documents: Sequence[Document],
+    model: Elq,
+    index: EntityIndex,
+    *,
+    unlinked: Literal["nil", "unknown"] = "nil",
+    report: bool = True,
+) -> list[Example]:
+    """Build windows of documents with their gold mentions; with `report`, a note counts the mentions left out.
+
+    `unlinked` says what a link without an entity means: "nil" (not in the KB), or "unknown" (named-entity annotation
+    that names no entities: the span is learned, the entity is not).
+    """
+    without = NIL if unlinked == "nil" else NONE
+    config = model.config
+    cutter = cutter_of(config)
+    entities = list({link.entity for document in documents for link in document.links if link.entity is not None})
+    row_of = dict(zip(entities, index.rows_of(entities).tolist(), strict=True))
+    examples = []
+    links = placed = too_long = 0
+    for document, windows in zip(documents, cutter.cut([one.text for one in documents]), strict=True):
+        for window in windows:
+            gold = [
+                (span, without if link.entity is None else row_of.get(link.entity, NIL), link.text)
+                for link in document.links
+                if (span := _place(window, link.start, link.end, config.longest)) is not None
+            ]
+            unsure = (_place(window, start, end, config.longest) for start, end in document.meta.get("unsure", ()))
+            links, placed = links + (window is windows[0]) * len(document.links), placed + len(gold)
+            too_long += sum(_is_too_long(window, link.start, link.end, config.longest) for link in document.links)
+            spans, rows, names = zip(*gold, strict=True) if gold else ((), (), ())
+            examples.append(Example(window, spans, rows, names, tuple(span for span in unsure if span is not None)))
+    if report and (lost := links - placed):
+        console.note(
+            f"left out {lost:,} of {links:,} gold mentions: {too_long:,} have more than {config.longest} tokens (raise "
+            f"model.longest), {lost - too_long:,} begin inside a word or have no token"
+        )
+    return examples
+
+
+def _is_too_long(window: Window, start: int, end: int, longest: int) -> bool:
+    span = window.covering(start, end)
+    return span is not None and bool(window.begins_mask[span[0]]) and span[1] - span[0] >= longest
+
+
+def _place(window: Window, start: int, end: int, longest: int) -> tuple[int, int] | None:
+    """The pieces of a span, in the one window that may begin it."""
+    span = window.covering(start, end)
+    if span is None or span[1] - span[0] >= longest or not window.begins_mask[span[0]]:
+        return None
+    return span
+
+
+def mark_unsure(documents: Sequence[Document], kb: KnowledgeBase) -> list[Document]:
+    """Mark what may be a mention though it has no link, for text whose links are not complete.
+
+    Unsure are the spans that a document lists itself (without such a list: capitalised names of the KB), and every
+    part of a run of capitalised words without a link: a name, but perhaps of something that the KB does not have.
+    """
+    marked = []
+    found_in = CandidateFinder(kb).mentions_of_many([document.text for document in documents])
+    for document, found in zip(documents, found_in, strict=True):
+        linked = {(link.start, link.end) for link in document.links}
+        if "unsure" in document.meta:
+            spans = [(start, end) for start, end in document.meta["unsure"]]
+        else:
+            spans = [(one.start, one.end) for one in found if any(letter.isupper() for letter in one.text)]
+        unsure = sorted({*spans, *_capitalised(document)} - linked)
+        marked.append(replace(document, meta={**document.meta, "unsure": [list(span) for span in unsure]}))
+    return marked
+
+
+def _capitalised(document: Document) -> Iterator[tuple[int, int]]:
+    """Yield all parts of runs of capitalised words that touch no link; a run's first word may begin a sentence."""
+    taken = [(link.start, link.end) for link in document.links]
+    run: list[tuple[int, int]] = []
+    for word in _WORD.finditer(document.text):
+        start, end = word.span()
+        if not word[0][0].isupper() or any(start < stop and begin < end for begin, stop in taken):
+            run = []
+            continue
+        if run and document.text[run[-1][1] : start] != " ":
+            run = []
+        run = [*run[1 - _RUN :], (start, end)]
+        yield from ((first, end) for first, _ in run)
+
+
+_WORD = re.compile(r"[^\W_][\w'’-]*")
+_RUN = 5
+"""Words of the longest part of a run that is marked."""
+
+
+def split_off(documents: Sequence[Document], count: int) -> tuple[list[Document], list[Document]]:
+    """(the rest, `count` for development): chosen by their text, so that equal texts stay on one side in every run."""
+    return split_by(documents, count, lambda document: document.text)
+
+
+def _joined(predictions: Iterable[Predictions]) -> Predictions:
+    parts = list(predictions)
+    return Predictions(
+        np.concatenate([part.scores for part in parts]) if parts else np.empty(0),
+        np.concatenate([part.right for part in parts]) if parts else np.empty(0, bool),
+        sum(part.gold for part in parts),
+    )
+
+
+def _logits(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    scores = np.clip(scores, 1e-12, 1 - 1e-12)
+    return np.asarray(np.log(scores) - np.log1p(-scores))

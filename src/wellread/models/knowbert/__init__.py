@@ -1,0 +1,1 @@
+"""KnowBERT (Peters et al. 2019): a knowledge layer with its own entity linker."""

@@ -1,0 +1,1 @@
+"""LUKE (Yamada et al. 2020): entities as tokens with entity-aware attention."""

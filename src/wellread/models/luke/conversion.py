@@ -1,0 +1,216 @@
+"""LUKE for others: models of ours written as transformers' LUKE has them, and folders converted either way.
+
+    to_hf(model, "mine-for-transformers")
+    convert_luke("luke-base", "models/luke-base")
+
+What is read, and by which names, is in `models.luke.layout`. An encoder of BERT's family becomes a LUKE whose positions
+begin behind its padding id, as RoBERTa's do. Tokenizer and entity vocabulary go along, and of a task that was learned
+(`wellread train`) the head, where transformers' LUKE has the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import LukeConfig as TheirConfig
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from wellread.encoders.foreign_checkpoint import Weights, rename_weights
+from wellread.encoders.infusion.infuse import base_of
+from wellread.encoders.load import AS_IT_IS, load_tokenizer, silence, tokenizer_settings
+from wellread.errors import InputError, UsageError
+from wellread.io import console
+from wellread.models.elq.conversion import new_folder, refuse_full
+from wellread.models.luke.folder import (
+    AUTHORS,
+    DISAMBIGUATION,
+    MASK_VECTOR,
+    TABLE,
+    is_ours,
+    read_config,
+    read_settings,
+)
+from wellread.models.luke.heads import HEADS
+from wellread.models.luke.layout import ENCODER, FIELDS, LUKE, PARTS, QUERIES, head_in, head_table, load
+from wellread.models.luke.model import luke_of
+from wellread.models.luke.vocabulary import FILE, IN_SETTINGS, SETTINGS, EntityVocabulary
+
+Layout = Literal["hf", "wellread"]
+_OWN = re.compile(rf"{re.escape(LUKE)}queries\.(\d+)\.(\w+)\.(\w+)")
+_BESIDE = ("*.json", "*.txt", "*.model", "entity_vocab.*")
+"""What goes with the weights: tokenizers and the entity vocabulary."""
+_TOKENIZERS = {"roberta": "LukeTokenizer", "xlm-roberta": "MLukeTokenizer"}
+"""Which of transformers' tokenizers makes LUKE's inputs of a tokenizer.json; it has none for BERT's pieces."""
+_TASKS = {
+    "ner": ("ForEntitySpanClassification", "labels"),
+    "tacred": ("ForEntityPairClassification", "labels"),
+    "semeval2010": ("ForEntityPairClassification", "labels"),
+    "entity-types": ("ForEntityClassification", "types"),
+}
+"""Tasks whose head is one of transformers' LUKE, and what its classes are called in `task.json`."""
+_NOTHING = "NIL"
+"""The class of a span that names nothing, as the authors call it."""
+
+
+def to_hf(model: PreTrainedModel, folder: str | Path) -> None:
+    """Write a model with entities as transformers' LUKE has it, to a new folder."""
+    to = Path(folder)
+    refuse_full(to)
+    config, weights = _theirs(model)
+    with new_folder(to) as part:
+        config.save_pretrained(part)
+        save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
+
+
+def convert_luke(source: str | Path, to: str | Path, layout: Layout | None = None) -> Layout:
+    """Write a LUKE to a new folder in the other layout, ours ("wellread") or transformers' ("hf"); say which it is."""
+    source, to = Path(source), Path(to)
+    refuse_full(to)
+    if not (source / "config.json").exists() and (source / "model" / "config.json").exists():
+        source = source / "model"  # of a run
+    ours = is_ours(read_config(source))
+    made: Layout = "hf" if ours else "wellread"
+    if layout is not None and layout != made:
+        raise UsageError(f"{source} has the layout {layout} already; copy it, or convert it to the layout {made}")
+    model = load(source)
+    if ours and (source / "task.json").exists():
+        model = _with_head(model, source)
+    with new_folder(to) as part:
+        if ours:
+            to_hf(model, part / "new")
+            for file in (part / "new").iterdir():
+                file.rename(part / file.name)
+            (part / "new").rmdir()
+            _copy_beside(source, part)
+            _name_tokenizer(part, model.config, source)
+        else:
+            with silence():
+                model.save_pretrained(part)
+            _copy_beside(source, part)
+    return made
+
+
+def _with_head(model: PreTrainedModel, source: Path) -> PreTrainedModel:
+    """An encoder that learned a task under that task's head, where transformers' LUKE has such a one."""
+    try:
+        told = json.loads((source / "task.json").read_bytes())
+        task, facts = str(told["recipe"]["task"]), told["facts"]
+        weights = load_file(source / "head.safetensors")
+        if task in _TASKS:
+            head, key = _TASKS[task]
+            names = [_NOTHING, *facts[key]] if task == "ner" else list(facts[key])
+            weight, bias = weights["out.weight"], weights.get("out.bias")
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise InputError(f"{source} has no whole head of its task ({error}); copy it again, or train anew") from error
+    if task not in _TASKS:
+        console.note(f"transformers' LUKE has no head for {task}: the encoder alone is written")
+        return model
+    config = copy.deepcopy(model.config)
+    config.id2label, config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
+    made: Any = HEADS[head][str(config.model_type).removeprefix("infused-")](config)
+    base_of(made).load_state_dict(model.state_dict())
+    made.classifier.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
+    return cast(PreTrainedModel, made)
+
+
+def _theirs(model: PreTrainedModel) -> tuple[TheirConfig, Weights]:
+    """A model of ours by their names."""
+    luke = luke_of(model)
+    kind, head = str(model.config.model_type).removeprefix("infused-"), head_in(type(model).__name__)
+    if kind not in HEADS["ForMaskedLM"] or len(cast(Any, base_of(model)).infusions) > 1:
+        raise UsageError(
+            f"transformers' LUKE has no place for {kind} or for other knowledge than entities; only BERT, RoBERTa and "
+            "XLM-R with LUKE alone can be written for it"
+        )
+    if head == DISAMBIGUATION and kind != "bert":
+        raise UsageError(
+            f"the authors' {DISAMBIGUATION} reads BERT's words, not those of {kind}; it stays one of ours, or is "
+            'written without that head: to_hf(luke_layout.load(folder, "Model"), to)'
+        )
+    if not luke.config.seen:
+        raise UsageError(
+            "words of transformers' LUKE look at entities, which this model's do not; it stays one of ours"
+        )
+    prefix = "" if head == "Model" else f"{model.base_model_prefix}."
+    begin = "" if head == "Model" else "luke."
+    weights: Weights = {}
+    back = {ours: theirs for theirs, ours in ENCODER.items()}
+    table = {ours: theirs for theirs, ours in head_table(type(model), head).items()}
+    for name, weight in model.state_dict().items():
+        inside = name.removeprefix(prefix)
+        known = {_OWN.sub(_name_theirs, inside): weight} if name.startswith(prefix) else {name: weight}
+        (told,) = rename_weights(known, back if name.startswith(prefix) else table)
+        in_encoder = told.startswith(PARTS) and not told.startswith("entity_predictions.")
+        weights[f"{begin if in_encoder else ''}{told}"] = weight.detach().clone().contiguous()
+    if head not in ("ForMaskedLM", DISAMBIGUATION):  # which alone have a place for it
+        weights = {name: weight for name, weight in weights.items() if not name.startswith("entity_predictions.")}
+    if head == DISAMBIGUATION:  # the authors' class: a BERT with positions from 0, and [MASK] beside the table
+        weights[f"{begin}{MASK_VECTOR}"] = weights[f"{begin}{TABLE}"][luke.masks[0]].clone()
+    first = _begin_behind_padding(weights, model, begin) if kind == "bert" and head != DISAMBIGUATION else 0
+    fields = {name: getattr(model.config, name) for name in FIELDS if hasattr(model.config, name)}
+    fields["max_position_embeddings"] += first
+    config = TheirConfig(
+        **fields,
+        entity_vocab_size=luke.config.entities,
+        entity_emb_size=luke.config.dim,
+        use_entity_aware_attention=luke.config.aware,
+        architectures=[f"Luke{head}"],
+    )
+    return config, weights
+
+
+def _name_theirs(match: re.Match[str]) -> str:
+    query = next(theirs for theirs, ours in QUERIES.items() if ours == match[2])
+    return f"encoder.layer.{match[1]}.attention.self.{query}.{match[3]}"
+
+
+def _begin_behind_padding(weights: Weights, model: PreTrainedModel, begin: str) -> int:
+    """BERT's positions begin at 0, LUKE's behind the padding id: more rows, before those of words, behind entities'."""
+    first = int(model.config.pad_token_id) + 1
+    for part, order in (("embeddings", 1), ("entity_embeddings", -1)):
+        name = f"{begin}{part}.position_embeddings.weight"
+        rows = weights[name].new_zeros(first, weights[name].shape[1])
+        weights[name] = torch.cat((rows, weights[name])[::order])
+    return first
+
+
+def _copy_beside(source: Path, to: Path) -> None:
+    """Tokenizer and entity vocabulary; the latter as transformers reads it."""
+    for file in sorted({file for pattern in _BESIDE for file in source.glob(pattern)}):
+        weighty = file.name.endswith(".index.json") or file.name == AUTHORS
+        if file.is_file() and not weighty and not (to / file.name).exists():
+            shutil.copyfile(file, to / file.name)
+    if not (to / FILE).exists() and (vocabulary := EntityVocabulary.find(source)) is not None:
+        vocabulary.save(to)
+    if (to / SETTINGS).is_file():  # what it may tell of entities would be believed before the file
+        told = read_settings(source)
+        if told.pop(IN_SETTINGS, None) is not None:
+            _write_settings(to, told)
+
+
+def _write_settings(folder: Path, told: Mapping[str, Any]) -> None:
+    (folder / SETTINGS).write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _name_tokenizer(folder: Path, config: PreTrainedConfig, source: Path) -> None:
+    """Say whose tokenizer.json this is, where nobody has, or but we: BERT's pieces need their special ones told."""
+    file, settings = folder / "tokenizer.json", folder / SETTINGS
+    own = _TOKENIZERS.get(str(config.model_type).removeprefix("infused-"))
+    named = read_settings(folder).get("tokenizer_class")
+    if not file.is_file() or (settings.exists() and (own is None or named != AS_IT_IS)):
+        return
+    told = (
+        {"tokenizer_class": own}
+        if own is not None
+        else tokenizer_settings(load_tokenizer(str(source.resolve())), config)
+    )
+    _write_settings(folder, told)

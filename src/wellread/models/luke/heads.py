@@ -1,0 +1,350 @@
+"""The heads that transformers has for LUKE, on an encoder of ours that knows entities: what checkpoints of others need.
+
+Each is a model like any of transformers, made for the families BERT, RoBERTa and XLM-R: `HEADS["ForMaskedLM"]["bert"]`.
+They take `entity_ids`, `entity_attention_mask`, `entity_position_ids` and `entity_token_type_ids` as theirs do (or
+`entities`, see `models.luke.model.Luke`) and give what theirs give.
+
+- ForMaskedLM: hidden words and hidden entities, a loss for both.
+- ForEntityClassification: the first entity of each text.
+- ForEntityPairClassification: the first two.
+- ForEntitySpanClassification: every entity, with the first and the last piece of its span.
+- ForEntityDisambiguation: every entity among its candidates, as in the authors' code (Yamada et al. 2022); transformers
+  has no such head.
+- Model, ForSequenceClassification, ForTokenClassification, ForQuestionAnswering, ForMultipleChoice: as any infused
+  model has them, so that `AutoModel`, `AutoModelForSequenceClassification` and their kin load what they save.
+
+`from_pretrained` takes folders of ours and of Hugging Face's LUKE; `luke_layout.load` takes the head that a folder was
+saved with.
+
+Unlike the authors' code and transformers' LUKE: where labels are given, hidden words and entities are scored where
+there is a label, nowhere else, and a batch without any has a loss of zero (theirs: not a number). With labels of which
+several may be right, ForEntitySpanClassification leaves padded entities out of the loss (theirs: counts them). The auto
+classes load a RoBERTa's ForSequenceClassification with RoBERTa's own head, which has a second dropout before its dense
+layer; `luke_layout.load` and the classes of this module have LUKE's one dropout.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+import transformers
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.models.bert.modeling_bert import BertPooler
+from transformers.models.luke.modeling_luke import (
+    EntityClassificationOutput,
+    EntitySpanClassificationOutput,
+    LukeMaskedLMOutput,
+)
+from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
+from transformers.utils.generic import can_return_tuple
+
+from wellread.encoders.infusion.infuse import FAMILIES, InfusedHead, base_of, infused_class
+from wellread.encoders.infusion.infuse import HEADS as INFUSED
+from wellread.errors import UsageError
+from wellread.models.luke.folder import DISAMBIGUATION, is_hf
+from wellread.models.luke.model import candidate_loss, luke_of
+
+_NO_CANDIDATE = -1e32
+"""The score of a row that is not a candidate."""
+_UNASKED = -100
+"""The label of what is not to be told."""
+
+
+_CHANGES = {
+    *("num_labels", "id2label", "label2id", "problem_type", "output_attentions", "output_hidden_states"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),
+}
+"""Settings that may be others than those of a folder of Hugging Face's LUKE."""
+_TAKEN = _CHANGES | {"dtype", "torch_dtype", "ignore_mismatched_sizes", "local_files_only"}
+
+
+class _OfEither:
+    """Loaded from a folder of ours, or from one of Hugging Face's LUKE as it is."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' own; but a new head on a LUKE of others must be asked for, by `num_labels`."""
+        from wellread.models.luke.layout import read_hf
+
+        name = pretrained_model_name_or_path
+        if name is None or not is_hf(name):
+            return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
+        if args or kwargs.keys() - _TAKEN:
+            unknown = ", ".join(sorted(kwargs.keys() - _TAKEN)) or "second argument"
+            raise UsageError(
+                f"{name} is a LUKE of Hugging Face's layout, for which there is no {unknown}; leave it out (there are: "
+                f"{', '.join(sorted(_TAKEN))}), or convert it first: wellread convert luke {name} --to NEW"
+            )
+        dtype = kwargs.get("dtype", kwargs.get("torch_dtype"))
+        if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise UsageError(f"dtype is {dtype!r}; expected one of torch's, such as torch.bfloat16, or its name")
+        return read_hf(
+            name,
+            cast(type[PreTrainedModel], cls),
+            dtype=dtype,
+            changes={option: value for option, value in kwargs.items() if option in _CHANGES},
+            resizes=bool(kwargs.get("ignore_mismatched_sizes")),
+        )
+
+
+class _Masked(_OfEither):
+    """Words and entities that are hidden; mixed into a head for words."""
+
+    config: Any
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        encoder: Any = base_of(cast(PreTrainedModel, self))
+        if self.config.pooler and getattr(encoder, "pooler", None) is None:
+            encoder.pooler = BertPooler(config)  # type: ignore[no-untyped-call]  # nobody asks it, but it goes where the checkpoint goes
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Int[Tensor, "text piece"] | None = None,
+        entity_labels: Int[Tensor, "text entity"] | None = None,
+        **more: Any,
+    ) -> LukeMaskedLMOutput:
+        """As transformers' own; with labels, `logits` has a row for each piece that has one, text by text."""
+        model = cast(PreTrainedModel, self)
+        read = base_of(model)(input_ids, attention_mask, return_dict=True, **more)
+        head: Any = getattr(self, "lm_head", None) or self.cls  # type: ignore[attr-defined]
+        logits, word_loss = _score(head, read.last_hidden_state, labels)
+        entity_logits = entity_loss = None
+        if read.entity_last_hidden_state is not None:
+            entity_logits, entity_loss = _score(luke_of(model).predict, read.entity_last_hidden_state, entity_labels)
+        parts = [part for part in (word_loss, entity_loss) if part is not None]
+        return LukeMaskedLMOutput(
+            loss=sum(parts[1:], parts[0]) if parts else None,  # type: ignore[arg-type]
+            mlm_loss=word_loss,  # type: ignore[arg-type]
+            mep_loss=entity_loss,  # type: ignore[arg-type]
+            logits=logits,  # type: ignore[arg-type]
+            entity_logits=entity_logits,  # type: ignore[arg-type]
+            hidden_states=read.hidden_states,
+            entity_hidden_states=read.entity_hidden_states,
+            attentions=read.attentions,
+        )
+
+
+def _score(
+    head: Any, states: Float[Tensor, "text place dim"], labels: Int[Tensor, "text place"] | None
+) -> tuple[Tensor, Tensor | None]:
+    """Scores of all positions; with labels, of those that have one, and the loss."""
+    if labels is None:
+        return head(states), None
+    labels = labels.to(states.device)
+    asked = labels != _UNASKED
+    scores = head(states[asked])
+    return scores, cross_entropy(scores, labels[asked]) if len(scores) else scores.sum()
+
+
+class _OnEncoder:
+    """An encoder of one family, whose entities a head reads; mixed into that family's base class."""
+
+    family_name: ClassVar[str]
+    base_model_prefix: str
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config)  # type: ignore[call-arg]
+        encoder = getattr(transformers, f"{self.family_name}Model")(config)
+        encoder.pooler = encoder.pooler if config.pooler else None
+        setattr(self, self.base_model_prefix, encoder)
+        self.build_head(config)
+        self.post_init()  # type: ignore[attr-defined]
+
+    def build_head(self, config: PreTrainedConfig) -> None:
+        """Add what the head has of its own."""
+
+
+class _Entities(_OnEncoder):
+    """Linear classifier of the states of entities."""
+
+    reads: ClassVar[Literal["entity", "pair", "span"]]
+
+    def build_head(self, config: PreTrainedConfig) -> None:
+        """Dropout and the linear layer."""
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        parts = {"entity": 1, "pair": 2, "span": 3}[self.reads]
+        labels: Any = config.num_labels
+        self.classifier = nn.Linear(parts * config.hidden_size, labels, bias=self.reads != "pair")
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        entity_start_positions: Int[Tensor, "text entity"] | None = None,
+        entity_end_positions: Int[Tensor, "text entity"] | None = None,
+        **more: Any,
+    ) -> EntityClassificationOutput | EntitySpanClassificationOutput:
+        """As transformers' own: labels of many may each be right or not, those of one are by their number."""
+        read = base_of(cast(PreTrainedModel, self))(input_ids, attention_mask, return_dict=True, **more)
+        entities, needed = read.entity_last_hidden_state, 2 if self.reads == "pair" else 1
+        if entities is None or entities.shape[1] < needed:
+            raise UsageError(f"this head reads {needed} of each text's entities; give entity_ids, or entities")
+        if self.reads == "span":
+            found = (
+                _at(read.last_hidden_state, place, name)
+                for name, place in (
+                    ("entity_start_positions", entity_start_positions),
+                    ("entity_end_positions", entity_end_positions),
+                )
+            )
+            states = torch.cat((*found, entities), -1)
+        else:
+            states = entities[:, :needed].flatten(1)
+        logits = self.classifier(self.dropout(states))
+        made: Any = EntitySpanClassificationOutput if self.reads == "span" else EntityClassificationOutput
+        there_mask = _there_mask(logits, more) if self.reads == "span" else None
+        told: EntityClassificationOutput = made(
+            loss=None if labels is None else _loss(logits, labels, there_mask),
+            logits=logits,
+            hidden_states=read.hidden_states,
+            entity_hidden_states=read.entity_hidden_states,
+            attentions=read.attentions,
+        )
+        return told
+
+
+class _Disambiguation(_OnEncoder):
+    """Entities among their candidates, by the encoder's head for masked entities."""
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        entity_candidate_ids: Int[Tensor, "text entity cand"] | None = None,
+        labels: Int[Tensor, "text entity"] | None = None,
+        **more: Any,
+    ) -> EntitySpanClassificationOutput:
+        """Scores of all rows of the entity table, -1e32 for rows that are not candidates, as the authors' head.
+
+        Candidates are padded with 0, the row of [PAD]; without candidates all rows are. Labels below 0 have no part in
+        the loss, and an entity whose label is not a candidate has none (theirs: a loss of 1e32).
+        """
+        read = base_of(cast(PreTrainedModel, self))(input_ids, attention_mask, return_dict=True, **more)
+        states, luke = read.entity_last_hidden_state, luke_of(self)
+        if states is None:
+            raise UsageError("this head reads the entities of each text; give entity_ids, or entities")
+        loss = None
+        if entity_candidate_ids is None:
+            logits = luke.predict(states)
+            if labels is not None:
+                asked = labels.to(logits.device) >= 0
+                gold = labels.to(logits.device)[asked]
+                loss = cross_entropy(logits[asked], gold) if len(gold) else logits.sum() * 0.0
+        else:
+            rows = _without_repeats(entity_candidate_ids.to(states.device))
+            scores = luke.predict_among(states, rows)
+            logits = scores.new_full((*rows.shape[:2], luke.config.entities), _NO_CANDIDATE)
+            logits = logits.scatter_reduce(2, rows.clamp(min=0), scores.clamp(min=_NO_CANDIDATE), "amax")
+            if labels is not None:
+                loss = candidate_loss(scores.flatten(0, 1), rows.flatten(0, 1), labels.to(rows.device).flatten())
+        return EntitySpanClassificationOutput(
+            loss=loss,  # type: ignore[arg-type]
+            logits=logits,  # type: ignore[arg-type]
+            hidden_states=read.hidden_states,
+            entity_hidden_states=read.entity_hidden_states,
+            attentions=read.attentions,
+        )
+
+
+def _without_repeats(rows: Int[Tensor, "text entity cand"]) -> Int[Tensor, "text entity cand"]:
+    """Candidates with -1 in place of padding and of rows that stand there already ([UNK] may be there twice)."""
+    again = (rows[..., :, None] == rows[..., None, :]).tril(-1).any(-1)
+    return rows.masked_fill(again | (rows <= 0), -1)
+
+
+def _at(
+    states: Float[Tensor, "text piece dim"], places: Int[Tensor, "text entity"] | None, name: str
+) -> Float[Tensor, "text entity dim"]:
+    if places is None:
+        raise UsageError(f"this head reads words, too; give {name}, the piece of each entity's span in its text")
+    return states.gather(1, places.to(states.device)[..., None].expand(-1, -1, states.shape[-1]))
+
+
+def _there_mask(logits: Float[Tensor, "text entity label"], more: dict[str, Any]) -> Bool[Tensor, "text entity"]:
+    """True for entities, False for padding, however the entities of the batch were given."""
+    if (mask := more.get("entity_attention_mask")) is not None:
+        return cast(Tensor, mask).to(logits.device) > 0
+    if (entities := more.get("entities")) is not None:
+        counts = torch.bincount(entities["text_of"], minlength=len(logits)).to(logits.device)
+        return torch.arange(logits.shape[1], device=logits.device) < counts[:, None]
+    return torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+
+
+def _loss(logits: Tensor, labels: Tensor, there_mask: Tensor | None = None) -> Tensor:
+    """Cross-entropy of label numbers, or binary cross-entropy of a 0 or 1 for each label."""
+    labels = labels.to(logits.device)
+    if labels.dim() < logits.dim():
+        return cross_entropy(logits.flatten(0, -2), labels.flatten())
+    if there_mask is not None:
+        logits, labels = logits[there_mask], labels[there_mask]
+    if not len(logits):
+        return logits.sum()
+    return binary_cross_entropy_with_logits(logits.flatten(), labels.flatten().type_as(logits))
+
+
+class _OneDropoutHead(RobertaClassificationHead):
+    """RoBERTa's head for texts without its first dropout: LUKE's pooler has none before its dense layer."""
+
+    def forward(self, features: Float[Tensor, "text piece dim"], **more: Any) -> Float[Tensor, "text label"]:
+        """Scores by the state of the first token."""
+        scores: Tensor = self.out_proj(self.dropout(torch.tanh(self.dense(features[:, 0]))))
+        return scores
+
+
+class _OneDropout:
+    """Mixin for sequence classification on a RoBERTa with LUKE's dropout."""
+
+    classifier: nn.Module
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        self.classifier.__class__ = _OneDropoutHead
+
+
+_READS = {
+    "ForEntityClassification": "entity",
+    "ForEntityPairClassification": "pair",
+    "ForEntitySpanClassification": "span",
+}
+
+
+_PLAIN = tuple(name for name in INFUSED if name != "ForMaskedLM")
+"""Heads that need nothing of LUKE's own."""
+
+
+def _make_heads() -> dict[str, dict[str, type[PreTrainedModel]]]:
+    heads: dict[str, dict[str, type[PreTrainedModel]]] = {
+        name: {} for name in ("ForMaskedLM", DISAMBIGUATION, *_READS, *_PLAIN)
+    }
+    for kind in ("bert", "roberta", "xlm-roberta"):
+        family = FAMILIES[kind]
+        masked = infused_class(kind, "ForMaskedLM")
+        about = {"__module__": __name__, "family": family, "family_name": family.name}
+        heads["ForMaskedLM"][kind] = type(f"Luke{family.name}ForMaskedLM", (_Masked, masked), about)
+        start = getattr(transformers, f"{family.name}PreTrainedModel")
+        for name, reads in _READS.items():
+            body = about | {"reads": reads, "config_class": masked.config_class}
+            heads[name][kind] = type(f"Luke{family.name}{name}", (_OfEither, InfusedHead, _Entities, start), body)
+        body = about | {"config_class": masked.config_class}
+        bases = (_OfEither, InfusedHead, _Disambiguation, start)
+        heads[DISAMBIGUATION][kind] = type(f"Luke{family.name}{DISAMBIGUATION}", bases, body)
+        for name in _PLAIN:
+            own = (_OneDropout,) if name == "ForSequenceClassification" and kind != "bert" else ()
+            heads[name][kind] = type(f"Luke{family.name}{name}", (_OfEither, *own, infused_class(kind, name)), about)
+    return heads
+
+
+HEADS = _make_heads()
+"""Classes by the name of the head and the family of the encoder."""
+globals().update({made.__name__: made for some in HEADS.values() for made in some.values()})  # where pickle looks

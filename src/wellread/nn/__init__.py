@@ -1,1 +1,0 @@
-"""Bricks: tensors in, tensors out; they know no knowledge base."""

@@ -1,0 +1,119 @@
+"""Answers that are spans of a passage: where pieces may begin and end one, and what that is in characters.
+
+A window is an input of two segments, a question and some of a passage. Every piece of the passage may begin or end an
+answer; the first piece of the window stands for "no answer here". No other piece has a say in a window's softmax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from wellread.encoders.packing import Packing
+from wellread.tasks.task import in_full
+from wellread.text.segments import Segmented
+from wellread.text.tokenization import encode_many
+
+_PASSAGE = 1
+"""The segment that the passage is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span of characters of a passage, and how well it answers."""
+
+    score: float
+    start: int
+    end: int
+
+
+class SpanHead(nn.Module):
+    """Two scores of each piece: that an answer begins there, and that one ends there."""
+
+    def __init__(self, width: int, *, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(width, 2)
+        nn.init.normal_(self.out.weight, std=0.02)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(
+        self, states: Float[Tensor, "piece dim"], inputs: Sequence[Segmented], packing: Packing
+    ) -> tuple[Float[Tensor, "input width"], Float[Tensor, "input width"]]:
+        """The scores of begins and ends, window by window; -inf where no answer can be."""
+        there = np.concatenate([answerable(one) for one in inputs])
+        there[packing.starts.cpu().numpy()] = True
+        mask = packing.spread(torch.from_numpy(there).to(states.device))
+        both = packing.spread(in_full(self.out(self.dropout(states)))).masked_fill(~mask[:, :, None], -math.inf)
+        begins, ends = both.unbind(2)
+        return begins, ends
+
+
+def answerable(window: Segmented) -> NDArray[np.bool_]:
+    """True for the pieces that an answer may begin and end with: those of the passage that are not blank."""
+    return np.asarray((window.segment_of == _PASSAGE) & (window.spans[:, 0] < window.spans[:, 1]))
+
+
+def gold_pieces(windows: Sequence[Segmented], start: int, end: int) -> list[tuple[int, int] | None]:
+    """The first and last piece of a span of characters in each window of a passage that has the whole of it."""
+    touched = [np.flatnonzero(answerable(one) & (one.spans[:, 0] < end) & (one.spans[:, 1] > start)) for one in windows]
+    reach = [
+        (int(one.spans[some[0], 0]), int(one.spans[some[-1], 1]))
+        for one, some in zip(windows, touched, strict=True)
+        if len(some)
+    ]
+    if not reach:
+        return [None] * len(windows)
+    # By what all windows see of it: a tokenizer may drop letters at its ends.
+    first, last = min(low for low, _ in reach), max(high for _, high in reach)
+    return [
+        (int(some[0]), int(some[-1]))
+        if len(some) and one.spans[some[0], 0] == first and one.spans[some[-1], 1] == last
+        else None
+        for one, some in zip(windows, touched, strict=True)
+    ]
+
+
+def best_spans(
+    begins: Float[Tensor, "input width"],
+    ends: Float[Tensor, "input width"],
+    inputs: Sequence[Segmented],
+    *,
+    longest: int,
+    count: int,
+) -> list[tuple[Span, ...]]:
+    """The best spans of each window, of at most `longest` pieces, by the sum of their scores; never "no answer"."""
+    begins = begins.clone()
+    begins[:, 0] = -math.inf
+    # pairs[w, i, d]: begins at piece i, ends at piece i + d
+    pairs = begins[:, :, None] + pad(ends, (0, longest - 1), value=-math.inf).unfold(1, longest, 1)
+    flat = pairs.flatten(1)
+    scores, places = (part.tolist() for part in flat.topk(min(count, flat.shape[1]), dim=1))
+    found = []
+    for one, values, chosen in zip(inputs, scores, places, strict=True):
+        pieces = [(value, *divmod(place, longest)) for value, place in zip(values, chosen, strict=True)]
+        spans = [
+            Span(value, int(one.spans[first, 0]), int(one.spans[first + more, 1]))
+            for value, first, more in pieces
+            if value > -math.inf
+        ]
+        found.append(tuple(spans))
+    return found
+
+
+def shorten(tokenizer: Tokenizer, questions: Sequence[str], most: int) -> list[str]:
+    """Questions of at most so many pieces, so that an overlong one leaves room for its passage."""
+    codes = encode_many(tokenizer, questions, special=False)
+    return [
+        question if len(code) <= most else question[: code.offsets[most - 1][1]]
+        for question, code in zip(questions, codes, strict=True)
+    ]

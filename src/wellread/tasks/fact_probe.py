@@ -1,0 +1,190 @@
+"""The Wikidata-style fact probe of KnowBERT: can a model tell the object of a fact that a sentence renders?
+
+1. "Dante was born in Florence ." has all pieces of its object masked, however many they are.
+2. At each masked piece the whole vocabulary is ranked; the mean reciprocal rank is over pieces, as the authors have it.
+   A piece that scores the same as the right one stands before it.
+
+Unlike LAMA (`tasks.lama`), objects of several pieces are asked for too, and no vocabulary is shared between models:
+compare models that have the same tokenizer. What is masked is a hidden word to whoever lends knowledge.
+
+Files, plain or compressed: the authors' (the first and last word of the object, a tab, the sentence with blanks between
+its words), or JSONL with `text`, `start` and `end` (characters), and perhaps `relation` and `id`. Sentences of your own
+knowledge base are made of its facts by templates (`render_facts`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from wellread.data.readers.lama import Relation
+from wellread.data.splits import split_by
+from wellread.data.tables import Draft, Record, make_each, read_records, text_of
+from wellread.document import short
+from wellread.encoders.infusion.providers import Lends
+from wellread.errors import InputError
+from wellread.evaluation.probe import ProbeScores, gold_ranks, score_probe
+from wellread.io.files import decode, read_lines, told, write_atomically
+from wellread.kb.store import KnowledgeBase
+from wellread.tasks.learner import ask
+from wellread.tasks.lm_head import mask_of
+from wellread.tasks.masked_lm import MaskedWords, hide
+from wellread.tasks.task import Batch, Reader, in_full
+from wellread.text.segments import Segmented, Segmenter
+
+_SPANNED = re.compile(r"(\d+) (\d+)\t(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedFact:
+    """A sentence that says a fact, and the characters of its object."""
+
+    id: str
+    relation: str
+    text: str
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.start < self.end <= len(self.text)):
+            raise InputError(
+                f"the object is from {self.start} to {self.end} in {short(self.text, 60)!r}; expected some characters "
+                "of the sentence"
+            )
+
+
+class FactProbing(MaskedWords):
+    """The ranks of the pieces of a fact's object; the head is that of `Masking`."""
+
+    score = "mrr"
+
+    def __init__(self, tokenizer: Tokenizer, *, at: Sequence[int] = (10,), start: str | None = None) -> None:
+        """`start` is the encoder whose checkpoint may have a head to start from."""
+        _, self.mask_id = mask_of(tokenizer)
+        self.at, self.start = tuple(at), start
+
+    def cut(self, segmenter: Segmenter, examples: Sequence[RenderedFact], *, learning: bool) -> list[list[Segmented]]:
+        """Each sentence with its object masked; none where that was cut off."""
+        cut = segmenter.cut_many([(fact.text,) for fact in examples])
+        return [self._hidden(one, fact) for one, fact in zip(cut, examples, strict=True)]
+
+    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+        """The rank of each piece of each object."""
+        places, gold = batch.target.unbind(1)
+        ranks = gold_ranks(in_full(head(states[places])).cpu().numpy(), gold.cpu().numpy())
+        owners = np.searchsorted(batch.packing.starts.cpu().numpy(), places.cpu().numpy(), side="right") - 1
+        return [tuple(ranks[owners == number].tolist()) for number in range(len(batch.inputs))]
+
+    def report(self, examples: Sequence[RenderedFact], answers: Sequence[Sequence[Any]]) -> ProbeScores:
+        """Over all pieces and by relation; an object that was cut off is one piece that was not found."""
+        ranks = [some[0] if some else (None,) for some in answers]
+        relations = [fact.relation for fact, some in zip(examples, ranks, strict=True) for _ in some]
+        return score_probe(relations, [rank for some in ranks for rank in some], at=self.at)
+
+    def scores(self, examples: Sequence[RenderedFact], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
+        """`mrr` as the authors have it, its mean over relations, and the share of facts that is wholly told."""
+        found = self.report(examples, answers)
+        whole = sum(bool(some) and max(some[0]) == 1 for some in answers) / len(answers)
+        told = {"mrr": found.micro.mrr, "macro_mrr": found.macro.mrr, "precision": found.micro.precision}
+        return told | {f"precision@{k}": value for k, value in found.micro.at.items()} | {"facts": whole}
+
+    def _hidden(self, one: Segmented, fact: RenderedFact) -> list[Segmented]:
+        touched = (one.segment_of == 0) & (one.spans[:, 0] < fact.end) & (one.spans[:, 1] > fact.start)
+        places = np.flatnonzero(touched)
+        if not len(places):
+            return []
+        return [hide(one, np.where(touched, self.mask_id, one.ids), places)]
+
+
+def probe_facts(
+    model: Reader,
+    segmenter: Segmenter,
+    facts: Sequence[RenderedFact],
+    *,
+    lender: Lends | None = None,
+    notes: str | Path | None = None,
+    at: Sequence[int] = (10,),
+) -> ProbeScores:
+    """Ask a reader with a `WordHead` for facts: `probe_facts(reader, segmenter, list(read_rendered("all.text")))`."""
+    task = FactProbing(segmenter.tokenizer, at=at)
+    return task.report(facts, ask(task, model, segmenter, facts, lender=lender, notes=notes))
+
+
+# files, and facts of a knowledge base
+
+
+def read_rendered(path: str | Path, *, skipped: list[str] | None = None) -> Iterator[RenderedFact]:
+    """Facts of a file in either format; where it names no relation, that is the name of the file."""
+    name = Path(path).name.split(".")[0]
+    first = next((line for _, line in read_lines(path) if line.strip()), b"")
+    rows = read_records(path, "jsonl") if first.lstrip().startswith(b"{") else _lines(path)
+    return make_each(path, rows, partial(_fact, name=name), skipped)
+
+
+def write_rendered(path: str | Path, facts: Iterable[RenderedFact]) -> None:
+    """Facts as JSONL."""
+    with write_atomically(path) as file:
+        for fact in facts:
+            record = {part: getattr(fact, part) for part in ("id", "relation", "text", "start", "end")}
+            file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+
+
+def render_facts(kb: KnowledgeBase, relations: Iterable[Relation]) -> Iterator[RenderedFact]:
+    """The facts of a knowledge base as sentences, for the relations that have a template, in the order of the KB.
+
+    Titles stand for entities; relations may be read from a file such as LAMA's (`lama.read_relations`).
+    """
+    by_name = {relation.name: relation for relation in relations if relation.template is not None}
+    for entity in kb.entities():
+        for name, other in entity.facts:
+            if name in by_name and other in kb:
+                text, start, end = _render(by_name[name], entity.title, kb.get(other).title)
+                yield RenderedFact(f"{entity.id} {name} {other}", name, text, start, end)
+
+
+def split_facts(facts: Sequence[RenderedFact], count: int) -> tuple[list[RenderedFact], list[RenderedFact]]:
+    """(the rest, at least `count` for development), by their sentences."""
+    return split_by(facts, count, lambda fact: fact.text)
+
+
+def _render(relation: Relation, subject: str, object: str) -> tuple[str, int, int]:
+    before, after = str(relation.template).split("[Y]")
+    before, after = before.replace("[X]", subject), after.replace("[X]", subject)
+    return f"{before}{object}{after}", len(before), len(before) + len(object)
+
+
+def _lines(path: str | Path) -> Iterator[tuple[int, Draft]]:
+    for number, line in read_lines(path):
+        if line.strip():
+            yield number, partial(_spanned, decode(line, f"{told(path)}, line {number}").strip())
+
+
+def _spanned(line: str) -> Record:
+    found = _SPANNED.fullmatch(line)
+    if found is None:
+        raise InputError(
+            "expected the numbers of the object's first and last word, a tab and a sentence, as in "
+            f"{'3 3<tab>Dante died in Ravenna .'!r}, got {short(line, 60)!r}"
+        )
+    first, last, text = int(found[1]), int(found[2]), found[3]
+    words = list(re.finditer(r"\S+", text))
+    if not first <= last < len(words):
+        raise InputError(f"the object is words {first} to {last}, but the sentence has {len(words)}, numbered from 0")
+    return {"text": text, "start": words[first].start(), "end": words[last].end()}
+
+
+def _fact(record: Record, number: str, *, name: str) -> RenderedFact:
+    places = record.get("start"), record.get("end")
+    start, end = (place if isinstance(place, int) else -1 for place in places)
+    relation = text_of(record, "relation") if "relation" in record else name
+    return RenderedFact(str(record.get("id") or number), relation, text_of(record, "text"), start, end)

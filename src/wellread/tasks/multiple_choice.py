@@ -1,0 +1,68 @@
+"""Multiple choice: which of some answers to a question about a context is right (CosmosQA)?
+
+1. Each answer is an input of its own: the context, then question and answer.
+2. The head gives each input a score; a softmax over the inputs of a question, however many, makes them chances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from wellread.data.readers.multiple_choice import ChoiceQuestion, score_choices
+from wellread.encoders.infusion.infuse import InfusedEncoder
+from wellread.errors import InputError
+from wellread.evaluation.ranking import ranked
+from wellread.tasks.task import Batch, Pooling, TextHead
+from wellread.text.segments import Segmented, Segmenter
+
+
+class Choosing:
+    """The right one of a question's answers."""
+
+    score = "accuracy"
+
+    def __init__(self, *, pooling: Pooling = "mean") -> None:
+        self.pooling = pooling
+
+    def cut(self, segmenter: Segmenter, examples: Sequence[ChoiceQuestion], *, learning: bool) -> list[list[Segmented]]:
+        """One input for each answer."""
+        texts = [(one.context, f"{one.question} {answer}") for one in examples for answer in one.answers]
+        inputs = iter(segmenter.cut_many(texts))
+        return [[next(inputs) for _ in one.answers] for one in examples]
+
+    def head(self, encoder: InfusedEncoder) -> nn.Module:
+        """A score for each input."""
+        return TextHead(int(encoder.config.hidden_size), 1, pooling=self.pooling)
+
+    def prepare(self, batch: Batch, *, learning: bool) -> Batch:
+        """With the places of the right answers."""
+        labels = [question.label for question in batch.examples]
+        if None in labels:
+            if learning:
+                raise InputError("a question has no label to learn from; is this a test file?")
+            return batch
+        return replace(batch, target=torch.tensor(labels))
+
+    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy of the right answer among its question's."""
+        return {"choice": cross_entropy(batch.in_rows(head(states, batch.inputs, batch.packing)[:, 0]), batch.target)}
+
+    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+        """The score of each answer."""
+        found: list[Any] = head(states, batch.inputs, batch.packing)[:, 0].tolist()
+        return found
+
+    def choose(self, answers: Sequence[Sequence[float]]) -> list[int]:
+        """The place of each question's best answer; the first of equals."""
+        return [int(ranked(some)[0]) for some in answers]
+
+    def scores(self, examples: Sequence[ChoiceQuestion], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
+        """The accuracy."""
+        return score_choices(examples, self.choose(answers))

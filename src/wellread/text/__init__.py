@@ -1,0 +1,1 @@
+"""Words, tokens and windows of a text, with exact character offsets."""

@@ -1,0 +1,140 @@
+"""A set of 64-bit keys that thousands are looked up in at once, and that can lie in a file without being read.
+
+An open-addressing hash table as one array: a key's home is its top bits (keys are hashes already), and keys that
+share a home follow each other. Sorted keys are placed in one pass, without a loop: the place of the i-th key is the
+larger of its home and the place after its neighbour's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wellread.text.words import Keys
+
+_FILL = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTable:
+    """`slots` hold the keys (0: empty) and end with an empty one, `values` what belongs to them."""
+
+    slots: Keys
+    values: NDArray[np.unsignedinteger]
+
+    @classmethod
+    def build(cls, keys: Keys, values: NDArray[np.unsignedinteger]) -> KeyTable:
+        """A table of distinct keys; the key 0 stands for "nothing" and is left out."""
+        order = np.argsort(keys, kind="stable")
+        order = order[np.searchsorted(keys[order], np.uint64(1)) :]
+        bits = max(1, int(np.ceil(np.log2(max(len(order), 1) / _FILL))))
+        ranks = np.arange(len(order))
+        places = np.maximum.accumulate((keys[order] >> np.uint64(64 - bits)).astype(np.int64) - ranks) + ranks
+        end = int(places[-1]) + 1 if len(places) else 0
+        slots = np.zeros(max(1 << bits, end) + 1, np.uint64)
+        slots[places] = keys[order]
+        placed = np.zeros(len(slots), values.dtype)
+        placed[places] = values[order]
+        return cls(slots, placed)
+
+    @property
+    def keys(self) -> Keys:
+        """The keys that are there, sorted."""
+        there: Keys = self.slots[self.slots != 0]
+        return there
+
+    def find(self, keys: Keys) -> NDArray[np.unsignedinteger]:
+        """The values of keys; 0 for those that are not there."""
+        bits = (len(self.slots) - 1).bit_length() - 1
+        places = (keys >> np.uint64(64 - bits)).view(np.int64)
+        met = self.slots.take(places)
+        found = met == keys
+        pending = np.flatnonzero(~found & (met != 0))
+        while len(pending):
+            places[pending] += 1
+            met = self.slots.take(places[pending])
+            same = met == keys[pending]
+            found[pending[same]] = True
+            pending = pending[~same & (met != 0)]
+        values = np.zeros(len(keys), self.values.dtype)
+        hits = np.flatnonzero(found)
+        values[hits] = self.values.take(places[hits])
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """A small table that most keys which are not in a `KeyTable` are turned away by."""
+
+    bits: int
+    there: NDArray[np.bool_]
+
+    @classmethod
+    def build(cls, keys: Keys) -> KeyFilter:
+        """From the keys that must pass: about one in eight others passes too."""
+        bits = min(22, max(8, (8 * len(keys)).bit_length()))
+        there = np.zeros(1 << bits, np.bool_)
+        there[keys >> np.uint64(64 - bits)] = True
+        return cls(bits, there)
+
+    def passing(self, keys: Keys) -> NDArray[np.int64]:
+        """Return the places of keys that may be there."""
+        found: NDArray[np.int64] = np.flatnonzero(self.there.take((keys >> np.uint64(64 - self.bits)).view(np.int64)))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class FormTable:
+    """Word forms: `table` leads from a form's hash to a row, rows of one form follow each other up to `last`."""
+
+    table: KeyTable
+    words: Keys
+    kinds: NDArray[np.uint8]
+    last: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @classmethod
+    def build(cls, forms: Keys, words: Keys, kinds: NDArray[np.uint8]) -> FormTable:
+        """From parallel columns; pairs that differ only in kind become one row with both kinds."""
+        order = np.lexsort((words, forms))
+        forms, words, kinds = forms[order], words[order], kinds[order]
+        pairs = np.flatnonzero(differ(forms) | differ(words))
+        forms, words, kinds = forms[pairs], words[pairs], np.bitwise_or.reduceat(kinds, pairs) if len(pairs) else kinds
+        first = np.flatnonzero(differ(forms))
+        last = np.append(differ(forms)[1:], len(forms) > 0)[: len(forms)].astype(np.uint8)
+        return cls(KeyTable.build(forms[first], (first + 1).astype(np.uint32)), words, kinds, last)
+
+    def find(self, hashes: Keys) -> tuple[NDArray[np.int64], Keys, NDArray[np.uint8]]:
+        """(place in `hashes`, word, kinds) of every word that a hash is a form of."""
+        rows = self.table.find(hashes).astype(np.int64) - 1
+        places = np.flatnonzero(rows >= 0)
+        rows = rows[places]
+        found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        while len(rows):
+            found.append((places, rows))
+            more = np.flatnonzero(self.last[rows] == 0)
+            places, rows = places[more], rows[more] + 1
+        if not found:
+            return np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint8)
+        at = np.concatenate([place for place, _ in found])
+        row = np.concatenate([row for _, row in found])
+        return at, self.words[row], self.kinds[row]
+
+    def columns(self) -> tuple[Keys, Keys, NDArray[np.uint8]]:
+        """What `build` was made from."""
+        slots = np.flatnonzero(self.table.slots)
+        heads = self.table.values[slots].astype(np.int64) - 1
+        order = np.argsort(heads)
+        counts = np.diff(np.append(heads[order], len(self.words)))
+        return np.repeat(self.table.slots[slots[order]], counts), self.words[:], self.kinds[:]
+
+
+def differ(column: Keys) -> NDArray[np.bool_]:
+    """True at the first row and wherever a row differs from the one before it."""
+    differs = np.ones(len(column), np.bool_)
+    differs[1:] = column[1:] != column[:-1]
+    return differs

@@ -1,0 +1,145 @@
+"""Where characters of texts lie among the pieces of a batch, and which of them are hidden: all texts at once.
+
+A batch's texts, one or two for each input, are its *units*. A place is a character of a unit as one number, so that
+places of all texts stand in one order and are looked up together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int8, Int64
+from numpy.typing import NDArray
+
+from wellread.text.segments import Segmented
+from wellread.text.words import Offsets, is_blank
+
+STAYS, OTHER, MASKED = 0, 1, 2
+"""What becomes of the candidates of a mention with hidden words: they stay, others stand there, or none is told."""
+
+_UNIT_AT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The pieces of a batch by the characters that they cover."""
+
+    texts: tuple[str, ...]
+    """Of each unit."""
+    input_of: Int64[np.ndarray, " unit"]
+    first_unit: Int64[np.ndarray, " input"]
+    lows: Int64[np.ndarray, " unit"]
+    highs: Int64[np.ndarray, " unit"]
+    """The first character that is left of a text, and the one after its last; both 0 where nothing is."""
+    _starts: Int64[np.ndarray, " solid"]
+    _ends: Int64[np.ndarray, " solid"]
+    _positions: Int64[np.ndarray, " solid"]
+    _omitted: tuple[tuple[int, int, int], ...] = ()
+    """Units with characters that were left out of their middle, from which to which."""
+
+    @classmethod
+    def of(cls, cut: Sequence[Segmented]) -> Places:
+        """The places of inputs as they were cut."""
+        counts = np.array([len(one.texts) for one in cut], np.int64)
+        lengths = np.array([len(one) for one in cut], np.int64)
+        first_unit = np.cumsum(counts) - counts
+        units = int(counts.sum())
+        segment_of = _joined([one.segment_of for one in cut])
+        solid = np.flatnonzero(segment_of >= 0)  # special pieces cover nothing
+        positions = np.arange(len(segment_of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        unit_of = segment_of[solid] + np.repeat(first_unit, lengths)[solid]
+        spans = np.concatenate([one.spans for one in cut])[solid] if len(cut) else np.zeros((0, 2), np.int64)
+        # Pieces that cover nothing stand where the piece before them does, so that starts and ends ascend.
+        starts = np.maximum.accumulate(spans[:, 0] + (unit_of << _UNIT_AT))
+        ends = np.maximum.accumulate(spans[:, 1] + (unit_of << _UNIT_AT))
+        borders = np.searchsorted(unit_of, np.arange(units + 1))
+        lows, highs = np.zeros(units, np.int64), np.zeros(units, np.int64)
+        there = np.flatnonzero(np.diff(borders))
+        lows[there] = starts[borders[there]] - (there << _UNIT_AT)
+        highs[there] = ends[borders[there + 1] - 1] - (there << _UNIT_AT)
+        texts = tuple(text for one in cut for text in one.texts)
+        input_of = np.repeat(np.arange(len(cut)), counts)
+        omitted = tuple(
+            (unit, hole.start, hole.end)
+            for unit, one in zip(first_unit.tolist(), cut, strict=True)
+            for hole in one.omitted
+        )
+        return cls(texts, input_of, first_unit, lows, highs, starts, ends, positions[solid], omitted)
+
+    def pieces(
+        self, units: Offsets, starts: Offsets, ends: Offsets
+    ) -> tuple[Int64[np.ndarray, "mention 2"], Bool[np.ndarray, " mention"]]:
+        """The first and last piece, in positions of their input, that spans touch; and whether all of a span is left.
+
+        What touches no piece is not.
+        """
+        bases = units << _UNIT_AT
+        first = np.searchsorted(self._ends, bases + starts, side="right")
+        last = np.searchsorted(self._starts, bases + ends, side="left") - 1
+        whole = (first <= last) & (starts >= self.lows[units])
+        for place in np.flatnonzero(whole & (ends > self.highs[units])).tolist():
+            # What stands on the last letter ("é" in two) may be in no piece: it was left out, not cut off.
+            beyond = self.texts[units[place]][self.highs[units[place]] : ends[place]]
+            whole[place] = all(map(is_blank, beyond))
+        for unit, low, high in self._omitted:
+            for place in np.flatnonzero(whole & (units == unit) & (starts < high) & (ends > low)).tolist():
+                within = self.texts[unit][max(low, starts[place]) : min(high, ends[place])]
+                whole[place] = all(map(is_blank, within))
+        if not len(self._positions):
+            return np.zeros((len(units), 2), np.int64), whole
+        most = len(self._positions) - 1
+        found = np.stack((self._positions[np.minimum(first, most)], self._positions[np.maximum(last, 0)]), axis=1)
+        return found, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """The hidden words of a batch, and pieces of none, and what becomes of mentions that they are part of."""
+
+    _starts: Offsets
+    _ends: Offsets
+    _masked: Offsets
+    """How many of those before each are `MASKED`."""
+    _other: Offsets
+
+    @classmethod
+    def of(cls, cut: Sequence[Segmented], places: Places, draw: np.random.Generator | None) -> Hidden | None:
+        """Without a draw all that is hidden is `MASKED`; with one 80 % is, 10 % stays, 10 % is `OTHER`."""
+        found = [np.zeros((0, 2), np.int64)]
+        for one, first in zip(cut, places.first_unit.tolist(), strict=True):
+            words = [number for number, word in enumerate(one.words) if not word]
+            pieces = list(one.hidden)
+            for spans, segment_of, there in (
+                (one.word_spans, one.word_segment, words),
+                (one.spans, one.segment_of, pieces),
+            ):
+                if there:
+                    found.append(spans[there] + ((segment_of[there] + first) << _UNIT_AT)[:, None])
+        hidden = np.concatenate(found)
+        if not len(hidden):
+            return None
+        # Words and what stands between them do not overlap: in the order of starts, ends ascend too.
+        hidden = hidden[np.lexsort((hidden[:, 1], hidden[:, 0]))]
+        dice = draw.random(len(hidden)) if draw is not None else np.zeros(len(hidden))
+        return cls(hidden[:, 0], hidden[:, 1], _running(dice < 0.8), _running((dice >= 0.8) & (dice < 0.9)))
+
+    def fates(self, units: Offsets, starts: Offsets, ends: Offsets) -> Int8[np.ndarray, " mention"]:
+        """What becomes of spans: the strictest fate of what is hidden in them, and they stay where there is none."""
+        bases = units << _UNIT_AT
+        low = np.searchsorted(self._ends, bases + starts, side="right")
+        high = np.maximum(np.searchsorted(self._starts, bases + ends, side="left"), low)
+        fates = np.where(self._other[high] > self._other[low], np.int8(OTHER), np.int8(STAYS))
+        fates[self._masked[high] > self._masked[low]] = MASKED
+        return fates
+
+
+def _joined(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _running(mask: NDArray[np.bool_]) -> Offsets:
+    sums = np.zeros(len(mask) + 1, np.int64)
+    np.cumsum(mask, out=sums[1:])
+    return sums

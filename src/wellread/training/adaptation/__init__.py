@@ -1,0 +1,1 @@
+"""Adaptation of a linker to a knowledge base and unlabelled texts."""

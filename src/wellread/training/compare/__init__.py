@@ -1,0 +1,1 @@
+"""Comparisons of training settings and of linkers."""

@@ -1,0 +1,94 @@
+"""A report of comparisons: what folders of `wellread compare` hold, as sections of a page or as rows for a README."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from wellread.errors import InputError
+from wellread.plots.report import Grid, Picture, Section, report_page
+from wellread.training.compare.linker_tables import LinkerTable
+from wellread.training.compare.markdown import markdown, plain
+from wellread.training.compare.tables import Table
+
+
+def read_comparison(folder: str | Path) -> Table | LinkerTable:
+    """The table of a comparison's folder, of arms or of linkers."""
+    path = Path(folder) / "table.json"
+    try:
+        told = json.loads(path.read_bytes())
+        return LinkerTable.from_dict(told) if "linkers" in told else Table.from_dict(told)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(
+            f"{folder} has no table.json; give the folder of a comparison that wellread compare has made"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, StopIteration, AttributeError) as error:
+        raise InputError(
+            f"{path} is no table of a comparison ({type(error).__name__}: {error}); give the command that made it again"
+        ) from error
+
+
+def make_report(folders: Sequence[str | Path], *, title: str = "Comparison") -> str:
+    """One HTML page of all of them."""
+    return report_page([section_of(folder) for folder in folders], title)
+
+
+def make_rows(folders: Sequence[str | Path]) -> str:
+    """A small table of each, as Markdown: for a README."""
+    parts = []
+    for folder in folders:
+        table = read_comparison(folder)
+        gaps = [*map(plain, table.gaps())]
+        parts.append("\n".join([*markdown(*table.brief()), *(["", *gaps] if gaps else [])]))
+    return "\n\n".join(parts) + "\n"
+
+
+def section_of(folder: str | Path) -> Section:
+    """Tables, plots and costs of one comparison."""
+    table = read_comparison(folder)
+    place = Path(folder).name or str(folder)
+    if isinstance(table, LinkerTable):
+        return Section(f"Linkers on {table.kb}", _linkers(table), table.command, place)
+    tasks = ", ".join(table.metrics) or "tasks"
+    return Section(f"{_listed(table.arms)} on {tasks}", _arms(table), table.command, place)
+
+
+def _arms(table: Table) -> list[Grid | Picture]:
+    from wellread.plots.curves import draw_comparison, draw_costs, to_svg
+
+    told = table.to_dict()
+    parts: list[Grid | Picture] = [
+        Grid("Scores", *table.screen(), table.legend()),
+        Picture(
+            f"Every arm's difference to {table.arms[0]} in points: mean, 95 % interval, and a dot for each seed",
+            to_svg(draw_comparison(told)),
+        ),
+    ]
+    if table.costs:
+        parts += [
+            Grid("Costs", table.cost_header, table.cost_rows(), [table.cost_legend()]),
+            Picture("What a training step takes: median over tasks", to_svg(draw_costs(told))),
+        ]
+    return parts
+
+
+def _linkers(table: LinkerTable) -> list[Grid | Picture]:
+    from wellread.plots.curves import draw_linkers, to_svg
+
+    parts: list[Grid | Picture] = [Grid("Scores", *table.screen(), table.legend())]
+    if table.cells:
+        caption = "F1 by overlapping spans with its 95 % interval, by exact spans, and processor time for a text"
+        parts += [
+            Picture(caption, to_svg(draw_linkers(table.to_dict()))),
+            Grid("Costs", table.cost_header, table.cost_rows(), [table.cost_legend()]),
+        ]
+    named = [(name, model) for name, model in table.linkers.items() if name != model]
+    return [*parts, Grid("Where they are from", ("linker", "model"), named)] if named else parts
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    """Some names in a heading: "none, kam, knowbert and 4 more"."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"

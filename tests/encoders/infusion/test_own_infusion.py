@@ -1,0 +1,224 @@
+"""Infusions of a user's own, at each of the three places, alone and beside KAM."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+
+from tests.infused_models import LAYERS, LENGTHS, batch, build, draw_maps, draw_terms, shake
+from wellread.encoders.infusion.hooks import Chunk, Flow, Guests, Infusion
+from wellread.encoders.infusion.infuse import KINDS, infuse
+from wellread.encoders.load import silence
+from wellread.encoders.packing import Packing
+from wellread.errors import UsageError
+from wellread.models.kam.model import KamConfig
+
+TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
+
+
+@dataclass(frozen=True, slots=True)
+class NearConfig:
+    layers: tuple[int, ...] = (0, 1, 2)
+
+
+class Near(Infusion):
+    """Attention: each head learns how much it minds the distance of two pieces."""
+
+    config_class = NearConfig
+
+    def __init__(self, config: NearConfig, encoder: PreTrainedConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.slopes = nn.Parameter(torch.empty(encoder.num_attention_heads))
+        self.start()
+
+    def start(self) -> None:
+        init.zeros_(self.slopes)
+
+    def attends(self, layer: int) -> bool:
+        return layer in self.config.layers
+
+    def scores(self, flow: Flow, layer: int, chunk: Chunk, scores: Tensor) -> Tensor:
+        rows, columns = torch.arange(scores.shape[2]), torch.arange(scores.shape[3])
+        return scores - self.slopes[:, None, None] * (rows[:, None] - columns).abs()
+
+
+@dataclass(frozen=True, slots=True)
+class ToldConfig:
+    layer: int = 1
+
+
+class Told(Infusion):
+    """Between layers: a vector that is told of each text is added to its pieces after one layer."""
+
+    config_class = ToldConfig
+    inputs = ("vectors",)
+
+    def __init__(self, config: ToldConfig, encoder: PreTrainedConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.weight = nn.Parameter(torch.empty(()))
+        self.start()
+
+    def start(self) -> None:
+        init.zeros_(self.weight)
+
+    def between(self, flow: Flow, layer: int, states: Tensor) -> Tensor:
+        if layer != self.config.layer or "vectors" not in flow.knowledge:
+            return states
+        return states + self.weight * flow.knowledge["vectors"].to(states.dtype)[flow.packing.text_of]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryConfig:
+    slots: int = 2
+
+
+class Memory(Infusion):
+    """Sequence: learned positions that every text may look at."""
+
+    config_class = MemoryConfig
+
+    def __init__(self, config: MemoryConfig, encoder: PreTrainedConfig) -> None:
+        super().__init__()
+        self.slots = nn.Parameter(torch.randn(config.slots, encoder.hidden_size))
+
+    def guests(self, flow: Flow) -> Guests:
+        texts = len(flow.packing.lengths)
+        return Guests(self.slots.repeat(texts, 1), Packing.of([len(self.slots)] * texts))
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (Near, Told, Memory):
+        monkeypatch.setitem(KINDS, kind.__name__.lower(), f"{__name__}:{kind.__name__}")
+
+
+VECTORS = torch.randn(len(LENGTHS), 8, generator=torch.Generator().manual_seed(0))
+KAM = KamConfig(maps=("a", "b"), skip="mix")
+
+
+def make(*configs: Any, learned: bool = True) -> PreTrainedModel:
+    model = infuse(build(), list(configs)).double()
+    torch.manual_seed(5)
+    if learned:
+        shake(model.infusions, 0.3)
+    return model
+
+
+def ask(model: PreTrainedModel, **told: Any) -> Tensor:
+    return model(**batch(), **told).last_hidden_state[batch()["attention_mask"].bool()]
+
+
+def test_at_their_start_they_change_nothing() -> None:
+    told = {"vectors": VECTORS, "maps": draw_maps()}
+    model = make(NearConfig(), KAM, ToldConfig(), learned=False)
+    torch.testing.assert_close(ask(model, **told), ask(make()), **TOLERANCE)
+
+
+def test_scores_are_what_an_infusion_makes_of_them() -> None:
+    model = make(NearConfig(layers=(1,)))
+    plain = build().double()
+    plain.set_attn_implementation("eager")
+    slopes = model.infusions[0].slopes
+    width = max(LENGTHS)
+    places = torch.arange(width)
+    bias = -slopes[:, None, None] * (places[:, None] - places).abs()
+    there = batch()["attention_mask"].bool()
+    mask = torch.zeros(len(LENGTHS), 1, 1, width).masked_fill(~there[:, None, None], float("-inf")).double()
+
+    def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return (given[0], mask + bias, *given[2:]), named
+
+    plain.encoder.layer[1].attention.register_forward_pre_hook(hook, with_kwargs=True)
+    torch.testing.assert_close(ask(model), ask(plain), **TOLERANCE)
+    assert not torch.allclose(ask(model), ask(make()))
+
+
+def test_states_between_layers_are_what_an_infusion_makes_of_them() -> None:
+    model, plain = make(ToldConfig()), build().double()
+    added = model.infusions[0].weight * VECTORS.double()
+
+    def hook(module: nn.Module, given: Any, output: Any) -> Any:
+        return output + added[:, None]
+
+    plain.encoder.layer[1].register_forward_hook(hook)
+    torch.testing.assert_close(ask(model, vectors=VECTORS), ask(plain), **TOLERANCE)
+    steps = model(**batch(), vectors=VECTORS, output_hidden_states=True).hidden_states
+    assert torch.equal(steps[-1], model(**batch(), vectors=VECTORS).last_hidden_state)
+    assert len(steps) == LAYERS + 1
+
+
+def test_guests_are_seen_by_every_piece_of_every_layer() -> None:
+    model = make(MemoryConfig())
+    got = model(**batch(), output_attentions=True)
+    torch.testing.assert_close(got.last_hidden_state, model(**batch()).last_hidden_state, **TOLERANCE)
+    for kept in got.attentions:
+        for text, length in enumerate(LENGTHS):
+            assert bool((kept[text, :, :length, : length + 2] > 0).all())
+    got.last_hidden_state.square().sum().backward()
+    assert bool((model.infusions[0].slots.grad != 0).all())
+
+
+def test_all_places_of_one_model_learn_and_each_can_be_switched_off() -> None:
+    told = {"vectors": VECTORS, "maps": draw_maps(), **draw_terms((1, 0, 2, 1, 3))}
+    model = make(NearConfig(), KAM, ToldConfig())
+    whole = ask(model, **told)
+    whole.square().sum().backward()
+    assert all(bool((weight.grad != 0).any()) for weight in model.infusions.parameters())
+    parts = {"near": make(KAM, ToldConfig()), "kam": make(NearConfig(), ToldConfig()), "told": make(NearConfig(), KAM)}
+    for kind, other in parts.items():
+        kept = [
+            part for part, told in zip(model.infusions, model.config.infusions, strict=True) if told["kind"] != kind
+        ]
+        for mine, part in zip(other.infusions, kept, strict=True):
+            mine.load_state_dict(part.state_dict())
+        taken = {name for part in kept for name in part.inputs}
+        wanted = ask(other, **{name: value for name, value in told.items() if name in taken})
+        with model.without(kind):
+            torch.testing.assert_close(ask(model, **told), wanted, **TOLERANCE)
+        assert not torch.allclose(whole, wanted)
+
+
+def test_kam_beside_another_is_kam_step_by_step() -> None:
+    alone, beside = make(KAM), make(KAM, NearConfig())
+    beside.infusions[0].load_state_dict(alone.infusions[0].state_dict())
+    nn.init.zeros_(beside.infusions[1].slopes)
+    told = {"maps": draw_maps(), **draw_terms((1, 0, 2, 1, 3))}
+    torch.testing.assert_close(ask(beside, **told), ask(alone, **told), **TOLERANCE)
+
+
+def test_two_of_a_kind_do_not_mix_what_they_keep() -> None:
+    twice = make(KAM, KAM)
+    order = copy.deepcopy(twice)
+    twice.infusions[1].start()
+    with order.without():
+        pass
+    order.infusions[1].on = False
+    torch.testing.assert_close(ask(twice, maps=draw_maps()), ask(order, maps=draw_maps()), **TOLERANCE)
+
+
+def test_only_one_may_bring_guests() -> None:
+    model = make(MemoryConfig(), KAM)
+    terms = draw_terms((1, 0, 2, 1, 3))
+    with pytest.raises(UsageError, match="two infusions want to add positions to the texts; switch one of them off"):
+        ask(model, **terms)
+    with model.without("memory"):
+        ask(model, **terms)
+
+
+def test_they_are_saved_and_loaded_by_their_kinds(tmp_path: Path) -> None:
+    model = make(NearConfig(layers=(0, 2)), KAM, ToldConfig(layer=0), MemoryConfig(slots=3))
+    with silence():
+        model.save_pretrained(tmp_path)
+        again = AutoModel.from_pretrained(tmp_path)
+    assert [entry["kind"] for entry in again.config.infusions] == ["near", "kam", "told", "memory"]
+    torch.testing.assert_close(ask(again, vectors=VECTORS), ask(model, vectors=VECTORS), **TOLERANCE)

@@ -1,0 +1,348 @@
+"""Maps: what is lent equals loops that are written straight from the reading of the paper."""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.map_data import (
+    SEEDS,
+    SEGMENTER,
+    Told,
+    assert_lent,
+    cuts_of,
+    inputs_of,
+    overlap,
+    spans_of,
+    table_of,
+)
+from wellread.document import Document, Link
+from wellread.errors import InputError, UsageError
+from wellread.kb.build import Origin, build
+from wellread.kb.records import Entity
+from wellread.kb.store import KnowledgeBase
+from wellread.mentions.annotation_cache import annotate
+from wellread.mentions.annotators import Marks, StanzaAnnotator
+from wellread.models.kam.inputs import (
+    CorrelationMap,
+    EntityMap,
+    FunctionMap,
+    GraphMap,
+    Lender,
+    Links,
+    PhraseMap,
+    TermChoice,
+)
+from wellread.text import words as names
+
+# entities
+
+
+@settings(max_examples=25)
+@given(seed=SEEDS)
+def test_words_of_one_mention_are_relevant_to_each_other(seed):
+    chance = random.Random(seed)
+    inputs = inputs_of(chance)
+    marks = {text: Marks(mentions=spans_of(text, chance)) for texts in inputs for text in texts}
+    marks = {text: Marks(mentions=each.mentions, names=("x",) * len(each.mentions)) for text, each in marks.items()}
+
+    def relevance(cut, i, j):
+        if cut.word_segment[i] != cut.word_segment[j]:
+            return 0
+        text = cut.texts[cut.word_segment[i]]
+        return any(
+            overlap(mention, cut.word_spans[i]) > 0 and overlap(mention, cut.word_spans[j]) > 0
+            for mention in marks[text].mentions.tolist()
+        )
+
+    assert_lent(Lender([EntityMap(Told(marks))], SEGMENTER), cuts_of(chance, inputs), relevance)
+
+
+def test_a_word_outside_of_mentions_is_not_even_relevant_to_itself():
+    marks = Marks(mentions=np.array([[4, 12], [8, 16]], np.int32), names=("a", "b"))
+    lender = Lender([EntityMap(Told({"is new york city": marks}))], SEGMENTER)
+    (drawn,) = lender.lend([SEGMENTER.cut("is new york city")]).maps[0]
+    # [CLS] is new york city [SEP]; "new york" and "york city" share a word, yet new and city are in no common mention
+    assert drawn.tolist() == [
+        [0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0],
+        [0, 0, 1, 1, 0, 0],
+        [0, 0, 1, 1, 1, 0],
+        [0, 0, 0, 1, 1, 0],
+        [0, 0, 0, 0, 0, 0],
+    ]
+
+
+# phrases
+
+
+class Tree:
+    """A constituency tree with the methods of Stanza's; a leaf is a tree without children."""
+
+    def __init__(self, children=()):
+        self.children = children
+        self.up = None
+        for child in children:
+            child.up = self
+
+    def is_leaf(self):
+        return not self.children
+
+    def is_preterminal(self):
+        return len(self.children) == 1 and self.children[0].is_leaf()
+
+    def level(self):
+        return 0 if self.is_preterminal() else 1 + max(child.level() for child in self.children)
+
+    def preterminals(self):
+        return [self] if self.is_preterminal() else [leaf for child in self.children for leaf in child.preterminals()]
+
+
+def grow(chance, words):
+    """A tree over so many words, with chains of single children here and there."""
+    if words == 1:
+        tree = Tree([Tree()])
+    else:
+        cuts = sorted(chance.sample(range(1, words), chance.randint(1, min(3, words - 1))))
+        tree = Tree([grow(chance, end - start) for start, end in zip([0, *cuts], [*cuts, words], strict=True)])
+    return Tree([tree]) if chance.random() < 0.2 else tree
+
+
+def leaves_of(text, chance):
+    """A parser's words: now and then one for two of ours, and sometimes none."""
+    found = names.split(text)
+    spans, place = [], 0
+    while place < len(found.starts):
+        last = min(place + chance.choice([0, 0, 0, 1]), len(found.starts) - 1)
+        if chance.random() < 0.95:
+            spans.append((int(found.starts[place]), int(found.ends[last])))
+        place = last + 1
+    return spans
+
+
+def own_leaf(leaves, span):
+    """The parser's word that a word overlaps most, the first of equals; None for none."""
+    shared = [overlap(leaf, span) for leaf in leaves]
+    most = max(shared, default=0)
+    return shared.index(most) if most > 0 else None
+
+
+def same_phrase(parsed, phrase_of):
+    """The relevance of two words by their phrases; a word without a leaf is a phrase by itself."""
+
+    def relevance(cut, i, j):
+        if cut.word_segment[i] != cut.word_segment[j]:
+            return 0
+        leaves, tree = parsed[cut.texts[cut.word_segment[i]]]
+        one, other = (own_leaf(leaves, cut.word_spans[word].tolist()) for word in (i, j))
+        if one is None or other is None:
+            return i == j
+        return phrase_of(tree, one) == phrase_of(tree, other)
+
+    return relevance
+
+
+@settings(max_examples=20)
+@given(seed=SEEDS, level=st.sampled_from([0, 1, 2, 5]))
+def test_a_phrase_is_the_highest_constituent_of_at_most_the_level(seed, level):
+    chance = random.Random(seed)
+    inputs = inputs_of(chance)
+    parsed = {}
+    for text in {text for texts in inputs for text in texts}:
+        leaves = leaves_of(text, chance)
+        parsed[text] = leaves, grow(chance, len(leaves)) if leaves else None
+
+    def phrase_of(tree, leaf):
+        node = tree.preterminals()[leaf]
+        while node.up is not None and node.up.level() <= level:
+            node = node.up
+        return id(node)
+
+    def mark(text):
+        """As Stanza would, with a sentence for the text."""
+        leaves, tree = parsed[text]
+        words = [SimpleNamespace(start_char=start, end_char=end) for start, end in leaves]
+        annotator = StanzaAnnotator.__new__(StanzaAnnotator)
+        annotator.what = "phrases"
+        sentences = [SimpleNamespace(words=words, constituency=tree)] if leaves else []
+        annotator.pipeline = lambda text: SimpleNamespace(sentences=sentences)
+        return next(annotator.mark([text]))
+
+    lender = Lender([PhraseMap(Told(mark), reading="constituency", level=level)], SEGMENTER)
+    if any(marks.values.size for marks in [annotate(parsed, lender.sources).marks("told", "constituents")]):
+        assert_lent(lender, cuts_of(chance, inputs), same_phrase(parsed, phrase_of))
+
+
+@settings(max_examples=20)
+@given(seed=SEEDS, level=st.sampled_from([0, 1, 2, 5]))
+def test_a_phrase_is_where_the_walk_up_the_heads_ends(seed, level):
+    chance = random.Random(seed)
+    inputs = inputs_of(chance)
+    parsed = {}
+    for text in {text for texts in inputs for text in texts}:
+        leaves = leaves_of(text, chance)
+        order = chance.sample(range(len(leaves)), len(leaves))  # the first are roots, another hangs on an earlier one
+        heads = {leaf: chance.choice([leaf, *order[:place]][-1:] + order[:place]) for place, leaf in enumerate(order)}
+        parsed[text] = leaves, [heads[leaf] for leaf in range(len(leaves))]
+
+    def height(heads, leaf):
+        below = [child for child, head in enumerate(heads) if head == leaf and child != leaf]
+        return 1 + max(height(heads, child) for child in below) if below else 0
+
+    def phrase_of(heads, leaf):
+        while heads[leaf] != leaf and height(heads, heads[leaf]) <= level:
+            leaf = heads[leaf]
+        return leaf
+
+    marks = {
+        text: Marks(leaves=np.array(leaves, np.int32).reshape(-1, 2), heads=np.array(heads, np.int32).reshape(-1, 1))
+        for text, (leaves, heads) in parsed.items()
+    }
+    lender = Lender([PhraseMap(Told(marks), reading="dependency", level=level)], SEGMENTER)
+    assert_lent(lender, cuts_of(chance, inputs), same_phrase(parsed, phrase_of))
+
+
+@settings(max_examples=15)
+@given(seed=SEEDS)
+def test_words_of_one_noun_chunk_are_a_phrase_and_others_are_alone(seed):
+    chance = random.Random(seed)
+    inputs = inputs_of(chance)
+    chunks = {}
+    for text in {text for texts in inputs for text in texts}:
+        borders = sorted(chance.sample(range(len(text) + 1), min(len(text) + 1, 2 * chance.randint(0, 3)) // 2 * 2))
+        chunks[text] = [(start, end) for start, end in zip(borders[::2], borders[1::2], strict=True)]
+    marks = {text: Marks(chunks=np.array(spans, np.int32).reshape(-1, 2)) for text, spans in chunks.items()}
+    parsed = {text: (spans, None) for text, spans in chunks.items()}
+    lender = Lender([PhraseMap(Told(marks))], SEGMENTER)
+    assert_lent(lender, cuts_of(chance, inputs), same_phrase(parsed, lambda _, chunk: chunk))
+
+
+def test_a_parser_without_trees_is_told_apart_from_a_text_without_phrases():
+    source = Told({"old york": Marks(leaves=np.array([[0, 3], [4, 8]], np.int32))})
+    for reading, needed in (("chunks", "dependency"), ("dependency", "dependency"), ("constituency", "constituency")):
+        with pytest.raises(InputError, match=f"no {needed} trees.*choose another reading"):
+            Lender([PhraseMap(source, reading=reading)], SEGMENTER).lend([SEGMENTER.cut("old york")])
+
+
+# graph
+
+
+@pytest.fixture(scope="module")
+def kb(tmp_path_factory):
+    path = tmp_path_factory.mktemp("graph") / "graph.kb"
+    facts = {"a": ["b", "c"], "b": [], "c": ["d"], "d": ["d"]}
+    entities = [
+        Entity(id, id, facts=tuple((relation, other) for other in others for relation in ("likes", "knows")))
+        for id, others in facts.items()
+    ]
+    build(lambda tally: iter(entities), path, origin=Origin("test"))
+    with KnowledgeBase.open(path) as opened:
+        yield opened
+
+
+@settings(max_examples=25)
+@given(seed=SEEDS)
+def test_words_are_relevant_whose_entities_a_fact_joins(kb, seed):
+    chance = random.Random(seed)
+    inputs = inputs_of(chance)
+    facts = {("a", "b"), ("a", "c"), ("c", "d"), ("d", "d")}
+    documents = {}
+    for text in {text for texts in inputs for text in texts}:
+        links = [
+            (*span, chance.choice(["a", "b", "c", "d", "unknown", None])) for span in spans_of(text, chance).tolist()
+        ]
+        documents[text] = Document(
+            text, tuple(Link(start, end, text[start:end], entity) for start, end, entity in links)
+        )
+
+    def entities(cut, word):
+        links = documents[cut.texts[cut.word_segment[word]]].links
+        return {link.entity for link in links if overlap((link.start, link.end), cut.word_spans[word]) > 0}
+
+    def relevance(cut, i, j):
+        pairs = [(one, other) for one in entities(cut, i) for other in entities(cut, j)]
+        return any((one, other) in facts or (other, one) in facts for one, other in pairs)
+
+    source = Links(lambda texts: [documents[text] for text in texts], fingerprint="test")
+    assert_lent(Lender([GraphMap(kb, source)], SEGMENTER), cuts_of(chance, inputs), relevance)
+
+
+# a user's own
+
+
+def test_a_function_says_how_relevant_words_are():
+    def same_first_letter(cut):
+        return [[one[0] == other[0] and i != j for j, other in enumerate(cut.words)] for i, one in enumerate(cut.words)]
+
+    cut = SEGMENTER.cut_many([("old city of", "oz"), ("",), ("mayor me",)])
+    assert_lent(
+        Lender([FunctionMap(same_first_letter)], SEGMENTER),
+        cut,
+        lambda one, i, j: one.words[i][0] == one.words[j][0] and i != j,
+    )
+
+
+def test_a_function_with_a_source_sees_what_it_found():
+    def linked(cut, documents):
+        assert [document.text for document in documents] == list(cut.texts)
+        found = [{link.entity for link in document.links} for document in documents]
+        return np.full((len(cut.words),) * 2, len(found[0] & found[1]) / 2)
+
+    given_links = [
+        Document("old york", (Link(0, 3, "old", "a"), Link(4, 8, "york", "b"))),
+        Document("the city", (Link(0, 3, "the", None), Link(4, 8, "city", "b"))),
+    ]
+    lender = Lender([FunctionMap(linked, Links.given(given_links))], SEGMENTER)
+    lent = lender.lend([SEGMENTER.cut("old york", "the city")])
+    assert lent.maps[0, 0, 1, 1:].tolist() == [0.5, 0.5, 0, 0.5, 0.5, 0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([[0.0]], "gave 1 × 1 for 2 words; expected a score from 0 to 1 for each pair of cut.words"),
+        (0.5, "gave a single number for 2 words"),
+        ("much", "gave no matrix"),
+        ([[0, 2], [0, 0]], "gave scores from 0 to 2.*divide by the largest"),
+        ([[0, -1], [0, 0]], "gave scores from -1 to 0"),
+        ([[0, float("nan")], [0, 0]], "gave scores from nan to nan"),
+    ],
+)
+def test_a_function_that_says_nonsense_is_told_what_was_expected(scores, message):
+    lender = Lender([FunctionMap(lambda cut: scores, name="mine")], SEGMENTER)
+    with pytest.raises(InputError, match=f"the map 'mine' {message}"):
+        lender.lend([SEGMENTER.cut("old york")])
+
+
+# together
+
+
+def test_the_maps_of_a_text_do_not_depend_on_its_batch():
+    table = table_of(random.Random(3))
+    source = Told(
+        lambda text: Marks(mentions=(span := np.array([[0, len(text) // 2]], np.int32)), names=("x",), chunks=span)
+    )
+    lender = Lender([EntityMap(source), PhraseMap(source), CorrelationMap(table)], SEGMENTER, terms=TermChoice(table))
+    cut = SEGMENTER.cut_many([("the mayor of york",), ("who is old", "the city of new york is near the mayor"), ("",)])
+    together = lender.lend(cut)
+    for number, one in enumerate(cut):
+        alone = lender.lend([one])
+        total = alone.maps.shape[-1]
+        np.testing.assert_array_equal(together.maps[number, :, :total, :total], alone.maps[0])
+        assert together.terms[number] == alone.terms[0]
+    assert lender.lend([]).maps.shape == (0, 3, 0, 0)
+
+
+def test_two_maps_or_sources_of_one_name_are_refused():
+    with pytest.raises(UsageError, match="two maps have one name"):
+        Lender([FunctionMap(lambda cut: 0), FunctionMap(lambda cut: 1)], SEGMENTER)
+    with pytest.raises(UsageError, match="two sources are called 'told'"):
+        Lender([EntityMap(Told({})), EntityMap(Told({}), name="other")], SEGMENTER)
+
+
+def test_the_two_maps_of_a_tagger_share_it():
+    lender = Lender([EntityMap("spacy"), PhraseMap()], SEGMENTER)
+    assert [source.name for source in lender.sources] == ["spacy"]

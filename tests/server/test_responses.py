@@ -1,0 +1,50 @@
+"""What clients are told when a request is wrong: where, why, and what would be right."""
+
+import pytest
+
+from tests.servers import BEARER, asking, engine_of, write_kbs
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    with engine_of(write_kbs(tmp_path_factory.mktemp("kbs"))) as engine, asking(engine) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "told"),
+    [
+        ("POST", "/link", '{"text": "a", "kb": {}}',
+         "kb: Input should be a valid string; kb: Input should be a valid array"),
+        ("POST", "/link", "{}", "give either text or texts"),
+        ("POST", "/link", '{"text": "a", "kinds": []}',
+         "kinds: List should have at least 1 item after validation, not 0"),
+        ("POST", "/embed", '{"text": "a"', "Invalid JSON: Expecting ',' delimiter at character 12"),
+        ("PUT", "/entities/x", '{"title": "X", "aliases": {"Y": -1}}',
+         "aliases.Y: Input should be greater than or equal to 0"),
+        ("PUT", "/entities/x", '{"title": "X", "aliases": ["Y", 7]}', "aliases.1: Input should be a valid string"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_in_the_clients_words(client, method, path, body, told):
+    answer = client.request(method, path, content=body, headers={"content-type": "application/json", **BEARER})
+    assert (answer.status_code, answer.json()["error"]) == (422, told)
+
+
+def test_a_wrong_name_is_not_told_in_full(client):
+    answer = client.post("/link", json={"text": "a", "x" * 100_000: 1})
+    assert (answer.status_code, len(answer.text) < 200) == (422, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allowed", "told"),
+    [
+        ("GET", "/nowhere", 404, None, "nothing at this address"),
+        ("PATCH", "/entities/Q90", 405, "DELETE, GET, HEAD, PUT", "for DELETE, GET, HEAD, PUT"),
+        ("GET", "/link", 405, "POST", "this address is for POST"),
+        ("OPTIONS", "/health", 405, "GET, HEAD", "for GET, HEAD"),
+    ],
+)
+def test_who_asks_at_a_wrong_address_is_told_of_right_ones(client, method, path, status, allowed, told):
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.headers.get("allow")) == (status, allowed)
+    assert told in answer.json()["error"]

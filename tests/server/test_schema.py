@@ -1,0 +1,84 @@
+"""What OpenAPI tells is so: generated requests, right and wrong, get the answers that it promises, and never a 500."""
+
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.servers import BEARER, engine_of, listening
+
+schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+from schemathesis.generation import GenerationMode  # noqa: E402
+
+pytestmark = pytest.mark.slow
+ROUTES = {  # and how many requests are made up for each
+    "DELETE /entities/{id}": 15,
+    "GET /entities": 20,
+    "GET /entities/{id}": 20,
+    "GET /health": 2,
+    "GET /metrics": 2,
+    "POST /embed": 15,
+    "POST /explain": 4,
+    "POST /link": 30,
+    "POST /link/stream": 20,
+    "PUT /entities/{id}": 20,
+}
+
+
+@schemathesis.serializer("application/x-ndjson")
+def lines(context, value):
+    """A text is sent as it is; anything else as the text of it."""
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+
+
+@pytest.fixture(scope="module")
+def served(encoder, toy, tmp_path_factory):
+    """A model that reads, and names alone."""
+    folder = shutil.copytree(toy, tmp_path_factory.mktemp("kbs") / "toy")  # it will be changed
+    models = [f"model={folder / 'model'}", "prior"]
+    with engine_of([folder / "toy.kb"], models, encoder=encoder, body=50_000) as engine, listening(engine) as address:
+        yield schemathesis.openapi.from_url(f"{address}/openapi.json"), address
+
+
+def operations(schema):
+    return {result.ok().label: result.ok() for result in schema.get_all_operations()}
+
+
+def test_every_route_is_tried(served):
+    assert sorted(operations(served[0])) == sorted(ROUTES)
+
+
+def try_out(served, route, mode):
+    """Ask for a route with generated requests; the statuses of the answers, which are as the schema says."""
+    schema, address = served
+    told = schemathesis.checks
+    checks = [
+        told.not_a_server_error,
+        told.status_code_conformance,
+        told.content_type_conformance,
+        told.response_headers_conformance,
+        told.response_schema_conformance,
+    ]
+    operation, answered = operations(schema)[route], []
+
+    @settings(max_examples=ROUTES[route], suppress_health_check=list(HealthCheck), database=None, derandomize=True)
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def ask(case):
+        response = case.call(base_url=address, headers=BEARER, timeout=60)
+        case.validate_response(response, checks=checks)
+        answered.append(response.status_code)
+
+    ask()
+    return answered
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_right_requests_get_what_the_schema_promises(served, route):
+    assert try_out(served, route, GenerationMode.POSITIVE)
+
+
+@pytest.mark.parametrize("route", sorted(set(ROUTES) - {"GET /health", "GET /metrics"}))  # these ask for nothing
+def test_wrong_requests_are_refused_as_the_schema_promises(served, route):
+    answered = try_out(served, route, GenerationMode.NEGATIVE)
+    assert max(answered) < 500
+    assert {400, 404, 422} & set(answered)

@@ -1,0 +1,326 @@
+"""Processes that link: they answer as one would, are replaced when they die, and are gone when the server is."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import orjson
+import pytest
+import requests
+
+from tests.servers import BEARER, asking, engine_of, listening, serving, write_kbs
+from tests.toy_models import PEOPLE, PLACES
+from wellread.errors import UsageError
+from wellread.kb.build import Origin, build
+from wellread.kb.records import Entity
+from wellread.kb.store import KnowledgeBase
+from wellread.server import workers as room
+from wellread.server.linkers import Asked, Shelf, Source
+from wellread.server.workers import LostError, Readers, Told, tell
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="readers are threads where processes are not forked")
+TEXTS = ("Paris in France", "AC/DC and a city", "", "nothing \u202e 😀")
+
+
+@pytest.fixture
+def kbs(tmp_path):
+    return write_kbs(tmp_path)
+
+
+@pytest.fixture
+def shelf(kbs):
+    made = Shelf.load(kbs, {"cities": ["prior"], "words": ["prior"]})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def readers(shelf):
+    made = Readers(shelf, 2)
+    yield made
+    made.close()
+
+
+def is_there(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(true, seconds=60):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def all_of(parts):
+    return [one for some in parts for one in some]
+
+
+def told_first(readers, source, asked):
+    return all_of(readers.link(source, asked))[0].documents[0]
+
+
+def test_they_answer_as_the_shelf_does(readers, shelf):
+    asked = [Asked(TEXTS), Asked(TEXTS[:1], threshold=0.95, candidates=1, overlaps="keep"), Asked(("city",))]
+    for kb in ("cities", "words"):
+        source = shelf.source(kb)
+        told = all_of(readers.link(source, asked))
+        assert told == all_of(tell(shelf.link(source, asked)))
+        assert [len(one.documents) for one in told] == [4, 1, 1]
+    assert orjson.loads(told_first(readers, shelf.source("cities"), asked))["links"][0]["entity"] == "Q90"
+
+
+def test_a_model_reads_there_as_it_does_here(toy):
+    """Parts of the knowledge base too, and errors that are the client's."""
+    shelf = Shelf.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
+    readers = Readers(shelf, 2)
+    texts = tuple(f"who is the mayor of {place} {person}" for place, person in zip(PLACES, PEOPLE, strict=True))
+    try:
+        for options in ({}, {"threshold": 0.05}, {"kinds": ["city"]}, {"among": ["p1", "p2"], "threshold": 0.0}):
+            source, asked = shelf.source("toy", **options), [Asked(texts[:5], options.get("threshold")), Asked(texts)]
+            assert all_of(readers.link(source, asked)) == all_of(tell(shelf.link(source, asked)))
+        with pytest.raises(UsageError, match="no entity of the kinds moon"):
+            all_of(readers.link(shelf.source("toy", kinds=["moon"]), asked))
+    finally:
+        readers.close()
+        shelf.close()
+
+
+def test_a_bug_of_ours_is_told_without_its_text(shelf, caplog):
+    def fail(source, asked):
+        raise ValueError(asked[0].texts[0])
+
+    shelf.link = fail
+    readers = Readers(shelf, 1)
+    with pytest.raises(RuntimeError, match=r"^ValueError$"):
+        all_of(readers.link(Source("cities", "prior"), [Asked(("secret",))]))
+    readers.close()
+    (record,) = caplog.records
+    assert record.told["error"] == "ValueError"
+    assert record.told["trace"][-1].startswith("test_server_readers.py")
+    assert "secret" not in str(record.told)
+
+
+def test_one_that_was_killed_is_replaced_and_nobody_notices(kbs, caplog):
+    with engine_of(kbs, readers=2) as engine, asking(engine) as client:
+        first = list(engine._processes.pids)
+        for pid in first:
+            os.kill(pid, signal.SIGKILL)
+        for _ in range(2):  # each waits for its turn
+            assert client.post("/link", json={"text": "Paris"}).json()["documents"][0]["links"][0]["entity"] == "Q90"
+        assert client.get("/health").json()["status"] == "ok"
+        wait_until(lambda: not any(map(is_there, first)))
+        assert len(engine._processes.pids) == 4
+    assert caplog.text.count("a reader has ended and was replaced") == 2
+
+
+def test_one_that_is_killed_at_work_is_replaced_too(shelf):
+    link = shelf.link
+    shelf.link = lambda source, asked: (time.sleep(0.3), link(source, asked))[1]
+    readers = Readers(shelf, 1)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(told_first, readers, Source("cities", "prior"), [Asked(("Paris",))])
+        time.sleep(0.1)
+        os.kill(readers.pids[0], signal.SIGKILL)
+        assert b"Q90" in asked.result()
+    readers.close()
+
+
+def test_where_one_dies_after_some_answers_another_gives_the_rest(shelf):
+    link, begun = shelf.link, []
+
+    def dying(source, asked):
+        for answer in link(source, asked):
+            yield answer
+            if len(asked) == 9 and (begun.append(answer) or len(begun) == 6):
+                os._exit(9)
+
+    shelf.link = dying
+    readers = Readers(shelf, 1)
+    asked = [Asked((f"Paris {number}",)) for number in range(9)]
+    told = list(readers.link(Source("cities", "prior"), asked))
+    assert [len(some) for some in told] == [4, 4, 1]
+    assert [orjson.loads(one.documents[0])["text"] for one in all_of(told)] == [one.texts[0] for one in asked]
+    assert len(readers.pids) == 2
+    readers.close()
+
+
+def test_what_one_says_to_who_listens_no_more_is_not_heard_by_the_next(shelf):
+    readers, source = Readers(shelf, 1), Source("cities", "prior")
+    told = readers.link(source, [Asked((f"Paris {number}",)) for number in range(9)])
+    assert len(next(told)) == 4
+    told.close()
+    assert orjson.loads(told_first(readers, source, [Asked(("York",))]))["text"] == "York"
+    readers.close()
+
+
+def test_who_listens_no_more_needs_no_other_reader(shelf):
+    """Whoever asks next does; what forks them may have ended, and a generator that is forgotten can tell nobody."""
+    readers, source = Readers(shelf, 1), Source("cities", "prior")
+    told = readers.link(source, [Asked(("Paris",))] * 9)
+    next(told)
+    os.kill(readers._pid, signal.SIGKILL)
+    wait_until(lambda: not readers.alive)
+    told.close()
+    with pytest.raises(LostError, match="cannot be replaced"):
+        told_first(readers, source, [Asked(("York",))])
+    readers.close()
+
+
+def test_where_there_is_no_memory_for_an_answer_nobody_else_gets_the_rest(shelf, monkeypatch):
+    readers, source, heard = Readers(shelf, 1), Source("cities", "prior"), room._heard
+
+    def hear(reader):
+        heard(reader)
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "_heard", hear)
+        with pytest.raises(MemoryError):
+            all_of(readers.link(source, [Asked((f"secret {number}",)) for number in range(9)]))
+    assert orjson.loads(told_first(readers, source, [Asked(("York",))]))["text"] == "York"
+    readers.close()
+
+
+def test_where_a_reader_has_no_memory_for_an_answer_it_says_so(shelf, monkeypatch):
+    """What it says is not taken for documents, whose sizes it would have told before."""
+
+    class Large(list):
+        """Documents that can be looked at, but not put together."""
+
+        def __iter__(self):
+            if looked := getattr(self, "looked", False):
+                raise MemoryError
+            self.looked = not looked
+            return super().__iter__()
+
+    monkeypatch.setattr(room, "tell", lambda answers: iter([[Told(Large([b"secret"]), 1)]]))
+    readers = Readers(shelf, 1)
+    with pytest.raises(RuntimeError, match=r"^MemoryError$"):
+        all_of(readers.link(Source("cities", "prior"), [Asked(("secret",))]))
+    readers.close()
+
+
+def test_a_text_that_ends_readers_is_given_up(shelf):
+    link = shelf.link
+    shelf.link = lambda source, asked: os._exit(9) if asked[0].texts == ("deadly",) else link(source, asked)
+    readers = Readers(shelf, 1)
+    with pytest.raises(LostError, match="send less at once"):
+        all_of(readers.link(Source("cities", "prior"), [Asked(("deadly",))]))
+    assert b"Q90" in told_first(readers, Source("cities", "prior"), [Asked(("Paris",))])
+    assert len(readers.pids) == 3
+    readers.close()
+
+
+def test_health_tells_when_none_could_be_replaced(kbs):
+    with engine_of(kbs, readers=2) as engine, asking(engine) as client:
+        os.kill(engine._processes._pid, signal.SIGKILL)
+        wait_until(lambda: client.get("/health").status_code == 503)
+        assert client.get("/health").json()["status"] == "failing"
+        assert client.post("/link", json={"text": "Paris"}).status_code == 200  # those that are there go on
+        for pid in engine._processes.pids:
+            os.kill(pid, signal.SIGKILL)
+        answer = client.post("/link", json={"text": "Paris"})
+        assert (answer.status_code, "started anew" in answer.json()["error"]) == (503, True)
+
+
+def test_all_of_them_know_what_was_changed(kbs):
+    """By this server, and by another process; what two layers say is of the same moment for each."""
+    with engine_of(kbs, readers=3) as engine, listening(engine) as address, ThreadPoolExecutor(8) as pool:
+        body = {"title": "Cork", "description": "a city in Ireland"}
+        assert requests.put(f"{address}/entities/Q36647", json=body, headers=BEARER, timeout=60).status_code == 201
+        ask = lambda n: requests.post(f"{address}/link", json={"text": f"a city: Cork {n}"}, timeout=60).json()  # noqa: E731
+        for answer in pool.map(ask, range(24)):
+            assert [link["entity"] for link in answer["documents"][0]["links"]] == ["w2", "Q36647"]
+            assert answer["revisions"] == {"cities": 2, "words": 1}
+        with KnowledgeBase.open(kbs[0], writable=True) as kb:
+            kb.add([Entity("Q1761", "Dublin")])
+        ask = lambda n: requests.post(f"{address}/link", json={"text": "Dublin", "kb": "cities"}, timeout=60).json()  # noqa: E731
+        for answer in pool.map(ask, range(24)):
+            assert (answer["revisions"], len(answer["documents"][0]["links"])) == ({"cities": 3}, 1)
+
+
+def test_all_of_them_open_a_file_that_was_replaced_and_so_does_a_new_one(kbs):
+    with engine_of(kbs, readers=2) as engine, listening(engine) as address, ThreadPoolExecutor(4) as pool:
+
+        def ask(number=0):
+            answer = requests.post(f"{address}/link", json={"text": "Paris", "kb": "cities"}, timeout=60)
+            return [link["entity"] for document in answer.json()["documents"] for link in document["links"]]
+
+        assert list(pool.map(ask, range(8))) == [["Q90"]] * 8
+        build(lambda tally: iter([Entity("new", "Paris")]), kbs[0].with_name("new.kb"), origin=Origin("test"))
+        kbs[0].with_name("new.kb").replace(kbs[0])
+        wait_until(lambda: list(pool.map(ask, range(8))) == [["new"]] * 8)
+        for pid in engine._processes.pids[:2]:
+            os.kill(pid, signal.SIGKILL)
+        assert list(pool.map(ask, range(8))) == [["new"]] * 8
+
+
+def test_several_threads_ask_and_get_their_own(readers, shelf):
+    source, wrong = shelf.source("cities"), []
+
+    def ask(thread):
+        for number in range(100):
+            text = f"Paris {thread} {number}"
+            if orjson.loads(told_first(readers, source, [Asked((text,))]))["text"] != text:
+                wrong.append(text)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_none_is_left_when_they_are_closed(shelf):
+    readers = Readers(shelf, 3)
+    assert all(map(is_there, readers.pids))
+    readers.close()
+    assert not any(map(is_there, [readers._pid, *readers.pids]))
+
+
+def children_of(pid):
+    found = [pid]
+    for one in found:
+        found += map(int, Path(f"/proc/{one}/task/{one}/children").read_text().split())
+    return found[1:]
+
+
+def test_none_is_left_when_the_server_is_killed_and_its_port_is_free(kbs, tmp_path):
+    with serving(kbs[0], tmp_path / "log", "--readers", "2") as server:
+        assert requests.post(f"{server.address}/link", json={"text": "Paris"}, timeout=60).status_code == 200
+        family = children_of(server.process.pid)
+        assert len(family) == 3
+        server.process.kill()
+        server.process.wait(60)
+        wait_until(lambda: not any(map(is_there, family)))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])), timeout=10)
+
+
+def test_a_signal_to_all_of_them_lets_the_server_finish_what_it_took(kbs, tmp_path):
+    with serving(kbs[0], tmp_path / "log", "--readers", "2") as server:
+        family = children_of(server.process.pid)
+        lines = "".join(json.dumps(f"Paris {number}") + "\n" for number in range(300))
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(requests.post, f"{server.address}/link/stream", data=lines, timeout=60)
+            time.sleep(0.1)
+            for pid in (*family, server.process.pid):
+                os.kill(pid, signal.SIGTERM)
+            answers = [json.loads(line) for line in asked.result().text.splitlines()]
+        assert server.process.wait(60) == 0
+        assert all(one["links"][0]["entity"] == "Q90" for one in answers if "error" not in one)
+        assert not any("ended" in one["error"] for one in answers if "error" in one)
+        assert len(answers) == 300
+        assert not any(map(is_there, family))
+        assert [line["message"] for line in server.lines() if line["level"] == "warning"] == []

@@ -1,0 +1,244 @@
+"""Windows of texts: every mention is begun by one window and seen whole by it; offsets are the text's own."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from tests.toy_models import tokenizer
+from wellread.errors import UsageError
+from wellread.text import windows as windows_room
+from wellread.text.windows import WindowCutter
+
+PIECES = tokenizer()
+WORDS = st.sampled_from(
+    [
+        "cork",
+        "who",
+        "is",
+        "Zürich",
+        "cafe\u0301",
+        "東京",
+        "👩‍🚀",
+        "🙂",
+        "don't",
+        "x" * 25,
+        "q" * 70,
+        "ﬁn",
+        "İzmir",
+        "a.b",
+    ]
+)
+BLANKS = st.sampled_from([" ", "  ", "\t", "\n", "\r\n", "\u00a0", "\u3000", ""])
+TEXTS = st.lists(st.tuples(WORDS, BLANKS), max_size=25).map(
+    lambda parts: "".join(word + blank for word, blank in parts)
+) | st.text(max_size=60)
+SIZES = st.integers(2, 6).flatmap(
+    lambda shared: st.tuples(st.just(shared), st.integers(2 * shared + 2, 2 * shared + 9))
+)
+
+
+def byte_level():
+    """A tokenizer that counts the blank to the word behind it, as RoBERTa's."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return made
+
+
+def cut(text, tokens=PIECES, **options):
+    (windows,) = WindowCutter(tokens, **options).cut([text])
+    return windows
+
+
+def word_spans(text, longest):
+    """Every run of whole words of at most so many pieces, as (start, end) in characters with its pieces' ids."""
+    code = PIECES.encode(text, add_special_tokens=False)
+    words = code.word_ids
+    count = len(words)
+    firsts = [at for at in range(count) if at == 0 or words[at] != words[at - 1]]
+    lasts = {at for at in range(count) if at == count - 1 or words[at] != words[at + 1]}
+    for first in firsts:
+        for last in range(first, min(first + longest, count)):
+            if last in lasts:
+                yield first, last, code
+
+
+@given(TEXTS, SIZES)
+@example("cork " * 30, (4, 10))
+@example("x" * 50 + " cork", (2, 6))
+def test_every_span_of_whole_words_is_begun_by_one_window_that_holds_it(text, sizes):
+    shared, width = sizes
+    windows = cut(text, width=width, shared=shared)
+    for first, last, code in word_spans(text, shared // 2):
+        start, end = code.offsets[first][0], code.offsets[last][1]
+        if end <= start:
+            continue
+        owners = []
+        for window in windows:
+            for place in np.flatnonzero(window.begins_mask).tolist():
+                ids = window.ids[place : place + last - first + 1].tolist()
+                if tuple(window.spans[place]) == code.offsets[first] and ids == code.ids[first : last + 1]:
+                    behind = place + last - first
+                    assert window.ends_mask[behind]
+                    assert (window.spans[place, 0], window.spans[behind, 1]) == (start, end)
+                    owners.append(window)
+        assert len(owners) == 1
+
+
+@given(TEXTS, SIZES)
+@example("cork " * 8, (4, 10))  # just fits, with [CLS] and [SEP]
+@example("cork " * 9, (4, 10))  # one too many
+@example("cork " * 12, (4, 10))  # two windows, both full
+@example("cork " * 13, (4, 10))
+@example("", (2, 6))
+def test_windows_laid_together_are_the_text_s_pieces(text, sizes):
+    shared, width = sizes
+    windows = cut(text, width=width, shared=shared, whole_words=False)
+    code = PIECES.encode(text, add_special_tokens=False)
+    owned = [
+        (int(window.ids[place]), tuple(window.spans[place].tolist()))
+        for window in windows
+        for place in np.flatnonzero(window.begins_mask)
+    ]
+    there = [(id, span) for id, span in zip(code.ids, code.offsets, strict=True) if span[1] > span[0]]
+    assert owned == there
+    for window in windows:
+        assert len(window) <= width
+        assert (window.ids[0], window.ids[-1]) == (PIECES.token_to_id("[CLS]"), PIECES.token_to_id("[SEP]"))
+        assert window.special_mask[[0, -1]].all()
+        assert not (window.begins_mask | window.ends_mask)[window.special_mask].any()
+
+
+@given(TEXTS, st.integers(1, 6).flatmap(lambda longest: st.tuples(st.just(longest), st.integers(longest + 3, 20))))
+@example("cork who is in " * 9, (6, 9))
+def test_small_windows_hold_every_span_that_they_begin(text, sizes):
+    longest, width = sizes
+    behind = longest - 1
+    windows = cut(text, width=width, shared=behind + (width - 2 - behind) // 2, behind=behind)
+    begun = []
+    for window in windows:
+        assert len(window) <= width
+        begun += [tuple(window.spans[place].tolist()) for place in np.flatnonzero(window.begins_mask)]
+    for first, last, code in word_spans(text, longest):
+        if code.offsets[first][1] > code.offsets[first][0]:
+            assert begun.count(code.offsets[first]) == 1
+            (owner,) = (w for w in windows if (w.begins_mask & (w.spans == code.offsets[first]).all(1)).any())
+            assert (owner.spans == code.offsets[last]).all(1).any()
+
+
+@given(TEXTS)
+def test_offsets_are_those_of_the_original_text(text):
+    for tokens in (PIECES, byte_level()):
+        ends = [0]
+        for window in cut(text, tokens):
+            real = window.spans[~window.special_mask]
+            assert ((real >= 0) & (real <= len(text))).all()
+            assert (np.diff(real[:, 0]) >= 0).all()
+            ends += real[:, 1].tolist()
+        assert max(ends) <= len(text)
+
+
+def test_accents_emoji_and_other_scripts_keep_their_places():
+    text = "Zürich\t東京\n👩‍🚀 cafe\u0301 Cork"
+    (window,) = cut(text)
+    word = {}
+    for name in ("Zürich", "東", "京", "Cork"):
+        span = window.covering(text.index(name), text.index(name) + len(name))
+        assert span is not None
+        first, last = span
+        word[name] = text[window.spans[first, 0] : window.spans[last, 1]]
+        assert window.begins_mask[first]
+        assert window.ends_mask[last]
+    assert word == {name: name for name in word}
+
+
+def test_a_blank_before_a_word_is_no_part_of_it():
+    text = "in New York"
+    (window,) = cut(text, byte_level())
+    first, last = window.covering(3, 11)
+    assert (window.spans[first, 0], window.spans[last, 1]) == (3, 11)
+    starts = window.spans[np.flatnonzero(window.begins_mask), 0].tolist()
+    assert starts == [0, 3, 7]
+
+
+def test_a_blank_alone_neither_begins_nor_ends_a_mention():
+    text = "in\n\n  New York"
+    (window,) = cut(text, byte_level())
+    for place in np.flatnonzero(window.begins_mask | window.ends_mask):
+        start, end = window.spans[place].tolist()
+        assert text[start:end].strip()
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t \u3000", "\u200b"])
+def test_a_text_without_pieces_has_no_windows(text):
+    assert cut(text) == []
+
+
+def test_texts_keep_their_numbers():
+    windows = list(WindowCutter(PIECES).cut(["cork", "", "in cork"]))
+    assert [[window.text for window in some] for some in windows] == [[0], [], [2]]
+    assert list(WindowCutter(PIECES).cut([])) == []
+
+
+def test_a_text_of_just_the_width_is_one_window():
+    for count, number in ((8, 1), (9, 2)):
+        windows = cut("cork " * count, width=10, shared=4)
+        assert len(windows) == number
+        assert sum(window.begins_mask.sum() for window in windows) == count
+
+
+def test_a_long_text_takes_as_many_windows_as_steps():
+    windows = cut("cork " * 1000, width=12, shared=4)
+    assert len(windows) == 1 + -(-(1000 - 10) // 6)
+
+
+def test_a_word_longer_than_a_window_is_begun_once():
+    windows = cut("who " + "x" * 50 + " cork", width=10, shared=4)
+    begun = [tuple(window.spans[place]) for window in windows for place in np.flatnonzero(window.begins_mask)]
+    assert begun == [(0, 3), (4, 5), (55, 59)]
+
+
+def test_a_span_is_found_by_the_pieces_it_touches():
+    (window,) = cut("in Zürich now")
+    first, last = window.covering(3, 9)
+    assert (window.spans[first, 0], window.spans[last, 1]) == (3, 9)
+    assert window.covering(2, 3) is None
+    assert window.covering(4, 5)[0] > first
+
+
+def test_the_user_s_tokenizer_is_left_as_it_was():
+    mine = tokenizer()
+    mine.enable_truncation(4)
+    mine.enable_padding(length=8)
+    (window,) = cut("cork " * 20, mine)
+    assert len(window) == 22
+    assert mine.truncation["max_length"] == 4
+    assert mine.padding["length"] == 8
+
+
+@pytest.mark.parametrize(
+    ("width", "shared", "message"), [(9, 4, "a width of at least 10"), (192, 1, "share 2 or more")]
+)
+def test_windows_that_cannot_be_cut_name_the_fix(width, shared, message):
+    with pytest.raises(UsageError, match=message):
+        WindowCutter(PIECES, width=width, shared=shared)
+
+
+def test_the_drawing_in_the_docstring_is_what_is_cut():
+    lines = [line for line in windows_room.__doc__.splitlines() if line.startswith(("    pieces", "    window"))]
+    columns = {found.start(): int(found[0]) for found in re.finditer(r"\d", lines[0])}
+    drawn = [(columns[line.index("└")], columns[line.index("┘")]) for line in lines[1:]]
+    owned = [tuple(map(int, pair)) for pair in re.findall(r"(\d)-(\d)", windows_room.__doc__)]
+    width, shared = map(int, re.search(r"width (\d+), shared (\d+)", windows_room.__doc__).groups())
+    bare = tokenizer()
+    bare.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    text = " ".join("a" for _ in columns)
+    windows = cut(text, bare, width=width, shared=shared)
+    assert [(window.spans[0, 0] // 2, window.spans[-1, 0] // 2) for window in windows] == drawn
+    begun = [window.spans[window.begins_mask, 0] // 2 for window in windows]
+    assert [(some[0], some[-1]) for some in begun] == owned

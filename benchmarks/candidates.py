@@ -23,10 +23,10 @@ from wellread.errors import WellreadError
 from wellread.kb.packaged import kb_path
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.candidates import CandidateFinder
-from wellread.models.knowbert.inputs import OfferLender, OffersConfig
+from wellread.models.knowbert.inputs import CandidateConfig, KnowBertProvider
 from wellread.text.segments import Segmented, Segmenter
 
-_TEXTS, _PIECES = 8, 128
+_TEXTS, _TOKENS = 8, 128
 
 
 class _Rows:
@@ -56,11 +56,11 @@ def main(given: Sequence[str] | None = None) -> int:
     source, texts = english(100_000 if options.quick else 12_000_000, kb_path("wordnet"))
     words = sum(len(text.split()) for text in texts)
     report.about = {"text": f"{words:,} words of {source}, {len(texts):,} paragraphs"}
-    cut = Segmenter(tokenizer, longest=_PIECES).cut_many([(text,) for text in texts[:8000]])
+    tokenized = Segmenter(tokenizer, longest=_TOKENS).tokenize_many([(text,) for text in texts[:8000]])
     for name in ("wordnet", "vital"):
         if kb_path(name).exists():
             with KnowledgeBase.open(kb_path(name)) as kb:
-                _measure(report, name, kb, texts, words, cut, rounds=2 if options.quick else 5)
+                _measure(report, name, kb, texts, words, tokenized, rounds=2 if options.quick else 5)
         else:
             report.add(name, "not built")
     return report.show()
@@ -73,24 +73,24 @@ def _tokenizer() -> object:
 
 
 def _measure(
-    report: Report, name: str, kb: KnowledgeBase, texts: list[str], words: int, cut: list[Segmented], rounds: int
+    report: Report, name: str, kb: KnowledgeBase, texts: list[str], words: int, tokenized: list[Segmented], rounds: int
 ) -> None:
-    vectors, reading = _Rows(kb), OffersConfig().reading(kb)
-    finder, lender = CandidateFinder(kb, reading), OfferLender([(name, kb, vectors)])
-    whole = Segmenter(_tokenizer()).cut_many([("",)])[0]
+    vectors, reading = _Rows(kb), CandidateConfig().reading(kb)
+    finder, provider = CandidateFinder(kb, reading), KnowBertProvider([(name, kb, vectors)])
+    whole = Segmenter(_tokenizer()).tokenize_many([("",)])[0]
     inputs = [_with(whole, text) for text in texts]
-    finder.find(texts), lender.annotate(inputs)  # what is met for the first time is looked up now
+    finder.find(texts), provider.prepare(inputs)  # what is met for the first time is looked up now
     begin = time.process_time()
-    notes = lender.annotate(cut)
-    batches = [cut[at : at + _TEXTS] for at in range(0, len(cut) - _TEXTS + 1, _TEXTS)]
+    notes = provider.prepare(tokenized)
+    batches = [tokenized[at : at + _TEXTS] for at in range(0, len(tokenized) - _TEXTS + 1, _TEXTS)]
     pieces = sum(len(one) for batch in batches for one in batch)
     print(f"  {name}: notes in {time.process_time() - begin:.1f} s", file=sys.stderr)
     seconds = interleaved(
         {
-            "from the start": lambda: OfferLender([(name, kb, vectors)]).annotate(inputs),
-            "again": lambda: lender.annotate(inputs),
+            "from the start": lambda: KnowBertProvider([(name, kb, vectors)]).prepare(inputs),
+            "again": lambda: provider.prepare(inputs),
             "objects": lambda: sum(map(len, finder.mentions_of_many(texts))),
-            "told": lambda: [lender.told(batch, notes) for batch in batches],
+            "told": lambda: [provider.collate(batch, notes) for batch in batches],
         },
         rounds,
         clock=time.process_time,
@@ -99,12 +99,12 @@ def _measure(
     report.add(f"{name}, arrays, from the start", words / seconds["from the start"], "words/s", at_least=bar)
     report.add(f"{name}, arrays, names met before", words / seconds["again"], "words/s", at_least=bar)
     report.add(f"{name}, objects, names met before", words / seconds["objects"], "words/s")
-    report.add(f"{name}, told, batches of {_TEXTS} × {_PIECES}", pieces / seconds["told"], "pieces/s", at_least=100_000)
+    report.add(f"{name}, told, batches of {_TEXTS} × {_TOKENS}", pieces / seconds["told"], "pieces/s", at_least=100_000)
 
 
-def _with(cut: Segmented, text: str) -> Segmented:
+def _with(tokenized: Segmented, text: str) -> Segmented:
     """An input of which only the text counts."""
-    return replace(cut, texts=(text,))
+    return replace(tokenized, texts=(text,))
 
 
 if __name__ == "__main__":

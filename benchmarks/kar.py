@@ -35,7 +35,7 @@ from wellread.io.arrays import Blocks, map_arrays, save_arrays
 from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.models.knowbert.model import KnowBertConfig
 
-_TEXTS, _PIECES, _MENTIONS, _CANDIDATES = 8, 128, 115, 30
+_TEXTS, _TOKENS, _MENTIONS, _CANDIDATES = 8, 128, 115, 30
 _ENTITIES, _RAW, _SENSES = 117_659, 584, 4
 _FORWARD = {"one": 1.08, "two": 1.15}
 _TRAINING = {"one": 1.12, "two": 1.15}
@@ -51,7 +51,7 @@ def main(given: Sequence[str] | None = None) -> int:
     logging.set_verbosity_error()
     models = _models(options.folder, 2 if options.quick else 12)
     report.about = {"encoder": f"BERT-base, {models['plain'].config.num_hidden_layers} layers, random weights"}
-    ids = torch.randint(1000, 30000, (_TEXTS, _PIECES))
+    ids = torch.randint(1000, 30000, (_TEXTS, _TOKENS))
     rounds = 2 if options.quick else 7
     for name, full in (("full", True), ("usual", False)):
         offers = {"wordnet": _offers(full, 0), "named": _offers(full, 1)}
@@ -99,7 +99,7 @@ def _offers(full: bool, seed: int, entities: int = _ENTITIES) -> dict[str, Tenso
     draw = torch.Generator().manual_seed(seed)
     count = _TEXTS * _MENTIONS
     widths = torch.multinomial(torch.tensor([0.85, 0.1, 0.05]), count, replacement=True, generator=draw)
-    firsts = torch.randint(1, _PIECES - 4, (count,), generator=draw)
+    firsts = torch.randint(1, _TOKENS - 4, (count,), generator=draw)
     rows = torch.randint(entities, (count, _CANDIDATES), generator=draw)
     if full:
         rows = torch.randperm(entities, generator=draw)[: count * _CANDIDATES].view(count, -1)
@@ -142,7 +142,7 @@ def _forward(model: PreTrainedModel, given: dict[str, Any]) -> Callable[[], obje
 
 def _step(model: PreTrainedModel, given: dict[str, Any]) -> Callable[[], object]:
     """Forward and backward with dropout, linking losses included; the optimizer's part is the same for all."""
-    ids, packing = given["input_ids"].flatten(), Packing.of([_PIECES] * _TEXTS)
+    ids, packing = given["input_ids"].flatten(), Packing.of([_TOKENS] * _TEXTS)
 
     def work() -> None:
         model.train()
@@ -199,7 +199,7 @@ def _work(folder: str, size: str) -> int:
     config = KnowBertConfig(kb="wordnet", layer=0, raw=300, dim=300)
     model = infuse(plain, [config]).eval()
     model.infusions[0].take(_table(Path(folder), int(size), 300))
-    ids = torch.randint(1000, 30000, (_TEXTS, _PIECES))
+    ids = torch.randint(1000, 30000, (_TEXTS, _TOKENS))
     first = 0.0
     with torch.inference_mode():
         for seed in range(4):

@@ -54,7 +54,7 @@ def _measure(report: Report, name: str, gold: list[Document], linker: Linker) ->
         for link in document.links
         if link.entity is not None and link.entity in linker.kb
     ]
-    found = [[candidate.entity for candidate in linker.reader.finder.candidates(text)] for text, _ in asked]
+    found = [[candidate.entity for candidate in linker.backend.finder.candidates(text)] for text, _ in asked]
     recall = sum(entity in among for (_, entity), among in zip(asked, found, strict=True)) / len(asked)
     first = sum(among[:1] == [entity] for (_, entity), among in zip(asked, found, strict=True)) / len(asked)
     report.add(f"{name}: candidate recall given gold spans ({len(asked):,} in KB)", recall)

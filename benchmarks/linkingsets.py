@@ -25,7 +25,7 @@ from wellread.models.elq.training_task import split_off
 
 Kind = Literal["questions", "queries", "dialogue", "running text", "abstracts", "tickets"]
 KbName = Literal["shared", "hpo", "products"]
-Reader = Callable[[Path], list[Document]]
+EncoderWithHead = Callable[[Path], list[Document]]
 
 KBS: dict[KbName, Callable[[Path], Path]] = {"shared": shared_kb, "hpo": hpo_kb, "products": products_kb}
 """Build a KB in a folder, or find it there."""
@@ -59,7 +59,7 @@ def read_schools(path: Path) -> list[Document]:
     return [_with_repeats(document) for document in split_off(read_all(path), 200)[1]]
 
 
-def read_half(half: Literal["dev", "test"]) -> Reader:
+def read_half(half: Literal["dev", "test"]) -> EncoderWithHead:
     """Return a reader of the documents with odd (dev) or even (test) numbers: "T007" is in dev."""
     return lambda path: [
         document for document in read_linked(path) if int((document.id or "0").lstrip("T")) % 2 == (half == "dev")
@@ -83,7 +83,7 @@ class LinkingSet:
     path: Path
     kb: KbName = "shared"
     bar: float | None = None
-    read: Reader = read_all
+    read: EncoderWithHead = read_all
     complete: bool = True
     """False: some entities are not marked, so that precision is over part of the links; held to no bar."""
 

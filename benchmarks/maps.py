@@ -27,7 +27,7 @@ from wellread.correlation.counting import correlate
 from wellread.data.corpus import Corpus
 from wellread.errors import WellreadError
 from wellread.linking.linker import Linker
-from wellread.models.kam.inputs import Annotations, Lender, MapName, MapsConfig
+from wellread.models.kam.inputs import Annotations, KamProvider, MapName, MapsConfig
 from wellread.text.segments import Segmented
 
 _BATCH = 32
@@ -52,29 +52,32 @@ def main(given: Sequence[str] | None = None) -> int:
     table = correlate(Corpus.of_kb("wordnet"), options.folder / "glosses.pmi")
     linker = Linker.load("wordnet", model="prior")
 
-    def lender(*maps: MapName, terms: int = 0) -> Lender:
+    def provider(*maps: MapName, terms: int = 0) -> KamProvider:
         config = MapsConfig(maps=maps, kb="wordnet", correlation=str(table.folder), terms=terms)
-        return Lender.build(config, tokenizer, linker=linker.link_many)
+        return KamProvider.build(config, tokenizer, linker=linker.link_many)
 
-    whole = lender(*_ALL, terms=8)
-    cutting = _timed(lambda: whole.segmenter.cut_many(pairs))
-    cut = whole.segmenter.cut_many(pairs)
+    whole = provider(*_ALL, terms=8)
+    cutting = _timed(lambda: whole.segmenter.tokenize_many(pairs))
+    tokenized = whole.segmenter.tokenize_many(pairs)
     with TemporaryDirectory() as cache:
-        annotating = _timed(lambda: whole.annotate(cut, cache=cache))
-        again = _timed(lambda: whole.annotate(cut, cache=cache))
-        notes = whole.annotate(cut, cache=cache)
-    batches = [cut[place : place + _BATCH] for place in range(0, len(cut), _BATCH)]
+        annotating = _timed(lambda: whole.prepare(tokenized, cache=cache))
+        again = _timed(lambda: whole.prepare(tokenized, cache=cache))
+        notes = whole.prepare(tokenized, cache=cache)
+    batches = [tokenized[place : place + _BATCH] for place in range(0, len(tokenized), _BATCH)]
     report.about = {
-        "text": f"{len(pairs):,} pairs of {source}, {sum(map(len, cut)) / len(cut):.0f} pieces on average",
+        "text": f"{len(pairs):,} pairs of {source}, {sum(map(len, tokenized)) / len(tokenized):.0f} pieces on average",
         "table": f"{len(table):,} words of WordNet's glosses",
     }
     report.add("cut 1,000 pairs", cutting / len(pairs) * 1e6, "ms")
     report.add("annotate (spaCy, links, terms)", 2 * len(pairs) / annotating, "texts/s")
     report.add("annotate again, from the cache", again * 1000, "ms")
     everything = "lend all four and 8 pieces of terms"
-    lenders = {f"lend {name}": lender(name) for name in _ALL} | {"lend all four": lender(*_ALL), everything: whole}
+    providers = {f"lend {name}": provider(name) for name in _ALL} | {
+        "lend all four": provider(*_ALL),
+        everything: whole,
+    }
     contenders: dict[str, Callable[[], object]] = {
-        name: partial(_lend, one, batches, notes) for name, one in lenders.items()
+        name: partial(_lend, one, batches, notes) for name, one in providers.items()
     }
     for work in contenders.values():
         work()
@@ -98,9 +101,9 @@ def _pairs(kb: Path, count: int) -> tuple[str, list[tuple[str, str]]]:
     return source, list(zip(halves[::2], halves[1::2], strict=False))
 
 
-def _lend(lender: Lender, batches: Sequence[Sequence[Segmented]], notes: Annotations) -> None:
+def _lend(provider: KamProvider, batches: Sequence[Sequence[Segmented]], notes: Annotations) -> None:
     for batch in batches:
-        lender.lend(batch, notes)
+        provider.build_inputs(batch, notes)
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -109,13 +112,13 @@ def _timed(work: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
-def _step(encoder: Path, cut: Sequence[Segmented]) -> Callable[[], None]:
+def _step(encoder: Path, tokenized: Sequence[Segmented]) -> Callable[[], None]:
     """A step of the plain encoder with AdamW; what it learns does not matter."""
     model = AutoModel.from_pretrained(encoder, trust_remote_code=False).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
-    ids = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(one.ids) for one in cut], batch_first=True)
-    types = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(one.types) for one in cut], batch_first=True)
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(one)) for one in cut], batch_first=True)
+    ids = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(one.ids) for one in tokenized], batch_first=True)
+    types = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(one.types) for one in tokenized], batch_first=True)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(one)) for one in tokenized], batch_first=True)
 
     def step() -> None:
         states = model(input_ids=ids, token_type_ids=types, attention_mask=mask).last_hidden_state

@@ -25,7 +25,7 @@ from benchmarks.data import english, has_shared, shared_kb, wordnet_kb
 from benchmarks.report import Report, arguments, interleaved
 from wellread.errors import WellreadError
 from wellread.kb.store import KnowledgeBase
-from wellread.mentions.candidates import CandidateFinder, Reading
+from wellread.mentions.candidates import CandidateFinder, MatchOptions
 from wellread.mentions.matcher import Matcher, Matches
 from wellread.mentions.proposals import WAYS, ProposalFinder, ProposalOptions
 from wellread.text.key_table import FormTable
@@ -87,7 +87,7 @@ def _propose(report: Report, path: Path, paragraphs: list[str], *, quick: bool) 
     """Add the speeds of finding proposals, typos on and off by turns, beside names as they are."""
     with KnowledgeBase.open(path) as kb:
         finders = {
-            "names as they are": CandidateFinder(kb, Reading(overlaps="all")),
+            "names as they are": CandidateFinder(kb, MatchOptions(overlaps="all")),
             "proposals, no typos": ProposalFinder(kb, ProposalOptions(typos=False)),
             "proposals, unknown words met before": ProposalFinder(kb),
             "proposals": ProposalFinder(kb),

@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.report import Report, arguments
 
-_WINDOWS, _PIECES, _ENTITIES = 64, 128, 8
+_WINDOWS, _TOKENS, _ENTITIES = 64, 128, 8
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -46,12 +46,12 @@ def pretrain(entities: int, steps: int) -> tuple[float, float]:
     from wellread.models.luke.pretraining_task import EntityMasking, EntityMaskingLearner, LinkedBatch
     from wellread.models.luke.vocabulary import EntityVocabulary
     from wellread.tasks.masked_lm import word_head
-    from wellread.tasks.task import Reader
+    from wellread.tasks.task import EncoderWithHead
     from wellread.training.loop import train
     from wellread.training.schedule import Schedule
 
     draw = np.random.default_rng(0)
-    ids = draw.integers(1_000, 30_000, (_WINDOWS, _PIECES))
+    ids = draw.integers(1_000, 30_000, (_WINDOWS, _TOKENS))
     roles = np.full(ids.shape, BEGINS, np.uint8)
     roles[:, [0, -1]] = SPECIAL
     firsts = np.arange(_ENTITIES) * 10 + 1
@@ -59,7 +59,7 @@ def pretrain(entities: int, steps: int) -> tuple[float, float]:
     arrays = {
         "ids": ids.ravel(),
         "roles": roles.ravel(),
-        "piece_ends": np.arange(_WINDOWS + 1) * _PIECES,
+        "piece_ends": np.arange(_WINDOWS + 1) * _TOKENS,
         "rows": draw.integers(4, entities + 4, count),
         "spans": np.tile(np.stack((firsts, firsts + 1), 1), (_WINDOWS, 1)),
         "names": draw.integers(0, 1 << 40, count).astype(np.uint64),
@@ -71,7 +71,7 @@ def pretrain(entities: int, steps: int) -> tuple[float, float]:
     encoder = load_encoder("minilm")
     infuse(encoder, [LukeConfig(entities=len(vocabulary), aware=False, predicts=True)])
     masking = EntityMasking(load_tokenizer("minilm"), vocabulary, entities=0.5)
-    learner = EntityMaskingLearner(masking, Reader(encoder, word_head(encoder, None)), *windows.split(4))
+    learner = EntityMaskingLearner(masking, EncoderWithHead(encoder, word_head(encoder, None)), *windows.split(4))
     clock: list[float] = []
     loss = learner.loss
 

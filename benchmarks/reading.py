@@ -29,7 +29,7 @@ from wellread.index.folder import vectors_folder
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
 from wellread.models.elq.entity_encoder import EntityTower, fingerprint_of
-from wellread.models.elq.linker import PACKAGED, ElqReader
+from wellread.models.elq.linker import PACKAGED, ElqBackend
 from wellread.models.elq.model import ElqConfig
 
 _QUESTIONS = ("who wrote {}?", "where was {} born", "what is the capital of {}", "when did {} begin to work there?")
@@ -68,17 +68,17 @@ def _measure_questions(report: Report, name: str, kb: KnowledgeBase, rounds: int
     texts = [_QUESTIONS[place % len(_QUESTIONS)].format(title.lower()) for place, title in enumerate(titles)]
     dull = ["and so it went on and on for them"] * len(texts)
     for precision in ("fp32", "int8"):
-        reader = Linker.load(kb, "elq", precision=precision).reader
-        assert isinstance(reader, ElqReader)
-        batches, dull_batches = _packed(reader, texts), _packed(reader, dull)
+        backend = Linker.load(kb, "elq", precision=precision).backend
+        assert isinstance(backend, ElqBackend)
+        batches, dull_batches = _packed(backend, texts), _packed(backend, dull)
         runs: dict[str, Callable[[], object]] = {
-            "encoder": lambda reader=reader, batches=batches: _encode(reader, batches),
-            "whole": lambda reader=reader: _read(reader, texts),
-            "nothing passes": lambda reader=reader: _read(reader, dull),
-            "encoder, nothing passes": lambda reader=reader, packed=dull_batches: _encode(reader, packed),
+            "encoder": lambda backend=backend, batches=batches: _encode(backend, batches),
+            "whole": lambda backend=backend: _read(backend, texts),
+            "nothing passes": lambda backend=backend: _read(backend, dull),
+            "encoder, nothing passes": lambda backend=backend, packed=dull_batches: _encode(backend, packed),
         }
         seconds = interleaved(runs, rounds)
-        linked = sum(len(document.links) for document in _read(reader, texts))
+        linked = sum(len(document.links) for document in _read(backend, texts))
         at_most = 1.25 if precision == "fp32" else None
         report.add(f"{name}, {precision}: whole / encoder", seconds["whole"] / seconds["encoder"], "×", at_most=at_most)
         dull_ratio = seconds["nothing passes"] / seconds["encoder, nothing passes"]
@@ -93,23 +93,25 @@ def _words(count: int) -> list[str]:
     return (words * (count // len(words) + 1))[:count]
 
 
-def _packed(reader: ElqReader, texts: Sequence[str]) -> list[Batch]:
+def _packed(backend: ElqBackend, texts: Sequence[str]) -> list[Batch]:
     batches = []
     for place in range(0, len(texts), 32):
-        windows = sorted((one for text in reader.cutter.cut(texts[place : place + 32]) for one in text), key=len)
+        windows = sorted(
+            (one for text in backend.window_tokenizer.tokenize(texts[place : place + 32]) for one in text), key=len
+        )
         ids = torch.from_numpy(np.concatenate([window.ids for window in windows]))
         batches.append((ids, Packing.of([len(window) for window in windows])))
     return batches
 
 
-def _encode(reader: ElqReader, batches: Sequence[Batch]) -> None:
+def _encode(backend: ElqBackend, batches: Sequence[Batch]) -> None:
     with torch.inference_mode():
         for ids, packing in batches:
-            encode(reader.model.encoder, ids, packing)
+            encode(backend.model.encoder, ids, packing)
 
 
-def _read(reader: ElqReader, texts: Sequence[str]) -> list[object]:
-    return [document for place in range(0, len(texts), 32) for document in reader.link_many(texts[place : place + 32])]
+def _read(backend: ElqBackend, texts: Sequence[str]) -> list[object]:
+    return [document for place in range(0, len(texts), 32) for document in backend.link_many(texts[place : place + 32])]
 
 
 def _measure_encoding(report: Report, kb: KnowledgeBase, count: int, rounds: int) -> None:

@@ -29,7 +29,7 @@ from wellread.linking.decoding import Decoding, without_overlaps
 from wellread.linking.features import FEATURES
 from wellread.linking.link_scorer import LinkScorer
 from wellread.models.elq.candidate_pool import Search
-from wellread.models.elq.linker import load_reader
+from wellread.models.elq.linker import load_backend
 from wellread.training.link_scorer import OPEN, RIGHT, Spans, collect, fit
 
 _FOLDS = 3
@@ -104,7 +104,7 @@ def main(given: Sequence[str] | None = None) -> int:
 def _collected(source: Source, model: Path) -> Collected:
     """Read the texts of a source as the linker would, in its precision."""
     with KnowledgeBase.open(source.kb) as kb:
-        reader = load_reader(
+        backend = load_backend(
             kb,
             model,
             search=Search(),
@@ -116,7 +116,7 @@ def _collected(source: Source, model: Path) -> Collected:
             name=source.kb.stem,
             scorer=_ANY,
         )
-        spans = collect(reader, source.documents, complete=source.complete, entities=source.entities)
+        spans = collect(backend, source.documents, complete=source.complete, entities=source.entities)
     digests = [hashlib.sha256(document.text.lower().encode()).digest()[1] for document in source.documents]
     fold = np.array(digests, np.int64)[spans.document_of] % _FOLDS
     print(f"{source.name}: {len(source.documents)} documents, {len(spans)} spans", flush=True)

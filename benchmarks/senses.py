@@ -24,10 +24,10 @@ from wellread.errors import WellreadError
 from wellread.kb.packaged import kb_path
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
-from wellread.models.knowbert.linker import KnowBertReader
+from wellread.models.knowbert.linker import KnowBertBackend
 from wellread.text.batching import gather
 
-_CORES, _PIECES = 2, 2048
+_CORES, _TOKENS = 2, 2048
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -45,14 +45,14 @@ def main(given: Sequence[str] | None = None) -> int:
     source, texts = _texts(2_000 if options.quick else 50_000)
     words = sum(len(text.split()) for text in texts)
     report.about = {"text": f"{words:,} words of {source}, {len(texts):,} texts"}
-    reader = linkers["none"].reader
-    tagger = linkers["auto"].reader.tagger
-    assert isinstance(reader, KnowBertReader)
-    batches = _packed(reader, texts)
+    backend = linkers["none"].backend
+    tagger = linkers["auto"].backend.tagger
+    assert isinstance(backend, KnowBertBackend)
+    batches = _packed(backend, texts)
     runs: dict[str, Callable[[], object]] = {
         "as it comes": lambda: list(linkers["auto"].link_many(texts)),
         "without tags": lambda: list(linkers["none"].link_many(texts)),
-        "encoder": lambda: _encode(reader, batches),
+        "encoder": lambda: _encode(backend, batches),
     }
     if tagger is not None:
         runs["tagger"] = lambda: tagger.tag(texts)
@@ -71,18 +71,18 @@ def main(given: Sequence[str] | None = None) -> int:
     return report.show()
 
 
-def _packed(reader: KnowBertReader, texts: Sequence[str]) -> list[tuple[Tensor, Packing]]:
-    stretches = sorted((one for some in reader.cutter.cut(texts, words=False) for one in some), key=len)
+def _packed(backend: KnowBertBackend, texts: Sequence[str]) -> list[tuple[Tensor, Packing]]:
+    stretches = sorted((one for some in backend.window_tokenizer.tokenize(texts, words=False) for one in some), key=len)
     return [
         (torch.from_numpy(np.concatenate([one.input.ids for one in batch])), Packing.of([len(one) for one in batch]))
-        for batch in gather(stretches, largest=_PIECES)
+        for batch in gather(stretches, largest=_TOKENS)
     ]
 
 
-def _encode(reader: KnowBertReader, batches: Sequence[tuple[Tensor, Packing]]) -> None:
+def _encode(backend: KnowBertBackend, batches: Sequence[tuple[Tensor, Packing]]) -> None:
     with torch.inference_mode():
         for ids, packing in batches:
-            encode(reader.encoder, ids, packing)
+            encode(backend.encoder, ids, packing)
 
 
 def _texts(words: int) -> tuple[str, list[str]]:

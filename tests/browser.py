@@ -14,7 +14,7 @@ from tests.servers import TOKEN, listening
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.server.engine import Engine
-from wellread.server.linkers import Shelf
+from wellread.server.linkers import LinkerRegistry
 from wellread.server.settings import Settings
 
 EVIL = "<img src=x onerror=\"window.hit='title'\"><script>window.hit=1</script>"
@@ -36,8 +36,8 @@ def page_server(folder: Path, toy: Path, encoder: Path) -> Iterator[str]:
     ]
     build(lambda tally: iter(words), folder / "words.kb", origin=Origin("test"))
     models = {"toy": [str(toy / "model"), "prior"], "words": ["prior"]}
-    shelf = Shelf.load([folder / "toy.kb", folder / "words.kb"], models)
-    with listening(Engine(shelf, Settings(token=TOKEN, encoders={"tiny": encoder}))) as address:
+    registry = LinkerRegistry.load([folder / "toy.kb", folder / "words.kb"], models)
+    with listening(Engine(registry, Settings(token=TOKEN, encoders={"tiny": encoder}))) as address:
         yield address
 
 

@@ -12,8 +12,8 @@ WORDS = "who is the mayor of old new york city buy near me".split()
 
 def word_piece():
     """As BERT's: some words and every letter, two kinds of special pieces."""
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
-    made = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    made = Tokenizer(models.WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.post_processor = processors.TemplateProcessing(
@@ -62,32 +62,34 @@ def inputs_of(chance):
 
 def cuts_of(chance, inputs):
     """Some inputs whole, some cut short, some in windows."""
-    cut = SEGMENTER.cut_many(inputs[:2]) + Segmenter(word_piece(), longest=chance.randint(6, 14)).cut_many(inputs)
+    tokenized = SEGMENTER.tokenize_many(inputs[:2]) + Segmenter(
+        word_piece(), longest=chance.randint(6, 14)
+    ).tokenize_many(inputs)
     for texts in inputs[:2]:
         if len(texts) == 2:
-            question = len(SEGMENTER.cut(texts[0])) - 2
-            cut += SEGMENTER.cut_windows(*texts, longest=question + 3 + chance.randint(3, 6), stride=2)
-    return cut
+            question = len(SEGMENTER.tokenize(texts[0])) - 2
+            tokenized += SEGMENTER.tokenize_windows(*texts, longest=question + 3 + chance.randint(3, 6), stride=2)
+    return tokenized
 
 
-def over_pieces(cut, relevance):
+def over_pieces(tokenized, relevance):
     """M[i, j] = Relevance(W(i), W(j)); special pieces have no word, all maps are 0 there."""
-    drawn = np.zeros((len(cut), len(cut)))
-    for i in range(len(cut)):
-        for j in range(len(cut)):
-            if cut.word_of[i] >= 0 and cut.word_of[j] >= 0:
-                drawn[i, j] = relevance(int(cut.word_of[i]), int(cut.word_of[j]))
+    drawn = np.zeros((len(tokenized), len(tokenized)))
+    for i in range(len(tokenized)):
+        for j in range(len(tokenized)):
+            if tokenized.word_of[i] >= 0 and tokenized.word_of[j] >= 0:
+                drawn[i, j] = relevance(int(tokenized.word_of[i]), int(tokenized.word_of[j]))
     return drawn
 
 
-def assert_lent(lender, cut, relevance):
+def assert_provided(provider, tokenized, relevance):
     """Every text of a batch has the map of the loops, and nothing beyond its pieces."""
-    (each,) = lender.maps
-    lent = lender.lend(cut)
-    assert lent.maps.shape == (len(cut), 1, max(map(len, cut)), max(map(len, cut)))
-    assert lent.maps.dtype == np.float32
-    assert lent.term_ids.shape == lent.term_mask.shape == (len(cut), 0)
-    for one, drawn in zip(cut, lent.maps[:, 0], strict=True):
+    (each,) = provider.maps
+    provided = provider.build_inputs(tokenized)
+    assert provided.maps.shape == (len(tokenized), 1, max(map(len, tokenized)), max(map(len, tokenized)))
+    assert provided.maps.dtype == np.float32
+    assert provided.term_ids.shape == provided.term_mask.shape == (len(tokenized), 0)
+    for one, drawn in zip(tokenized, provided.maps[:, 0], strict=True):
         here = len(one)
         expected = over_pieces(one, lambda i, j, one=one: relevance(one, i, j))
         np.testing.assert_allclose(

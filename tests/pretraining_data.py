@@ -16,7 +16,7 @@ from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.records import Entity
 from wellread.models.knowbert.model import KnowBertConfig
 from wellread.models.knowbert.pretraining import LinksData, PretrainingRecipe, WordsData
-from wellread.tasks.recipe import EncoderOptions, OfferOptions
+from wellread.tasks.recipe import CandidateOptions, EncoderOptions
 from wellread.training.schedule import Schedule
 
 CITIES = "avon brno cork dover essen fargo genoa hanoi".split()
@@ -82,7 +82,7 @@ def write_recipe(folder: Path, **changes: Any) -> PretrainingRecipe:
     told: dict[str, Any] = {
         "knowbert": {"names": KnowBertConfig(layer=0, mode="margin", **SIZES)},
         "encoder": EncoderOptions(write_encoder(folder / "encoder"), longest=24),
-        "offers": {"names": OfferOptions(kb=str(folder / "names.kb"))},
+        "offers": {"names": CandidateOptions(kb=str(folder / "names.kb"))},
         "words": WordsData((str(folder / "texts"),), develop=8),
         "links": (LinksData("names", str(folder / "linked.jsonl"), develop=4, judged="near"),),
         "batch": 4,
@@ -103,6 +103,6 @@ def with_senses(recipe: PretrainingRecipe, folder: Path) -> PretrainingRecipe:
     return replace(
         recipe,
         knowbert={"senses": KnowBertConfig(layer=1, **SIZES)},
-        offers={**recipe.offers, "senses": OfferOptions(kb=str(folder / "senses.kb"))},
+        offers={**recipe.offers, "senses": CandidateOptions(kb=str(folder / "senses.kb"))},
         links=(*recipe.links, senses),
     )

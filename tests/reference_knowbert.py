@@ -161,10 +161,10 @@ class Reference:
     def block(self, name, heads, asking, asked, asked_mask, attention="attention.self"):
         """What is not there has 10,000 less before the softmax."""
 
-        def cut(part, given):
+        def split(part, given):
             return self.linear(f"{name}.{attention}.{part}", given).unflatten(-1, (heads, -1)).transpose(1, 2)
 
-        query, key, value = cut("query", asking), cut("key", asked), cut("value", asked)
+        query, key, value = split("query", asking), split("key", asked), split("value", asked)
         scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
         scores = scores - 10000 * (1 - asked_mask.double())[:, None, None, :]
         mixed = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
@@ -197,13 +197,13 @@ class Reference:
         for text in range(batch):
             for mention in range(count):
                 first, last = spans[text, mention].tolist()
-                pieces = [place for place in range(last, last - widest, -1) if place >= max(first, 0)]
+                tokens = [place for place in range(last, last - widest, -1) if place >= max(first, 0)]
                 if first < 0:
                     continue
                 logits = states.new_zeros(widest)
-                logits[: len(pieces)] = self.linear(name, states[text, pieces])[:, 0]
-                weights = logits.softmax(0)[: len(pieces)]
-                pooled[text, mention] = (weights / (weights.sum() + 1e-13)) @ states[text, pieces]
+                logits[: len(tokens)] = self.linear(name, states[text, tokens])[:, 0]
+                weights = logits.softmax(0)[: len(tokens)]
+                pooled[text, mention] = (weights / (weights.sum() + 1e-13)) @ states[text, tokens]
         return pooled
 
     def layer(self, kb, states, told):

@@ -10,7 +10,7 @@ from wellread.evaluation.senses import SenseInstance
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.kb.records import Entity
-from wellread.tasks.word_spans import pieces_of
+from wellread.tasks.word_spans import tokens_of_words
 
 SHORE, MONEY = "bank%1:17:01::", "bank%1:14:00::"
 WALK, WORK = "run%2:38:00::", "run%2:35:01::"
@@ -90,21 +90,21 @@ class Offering:
     def __init__(self, vectors, kb="wordnet"):
         self.vectors, self.kb = vectors, kb
 
-    def annotate(self, inputs, *, cache=None):
+    def prepare(self, inputs, *, cache=None):
         return None
 
-    def told(self, cut, notes=None, *, draw=None):
+    def collate(self, tokenized, notes=None, *, draw=None):
         rows = []
-        for text, one in enumerate(cut):
+        for text, one in enumerate(tokenized):
             rows.append((text, 1, 1, ["00000003-v"], [1.0], [0]))
             for mark in one.marks:
-                pieces = pieces_of(one, mark)
+                tokens = tokens_of_words(one, mark)
                 offered = [each for each in ENTITIES if mark.lemma in each.aliases and each.kind == mark.kind]
-                if pieces is None or not offered:
+                if tokens is None or not offered:
                     continue
                 counts = [each.aliases[mark.lemma] for each in offered]
                 gold = [each.id in mark.gold for each in offered]
-                rows.append((text, *pieces, [each.id for each in offered], np.array(counts) / sum(counts), gold))
+                rows.append((text, *tokens, [each.id for each in offered], np.array(counts) / sum(counts), gold))
         width = max(len(row[3]) for row in rows)
 
         def filled(place, fill, dtype):

@@ -20,7 +20,7 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.server.app import create_app
 from wellread.server.engine import Engine
-from wellread.server.linkers import Shelf
+from wellread.server.linkers import LinkerRegistry
 from wellread.server.run import Server, doors
 from wellread.server.settings import Limits, Settings
 
@@ -47,7 +47,7 @@ def engine_of(kbs, models=("prior",), *, token=TOKEN, encoder="minilm", more=Non
     """An engine that a test closes, whether or not an application did."""
     settings = Settings(replace(Limits(), **limits), token, (), {"usual": encoder, **(more or {})})
     named = {Path(kb).stem: list(models) for kb in kbs}
-    engine = Engine(Shelf.load(kbs, named), settings)
+    engine = Engine(LinkerRegistry.load(kbs, named), settings)
     try:
         yield engine
     finally:

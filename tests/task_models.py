@@ -11,16 +11,16 @@ from wellread.data.readers.open_qa import OpenQuestion
 from wellread.data.readers.relevance import RelevancePair
 from wellread.data.readers.squad import Answer, SpanQuestion
 from wellread.encoders.infusion.infuse import infuse
-from wellread.models.kam.inputs import FunctionMap, Lender
+from wellread.models.kam.inputs import FunctionMap, KamProvider
 from wellread.models.kam.model import KamConfig
 from wellread.tasks.classification import Labelling, Relevance
-from wellread.tasks.extractive_qa import Reading
+from wellread.tasks.extractive_qa import ExtractiveQa
 from wellread.tasks.lama import Probing
 from wellread.tasks.learner import TaskLearner
 from wellread.tasks.masked_lm import Masking
 from wellread.tasks.multiple_choice import Choosing
-from wellread.tasks.open_qa import OpenReading
-from wellread.tasks.task import Reader
+from wellread.tasks.open_qa import OpenQa
+from wellread.tasks.task import EncoderWithHead
 from wellread.text.segments import Segmenter
 
 WORDS = "who is the mayor of old new city buy near me where was born river in paris rome wrote planet a".split()
@@ -31,8 +31,8 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 def word_piece():
     """As BERT's, uncased, with its special pieces."""
-    pieces = [*SPECIAL, *WORDS, *PLACES, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
-    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    tokens = [*SPECIAL, *WORDS, *PLACES, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    vocabulary = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
     made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -52,39 +52,41 @@ def tiny_encoder(*, knowing=False, seed=0, dropout=0.0, width=16):
     torch.manual_seed(seed)
     sizes = {"hidden_size": width, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
     drops = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    pieces = TOKENIZER.get_vocab_size()
-    config = BertConfig(vocab_size=pieces, max_position_embeddings=64, initializer_range=0.2, **sizes, **drops)
+    tokens = TOKENIZER.get_vocab_size()
+    config = BertConfig(vocab_size=tokens, max_position_embeddings=64, initializer_range=0.2, **sizes, **drops)
     model = BertModel(config, add_pooling_layer=False)
     return infuse(model, [KamConfig(maps=("letters",), map_init=0.5)] if knowing else [])
 
 
-def tiny_reader(task, **options):
+def tiny_network(task, **options):
     """A reader of a task, at rest; its head has drawn weights throughout, without dropout."""
     encoder = tiny_encoder(**options)
-    reader = Reader(encoder, task.head(encoder))
-    for part in reader.head.modules():
+    network = EncoderWithHead(encoder, task.head(encoder))
+    for part in network.head.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = options.get("dropout", 0.0)
     with torch.no_grad():
-        for weight in reader.head.parameters():
+        for weight in network.head.parameters():
             weight.add_(torch.randn_like(weight) * 0.2)
-    return reader.eval()
+    return network.eval()
 
 
-def lender():
+def provider():
     """Words that begin alike are relevant to each other."""
 
-    def alike(cut):
-        return [[one[:1] == other[:1] != "" for other in cut.words] for one in cut.words]
+    def alike(tokenized):
+        return [[one[:1] == other[:1] != "" for other in tokenized.words] for one in tokenized.words]
 
-    return Lender([FunctionMap(alike, name="letters")], SEGMENTER)
+    return KamProvider([FunctionMap(alike, name="letters")], SEGMENTER)
 
 
 def learner(task, examples, dev=None, *, knowing=False, batch=4, segmenter=SEGMENTER, **options):
     """A learner of a tiny reader."""
-    reader = tiny_reader(task, knowing=knowing, **options)
-    lent = lender() if knowing else None
-    return TaskLearner(task, reader, segmenter, examples, examples if dev is None else dev, lender=lent, batch=batch)
+    network = tiny_network(task, knowing=knowing, **options)
+    provided = provider() if knowing else None
+    return TaskLearner(
+        task, network, segmenter, examples, examples if dev is None else dev, provider=provided, batch=batch
+    )
 
 
 def teach(made, epochs, *, rate=5e-3):
@@ -150,8 +152,8 @@ PAIRS = [
 ]
 TASKS = {
     "choosing": (Choosing(), CHOICES),
-    "reading": (Reading("2.0", longest=24, stride=6), QUESTIONS),
-    "open reading": (OpenReading(longest=24, stride=6), OPEN),
+    "reading": (ExtractiveQa("2.0", longest=24, stride=6), QUESTIONS),
+    "open reading": (OpenQa(longest=24, stride=6), OPEN),
     "masking": (Masking(TOKENIZER, share=0.3), TEXTS),
     "probing": (Probing(TOKENIZER), Probing(TOKENIZER).usable(FACTS)),
     "labels": (Labelling(LabelledTask("three", ("x", "y", "z"))), LABELLED),

@@ -38,8 +38,8 @@ ENTITIES = [
 def tokenizer() -> Tokenizer:
     """WordPiece over some words and every letter."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789,.?!-:'"
-    pieces = [*SPECIAL, *WORDS, *PLACES, *PEOPLE, *letters, *(f"##{letter}" for letter in letters)]
-    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    tokens = [*SPECIAL, *WORDS, *PLACES, *PEOPLE, *letters, *(f"##{letter}" for letter in letters)]
+    vocabulary = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
     made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=60))
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -52,10 +52,10 @@ def tokenizer() -> Tokenizer:
 def write_encoder(folder: Path, *, width: int = 16, layers: int = 2, seed: int = 0, reach: bool = True) -> str:
     """A random BERT with its tokenizer; returns the folder's name as a config has it."""
     torch.manual_seed(seed)
-    pieces = tokenizer()
+    tokens = tokenizer()
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 24}
     model = BertModel(
-        BertConfig(vocab_size=pieces.get_vocab_size(), max_position_embeddings=256, initializer_range=0.3, **sizes),
+        BertConfig(vocab_size=tokens.get_vocab_size(), max_position_embeddings=256, initializer_range=0.3, **sizes),
         add_pooling_layer=False,
     )
     if not reach:
@@ -66,7 +66,7 @@ def write_encoder(folder: Path, *, width: int = 16, layers: int = 2, seed: int =
     logging.disable_progress_bar()
     model.save_pretrained(folder)
     logging.enable_progress_bar()
-    pieces.save(str(folder / "tokenizer.json"))
+    tokens.save(str(folder / "tokenizer.json"))
     return str(folder)
 
 

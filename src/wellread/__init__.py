@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from wellread.integrations.transformers.hooks import greet
+from wellread.integrations.transformers.hooks import register
 
 if TYPE_CHECKING:
     from wellread.document import Candidate, Document, Link, Mention
@@ -42,4 +42,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'wellread' has no attribute {name!r}")
 
 
-greet()
+register()

@@ -81,11 +81,11 @@ def test_where_a_text_is_cut_says_nothing(plain_encoder, of):
     text = " ".join([TEXT] * 30)
     links = tuple(Link(start, start + 4, "Cork", "p2") for start in range(len(text)) if text.startswith("Cork", start))
     given = [Document("near Essen"), Document(text, links), Document("the end")]
-    whole, cut = (joined(embedder(plain_encoder, width=width).embed(given, of=of)) for width in (256, 20))
-    assert (cut.names, cut.spans, cut.texts) == (whole.names, whole.spans, whole.texts)
-    assert len(cut.spans) == {"pieces": 216, "words": 214, "mentions": 30, "texts": 3}[of]
+    whole, tokenized = (joined(embedder(plain_encoder, width=width).embed(given, of=of)) for width in (256, 20))
+    assert (tokenized.names, tokenized.spans, tokenized.texts) == (whole.names, whole.spans, whole.texts)
+    assert len(tokenized.spans) == {"pieces": 216, "words": 214, "mentions": 30, "texts": 3}[of]
     # The special pieces of each window count in a text's mean.
-    np.testing.assert_allclose(cut.vectors, whole.vectors, atol=0.5 if of == "texts" else 1e-5)
+    np.testing.assert_allclose(tokenized.vectors, whole.vectors, atol=0.5 if of == "texts" else 1e-5)
 
 
 def test_memory_does_not_grow_with_the_stream(encoder, monkeypatch):

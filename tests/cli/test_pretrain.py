@@ -69,11 +69,11 @@ def test_a_pretrained_model_is_asked_for_words_and_facts_with_its_knowledge(well
     with ExitStack() as stack:
         prober = load_prober(run, stack)
         facts = list(read_rendered(tmp_path / "facts.txt"))
-        lent = prober.ask(FactProbing(prober.tokenizer), facts)
-        assert lent["mrr"] == pytest.approx(first["mrr"])
-        assert prober.lender is not None
-        alone = replace(prober, lender=None).ask(FactProbing(prober.tokenizer), facts)
-    assert lent != alone  # what it is lent reaches the words
+        provided = prober.ask(FactProbing(prober.tokenizer), facts)
+        assert provided["mrr"] == pytest.approx(first["mrr"])
+        assert prober.provider is not None
+        alone = replace(prober, provider=None).ask(FactProbing(prober.tokenizer), facts)
+    assert provided != alone  # what it is lent reaches the words
 
 
 def test_what_cannot_be_asked_for_words_is_one_line(wellread, tmp_path):

@@ -69,9 +69,9 @@ def test_a_score_does_not_depend_on_what_stands_before() -> None:
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_means_are_those_of_the_pieces(lengths: list[int]) -> None:
-    pieces = sum(lengths)
-    states = torch.randn(pieces, 4)
-    spans = [(first, last) for first in range(pieces) for last in range(first, pieces)]
+    tokens = sum(lengths)
+    states = torch.randn(tokens, 4)
+    spans = [(first, last) for first in range(tokens) for last in range(first, tokens)]
     firsts, lasts = torch.tensor(spans).unbind(1)
     wanted = torch.stack([states[first : last + 1].double().mean(0) for first, last in spans])
     means = span_means(states, firsts, lasts)

@@ -8,7 +8,7 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from tests.infused_models import build
-from tests.task_models import SEGMENTER, lender, tiny_encoder
+from tests.task_models import SEGMENTER, provider, tiny_encoder
 from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.load import silence
 from wellread.errors import InputError
@@ -23,10 +23,10 @@ ROWS = [
 
 
 def test_a_batch_has_pieces_masks_types_labels_and_maps() -> None:
-    batch = Collator(SEGMENTER, lender())(ROWS)
-    cut = SEGMENTER.cut_many([("the old town", "a town"), ("rain",), (ROWS[2]["text"], "it rained")])
-    assert batch["attention_mask"].sum(1).tolist() == [len(one) for one in cut]
-    for place, one in enumerate(cut):
+    batch = Collator(SEGMENTER, provider())(ROWS)
+    tokenized = SEGMENTER.tokenize_many([("the old town", "a town"), ("rain",), (ROWS[2]["text"], "it rained")])
+    assert batch["attention_mask"].sum(1).tolist() == [len(one) for one in tokenized]
+    for place, one in enumerate(tokenized):
         assert batch["input_ids"][place, : len(one)].tolist() == one.ids.tolist()
         assert batch["token_type_ids"][place, : len(one)].tolist() == one.types.tolist()
     assert batch["labels"].tolist() == [1, 0, 1]
@@ -35,10 +35,10 @@ def test_a_batch_has_pieces_masks_types_labels_and_maps() -> None:
 
 
 def test_notes_are_what_a_batch_would_find_itself() -> None:
-    lent = lender()
+    provided = provider()
     texts = [tuple(row[name] for name in ("text", "text_b") if row[name]) for row in ROWS]
-    with_notes = Collator(SEGMENTER, lent, notes=lent.annotate(texts))(ROWS)
-    torch.testing.assert_close(with_notes, Collator(SEGMENTER, lent)(ROWS))
+    with_notes = Collator(SEGMENTER, provided, notes=provided.prepare(texts))(ROWS)
+    torch.testing.assert_close(with_notes, Collator(SEGMENTER, provided)(ROWS))
 
 
 def test_without_labels_types_or_knowledge_there_are_none() -> None:
@@ -55,5 +55,5 @@ def test_trainer_learns_from_rows(tmp_path: Path) -> None:
     told = TrainingArguments(str(tmp_path), max_steps=4, remove_unused_columns=False, save_steps=4, **options)
     before = model.bert.infusions[0].kernels["0"].clone()
     with silence():
-        Trainer(model, told, Collator(SEGMENTER, lender()), train_dataset=ROWS).train()
+        Trainer(model, told, Collator(SEGMENTER, provider()), train_dataset=ROWS).train()
     assert not torch.equal(model.bert.infusions[0].kernels["0"], before)

@@ -20,8 +20,8 @@ from wellread.data.corpus import Corpus
 from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.load import load_encoder
 from wellread.errors import InputError, UsageError
-from wellread.inference.explain import MOST_PIECES, Explainer
-from wellread.models.kam.inputs import EntityMap, FunctionMap, Lender
+from wellread.inference.explain import MOST_TOKENS, Explainer
+from wellread.models.kam.inputs import EntityMap, FunctionMap, KamProvider
 from wellread.models.kam.model import KamConfig
 from wellread.plots.attention import (
     Seen,
@@ -57,8 +57,8 @@ def table(tmp_path_factory):
     return str(folder / "lines.pmi")
 
 
-def neighbours(cut):
-    count = len(cut.words)
+def neighbours(tokenized):
+    count = len(tokenized.words)
     return [[float(abs(one - other) == 1) for other in range(count)] for one in range(count)]
 
 
@@ -68,7 +68,7 @@ BESIDE = (FunctionMap(neighbours, name="beside"),)
 def explainer(model, weight=0.0, *, alpha=0.2, maps=BESIDE, **options):
     names = tuple(each.name for each in maps)
     encoder = infuse(load_encoder(model), [KamConfig(maps=names, map_init=weight, alpha=alpha)])
-    return Explainer(encoder, Lender(maps, Segmenter(word_piece())), **options)
+    return Explainer(encoder, KamProvider(maps, Segmenter(word_piece())), **options)
 
 
 def made_up(**changes):
@@ -120,8 +120,8 @@ def test_a_model_is_compared_with_itself_lent_nothing_or_without_its_kam(model):
 
     learned = explainer(model, 4.0)
     shake(learned.encoder.infusions, 0.3)
-    cut = learned.lender.segmenter.cut("the mayor of york")
-    ids = torch.from_numpy(cut.ids)[None]
+    tokenized = learned.provider.segmenter.tokenize("the mayor of york")
+    ids = torch.from_numpy(tokenized.ids)[None]
     with torch.no_grad():
         lent_nothing = learned.encoder(input_ids=ids, output_attentions=True).attentions
         switched_off = load_encoder(model)
@@ -145,7 +145,7 @@ def test_pieces_have_labels_words_and_segments(model):
 def test_a_piece_of_blanks_can_be_seen(model):
     encoder = infuse(load_encoder(model), [KamConfig()])
     encoder.resize_token_embeddings(300, mean_resizing=False)
-    seen = Explainer(encoder, Lender([], Segmenter(byte_level()))).explain("a b")
+    seen = Explainer(encoder, KamProvider([], Segmenter(byte_level()))).explain("a b")
     assert by_words(seen).labels == ("<s>", "a", "␣", "b", "</s>")
 
 
@@ -169,7 +169,7 @@ def test_a_table_alone_brings_its_map_and_terms(model, table):
 
     assert _usual({"correlation": table}) == ("entity", "phrase", "correlation")
     with Explainer.load(model, ["correlation"], correlation=table, map_weight=3.0) as opened:
-        assert opened.lender.terms.pieces == USUAL_TERMS
+        assert opened.provider.terms.tokens == USUAL_TERMS
         assert "weight that was given by hand, 3 in every layer" in opened.notes[0]
 
 
@@ -238,7 +238,7 @@ def test_a_run_without_a_model_is_not_finished(tmp_path):
 def test_other_maps_than_the_model_has_are_refused(model):
     encoder = infuse(load_encoder(model), [KamConfig(maps=("entity",))])
     with pytest.raises(UsageError, match="fuses the maps entity, these are beside"):
-        Explainer(encoder, Lender([FunctionMap(neighbours, name="beside")], Segmenter(word_piece())))
+        Explainer(encoder, KamProvider([FunctionMap(neighbours, name="beside")], Segmenter(word_piece())))
 
 
 # words instead of pieces
@@ -424,7 +424,7 @@ def test_json_page_and_pictures(wellread, model, tmp_path, monkeypatch):
     [
         (["  "], 3, "the text is empty"),
         (["buy", ""], 3, "text 2 of 2 is empty"),
-        (["near " * 200], 3, f"has 202 pieces, more than the {MOST_PIECES} that can be shown"),
+        (["near " * 200], 3, f"has 202 pieces, more than the {MOST_TOKENS} that can be shown"),
         (["buy", "--layer", "2"], 2, "there is no layer 2; the model has 2, from 0 to 1"),
         (["buy", "--layer", "-1"], 2, "there is no layer -1"),
         (["buy", "--head", "2"], 2, "there is no head 2; the model has 2, from 0 to 1, and their mean"),

@@ -150,7 +150,7 @@ def test_a_run_and_an_encoder_are_asked_the_same_facts(tmp_path, lama, bert):
     assert found.scores[0] != found.scores[1]
     for prober, score in zip((run, plain), found.scores, strict=True):
         (alone,) = probe_models([prober], facts).scores
-        assert alone == score == probe(prober.reader, SEGMENTER, facts, found_words(prober))
+        assert alone == score == probe(prober.network, SEGMENTER, facts, found_words(prober))
     few = probe_models([run], facts, ["Rome", "river"])
     assert (few.vocabulary, few.left_out) == (2, 2)
     with pytest.raises(InputError, match="none of the 1 facts has an object that is one piece for every model"):
@@ -233,7 +233,7 @@ def test_a_run_that_learned_masked_words_is_scored_on_texts_and_on_facts(wellrea
     assert [one["model"] for one in told["models"]] == ["run", bert]
     assert told["models"][0]["micro"]["facts"] == told["facts"] == 2
     run = load_prober("run", ExitStack())
-    alone = probe(run.reader, run.segmenter, read_probe("LAMA", "trex"), found_words(run))
+    alone = probe(run.network, run.segmenter, read_probe("LAMA", "trex"), found_words(run))
     assert told["models"][0]["micro"]["mrr"] == alone.micro.mrr
     table = wellread("evaluate", "lama", "run", bert, "LAMA")
     assert "precision@1" in table.out

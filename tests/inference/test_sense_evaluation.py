@@ -18,11 +18,11 @@ from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
 from wellread.models.knowbert.compression import shrink
-from wellread.models.knowbert.inputs import OfferLender
+from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.model import KnowBertConfig
 from wellread.tasks.learner import ask
 from wellread.tasks.senses import SenseOptions, Senses
-from wellread.tasks.task import Reader
+from wellread.tasks.task import EncoderWithHead
 from wellread.text.segments import Segmenter
 
 SIZES = {"dim": 8, "heads": 2, "inner": 8, "prior_width": 4, "raw": 6}
@@ -52,9 +52,9 @@ def test_it_answers_as_its_encoder_does(home):
         vectors = EntityVectors.of_kb(kb)
         model.infusions[0].take_of(kb, vectors)
         task = Senses(keys(), vectors, SenseOptions(kb="senses"))
-        reader = Reader(model, task.head(model))
-        lender = OfferLender([("senses", kb, vectors)])
-        answers = ask(task, reader, Segmenter(tokenizer(), longest=32), TEXTS, lender=lender)
+        network = EncoderWithHead(model, task.head(model))
+        provider = KnowBertProvider([("senses", kb, vectors)])
+        answers = ask(task, network, Segmenter(tokenizer(), longest=32), TEXTS, provider=provider)
         for made in ("model", "small"):
             chosen, scores = answer_senses(home / made, kb, keys(), TEXTS)
             assert chosen == task.chosen(TEXTS, answers)
@@ -73,8 +73,10 @@ def test_it_scores_candidates_by_as_many_layers_as_it_has_learned_with(tmp_path,
         vectors = EntityVectors.of_kb(kb)
         model.infusions[0].take_of(kb, vectors)
         task = Senses(keys(), vectors, SenseOptions(kb="senses"))
-        lender = OfferLender([("senses", kb, vectors)])
-        ask(task, Reader(model, task.head(model)), Segmenter(tokenizer(), longest=32), TEXTS, lender=lender)
+        provider = KnowBertProvider([("senses", kb, vectors)])
+        ask(
+            task, EncoderWithHead(model, task.head(model)), Segmenter(tokenizer(), longest=32), TEXTS, provider=provider
+        )
         answer_senses(home / "model", kb, keys(), TEXTS)
     wanted, found = scored
     assert wanted.isfinite().sum() == 16

@@ -147,5 +147,5 @@ def test_what_nobody_knows_is_still_an_error(tmp_path):
 
 
 def test_there_is_one_greeter():
-    arrivals.greet()
-    assert sum(type(finder).__name__ == "_Greeter" for finder in sys.meta_path) == 1
+    arrivals.register()
+    assert sum(type(finder).__name__ == "_ImportHook" for finder in sys.meta_path) == 1

@@ -14,7 +14,7 @@ from wellread.errors import AssetError, InputError, MissingExtraError, UsageErro
 from wellread.mentions import annotation_cache as annotations
 from wellread.mentions.annotation_cache import Annotations, Links, Tagger, annotate, tagger
 from wellread.mentions.annotators import Marks, SpacyAnnotator, StanzaAnnotator
-from wellread.models.kam.inputs import EntityMap, Lender, MapsConfig, TermChoice
+from wellread.models.kam.inputs import EntityMap, KamProvider, MapsConfig, TermChoice
 from wellread.text import words as names
 from wellread.text.segments import Segmenter
 
@@ -193,8 +193,8 @@ def test_a_linker_that_learned_anew_under_its_name_has_another_fingerprint(tmp_p
     prints = set()
     for weights in (b"first", b"second"):
         (tmp_path / "model" / "model.safetensors").write_bytes(weights)
-        lender = Lender.build(recipe, word_piece(), linker=lambda texts: map(Document, texts))
-        prints.add(lender.sources[0].fingerprint)
+        provider = KamProvider.build(recipe, word_piece(), linker=lambda texts: map(Document, texts))
+        prints.add(provider.sources[0].fingerprint)
     assert len(prints) == 2
 
 
@@ -330,15 +330,15 @@ def test_maps_that_need_a_linker_ask_for_one(tmp_path):
     recipe = MapsConfig(maps=("entity", "graph"), entities="linker", kb=str(path))
     assert recipe.needs_linker
     with pytest.raises(UsageError, match="need a linker"):
-        Lender.build(recipe, word_piece())
+        KamProvider.build(recipe, word_piece())
 
     def link(texts):
         return (Document(text, (Link(0, 3, "old", "a"), Link(4, 8, "york", "b"))) for text in texts)
 
-    lender = Lender.build(recipe, word_piece(), linker=link)
-    assert [source.name for source in lender.sources] == ["links"]
-    lent = lender.lend(lender.segmenter.cut_many([("old york",)]))
-    assert lent.maps[0, :, 1:3, 1:3].tolist() == [[[1, 0], [0, 1]], [[0, 1], [1, 0]]]
+    provider = KamProvider.build(recipe, word_piece(), linker=link)
+    assert [source.name for source in provider.sources] == ["links"]
+    provided = provider.build_inputs(provider.segmenter.tokenize_many([("old york",)]))
+    assert provided.maps[0, :, 1:3, 1:3].tolist() == [[[1, 0], [0, 1]], [[0, 1], [1, 0]]]
 
 
 def test_given_links_make_a_linker_unnecessary(tmp_path):
@@ -346,9 +346,9 @@ def test_given_links_make_a_linker_unnecessary(tmp_path):
     path.write_text('{"text": "old york city", "mentions": [[4, 13, "a"]]}\n')
     recipe = MapsConfig(maps=("entity",), entities="given", given=str(path))
     assert not recipe.needs_linker
-    lender = Lender.build(recipe, word_piece(), longest=4)
-    lent = lender.lend(lender.segmenter.cut_many([("old york city",)]))
-    assert lent.maps[0, 0].tolist() == [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    provider = KamProvider.build(recipe, word_piece(), longest=4)
+    provided = provider.build_inputs(provider.segmenter.tokenize_many([("old york city",)]))
+    assert provided.maps[0, 0].tolist() == [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -362,8 +362,8 @@ def test_given_links_make_a_linker_unnecessary(tmp_path):
     ],
 )
 def test_a_recipe_asks_each_tagger_once(settings, sources):
-    lender = Lender.build(MapsConfig(**settings), word_piece())
-    assert [source.name for source in lender.sources] == sources
+    provider = KamProvider.build(MapsConfig(**settings), word_piece())
+    assert [source.name for source in provider.sources] == sources
 
 
 # terms
@@ -392,10 +392,10 @@ def test_terms_are_chosen_once_and_kept(tmp_path):
     for file in ("table-1", "table-1", "table-2"):
         tables.append(Counting(file))
         source = Told(lambda text: Marks())
-        lender = Lender([EntityMap(source)], segmenter, terms=TermChoice(tables[-1]))
-        notes = lender.annotate(inputs, cache=tmp_path)
+        provider = KamProvider([EntityMap(source)], segmenter, terms=TermChoice(tables[-1]))
+        notes = provider.prepare(inputs, cache=tmp_path)
         asked = tables[-1].asked
-        assert lender.lend(segmenter.cut_many(inputs), notes).terms == [("york",), ("york",), (), ()]
+        assert provider.build_inputs(segmenter.tokenize_many(inputs), notes).terms == [("york",), ("york",), (), ()]
         assert tables[-1].asked == asked
     assert [table.asked for table in tables] == [2, 0, 2]
     assert len(list(tmp_path.glob("terms-*.arrow"))) == 2

@@ -12,7 +12,7 @@ from tests.mentions.conftest import SENSES
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase, rank
-from wellread.mentions.candidates import CandidateFinder, Reading
+from wellread.mentions.candidates import CandidateFinder, MatchOptions
 from wellread.mentions.compiled_names import ALL_KINDS, KIND_BITS
 from wellread.text.words import CASES, as_signed, key
 
@@ -49,7 +49,7 @@ def test_priors_are_shares_of_the_counts(senses_kb):
 
 
 def test_a_stricter_policy_leaves_only_candidates_spelled_so(names_kb):
-    finder = CandidateFinder(names_kb, Reading(case="exact"))
+    finder = CandidateFinder(names_kb, MatchOptions(case="exact"))
     assert shown(finder.mentions("Apple and apple and APPLE")) == [("Apple", ["Q312"]), ("apple", ["Q89"])]
 
 
@@ -61,7 +61,7 @@ def test_at_most_so_many_candidates_with_priors_made_whole(tmp_path):
         assert len(mention.candidates) == 30
         assert mention.candidates[0].entity == "e39"
         assert sum(c.prior for c in mention.candidates) == pytest.approx(1)
-        (mention,) = CandidateFinder(kb, Reading(limit=3)).mentions("Smith")
+        (mention,) = CandidateFinder(kb, MatchOptions(limit=3)).mentions("Smith")
         assert [c.prior for c in mention.candidates] == pytest.approx([1 / 3] * 3)
 
 
@@ -181,8 +181,10 @@ def spelled_kb(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finders(spelled_kb):
-    readings = [Reading(overlaps, case) for overlaps in ("all", "longest") for case in CASES]
-    return [CandidateFinder(spelled_kb, reading) for reading in [*readings, Reading("all", limit=2, stop_words=())]]
+    readings = [MatchOptions(overlaps, case) for overlaps in ("all", "longest") for case in CASES]
+    return [
+        CandidateFinder(spelled_kb, reading) for reading in [*readings, MatchOptions("all", limit=2, stop_words=())]
+    ]
 
 
 @settings(max_examples=50, deadline=None)
@@ -263,7 +265,7 @@ def senses_finder(tmp_path_factory):
     path = tmp_path_factory.mktemp("kb") / "senses.kb"
     build(lambda tally: iter(SENSES), path, origin=Origin("test", extra={"inflection": "wordnet"}))
     with KnowledgeBase.open(path) as kb:
-        yield CandidateFinder(kb, Reading("all"))
+        yield CandidateFinder(kb, MatchOptions("all"))
 
 
 def test_a_list_that_many_mentions_have_is_there_once(senses_finder):
@@ -322,6 +324,6 @@ def test_meanings_are_those_of_a_whole_span(senses_finder):
 def test_the_word_before_t_is_an_auxiliary(tmp_path):
     build(lambda tally: iter([Entity("don", "Don"), Entity("can", "can")]), tmp_path / "x.kb", origin=Origin("test"))
     with KnowledgeBase.open(tmp_path / "x.kb") as kb:
-        finder = CandidateFinder(kb, Reading(stop_words={"the"}))
+        finder = CandidateFinder(kb, MatchOptions(stop_words={"the"}))
         found = finder.mentions("Don and can: Don't, don’t, can't, DON'T, Don 't, can' t, can'ts")
         assert [(m.start, m.text) for m in found] == [(0, "Don"), (8, "can"), (41, "Don"), (49, "can"), (57, "can")]

@@ -82,9 +82,9 @@ def test_where_a_long_text_is_cut_changes_nothing(tmp_path_factory, written, blo
     matcher = matcher_of(tmp_path_factory.mktemp("kb") / "x.kb", aliases)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(match, "_BLOCK", block)
-        cut = {overlaps: matcher.find(text, overlaps=overlaps).spans() for overlaps in ("all", "longest")}
-    assert cut["all"] == naive_spans(text, aliases)
-    assert cut["longest"] == naive_longest(cut["all"])
+        tokenized = {overlaps: matcher.find(text, overlaps=overlaps).spans() for overlaps in ("all", "longest")}
+    assert tokenized["all"] == naive_spans(text, aliases)
+    assert tokenized["longest"] == naive_longest(tokenized["all"])
 
 
 def test_names_are_found_where_they_stand_as_words(names_kb):

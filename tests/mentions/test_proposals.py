@@ -12,7 +12,7 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions import matcher as match
-from wellread.mentions.candidates import CandidateFinder, Reading
+from wellread.mentions.candidates import CandidateFinder, MatchOptions
 from wellread.mentions.matcher import Matcher
 from wellread.mentions.proposals import WAYS, ProposalFinder, ProposalOptions
 from wellread.mentions.text_defined_names import stands_for
@@ -369,7 +369,7 @@ def test_without_variants_the_spans_are_those_of_the_candidate_finder(kb_path):
     with KnowledgeBase.open(kb_path) as kb:
         bare = ProposalOptions(inflected=False, punctuation=False, abbreviations=False, short_names=False, typos=False)
         ours = ProposalFinder(kb, bare).find([text])
-        theirs = CandidateFinder(kb, Reading(overlaps="all")).find([text])
+        theirs = CandidateFinder(kb, MatchOptions(overlaps="all")).find([text])
     assert ours.starts.tolist() == theirs.starts.tolist()
     assert ours.ends.tolist() == theirs.ends.tolist()
 
@@ -377,7 +377,7 @@ def test_without_variants_the_spans_are_those_of_the_candidate_finder(kb_path):
 def test_word_forms_of_wordnet_stay_as_they_are(senses_kb):
     text = "the axes ran out; geese were happiest"
     ours = ProposalFinder(senses_kb).find([text])
-    theirs = CandidateFinder(senses_kb, Reading(overlaps="all")).find([text])
+    theirs = CandidateFinder(senses_kb, MatchOptions(overlaps="all")).find([text])
     assert ours.starts.tolist() == theirs.starts.tolist()
     for row, number in enumerate(theirs.numbers.tolist()):
         assert ours.candidates(row) == theirs.lists.lists[number]

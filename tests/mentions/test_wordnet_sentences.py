@@ -5,7 +5,7 @@ import pytest
 from wellread import assets
 from wellread.kb.packaged import kb_path
 from wellread.kb.store import KnowledgeBase
-from wellread.mentions.candidates import CandidateFinder, Reading
+from wellread.mentions.candidates import CandidateFinder, MatchOptions
 
 SENTENCES = [
     # (sentence, {mention: (how many candidates, kinds, some of them by id or title in their order)})
@@ -118,7 +118,7 @@ def wordnet():
     if not kb_path("wordnet").exists():
         pytest.skip(f"WordNet is not built in {assets.home()}; run: wellread kb build wordnet")
     with KnowledgeBase.open(kb_path("wordnet")) as kb:
-        yield CandidateFinder(kb, Reading("all", max_words=6))
+        yield CandidateFinder(kb, MatchOptions("all", max_words=6))
 
 
 @pytest.mark.parametrize(("sentence", "expected"), SENTENCES, ids=[sentence for sentence, _ in SENTENCES])

@@ -182,8 +182,8 @@ def test_pages_are_prepared_for_the_site():
     assert "[w](../weights.md)" in made
     assert "```pycon\n>>> 1" in made
     assert "```python\nx" in made
-    package = HOOKS.on_page_markdown("`linker/__init__.py::Linker`", Page("index.md"))
-    assert 'identifier="wellread.linking.linker.Linker"' in package
+    package = HOOKS.on_page_markdown("`plots/__init__.py::linked_page`", Page("index.md"))
+    assert 'identifier="wellread.plots.linked_page"' in package
 
 
 def test_docstrings_are_shown_as_they_are_meant():

@@ -14,7 +14,7 @@ from wellread.encoders.load import load_encoder, load_tokenizer
 from wellread.inference.embed import Embedder
 from wellread.inference.embedder import load_embedder
 from wellread.plots import curves as plots
-from wellread.server.encoders import Reading, Vectors
+from wellread.server.encoders import ServedEncoder, Vectors
 from wellread.training.schedule import Schedule
 from wellread.training.task import train_task
 
@@ -48,7 +48,7 @@ def test_vectors_are_those_of_the_embedder(client, embedder, of):
 
 
 def test_clients_that_are_read_together_get_their_own(encoder):
-    reading = Reading("tiny", encoder)
+    reading = ServedEncoder("tiny", encoder)
     first, second = reading.embed(Vectors("tiny", "words"), [["cork dora"], ["", "mayor"]])
     assert [rows.names for rows in first] == [["cork", "dora"]]
     assert [rows.names for rows in second] == [[], ["mayor"]]
@@ -153,8 +153,8 @@ def test_the_view_of_a_form_runs_no_script_but_its_own(client):
 
 
 def test_a_model_that_has_learned_its_maps_is_told_apart(tmp_path, encoder):
-    assert Reading("tiny", encoder).plain
-    assert Reading("minilm", "minilm").plain
+    assert ServedEncoder("tiny", encoder).plain
+    assert ServedEncoder("minilm", "minilm").plain
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps({"infusions": [{"kind": "kam"}]}))
-    assert not Reading("run", str(tmp_path)).plain
+    assert not ServedEncoder("run", str(tmp_path)).plain

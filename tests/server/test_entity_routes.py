@@ -192,7 +192,7 @@ def test_a_full_disk_is_told_without_the_folder(changing, monkeypatch):
 
 def test_what_cannot_be_written_is_not_said_to_be_editable(tmp_path):
     with engine_of(write_kbs(tmp_path)) as engine, asking(engine) as client:
-        cities, words = (book.kb for book in engine.shelf.books.values())
+        cities, words = (served_kb.kb for served_kb in engine.registry.served_kbs.values())
         cities.writable = False
         assert client.get("/health").json()["editable"] is True  # the other is
         words.writable = False
@@ -207,13 +207,13 @@ def test_a_replaced_knowledge_base_is_found_by_who_reads_it(tmp_path):
         for route in ("/health", "/entities?search=Berlin"):
             build(lambda tally: iter([Entity("Q64", "Berlin")]), tmp_path / "new.kb", origin=Origin("test"))
             (tmp_path / "new.kb").replace(kbs[0])
-            before = engine.shelf.books["cities"].kb
+            before = engine.registry.served_kbs["cities"].kb
             for _ in range(1000):
                 client.get(route)
-                if engine.shelf.books["cities"].kb is not before:
+                if engine.registry.served_kbs["cities"].kb is not before:
                     break
                 time.sleep(0.01)
-            assert "Q64" in engine.shelf.books["cities"].kb
+            assert "Q64" in engine.registry.served_kbs["cities"].kb
 
 
 def test_health_is_told_while_a_replaced_knowledge_base_cannot_be_opened(tmp_path):

@@ -285,8 +285,8 @@ def test_clients_that_leave_are_forgotten(kbs, caplog):
 
 def test_a_full_queue_answers_429_and_all_that_is_taken_is_right(kbs):
     with engine_of(kbs, queue=4, together=2) as engine, listening(engine) as address:
-        do, held = engine.shelf.link, threading.Event()
-        engine.shelf.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
+        do, held = engine.registry.link, threading.Event()
+        engine.registry.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
         ask = lambda n: requests.post(f"{address}/link", json={"text": f"Paris {n}", "kb": "cities"}, timeout=60)  # noqa: E731
         with ThreadPoolExecutor(12) as pool:
             asked = [pool.submit(ask, number) for number in range(12)]
@@ -305,8 +305,8 @@ def test_a_full_queue_answers_429_and_all_that_is_taken_is_right(kbs):
 def test_a_request_that_is_given_up_leaves_no_complaint(kbs, caplog):
     """asyncio logs errors that nobody has asked for, and one that was cancelled is such where several are awaited."""
     with engine_of(kbs, seconds=0.3) as engine, asking(engine) as client:
-        do, held = engine.shelf.link, threading.Event()
-        engine.shelf.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
+        do, held = engine.registry.link, threading.Event()
+        engine.registry.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
         assert client.post("/link", json={"text": "Paris"}).status_code == 503
         held.set()
         assert client.post("/link", json={"text": "Paris"}).status_code == 200
@@ -316,8 +316,8 @@ def test_a_request_that_is_given_up_leaves_no_complaint(kbs, caplog):
 
 def test_who_takes_too_long_is_told_so(kbs):
     with engine_of(kbs, seconds=0.2) as engine, asking(engine) as client:
-        do, held = engine.shelf.link, threading.Event()
-        engine.shelf.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
+        do, held = engine.registry.link, threading.Event()
+        engine.registry.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
         answer = client.post("/link", json={"text": "Paris", "kb": "cities"})
         held.set()
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
@@ -325,7 +325,7 @@ def test_who_takes_too_long_is_told_so(kbs):
 
 def test_a_bug_of_ours_is_told_without_its_text(kbs, caplog):
     with engine_of(kbs) as engine, asking(engine) as client:
-        engine.shelf.link = lambda source, asked: [][1]
+        engine.registry.link = lambda source, asked: [][1]
         answer = client.post("/link", json={"text": "secret Paris"})
         assert answer.status_code == 500
         assert answer.headers["x-request-id"] in answer.json()["error"]
@@ -343,8 +343,8 @@ def wait_until(true, seconds=20):
 def test_who_leaves_while_waiting_is_not_read(kbs):
     body = json.dumps({"text": "Paris", "kb": "cities"}).encode()
     with engine_of(kbs) as engine, listening(engine) as address:
-        do, held, read = engine.shelf.link, threading.Event(), []
-        engine.shelf.link = lambda source, asked: (read.extend(asked), held.wait(20), do(source, asked))[2]
+        do, held, read = engine.registry.link, threading.Event(), []
+        engine.registry.link = lambda source, asked: (read.extend(asked), held.wait(20), do(source, asked))[2]
         first = send(address, head(len(body)) + body)
         wait_until(lambda: read)
         send(address, head(len(body)) + body).close()

@@ -6,7 +6,7 @@ from tests.servers import asking, engine_of, write_kbs
 from wellread import Document, Linker
 from wellread.linking.multi import Linkers
 from wellread.server import schemas
-from wellread.server.linkers import Asked, Shelf
+from wellread.server.linkers import LinkerRegistry, LinkJob
 
 TEXT = "Paris is the capital of Nowhere."
 SPANS = [[0, 5], [13, 20], [24, 31]]
@@ -65,17 +65,17 @@ def test_nil_is_ruled_out_on_demand(reading, toy):
 
 
 def test_clients_with_and_without_spans_are_read_together(toy):
-    shelf = Shelf.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}"]})
-    source = shelf.source("toy")
+    registry = LinkerRegistry.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}"]})
+    source = registry.source("toy")
     asked = [
-        Asked((WHO,)),
-        Asked((WHO, "cork"), spans=([[20, 24]], [])),
-        Asked(("in cork",)),
-        Asked((WHO,), spans=([],)),
+        LinkJob((WHO,)),
+        LinkJob((WHO, "cork"), spans=([[20, 24]], [])),
+        LinkJob(("in cork",)),
+        LinkJob((WHO,), spans=([],)),
     ]
-    together = [list(answer.documents) for answer in shelf.link(source, asked)]
-    alone = [list(shelf.link(source, [one])[0].documents) for one in asked]
-    shelf.close()
+    together = [list(answer.documents) for answer in registry.link(source, asked)]
+    alone = [list(registry.link(source, [one])[0].documents) for one in asked]
+    registry.close()
     shape = lambda made: [[(link.start, link.entity) for link in one.links] for one in made]  # noqa: E731
     assert list(map(shape, together)) == list(map(shape, alone))
     assert [link.start for link in together[1][0].links] == [20]
@@ -83,11 +83,11 @@ def test_clients_with_and_without_spans_are_read_together(toy):
 
 
 def test_nil_links_are_given_only_where_asked_for(toy):
-    shelf = Shelf.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}"]})
-    shelf.books["toy"].linkers["model"].reader.model.nil_head.fill_(50.0)
-    answers = shelf.link(shelf.source("toy"), [Asked((WHO,)), Asked((WHO,), nil=True)])
+    registry = LinkerRegistry.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}"]})
+    registry.served_kbs["toy"].linkers["model"].backend.model.nil_head.fill_(50.0)
+    answers = registry.link(registry.source("toy"), [LinkJob((WHO,)), LinkJob((WHO,), nil=True)])
     quiet, loud = (next(iter(answer.documents)).links for answer in answers)
-    shelf.close()
+    registry.close()
     assert quiet == ()
     assert {link.entity for link in loud} == {None}
 

@@ -16,9 +16,9 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.server import workers as room
 from wellread.server.batching import BusyError, Worker
-from wellread.server.linkers import Asked, Shelf, Source
+from wellread.server.linkers import LinkerRegistry, LinkJob, Source
 from wellread.server.request_parts import CHARACTERS, TEXTS, in_parts, submit_parts
-from wellread.server.workers import LostError, Readers
+from wellread.server.workers import LinkWorkers, LostError
 
 PARIS = Source("cities", "prior")
 
@@ -29,56 +29,58 @@ def kbs(tmp_path):
 
 
 @pytest.fixture
-def shelf(kbs):
-    made = Shelf.load(kbs, {"cities": ["prior"], "words": ["prior"]})
+def registry(kbs):
+    made = LinkerRegistry.load(kbs, {"cities": ["prior"], "words": ["prior"]})
     yield made
     made.close()
 
 
-def test_a_worker_that_hangs_at_work_is_replaced(shelf, caplog):
+def test_a_worker_that_hangs_at_work_is_replaced(registry, caplog):
     reasons = []
-    readers = Readers(shelf, 1, patience=0.5, replaced=reasons.append)
-    os.kill(readers.pids[0], signal.SIGSTOP)
+    backends = LinkWorkers(registry, 1, patience=0.5, replaced=reasons.append)
+    os.kill(backends.pids[0], signal.SIGSTOP)
     begin = time.monotonic()
     with pytest.raises(LostError):
-        all_of(readers.link(PARIS, [Asked(("Paris",))]))
+        all_of(backends.link(PARIS, [LinkJob(("Paris",))]))
     assert time.monotonic() - begin < 20
-    assert b"Q90" in told_first(readers, PARIS, [Asked(("Paris",))])
-    assert (reasons, readers.replaced) == (["hung"], 1)
+    assert b"Q90" in told_first(backends, PARIS, [LinkJob(("Paris",))])
+    assert (reasons, backends.replaced) == (["hung"], 1)
     assert "a reader was hanging and was replaced" in caplog.messages
-    readers.close()
+    backends.close()
 
 
-def test_a_worker_that_is_stopped_takes_no_large_request_for_ever(shelf):
-    readers = Readers(shelf, 1, patience=3)
-    os.kill(readers.pids[0], signal.SIGSTOP)
-    told = all_of(readers.link(PARIS, [Asked(("x" * 900_000,))]))
+def test_a_worker_that_is_stopped_takes_no_large_request_for_ever(registry):
+    backends = LinkWorkers(registry, 1, patience=3)
+    os.kill(backends.pids[0], signal.SIGSTOP)
+    told = all_of(backends.link(PARIS, [LinkJob(("x" * 900_000,))]))
     assert len(told) == 1
-    readers.close()
+    backends.close()
 
 
 @pytest.mark.parametrize(("number", "reason"), [(signal.SIGSTOP, "hung"), (signal.SIGKILL, "died")])
-def test_a_free_worker_that_hangs_or_died_is_replaced_before_it_is_asked(shelf, monkeypatch, number, reason):
+def test_a_free_worker_that_hangs_or_died_is_replaced_before_it_is_asked(registry, monkeypatch, number, reason):
     monkeypatch.setattr(room, "_LOOK", 0.1)
     monkeypatch.setattr(room, "_QUICK", 0.5)
     reasons = []
-    readers = Readers(shelf, 2, replaced=reasons.append)
-    os.kill(readers.pids[1], number)
-    wait_until(lambda: readers.replaced == 1)
+    backends = LinkWorkers(registry, 2, replaced=reasons.append)
+    os.kill(backends.pids[1], number)
+    wait_until(lambda: backends.replaced == 1)
     assert reasons == [reason]
     begin = time.monotonic()
     for _ in range(4):
-        assert b"Q90" in told_first(readers, PARIS, [Asked(("Paris",))])
+        assert b"Q90" in told_first(backends, PARIS, [LinkJob(("Paris",))])
     assert time.monotonic() - begin < 5
-    readers.close()
+    backends.close()
 
 
 def test_a_server_whose_workers_die_one_after_the_other_is_not_ready(kbs):
-    with engine_of(kbs, readers=2) as engine, asking(engine) as client:
-        link = engine.shelf.link
+    with engine_of(kbs, backends=2) as engine, asking(engine) as client:
+        link = engine.registry.link
         engine._processes.close()
-        engine.shelf.link = lambda source, asked: os._exit(9) if asked[0].texts == ("deadly",) else link(source, asked)
-        engine._processes = Readers(engine.shelf, 2, replaced=engine.metrics.replace)
+        engine.registry.link = lambda source, asked: (
+            os._exit(9) if asked[0].texts == ("deadly",) else link(source, asked)
+        )
+        engine._processes = LinkWorkers(engine.registry, 2, replaced=engine.metrics.replace)
         for _ in range(3):
             assert client.get("/health").json()["problems"] == []
             assert client.post("/link", json={"text": "deadly", "kb": "cities"}).status_code == 503
@@ -96,11 +98,11 @@ def test_a_server_whose_workers_die_one_after_the_other_is_not_ready(kbs):
 
 @pytest.mark.parametrize("readers", [1, 2])
 @pytest.mark.parametrize("overwrite", ["other", "nothing"])
-def test_names_that_are_overwritten_in_place_do_no_harm(kbs, readers, overwrite):
+def test_names_that_are_overwritten_in_place_do_no_harm(kbs, backends, overwrite):
     names = kbs[0].with_name("cities.kb.names")
-    with Shelf.load(kbs, {"cities": ["prior"], "words": ["prior"]}).books["cities"].kb:
+    with LinkerRegistry.load(kbs, {"cities": ["prior"], "words": ["prior"]}).served_kbs["cities"].kb:
         pass  # now they are beside the KBs, and mapped by who opens them next
-    with engine_of(kbs, readers=readers) as engine, listening(engine) as address:
+    with engine_of(kbs, backends=backends) as engine, listening(engine) as address:
 
         def link():
             answer = requests.post(f"{address}/link", json={"text": "Paris"}, timeout=60)
@@ -117,13 +119,13 @@ def test_names_that_are_overwritten_in_place_do_no_harm(kbs, readers, overwrite)
 
 
 @pytest.mark.parametrize("readers", [1, 2])
-def test_an_index_that_is_overwritten_in_place_is_told_and_opened_again(toy, tmp_path, readers):
+def test_an_index_that_is_overwritten_in_place_is_told_and_opened_again(toy, tmp_path, backends):
     shutil.copytree(toy, tmp_path / "copy")
     kb, model = tmp_path / "copy" / "toy.kb", str(tmp_path / "copy" / "model")
     rows = next((tmp_path / "copy" / "toy.kb.vectors").glob("rows-*.safetensors"))
     whole = rows.read_bytes()
-    with engine_of([kb], [model], readers=readers) as engine, listening(engine) as address:
-        engine.shelf._note = lambda message: None
+    with engine_of([kb], [model], backends=backends) as engine, listening(engine) as address:
+        engine.registry._note = lambda message: None
 
         def link():
             return requests.post(f"{address}/link", json={"text": "who is ada"}, timeout=60).status_code

@@ -17,15 +17,15 @@ from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
 from wellread.server import linkers as room
-from wellread.server.linkers import Asked, Edit, Shelf, Source
+from wellread.server.linkers import Edit, LinkerRegistry, LinkJob, Source
 from wellread.server.workers import tell
 
 TEXTS = tuple(f"who is the mayor of {place} {person}" for place, person in zip(PLACES, PEOPLE, strict=True))
 
 
 @pytest.fixture(scope="module")
-def shelf(toy):
-    made = Shelf.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
+def registry(toy):
+    made = LinkerRegistry.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
     yield made
     made.close()
 
@@ -36,9 +36,9 @@ def alone(toy):
         yield linker
 
 
-def answers(shelf, *asked, **options):
+def answers(registry, *asked, **options):
     threshold = min((one.threshold for one in asked if one.threshold is not None), default=None)
-    made = shelf.link(shelf.source("toy", threshold=threshold, **options), asked)
+    made = registry.link(registry.source("toy", threshold=threshold, **options), asked)
     return [replace(answer, documents=list(answer.documents)) for answer in made]
 
 
@@ -46,9 +46,9 @@ def told(document):
     return [(link.start, link.end, link.entity, round(link.score, 5)) for link in document.links]
 
 
-def test_each_client_gets_what_it_would_get_alone(shelf, alone):
-    asked = [Asked(TEXTS[:2]), Asked(TEXTS[2:3], threshold=0.05), Asked(TEXTS[3:], threshold=0.9, nil=True)]
-    together = answers(shelf, *asked)
+def test_each_client_gets_what_it_would_get_alone(registry, alone):
+    asked = [LinkJob(TEXTS[:2]), LinkJob(TEXTS[2:3], threshold=0.05), LinkJob(TEXTS[3:], threshold=0.9, nil=True)]
+    together = answers(registry, *asked)
     assert [len(answer.documents) for answer in together] == [2, 1, 9]
     for one, answer in zip(asked, together, strict=True):
         for text, document in zip(one.texts, answer.documents, strict=True):
@@ -56,35 +56,35 @@ def test_each_client_gets_what_it_would_get_alone(shelf, alone):
     assert sum(len(document.links) for answer in together for document in answer.documents)
 
 
-def test_candidates_are_as_many_as_asked_for(shelf):
-    few, many = answers(shelf, Asked(TEXTS[:1], 0.0, 2), Asked(TEXTS[:1], 0.0, 20))
+def test_candidates_are_as_many_as_asked_for(registry):
+    few, many = answers(registry, LinkJob(TEXTS[:1], 0.0, 2), LinkJob(TEXTS[:1], 0.0, 20))
     assert {len(link.candidates) for link in few.documents[0].links} == {2}
     assert max(len(link.candidates) for link in many.documents[0].links) == 10  # all that are near enough
 
 
-def test_a_part_of_the_knowledge_base_can_be_linked_to(shelf, toy):
-    (answer,) = answers(shelf, Asked(TEXTS, 0.0, 20), kinds=["city"])
+def test_a_part_of_the_knowledge_base_can_be_linked_to(registry, toy):
+    (answer,) = answers(registry, LinkJob(TEXTS, 0.0, 20), kinds=["city"])
     found = {one.entity for document in answer.documents for link in document.links for one in link.candidates}
     assert found
     assert all(id.startswith("p") and id != "planet" for id in found)
-    (answer,) = answers(shelf, Asked(TEXTS, 0.0, 20), among=["p1", "p2"])
+    (answer,) = answers(registry, LinkJob(TEXTS, 0.0, 20), among=["p1", "p2"])
     found = {one.entity for document in answer.documents for link in document.links for one in link.candidates}
     assert found == {"p1", "p2"}
     with pytest.raises(UsageError, match="no entity of the kinds moon"):
-        answers(shelf, Asked(TEXTS), kinds=["moon"])
+        answers(registry, LinkJob(TEXTS), kinds=["moon"])
 
 
-def test_parts_are_kept_up_to_a_number(shelf, monkeypatch):
+def test_parts_are_kept_up_to_a_number(registry, monkeypatch):
     monkeypatch.setattr(room, "_SUBSETS", 2)
     for place in range(4):
-        answers(shelf, Asked(TEXTS[:1]), among=[f"p{place}"])
-    assert len(shelf._parts) == 2
+        answers(registry, LinkJob(TEXTS[:1]), among=[f"p{place}"])
+    assert len(registry._parts) == 2
 
 
-def test_a_low_threshold_is_read_apart(shelf):
-    assert shelf.source("toy", threshold=0.0) == Source("toy", "model", deep=True)
-    assert shelf.source("toy", threshold=1.0) == shelf.source("toy") == Source("toy", "model")
-    assert shelf.source("toy", "prior", threshold=0.0) == Source("toy", "prior")
+def test_a_low_threshold_is_read_apart(registry):
+    assert registry.source("toy", threshold=0.0) == Source("toy", "model", deep=True)
+    assert registry.source("toy", threshold=1.0) == registry.source("toy") == Source("toy", "model")
+    assert registry.source("toy", "prior", threshold=0.0) == Source("toy", "prior")
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def shared(toy, tmp_path):
     """A shelf with a model and a KB of its own."""
     shutil.copy(toy / "toy.kb", tmp_path)
     shutil.copytree(toy / "toy.kb.vectors", tmp_path / "toy.kb.vectors")
-    made = Shelf.load([tmp_path / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
+    made = LinkerRegistry.load([tmp_path / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
     yield made
     made.close()
 
@@ -100,12 +100,12 @@ def shared(toy, tmp_path):
 @pytest.mark.parametrize("model", ["model", "prior"])
 def test_a_document_that_is_made_late_is_of_its_revision(shared, model):
     """All that it says was there before: the KB is another when it is looked at, and so are the next answers."""
-    source, asked = shared.source("toy", model), [Asked(TEXTS), Asked(TEXTS)]
+    source, asked = shared.source("toy", model), [LinkJob(TEXTS), LinkJob(TEXTS)]
     first, late = shared.link(source, asked)
     expected = list(first.documents)
     linked = {link.entity: link.title for document in expected for link in document.links}
     assert linked
-    with shared.books["toy"].kb.change() as change:
+    with shared.served_kbs["toy"].kb.change() as change:
         for id in linked:
             change.update(Entity(id, f"renamed {id}"))
     (new, _) = shared.link(source, asked)
@@ -114,10 +114,10 @@ def test_a_document_that_is_made_late_is_of_its_revision(shared, model):
     assert list(late.documents) == expected
 
 
-def test_documents_of_a_model_are_made_as_they_are_told(shelf, monkeypatch):
+def test_documents_of_a_model_are_made_as_they_are_told(registry, monkeypatch):
     made, decided = [], room._decided
     monkeypatch.setattr(room, "_decided", lambda *given: made.append(given) or decided(*given))
-    parts = tell(shelf.link(shelf.source("toy"), [Asked(TEXTS)] * 9))
+    parts = tell(registry.link(registry.source("toy"), [LinkJob(TEXTS)] * 9))
     assert made == []
     assert [(len(some), len(made) // len(TEXTS)) for some in parts] == [(4, 4), (4, 8), (1, 9)]
 
@@ -130,7 +130,7 @@ def test_threads_share_a_linker_while_another_process_changes_its_knowledge(shar
     def ask(model):
         for number in range(12):
             some = TEXTS[number % 4 :: 3]
-            (answer,) = shared.link(shared.source("toy", model), [Asked(some)])
+            (answer,) = shared.link(shared.source("toy", model), [LinkJob(some)])
             revisions.add(answer.revision)
             if model == "model":
                 wrong.extend(one.text for one in answer.documents if told(one) != expected[one.text])
@@ -152,14 +152,14 @@ def test_threads_share_a_linker_while_another_process_changes_its_knowledge(shar
 def names(tmp_path):
     """A shelf that links by name, to a KB of its own."""
     write_kb(tmp_path / "own.kb", [Entity("0", "avon"), Entity("x", "brno")]).close()
-    made = Shelf.load([tmp_path / "own.kb"], {"own": ["prior"]})
+    made = LinkerRegistry.load([tmp_path / "own.kb"], {"own": ["prior"]})
     yield made
     made.close()
 
 
 def test_answers_are_of_one_revision_while_another_writes(names):
     """Every revision renames both entities, so that an answer of two would have two generations of names."""
-    path, stop, source = names.books["own"].kb.path, threading.Event(), names.source("own")
+    path, stop, source = names.served_kbs["own"].kb.path, threading.Event(), names.source("own")
 
     def write():
         with KnowledgeBase.open(path, writable=True) as kb:
@@ -176,7 +176,7 @@ def test_answers_are_of_one_revision_while_another_writes(names):
     try:
         while readings < 60 or (len(seen) < 2 and writer.is_alive()):  # a busy machine may let the writer wait
             readings += 1
-            (answer,) = names.link(source, [Asked(("avon and brno", "brno, avon"))])
+            (answer,) = names.link(source, [LinkJob(("avon and brno", "brno, avon"))])
             generations = {link.title.partition(" ")[2] for document in answer.documents for link in document.links}
             assert len(generations) == 1
             seen.add((answer.revision, *generations))
@@ -189,10 +189,10 @@ def test_answers_are_of_one_revision_while_another_writes(names):
 def test_links_by_name_overlap_as_each_client_wants(tmp_path):
     cities = [Entity("1", "New York City", aliases={"New York": 5, "York City": 1}), Entity("2", "York")]
     write_kb(tmp_path / "own.kb", cities).close()
-    shelf = Shelf.load([tmp_path / "own.kb"], {"own": ["prior"]})
+    registry = LinkerRegistry.load([tmp_path / "own.kb"], {"own": ["prior"]})
     text, wishes = "New York City, and York", (None, "keep", "drop", "keep", "auto")
-    answers = shelf.link(shelf.source("own"), [Asked((text, "York"), overlaps=wish) for wish in wishes])
-    shelf.close()
+    answers = registry.link(registry.source("own"), [LinkJob((text, "York"), overlaps=wish) for wish in wishes])
+    registry.close()
     assert [len(answer.documents[0].links) for answer in answers] == [2, 5, 2, 5, 2]
     for wish, answer in zip(wishes, answers, strict=True):
         with Linker.load(tmp_path / "own.kb", "prior", overlaps=wish or "auto") as linker:
@@ -202,7 +202,7 @@ def test_links_by_name_overlap_as_each_client_wants(tmp_path):
 def test_a_change_is_linked_to_at_once(names):
     done = names.edit(Edit("own", "new", Entity("new", "cork")))
     assert (done.what, done.revision) == ("added", 2)
-    (answer,) = names.link(names.source("own"), [Asked(("to cork",))])
+    (answer,) = names.link(names.source("own"), [LinkJob(("to cork",))])
     assert (answer.documents[0].links[0].entity, answer.revision) == ("new", 2)
     assert names.edit(Edit("own", "new", Entity("new", "dover"))).what == "updated"
     assert names.edit(Edit("own", "new", None)).what == "removed"
@@ -215,7 +215,7 @@ def replace_with(path, entities):
 
 def link_until(names, entity):
     for _ in range(2000):
-        (answer,) = names.link(names.source("own"), [Asked(("avon",))])
+        (answer,) = names.link(names.source("own"), [LinkJob(("avon",))])
         if [link.entity for link in answer.documents[0].links] == [entity]:
             return True
         time.sleep(0.01)
@@ -223,21 +223,21 @@ def link_until(names, entity):
 
 
 def test_a_replaced_file_is_opened_beside_the_old_one(names):
-    replace_with(names.books["own"].kb.path, [Entity("another", "avon")])
+    replace_with(names.served_kbs["own"].kb.path, [Entity("another", "avon")])
     assert link_until(names, "another")
 
 
 def test_a_file_that_cannot_be_opened_leaves_the_old_one(names, monkeypatch):
-    notes, path = [], names.books["own"].kb.path
+    notes, path = [], names.served_kbs["own"].kb.path
     names._note = notes.append
     kept = path.with_name("kept")
     shutil.copy(path, kept)
     path.unlink()
     path.write_bytes(b"no knowledge base at all")
-    (answer,) = names.link(names.source("own"), [Asked(("avon",))])
+    (answer,) = names.link(names.source("own"), [LinkJob(("avon",))])
     while not notes:
         time.sleep(0.01)
-    (answer,) = names.link(names.source("own"), [Asked(("avon",))])
+    (answer,) = names.link(names.source("own"), [LinkJob(("avon",))])
     assert answer.documents[0].links[0].entity == "0"
     assert "cannot be opened" in notes[0]
     monkeypatch.setattr(room, "_AGAIN", 0.0)
@@ -247,8 +247,8 @@ def test_a_file_that_cannot_be_opened_leaves_the_old_one(names, monkeypatch):
     assert link_until(names, "mended")
 
 
-def linked(shelf, text="avon"):
-    (answer,) = shelf.link(shelf.source("own"), [Asked((text,))])
+def linked(registry, text="avon"):
+    (answer,) = registry.link(registry.source("own"), [LinkJob((text,))])
     return [link.entity for link in answer.documents[0].links]
 
 
@@ -270,7 +270,7 @@ def in_thread(ask):
 
 def test_a_thread_that_comes_after_a_swap_mixes_no_two_files(names):
     """Of as many changes as the old one: the revision alone does not tell them apart."""
-    path = names.books["own"].kb.path
+    path = names.served_kbs["own"].kb.path
     assert linked(names, "avon, brno") == ["0", "x"]
     replace_with(path, [Entity("other", "brno"), Entity("0", "cork")])
     assert in_thread(lambda: linked(names, "avon, brno, cork")) == ["other", "0"]
@@ -278,7 +278,7 @@ def test_a_thread_that_comes_after_a_swap_mixes_no_two_files(names):
 
 def test_after_a_swap_the_new_file_is_still_locked_against_others(names):
     """Closing the old file would let go of the lock by which others know that somebody has it open."""
-    path = names.books["own"].kb.path
+    path = names.served_kbs["own"].kb.path
     replace_with(path, [Entity("another", "avon")])
     assert link_until(names, "another")
     gc.collect()
@@ -289,7 +289,7 @@ def test_after_a_swap_the_new_file_is_still_locked_against_others(names):
 
 
 def test_what_a_change_left_beside_the_name_is_not_read_over_a_new_file(names):
-    notes, path = [], names.books["own"].kb.path
+    notes, path = [], names.served_kbs["own"].kb.path
     names._note = notes.append
     names.edit(Edit("own", "new", Entity("new", "dover")))
     replace_with(path, [Entity("another", "avon")])
@@ -312,16 +312,16 @@ def test_a_link_that_is_led_to_another_file_is_followed_whatever_was_changed(tmp
     for name in ("one", "two"):
         write_kb(tmp_path / f"{name}.kb", [Entity(name, "avon")]).close()
     (tmp_path / "own.kb").symlink_to("one.kb")
-    shelf = Shelf.load([tmp_path / "own.kb"], {"own": ["prior"]})
-    shelf.edit(Edit("own", "new", Entity("new", "dover")))
+    registry = LinkerRegistry.load([tmp_path / "own.kb"], {"own": ["prior"]})
+    registry.edit(Edit("own", "new", Entity("new", "dover")))
     (tmp_path / "next").symlink_to("two.kb")
     (tmp_path / "next").replace(tmp_path / "own.kb")
-    assert link_until(shelf, "two")
-    shelf.close()
+    assert link_until(registry, "two")
+    registry.close()
 
 
 def test_changes_go_to_the_new_file(names):
-    path = names.books["own"].kb.path
+    path = names.served_kbs["own"].kb.path
     replace_with(path, [Entity("another", "avon")])
     names.edit(Edit("own", "new", Entity("new", "dover")))
     with KnowledgeBase.open(path) as other:
@@ -339,9 +339,9 @@ def test_a_file_that_is_replaced_while_it_is_loaded_is_noticed(tmp_path, monkeyp
         return made
 
     monkeypatch.setattr(Linker, "load", classmethod(slowly))
-    shelf = Shelf.load([path], {"own": ["prior"]})
-    assert link_until(shelf, "another")
-    shelf.close()
+    registry = LinkerRegistry.load([path], {"own": ["prior"]})
+    assert link_until(registry, "another")
+    registry.close()
 
 
 def test_any_error_of_opening_lets_it_be_tried_again(names, monkeypatch):
@@ -352,9 +352,9 @@ def test_any_error_of_opening_lets_it_be_tried_again(names, monkeypatch):
         raise OSError("too many open files")
 
     monkeypatch.setattr(room, "_AGAIN", 0.0)
-    monkeypatch.setattr(room, "open_book", fail)
-    replace_with(names.books["own"].kb.path, [Entity("another", "avon")])
-    names.book("own")
+    monkeypatch.setattr(room, "open_served_kb", fail)
+    replace_with(names.served_kbs["own"].kb.path, [Entity("another", "avon")])
+    names.served_kb("own")
     names._openers["own"].join()
     assert "cannot be opened: too many open files" in notes[0]
     monkeypatch.undo()
@@ -362,16 +362,16 @@ def test_any_error_of_opening_lets_it_be_tried_again(names, monkeypatch):
 
 
 def test_who_asks_for_a_book_looks_whether_it_is_another(names):
-    replace_with(names.books["own"].kb.path, [Entity("another", "avon")])
+    replace_with(names.served_kbs["own"].kb.path, [Entity("another", "avon")])
     for _ in range(2000):
-        if "another" in names.book("own").kb:
+        if "another" in names.served_kb("own").kb:
             return
         time.sleep(0.01)
     pytest.fail("nobody looked")
 
 
 def test_errors_name_files_without_their_folders(names, monkeypatch):
-    kb = names.books["own"].kb
+    kb = names.served_kbs["own"].kb
 
     def fail(*given):
         raise StorageError(f"the disk is full (or fails): {kb.path} keeps its last state")
@@ -384,6 +384,6 @@ def test_errors_name_files_without_their_folders(names, monkeypatch):
 
 
 def test_what_cannot_be_written_is_not_changed(names):
-    names.books["own"].kb.writable = False
+    names.served_kbs["own"].kb.writable = False
     with pytest.raises(KnowledgeBaseError, match="own is only read here"):
         names.edit(Edit("own", "a", Entity("a", "avon")))

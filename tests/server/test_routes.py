@@ -8,7 +8,7 @@ import pytest
 from tests.servers import BEARER, CITIES, asking, engine_of, write_kbs
 from wellread import Document
 from wellread.linking.multi import Linkers
-from wellread.server.linkers import Shelf
+from wellread.server.linkers import LinkerRegistry
 
 
 @pytest.fixture(scope="module")
@@ -108,14 +108,14 @@ def test_a_stream_longer_than_the_queue_loses_nothing(kbs):
 )
 def test_readers_and_queue_suit_the_machine_and_the_linkers(kbs, monkeypatch, shared, limits, expected):
     monkeypatch.setattr("wellread.server.engine.cores", lambda: 3)
-    monkeypatch.setattr(Shelf, "shared", shared)
+    monkeypatch.setattr(LinkerRegistry, "shared", shared)
     with engine_of(kbs, **limits) as engine:
-        assert (engine.readers, engine.queue) == expected
+        assert (engine.backends, engine.queue) == expected
 
 
 def test_linkers_by_name_are_read_with_by_one_thread(kbs):
     with engine_of(kbs) as engine:
-        assert not engine.shelf.shared
+        assert not engine.registry.shared
 
 
 # what comes with every answer

@@ -11,8 +11,8 @@ from wellread.errors import UsageError
 from wellread.linking.linker import Linker
 from wellread.models.luke.model import LukeConfig
 from wellread.models.luke.vocabulary import EntityVocabulary
-from wellread.server import served_kb as books
-from wellread.server.linkers import Asked, Shelf
+from wellread.server import served_kb as served_kbs
+from wellread.server.linkers import LinkerRegistry, LinkJob
 from wellread.server.served_kb import name_models
 
 
@@ -32,8 +32,8 @@ def home(tmp_path_factory, encoder):
 
 
 @pytest.fixture(scope="module")
-def shelf(home):
-    made = Shelf.load([home / "toy.kb"], {"toy": [str(home / "guesser" / "model"), "prior"]})
+def registry(home):
+    made = LinkerRegistry.load([home / "toy.kb"], {"toy": [str(home / "guesser" / "model"), "prior"]})
     yield made
     made.close()
 
@@ -48,24 +48,24 @@ def test_a_luke_is_served(home):
         assert [link["entity"] for link in answer.json()["documents"][0]["links"]] == ["p2"]
 
 
-def test_linkers_to_parts_share_the_model_of_a_luke(shelf, monkeypatch):
+def test_linkers_to_parts_share_the_model_of_a_luke(registry, monkeypatch):
     monkeypatch.setattr(Linker, "load", None)  # nothing is loaded
     text = "mercury and cork"
-    (answer,) = shelf.link(shelf.source("toy", among=["god"]), [Asked((text,))])
+    (answer,) = registry.link(registry.source("toy", among=["god"]), [LinkJob((text,))])
     assert [link.entity for link in answer.documents[0].links] == ["god"]
-    (answer,) = shelf.link(shelf.source("toy", kinds=["city"]), [Asked((text,))])
+    (answer,) = registry.link(registry.source("toy", kinds=["city"]), [LinkJob((text,))])
     assert [link.entity for link in answer.documents[0].links] == ["p2"]
-    whole = shelf.books["toy"].linkers["guesser"]
-    for part in shelf._parts.values():
-        assert part.reader.encoder is whole.reader.encoder
-        assert shelf._alone[part] is shelf._alone[whole]  # who shares it waits
+    whole = registry.served_kbs["toy"].linkers["guesser"]
+    for part in registry._parts.values():
+        assert part.backend.encoder is whole.backend.encoder
+        assert registry._alone[part] is registry._alone[whole]  # who shares it waits
 
 
-def test_of_linkers_that_are_whole_models_one_is_kept(shelf, monkeypatch):
+def test_of_linkers_that_are_whole_models_one_is_kept(registry, monkeypatch):
     monkeypatch.setattr("wellread.server.linkers.is_light", lambda linker: False)
     for id in ("god", "planet", "p2"):
-        shelf.link(shelf.source("toy", among=[id]), [Asked(("mercury",))])
-    assert [key[0].among for key in shelf._parts] == [("p2",)]
+        registry.link(registry.source("toy", among=[id]), [LinkJob(("mercury",))])
+    assert [key[0].among for key in registry._parts] == [("p2",)]
 
 
 def test_linkers_are_called_by_their_folders_or_as_is_said(tmp_path, monkeypatch):
@@ -96,23 +96,23 @@ def test_a_name_may_follow_that_of_a_knowledge_base():
 
 
 def test_names_are_checked_before_anything_is_loaded(home, monkeypatch):
-    monkeypatch.setattr(books, "open_book", None)
+    monkeypatch.setattr(served_kbs, "open_served_kb", None)
     with pytest.raises(UsageError, match="two linkers are called prior"):
-        Shelf.load([home / "toy.kb"], {"toy": ["prior", "prior"]})
+        LinkerRegistry.load([home / "toy.kb"], {"toy": ["prior", "prior"]})
 
 
 @pytest.mark.parametrize("models", [["prior", "auto"], ["auto", "prior"]])
 def test_the_usual_linker_may_stand_anywhere(home, monkeypatch, models):
     monkeypatch.setattr("wellread.linking.linker._usual", lambda kb: str(home / "guesser" / "model"))
-    shelf = Shelf.load([home / "toy.kb"], {"toy": models})
-    assert list(shelf.books["toy"].linkers) == ["luke" if model == "auto" else model for model in models]
-    shelf.close()
+    registry = LinkerRegistry.load([home / "toy.kb"], {"toy": models})
+    assert list(registry.served_kbs["toy"].linkers) == ["luke" if model == "auto" else model for model in models]
+    registry.close()
     monkeypatch.setattr("wellread.linking.linker._usual", lambda kb: "prior")
     with pytest.raises(UsageError, match="two linkers are called prior"):
-        Shelf.load([home / "toy.kb"], {"toy": models})
-    shelf = Shelf.load([home / "toy.kb"])
-    assert list(shelf.books["toy"].linkers) == ["prior"]
-    shelf.close()
+        LinkerRegistry.load([home / "toy.kb"], {"toy": models})
+    registry = LinkerRegistry.load([home / "toy.kb"])
+    assert list(registry.served_kbs["toy"].linkers) == ["prior"]
+    registry.close()
 
 
 @pytest.mark.parametrize(("text", "characters"), [(100_000, 400_000), (300_000, 1_200_000), (10, 400_000)])

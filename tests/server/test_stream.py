@@ -22,7 +22,7 @@ def kbs(tmp_path_factory):
     return write_kbs(tmp_path_factory.mktemp("kbs"))
 
 
-def cut(chunks, longest=1 << 20):
+def split(chunks, longest=1 << 20):
     async def given():
         for chunk in chunks:
             yield chunk
@@ -37,12 +37,12 @@ def cut(chunks, longest=1 << 20):
 def test_lines_are_the_same_however_they_are_cut(size):
     whole = b'"a"\n\n  \n"Paris in France"\r\n{"text": "b"}\n"no end"'
     chunks = [whole[at : at + size] for at in range(0, len(whole), size)]
-    assert cut(chunks) == [b'"a"', b'"Paris in France"\r', b'{"text": "b"}', b'"no end"']
+    assert split(chunks) == [b'"a"', b'"Paris in France"\r', b'{"text": "b"}', b'"no end"']
 
 
 def test_a_long_line_in_small_parts_costs_what_it_is_long():
     begin = time.process_time()
-    assert cut([b"a"] * 500_000, 1 << 20) == [b"a" * 500_000]
+    assert split([b"a"] * 500_000, 1 << 20) == [b"a" * 500_000]
     assert time.process_time() - begin < 3  # looked through anew for each part it is 125 gigabytes
 
 
@@ -87,14 +87,14 @@ def test_what_is_asked_wrongly_of_a_stream_is_told_with_the_fix(kbs, query, mess
 
 def test_a_line_that_breaks_something_is_told_so_and_others_go_on(kbs, monkeypatch):
     with engine_of(kbs) as engine, asking(engine) as client:
-        link = engine.shelf._link
+        link = engine.registry._link
 
         def breaks(source, asked):
             if any("poison" in text for one in asked for text in one.texts):
                 raise IndexError("broken")
             return link(source, asked)
 
-        monkeypatch.setattr(type(engine.shelf), "_link", lambda shelf, *given: breaks(*given))
+        monkeypatch.setattr(type(engine.registry), "_link", lambda registry, *given: breaks(*given))
         body = b'"Paris"\n"poison"\n"Paris in France"\n'
         told = [json.loads(line) for line in client.post("/link/stream", content=body).text.splitlines()]
     assert ["error" in one for one in told] == [False, True, False]
@@ -163,8 +163,8 @@ def test_time_in_which_the_server_answers_is_not_the_clients(kbs):
         listening(engine) as address,
         streaming(address, "kb=cities") as stream,
     ):
-        do = engine.shelf.link
-        engine.shelf.link = lambda source, asked: (time.sleep(0.3), do(source, asked))[1]
+        do = engine.registry.link
+        engine.registry.link = lambda source, asked: (time.sleep(0.3), do(source, asked))[1]
         for _ in range(6):
             stream.write(b'"Paris ')
             stream.write(b'in France"\n')
@@ -178,14 +178,14 @@ def test_a_line_that_is_not_answered_in_time_is_told_so_and_others_go_on(kbs):
         listening(engine) as address,
         streaming(address, "kb=cities") as stream,
     ):
-        do, held, read = engine.shelf.link, threading.Event(), []
+        do, held, read = engine.registry.link, threading.Event(), []
 
         def link(source, asked):
             read.extend(text for one in asked for text in one.texts)
             held.wait(20)
             return do(source, asked)
 
-        engine.shelf.link = link
+        engine.registry.link = link
         stream.write(b'"Paris"\n"France"\n"AC/DC"\n')
         stream.write(b"")
         late = [stream.read(), stream.read()]  # the one that is read, and the one that waits for its turn
@@ -202,8 +202,8 @@ def test_a_line_that_finds_no_room_in_time_is_told_so(kbs):
         listening(engine) as address,
         streaming(address, "kb=cities") as stream,
     ):
-        do, held, begun = engine.shelf.link, threading.Event(), threading.Event()
-        engine.shelf.link = lambda source, asked: (begun.set(), held.wait(20), do(source, asked))[2]
+        do, held, begun = engine.registry.link, threading.Event(), threading.Event()
+        engine.registry.link = lambda source, asked: (begun.set(), held.wait(20), do(source, asked))[2]
         ask = lambda: requests.post(f"{address}/link", json={"text": "Paris", "kb": "cities"}, timeout=20)  # noqa: E731
         with ThreadPoolExecutor(2) as pool:
             asked = [pool.submit(ask)]
@@ -236,8 +236,8 @@ def test_a_stream_ends_with_the_server_and_says_so(kbs):
 
 def test_what_was_read_of_a_stream_is_answered_before_the_server_ends(kbs):
     with engine_of(kbs, ahead=2) as engine:
-        do, held = engine.shelf.link, threading.Event()
-        engine.shelf.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
+        do, held = engine.registry.link, threading.Event()
+        engine.registry.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
         with listening(engine) as address:
             stream = streaming(address)
             lines = stream.__enter__()
@@ -253,8 +253,8 @@ def test_what_was_read_of_a_stream_is_answered_before_the_server_ends(kbs):
 
 def test_a_stream_that_waits_is_not_counted_as_refused(kbs):
     with engine_of(kbs, queue=1, together=1, streams=1) as engine, listening(engine) as address:
-        do, held = engine.shelf.link, threading.Event()
-        engine.shelf.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
+        do, held = engine.registry.link, threading.Event()
+        engine.registry.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
 
         def refused():
             told = requests.get(f"{address}/metrics", timeout=20).text
@@ -282,8 +282,8 @@ def test_a_stream_that_waits_is_not_counted_as_refused(kbs):
 
 def test_streams_leave_room_for_others(kbs):
     with engine_of(kbs, queue=8, together=1) as engine, listening(engine) as address, ExitStack() as stack:
-        do, held, begun = engine.shelf.link, threading.Event(), threading.Event()
-        engine.shelf.link = lambda source, asked: (begun.set(), held.wait(20), do(source, asked))[2]
+        do, held, begun = engine.registry.link, threading.Event(), threading.Event()
+        engine.registry.link = lambda source, asked: (begun.set(), held.wait(20), do(source, asked))[2]
         streams = [stack.enter_context(streaming(address, "kb=cities")) for _ in range(4)]
         for stream in streams:
             stream.write(b'"Paris"\n' * 5)

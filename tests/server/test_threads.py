@@ -24,8 +24,8 @@ def kbs(tmp_path):
 @contextmanager
 def held(engine, monkeypatch, kb="cities"):
     """Searches in a KB that last until the block ends."""
-    book, event = engine.shelf.book(kb), threading.Event()
-    monkeypatch.setattr(book.kb, "search", lambda *asked, **options: (event.wait(20), [])[1])
+    served_kb, event = engine.registry.served_kb(kb), threading.Event()
+    monkeypatch.setattr(served_kb.kb, "search", lambda *asked, **options: (event.wait(20), [])[1])
     try:
         yield event
     finally:
@@ -51,7 +51,7 @@ def test_a_search_that_takes_too_long_is_given_up(kbs, monkeypatch):
 
 def test_a_search_that_was_given_up_is_stopped_and_entities_are_shown_meanwhile(kbs, monkeypatch):
     with engine_of(kbs, seconds=0.5) as engine, listening(engine) as address, ThreadPoolExecutor(8) as pool:
-        book, stopped = engine.shelf.book("cities"), []
+        served_kb, stopped = engine.registry.served_kb("cities"), []
 
         def slow(*asked, stop, **options):
             while not stop():
@@ -59,7 +59,7 @@ def test_a_search_that_was_given_up_is_stopped_and_entities_are_shown_meanwhile(
             stopped.append(True)
             return []
 
-        monkeypatch.setattr(book.kb, "search", slow)
+        monkeypatch.setattr(served_kb.kb, "search", slow)
         asked = [pool.submit(requests.get, f"{address}/entities?search=a", timeout=60) for _ in range(6)]
         time.sleep(0.1)
         assert requests.get(f"{address}/entities/Q90", timeout=0.4).status_code == 200

@@ -21,8 +21,8 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.server import workers as room
-from wellread.server.linkers import Asked, Shelf, Source
-from wellread.server.workers import LostError, Readers, Told, tell
+from wellread.server.linkers import LinkerRegistry, LinkJob, Source
+from wellread.server.workers import EncodedDocuments, LinkWorkers, LostError, tell
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="readers are threads where processes are not forked")
 TEXTS = ("Paris in France", "AC/DC and a city", "", "nothing \u202e 😀")
@@ -34,15 +34,15 @@ def kbs(tmp_path):
 
 
 @pytest.fixture
-def shelf(kbs):
-    made = Shelf.load(kbs, {"cities": ["prior"], "words": ["prior"]})
+def registry(kbs):
+    made = LinkerRegistry.load(kbs, {"cities": ["prior"], "words": ["prior"]})
     yield made
     made.close()
 
 
 @pytest.fixture
-def readers(shelf):
-    made = Readers(shelf, 2)
+def readers(registry):
+    made = LinkWorkers(registry, 2)
     yield made
     made.close()
 
@@ -69,44 +69,47 @@ def told_first(readers, source, asked):
     return all_of(readers.link(source, asked))[0].documents[0]
 
 
-def test_they_answer_as_the_shelf_does(readers, shelf):
-    asked = [Asked(TEXTS), Asked(TEXTS[:1], threshold=0.95, candidates=1, overlaps="keep"), Asked(("city",))]
+def test_they_answer_as_the_shelf_does(readers, registry):
+    asked = [LinkJob(TEXTS), LinkJob(TEXTS[:1], threshold=0.95, candidates=1, overlaps="keep"), LinkJob(("city",))]
     for kb in ("cities", "words"):
-        source = shelf.source(kb)
+        source = registry.source(kb)
         told = all_of(readers.link(source, asked))
-        assert told == all_of(tell(shelf.link(source, asked)))
+        assert told == all_of(tell(registry.link(source, asked)))
         assert [len(one.documents) for one in told] == [4, 1, 1]
-    assert orjson.loads(told_first(readers, shelf.source("cities"), asked))["links"][0]["entity"] == "Q90"
+    assert orjson.loads(told_first(readers, registry.source("cities"), asked))["links"][0]["entity"] == "Q90"
 
 
 def test_a_model_reads_there_as_it_does_here(toy):
     """Parts of the knowledge base too, and errors that are the client's."""
-    shelf = Shelf.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
-    readers = Readers(shelf, 2)
+    registry = LinkerRegistry.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
+    readers = LinkWorkers(registry, 2)
     texts = tuple(f"who is the mayor of {place} {person}" for place, person in zip(PLACES, PEOPLE, strict=True))
     try:
         for options in ({}, {"threshold": 0.05}, {"kinds": ["city"]}, {"among": ["p1", "p2"], "threshold": 0.0}):
-            source, asked = shelf.source("toy", **options), [Asked(texts[:5], options.get("threshold")), Asked(texts)]
-            assert all_of(readers.link(source, asked)) == all_of(tell(shelf.link(source, asked)))
+            source, asked = (
+                registry.source("toy", **options),
+                [LinkJob(texts[:5], options.get("threshold")), LinkJob(texts)],
+            )
+            assert all_of(readers.link(source, asked)) == all_of(tell(registry.link(source, asked)))
         with pytest.raises(UsageError, match="no entity of the kinds moon"):
-            all_of(readers.link(shelf.source("toy", kinds=["moon"]), asked))
+            all_of(readers.link(registry.source("toy", kinds=["moon"]), asked))
     finally:
         readers.close()
-        shelf.close()
+        registry.close()
 
 
-def test_a_bug_of_ours_is_told_without_its_text(shelf, caplog):
+def test_a_bug_of_ours_is_told_without_its_text(registry, caplog):
     def fail(source, asked):
         raise ValueError(asked[0].texts[0])
 
-    shelf.link = fail
-    readers = Readers(shelf, 1)
+    registry.link = fail
+    readers = LinkWorkers(registry, 1)
     with pytest.raises(RuntimeError, match=r"^ValueError$"):
-        all_of(readers.link(Source("cities", "prior"), [Asked(("secret",))]))
+        all_of(readers.link(Source("cities", "prior"), [LinkJob(("secret",))]))
     readers.close()
     (record,) = caplog.records
     assert record.told["error"] == "ValueError"
-    assert record.told["trace"][-1].startswith("test_server_readers.py")
+    assert record.told["trace"][-1].startswith("test_workers.py")
     assert "secret" not in str(record.told)
 
 
@@ -123,20 +126,20 @@ def test_one_that_was_killed_is_replaced_and_nobody_notices(kbs, caplog):
     assert caplog.text.count("a reader has ended and was replaced") == 2
 
 
-def test_one_that_is_killed_at_work_is_replaced_too(shelf):
-    link = shelf.link
-    shelf.link = lambda source, asked: (time.sleep(0.3), link(source, asked))[1]
-    readers = Readers(shelf, 1)
+def test_one_that_is_killed_at_work_is_replaced_too(registry):
+    link = registry.link
+    registry.link = lambda source, asked: (time.sleep(0.3), link(source, asked))[1]
+    readers = LinkWorkers(registry, 1)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(told_first, readers, Source("cities", "prior"), [Asked(("Paris",))])
+        asked = pool.submit(told_first, readers, Source("cities", "prior"), [LinkJob(("Paris",))])
         time.sleep(0.1)
         os.kill(readers.pids[0], signal.SIGKILL)
         assert b"Q90" in asked.result()
     readers.close()
 
 
-def test_where_one_dies_after_some_answers_another_gives_the_rest(shelf):
-    link, begun = shelf.link, []
+def test_where_one_dies_after_some_answers_another_gives_the_rest(registry):
+    link, begun = registry.link, []
 
     def dying(source, asked):
         for answer in link(source, asked):
@@ -144,9 +147,9 @@ def test_where_one_dies_after_some_answers_another_gives_the_rest(shelf):
             if len(asked) == 9 and (begun.append(answer) or len(begun) == 6):
                 os._exit(9)
 
-    shelf.link = dying
-    readers = Readers(shelf, 1)
-    asked = [Asked((f"Paris {number}",)) for number in range(9)]
+    registry.link = dying
+    readers = LinkWorkers(registry, 1)
+    asked = [LinkJob((f"Paris {number}",)) for number in range(9)]
     told = list(readers.link(Source("cities", "prior"), asked))
     assert [len(some) for some in told] == [4, 4, 1]
     assert [orjson.loads(one.documents[0])["text"] for one in all_of(told)] == [one.texts[0] for one in asked]
@@ -154,44 +157,44 @@ def test_where_one_dies_after_some_answers_another_gives_the_rest(shelf):
     readers.close()
 
 
-def test_what_one_says_to_who_listens_no_more_is_not_heard_by_the_next(shelf):
-    readers, source = Readers(shelf, 1), Source("cities", "prior")
-    told = readers.link(source, [Asked((f"Paris {number}",)) for number in range(9)])
+def test_what_one_says_to_who_listens_no_more_is_not_heard_by_the_next(registry):
+    readers, source = LinkWorkers(registry, 1), Source("cities", "prior")
+    told = readers.link(source, [LinkJob((f"Paris {number}",)) for number in range(9)])
     assert len(next(told)) == 4
     told.close()
-    assert orjson.loads(told_first(readers, source, [Asked(("York",))]))["text"] == "York"
+    assert orjson.loads(told_first(readers, source, [LinkJob(("York",))]))["text"] == "York"
     readers.close()
 
 
-def test_who_listens_no_more_needs_no_other_reader(shelf):
+def test_who_listens_no_more_needs_no_other_reader(registry):
     """Whoever asks next does; what forks them may have ended, and a generator that is forgotten can tell nobody."""
-    readers, source = Readers(shelf, 1), Source("cities", "prior")
-    told = readers.link(source, [Asked(("Paris",))] * 9)
+    readers, source = LinkWorkers(registry, 1), Source("cities", "prior")
+    told = readers.link(source, [LinkJob(("Paris",))] * 9)
     next(told)
     os.kill(readers._pid, signal.SIGKILL)
     wait_until(lambda: not readers.alive)
     told.close()
     with pytest.raises(LostError, match="cannot be replaced"):
-        told_first(readers, source, [Asked(("York",))])
+        told_first(readers, source, [LinkJob(("York",))])
     readers.close()
 
 
-def test_where_there_is_no_memory_for_an_answer_nobody_else_gets_the_rest(shelf, monkeypatch):
-    readers, source, heard = Readers(shelf, 1), Source("cities", "prior"), room._heard
+def test_where_there_is_no_memory_for_an_answer_nobody_else_gets_the_rest(registry, monkeypatch):
+    readers, source, heard = LinkWorkers(registry, 1), Source("cities", "prior"), room._heard
 
-    def hear(reader):
-        heard(reader)
+    def hear(worker):
+        heard(worker)
         raise MemoryError
 
     with monkeypatch.context() as patch:
         patch.setattr(room, "_heard", hear)
         with pytest.raises(MemoryError):
-            all_of(readers.link(source, [Asked((f"secret {number}",)) for number in range(9)]))
-    assert orjson.loads(told_first(readers, source, [Asked(("York",))]))["text"] == "York"
+            all_of(readers.link(source, [LinkJob((f"secret {number}",)) for number in range(9)]))
+    assert orjson.loads(told_first(readers, source, [LinkJob(("York",))]))["text"] == "York"
     readers.close()
 
 
-def test_where_a_reader_has_no_memory_for_an_answer_it_says_so(shelf, monkeypatch):
+def test_where_a_reader_has_no_memory_for_an_answer_it_says_so(registry, monkeypatch):
     """What it says is not taken for documents, whose sizes it would have told before."""
 
     class Large(list):
@@ -203,20 +206,20 @@ def test_where_a_reader_has_no_memory_for_an_answer_it_says_so(shelf, monkeypatc
             self.looked = not looked
             return super().__iter__()
 
-    monkeypatch.setattr(room, "tell", lambda answers: iter([[Told(Large([b"secret"]), 1)]]))
-    readers = Readers(shelf, 1)
+    monkeypatch.setattr(room, "tell", lambda answers: iter([[EncodedDocuments(Large([b"secret"]), 1)]]))
+    readers = LinkWorkers(registry, 1)
     with pytest.raises(RuntimeError, match=r"^MemoryError$"):
-        all_of(readers.link(Source("cities", "prior"), [Asked(("secret",))]))
+        all_of(readers.link(Source("cities", "prior"), [LinkJob(("secret",))]))
     readers.close()
 
 
-def test_a_text_that_ends_readers_is_given_up(shelf):
-    link = shelf.link
-    shelf.link = lambda source, asked: os._exit(9) if asked[0].texts == ("deadly",) else link(source, asked)
-    readers = Readers(shelf, 1)
+def test_a_text_that_ends_readers_is_given_up(registry):
+    link = registry.link
+    registry.link = lambda source, asked: os._exit(9) if asked[0].texts == ("deadly",) else link(source, asked)
+    readers = LinkWorkers(registry, 1)
     with pytest.raises(LostError, match="send less at once"):
-        all_of(readers.link(Source("cities", "prior"), [Asked(("deadly",))]))
-    assert b"Q90" in told_first(readers, Source("cities", "prior"), [Asked(("Paris",))])
+        all_of(readers.link(Source("cities", "prior"), [LinkJob(("deadly",))]))
+    assert b"Q90" in told_first(readers, Source("cities", "prior"), [LinkJob(("Paris",))])
     assert len(readers.pids) == 3
     readers.close()
 
@@ -265,13 +268,13 @@ def test_all_of_them_open_a_file_that_was_replaced_and_so_does_a_new_one(kbs):
         assert list(pool.map(ask, range(8))) == [["new"]] * 8
 
 
-def test_several_threads_ask_and_get_their_own(readers, shelf):
-    source, wrong = shelf.source("cities"), []
+def test_several_threads_ask_and_get_their_own(readers, registry):
+    source, wrong = registry.source("cities"), []
 
     def ask(thread):
         for number in range(100):
             text = f"Paris {thread} {number}"
-            if orjson.loads(told_first(readers, source, [Asked((text,))]))["text"] != text:
+            if orjson.loads(told_first(readers, source, [LinkJob((text,))]))["text"] != text:
                 wrong.append(text)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(2)]
@@ -282,8 +285,8 @@ def test_several_threads_ask_and_get_their_own(readers, shelf):
     assert wrong == []
 
 
-def test_none_is_left_when_they_are_closed(shelf):
-    readers = Readers(shelf, 3)
+def test_none_is_left_when_they_are_closed(registry):
+    readers = LinkWorkers(registry, 3)
     assert all(map(is_there, readers.pids))
     readers.close()
     assert not any(map(is_there, [readers._pid, *readers.pids]))

@@ -20,8 +20,8 @@ def first_batch(name):
 
 
 def test_a_text_is_one_input_and_a_pair_is_one_too():
-    cut = TASKS["labels"][0].cut(SEGMENTER, LABELLED, learning=True)
-    assert [[one.texts for one in some] for some in cut] == [
+    tokenized = TASKS["labels"][0].tokenize(SEGMENTER, LABELLED, learning=True)
+    assert [[one.texts for one in some] for some in tokenized] == [
         [("the old mayor", "a river")],
         [("who is me",)],
         [("near the planet of avon in dover", "buy")],

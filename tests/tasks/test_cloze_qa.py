@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.task_models import SEGMENTER, TOKENIZER, learner, teach, tiny_reader
+from tests.task_models import SEGMENTER, TOKENIZER, learner, teach, tiny_network
 from wellread.data.readers.record import ClozeQuestion, evaluate_record, read_record, score_record, split_record
 from wellread.data.readers.squad import write_predictions
 from wellread.errors import InputError
@@ -123,11 +123,11 @@ def test_a_passage_stays_on_one_side():
 
 def test_candidates_are_the_entities_that_a_window_has_whole_and_the_hole_is_a_mask():
     seen = set()
-    ((*windows,),) = Cloze(TOKENIZER, longest=20, stride=5).cut(SEGMENTER, QUESTIONS[:1], learning=True)
+    ((*windows,),) = Cloze(TOKENIZER, longest=20, stride=5).tokenize(SEGMENTER, QUESTIONS[:1], learning=True)
     assert len(windows) > 1
     for one in windows:
-        pieces = [TOKENIZER.id_to_token(id) for id in one.ids]
-        assert pieces[one.placeholder[0] : one.placeholder[1] + 1] == ["[MASK]"]
+        tokens = [TOKENIZER.id_to_token(id) for id in one.ids]
+        assert tokens[one.placeholder[0] : one.placeholder[1] + 1] == ["[MASK]"]
         for number, first, last in one.candidates.tolist():
             start, end = QUESTIONS[0].entities[number]
             assert (one.spans[first, 0], one.spans[last, 1]) == (start, end)
@@ -138,7 +138,7 @@ def test_candidates_are_the_entities_that_a_window_has_whole_and_the_hole_is_a_m
 def test_a_long_query_is_cut_around_its_hole():
     long = replace(QUESTIONS[0], query=f"{'the old river ' * 20}@placeholder{' is a city' * 20}")
     task = Cloze(TOKENIZER, longest=40, stride=5, longest_question=10)
-    for one in task.cut(SEGMENTER, [long], learning=False)[0]:
+    for one in task.tokenize(SEGMENTER, [long], learning=False)[0]:
         assert int((one.segment_of == 0).sum()) + 1 <= 11
         assert TOKENIZER.id_to_token(one.ids[one.placeholder[0]]) == "[MASK]"
 
@@ -146,8 +146,8 @@ def test_a_long_query_is_cut_around_its_hole():
 def test_a_question_none_of_whose_candidates_is_right_is_not_learned_from():
     other = replace(QUESTIONS[0], answers=("Dover",))
     empty = replace(QUESTIONS[0], entities=())
-    assert TASK.cut(SEGMENTER, [other, empty], learning=True) == [[], []]
-    assert [len(some) for some in TASK.cut(SEGMENTER, [other, empty], learning=False)] == [1, 0]
+    assert TASK.tokenize(SEGMENTER, [other, empty], learning=True) == [[], []]
+    assert [len(some) for some in TASK.tokenize(SEGMENTER, [other, empty], learning=False)] == [1, 0]
     answers = [[Chosen(0.1, "a"), Chosen(0.3, "b")], []]
     assert TASK.texts([other, replace(empty, id="1")], answers) == {"0": "b", "1": ""}
 
@@ -156,7 +156,7 @@ def test_answers_and_loss_are_those_of_placeholder_and_candidate():
     made = learner(TASK, QUESTIONS[:2], batch=2)
     model = made.model.double()
     losses, best = [], []
-    for one, (window,) in zip(made.examples, made.cut, strict=True):
+    for one, (window,) in zip(made.examples, made.tokenized, strict=True):
         with torch.no_grad():
             states = model.encoder(
                 input_ids=torch.from_numpy(window.ids)[None], token_type_ids=torch.from_numpy(window.types)[None]
@@ -189,7 +189,7 @@ def test_a_tokenizer_without_masks_reads_the_placeholder_itself():
     from tests.toy_models import tokenizer
 
     task = Cloze(tokenizer(), longest=40, stride=8)
-    ((one,),) = task.cut(Segmenter(tokenizer()), QUESTIONS[3:], learning=True)
+    ((one,),) = task.tokenize(Segmenter(tokenizer()), QUESTIONS[3:], learning=True)
     hole = slice(one.spans[one.placeholder[0], 0], one.spans[one.placeholder[1], 1])
     assert one.texts[0][hole] == "@placeholder"
-    assert tiny_reader(TASK).head.out.out_features == 1
+    assert tiny_network(TASK).head.out.out_features == 1

@@ -17,7 +17,7 @@ from wellread.tasks.entity_typing import EntityTyping, TypeOptions, parse_mentio
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.ner import NamedEntities, NerOptions
 from wellread.tasks.relations import Relating, RelationOptions, parse_pair
-from wellread.tasks.task import Reader, make_batch
+from wellread.tasks.task import EncoderWithHead, make_batch
 from wellread.text.segments import Segmenter
 
 RELATIONS = ("Other", "Near(e1,e2)", "Near(e2,e1)")
@@ -66,18 +66,20 @@ def taking(task, **options):
     with torch.no_grad():
         for weight in luke_of(encoder).parameters():
             weight.add_(torch.randn_like(weight) * 0.2)
-    reader = Reader(encoder, task.head(encoder))
-    for part in reader.head.modules():
+    network = EncoderWithHead(encoder, task.head(encoder))
+    for part in network.head.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
     with torch.no_grad():
-        for weight in reader.head.parameters():
+        for weight in network.head.parameters():
             weight.add_(torch.randn_like(weight) * 0.2)
-    return reader.eval()
+    return network.eval()
 
 
 def batch_of(task, examples, *, learning=True):
-    return task.prepare(make_batch(examples, task.cut(SEGMENTER, examples, learning=learning), {}), learning=learning)
+    return task.prepare(
+        make_batch(examples, task.tokenize(SEGMENTER, examples, learning=learning), {}), learning=learning
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -116,9 +118,9 @@ def test_mentions_with_their_markers_are_masks(name):
     count = 2 if name == "relations" else 1
     assert told["ids"].tolist() == [2, 3][:count] * len(examples)
     for text, span in zip(told["text_of"].tolist(), told["spans"].tolist(), strict=True):
-        pieces = [TOKENIZER.id_to_token(id) for id in batch.inputs[text].ids[span[0] : span[1] + 1].tolist()]
-        assert pieces[0] == pieces[-1] in (":", "-")
-        assert len(pieces) > 2
+        tokens = [TOKENIZER.id_to_token(id) for id in batch.inputs[text].ids[span[0] : span[1] + 1].tolist()]
+        assert tokens[0] == tokens[-1] in (":", "-")
+        assert len(tokens) > 2
     states, read, _ = model.read(batch)
     losses = task.loss(model.head, states, read)
     naive = []
@@ -142,7 +144,7 @@ def test_mentions_with_their_markers_are_masks(name):
 @pytest.mark.parametrize("turned", [False, True])
 def test_no_entity_of_a_long_text_is_lost_to_a_relation(entities, turned, capsys):
     task, _, _ = TASKS["relations"]
-    model = taking(task) if entities else Reader(tiny_encoder(), task.head(tiny_encoder()))
+    model = taking(task) if entities else EncoderWithHead(tiny_encoder(), task.head(tiny_encoder()))
     first, second = ("e2", "e1") if turned else ("e1", "e2")
     between = "was born near the old river of the new city " * 8
     near, far = (
@@ -150,17 +152,19 @@ def test_no_entity_of_a_long_text_is_lost_to_a_relation(entities, turned, capsys
         for id, name in (("0", "brno"), ("1", "old cork"))
     )
     batch = task.prepare(
-        make_batch([near, far], cut := task.cut(Segmenter(TOKENIZER, longest=32), [near, far], learning=True), {}),
+        make_batch(
+            [near, far], tokenized := task.tokenize(Segmenter(TOKENIZER, longest=32), [near, far], learning=True), {}
+        ),
         learning=True,
     )
-    for (one,), pair in zip(cut, (near, far), strict=True):
+    for (one,), pair in zip(tokenized, (near, far), strict=True):
         assert len(one) == 32
         for place, end, span in zip(one.places, one.ends, (pair.subject, pair.object), strict=True):
             assert (one.spans[place + 1, 0], one.spans[end - 1, 1]) == span
     if entities:
         told = batch.knowledge[ENTITIES]
         assert told["spans"].tolist() == [
-            list(edge) for (one,) in cut for edge in zip(one.places, one.ends, strict=True)
+            list(edge) for (one,) in tokenized for edge in zip(one.places, one.ends, strict=True)
         ]
     answers = [some[0] for some in ask(task, model, Segmenter(TOKENIZER, longest=32), [near, far])]
     assert set(answers) <= set(RELATIONS)
@@ -173,7 +177,7 @@ def test_no_entity_of_a_long_text_is_lost_to_a_relation(entities, turned, capsys
 def test_spans_come_in_groups_and_each_is_asked_once(together):
     task = NamedEntities(LABELS, NerOptions(longest=4, together=together))
     model = taking(task)
-    for example, inputs in zip(SENTENCES, task.cut(SEGMENTER, SENTENCES, learning=False), strict=True):
+    for example, inputs in zip(SENTENCES, task.tokenize(SEGMENTER, SENTENCES, learning=False), strict=True):
         wanted = all_spans(len(example.words), 4)
         assert len(inputs) == -(-len(wanted) // together)
         assert [tuple(span) for one in inputs for span in one.chunks(4).tolist()] == wanted

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.task_models import SEGMENTER, TOKENIZER, learner, teach, tiny_reader
+from tests.task_models import SEGMENTER, TOKENIZER, learner, teach, tiny_network
 from wellread.errors import InputError, UsageError
 from wellread.tasks.entity_typing import (
     EntityTyping,
@@ -101,10 +101,10 @@ def test_each_type_is_a_question_of_its_own():
     made = learner(task, MENTIONS, batch=4)
     model = made.model.double()
     rows = []
-    for one, (cut,) in zip(made.examples, made.cut, strict=True):
+    for one, (tokenized,) in zip(made.examples, made.tokenized, strict=True):
         with torch.no_grad():
-            states = model.encoder(input_ids=torch.from_numpy(cut.ids)[None]).last_hidden_state[0]
-            scores = model.head.out(states[cut.places[0]])
+            states = model.encoder(input_ids=torch.from_numpy(tokenized.ids)[None]).last_hidden_state[0]
+            scores = model.head.out(states[tokenized.places[0]])
         (answer,) = ask(task, model, SEGMENTER, [one])[0]
         assert answer == tuple(name for name, score in zip(TYPES, scores.tolist(), strict=True) if score > 0)
         right = torch.tensor([name in one.types for name in TYPES])
@@ -114,14 +114,14 @@ def test_each_type_is_a_question_of_its_own():
 
 
 def test_the_threshold_and_the_best_type_decide_what_is_told():
-    reader = tiny_reader(EntityTyping(TOKENIZER, TYPES, options=OPTIONS))
+    network = tiny_network(EntityTyping(TOKENIZER, TYPES, options=OPTIONS))
     with torch.no_grad():
-        reader.head.out.weight.zero_()
-        reader.head.out.bias.copy_(torch.tensor([-1.0, 1.5, 0.5]))
+        network.head.out.weight.zero_()
+        network.head.out.bias.copy_(torch.tensor([-1.0, 1.5, 0.5]))
 
     def told(**options):
         task = EntityTyping(TOKENIZER, TYPES, options=replace(OPTIONS, **options))
-        return ask(task, reader, SEGMENTER, MENTIONS[:1])[0][0]
+        return ask(task, network, SEGMENTER, MENTIONS[:1])[0][0]
 
     assert told() == ("person", "place")
     assert told(threshold=0.7) == ("person",)
@@ -146,7 +146,7 @@ def test_types_are_learned_and_scored_also_where_only_some_are_asked_for():
 def test_mentions_without_types_can_be_asked_about_but_not_learned_or_scored():
     task = EntityTyping(TOKENIZER, TYPES, options=OPTIONS)
     secret = replace(MENTIONS[0], types=None)
-    assert len(ask(task, tiny_reader(task), SEGMENTER, [secret])[0]) == 1
+    assert len(ask(task, tiny_network(task), SEGMENTER, [secret])[0]) == 1
     with pytest.raises(InputError, match="no types to learn from"):
         list(learner(task, [secret]).batches(0))
     with pytest.raises(InputError, match="no types to score against"):

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from tests.map_data import byte_level
-from tests.task_models import CONTEXT, QUESTIONS, SEGMENTER, learner, span_question, teach, tiny_encoder, tiny_reader
+from tests.task_models import CONTEXT, QUESTIONS, SEGMENTER, learner, span_question, teach, tiny_encoder, tiny_network
 from wellread.data.readers.squad import Answer, SpanQuestion
 from wellread.errors import UsageError
-from wellread.tasks.answer_spans import Span, answerable, best_spans, gold_pieces, shorten
-from wellread.tasks.extractive_qa import Reading, WindowAnswer
+from wellread.tasks.answer_spans import Span, answerable, best_spans, gold_tokens, shorten
+from wellread.tasks.extractive_qa import ExtractiveQa, WindowAnswer
 from wellread.tasks.learner import ask
 from wellread.tasks.task import make_batch
 from wellread.text.segments import Segmenter
 
-TASK = Reading("2.0", longest=18, stride=5, longest_answer=4)
+TASK = ExtractiveQa("2.0", longest=18, stride=5, longest_answer=4)
 
 
 def draw_scores(windows, seed=0):
@@ -33,12 +33,12 @@ def draw_scores(windows, seed=0):
 
 
 def test_only_pieces_of_the_passage_can_be_answers():
-    (one,) = SEGMENTER.cut_windows("who is Avon ?", "Avon is me", longest=30, stride=4)
-    pieces = [SEGMENTER.tokenizer.id_to_token(id) for id, there in zip(one.ids, answerable(one), strict=True) if there]
-    assert pieces == ["avon", "is", "me"]
+    (one,) = SEGMENTER.tokenize_windows("who is Avon ?", "Avon is me", longest=30, stride=4)
+    tokens = [SEGMENTER.tokenizer.id_to_token(id) for id, there in zip(one.ids, answerable(one), strict=True) if there]
+    assert tokens == ["avon", "is", "me"]
     head = TASK.head(tiny_encoder()).eval()
-    batch = make_batch(QUESTIONS, TASK.cut(SEGMENTER, QUESTIONS, learning=False), {})
-    for scores in head(torch.randn(batch.pieces, 16), batch.inputs, batch.packing):
+    batch = make_batch(QUESTIONS, TASK.tokenize(SEGMENTER, QUESTIONS, learning=False), {})
+    for scores in head(torch.randn(batch.tokens, 16), batch.inputs, batch.packing):
         for row, window in zip(scores, batch.inputs, strict=True):
             expected = [0, *np.flatnonzero(answerable(window)).tolist()]
             assert row.isfinite().nonzero()[:, 0].tolist() == expected
@@ -49,7 +49,7 @@ def test_gold_pieces_have_the_characters_of_the_answer_in_the_windows_that_have_
     segmenter, chance = Segmenter(tokenizer), random.Random(0)
     context = "The  mayor of Ävon, was\tborn in Brno — near the old river of 東京 !"
     question, found = "who", 0
-    windows = segmenter.cut_windows(question, context, longest=15, stride=5)
+    windows = segmenter.tokenize_windows(question, context, longest=15, stride=5)
     assert len(windows) > 1
     read = [set(_letters(one)) for one in windows]
     for _ in range(100):
@@ -57,7 +57,7 @@ def test_gold_pieces_have_the_characters_of_the_answer_in_the_windows_that_have_
         end = chance.randint(start + 1, min(len(context), start + 12))
         # Naively: every letter of the answer that any window has a piece for must have one here.
         letters = set().union(*read) & set(range(start, end))
-        for one, here, gold in zip(windows, read, gold_pieces(windows, start, end), strict=True):
+        for one, here, gold in zip(windows, read, gold_tokens(windows, start, end), strict=True):
             assert (gold is not None) == bool(letters and letters <= here)
             if gold is not None:
                 found += 1
@@ -70,11 +70,11 @@ def test_gold_pieces_have_the_characters_of_the_answer_in_the_windows_that_have_
 
 
 def _letters(window):
-    return [at for piece in np.flatnonzero(answerable(window)) for at in range(*window.spans[piece].tolist())]
+    return [at for token in np.flatnonzero(answerable(window)) for at in range(*window.spans[token].tolist())]
 
 
 def test_the_best_spans_are_those_of_loops():
-    windows = SEGMENTER.cut_windows("who ?", CONTEXT, longest=16, stride=4)
+    windows = SEGMENTER.tokenize_windows("who ?", CONTEXT, longest=16, stride=4)
     assert len(windows) > 1
     begins, ends = draw_scores(windows)
     found = best_spans(begins, ends, windows, longest=4, count=7)
@@ -120,8 +120,8 @@ def test_the_loss_is_that_of_loops():
 def test_answers_are_characters_of_the_context_as_it_is_written():
     context = "Her  Náme —\tÄvon 東京, “Brno”!"
     question = SpanQuestion("0", "", context, "who ?", (Answer("Ävon", context.index("Ävon")),))
-    task = Reading(longest=14, stride=3, longest_answer=3)
-    answers = ask(task, tiny_reader(task), SEGMENTER, [question])
+    task = ExtractiveQa(longest=14, stride=3, longest_answer=3)
+    answers = ask(task, tiny_network(task), SEGMENTER, [question])
     assert len(answers[0]) > 1
     for span in task.ranked(answers[0]):
         text = context[span.start : span.end]
@@ -137,21 +137,21 @@ def test_the_best_of_all_windows_answers_and_each_span_counts_once():
         WindowAnswer((Span(1.0, 0, 4), Span(0.5, 5, 9)), none=0.0),
         WindowAnswer((Span(2.0, 5, 9), Span(-1.0, 10, 14)), none=3.0),
     ]
-    task = Reading()
+    task = ExtractiveQa()
     assert task.ranked(some) == [Span(2.0, 5, 9), Span(1.0, 0, 4), Span(-1.0, 10, 14)]
     assert task.texts([question], [some]) == {"0": "brno"}
     assert task.scores([question], [some]) == {"exact": 1, "f1": 1}
-    assert Reading(best=1).ranked(some) == [Span(2.0, 5, 9)]
+    assert ExtractiveQa(best=1).ranked(some) == [Span(2.0, 5, 9)]
 
 
 def test_no_answer_is_what_every_window_is_sure_of():
     some = [WindowAnswer((Span(1.0, 0, 4),), none=1.5), WindowAnswer((Span(2.0, 0, 4),), none=9.0)]
-    task = Reading("2.0")
+    task = ExtractiveQa("2.0")
     assert task.doubt(some) == -0.5
     question = span_question(0, "avon brno", "who ?", "avon")
     assert task.texts([question], [some]) == {"0": "avon"}
-    assert Reading("2.0", threshold=-1.0).texts([question], [some]) == {"0": ""}
-    assert Reading("1.1", threshold=-1.0).texts([question], [some]) == {"0": "avon"}
+    assert ExtractiveQa("2.0", threshold=-1.0).texts([question], [some]) == {"0": ""}
+    assert ExtractiveQa("1.1", threshold=-1.0).texts([question], [some]) == {"0": "avon"}
     assert task.doubt([]) == math.inf
 
 
@@ -160,7 +160,7 @@ def test_scores_of_two_point_zero_tell_questions_with_and_without_answer():
     no = SpanQuestion("no", "", "avon brno", "where ?", (), impossible=True)
     sure = [WindowAnswer((Span(2.0, 0, 4),), none=0.0)]
     unsure = [WindowAnswer((Span(2.0, 0, 4),), none=1.0)]
-    found = Reading("2.0").scores([yes, no], [sure, unsure])
+    found = ExtractiveQa("2.0").scores([yes, no], [sure, unsure])
     assert found == {
         "exact": 0.5,
         "f1": 0.5,
@@ -169,21 +169,21 @@ def test_scores_of_two_point_zero_tell_questions_with_and_without_answer():
         "best_exact": 1,
         "best_f1": 1,
     }
-    assert Reading("2.0", threshold=-1.5).scores([yes, no], [sure, unsure])["f1"] == 1
+    assert ExtractiveQa("2.0", threshold=-1.5).scores([yes, no], [sure, unsure])["f1"] == 1
 
 
 def test_what_has_no_answer_with_a_place_is_answered_but_not_learned_from():
     misplaced = SpanQuestion("0", "", "the river", "who ?", (Answer("avon", None),))
     too_long = span_question(1, CONTEXT, "who ?", CONTEXT)
-    learned = Reading(longest=18, stride=5).cut(SEGMENTER, [misplaced, too_long, QUESTIONS[3]], learning=True)
+    learned = ExtractiveQa(longest=18, stride=5).tokenize(SEGMENTER, [misplaced, too_long, QUESTIONS[3]], learning=True)
     assert [len(some) for some in learned] == [0, 0, 1]
-    read = Reading(longest=18, stride=5).cut(SEGMENTER, [misplaced, too_long], learning=False)
+    read = ExtractiveQa(longest=18, stride=5).tokenize(SEGMENTER, [misplaced, too_long], learning=False)
     assert all(read)
 
 
 def test_an_empty_context_has_no_answer():
     question = SpanQuestion("0", "", "", "who ?", (), impossible=True)
-    model = tiny_reader(TASK)
+    model = tiny_network(TASK)
     (answers,) = ask(TASK, model, SEGMENTER, [question])
     assert [one.spans for one in answers] == [()]
     assert TASK.texts([question], [answers]) == {"0": ""}
@@ -193,16 +193,16 @@ def test_an_overlong_question_is_shortened():
     tokenizer = SEGMENTER.tokenizer
     assert shorten(tokenizer, ["who is the mayor ?", "who"], 3) == ["who is the", "who"]
     long = span_question(0, "avon is me", "who is " * 40, "avon")
-    task = Reading(longest=30, stride=4, longest_question=8)
-    ((window,),) = task.cut(SEGMENTER, [long], learning=True)
+    task = ExtractiveQa(longest=30, stride=4, longest_question=8)
+    ((window,),) = task.tokenize(SEGMENTER, [long], learning=True)
     assert window.texts[0] == "who is who is who is who is"
     with pytest.raises(UsageError, match="shorten the question"):
-        Reading(longest=30, stride=4).cut(SEGMENTER, [long], learning=True)
+        ExtractiveQa(longest=30, stride=4).tokenize(SEGMENTER, [long], learning=True)
 
 
 def test_windows_that_the_encoder_has_no_room_for_are_refused():
     with pytest.raises(UsageError, match=r"384 pieces .* 64 positions"):
-        Reading().head(tiny_encoder())
+        ExtractiveQa().head(tiny_encoder())
 
 
 @pytest.mark.parametrize("knowing", [False, True])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.task_models import SEGMENTER, TOKENIZER, learner, teach, tiny_reader
+from tests.task_models import SEGMENTER, TOKENIZER, learner, teach, tiny_network
 from tests.toy_models import write_kb
 from wellread.data.readers.lama import Relation
 from wellread.errors import InputError
@@ -32,7 +32,7 @@ def names(ids):
 
 
 def test_all_pieces_of_the_object_are_masked_and_asked_for():
-    ((one,), (other,), _) = FactProbing(TOKENIZER).cut(SEGMENTER, FACTS, learning=False)
+    ((one,), (other,), _) = FactProbing(TOKENIZER).tokenize(SEGMENTER, FACTS, learning=False)
     assert names(one.ids[one.places]) == ["[MASK]"]
     assert names(one.gold) == ["paris"]
     assert names(other.ids) == ["[CLS]", "cork", "was", "born", "in", *["[MASK]"] * 5, "[SEP]"]
@@ -43,10 +43,10 @@ def test_all_pieces_of_the_object_are_masked_and_asked_for():
 
 def test_ranks_are_those_of_loops_over_the_vocabulary_and_of_pieces():
     task = FactProbing(TOKENIZER, at=(3,))
-    model = tiny_reader(task).double()
+    model = tiny_network(task).double()
     answers = ask(task, model, SEGMENTER, FACTS)
     ranks = []
-    for (one,), (found,) in zip(task.cut(SEGMENTER, FACTS, learning=False), answers, strict=True):
+    for (one,), (found,) in zip(task.tokenize(SEGMENTER, FACTS, learning=False), answers, strict=True):
         with torch.no_grad():
             states = model.encoder(input_ids=torch.from_numpy(one.ids)[None]).last_hidden_state[0]
         for place, gold, rank in zip(one.places, one.gold, found, strict=True):
@@ -69,8 +69,8 @@ def test_a_fact_is_told_when_all_its_pieces_are():
     assert found["mrr"] == pytest.approx((1 + 4.5 + 0) / 7)
     long = RenderedFact("9", "born", f"{'the old river of ' * 20}avon", 340, 344)
     task = FactProbing(TOKENIZER)
-    assert task.cut(SEGMENTER, [long], learning=False) == [[]]
-    assert task.scores([long, *FACTS], ask(task, tiny_reader(task), SEGMENTER, [long, *FACTS]))["mrr"] < 1
+    assert task.tokenize(SEGMENTER, [long], learning=False) == [[]]
+    assert task.scores([long, *FACTS], ask(task, tiny_network(task), SEGMENTER, [long, *FACTS]))["mrr"] < 1
 
 
 def test_facts_can_be_learned():

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.task_models import CHOICES, SEGMENTER, TASKS, TEXTS, learner, lender, teach, tiny_encoder, tiny_reader
-from wellread.data.batches import by_length, cut_groups
+from tests.task_models import CHOICES, SEGMENTER, TASKS, TEXTS, learner, provider, teach, tiny_encoder, tiny_network
+from wellread.data.batches import by_length, split_groups
 from wellread.errors import InputError, UsageError
-from wellread.models.kam.inputs import FunctionMap, Lender
+from wellread.models.kam.inputs import FunctionMap, KamProvider
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.masked_lm import Masking
 from wellread.tasks.multiple_choice import Choosing
-from wellread.tasks.task import TextHead, check_room, make_batch
+from wellread.tasks.task import TextHead, check_positions, make_batch
 from wellread.training.loop import train
 from wellread.training.schedule import Schedule
 
@@ -41,10 +41,10 @@ def numbers(answer):
 @BOTH
 def test_the_company_of_a_batch_changes_no_answer(name, knowing):
     task, examples = TASKS[name]
-    model = tiny_reader(task, knowing=knowing).double()
-    lent = lender() if knowing else None
-    together = ask(task, model, SEGMENTER, examples, lender=lent)
-    alone = [ask(task, model, SEGMENTER, [one], lender=lent)[0] for one in examples]
+    model = tiny_network(task, knowing=knowing).double()
+    provided = provider() if knowing else None
+    together = ask(task, model, SEGMENTER, examples, provider=provided)
+    alone = [ask(task, model, SEGMENTER, [one], provider=provided)[0] for one in examples]
     assert len(together) == len(examples)
     assert [len(some) for some in together] == [len(some) for some in alone]
     np.testing.assert_allclose(numbers(together), numbers(alone), rtol=0, atol=1e-10)
@@ -52,13 +52,13 @@ def test_the_company_of_a_batch_changes_no_answer(name, knowing):
 
 def test_maps_that_are_not_those_of_the_encoder_are_refused():
     task, examples = TASKS["choosing"]
-    knowing, plain = tiny_reader(task, knowing=True), tiny_reader(task)
-    other = Lender([FunctionMap(lambda cut: np.zeros((len(cut.words),) * 2), name="other")], SEGMENTER)
-    for lent in (None, other):
+    knowing, plain = tiny_network(task, knowing=True), tiny_network(task)
+    other = KamProvider([FunctionMap(lambda tokenized: np.zeros((len(tokenized.words),) * 2), name="other")], SEGMENTER)
+    for provided in (None, other):
         with pytest.raises(UsageError, match=r"fuses the maps letters and is lent (none|other); give a lender"):
-            ask(task, knowing, SEGMENTER, examples, lender=lent)
+            ask(task, knowing, SEGMENTER, examples, provider=provided)
     with pytest.raises(UsageError, match="fuses the maps none and is lent letters"):
-        TaskLearner(task, plain, SEGMENTER, examples, examples, lender=lender())
+        TaskLearner(task, plain, SEGMENTER, examples, examples, provider=provider())
     with knowing.encoder.without():
         ask(task, knowing, SEGMENTER, examples)
 
@@ -144,12 +144,12 @@ def test_every_example_is_learned_from_once_an_epoch_in_an_order_of_its_own(name
 def test_answers_to_other_examples_are_lent_knowledge_of_their_own():
     made = learner(Choosing(), CHOICES[:1], knowing=True)
     (found,) = made.answer(SEGMENTER, CHOICES[1:2])
-    assert found == ask(made.task, made.model, SEGMENTER, CHOICES[1:2], lender=lender())[0]
+    assert found == ask(made.task, made.model, SEGMENTER, CHOICES[1:2], provider=provider())[0]
     assert len(found) == 3
 
 
 def test_asking_leaves_every_part_in_the_mode_it_had():
-    model = tiny_reader(Choosing(), dropout=0.5).train()
+    model = tiny_network(Choosing(), dropout=0.5).train()
     model.encoder.eval()
     first, second = (ask(Choosing(), model, SEGMENTER, CHOICES) for _ in range(2))
     assert first == second
@@ -173,17 +173,17 @@ def test_what_there_is_nothing_to_learn_from_is_left_out_but_answered():
 
 
 def test_a_batch_knows_whose_inputs_it_has():
-    cut = Choosing().cut(SEGMENTER, CHOICES, learning=True)
-    batch = make_batch(CHOICES, cut, {"maps": torch.ones(9, 1, 2, 2)})
+    tokenized = Choosing().tokenize(SEGMENTER, CHOICES, learning=True)
+    batch = make_batch(CHOICES, tokenized, {"maps": torch.ones(9, 1, 2, 2)})
     assert batch.example_of.tolist() == [0, 0, 1, 1, 1, 2, 2, 2, 2]
-    assert batch.pieces == sum(len(one) for some in cut for one in some)
+    assert batch.tokens == sum(len(one) for some in tokenized for one in some)
     rows = batch.in_rows(torch.arange(9.0))
     assert rows.tolist() == [[0, 1, -math.inf, -math.inf], [2, 3, 4, -math.inf], [5, 6, 7, 8]]
 
 
 def test_a_batch_goes_to_a_device_with_all_it_has():
-    cut = Choosing().cut(SEGMENTER, CHOICES, learning=True)
-    batch = Choosing().prepare(make_batch(CHOICES, cut, {"maps": torch.ones(9, 1, 2, 2)}), learning=True)
+    tokenized = Choosing().tokenize(SEGMENTER, CHOICES, learning=True)
+    batch = Choosing().prepare(make_batch(CHOICES, tokenized, {"maps": torch.ones(9, 1, 2, 2)}), learning=True)
     moved = batch.to(torch.device("meta"))
     parts = [moved.ids, moved.types, moved.example_of, moved.target, moved.knowledge["maps"], moved.packing.text_of]
     parts += [moved.packing.lengths, moved.packing.starts, moved.packing.places]
@@ -194,8 +194,8 @@ def test_a_batch_goes_to_a_device_with_all_it_has():
 
 def test_a_text_is_pooled_by_its_mean_or_its_first_piece():
     torch.manual_seed(0)
-    batch = make_batch(CHOICES, Choosing().cut(SEGMENTER, CHOICES, learning=True), {})
-    states = torch.randn(batch.pieces, 8, dtype=torch.float64)
+    batch = make_batch(CHOICES, Choosing().tokenize(SEGMENTER, CHOICES, learning=True), {})
+    states = torch.randn(batch.tokens, 8, dtype=torch.float64)
     for pooling in ("mean", "first"):
         head = TextHead(8, 2, pooling=pooling).double().eval()
         found = head(states, batch.inputs, batch.packing)
@@ -211,9 +211,11 @@ def test_a_text_is_pooled_by_its_mean_or_its_first_piece():
 def test_the_two_texts_of_a_pair_are_held_against_each_other():
     torch.manual_seed(0)
     batch = make_batch(
-        ("a", "b"), [SEGMENTER.cut_many([("new york", "old york city")]), SEGMENTER.cut_many([("is it",)])], {}
+        ("a", "b"),
+        [SEGMENTER.tokenize_many([("new york", "old york city")]), SEGMENTER.tokenize_many([("is it",)])],
+        {},
     )
-    states = torch.randn(batch.pieces, 8, dtype=torch.float64)
+    states = torch.randn(batch.tokens, 8, dtype=torch.float64)
     head = TextHead(8, 2, pooling="both").double().eval()
     torch.nn.init.normal_(head.agree.weight)
     found = head(states, batch.inputs, batch.packing)
@@ -235,13 +237,13 @@ def test_groups_are_of_like_length_and_no_larger_than_asked():
     assert sorted(place for group in groups for place in group) == list(range(8))
     assert sorted(map(len, groups)) == [4, 4]
     assert {frozenset(group) for group in groups} == {frozenset({0, 2, 4, 6}), frozenset({1, 3, 5, 7})}
-    assert cut_groups(lengths, range(8), pieces=100) == [[0, 1, 2], [3, 4], [5, 6], [7]]
+    assert split_groups(lengths, range(8), tokens=100) == [[0, 1, 2], [3, 4], [5, 6], [7]]
 
 
 def test_inputs_longer_than_the_encoder_are_refused():
-    check_room(tiny_encoder(), 64)
+    check_positions(tiny_encoder(), 64)
     with pytest.raises(UsageError, match=r"65 pieces .* 64 positions"):
-        check_room(tiny_encoder(), 65)
+        check_positions(tiny_encoder(), 65)
 
 
 def test_the_loop_trains_a_task_with_knowledge(tmp_path):
@@ -253,11 +255,11 @@ def test_the_loop_trains_a_task_with_knowledge(tmp_path):
 
 def test_annotations_are_kept_in_a_folder_if_one_is_given(tmp_path):
     task = Choosing()
-    model = tiny_reader(task, knowing=True)
-    made = TaskLearner(task, model, SEGMENTER, CHOICES, CHOICES, lender=lender(), notes=tmp_path / "notes")
+    model = tiny_network(task, knowing=True)
+    made = TaskLearner(task, model, SEGMENTER, CHOICES, CHOICES, provider=provider(), notes=tmp_path / "notes")
     assert made.notes is not None
-    assert set(made.notes.texts) == {text for some in made.cut for one in some for text in one.texts}
-    assert TaskLearner(task, tiny_reader(task), SEGMENTER, CHOICES, CHOICES).notes is None
+    assert set(made.notes.texts) == {text for some in made.tokenized for one in some for text in one.texts}
+    assert TaskLearner(task, tiny_network(task), SEGMENTER, CHOICES, CHOICES).notes is None
 
 
 def test_learning_is_quick_to_fit_a_few_examples():

@@ -94,9 +94,9 @@ def test_half_a_head_and_one_with_other_vectors_are_refused(tmp_path):
 
 def test_the_mask_of_a_tokenizer_is_found_or_missed():
     assert mask_of(TOKENIZER) == ("[MASK]", TOKENIZER.token_to_id("[MASK]"))
-    pieces = byte_level()
-    pieces.add_special_tokens(["<mask>"])
-    assert mask_of(pieces) == ("<mask>", pieces.token_to_id("<mask>"))
+    tokens = byte_level()
+    tokens.add_special_tokens(["<mask>"])
+    assert mask_of(tokens) == ("<mask>", tokens.token_to_id("<mask>"))
     with pytest.raises(UsageError, match="no piece that masks"):
         mask_of(word_piece())
 

@@ -10,17 +10,17 @@ import torch
 
 from tests.map_data import SEGMENTER as NAMES
 from tests.map_data import Told, byte_level
-from tests.task_models import SEGMENTER, TEXTS, TOKENIZER, learner, lender, teach, tiny_encoder
+from tests.task_models import SEGMENTER, TEXTS, TOKENIZER, learner, provider, teach, tiny_encoder
 from wellread.correlation.counting import Limits, correlate
 from wellread.data.corpus import Corpus
 from wellread.errors import UsageError
 from wellread.mentions.annotators import Marks
-from wellread.models.kam.inputs import EntityMap, FunctionMap, Lender, PhraseMap, TermChoice
-from wellread.tasks.masked_lm import Guesses, Masking, choose_pieces, hide, read_texts, window_texts
+from wellread.models.kam.inputs import EntityMap, FunctionMap, KamProvider, PhraseMap, TermChoice
+from wellread.tasks.masked_lm import Guesses, Masking, choose_tokens, hide, read_texts, window_texts
 from wellread.text.segments import Segmenter
 
 MASK = TOKENIZER.token_to_id("[MASK]")
-LONG = SEGMENTER.cut("glipizide of avon , mayor of the old zzyzx river in brno was near me")
+LONG = SEGMENTER.tokenize("glipizide of avon , mayor of the old zzyzx river in brno was near me")
 
 
 def drawn(task, one, times, *, learning=True):
@@ -32,7 +32,7 @@ def test_a_share_of_the_pieces_is_chosen_and_never_a_special_one(share):
     there = set(np.flatnonzero(~LONG.special_mask).tolist())
     seen = set()
     for seed in range(200):
-        places = choose_pieces(LONG, np.random.default_rng(seed), share=share, units="pieces").tolist()
+        places = choose_tokens(LONG, np.random.default_rng(seed), share=share, units="pieces").tolist()
         assert len(places) == len(set(places)) == max(1, round(share * len(there)))
         assert places == sorted(places)
         seen.update(places)
@@ -42,7 +42,7 @@ def test_a_share_of_the_pieces_is_chosen_and_never_a_special_one(share):
 def test_words_are_chosen_whole():
     sizes = set()
     for seed in range(200):
-        places = choose_pieces(LONG, np.random.default_rng(seed), share=0.3, units="words")
+        places = choose_tokens(LONG, np.random.default_rng(seed), share=0.3, units="words")
         words = set(LONG.word_of[places].tolist())
         assert set(places.tolist()) == {at for at, word in enumerate(LONG.word_of.tolist()) if word in words}
         sizes.add(len(places))
@@ -84,10 +84,12 @@ def test_what_is_hidden_is_drawn_anew_to_learn_and_is_a_function_of_the_text_to_
 
 def test_knowledge_says_nothing_of_what_is_hidden():
     torch.manual_seed(0)
-    every = FunctionMap(lambda cut: np.ones((len(cut.words), len(cut.words))))  # what tells even of unknown words
-    lent = Lender([*lender().maps, every], SEGMENTER)
+    every = FunctionMap(
+        lambda tokenized: np.ones((len(tokenized.words), len(tokenized.words)))
+    )  # what tells even of unknown words
+    provided = KamProvider([*provider().maps, every], SEGMENTER)
     for one in drawn(Masking(TOKENIZER, share=0.4, units="words"), LONG, 5):
-        told, untold = np.moveaxis(lent.lend([one, LONG]).maps, 1, -1)
+        told, untold = np.moveaxis(provided.build_inputs([one, LONG]).maps, 1, -1)
         left = np.setdiff1d(np.arange(len(LONG)), one.places)
         assert not told[one.places].any()
         assert not told[:, one.places].any()
@@ -102,11 +104,11 @@ def test_auxiliary_terms_are_those_of_the_words_that_are_left(tmp_path):
     table = correlate(
         Corpus.of_files([tmp_path / "lines.txt"]), tmp_path / "lines.pmi", limits=Limits(min_count=2, min_pair=2)
     )
-    lent = Lender([], SEGMENTER, terms=TermChoice(table, pieces=16, words=1))
-    one = SEGMENTER.cut("brno")
-    assert lent.lend([one]).terms == [("shoes",)]
+    provided = KamProvider([], SEGMENTER, terms=TermChoice(table, tokens=16, words=1))
+    one = SEGMENTER.tokenize("brno")
+    assert provided.build_inputs([one]).terms == [("shoes",)]
     (masked,) = Masking(TOKENIZER).draw("brno", [one], learning=False)
-    assert lent.lend([masked]).terms == [()]
+    assert provided.build_inputs([masked]).terms == [()]
 
 
 def test_the_loss_is_that_of_loops_at_hidden_places_only():
@@ -155,7 +157,7 @@ def test_long_texts_are_cut_at_words_and_nothing_is_lost(tokenizer):
     assert parts[-1] == "me"
     assert "".join("".join(parts[:-1]).split()) == "".join(text.split())
     assert len(parts) > 3
-    assert all(len(Segmenter(tokenizer).cut(part)) <= 24 for part in parts)
+    assert all(len(Segmenter(tokenizer).tokenize(part)) <= 24 for part in parts)
     assert all(word in text.split() for part in parts[:-1] for word in part.split())
     assert list(window_texts(["  " + text], Segmenter(tokenizer))) == [text.strip()]
 
@@ -189,11 +191,11 @@ def test_mentions_and_phrases_of_a_hidden_word_bind_no_other_word():
     leaves = np.array([[0, 2], [3, 6], [7, 11], [12, 16], [17, 21], [22, 25], [26, 29], [30, 34]], np.int32)
     heads = np.zeros((len(leaves), 1), np.int32)
     source = Told({text: Marks(mentions=spans, names=("a", "b"), leaves=leaves, heads=heads, chunks=spans)})
-    lent = Lender([EntityMap(source), PhraseMap(source)], NAMES)
-    one = NAMES.cut(text)
+    provided = KamProvider([EntityMap(source), PhraseMap(source)], NAMES)
+    one = NAMES.tokenize(text)
     york = np.flatnonzero(one.word_of == 2)
     masked = hide(one, one.ids, york[:1])  # one piece of it, as with units = "pieces"
-    told, plain = np.moveaxis(lent.lend([masked, one]).maps, 2, -1)
+    told, plain = np.moveaxis(provided.build_inputs([masked, one]).maps, 2, -1)
     first, second = (np.isin(one.word_of, words) for words in ([1, 2, 3], [5, 6, 7]))
     assert not told[:, first].any()
     assert not told[:, :, first].any()
@@ -210,13 +212,13 @@ def test_names_and_phrases_whose_hyphen_is_hidden_bind_no_words(question):
     heads = np.zeros((len(leaves), 1), np.int32)
     marks = {text: Marks(mentions=spans, names=("a", "b"), leaves=leaves, heads=heads, chunks=spans)}
     source = Told(marks | {asked: Marks(leaves=leaves[:1], heads=heads[:1]) for asked in question})
-    lent = Lender([EntityMap(source), PhraseMap(source)], NAMES)
-    one = NAMES.cut(*question, text)
+    provided = KamProvider([EntityMap(source), PhraseMap(source)], NAMES)
+    one = NAMES.tokenize(*question, text)
     begin, hyphens = one.words.index("is"), np.flatnonzero((one.segment_of >= 0) & (one.word_of < 0))
     first, second = (np.isin(one.word_of, np.array(words) + begin) for words in ([1, 2], [4, 5]))
     assert len(hyphens) == 3 + len(question)
     for hyphen in hyphens:
-        told = lent.lend([hide(one, one.ids, np.array([hyphen])), one]).maps[0]
+        told = provided.build_inputs([hide(one, one.ids, np.array([hyphen])), one]).maps[0]
         kept = hyphen != hyphens[len(question)]
         assert told[:, first][:, :, first].all() == told[:, first].any() == told[:, :, first].any() == kept
         assert told[:, second][:, :, second].all() == (hyphen != hyphens[len(question) + 1])
@@ -224,8 +226,8 @@ def test_names_and_phrases_whose_hyphen_is_hidden_bind_no_words(question):
 
 def test_a_hidden_sign_in_a_text_without_words_parts_nothing():
     source = Told({"_": Marks(leaves=np.array([[0, 1]], np.int32), heads=np.zeros((1, 1), np.int32))})
-    one = NAMES.cut("_")
+    one = NAMES.tokenize("_")
     masked = hide(one, one.ids, np.array([1]))
     assert masked.hidden == (1,)
     assert not one.words
-    assert not Lender([EntityMap(source), PhraseMap(source)], NAMES).lend([masked]).maps.any()
+    assert not KamProvider([EntityMap(source), PhraseMap(source)], NAMES).build_inputs([masked]).maps.any()

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.task_models import SEGMENTER, TOKENIZER, lender
+from tests.task_models import SEGMENTER, TOKENIZER, provider
 from wellread.document import Document, Link
 from wellread.errors import InputError, UsageError
 from wellread.mentions.annotation_cache import Links
-from wellread.models.kam.inputs import EntityMap, Lender
+from wellread.models.kam.inputs import EntityMap, KamProvider
 from wellread.tasks.mention_markers import Marker, MarkerHead, marked_places
 from wellread.tasks.task import make_batch
 from wellread.text.positions import Places
@@ -19,26 +19,26 @@ AVON, BRNO, OLD_BRNO = (13, 17), (34, 38), (30, 38)
 MARKER = Marker(TOKENIZER, (":", "-"), mentions=2)
 
 
-def pieces(one):
+def tokens(one):
     return " ".join(TOKENIZER.id_to_token(id) for id in one.ids)
 
 
-def cut(text, *mentions, longest=48, other=()):
-    ((one,),) = MARKER.cut(Segmenter(TOKENIZER, longest=longest), [((text, *other), mentions)])
+def tokenize(text, *mentions, longest=48, other=()):
+    ((one,),) = MARKER.tokenize(Segmenter(TOKENIZER, longest=longest), [((text, *other), mentions)])
     return one
 
 
 def test_markers_stand_around_mentions_and_their_places_are_known():
-    one = cut(TEXT, AVON, BRNO)
-    assert pieces(one) == "[CLS] the mayor of : avon : was born in old - brno - near the river [SEP]"
+    one = tokenize(TEXT, AVON, BRNO)
+    assert tokens(one) == "[CLS] the mayor of : avon : was born in old - brno - near the river [SEP]"
     assert one.places.tolist() == [4, 11]
-    back = cut(TEXT, BRNO, AVON)
-    assert pieces(back) == "[CLS] the mayor of - avon - was born in old : brno : near the river [SEP]"
+    back = tokenize(TEXT, BRNO, AVON)
+    assert tokens(back) == "[CLS] the mayor of - avon - was born in old : brno : near the river [SEP]"
     assert back.places.tolist() == [11, 4]
 
 
 def test_the_text_its_words_and_their_pieces_stay_what_they_are():
-    plain, one = SEGMENTER.cut(TEXT), cut(TEXT, AVON, BRNO)
+    plain, one = SEGMENTER.tokenize(TEXT), tokenize(TEXT, AVON, BRNO)
     assert (one.texts, one.words, one.first_words) == (plain.texts, plain.words, plain.first_words)
     assert one.word_spans.tolist() == plain.word_spans.tolist()
     own = np.flatnonzero(one.segment_of == 0)
@@ -54,8 +54,8 @@ def test_the_text_its_words_and_their_pieces_stay_what_they_are():
 
 
 def test_knowledge_of_words_is_lent_to_the_same_pieces():
-    plain, one = SEGMENTER.cut(TEXT), cut(TEXT, AVON, BRNO)
-    maps = lender().lend([plain]).maps[0, 0], lender().lend([one]).maps[0, 0]
+    plain, one = SEGMENTER.tokenize(TEXT), tokenize(TEXT, AVON, BRNO)
+    maps = provider().build_inputs([plain]).maps[0, 0], provider().build_inputs([one]).maps[0, 0]
     own = np.append(np.insert(np.flatnonzero(one.segment_of == 0), 0, 0), len(one) - 1)
     assert np.array_equal(maps[1][np.ix_(own, own)], maps[0])
     assert maps[0].any()
@@ -63,10 +63,10 @@ def test_knowledge_of_words_is_lent_to_the_same_pieces():
 
 
 def test_mentions_of_a_knowledge_base_are_found_at_their_own_pieces():
-    one = cut(TEXT, AVON, BRNO)
+    one = tokenize(TEXT, AVON, BRNO)
     spans = np.array([AVON, OLD_BRNO, (39, 53)])
-    found, whole = Places.of([one]).pieces(np.zeros(3, np.int64), spans[:, 0], spans[:, 1])
-    said = [pieces(one).split()[first : last + 1] for first, last in found.tolist()]
+    found, whole = Places.of([one]).tokens(np.zeros(3, np.int64), spans[:, 0], spans[:, 1])
+    said = [tokens(one).split()[first : last + 1] for first, last in found.tolist()]
     # A marker may lie within a mention that it does not enclose.
     assert said == [["avon"], ["old", "-", "brno"], ["near", "the", "river"]]
     assert whole.all()
@@ -84,12 +84,12 @@ def test_mentions_of_a_knowledge_base_are_found_at_their_own_pieces():
     ],
 )
 def test_markers_nest(mentions, expected):
-    assert f"born {expected} the" in pieces(cut(TEXT, *mentions))
+    assert f"born {expected} the" in tokens(tokenize(TEXT, *mentions))
 
 
 def test_a_second_segment_has_no_markers():
-    one = cut("Avon of Brno", (0, 4), (8, 12), other=("Avon , a city",))
-    assert pieces(one) == "[CLS] : avon : of - brno - [SEP] avon , a city [SEP]"
+    one = tokenize("Avon of Brno", (0, 4), (8, 12), other=("Avon , a city",))
+    assert tokens(one) == "[CLS] : avon : of - brno - [SEP] avon , a city [SEP]"
     assert one.types.tolist() == [0] * 9 + [1] * 5
     assert one.word_segment.tolist() == [0, 0, 0, 1, 1, 1, 1]
 
@@ -98,9 +98,9 @@ def test_a_second_segment_has_no_markers():
 def test_what_is_too_long_is_cut_around_the_mentions(longest):
     text = "who was born near the old river of the new city in Avon of Brno near me where the river is old"
     start = text.index("Avon")
-    one = cut(text, (start, start + 4), (start + 8, start + 12), longest=longest)
+    one = tokenize(text, (start, start + 4), (start + 8, start + 12), longest=longest)
     assert len(one) <= longest
-    said = pieces(one)
+    said = tokens(one)
     assert said.startswith("[CLS]")
     assert said.endswith("[SEP]")
     assert ": avon" in said
@@ -120,22 +120,22 @@ FIRST, SECOND = (10, 14), (FAR.index("Brno"), FAR.index("Brno") + 4)
 
 
 def test_where_mentions_are_too_far_apart_both_stay_with_what_is_nearest_to_them(capsys):
-    one = cut(FAR, FIRST, SECOND, longest=16, other=("a city",))
-    assert pieces(one) == "[CLS] who wrote : avon : near river - brno - in [SEP] a city [SEP]"
-    back = cut(FAR, SECOND, FIRST, longest=16, other=("a city",))
-    assert pieces(back) == "[CLS] who wrote - avon - near river : brno : in [SEP] a city [SEP]"
-    tight = cut(FAR, FIRST, SECOND, longest=11, other=("a city",))
-    assert pieces(tight) == "[CLS] : avon : - brno - [SEP] a city [SEP]"
+    one = tokenize(FAR, FIRST, SECOND, longest=16, other=("a city",))
+    assert tokens(one) == "[CLS] who wrote : avon : near river - brno - in [SEP] a city [SEP]"
+    back = tokenize(FAR, SECOND, FIRST, longest=16, other=("a city",))
+    assert tokens(back) == "[CLS] who wrote - avon - near river : brno : in [SEP] a city [SEP]"
+    tight = tokenize(FAR, FIRST, SECOND, longest=11, other=("a city",))
+    assert tokens(tight) == "[CLS] : avon : - brno - [SEP] a city [SEP]"
     assert capsys.readouterr().err == ""
     with pytest.raises(UsageError, match="no room for text"):
-        cut(FAR, FIRST, SECOND, longest=7, other=("a city in Avon",))
+        tokenize(FAR, FIRST, SECOND, longest=7, other=("a city in Avon",))
 
 
 @pytest.mark.parametrize("longest", range(8, 100, 7))
 def test_two_mentions_that_fit_are_whole_however_far_apart(longest, capsys):
     text = f"of fargo {FAR} , where the new city is"
     for first, second in (((3, 8), (3, 8)), ((3, 8), (3, 23)), ((19, 23), (len(text) - 2, len(text)))):
-        one = cut(text, first, second, longest=longest)
+        one = tokenize(text, first, second, longest=longest)
         assert len(one) <= longest
         for place, end, mention in zip(one.places, one.ends, (first, second), strict=True):
             inner = [span for span in one.spans[place + 1 : end].tolist() if span != [0, 0]]
@@ -145,7 +145,10 @@ def test_two_mentions_that_fit_are_whole_however_far_apart(longest, capsys):
 
 
 def test_words_left_out_of_the_middle_are_none_of_the_inputs_and_the_others_keep_their_numbers():
-    whole, one = cut(FAR, FIRST, SECOND, longest=None), cut(FAR, FIRST, SECOND, longest=16, other=("a city",))
+    whole, one = (
+        tokenize(FAR, FIRST, SECOND, longest=None),
+        tokenize(FAR, FIRST, SECOND, longest=16, other=("a city",)),
+    )
     assert one.words == ("who", "wrote", "Avon", "near", "river", "Brno", "in", "a", "city")
     own = np.flatnonzero(one.segment_of == 0)
     assert [FAR[slice(*span)] for span in one.spans[own].tolist()] == [one.words[word] for word in one.word_of[own]]
@@ -156,21 +159,21 @@ def test_words_left_out_of_the_middle_are_none_of_the_inputs_and_the_others_keep
 
 
 def test_a_mention_with_a_hole_in_it_is_not_whole():
-    one = cut(FAR, FIRST, SECOND, longest=14)
-    assert pieces(one) == "[CLS] who wrote : avon : near the river - brno - in [SEP]"
+    one = tokenize(FAR, FIRST, SECOND, longest=14)
+    assert tokens(one) == "[CLS] who wrote : avon : near the river - brno - in [SEP]"
     spans = np.array([(4, 14), FIRST, (15, 23), (15, 27), (40, 50), (10, SECOND[1]), SECOND, (SECOND[0], len(FAR))])
-    found, whole = Places.of([one]).pieces(np.zeros(len(spans), np.int64), spans[:, 0], spans[:, 1])
+    found, whole = Places.of([one]).tokens(np.zeros(len(spans), np.int64), spans[:, 0], spans[:, 1])
     assert whole.tolist() == [True, True, True, False, False, False, True, False]
-    said = [pieces(one).split()[first : last + 1] for first, last in found[whole].tolist()]
+    said = [tokens(one).split()[first : last + 1] for first, last in found[whole].tolist()]
     assert said == [["wrote", ":", "avon"], ["avon"], ["near", "the"], ["brno"]]
 
 
 def test_what_is_known_of_words_is_lent_to_them_on_both_sides_of_a_hole():
     spans = [(4, 14), (40, 50), (SECOND[0] - 6, SECOND[1])]
     given = Links.given([Document(FAR, tuple(Link(*span, FAR[slice(*span)], "Q1") for span in spans))])
-    one, whole = cut(FAR, FIRST, SECOND, longest=14), cut(FAR, FIRST, SECOND, longest=None)
-    lent = Lender([EntityMap(given)], SEGMENTER)
-    ours, theirs = (lent.lend([some]).maps[0, 0] for some in (one, whole))
+    one, whole = tokenize(FAR, FIRST, SECOND, longest=14), tokenize(FAR, FIRST, SECOND, longest=None)
+    provided = KamProvider([EntityMap(given)], SEGMENTER)
+    ours, theirs = (provided.build_inputs([some]).maps[0, 0] for some in (one, whole))
     own = np.flatnonzero(one.segment_of == 0)
     same = (whole.spans[None] == one.spans[own, None]).all(2) & (whole.segment_of == 0)
     at = same.argmax(1)
@@ -183,9 +186,9 @@ def test_what_is_known_of_words_is_lent_to_them_on_both_sides_of_a_hole():
 def test_mentions_that_do_not_fit_are_counted_and_their_beginnings_stay(apart, capsys):
     text = f"who {'old ' * 9}Avon {'near ' * apart}the new river"
     inputs = [((text,), ((4, 44), (len(text) - 13, len(text)))), (("old Avon near Brno",), ((0, 8), (14, 18)))]
-    (one,), (other,) = MARKER.cut(Segmenter(TOKENIZER, longest=12), inputs)
-    assert pieces(one) == "[CLS] : old old old : - the new river - [SEP]"
-    assert pieces(other) == "[CLS] : old avon : near - brno - [SEP]"
+    (one,), (other,) = MARKER.tokenize(Segmenter(TOKENIZER, longest=12), inputs)
+    assert tokens(one) == "[CLS] : old old old : - the new river - [SEP]"
+    assert tokens(other) == "[CLS] : old avon : near - brno - [SEP]"
     assert capsys.readouterr().err == (
         "1 of 2 texts have mentions that do not fit into inputs of 12 pieces: of these the beginnings are read, or "
         "nothing; let encoder.longest be more\n"
@@ -194,8 +197,8 @@ def test_mentions_that_do_not_fit_are_counted_and_their_beginnings_stay(apart, c
 
 def test_before_and_behind_may_be_marked_differently():
     marker = Marker(TOKENIZER, ("?", "!"), mentions=1)
-    ((one,),) = marker.cut(SEGMENTER, [((TEXT,), (AVON,))])
-    assert "of ? avon ! was" in pieces(one)
+    ((one,),) = marker.tokenize(SEGMENTER, [((TEXT,), (AVON,))])
+    assert "of ? avon ! was" in tokens(one)
 
 
 def test_markers_and_mentions_that_cannot_be_are_refused():
@@ -205,11 +208,11 @@ def test_markers_and_mentions_that_cannot_be_are_refused():
         Marker(TOKENIZER, (":",), mentions=2)
     for mention in ((-1, 2), (3, 3), (50, 99)):
         with pytest.raises(InputError, match="mentions are characters of the text"):
-            cut(TEXT, AVON, mention)
+            tokenize(TEXT, AVON, mention)
 
 
 def test_places_count_through_the_batch():
-    inputs = MARKER.cut(SEGMENTER, [((TEXT,), (AVON, BRNO)), (("Brno of Avon",), ((8, 12), (0, 4)))])
+    inputs = MARKER.tokenize(SEGMENTER, [((TEXT,), (AVON, BRNO)), (("Brno of Avon",), ((8, 12), (0, 4)))])
     batch = make_batch([None, None], inputs, {})
     places = marked_places(batch)
     assert [TOKENIZER.id_to_token(id) for id in batch.ids[places].flatten()] == [":", "-", ":", "-"]

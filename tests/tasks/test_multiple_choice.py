@@ -12,16 +12,16 @@ from wellread.tasks.multiple_choice import Choosing
 
 
 def test_an_input_is_the_context_and_the_question_with_its_answer():
-    cut = Choosing().cut(SEGMENTER, CHOICES, learning=True)
-    assert [len(some) for some in cut] == [2, 3, 4]
-    assert cut[1][2].texts == ("the old city is near cork .", "where is the city ? near cork")
+    tokenized = Choosing().tokenize(SEGMENTER, CHOICES, learning=True)
+    assert [len(some) for some in tokenized] == [2, 3, 4]
+    assert tokenized[1][2].texts == ("the old city is near cork .", "where is the city ? near cork")
 
 
 def test_a_long_context_is_cut_and_the_answer_stays():
     question = ChoiceQuestion("0", "the river " * 100, "where ?", ("in avon", "in brno"), 0)
-    (cut,) = Choosing().cut(SEGMENTER, [question], learning=True)
-    assert [len(one) for one in cut] == [48, 48]
-    assert [one.words[-1] for one in cut] == ["avon", "brno"]
+    (tokenized,) = Choosing().tokenize(SEGMENTER, [question], learning=True)
+    assert [len(one) for one in tokenized] == [48, 48]
+    assert [one.words[-1] for one in tokenized] == ["avon", "brno"]
 
 
 def test_the_loss_is_that_of_loops():

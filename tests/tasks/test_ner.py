@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.map_data import byte_level
-from tests.task_models import SEGMENTER, TOKENIZER, learner, teach, tiny_encoder, tiny_reader
+from tests.task_models import SEGMENTER, TOKENIZER, learner, teach, tiny_encoder, tiny_network
 from wellread.data.readers.conll import NamedText
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk
@@ -33,7 +33,7 @@ SENTENCES = [
 
 def asked_in(task, one, segmenter=SEGMENTER):
     """The words (start, end) of every span that is asked, over all inputs of a sentence."""
-    ((*inputs,),) = task.cut(segmenter, [one], learning=False)
+    ((*inputs,),) = task.tokenize(segmenter, [one], learning=False)
     return [tuple((some + part.first).tolist()) for part in inputs for some in part.chunks(task.longest)]
 
 
@@ -61,7 +61,7 @@ def test_a_spans_pieces_have_its_characters(tokenizer, room):
     document = (other.text, one.text, "who wrote to me ?")
     one = NamedText(one.id, one.text, one.words, one.chunks, document, 1)
     task = NamedEntities(LABELS)
-    for part in task.cut(Segmenter(tokenizer, longest=room), [one], learning=False)[0]:
+    for part in task.tokenize(Segmenter(tokenizer, longest=room), [one], learning=False)[0]:
         assert len(part) <= (room or 1000)
         for start, end in part.chunks(16).tolist():
             first, last = part.edges[start, 0], part.edges[end - 1, 1]
@@ -75,11 +75,11 @@ def test_the_document_is_read_around_its_sentence():
     one = NamedText.of_words("1", document[2].split(), ())
     one = NamedText(one.id, one.text, one.words, (), document, 2)
     for room, there in ((48, document), (17, document[1:4]), (7, document[2:3])):
-        ((cut,),) = NamedEntities(LABELS).cut(Segmenter(TOKENIZER, longest=room), [one], learning=False)
-        words = {name for name in document if name.split()[0] in cut.words}
+        ((tokenized,),) = NamedEntities(LABELS).tokenize(Segmenter(TOKENIZER, longest=room), [one], learning=False)
+        words = {name for name in document if name.split()[0] in tokenized.words}
         assert words == set(there)
-        assert TOKENIZER.decode(cut.ids[cut.edges[0, 0] : cut.edges[-1, 1] + 1]) == one.text
-    ((alone,),) = NamedEntities(LABELS, NerOptions(context=False)).cut(SEGMENTER, [one], learning=False)
+        assert TOKENIZER.decode(tokenized.ids[tokenized.edges[0, 0] : tokenized.edges[-1, 1] + 1]) == one.text
+    ((alone,),) = NamedEntities(LABELS, NerOptions(context=False)).tokenize(SEGMENTER, [one], learning=False)
     assert alone.texts == (one.text,)
 
 
@@ -88,7 +88,7 @@ def test_words_without_pieces_belong_to_the_span_around_them():
     found = asked_in(NamedEntities(LABELS), one)
     assert set(all_spans(4, 16)) - set(found) == {(1, 2), (3, 4)}
     assert asked_in(NamedEntities(LABELS), sentence("\u200d")) == []
-    assert NamedEntities(LABELS).cut(SEGMENTER, [NamedText.of_text("1", " ")], learning=False) == [[]]
+    assert NamedEntities(LABELS).tokenize(SEGMENTER, [NamedText.of_text("1", " ")], learning=False) == [[]]
 
 
 def test_words_and_names_longer_than_a_window_are_counted(capsys):
@@ -96,16 +96,16 @@ def test_words_and_names_longer_than_a_window_are_counted(capsys):
     names = [(0, 1, "who"), (2, 3, "who"), (3, 5, "place"), (6, 7, "place"), (7, 9, "who")]
     one, other = sentence(f"avon wrote {long} to {long} {long} brno zzzzzz zzzzzz", *names), sentence("who is old")
     task = NamedEntities(LABELS, NerOptions(longest=3))
-    cut = task.cut(Segmenter(TOKENIZER, longest=12), [one, other], learning=False)
-    asked = {tuple((span + part.first).tolist()) for part in cut[0] for span in part.chunks(3)}
+    tokenized = task.tokenize(Segmenter(TOKENIZER, longest=12), [one, other], learning=False)
+    asked = {tuple((span + part.first).tolist()) for part in tokenized[0] for span in part.chunks(3)}
     assert asked == {(0, 1), (1, 2), (0, 2), (3, 4), (6, 7), (6, 8), (7, 8), (8, 9)}
     assert capsys.readouterr().err == (
         "inputs of 12 pieces have no room for 3 of 12 words, nor for 3 of 5 known names: these are not found; "
         "let encoder.longest be more\n"
     )
-    task.cut(Segmenter(TOKENIZER, longest=12), [sentence(long, (0, 1, "who"))], learning=True)
+    task.tokenize(Segmenter(TOKENIZER, longest=12), [sentence(long, (0, 1, "who"))], learning=True)
     assert "no room for 1 of 1 words, nor for 1 of 1 known names" in capsys.readouterr().err
-    task.cut(Segmenter(TOKENIZER, longest=130), [one, other], learning=False)
+    task.tokenize(Segmenter(TOKENIZER, longest=130), [one, other], learning=False)
     assert capsys.readouterr().err == ""
 
 
@@ -126,11 +126,11 @@ def test_scores_are_those_of_a_dense_layer_on_first_last_and_mean():
 
 def test_the_loss_is_the_mean_over_all_spans_and_gold_ones_have_their_class():
     task = NamedEntities(LABELS, NerOptions(longest=3))
-    batch = task.prepare(make_batch(SENTENCES, task.cut(SEGMENTER, SENTENCES, learning=True), {}), learning=True)
+    batch = task.prepare(make_batch(SENTENCES, task.tokenize(SEGMENTER, SENTENCES, learning=True), {}), learning=True)
     classes = batch.target["classes"].tolist()
     assert (classes.count(1), classes.count(2)) == (5, 2)
     assert len(classes) == sum(len(all_spans(len(one.words), 3)) for one in SENTENCES)
-    model = tiny_reader(task)
+    model = tiny_network(task)
     states, batch, _ = model.read(batch)
     scores = model.head(states, *batch.target["spans"].unbind(1))
     expected = -scores.log_softmax(1)[torch.arange(len(classes)), classes].mean()

@@ -5,28 +5,28 @@ import math
 import pytest
 import torch
 
-from tests.task_models import OPEN, SEGMENTER, learner, teach, tiny_reader
+from tests.task_models import OPEN, SEGMENTER, learner, teach, tiny_network
 from wellread.data.readers.open_qa import OpenQuestion
 from wellread.errors import UsageError
 from wellread.tasks.answer_spans import Span, answerable
 from wellread.tasks.learner import ask
-from wellread.tasks.open_qa import OpenReading, PassageAnswer
+from wellread.tasks.open_qa import OpenQa, PassageAnswer
 
-TASK = OpenReading(longest=20, stride=4)
+TASK = OpenQa(longest=20, stride=4)
 
 
 def test_every_place_where_an_answer_stands_is_gold():
-    (windows, _, _) = TASK.cut(SEGMENTER, OPEN, learning=True)
+    (windows, _, _) = TASK.tokenize(SEGMENTER, OPEN, learning=True)
     assert [one.passage for one in windows] == [0, 1, 2]
     assert [
         [one.texts[1][one.spans[first, 0] : one.spans[last, 1]] for first, last in one.golds] for one in windows
     ] == [[], ["Avon", "avon"], []]
-    assert not any(one.golds for some in TASK.cut(SEGMENTER, OPEN, learning=False) for one in some)
+    assert not any(one.golds for some in TASK.tokenize(SEGMENTER, OPEN, learning=False) for one in some)
 
 
 def test_a_long_passage_is_read_in_windows_and_ranked_by_the_best():
     long = OpenQuestion("0", "who ?", ("avon",), ("me", "the river of " * 10 + "avon"))
-    (windows,) = TASK.cut(SEGMENTER, [long], learning=True)
+    (windows,) = TASK.tokenize(SEGMENTER, [long], learning=True)
     assert [one.passage for one in windows] == [0, 1, 1, 1]
     assert [len(one.golds) for one in windows] == [0, 0, 0, 1]
     some = [PassageAnswer(0, 1.0, ()), PassageAnswer(1, 0.0, ()), PassageAnswer(1, 2.0, ()), PassageAnswer(2, 1.0, ())]
@@ -35,15 +35,15 @@ def test_a_long_passage_is_read_in_windows_and_ranked_by_the_best():
 
 def test_questions_whose_passages_hold_no_answer_are_not_learned_from_but_answered():
     lost = OpenQuestion("0", "who ?", ("avon",), ("me", "a river"))
-    assert TASK.cut(SEGMENTER, [lost], learning=True) == [[]]
-    ((first, second),) = ask(TASK, tiny_reader(TASK), SEGMENTER, [lost])
+    assert TASK.tokenize(SEGMENTER, [lost], learning=True) == [[]]
+    ((first, second),) = ask(TASK, tiny_network(TASK), SEGMENTER, [lost])
     assert (first.passage, second.passage) == (0, 1)
 
 
 def test_some_passages_are_drawn_up_to_half_of_which_hold_the_answer():
     many = OpenQuestion("0", "who ?", ("avon",), (*("the avon",) * 6, *("a river",) * 9))
-    (windows,) = TASK.cut(SEGMENTER, [many], learning=True)
-    task, drawn = OpenReading(sampled=5), set()
+    (windows,) = TASK.tokenize(SEGMENTER, [many], learning=True)
+    task, drawn = OpenQa(sampled=5), set()
     torch.manual_seed(0)
     for _ in range(40):
         some = task.draw(many, windows, learning=True)
@@ -60,8 +60,8 @@ def test_some_passages_are_drawn_up_to_half_of_which_hold_the_answer():
 @pytest.mark.parametrize(("holding", "others", "expected"), [(6, 1, (4, 1)), (1, 9, (1, 4)), (2, 0, (2, 0))])
 def test_where_one_kind_is_rare_there_is_more_of_the_other(holding, others, expected):
     question = OpenQuestion("0", "who ?", ("avon",), (*("the avon",) * holding, *("a river",) * others))
-    (windows,) = TASK.cut(SEGMENTER, [question], learning=True)
-    some = OpenReading(sampled=5).draw(question, windows, learning=True)
+    (windows,) = TASK.tokenize(SEGMENTER, [question], learning=True)
+    some = OpenQa(sampled=5).draw(question, windows, learning=True)
     assert (sum(bool(one.golds) for one in some), sum(not one.golds for one in some)) == expected
 
 
@@ -107,20 +107,20 @@ def test_the_answer_has_the_highest_score_of_passage_and_span_together():
 
 def test_a_question_without_passages_has_an_empty_answer():
     bare = OpenQuestion("0", "who ?", ("avon",), ())
-    answers = ask(TASK, tiny_reader(TASK), SEGMENTER, [bare, OPEN[0]])
+    answers = ask(TASK, tiny_network(TASK), SEGMENTER, [bare, OPEN[0]])
     assert answers[0] == []
     assert TASK.texts([bare], answers[:1]) == {"0": ""}
     assert TASK.scores([bare], answers[:1])["recall@5"] == 0
 
 
 def test_only_the_first_passages_are_read_if_so_asked():
-    (windows, *_) = OpenReading(longest=20, stride=4, most_passages=2).cut(SEGMENTER, OPEN, learning=False)
+    (windows, *_) = OpenQa(longest=20, stride=4, most_passages=2).tokenize(SEGMENTER, OPEN, learning=False)
     assert [one.passage for one in windows] == [0, 1]
 
 
 def test_one_passage_alone_has_nothing_to_be_told_from():
     with pytest.raises(UsageError, match="2 or more"):
-        OpenReading(sampled=1)
+        OpenQa(sampled=1)
 
 
 @pytest.mark.parametrize("knowing", [False, True])

@@ -25,7 +25,7 @@ from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.plots import curves as plots
 from wellread.tasks.ner import Found, NerOptions
 from wellread.tasks.recipe import Data, EncoderOptions, TaskRecipe
-from wellread.tasks.registry import find_kind, read_examples, read_parts
+from wellread.tasks.registry import find_task_type, read_examples, read_parts
 from wellread.training.task import build_learner, load_task, train_task
 
 SAID = [f"{one} B-person\nwas O\nborn O\nnear O\n{two} B-place\n" for one, two in zip(PEOPLE, PLACES, strict=True)]
@@ -105,7 +105,7 @@ def test_names_in_characters_lead_there_too_and_none_is_lost(encoder, tmp_path, 
     with pytest.raises(UsageError, match="write to a file named"):
         model.write(tmp_path / "told.conll", sentences, right)
     wide = replace(made, ner=NerOptions(borders="widen"))
-    assert find_kind("ner").facts(wide) == {"labels": ["person", "place"], "longest": 1}
+    assert find_task_type("ner").facts(wide) == {"labels": ["person", "place"], "longest": 1}
 
 
 def test_a_file_of_cloze_questions_leads_to_predictions(encoder, tmp_path):
@@ -168,14 +168,14 @@ def test_transformers_takes_a_run_of_names_with_its_head(encoder, tmp_path):
         theirs = LukeForEntitySpanClassification.from_pretrained(tmp_path / "theirs").eval()
     assert theirs.config.id2label == {0: "NIL", 1: "person", 2: "place"}
     model = load_task(tmp_path / "run")
-    ((one,),) = model.task.cut(model.segmenter, model.read(tmp_path / "train")[:1], learning=False)
+    ((one,),) = model.task.tokenize(model.segmenter, model.read(tmp_path / "train")[:1], learning=False)
     chunks = one.chunks(model.task.longest)
     spans = torch.from_numpy(np.stack((one.edges[chunks[:, 0], 0], one.edges[chunks[:, 1] - 1, 1]), axis=1))
     ids, masks = torch.from_numpy(one.ids), torch.full((len(spans),), 2)
     entities = {"text_of": torch.zeros_like(masks), "ids": masks, "spans": spans}
     with torch.no_grad():
-        read = model.reader.encoder.read(ids, Packing.of([len(ids)]), entities=entities)
-        wanted = model.reader.head(read.states, *spans.unbind(1), read.told["entities"])
+        read = model.network.encoder.read(ids, Packing.of([len(ids)]), entities=entities)
+        wanted = model.network.head(read.states, *spans.unbind(1), read.told["entities"])
         found = theirs(
             ids[None],
             entity_ids=masks[None],
@@ -208,12 +208,12 @@ def test_whether_words_look_at_spans_is_for_the_recipe_to_say_and_stays_with_the
     made = recipe("ner", tmp_path / "train", name, schedule=SCHEDULE, infusion="luke", luke=luke)
     train_task(made, tmp_path / "run")
     model = load_task(tmp_path / "run")
-    assert luke_of(model.reader.encoder).config.seen is seen
+    assert luke_of(model.network.encoder).config.seen is seen
     ids = torch.tensor([1, 2, 3, 4])
     entities = {"text_of": torch.tensor([0]), "ids": torch.tensor([2]), "spans": torch.tensor([[1, 2]])}
     with torch.no_grad():
         states = [
-            model.reader.encoder.read(ids, Packing.of([4]), **told).states for told in ({}, {"entities": entities})
+            model.network.encoder.read(ids, Packing.of([4]), **told).states for told in ({}, {"entities": entities})
         ]
     assert torch.allclose(*states, atol=1e-6) is not seen
 

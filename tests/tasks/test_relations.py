@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.task_models import SEGMENTER, TOKENIZER, learner, lender, teach, tiny_reader
+from tests.task_models import SEGMENTER, TOKENIZER, learner, provider, teach, tiny_network
 from wellread.errors import InputError
 from wellread.evaluation.relations import score_semeval2010
 from wellread.tasks.learner import ask
@@ -147,7 +147,7 @@ def test_kinds_are_a_second_segment_where_the_data_has_them():
     pair = replace(PAIRS[0], kinds=("PERSON", "STATE_OR_PROVINCE"))
     for options, texts in ((MARKERS, (pair.text, "person , state or province")), (replace(MARKERS, kinds=False), None)):
         task = Relating(TOKENIZER, LABELS, rule="semeval2010", options=options)
-        ((one,), (other,)) = task.cut(SEGMENTER, [pair, PAIRS[1]], learning=True)
+        ((one,), (other,)) = task.tokenize(SEGMENTER, [pair, PAIRS[1]], learning=True)
         assert one.texts == (texts or (pair.text,))
         assert other.texts == (PAIRS[1].text,)
         assert one.mentions == (pair.subject, pair.object)
@@ -158,7 +158,7 @@ def test_answers_and_loss_are_those_of_the_two_markers_states():
     made = learner(task, PAIRS, batch=4)
     model = made.model.double()
     naive, losses = {}, []
-    for pair, (one,) in zip(made.examples, made.cut, strict=True):
+    for pair, (one,) in zip(made.examples, made.tokenized, strict=True):
         with torch.no_grad():
             states = model.encoder(input_ids=torch.from_numpy(one.ids)[None]).last_hidden_state[0]
             scores = model.head.out(torch.cat([states[place] for place in one.places.tolist()]))
@@ -176,8 +176,10 @@ def test_relations_and_their_directions_are_learned(knowing):
     assert made.evaluate()["f1"] < 1
     teach(made, 25, rate=1e-2)
     assert made.evaluate() == dict.fromkeys(("f1", "precision", "recall", "micro_f1", "accuracy"), 1)
-    lent = lender() if knowing else None
-    assert [some[0] for some in ask(task, made.model, SEGMENTER, PAIRS, lender=lent)] == [one.relation for one in PAIRS]
+    provided = provider() if knowing else None
+    assert [some[0] for some in ask(task, made.model, SEGMENTER, PAIRS, provider=provided)] == [
+        one.relation for one in PAIRS
+    ]
 
 
 def test_tacred_is_scored_without_its_negative_pairs():
@@ -195,7 +197,7 @@ def test_what_cannot_be_learned_or_scored_is_refused():
     for pair in (secret, replace(secret, relation="Far(e1,e2)")):
         with pytest.raises(InputError, match=re.escape(f"the relation {pair.relation!r}, expected one of Other")):
             list(learner(task, [pair]).batches(0))
-    assert len(ask(task, tiny_reader(task), SEGMENTER, [secret])) == 1
+    assert len(ask(task, tiny_network(task), SEGMENTER, [secret])) == 1
     with pytest.raises(InputError, match="two or more, each once"):
         Relating(TOKENIZER, ("Other",), rule="tacred", options=MARKERS)
 

@@ -42,14 +42,14 @@ from wellread.evaluation.senses import answer_first, score_by_part
 from wellread.kb.readers.sense_keys import SenseKeys, kind_of
 from wellread.kb.store import KnowledgeBase
 from wellread.models.knowbert.entity_tables import EntityTable
-from wellread.models.knowbert.inputs import OfferLender
+from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.model import KnowBertConfig
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.recipe import Data, TaskRecipe
 from wellread.tasks.registry import read_parts
 from wellread.tasks.registry_senses import KINDS
 from wellread.tasks.senses import SenseHead, SenseOptions, Senses
-from wellread.tasks.task import Reader
+from wellread.tasks.task import EncoderWithHead
 from wellread.text.segments import Mark, Segmenter
 
 SHARED = Path(__file__).parents[3] / "shared/data/senses"
@@ -316,14 +316,14 @@ def test_examples_of_glosses_mark_the_word_they_use_in_any_form(tmp_path):
 
 
 def test_marks_carry_lemma_kind_and_the_synsets_of_gold(task):
-    (one,) = task.cut(SEGMENTER, TEXTS[:1], learning=True)[0]
+    (one,) = task.tokenize(SEGMENTER, TEXTS[:1], learning=True)[0]
     assert one.marks[0] == Mark(0, 23, 27, "bank", "n", ("00000002-n",))
     assert [instance.id for instance in one.instances] == ["d.1.t000", "d.1.t001"]
 
 
 def test_a_text_that_fits_is_read_whole_whatever_sign_it_ends_with(task):
     text = sense_text("d.9", "run near the river bank\u200b", run=WALK)
-    [[one]] = task.cut(Segmenter(TOKENIZER, longest=16), [text], learning=False)
+    [[one]] = task.tokenize(Segmenter(TOKENIZER, longest=16), [text], learning=False)
     assert one.texts == (text.text,)
 
 
@@ -338,7 +338,7 @@ def test_a_text_that_is_too_long_is_read_in_halves(task):
     long = sense_text(
         "x.1", "the old river of the city " * 5 + "near the bank and who is to run it", old=AGED, run=WALK
     )
-    parts = task.cut(Segmenter(TOKENIZER, longest=16), [long], learning=False)[0]
+    parts = task.tokenize(Segmenter(TOKENIZER, longest=16), [long], learning=False)[0]
     assert len(parts) > 1
     words = [one.texts[0][mark.start : mark.end] for one in parts for mark in one.marks]
     assert words == ["old", "run"]
@@ -347,8 +347,8 @@ def test_a_text_that_is_too_long_is_read_in_halves(task):
 
 def test_a_word_that_cannot_be_halved_is_cut_and_takes_its_first_sense(task, vectors):
     text = sense_text("x.1", "x" * 90 + "bank", bank=SHORE)
-    reader = Reader(encoder := tiny_encoder(), task.head(encoder))
-    answers = ask(task, reader.eval(), Segmenter(TOKENIZER, longest=16), [text], lender=Offering(vectors))
+    network = EncoderWithHead(encoder := tiny_encoder(), task.head(encoder))
+    answers = ask(task, network.eval(), Segmenter(TOKENIZER, longest=16), [text], provider=Offering(vectors))
     assert answers == [[{}]]
     assert task.chosen([text], answers) == {"x.1.t000": (MONEY,)}
 
@@ -356,16 +356,16 @@ def test_a_word_that_cannot_be_halved_is_cut_and_takes_its_first_sense(task, vec
 def test_what_has_nothing_to_learn_from_is_left_out_of_learning(task):
     unknown = sense_text("a.1", "old bank", bank="bank%1:99:00::")
     silent = sense_text("a.2", "old bank")
-    assert task.cut(SEGMENTER, [unknown, silent], learning=True) == [[], []]
-    assert [len(some) for some in task.cut(SEGMENTER, [unknown, silent], learning=False)] == [1, 0]
+    assert task.tokenize(SEGMENTER, [unknown, silent], learning=True) == [[], []]
+    assert [len(some) for some in task.tokenize(SEGMENTER, [unknown, silent], learning=False)] == [1, 0]
 
 
 def learner(task, vectors, encoder):
     torch.manual_seed(0)
-    reader = Reader(encoder, task.head(encoder))
-    for part in (reader.head, encoder.infusions):
+    network = EncoderWithHead(encoder, task.head(encoder))
+    for part in (network.head, encoder.infusions):
         shake(part, 0.3)  # it starts near zero, as large models should
-    return TaskLearner(task, reader, SEGMENTER, TEXTS, TEXTS, lender=Offering(vectors), batch=6)
+    return TaskLearner(task, network, SEGMENTER, TEXTS, TEXTS, provider=Offering(vectors), batch=6)
 
 
 def test_a_plain_encoder_learns_senses_by_a_head_of_its_own(task, vectors):
@@ -384,11 +384,11 @@ def test_examples_stay_examples_in_files_and_no_file_becomes_one_by_its_name(tas
     line = {"id": "mine.1", "text": "buy the bank", "senses": [[8, 12, "bank", "NOUN", [MONEY]]]}
     for name in ("wordnet.jsonl", f"{SOURCE}.jsonl"):
         (tmp_path / name).write_text(json.dumps(line) + "\n")
-    reader = Reader(encoder := tiny_encoder(), task.head(encoder))
+    network = EncoderWithHead(encoder := tiny_encoder(), task.head(encoder))
     equal = {}
     for path in sorted(tmp_path.glob("*.jsonl")):
         texts = list(read_senses(path))
-        made = TaskLearner(task, reader, SEGMENTER, texts, texts, lender=Offering(vectors), batch=1)
+        made = TaskLearner(task, network, SEGMENTER, texts, texts, provider=Offering(vectors), batch=1)
         [batch] = made.batches(0)
         priors = batch.target["offers"]["priors"][batch.target["mentions"]]
         equal[path.name] = priors.tolist() == [[0.5, 0.5]]
@@ -400,10 +400,10 @@ def test_candidates_of_examples_have_equal_priors_while_they_are_learned(task, v
     own = [replace(mark, instance=replace(mark.instance, source=SOURCE)) for mark in TEXTS[3].marks]
     texts = [TEXTS[0], replace(TEXTS[3], marks=tuple(own))]
     encoder = knowing(vectors) if knows else tiny_encoder()
-    reader = Reader(encoder, task.head(encoder))
-    made = TaskLearner(task, reader, SEGMENTER, texts, texts, lender=Offering(vectors), batch=2)
+    network = EncoderWithHead(encoder, task.head(encoder))
+    made = TaskLearner(task, network, SEGMENTER, texts, texts, provider=Offering(vectors), batch=2)
     [batch] = made.batches(0)
-    plain = Offering(vectors).told(batch.inputs)["offers"]["wordnet"]["priors"]
+    plain = Offering(vectors).collate(batch.inputs)["offers"]["wordnet"]["priors"]
     priors, mentions = batch.target["offers"]["priors"], batch.target["mentions"]
     of_example = torch.tensor([instance.source == SOURCE for one in batch.inputs for instance in one.instances])
     there = batch.target["offers"]["entities"][mentions] >= 0
@@ -422,8 +422,8 @@ def test_a_share_of_words_may_be_learned_with_equal_priors(task, vectors):
     priors = []
     for one in (plain, level):
         torch.manual_seed(0)
-        reader = Reader(encoder, one.head(encoder))
-        made = TaskLearner(one, reader, SEGMENTER, TEXTS, TEXTS, lender=Offering(vectors), batch=len(TEXTS))
+        network = EncoderWithHead(encoder, one.head(encoder))
+        made = TaskLearner(one, network, SEGMENTER, TEXTS, TEXTS, provider=Offering(vectors), batch=len(TEXTS))
         [batch] = made.batches(0)
         priors.append(batch.target["offers"]["priors"][batch.target["mentions"].clamp(min=0)])
     several = (priors[0] > 0).sum(1) > 1
@@ -493,8 +493,8 @@ def test_without_gold_among_the_candidates_nothing_is_learned(task, vectors):
 
 
 def test_answers_are_candidates_even_where_their_scores_are_low(task, vectors):
-    reader = Reader(encoder := tiny_encoder(), task.head(encoder)).eval()
-    answers = ask(task, reader, SEGMENTER, TEXTS, lender=Offering(vectors))
+    network = EncoderWithHead(encoder := tiny_encoder(), task.head(encoder)).eval()
+    answers = ask(task, network, SEGMENTER, TEXTS, provider=Offering(vectors))
     for text, some in zip(TEXTS, answers, strict=True):
         for mark in text.marks:
             assert some[0][mark.instance.id] in keys().senses(mark.instance.lemma, mark.instance.kind)
@@ -503,9 +503,9 @@ def test_answers_are_candidates_even_where_their_scores_are_low(task, vectors):
 def test_the_lender_of_offers_has_a_mention_with_the_right_sense_for_every_mark(task, vectors):
     encoder = tiny_encoder()
     with closing(KnowledgeBase.open(vectors.kb)) as kb:
-        lender = OfferLender([("wordnet", kb, vectors)])
-        reader = Reader(encoder, task.head(encoder))
-        batch = TaskLearner(task, reader, SEGMENTER, TEXTS, TEXTS, lender=lender, batch=6).batches(0)[0]
+        provider = KnowBertProvider([("wordnet", kb, vectors)])
+        network = EncoderWithHead(encoder, task.head(encoder))
+        batch = TaskLearner(task, network, SEGMENTER, TEXTS, TEXTS, provider=provider, batch=6).batches(0)[0]
     offers, asked = batch.target["offers"], batch.target["mentions"]
     assert len(asked) == 8
     assert asked.min() >= 0
@@ -516,11 +516,11 @@ def test_the_lender_of_offers_has_a_mention_with_the_right_sense_for_every_mark(
 
 
 def test_who_offers_nothing_is_told(task, vectors):
-    reader = Reader(encoder := tiny_encoder(), task.head(encoder)).eval()
+    network = EncoderWithHead(encoder := tiny_encoder(), task.head(encoder)).eval()
     with pytest.raises(UsageError, match="nobody offers candidates of wordnet"):
-        ask(task, reader, SEGMENTER, TEXTS, lender=Offering(vectors, "vital"))
+        ask(task, network, SEGMENTER, TEXTS, provider=Offering(vectors, "vital"))
     with pytest.raises(UsageError, match="nobody offers"):
-        ask(task, reader, SEGMENTER, TEXTS)
+        ask(task, network, SEGMENTER, TEXTS)
 
 
 @pytest.mark.parametrize("wrong", [{"together": 0}, {"dim": 10, "heads": 4}, {"dropout": 1.0}])

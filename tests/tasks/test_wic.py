@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.sense_data import Offering, write_vectors
-from tests.task_models import SEGMENTER, TOKENIZER, teach, tiny_encoder, tiny_reader
+from tests.task_models import SEGMENTER, TOKENIZER, teach, tiny_encoder, tiny_network
 from wellread.encoders.infusion.infuse import infuse
 from wellread.errors import InputError
 from wellread.models.knowbert.entity_tables import EntityTable
@@ -16,7 +16,7 @@ from wellread.models.knowbert.model import KnowBertConfig
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.recipe import TaskRecipe
 from wellread.tasks.registry_senses import KINDS
-from wellread.tasks.task import Reader
+from wellread.tasks.task import EncoderWithHead
 from wellread.tasks.wic import WordInContext, WordPair, read_wic, read_wic_tsv, split_wic
 from wellread.text.segments import Mark, Segmenter
 
@@ -129,24 +129,24 @@ def test_pairs_of_a_word_stay_on_one_side():
 
 
 def test_the_word_is_marked_in_both_texts_with_its_kind():
-    (one,) = WordInContext().cut(SEGMENTER, PAIRS[:1], learning=True)[0]
+    (one,) = WordInContext().tokenize(SEGMENTER, PAIRS[:1], learning=True)[0]
     assert one.marks == (Mark(0, 19, 23, "bank", "n"), Mark(1, 4, 8, "bank", "n"))
-    (one,) = WordInContext().cut(SEGMENTER, EXPLAINED[:1], learning=True)[0]
+    (one,) = WordInContext().tokenize(SEGMENTER, EXPLAINED[:1], learning=True)[0]
     assert one.marks == (Mark(0, 8, 12, "bank", "n"),)
 
 
 def test_a_word_that_was_cut_off_is_not_learned_but_answered():
     task, short = WordInContext(), Segmenter(TOKENIZER, longest=8)
     long = replace(PAIRS[0], texts=("the old river near the bank", PAIRS[0].texts[1]), spans=((23, 27), (4, 8)))
-    assert task.cut(short, [long], learning=True) == [[]]
-    ((chance,),) = ask(task, tiny_reader(task), short, [long])
+    assert task.tokenize(short, [long], learning=True) == [[]]
+    ((chance,),) = ask(task, tiny_network(task), short, [long])
     assert 0 < chance < 1
 
 
 def test_what_is_compared_is_the_word_and_the_word_or_the_meaning():
     task = WordInContext()
     for pair, expected in ((PAIRS[0], ["bank", "bank"]), (EXPLAINED[0], ["bank", "bank: a planet"])):
-        made = TaskLearner(task, tiny_reader(task), SEGMENTER, [pair], [pair], batch=1)
+        made = TaskLearner(task, tiny_network(task), SEGMENTER, [pair], [pair], batch=1)
         batch = made.batches(0)[0]
         spans = batch.inputs[0].spans
         sides = enumerate(batch.target["spans"][0].tolist())
@@ -156,7 +156,7 @@ def test_what_is_compared_is_the_word_and_the_word_or_the_meaning():
 @pytest.mark.parametrize("pairs", [PAIRS, EXPLAINED], ids=["wic", "wic-tsv"])
 def test_a_plain_encoder_learns_to_tell(pairs):
     task = WordInContext()
-    made = TaskLearner(task, tiny_reader(task), SEGMENTER, pairs, pairs, batch=4)
+    made = TaskLearner(task, tiny_network(task), SEGMENTER, pairs, pairs, batch=4)
     teach(made, 25, rate=1e-2)
     assert made.evaluate() == {"accuracy": 1.0, "precision": 1.0, "recall": 1.0, "f1": 1.0}
 
@@ -166,8 +166,8 @@ def test_an_encoder_that_links_is_offered_the_word_s_senses_and_another_is_spare
     encoder = tiny_encoder()
     infuse(encoder, [KnowBertConfig(layer=0, raw=6, dim=8, heads=2, inner=8, dropout=0.0)])
     encoder.infusions[0].take(EntityTable.of(vectors))
-    for reader in (Reader(encoder, task.head(encoder)), tiny_reader(task)):
-        made = TaskLearner(task, reader, SEGMENTER, PAIRS, PAIRS, lender=Offering(vectors), batch=4)
+    for network in (EncoderWithHead(encoder, task.head(encoder)), tiny_network(task)):
+        made = TaskLearner(task, network, SEGMENTER, PAIRS, PAIRS, provider=Offering(vectors), batch=4)
         loss = made.loss(made.batches(0)[0])
         assert set(loss) == {"label"}  # WiC does not say which sense it is
         loss["label"].backward()
@@ -186,7 +186,7 @@ def test_scores_are_those_of_the_official_scorer():
 
 def test_a_test_file_cannot_be_learned_from():
     task, secret = WordInContext(), replace(PAIRS[0], label=None)
-    made = TaskLearner(task, tiny_reader(task), SEGMENTER, [secret], PAIRS, batch=1)
+    made = TaskLearner(task, tiny_network(task), SEGMENTER, [secret], PAIRS, batch=1)
     with pytest.raises(InputError, match="no label to learn from"):
         made.batches(0)[0]
     torch.manual_seed(0)

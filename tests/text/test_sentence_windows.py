@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.toy_models import tokenizer
 from wellread.errors import UsageError
 from wellread.text.segments import Segmenter
-from wellread.text.sentence_windows import TextCutter, sentence_starts
+from wellread.text.sentence_windows import TextWindowTokenizer, sentence_starts
 
 TEXT = "Who is the mayor of Cork? Ada was born near the river. The old city of Essen, in Jena."
 
@@ -36,20 +36,20 @@ def test_sentences_end_where_people_end_them(text, sentences):
 )
 def test_every_piece_is_owned_once(parts, sentences, width):
     text = " ".join(parts)
-    cutter = TextCutter(tokenizer(), width=width, shared=4, sentences=sentences)
-    (found,) = cutter.cut([text])
-    whole = Segmenter(tokenizer()).cut(text)
-    pieces = [id for one in found for id in one.input.ids[one.first : one.last].tolist()]
+    window_tokenizer = TextWindowTokenizer(tokenizer(), width=width, shared=4, sentences=sentences)
+    (found,) = window_tokenizer.tokenize([text])
+    whole = Segmenter(tokenizer()).tokenize(text)
+    tokens = [id for one in found for id in one.input.ids[one.first : one.last].tolist()]
     spans = [tuple(span) for one in found for span in one.input.spans[one.first : one.last].tolist()]
     real = ~whole.special_mask
-    assert pieces == whole.ids[real].tolist()
+    assert tokens == whole.ids[real].tolist()
     assert spans == [tuple(span) for span in whole.spans[real].tolist()]
     assert all(len(one) <= width for one in found)
 
 
 def test_a_text_that_fits_is_cut_as_a_segment_is():
-    ((one,),) = TextCutter(tokenizer(), width=128).cut([TEXT])
-    expected = Segmenter(tokenizer()).cut(TEXT)
+    ((one,),) = TextWindowTokenizer(tokenizer(), width=128).tokenize([TEXT])
+    expected = Segmenter(tokenizer()).tokenize(TEXT)
     for name in ("texts", "words", "first_words", "marks"):
         assert getattr(one.input, name) == getattr(expected, name)
     for name in ("ids", "types", "spans", "segment_of", "word_of", "word_spans", "word_segment"):
@@ -58,7 +58,7 @@ def test_a_text_that_fits_is_cut_as_a_segment_is():
 
 def test_sentences_are_read_together_as_far_as_they_fit():
     def texts(**options):
-        (found,) = TextCutter(tokenizer(), shared=4, **options).cut([TEXT])
+        (found,) = TextWindowTokenizer(tokenizer(), shared=4, **options).tokenize([TEXT])
         return [TEXT[one.input.spans[one.first, 0] : one.input.spans[one.last - 1, 1]] for one in found]
 
     first, second, third = (
@@ -73,13 +73,13 @@ def test_sentences_are_read_together_as_far_as_they_fit():
 
 
 def test_windows_tell_their_words_by_their_numbers_in_the_text():
-    (found,) = TextCutter(tokenizer(), width=12, shared=4).cut([TEXT])
+    (found,) = TextWindowTokenizer(tokenizer(), width=12, shared=4).tokenize([TEXT])
     assert len(found) > 2
     for one in found:
         begin = one.input.first_words[0]
-        assert one.input.words == Segmenter(tokenizer()).cut(TEXT).words[begin : begin + len(one.input.words)]
+        assert one.input.words == Segmenter(tokenizer()).tokenize(TEXT).words[begin : begin + len(one.input.words)]
 
 
 def test_stretches_that_share_too_much_are_refused():
     with pytest.raises(UsageError, match="at least 50"):
-        TextCutter(tokenizer(), width=40, shared=24)
+        TextWindowTokenizer(tokenizer(), width=40, shared=24)

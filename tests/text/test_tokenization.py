@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from wellread.text import words as names
-from wellread.text.tokenization import Cutter, with_one_type
+from wellread.text.tokenization import TextTokenizer, with_one_type
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",
@@ -56,15 +56,21 @@ def metaspace():
     return tokenizer
 
 
-CUTTERS = {"word-piece": Cutter(word_piece()), "byte-level": Cutter(byte_level()), "metaspace": Cutter(metaspace())}
+CUTTERS = {
+    "word-piece": TextTokenizer(word_piece()),
+    "byte-level": TextTokenizer(byte_level()),
+    "metaspace": TextTokenizer(metaspace()),
+}
 TRICKY = st.text(st.sampled_from("the fox é e\u0301東京👩\u200d🚀🏽\t\r\n'-. ﬁ½한ß"), max_size=25)
 
 
 @pytest.mark.parametrize("kind", CUTTERS)
 @given(text=st.one_of(TRICKY, st.text(max_size=25)))
 def test_every_piece_has_the_span_of_its_characters(kind, text):
-    cut = CUTTERS[kind].cut(text)
-    for (start, end), special, word in zip(cut.spans.tolist(), cut.special_mask, cut.word_of.tolist(), strict=True):
+    tokenized = CUTTERS[kind].tokenize(text)
+    for (start, end), special, word in zip(
+        tokenized.spans.tolist(), tokenized.special_mask, tokenized.word_of.tolist(), strict=True
+    ):
         if special:
             assert word == -1
             continue
@@ -73,67 +79,67 @@ def test_every_piece_has_the_span_of_its_characters(kind, text):
             assert not text[start].isspace()
             assert not text[end - 1].isspace()
         if word >= 0:
-            begin, finish = cut.word_spans[word].tolist()
+            begin, finish = tokenized.word_spans[word].tolist()
             assert begin < end
             assert start < finish
-    assert [text[start:end] for start, end in cut.word_spans.tolist()] == names.words(text)
+    assert [text[start:end] for start, end in tokenized.word_spans.tolist()] == names.words(text)
 
 
 @pytest.mark.parametrize("kind", CUTTERS)
 @given(text=TRICKY)
 def test_a_piece_belongs_to_the_word_it_overlaps_most(kind, text):
-    cut = CUTTERS[kind].cut(text)
-    for piece in np.flatnonzero(~cut.special_mask).tolist():
-        start, end = cut.spans[piece].tolist()
-        shared = [min(end, finish) - max(start, begin) for begin, finish in cut.word_spans.tolist()]
+    tokenized = CUTTERS[kind].tokenize(text)
+    for token in np.flatnonzero(~tokenized.special_mask).tolist():
+        start, end = tokenized.spans[token].tolist()
+        shared = [min(end, finish) - max(start, begin) for begin, finish in tokenized.word_spans.tolist()]
         best = max(shared, default=0)
-        assert cut.word_of[piece] == (shared.index(best) if best > 0 else -1)
+        assert tokenized.word_of[token] == (shared.index(best) if best > 0 else -1)
 
 
 @pytest.mark.parametrize("kind", CUTTERS)
 def test_a_span_and_its_pieces_lead_to_each_other(kind):
     text = "the lazy astronauts, linking\r\nbrown  dogs"
-    cut = CUTTERS[kind].cut(text)
-    for start, end in cut.word_spans.tolist():
-        first, last = cut.covering(start, end)
-        begin, finish = cut.span(first, last)
+    tokenized = CUTTERS[kind].tokenize(text)
+    for start, end in tokenized.word_spans.tolist():
+        first, last = tokenized.covering(start, end)
+        begin, finish = tokenized.span(first, last)
         assert begin <= start < end <= finish
     start, end = text.index("lazy"), text.index("astronauts") + len("astronauts")
-    assert text[slice(*cut.span(*cut.covering(start, end)))] == "lazy astronauts"
-    word = next(word for word, span in enumerate(cut.word_spans.tolist()) if text[slice(*span)] == "linking")
-    pieces = cut.of_word(word)
-    assert text[slice(*cut.span(int(pieces[0]), int(pieces[-1]) + 1))] == "linking"
+    assert text[slice(*tokenized.span(*tokenized.covering(start, end)))] == "lazy astronauts"
+    word = next(word for word, span in enumerate(tokenized.word_spans.tolist()) if text[slice(*span)] == "linking")
+    tokens = tokenized.of_word(word)
+    assert text[slice(*tokenized.span(int(tokens[0]), int(tokens[-1]) + 1))] == "linking"
 
 
 def test_nothing_is_cut_off_and_nothing_is_padded():
     text = "the quick brown fox " * 50
-    cut = CUTTERS["word-piece"].cut(text)
-    assert len(cut) >= 200
-    assert cut.spans[-2].tolist() == [len(text) - 4, len(text) - 1]
-    assert len(CUTTERS["word-piece"].cut("the")) == 3
+    tokenized = CUTTERS["word-piece"].tokenize(text)
+    assert len(tokenized) >= 200
+    assert tokenized.spans[-2].tolist() == [len(text) - 4, len(text) - 1]
+    assert len(CUTTERS["word-piece"].tokenize("the")) == 3
 
 
 def test_the_users_tokenizer_is_left_as_it_was():
     own = word_piece()
-    Cutter(own)
+    TextTokenizer(own)
     assert own.truncation is not None
     assert own.padding is not None
 
 
 def test_a_span_of_blanks_has_no_pieces():
-    assert CUTTERS["word-piece"].cut("the    fox").covering(4, 6) is None
+    assert CUTTERS["word-piece"].tokenize("the    fox").covering(4, 6) is None
 
 
 def test_an_empty_text_has_only_special_pieces():
-    cut = CUTTERS["word-piece"].cut("")
-    assert cut.special_mask.all()
-    assert cut.covering(0, 1) is None
+    tokenized = CUTTERS["word-piece"].tokenize("")
+    assert tokenized.special_mask.all()
+    assert tokenized.covering(0, 1) is None
 
 
 def test_many_texts_at_once_are_cut_like_each_alone():
     texts = ["the fox", "", "東京 don't 👩\u200d🚀"]
     for alone, together in zip(
-        map(CUTTERS["byte-level"].cut, texts), CUTTERS["byte-level"].cut_many(texts), strict=True
+        map(CUTTERS["byte-level"].tokenized, texts), CUTTERS["byte-level"].tokenize_many(texts), strict=True
     ):
         assert alone.ids.tolist() == together.ids.tolist()
         assert alone.spans.tolist() == together.spans.tolist()

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from tests.toy_models import tokenizer
 from wellread.errors import UsageError
 from wellread.text import windows as windows_room
-from wellread.text.windows import WindowCutter
+from wellread.text.windows import WindowTokenizer
 
 PIECES = tokenizer()
 WORDS = st.sampled_from(
@@ -50,8 +50,8 @@ def byte_level():
     return made
 
 
-def cut(text, tokens=PIECES, **options):
-    (windows,) = WindowCutter(tokens, **options).cut([text])
+def tokenize(text, tokens=PIECES, **options):
+    (windows,) = WindowTokenizer(tokens, **options).tokenize([text])
     return windows
 
 
@@ -73,7 +73,7 @@ def word_spans(text, longest):
 @example("x" * 50 + " cork", (2, 6))
 def test_every_span_of_whole_words_is_begun_by_one_window_that_holds_it(text, sizes):
     shared, width = sizes
-    windows = cut(text, width=width, shared=shared)
+    windows = tokenize(text, width=width, shared=shared)
     for first, last, code in word_spans(text, shared // 2):
         start, end = code.offsets[first][0], code.offsets[last][1]
         if end <= start:
@@ -98,7 +98,7 @@ def test_every_span_of_whole_words_is_begun_by_one_window_that_holds_it(text, si
 @example("", (2, 6))
 def test_windows_laid_together_are_the_text_s_pieces(text, sizes):
     shared, width = sizes
-    windows = cut(text, width=width, shared=shared, whole_words=False)
+    windows = tokenize(text, width=width, shared=shared, whole_words=False)
     code = PIECES.encode(text, add_special_tokens=False)
     owned = [
         (int(window.ids[place]), tuple(window.spans[place].tolist()))
@@ -119,7 +119,7 @@ def test_windows_laid_together_are_the_text_s_pieces(text, sizes):
 def test_small_windows_hold_every_span_that_they_begin(text, sizes):
     longest, width = sizes
     behind = longest - 1
-    windows = cut(text, width=width, shared=behind + (width - 2 - behind) // 2, behind=behind)
+    windows = tokenize(text, width=width, shared=behind + (width - 2 - behind) // 2, behind=behind)
     begun = []
     for window in windows:
         assert len(window) <= width
@@ -135,7 +135,7 @@ def test_small_windows_hold_every_span_that_they_begin(text, sizes):
 def test_offsets_are_those_of_the_original_text(text):
     for tokens in (PIECES, byte_level()):
         ends = [0]
-        for window in cut(text, tokens):
+        for window in tokenize(text, tokens):
             real = window.spans[~window.special_mask]
             assert ((real >= 0) & (real <= len(text))).all()
             assert (np.diff(real[:, 0]) >= 0).all()
@@ -145,7 +145,7 @@ def test_offsets_are_those_of_the_original_text(text):
 
 def test_accents_emoji_and_other_scripts_keep_their_places():
     text = "Zürich\t東京\n👩‍🚀 cafe\u0301 Cork"
-    (window,) = cut(text)
+    (window,) = tokenize(text)
     word = {}
     for name in ("Zürich", "東", "京", "Cork"):
         span = window.covering(text.index(name), text.index(name) + len(name))
@@ -159,7 +159,7 @@ def test_accents_emoji_and_other_scripts_keep_their_places():
 
 def test_a_blank_before_a_word_is_no_part_of_it():
     text = "in New York"
-    (window,) = cut(text, byte_level())
+    (window,) = tokenize(text, byte_level())
     first, last = window.covering(3, 11)
     assert (window.spans[first, 0], window.spans[last, 1]) == (3, 11)
     starts = window.spans[np.flatnonzero(window.begins_mask), 0].tolist()
@@ -168,7 +168,7 @@ def test_a_blank_before_a_word_is_no_part_of_it():
 
 def test_a_blank_alone_neither_begins_nor_ends_a_mention():
     text = "in\n\n  New York"
-    (window,) = cut(text, byte_level())
+    (window,) = tokenize(text, byte_level())
     for place in np.flatnonzero(window.begins_mask | window.ends_mask):
         start, end = window.spans[place].tolist()
         assert text[start:end].strip()
@@ -176,35 +176,35 @@ def test_a_blank_alone_neither_begins_nor_ends_a_mention():
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t \u3000", "\u200b"])
 def test_a_text_without_pieces_has_no_windows(text):
-    assert cut(text) == []
+    assert tokenize(text) == []
 
 
 def test_texts_keep_their_numbers():
-    windows = list(WindowCutter(PIECES).cut(["cork", "", "in cork"]))
+    windows = list(WindowTokenizer(PIECES).tokenize(["cork", "", "in cork"]))
     assert [[window.text for window in some] for some in windows] == [[0], [], [2]]
-    assert list(WindowCutter(PIECES).cut([])) == []
+    assert list(WindowTokenizer(PIECES).tokenize([])) == []
 
 
 def test_a_text_of_just_the_width_is_one_window():
     for count, number in ((8, 1), (9, 2)):
-        windows = cut("cork " * count, width=10, shared=4)
+        windows = tokenize("cork " * count, width=10, shared=4)
         assert len(windows) == number
         assert sum(window.begins_mask.sum() for window in windows) == count
 
 
 def test_a_long_text_takes_as_many_windows_as_steps():
-    windows = cut("cork " * 1000, width=12, shared=4)
+    windows = tokenize("cork " * 1000, width=12, shared=4)
     assert len(windows) == 1 + -(-(1000 - 10) // 6)
 
 
 def test_a_word_longer_than_a_window_is_begun_once():
-    windows = cut("who " + "x" * 50 + " cork", width=10, shared=4)
+    windows = tokenize("who " + "x" * 50 + " cork", width=10, shared=4)
     begun = [tuple(window.spans[place]) for window in windows for place in np.flatnonzero(window.begins_mask)]
     assert begun == [(0, 3), (4, 5), (55, 59)]
 
 
 def test_a_span_is_found_by_the_pieces_it_touches():
-    (window,) = cut("in Zürich now")
+    (window,) = tokenize("in Zürich now")
     first, last = window.covering(3, 9)
     assert (window.spans[first, 0], window.spans[last, 1]) == (3, 9)
     assert window.covering(2, 3) is None
@@ -215,7 +215,7 @@ def test_the_user_s_tokenizer_is_left_as_it_was():
     mine = tokenizer()
     mine.enable_truncation(4)
     mine.enable_padding(length=8)
-    (window,) = cut("cork " * 20, mine)
+    (window,) = tokenize("cork " * 20, mine)
     assert len(window) == 22
     assert mine.truncation["max_length"] == 4
     assert mine.padding["length"] == 8
@@ -226,7 +226,7 @@ def test_the_user_s_tokenizer_is_left_as_it_was():
 )
 def test_windows_that_cannot_be_cut_name_the_fix(width, shared, message):
     with pytest.raises(UsageError, match=message):
-        WindowCutter(PIECES, width=width, shared=shared)
+        WindowTokenizer(PIECES, width=width, shared=shared)
 
 
 def test_the_drawing_in_the_docstring_is_what_is_cut():
@@ -238,7 +238,7 @@ def test_the_drawing_in_the_docstring_is_what_is_cut():
     bare = tokenizer()
     bare.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
     text = " ".join("a" for _ in columns)
-    windows = cut(text, bare, width=width, shared=shared)
+    windows = tokenize(text, bare, width=width, shared=shared)
     assert [(window.spans[0, 0] // 2, window.spans[-1, 0] // 2) for window in windows] == drawn
     begun = [window.spans[window.begins_mask, 0] // 2 for window in windows]
     assert [(some[0], some[-1]) for some in begun] == owned

@@ -267,8 +267,8 @@ def test_a_run_that_was_interrupted_ends_with_the_same_bits(kb, tmp_path, monkey
         train_graph(kb, recipe, tmp_path / "cut")
     train_graph(kb, recipe, tmp_path / "cut")
     assert len(seen) == 25 + 10  # from step 20 on
-    whole, cut = (load_file(tmp_path / name / "entities.safetensors") for name in ("whole", "cut"))
-    assert torch.equal(whole["vectors"], cut["vectors"])
+    whole, tokenized = (load_file(tmp_path / name / "entities.safetensors") for name in ("whole", "cut"))
+    assert torch.equal(whole["vectors"], tokenized["vectors"])
 
 
 def test_a_run_of_another_state_of_the_kb_is_refused(kb, tmp_path):

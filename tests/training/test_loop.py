@@ -25,10 +25,10 @@ from wellread.io import console
 from wellread.plots import curves as plots
 from wellread.training import loop
 from wellread.training.checkpoint import load_weights
-from wellread.training.loop import find_crew, seed_all, train
+from wellread.training.loop import distributed_state, seed_all, train
 from wellread.training.run import Run, read_log
 from wellread.training.schedule import Schedule
-from wellread.training.stopping import stop_if_asked
+from wellread.training.stopping import stop_if_requested
 
 SCHEDULE = Schedule(steps=12, learning_rate=0.02, accumulate=2, evaluate_every=4, seed=3)
 
@@ -339,8 +339,8 @@ def test_an_interruption_in_the_last_moments_is_not_forgotten(tmp_path):
     train(Toy(), SCHEDULE, tmp_path, on_report=interrupt)
     assert Run(tmp_path).scores() is not None
     with pytest.raises(KeyboardInterrupt):
-        stop_if_asked()
-    stop_if_asked()
+        stop_if_requested()
+    stop_if_requested()
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
@@ -548,11 +548,11 @@ def test_parts_go_back_to_the_mode_they_had(tmp_path):
 def train_by_two(folder, learner=Toy):
     port = str(random.SystemRandom().randint(20000, 60000))
     ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    crew = [
+    distributed = [
         start(folder, learner, **ranks, RANK=rank, LOCAL_RANK=rank, ACCELERATE_USE_CPU="true", GLOO_SOCKET_IFNAME="lo")
         for rank in ("0", "1")
     ]
-    for process in crew:
+    for process in distributed:
         end(process, folder)
 
 
@@ -575,13 +575,13 @@ def test_processes_that_have_other_losses_than_each_other_tell_all_of_them(tmp_p
 
 
 def test_batches_that_processes_cannot_share_are_an_error():
-    from wellread.training.loop import check_crew
+    from wellread.training.loop import check_distributed_state
 
-    check_crew(replace(SCHEDULE, accumulate=4), 2)
+    check_distributed_state(replace(SCHEDULE, accumulate=4), 2)
     with pytest.raises(
         UsageError, match="3 processes cannot share the 4 batches of a step; set accumulate to a multip"
     ):
-        check_crew(replace(SCHEDULE, accumulate=4), 3)
+        check_distributed_state(replace(SCHEDULE, accumulate=4), 3)
 
 
 # What a person sees.
@@ -601,7 +601,7 @@ def test_progress_tells_steps_and_what_was_said_of_them(monkeypatch, capsys, ter
 
 def test_pieces_are_counted_where_batches_have_them(tmp_path):
     class Batch(list):
-        pieces = 100
+        tokens = 100
 
     learner = Toy()
     learner.batches = lambda epoch: [Batch(range(8))] * 3
@@ -613,5 +613,5 @@ def test_pieces_are_counted_where_batches_have_them(tmp_path):
 def test_processes_wait_for_one_that_reads_a_large_text(monkeypatch):
     told = {}
     monkeypatch.setattr(loop, "PartialState", lambda **options: told.update(options))
-    find_crew()
+    distributed_state()
     assert told["timeout"] > timedelta(hours=12)

@@ -20,7 +20,7 @@ from tests.training.test_loop import PROCESSES, assert_same, wait_for_step, weig
 from wellread import config
 from wellread.encoders.load import load_tokenizer
 from wellread.errors import InputError, UsageError
-from wellread.models.kam.inputs import Lender, MapsConfig
+from wellread.models.kam.inputs import KamProvider, MapsConfig
 from wellread.plots import curves as plots
 from wellread.tasks import registry_entities as kinds_entities
 from wellread.tasks import registry_relations as kinds_relations
@@ -154,11 +154,11 @@ def test_arms_of_a_seed_begin_with_one_head_and_read_the_same_batches(recipe, tm
 
 
 def test_without_an_infusion_nothing_of_maps_is_computed(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(Lender, "build", lambda *args, **options: pytest.fail("maps were built"))
+    monkeypatch.setattr(KamProvider, "build", lambda *args, **options: pytest.fail("maps were built"))
     train_task(replace(recipe, infusion="none"), tmp_path / "plain")
     alone = replace(recipe, maps=replace(recipe.maps, maps=()))
     train_task(alone, tmp_path / "convolution")
-    assert load_task(tmp_path / "convolution").reader.encoder.infusions[0].config.maps == ()
+    assert load_task(tmp_path / "convolution").network.encoder.infusions[0].config.maps == ()
     with pytest.raises(pytest.fail.Exception, match="maps were built"):
         train_task(recipe, tmp_path / "kam")
 
@@ -190,7 +190,7 @@ def test_the_model_of_a_run_is_the_best_and_answers_as_it_did(recipe, tmp_path, 
     scores = train_task(recipe, tmp_path / "run")
     assert Run(tmp_path / "run").scores()["scores"] == scores
     model, dev = load_task(tmp_path / "run"), dev_of(recipe)
-    assert not model.reader.training
+    assert not model.network.training
     assert model.score(dev, model.answers(dev)) == scores
     learner, _ = build_learner(recipe, None)
     trained = load_file(tmp_path / "run" / "best.safetensors")
@@ -201,7 +201,8 @@ def test_the_model_of_a_run_is_the_best_and_answers_as_it_did(recipe, tmp_path, 
     batch = learner.batches(0)[0]
     with torch.no_grad():
         ours, theirs = (
-            reader.head(reader.states(batch), batch.inputs, batch.packing) for reader in (model.reader, learner.model)
+            network.head(network.states(batch), batch.inputs, batch.packing)
+            for network in (model.network, learner.model)
         )
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -209,8 +210,8 @@ def test_the_model_of_a_run_is_the_best_and_answers_as_it_did(recipe, tmp_path, 
 def test_a_run_holds_no_pickle_and_a_model_is_all_that_answering_needs(recipe, tmp_path):
     train_task(replace(recipe, infusion="none"), tmp_path / "run")
     files = {path.name for path in (tmp_path / "run" / "model").iterdir()}
-    pieces = {"tokenizer.json", "tokenizer_config.json"}
-    assert files == {"config.json", "model.safetensors", "head.safetensors", "task.json"} | pieces
+    tokens = {"tokenizer.json", "tokenizer_config.json"}
+    assert files == {"config.json", "model.safetensors", "head.safetensors", "task.json"} | tokens
     (tmp_path / "run" / "model").rename(tmp_path / "elsewhere")
     model = load_task(tmp_path / "elsewhere")
     assert set(model.answer([("ada was born near avon", "ada is of avon")])) <= {"entailment", "not_entailment"}
@@ -221,7 +222,7 @@ def test_transformers_cuts_texts_for_the_model_of_a_run_as_training_did(recipe, 
     model = load_task(tmp_path / "run")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "run" / MODEL)
     for texts in [("cork is near dover",), ("Who was born?", "the mayor of Brno, 1901")]:
-        ours, other = model.segmenter.cut(*texts), theirs(*texts)
+        ours, other = model.segmenter.tokenize(*texts), theirs(*texts)
         assert other["input_ids"] == ours.ids.tolist()
         assert other["token_type_ids"] == ours.types.tolist()
     known = load_tokenizer(recipe.encoder.name)
@@ -378,8 +379,8 @@ def test_two_processes_end_as_one_does(recipe, tmp_path):
     port = str(random.SystemRandom().randint(20000, 60000))
     ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks |= {"ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo"}
-    crew = [start(recipe, tmp_path / "crew", **ranks, RANK=rank, LOCAL_RANK=rank) for rank in "01"]
-    for process in crew:
+    distributed = [start(recipe, tmp_path / "crew", **ranks, RANK=rank, LOCAL_RANK=rank) for rank in "01"]
+    for process in distributed:
         process.join(200)
         assert process.exitcode == 0, (tmp_path / f"crew.{process.pid}.said").read_text()
     ours, theirs = weights(tmp_path / "crew", "last"), weights(tmp_path / "whole", "last")

@@ -76,7 +76,7 @@ def command(
     to: str | None,
     png: str | None,
     as_json: bool,
-    **lent: Any,
+    **provided: Any,
 ) -> None:
     """Show what knowledge changes in the attention of a model that reads TEXT, or TEXT and TEXT_B.
 
@@ -94,15 +94,15 @@ def command(
     from wellread.plots.attention_page import explained_page
 
     names = None if maps is None else [] if maps == "none" else [name.strip() for name in maps.split(",")]
-    with Explainer.load(model, names, alpha=alpha, map_weight=map_weight, **_lent(names, lent)) as explainer:
+    with Explainer.load(model, names, alpha=alpha, map_weight=map_weight, **_provided(names, provided)) as explainer:
         which = _checked(explainer.layers, explainer.heads, layer, head)
-        pieces = explainer.explain(text, text_b, without=without)
-    seen = by_words(pieces) if by == "words" else pieces
+        tokens = explainer.explain(text, text_b, without=without)
+    seen = by_words(tokens) if by == "words" else tokens
     shown = seen.best_layer if layer is None else layer
     for note in seen.notes:
         console.note(note)
     if to is not None:
-        _write(to, explained_page(pieces, layer=shown, head=which, by=by))
+        _write(to, explained_page(tokens, layer=shown, head=which, by=by))
         console.note(f"written to {to}")
     if png is not None:
         written = [path for path in save_pictures(seen, png, layer=shown, head=which) if path.suffix == ".png"]
@@ -113,7 +113,7 @@ def command(
         _print_tables(seen, shown, which)
 
 
-def _lent(maps: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
+def _provided(maps: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
     """The settings of `MapsConfig` that options stand for."""
     linker = given.pop("linker")
     settings = {name: value for name, value in given.items() if value is not None}

@@ -151,7 +151,7 @@ def command(
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """What the options mean to `Linker.load`; what was not given is left to the model."""
     from wellread.io.files import decode, read_lines, told
-    from wellread.mentions.candidates import Reading
+    from wellread.mentions.candidates import MatchOptions
 
     all_overlaps = given["overlaps"] == "all"
     settings: dict[str, Any] = {
@@ -174,7 +174,7 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
     if given["stop_words"] is not None:
         by_name["stop_words"] = () if given["stop_words"] == "none" else None
     if by_name:
-        settings["reading"] = Reading(overlaps=given["overlaps"], **by_name)
+        settings["reading"] = MatchOptions(overlaps=given["overlaps"], **by_name)
     if given["mentions"] is not None:
         settings["mentions"] = given["mentions"]
     return settings

@@ -35,13 +35,13 @@ def knowbert(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bo
     from wellread import config
     from wellread.io import console
     from wellread.models.knowbert.pretraining import PretrainingRecipe, pretrain
-    from wellread.training.loop import find_crew
+    from wellread.training.loop import distributed_state
     from wellread.training.task import MODEL
 
     wanted = config.override(config.read(PretrainingRecipe, recipe), changes)
     to = Path(folder) if folder is not None else Path("runs") / Path(recipe).stem
     scores = pretrain(wanted, to, resume=not anew)
-    if find_crew().is_main_process:
+    if distributed_state().is_main_process:
         console.print_table(("score", "development"), list(scores.items()))
         console.note(f"the encoder is in {to / MODEL}; a task's recipe takes it with: --set encoder.name={to / MODEL}")
 
@@ -68,12 +68,12 @@ def luke(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) 
     from wellread import config
     from wellread.io import console
     from wellread.models.luke.pretraining import LukePretrainingRecipe, pretrain_luke
-    from wellread.training.loop import find_crew
+    from wellread.training.loop import distributed_state
     from wellread.training.task import MODEL
 
     wanted = config.override(config.read(LukePretrainingRecipe, recipe), changes)
     to = Path(folder) if folder is not None else Path("runs") / Path(recipe).stem
     scores = pretrain_luke(wanted, to, resume=not anew)
-    if find_crew().is_main_process:
+    if distributed_state().is_main_process:
         console.print_table(("score", "development"), list(scores.items()))
         console.note(f"the encoder is in {to / MODEL}; a task's recipe takes it with: --set encoder.name={to / MODEL}")

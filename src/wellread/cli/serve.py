@@ -127,7 +127,7 @@ def _serve(
     from wellread.io import console
     from wellread.kb.packaged import open_kb
     from wellread.server.engine import Engine
-    from wellread.server.linkers import Shelf
+    from wellread.server.linkers import LinkerRegistry
     from wellread.server.middleware import LOG
     from wellread.server.run import is_loopback, serve
 
@@ -141,7 +141,7 @@ def _serve(
         linker = "its usual linker" if model == "auto" else model
         console.note(f"loading {name} ({sizes[name]:,} entities), {linker} …")
 
-    shelf = Shelf.load(list(kbs.values()), models, LOG.warning, tell)
+    registry = LinkerRegistry.load(list(kbs.values()), models, LOG.warning, tell)
 
     def ready(port: int) -> None:
         where = f"http://{host if ':' not in host else f'[{host}]'}:{port}/"
@@ -150,7 +150,7 @@ def _serve(
         if not is_loopback(host):
             console.note(f"{host} lets other machines in: whoever reaches it may read these knowledge bases")
 
-    serve(Engine(shelf, settings), sockets, ready=ready)
+    serve(Engine(registry, settings), sockets, ready=ready)
 
 
 def _models(given: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:

@@ -112,13 +112,13 @@ def _train_task(recipe: str, folder: str | None, changes: tuple[str, ...], anew:
     from wellread import config
     from wellread.io import console
     from wellread.tasks.recipe import TaskRecipe
-    from wellread.training.loop import find_crew
+    from wellread.training.loop import distributed_state
     from wellread.training.task import train_task
 
     wanted = config.override(config.read(TaskRecipe, recipe), changes)
     to = _place(recipe, folder)
     scores = train_task(wanted, to, resume=not anew)
-    if find_crew().is_main_process:
+    if distributed_state().is_main_process:
         console.print_table(("score", "development"), list(scores.items()))
         console.note(f"the model is in {to}; score it on other data with: wellread evaluate {to} DATA")
 

@@ -14,21 +14,21 @@ _T = TypeVar("_T")
 
 
 def by_length(
-    lengths: ArrayLike, draw: np.random.Generator, *, pieces: int | None = None, examples: int | None = None
+    lengths: ArrayLike, draw: np.random.Generator, *, tokens: int | None = None, examples: int | None = None
 ) -> list[list[int]]:
     """Groups of numbers of examples, each with so many `pieces` or `examples` at most (at least one), shuffled."""
     sizes = np.asarray(lengths)
     order = np.lexsort((draw.random(len(sizes)), sizes + draw.integers(0, 4, len(sizes))))
-    groups = cut_groups(sizes, order.tolist(), pieces=pieces, examples=examples)
+    groups = split_groups(sizes, order.tolist(), tokens=tokens, examples=examples)
     return [groups[place] for place in draw.permutation(len(groups)).tolist()]
 
 
-def cut_groups(
-    lengths: ArrayLike, order: Sequence[int], *, pieces: int | None = None, examples: int | None = None
+def split_groups(
+    lengths: ArrayLike, order: Sequence[int], *, tokens: int | None = None, examples: int | None = None
 ) -> list[list[int]]:
     """An order of examples cut into groups of at most so many pieces or examples."""
     sizes = np.asarray(lengths)
-    return list(gather(order, largest=pieces, most=examples, size=lambda place: int(sizes[place])))
+    return list(gather(order, largest=tokens, most=examples, size=lambda place: int(sizes[place])))
 
 
 class Lazy(Sequence[_T]):

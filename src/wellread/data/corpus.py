@@ -50,7 +50,7 @@ _BLANK_LINES = re.compile(r"\n[ \t\r]*\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FilePart:
     """A stretch of a file in bytes, or of a knowledge base in entities; an end of -1 is a whole archive."""
 
     path: str
@@ -64,7 +64,7 @@ class Corpus:
     """What is counted, and how its documents become events."""
 
     sources: tuple[str, ...]
-    shards: tuple[tuple[Piece, ...], ...]
+    shards: tuple[tuple[FilePart, ...], ...]
     state: str
     """Changes when a file does."""
     unit: Unit = "line"
@@ -93,13 +93,13 @@ class Corpus:
         window, step = _windows(window, step)
         files = [file for path in paths for file in _files(Path(path))]
         state = hashlib.blake2b(digest_size=8)
-        pieces: list[Piece] = []
+        file_parts: list[FilePart] = []
         for file in files:
             info = file.stat()
             state.update(f"{file.resolve()}\0{info.st_size}\0{info.st_mtime_ns}\0".encode("utf-8", "surrogatepass"))
-            pieces += cut_file(file, info.st_size, unit, shard_bytes)
+            file_parts += split_file(file, info.st_size, unit, shard_bytes)
         sources = tuple(str(path) for path in paths)
-        shards = group(pieces, _weight, shard_bytes)
+        shards = group(file_parts, _weight, shard_bytes)
         return cls(sources, shards, state.hexdigest(), unit, tuple(fields), False, window, step)
 
     @classmethod
@@ -116,7 +116,7 @@ class Corpus:
         if opened is not kb:
             opened.close()
         shards = tuple(
-            (Piece(path, begin, min(begin + _ENTITIES, last + 1), "kb"),) for begin in range(0, last + 1, _ENTITIES)
+            (FilePart(path, begin, min(begin + _ENTITIES, last + 1), "kb"),) for begin in range(0, last + 1, _ENTITIES)
         )
         return cls((str(opened.path),), shards, state, titles=titles, window=window, step=step)
 
@@ -129,12 +129,12 @@ class Corpus:
     @property
     def paths(self) -> set[str]:
         """The files that are read, resolved."""
-        return {piece.path for shard in self.shards for piece in shard}
+        return {file_part.path for shard in self.shards for file_part in shard}
 
     @property
     def sizes(self) -> list[int]:
         """Of each shard, how many bytes (or entities) there are to read."""
-        return [sum(_weight(piece) for piece in shard) for shard in self.shards]
+        return [sum(_weight(file_part) for file_part in shard) for shard in self.shards]
 
     def to_json(self) -> str:
         """As text, for another process."""
@@ -144,7 +144,7 @@ class Corpus:
     def from_json(cls, text: str | bytes) -> Corpus:
         """What `to_json` wrote."""
         told: dict[str, Any] = json.loads(text)
-        shards = tuple(tuple(Piece(**piece) for piece in shard) for shard in told.pop("shards"))
+        shards = tuple(tuple(FilePart(**file_part) for file_part in shard) for shard in told.pop("shards"))
         sources, fields = tuple(told.pop("sources")), tuple(told.pop("fields"))
         return cls(sources=sources, shards=shards, fields=fields, **told)
 
@@ -156,28 +156,28 @@ class Corpus:
         """The texts of one shard block by block, which is always cut the same; one that is not wanted costs little."""
         block: list[Callable[[], Iterator[str]]] = []
         size = 0
-        for stretch, read in self._stretches(shard):
+        for length, read in self._blocks(shard):
             block.append(read)
-            size += stretch
+            size += length
             if size >= BLOCK_BYTES:
                 yield _read_all(block)
                 block, size = [], 0
         yield _read_all(block)
 
-    def _stretches(self, shard: int) -> Iterator[tuple[int, Callable[[], Iterator[str]]]]:
+    def _blocks(self, shard: int) -> Iterator[tuple[int, Callable[[], Iterator[str]]]]:
         """Bytes of texts, and what reads them."""
-        for piece in self.shards[shard]:
-            if piece.kind == "kb":
-                yield 0, partial(_described, piece, self.titles)
+        for file_part in self.shards[shard]:
+            if file_part.kind == "kb":
+                yield 0, partial(_described, file_part, self.titles)
                 continue
-            for data, begin in blocks_of(piece, "line" if piece.kind == "jsonl" else self.unit):
-                yield len(data), partial(self._texts, piece, data, begin)
+            for data, begin in blocks_of(file_part, "line" if file_part.kind == "jsonl" else self.unit):
+                yield len(data), partial(self._texts, file_part, data, begin)
 
-    def _texts(self, piece: Piece, data: bytes, begin: int) -> Iterator[str]:
-        if piece.kind == "jsonl":
-            yield from _fields(data, begin, piece.path, self.fields)
+    def _texts(self, file_part: FilePart, data: bytes, begin: int) -> Iterator[str]:
+        if file_part.kind == "jsonl":
+            yield from _fields(data, begin, file_part.path, self.fields)
             return
-        text = decode(data, f"{piece.path} (from byte {begin:,} on)" if begin else piece.path)
+        text = decode(data, f"{file_part.path} (from byte {begin:,} on)" if begin else file_part.path)
         if self.unit == "line":
             yield from text.split("\n")
         elif self.unit == "paragraph":
@@ -201,8 +201,8 @@ def _windows(window: int, step: int) -> tuple[int, int]:
     return window, (step or max(1, window // 2)) if window else 0
 
 
-def _weight(piece: Piece) -> int:
-    return os.path.getsize(piece.path) * _GROWTH if piece.end < 0 else piece.end - piece.begin
+def _weight(file_part: FilePart) -> int:
+    return os.path.getsize(file_part.path) * _GROWTH if file_part.end < 0 else file_part.end - file_part.begin
 
 
 def _files(path: Path) -> list[Path]:
@@ -233,7 +233,7 @@ def suffix_of(path: Path) -> str:
     return Path(path.stem).suffix.lower() if suffix in _PACKED else suffix
 
 
-def cut_file(path: Path, size: int, unit: Unit, shard_bytes: int) -> Iterator[Piece]:
+def split_file(path: Path, size: int, unit: Unit, shard_bytes: int) -> Iterator[FilePart]:
     """The pieces of a file, each ending where a document does."""
     with open_bytes(path) as unpacked, open(path, "rb") as file:
         head = file.read(6)
@@ -242,7 +242,7 @@ def cut_file(path: Path, size: int, unit: Unit, shard_bytes: int) -> Iterator[Pi
         kind: Kind = "jsonl" if suffix_of(path) in _JSONL or opening.startswith(b"{") else "text"
         where = str(path.resolve())
         if packed:
-            yield Piece(where, 0, -1, kind)
+            yield FilePart(where, 0, -1, kind)
             return
         begin = 0
         while begin < size:
@@ -255,7 +255,7 @@ def cut_file(path: Path, size: int, unit: Unit, shard_bytes: int) -> Iterator[Pi
                 while kind == "text" and unit == "paragraph" and file.readline().strip():
                     pass
                 end = file.tell()
-            yield Piece(where, begin, end, kind)
+            yield FilePart(where, begin, end, kind)
             begin = end
 
 
@@ -266,30 +266,30 @@ def _peek(file: io.BufferedReader, path: Path) -> bytes:
         raise InputError(f"{path} is truncated or damaged: {error}; fetch or copy it again") from error
 
 
-def group(pieces: Iterable[_T], weigh: Callable[[_T], int], shard_bytes: int) -> tuple[tuple[_T, ...], ...]:
+def group(file_parts: Iterable[_T], weigh: Callable[[_T], int], shard_bytes: int) -> tuple[tuple[_T, ...], ...]:
     """Small pieces together, in their order, so that a shard is worth its files."""
     shards: list[tuple[_T, ...]] = []
-    open_pieces: list[_T] = []
+    open_file_parts: list[_T] = []
     weight = 0
-    for piece in pieces:
-        own = weigh(piece)
-        if open_pieces and weight + own > shard_bytes * 1.5:
-            shards.append(tuple(open_pieces))
-            open_pieces, weight = [], 0
-        open_pieces.append(piece)
+    for file_part in file_parts:
+        own = weigh(file_part)
+        if open_file_parts and weight + own > shard_bytes * 1.5:
+            shards.append(tuple(open_file_parts))
+            open_file_parts, weight = [], 0
+        open_file_parts.append(file_part)
         weight += own
-    return (*shards, tuple(open_pieces)) if open_pieces else tuple(shards)
+    return (*shards, tuple(open_file_parts)) if open_file_parts else tuple(shards)
 
 
-def blocks_of(piece: Piece, unit: Unit) -> Iterator[tuple[bytes, int]]:
+def blocks_of(file_part: FilePart, unit: Unit) -> Iterator[tuple[bytes, int]]:
     """Bytes that begin and end with a document, and where they begin (in what was unpacked)."""
     try:
-        if piece.end >= 0:
-            with open(piece.path, "rb") as file:
-                file.seek(piece.begin)
-                yield file.read(piece.end - piece.begin), piece.begin
+        if file_part.end >= 0:
+            with open(file_part.path, "rb") as file:
+                file.seek(file_part.begin)
+                yield file.read(file_part.end - file_part.begin), file_part.begin
             return
-        with _unpacked(piece.path) as archive:
+        with _unpacked(file_part.path) as archive:
             begin = 0
             while data := archive.read(-1 if unit == "file" else SHARD_BYTES):
                 if unit != "file":
@@ -301,7 +301,7 @@ def blocks_of(piece: Piece, unit: Unit) -> Iterator[tuple[bytes, int]]:
                 yield data, begin
                 begin += len(data)
     except BROKEN as error:
-        raise InputError(f"{piece.path} is truncated or damaged: {error}; fetch or copy it again") from error
+        raise InputError(f"{file_part.path} is truncated or damaged: {error}; fetch or copy it again") from error
 
 
 def _unpacked(path: str) -> IO[bytes]:
@@ -335,12 +335,13 @@ def _fields(data: bytes, begin: int, path: str, fields: Sequence[str]) -> Iterat
         yield "\n".join(text for text in texts if text)
 
 
-def _described(piece: Piece, titles: bool) -> Iterator[str]:
+def _described(file_part: FilePart, titles: bool) -> Iterator[str]:
     from wellread.kb.store import KnowledgeBase
 
-    with KnowledgeBase.open(piece.path) as kb:
+    with KnowledgeBase.open(file_part.path) as kb:
         rows = kb.connection.execute(
-            "SELECT title, description FROM entities WHERE num >= ? AND num < ? ORDER BY num", (piece.begin, piece.end)
+            "SELECT title, description FROM entities WHERE num >= ? AND num < ? ORDER BY num",
+            (file_part.begin, file_part.end),
         )
         for title, description in rows:
             yield f"{title}\n{description}" if titles else description

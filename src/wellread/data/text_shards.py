@@ -23,7 +23,7 @@ from typing import Any, Literal, cast
 import orjson
 
 from wellread.data import corpus
-from wellread.data.corpus import Unit, blocks_of, cut_file, group, suffix_of
+from wellread.data.corpus import Unit, blocks_of, group, split_file, suffix_of
 from wellread.errors import InputError, UsageError
 from wellread.io.files import decode, make_or_tell
 
@@ -38,7 +38,7 @@ _BLANK_LINES = re.compile(rb"\n[ \t\r\v\f]*\n")  # what `bytes.strip` leaves not
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ShardPart:
     """Bytes of a file, or rows of a Parquet file; an end of -1 is a whole archive."""
 
     path: str
@@ -55,7 +55,7 @@ class Stretch:
 class Inputs:
     """Files cut into shards, and where their texts and ids are."""
 
-    shards: tuple[tuple[Stretch, ...], ...]
+    shards: tuple[tuple[ShardPart, ...], ...]
     files: tuple[tuple[str, int, int], ...]
     """Name, size and time of each: others are other inputs."""
     unit: Unit = "line"
@@ -107,7 +107,7 @@ class Inputs:
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> Inputs:
         """What `to_dict` gave."""
-        shards = tuple(tuple(Stretch(**part) for part in shard) for shard in told["shards"])
+        shards = tuple(tuple(ShardPart(**part) for part in shard) for shard in told["shards"])
         files = tuple((name, size, time) for name, size, time in told["files"])
         return cls(shards, files, told["unit"], told["field"], told["id_field"])
 
@@ -118,7 +118,7 @@ class Inputs:
                 yield from self._cells(part, skipped)
                 continue
             unit = "line" if part.kind == "jsonl" else self.unit
-            for data, begin in blocks_of(corpus.Piece(part.path, part.begin, part.end, part.kind), unit):
+            for data, begin in blocks_of(corpus.FilePart(part.path, part.begin, part.end, part.kind), unit):
                 for at, text in _split(data, begin, unit):
                     name = part.name if unit == "file" else f"{part.name}:{at}"
                     make = partial(self._field, text, name)
@@ -139,7 +139,7 @@ class Inputs:
             raise InputError(f"{where}: {self.field} is no text; name another with --field")
         return where if name is None else str(name), text or ""
 
-    def _cells(self, part: Stretch, skipped: list[str] | None) -> Iterator[tuple[str, str]]:
+    def _cells(self, part: ShardPart, skipped: list[str] | None) -> Iterator[tuple[str, str]]:
         with _open_parquet(part.path) as file:
             names = file.schema_arrow.names
             wanted = [self.field, *([self.id_field] if self.id_field in names and self.id_field != self.field else [])]
@@ -203,18 +203,18 @@ def name_of(path: str | Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _cut(path: Path, size: int, unit: Unit, field: str, shard_bytes: int) -> Iterator[Stretch]:
+def _cut(path: Path, size: int, unit: Unit, field: str, shard_bytes: int) -> Iterator[ShardPart]:
     with open(path, "rb") as file:
         head = file.read(4)
     if head == _PARQUET or suffix_of(path) == ".parquet":
         yield from _cut_parquet(path, field, shard_bytes)
         return
-    for piece in cut_file(path, size, unit, shard_bytes):
-        room = size * 4 if piece.end < 0 else piece.end - piece.begin
-        yield Stretch(piece.path, name_of(path), piece.begin, piece.end, cast(Kind, piece.kind), room)
+    for file_part in split_file(path, size, unit, shard_bytes):
+        room = size * 4 if file_part.end < 0 else file_part.end - file_part.begin
+        yield ShardPart(file_part.path, name_of(path), file_part.begin, file_part.end, cast(Kind, file_part.kind), room)
 
 
-def _cut_parquet(path: Path, field: str, shard_bytes: int) -> Iterator[Stretch]:
+def _cut_parquet(path: Path, field: str, shard_bytes: int) -> Iterator[ShardPart]:
     with _open_parquet(path) as file:
         import pyarrow as pa
 
@@ -233,7 +233,7 @@ def _cut_parquet(path: Path, field: str, shard_bytes: int) -> Iterator[Stretch]:
     each = max(1, rows * shard_bytes // max(1, size))
     for begin in range(0, rows, each):
         end = min(begin + each, rows)
-        yield Stretch(str(path.resolve()), name_of(path), begin, end, "parquet", size * (end - begin) // rows)
+        yield ShardPart(str(path.resolve()), name_of(path), begin, end, "parquet", size * (end - begin) // rows)
 
 
 def _open_parquet(path: str | Path) -> Any:
@@ -253,7 +253,7 @@ def _is_utf8(name: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
-def _batches(file: Any, part: Stretch, groups: list[int], columns: list[str]) -> Iterator[Any]:
+def _batches(file: Any, part: ShardPart, groups: list[int], columns: list[str]) -> Iterator[Any]:
     """Rows of some groups; pages that are damaged are told, and not only the end of the file."""
     import pyarrow as pa
 

@@ -61,14 +61,14 @@ def convolved_attention(
 
 
 def packed_attention(
-    query: Float[Tensor, "piece head dim"],
-    key: Float[Tensor, "piece head dim"],
-    value: Float[Tensor, "piece head dim"],
+    query: Float[Tensor, "token head dim"],
+    key: Float[Tensor, "token head dim"],
+    value: Float[Tensor, "token head dim"],
     lengths: Sequence[int],
     *,
     scaling: float,
     drop: float = 0.0,
-) -> Float[Tensor, "piece head dim"]:
+) -> Float[Tensor, "token head dim"]:
     """Softmax(scaling · query key^T) value within each of the texts, which lie end to end."""
     made: Tensor = _Packed.apply(query, key, value, lengths, scaling, drop)  # type: ignore[no-untyped-call]
     return made
@@ -238,6 +238,6 @@ class _Packed(torch.autograd.Function):
         return *made, None, None, None
 
 
-def _texts(lengths: Sequence[int], *lines: Float[Tensor, "piece head dim"]) -> Iterator[tuple[Tensor, ...]]:
+def _texts(lengths: Sequence[int], *lines: Float[Tensor, "token head dim"]) -> Iterator[tuple[Tensor, ...]]:
     """The part of each text in every line, head by head."""
     return zip(*(line.transpose(0, 1).split_with_sizes(list(lengths), 1) for line in lines), strict=True)

@@ -129,7 +129,7 @@ def quantise_where_able(encoder: nn.Module, sample: tuple[Tensor, Packing] | Non
 class Int8Encoder(nn.Module):
     """Made by `quantise`; embeddings, norms and attention stay in floats."""
 
-    def __init__(self, encoder: nn.Module, ids: Int[Tensor, " piece"], packing: Packing) -> None:
+    def __init__(self, encoder: nn.Module, ids: Int[Tensor, " token"], packing: Packing) -> None:
         super().__init__()
         names = _names_of(encoder)
         config: Any = encoder.config
@@ -154,8 +154,8 @@ class Int8Encoder(nn.Module):
     @torch.no_grad()
     def forward(
         self,
-        input_ids: Int[Tensor, "1 piece"],
-        position_ids: Int[Tensor, "1 piece"],
+        input_ids: Int[Tensor, "1 token"],
+        position_ids: Int[Tensor, "1 token"],
         packing: Packing,
         output_hidden_states: bool = False,
     ) -> BaseModelOutput:
@@ -187,7 +187,7 @@ class _Ground:
         self.spare = -sum(lengths) % _ROWS
         self.sizes = [sum(run) for _, run in groupby(lengths)] + [self.spare]
 
-    def attend(self, joined: Float[Tensor, "piece three_dim"], heads: int) -> Float[Tensor, "piece dim"]:
+    def attend(self, joined: Float[Tensor, "token three_dim"], heads: int) -> Float[Tensor, "token dim"]:
         """What each piece makes of the others of its text; rows to fill up with stay to themselves."""
         *runs, rest = joined.view(1, len(joined), 3, heads, -1).permute(2, 0, 3, 1, 4).split_with_sizes(self.sizes, 3)
         mixed = []
@@ -222,14 +222,14 @@ class _Code:
         scale = shares * ((widths / shares).max() * room / 254)
         return cls(scale, -(measured.low + measured.high) / 2 / scale)
 
-    def code(self, values: Float[Tensor, "piece dim"]) -> Float[Tensor, "piece dim"]:
+    def code(self, values: Float[Tensor, "token dim"]) -> Float[Tensor, "token dim"]:
         return values / self.scale + self.shift
 
-    def decode(self, coded: Float[Tensor, "piece dim"]) -> Float[Tensor, "piece dim"]:
+    def decode(self, coded: Float[Tensor, "token dim"]) -> Float[Tensor, "token dim"]:
         return (coded - self.shift) * self.scale
 
 
-def _cut(coded: Float[Tensor, "piece dim"]) -> UInt8[Tensor, "piece dim"]:
+def _cut(coded: Float[Tensor, "token dim"]) -> UInt8[Tensor, "token dim"]:
     """The nearest of 256 steps; torch converts to signed bytes much faster than to unsigned ones."""
     return coded.clamp(-128, 127).round_().to(torch.int8).view(torch.uint8).bitwise_xor_(128)
 
@@ -261,7 +261,7 @@ class _Product:
         packed = torch.ops.onednn.qlinear_prepack(whole, None)
         return cls(packed, scales, torch.zeros(len(scales), dtype=torch.long), bias.contiguous(), **rest)
 
-    def __call__(self, given: UInt8[Tensor, "piece dim"]) -> Tensor:
+    def __call__(self, given: UInt8[Tensor, "token dim"]) -> Tensor:
         name, algorithm = self.activation
         kind = torch.float32 if name == "none" else torch.uint8
         weights = (self.packed, self.scales, self.zeros, self.bias)
@@ -332,7 +332,7 @@ class _Layer:
         shift = 0.0 if following is None else following.inputs.shift
         self.weight, self.bias = self.norm.weight / scale, self.norm.bias / scale + shift
 
-    def __call__(self, coded: Float[Tensor, "piece dim"], ground: _Ground) -> Float[Tensor, "piece dim"]:
+    def __call__(self, coded: Float[Tensor, "token dim"], ground: _Ground) -> Float[Tensor, "token dim"]:
         mixed = self.mix(_cut(ground.attend(self.join(_cut(coded)), self.heads)))
         mixed.addcmul_(coded, self.inputs.scale)
         middle = torch.layer_norm(mixed, coded.shape[1:], self.mixed_weight, self.mixed_bias, self.mixed_norm.eps)
@@ -366,7 +366,7 @@ def _inputs(names: _Names) -> tuple[str, str, str, str]:
 
 
 def _measure(
-    encoder: nn.Module, projections: list[nn.Module], ids: Int[Tensor, " piece"], packing: Packing
+    encoder: nn.Module, projections: list[nn.Module], ids: Int[Tensor, " token"], packing: Packing
 ) -> dict[nn.Module, _Range]:
     """What goes into each projection when the encoder reads these texts."""
     ranges: dict[nn.Module, _Range] = {}
@@ -387,7 +387,7 @@ def _measure(
     return ranges
 
 
-def _random_texts(encoder: nn.Module) -> tuple[Int[Tensor, " piece"], Packing]:
+def _random_texts(encoder: nn.Module) -> tuple[Int[Tensor, " token"], Packing]:
     """24 texts of random pieces, the same each time."""
     config: Any = encoder.config
     longest = min(64, int(config.max_position_embeddings) - first_position(encoder))

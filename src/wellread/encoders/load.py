@@ -184,8 +184,8 @@ def tokenizer_settings(tokenizer: Tokenizer, config: PreTrainedConfig) -> dict[s
     The class is the one that takes the file as it is; those of families make pieces by rules of their own.
     """
     told: dict[str, Any] = {"tokenizer_class": AS_IT_IS}
-    for name, pieces in _SPECIAL.items():
-        told |= {f"{name}_token": piece for piece in pieces if tokenizer.token_to_id(piece) is not None}
+    for name, tokens in _SPECIAL.items():
+        told |= {f"{name}_token": token for token in tokens if tokenizer.token_to_id(token) is not None}
     types = ["token_type_ids"] if (getattr(config, "type_vocab_size", None) or 1) > 1 else []
     return told | {
         "model_input_names": ["input_ids", *types, "attention_mask"],

@@ -49,8 +49,8 @@ class Packing:
 
     lengths: Int[Tensor, " batch"]
     starts: Int[Tensor, " batch"]
-    text_of: Int[Tensor, " piece"]
-    places: Int[Tensor, " piece"]
+    text_of: Int[Tensor, " token"]
+    places: Int[Tensor, " token"]
     """The place of each piece within its own text, from 0."""
     width: int
 
@@ -72,7 +72,7 @@ class Packing:
         """True where a padded batch would have a piece."""
         return torch.arange(self.width, device=self.lengths.device) < self.lengths[:, None]
 
-    def spread(self, packed: Float[Tensor, "piece ..."]) -> Float[Tensor, "batch width ..."]:
+    def spread(self, packed: Float[Tensor, "token ..."]) -> Float[Tensor, "batch width ..."]:
         """Text by text, filled up with zeros."""
         if self.is_even:
             return packed.reshape(len(self.lengths), self.width, *packed.shape[1:])
@@ -80,17 +80,17 @@ class Packing:
         filled = padded.index_copy(0, self._padded_places(), packed)
         return filled.view(len(self.lengths), self.width, *packed.shape[1:])
 
-    def gather(self, padded: Float[Tensor, "batch width ..."]) -> Float[Tensor, "piece ..."]:
+    def gather(self, padded: Float[Tensor, "batch width ..."]) -> Float[Tensor, "token ..."]:
         """The real pieces of a padded batch, end to end: what `spread` took apart."""
         flat = padded.flatten(0, 1)
         return flat if self.is_even else flat.index_select(0, self._padded_places())
 
-    def mean(self, packed: Float[Tensor, "piece dim"]) -> Float[Tensor, "batch dim"]:
+    def mean(self, packed: Float[Tensor, "token dim"]) -> Float[Tensor, "batch dim"]:
         """The mean of each text's pieces."""
         total = packed.new_zeros(len(self.lengths), packed.shape[-1]).index_add(0, self.text_of, packed)
         return total / self.lengths[:, None]
 
-    def _padded_places(self) -> Int[Tensor, " piece"]:
+    def _padded_places(self) -> Int[Tensor, " token"]:
         return self.text_of * self.width + self.places
 
 
@@ -128,8 +128,8 @@ def pack(encoder: PreTrainedModel) -> PreTrainedModel:
 
 
 def encode(
-    encoder: nn.Module, ids: Int[Tensor, " piece"], packing: Packing, reads: int = 1
-) -> Float[Tensor, "piece dim"]:
+    encoder: nn.Module, ids: Int[Tensor, " token"], packing: Packing, reads: int = 1
+) -> Float[Tensor, "token dim"]:
     """The last hidden state of every piece of the packed texts, each as if its text were alone.
 
     Or the mean of its last states, those of as many layers as are read.
@@ -142,7 +142,7 @@ def encode(
     return mean_of([some[0] for some in encoder(**given, output_hidden_states=True).hidden_states[-reads:]])
 
 
-def mean_of(states: Sequence[Float[Tensor, "piece dim"]]) -> Float[Tensor, "piece dim"]:
+def mean_of(states: Sequence[Float[Tensor, "token dim"]]) -> Float[Tensor, "token dim"]:
     """The mean of several layers' states."""
     return states[0] if len(states) == 1 else torch.stack(tuple(states)).mean(0)
 
@@ -154,7 +154,7 @@ def first_position(encoder: nn.Module) -> int:
     return 0 if padding is None else int(padding) + 1
 
 
-def count_places(ids: Tensor | None, packing: Packing, first: int) -> Int[Tensor, " piece"]:
+def count_places(ids: Tensor | None, packing: Packing, first: int) -> Int[Tensor, " token"]:
     """Positions of pieces; where they begin behind the padding id, padding that nobody hides is not counted."""
     if ids is None or not first or not bool((ids == first - 1).any()):
         return packing.places + first
@@ -206,8 +206,8 @@ def _goes_text_by_text(packing: Packing, query: Tensor, dropout: float) -> bool:
 
 
 def _attend_text_by_text(
-    lines: Sequence[Float[Tensor, "piece head dim"]], packing: Packing, scaling: float | None, dropout: float
-) -> Float[Tensor, "piece head dim"]:
+    lines: Sequence[Float[Tensor, "token head dim"]], packing: Packing, scaling: float | None, dropout: float
+) -> Float[Tensor, "token head dim"]:
     """Nothing is copied apart, filled up or masked."""
     query, key, value = lines
     lengths = packing.lengths.tolist()

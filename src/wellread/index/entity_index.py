@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import KnowledgeBaseError, StorageError, UsageError
-from wellread.index import faiss_choice as choosing
+from wellread.index import faiss_choice
 from wellread.index.changes import Changes
 from wellread.index.entity_vectors import FORMAT as VECTORS_FORMAT
 from wellread.index.entity_vectors import Encoding, EntityEncoder, EntityVectors, encode, text_key
@@ -70,19 +70,19 @@ class EntityIndex:
     ) -> EntityIndex:
         """Build the index of vectors in their folder; `auto` chooses by size."""
         progress = progress if progress is not None else Encoding()
-        chosen = choosing.choose(len(vectors), vectors.dim, kind, compression)
+        chosen = faiss_choice.choose(len(vectors), vectors.dim, kind, compression)
         folder, token = vectors.folder, uuid.uuid4().hex[:12]
         with locked(folder, vectors.kb), storage(folder):
             files = [f"rows-{token}.safetensors"]
             try:
-                proposer = choosing.make(chosen, vectors.rows, progress)
+                proposer = faiss_choice.make(chosen, vectors.rows, progress)
                 progress.step = "writing the index"
                 save_rows(folder / files[0], vectors.rows, chosen.rows)
                 rows = load_rows(folder / files[0])
                 if proposer is not None:
                     files += [f"index-{token}.faiss", f"axes-{token}.safetensors"]
                     save_proposer(proposer, folder / files[1], folder / files[2])
-                chosen = choosing.tune(chosen, proposer, rows, vectors.rows, progress)
+                chosen = faiss_choice.tune(chosen, proposer, rows, vectors.rows, progress)
             except RuntimeError as error:
                 if "interrupt" in str(error).lower():
                     raise KeyboardInterrupt from None

@@ -23,12 +23,12 @@ from transformers import PreTrainedModel
 
 from wellread.document import Document, Link
 from wellread.encoders.infusion.infuse import InfusedEncoder, infuse
-from wellread.encoders.infusion.providers import Lends
+from wellread.encoders.infusion.providers import KnowledgeProvider
 from wellread.encoders.packing import Packing, first_position
 from wellread.errors import UsageError
 from wellread.tasks.task import as_tensors
 from wellread.text.batching import gather
-from wellread.text.sentence_windows import Stretch, TextCutter
+from wellread.text.sentence_windows import TextWindow, TextWindowTokenizer
 
 Of = Literal["pieces", "words", "mentions", "texts"]
 Pooling = Literal["mean", "first"]
@@ -37,7 +37,7 @@ _TEXTS, _CHARACTERS = 256, 1 << 20
 """Texts, and characters, that knowledge is looked for in at once."""
 _CHUNK = 1 << 14
 """Pieces whose states are kept until they are told, in their order."""
-_PIECES = 2048
+_TOKENS = 2048
 """Pieces of one pass."""
 
 
@@ -59,8 +59,10 @@ class Rows:
 class Embedder:
     """Makes vectors with one encoder."""
 
-    def __init__(self, encoder: InfusedEncoder, cutter: TextCutter, lender: Lends | None = None) -> None:
-        self.encoder, self.cutter, self.lender = encoder, cutter, lender
+    def __init__(
+        self, encoder: InfusedEncoder, window_tokenizer: TextWindowTokenizer, provider: KnowledgeProvider | None = None
+    ) -> None:
+        self.encoder, self.window_tokenizer, self.provider = encoder, window_tokenizer, provider
 
     @classmethod
     def build(
@@ -68,7 +70,7 @@ class Embedder:
         encoder: PreTrainedModel,
         tokenizer: Tokenizer,
         *,
-        lender: Lends | None = None,
+        provider: KnowledgeProvider | None = None,
         width: int = 256,
         sentences: int = 0,
     ) -> Embedder:
@@ -79,8 +81,8 @@ class Embedder:
         most = int(encoder.config.max_position_embeddings) - first_position(encoder)
         width = min(width, most)
         shared = max(2, min(48, width // 4))
-        cutter = TextCutter(tokenizer, width=width, shared=shared, sentences=sentences)
-        return cls(cast(InfusedEncoder, encoder), cutter, lender)
+        window_tokenizer = TextWindowTokenizer(tokenizer, width=width, shared=shared, sentences=sentences)
+        return cls(cast(InfusedEncoder, encoder), window_tokenizer, provider)
 
     @property
     def dim(self) -> int:
@@ -101,13 +103,13 @@ class Embedder:
         tell = _Texts(pooling) if of == "texts" else _TELLERS[of]()
         begin = 0
         for group in gather(documents, largest=_CHARACTERS, most=_TEXTS, size=lambda document: len(document.text)):
-            cut = self.cutter.cut([one.text for one in group])
-            stretches = [one for some in cut for one in some]
-            notes = None if self.lender is None else self.lender.annotate([one.input for one in stretches])
-            for chunk in gather(stretches, largest=_CHUNK):
+            tokenized = self.window_tokenizer.tokenize([one.text for one in group])
+            windows = [one for some in tokenized for one in some]
+            notes = None if self.provider is None else self.provider.prepare([one.input for one in windows])
+            for chunk in gather(windows, largest=_CHUNK):
                 states = self._states(chunk, notes)
-                for stretch, found in zip(chunk, states, strict=True):
-                    tell.take(stretch, found, group[stretch.text], begin + stretch.text)
+                for window, found in zip(chunk, states, strict=True):
+                    tell.take(window, found, group[window.text], begin + window.text)
                 if len(tell) >= _CHUNK and of != "texts":
                     yield tell.rows(unit)
             tell.end(begin, len(group), self.dim)
@@ -120,17 +122,17 @@ class Embedder:
         more: dict[str, list[Any]] = {name: [] for name in (() if of == "texts" else _TELLERS[of].columns)}
         return Rows(np.zeros((0, self.dim), np.float32), np.zeros(0, np.int64), np.zeros((0, 2), np.int64), [], more)
 
-    def _states(self, chunk: Sequence[Stretch], notes: Any) -> list[Float32[np.ndarray, "piece dim"]]:
+    def _states(self, chunk: Sequence[TextWindow], notes: Any) -> list[Float32[np.ndarray, "token dim"]]:
         """The states of all pieces of each, read together with others of like length."""
         states: list[Any] = [None] * len(chunk)
         order = sorted(range(len(chunk)), key=lambda place: len(chunk[place]))
         with torch.inference_mode():
-            for places in gather(order, largest=_PIECES, size=lambda place: len(chunk[place])):
+            for places in gather(order, largest=_TOKENS, size=lambda place: len(chunk[place])):
                 inputs = [chunk[place].input for place in places]
-                lent = {} if self.lender is None else as_tensors(self.lender.told(inputs, notes))
+                provided = {} if self.provider is None else as_tensors(self.provider.collate(inputs, notes))
                 packing = Packing.of([len(one) for one in inputs])
                 ids, types = (torch.from_numpy(np.concatenate([getattr(one, n) for one in inputs])) for n in _GIVEN)
-                found = self.encoder.states(ids, packing, types, **lent).float()
+                found = self.encoder.states(ids, packing, types, **provided).float()
                 parts = torch.split(found, [len(one) for one in inputs])
                 for place, part in zip(places, parts, strict=True):
                     states[place] = part.numpy()
@@ -155,7 +157,7 @@ class _Teller:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def take(self, stretch: Stretch, states: Any, document: Document, number: int) -> None:
+    def take(self, window: TextWindow, states: Any, document: Document, number: int) -> None:
         """What a stretch has to tell, once its states are known."""
         raise NotImplementedError
 
@@ -183,24 +185,24 @@ class _Teller:
         return made
 
 
-class _Pieces(_Teller):
+class _Tokens(_Teller):
     columns = ("piece",)
 
-    def take(self, stretch: Stretch, states: Any, document: Document, number: int) -> None:
-        one = stretch.input
-        for place in range(stretch.first, stretch.last):
+    def take(self, window: TextWindow, states: Any, document: Document, number: int) -> None:
+        one = window.input
+        for place in range(window.first, window.last):
             start, end = one.spans[place].tolist()
-            self.add(number, (start, end), document.text[start:end], states[place], piece=int(one.ids[place]))
+            self.add(number, (start, end), document.text[start:end], states[place], token=int(one.ids[place]))
 
 
 class _Words(_Teller):
-    def take(self, stretch: Stretch, states: Any, document: Document, number: int) -> None:
-        one = stretch.input
+    def take(self, window: TextWindow, states: Any, document: Document, number: int) -> None:
+        one = window.input
         known = np.flatnonzero(one.word_of >= 0)
         words, first, counts = np.unique(one.word_of[known], return_index=True, return_counts=True)
         sums = np.add.reduceat(states[known], first) if len(known) else states[:0]
         for word, at, total, many in zip(words.tolist(), known[first].tolist(), sums, counts.tolist(), strict=True):
-            if stretch.first <= at < stretch.last:
+            if window.first <= at < window.last:
                 start, end = one.word_spans[word].tolist()
                 self.add(number, (start, end), document.text[start:end], total / many)
 
@@ -208,9 +210,9 @@ class _Words(_Teller):
 class _Mentions(_Teller):
     columns = ("entity", "kb", "score")
 
-    def take(self, stretch: Stretch, states: Any, document: Document, number: int) -> None:
-        one = stretch.input
-        own = one.spans[stretch.first : stretch.last]
+    def take(self, window: TextWindow, states: Any, document: Document, number: int) -> None:
+        one = window.input
+        own = one.spans[window.first : window.last]
         low, high = int(own[0, 0]), int(own[-1, 1])
         for link in document.links:
             if not low <= link.start < high:
@@ -218,7 +220,7 @@ class _Mentions(_Teller):
             touched = np.flatnonzero(
                 (one.segment_of == 0) & (one.spans[:, 0] < link.end) & (one.spans[:, 1] > link.start)
             )
-            if len(touched) and stretch.first <= touched[0] < stretch.last:
+            if len(touched) and window.first <= touched[0] < window.last:
                 self._add(number, link, states[touched].mean(0))
 
     def _add(self, number: int, link: Link, vector: Any) -> None:
@@ -234,13 +236,13 @@ class _Texts(_Teller):
         self.pooling = pooling
         self._sums: dict[int, tuple[Any, int, int]] = {}
 
-    def take(self, stretch: Stretch, states: Any, document: Document, number: int) -> None:
+    def take(self, window: TextWindow, states: Any, document: Document, number: int) -> None:
         if self.pooling == "first":
             total, many = states[0], 1
         else:
-            own = np.flatnonzero(stretch.input.segment_of < 0)
-            total = states[stretch.first : stretch.last].sum(0) + states[own].sum(0)
-            many = stretch.last - stretch.first + len(own)
+            own = np.flatnonzero(window.input.segment_of < 0)
+            total = states[window.first : window.last].sum(0) + states[own].sum(0)
+            many = window.last - window.first + len(own)
         before, count, _ = self._sums.get(number, (0.0, 0, 0))
         self._sums[number] = before + total, count + many, len(document.text)
 
@@ -250,4 +252,4 @@ class _Texts(_Teller):
             self.add(number, (0, size), "", total / many)
 
 
-_TELLERS: dict[str, type[_Teller]] = {"pieces": _Pieces, "words": _Words, "mentions": _Mentions}
+_TELLERS: dict[str, type[_Teller]] = {"pieces": _Tokens, "words": _Words, "mentions": _Mentions}

@@ -17,7 +17,7 @@ from wellread.errors import UsageError
 from wellread.inference.embed import Embedder
 
 if TYPE_CHECKING:
-    from wellread.encoders.infusion.providers import Lends
+    from wellread.encoders.infusion.providers import KnowledgeProvider
 
 _LINKERS = ("elq", "knowbert", "luke", "prior")
 
@@ -32,24 +32,24 @@ def load_embedder(model: str, stack: ExitStack, *, layers: int | None = None, wi
             f"{model} is a linker, which gives links and not states; give an encoder, such as minilm, and for vectors "
             f"of what is linked: --of mentions --linker {model}"
         )
-    encoder, tokenizer, lender = _load(model, stack)
+    encoder, tokenizer, provider = _load(model, stack)
     if layers is not None:
         _cut(encoder, layers)
-    return Embedder.build(encoder, tokenizer, lender=lender, width=width)
+    return Embedder.build(encoder, tokenizer, provider=provider, width=width)
 
 
-def _load(model: str, stack: ExitStack) -> tuple[Any, Any, Lends | None]:
+def _load(model: str, stack: ExitStack) -> tuple[Any, Any, KnowledgeProvider | None]:
     """An encoder, its tokenizer, and what lends it knowledge."""
     from wellread.encoders.load import find_encoder, load_encoder, load_tokenizer
-    from wellread.models.knowbert.recipe import offers_of
+    from wellread.models.knowbert.recipe import load_knowbert_provider
 
     if any((Path(model) / place).is_file() for place in ("task.json", "model/task.json")):
         from wellread.training.task import load_task
 
         task = load_task(model)
-        return task.reader.encoder, task.segmenter.tokenizer, task.lender
+        return task.network.encoder, task.segmenter.tokenizer, task.provider
     encoder = load_encoder(model)
-    return encoder, load_tokenizer(model), offers_of(find_encoder(model), encoder, stack)
+    return encoder, load_tokenizer(model), load_knowbert_provider(find_encoder(model), encoder, stack)
 
 
 def _cut(encoder: Any, layers: int) -> None:

@@ -27,14 +27,14 @@ from wellread.encoders.infusion.infuse import Infused, InfusedEncoder, infuse
 from wellread.encoders.load import load_encoder, load_tokenizer, positions_of
 from wellread.errors import InputError, UsageError
 from wellread.linking.linker import Linker
-from wellread.models.kam.inputs import Lender, Lent, MapName, MapsConfig
+from wellread.models.kam.inputs import KamInputs, KamProvider, MapName, MapsConfig
 from wellread.models.kam.model import Kam, KamConfig
 from wellread.plots.attention import Seen, Term
 from wellread.text.segments import Segmented
 
 Without = Literal["knowledge", "kam"]
 """What the model is compared with: itself lent nothing, or itself with KAM switched off."""
-MOST_PIECES = 128
+MOST_TOKENS = 128
 """More than this nobody reads in a picture."""
 USUAL_TERMS = 8
 """Pieces of auxiliary terms for a plain encoder, where there is a table to choose them from."""
@@ -46,21 +46,21 @@ class Explainer:
     def __init__(
         self,
         encoder: PreTrainedModel,
-        lender: Lender,
+        provider: KamProvider,
         *,
         name: str = "",
         notes: Sequence[str] = (),
-        longest: int = MOST_PIECES,
+        longest: int = MOST_TOKENS,
     ) -> None:
         """`lender` brings the maps that the encoder's KAM expects, in their order."""
         self.encoder = encoder
         encoder.train(False)
-        self.lender, self.name, self.notes, self.longest = lender, name, tuple(notes), longest
+        self.provider, self.name, self.notes, self.longest = provider, name, tuple(notes), longest
         self._opened = ExitStack()
-        fused, lent = _kam(encoder, name).config.maps, tuple(each.name for each in lender.maps)
-        if fused != lent:
+        fused, provided = _kam(encoder, name).config.maps, tuple(each.name for each in provider.maps)
+        if fused != provided:
             raise UsageError(
-                f"the model fuses the maps {_list(fused)}, these are {_list(lent)}; lend those that it has learned"
+                f"the model fuses the maps {_list(fused)}, these are {_list(provided)}; lend those that it has learned"
             )
 
     @classmethod
@@ -71,7 +71,7 @@ class Explainer:
         *,
         alpha: float | None = None,
         map_weight: float | None = None,
-        **lent: Any,
+        **provided: Any,
     ) -> Explainer:
         """An explainer for an infused model (its folder, or that of its run) or for a plain encoder, newly infused.
 
@@ -90,17 +90,17 @@ class Explainer:
             kam = _kam(encoder, model)
             notes = _told_of_learned(kam)
             _check_maps(kam.config.maps, maps, model)
-            chosen = _maps_config({**settings, "maps": kam.config.maps, **lent})
+            chosen = _maps_config({**settings, "maps": kam.config.maps, **provided})
         else:
-            if lent.get("correlation") is not None and lent.get("terms") is None:
-                lent["terms"] = USUAL_TERMS
-            wanted = tuple(maps) if maps is not None else _usual(lent)
-            if lent.get("correlation") is None and ("correlation" in wanted or lent.get("terms")):
+            if provided.get("correlation") is not None and provided.get("terms") is None:
+                provided["terms"] = USUAL_TERMS
+            wanted = tuple(maps) if maps is not None else _usual(provided)
+            if provided.get("correlation") is None and ("correlation" in wanted or provided.get("terms")):
                 raise UsageError(
                     "the correlation map and auxiliary terms need a table; make one with wellread correlate, and give "
                     "it with --correlation"
                 )
-            chosen = _maps_config({"maps": wanted, **lent})
+            chosen = _maps_config({"maps": wanted, **provided})
             fresh = KamConfig(
                 maps=chosen.maps,
                 alpha=0.2 if alpha is None else alpha,
@@ -108,12 +108,12 @@ class Explainer:
             )
             encoder = infuse(encoder, [fresh])
             notes = _told_of_fresh(fresh, bool(chosen.terms))
-        if lent.get("kb") is not None and not chosen.needs_kb:
+        if provided.get("kb") is not None and not chosen.needs_kb:
             raise UsageError(_told_of_idle(chosen))
         opened = ExitStack()
         linker = opened.enter_context(Linker.load(str(chosen.kb), chosen.linker)) if chosen.needs_linker else None
-        lender = Lender.build(chosen, tokenizer, linker=linker.link_many if linker is not None else None)
-        made = cls(encoder, lender, name=model, notes=notes, longest=min(MOST_PIECES, longest - chosen.terms))
+        provider = KamProvider.build(chosen, tokenizer, linker=linker.link_many if linker is not None else None)
+        made = cls(encoder, provider, name=model, notes=notes, longest=min(MOST_TOKENS, longest - chosen.terms))
         made._opened = opened
         return made
 
@@ -144,67 +144,71 @@ class Explainer:
             if not one.strip():
                 which = f"text {number} of {len(texts)}" if len(texts) > 1 else "the text"
                 raise InputError(f"{which} is empty; give some words to explain")
-        cut = self.lender.segmenter.cut(*texts)
-        if len(cut) > self.longest:
+        tokenized = self.provider.segmenter.tokenize(*texts)
+        if len(tokenized) > self.longest:
             raise InputError(
-                f"the text {short(text, 40)!r} has {len(cut)} pieces, more than the {self.longest} that can be shown; "
-                "give a shorter one, such as its most interesting sentence"
+                f"the text {short(text, 40)!r} has {len(tokenized)} pieces, more than the {self.longest} that can be "
+                "shown; give a shorter one, such as its most interesting sentence"
             )
-        lent = self.lender.lend([cut])
-        plain, infused = self._attention(cut, lent, without)
-        labels, words, word_of = self._named(cut, lent)
-        names = [each.name for each in self.lender.maps]
+        provided = self.provider.build_inputs([tokenized])
+        plain, infused = self._attention(tokenized, provided, without)
+        labels, words, word_of = self._named(tokenized, provided)
+        names = [each.name for each in self.provider.maps]
         total = len(labels)
         return Seen(
             texts=texts,
             labels=tuple(labels),
             words=words,
             word_of=word_of,
-            segment_of=np.concatenate((cut.segment_of, np.full(total - len(cut), -1))),
+            segment_of=np.concatenate((tokenized.segment_of, np.full(total - len(tokenized), -1))),
             without=plain,
             infused=infused,
-            maps=dict(zip(names, lent.maps[0, :, :total, :total], strict=True)),
-            terms=tuple(self._terms(cut, lent.terms[0])),
+            maps=dict(zip(names, provided.maps[0, :, :total, :total], strict=True)),
+            terms=tuple(self._terms(tokenized, provided.terms[0])),
             model=self.name,
             notes=self.notes,
         )
 
-    def _attention(self, cut: Segmented, lent: Lent, without: Without) -> tuple[Any, Any]:
+    def _attention(self, tokenized: Segmented, provided: KamInputs, without: Without) -> tuple[Any, Any]:
         encoder = cast(InfusedEncoder, self.encoder)
-        ids, types = torch.from_numpy(cut.ids)[None], torch.from_numpy(cut.types)[None]
+        ids, types = torch.from_numpy(tokenized.ids)[None], torch.from_numpy(tokenized.types)[None]
         text = {"input_ids": ids, "token_type_ids": types if encoder.family.typed else None}
-        known = {"maps": torch.from_numpy(lent.maps)} if self.lender.maps else {}
-        if lent.term_ids.size:
-            known |= {"term_ids": torch.from_numpy(lent.term_ids), "term_mask": torch.from_numpy(lent.term_mask)}
+        known = {"maps": torch.from_numpy(provided.maps)} if self.provider.maps else {}
+        if provided.term_ids.size:
+            known |= {
+                "term_ids": torch.from_numpy(provided.term_ids),
+                "term_mask": torch.from_numpy(provided.term_mask),
+            }
         with torch.no_grad():
             infused = self.encoder(**text, **known, output_attentions=True).attentions
             with encoder.without("kam") if without == "kam" else nullcontext():
                 plain = self.encoder(**text, output_attentions=True).attentions
         return torch.cat(plain).numpy(), torch.cat(infused).numpy()
 
-    def _named(self, cut: Segmented, lent: Lent) -> tuple[list[str], tuple[str, ...], Any]:
+    def _named(self, tokenized: Segmented, provided: KamInputs) -> tuple[list[str], tuple[str, ...], Any]:
         """A label for every piece, the words and terms, and which of them each piece belongs to."""
-        tokenizer, labels = self.lender.segmenter.tokenizer, []
-        for place, id in enumerate(cut.ids.tolist()):
-            segment, (start, end), word = cut.segment_of[place], cut.spans[place], cut.word_of[place]
-            said = cut.texts[segment][start:end] if segment >= 0 else ""
+        tokenizer, labels = self.provider.segmenter.tokenizer, []
+        for place, id in enumerate(tokenized.ids.tolist()):
+            segment, (start, end), word = tokenized.segment_of[place], tokenized.spans[place], tokenized.word_of[place]
+            said = tokenized.texts[segment][start:end] if segment >= 0 else ""
             said = "␣" if said.isspace() else said
-            goes_on = word >= 0 and place > 0 and cut.word_of[place - 1] == word
+            goes_on = word >= 0 and place > 0 and tokenized.word_of[place - 1] == word
             labels.append(("·" if goes_on else "") + (said or str(tokenizer.id_to_token(id))))
-        numbers = cut.word_of.tolist()
+        numbers = tokenized.word_of.tolist()
         for number, (term, ids) in enumerate(
-            zip(lent.terms[0], self.lender.segmenter.pieces_of(lent.terms[0]), strict=True), len(cut.words)
+            zip(provided.terms[0], self.provider.segmenter.token_ids_of(provided.terms[0]), strict=True),
+            len(tokenized.words),
         ):
             said_of = [str(tokenizer.decode([id])).strip().removeprefix("##") for id in ids]
             labels += [term] if len(ids) == 1 else [("·" if place else "") + one for place, one in enumerate(said_of)]
             numbers += [number] * len(ids)
-        return labels, (*cut.words, *lent.terms[0]), np.array(numbers, np.int64)
+        return labels, (*tokenized.words, *provided.terms[0]), np.array(numbers, np.int64)
 
-    def _terms(self, cut: Segmented, terms: Sequence[str]) -> Iterator[Term]:
-        choice = self.lender.terms
+    def _terms(self, tokenized: Segmented, terms: Sequence[str]) -> Iterator[Term]:
+        choice = self.provider.terms
         if choice is None or not terms:
             return
-        known, table = choice.known(cut.words), choice.vocabulary.correlation
+        known, table = choice.known(tokenized.words), choice.vocabulary.correlation
         for term, id in zip(terms, table.ids_of(terms).tolist(), strict=True):
             scores = table.relevance_of(np.full(len(known), id), known)
             order = np.argsort(-scores, kind="stable")
@@ -248,8 +252,8 @@ def _check_maps(learned: Sequence[str], given: Sequence[str] | None, model: str)
         )
 
 
-def _usual(lent: dict[str, Any]) -> tuple[str, ...]:
-    return ("entity", "phrase", "correlation") if lent.get("correlation") else ("entity", "phrase")
+def _usual(provided: dict[str, Any]) -> tuple[str, ...]:
+    return ("entity", "phrase", "correlation") if provided.get("correlation") else ("entity", "phrase")
 
 
 def _maps_config(settings: dict[str, Any]) -> MapsConfig:

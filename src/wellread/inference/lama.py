@@ -57,7 +57,7 @@ def probe_models(
     scores = []
     for prober, task, some in zip(probers, tasks, asked, strict=True):
         chosen = [some[place] for place in places]
-        answers = ask(task, prober.reader, prober.segmenter, chosen, lender=prober.lender)
+        answers = ask(task, prober.network, prober.segmenter, chosen, provider=prober.provider)
         scores.append(task.report(chosen, answers))
     size = min(len(task.words) for task in tasks)
     return Probed(tuple(prober.name for prober in probers), tuple(scores), size, len(facts) - len(places))

@@ -21,12 +21,12 @@ from wellread.encoders.infusion.infuse import InfusedEncoder, infuse
 from wellread.encoders.load import find_encoder, load_encoder, load_tokenizer, positions_of
 from wellread.errors import InputError, UsageError
 from wellread.models.knowbert.model import KnowBert
-from wellread.models.knowbert.recipe import offers_of
+from wellread.models.knowbert.recipe import load_knowbert_provider
 from wellread.models.knowbert.requirements import TOLD
 from wellread.tasks.lama import Probing
 from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import WordHead, load_word_head, words_of
-from wellread.tasks.task import Reader, Task
+from wellread.tasks.task import EncoderWithHead, Task
 from wellread.text.segments import Segmenter
 from wellread.training.task import MODEL, TaskModel, load_task
 
@@ -39,9 +39,9 @@ class Prober:
     """A model that can be asked for words."""
 
     name: str
-    reader: Reader
+    network: EncoderWithHead
     segmenter: Segmenter
-    lender: Any
+    provider: Any
     words: Collection[str]
     """Those that may be its answers."""
 
@@ -52,7 +52,7 @@ class Prober:
 
     def ask(self, task: Task[Any], examples: Sequence[Any]) -> dict[str, float]:
         """The scores of its answers to the examples of a task of masked words."""
-        return task.scores(examples, ask(task, self.reader, self.segmenter, examples, lender=self.lender))
+        return task.scores(examples, ask(task, self.network, self.segmenter, examples, provider=self.provider))
 
 
 def is_run(model: str | Path) -> bool:
@@ -97,18 +97,18 @@ def load_prober(model: str | Path, stack: ExitStack, changes: Sequence[str] = ()
             f"{model} has no head for masked words, so it cannot be asked for any; train one, by a recipe with "
             f'task = "masking" and encoder.name = "{model}", and give its run'
         )
-    lender = offers_of(find_encoder(name), encoder, stack)
+    provider = load_knowbert_provider(find_encoder(name), encoder, stack)
     segmenter = Segmenter(tokenizer, longest=min(LONGEST, positions_of(name)))
-    reader = Reader(cast(InfusedEncoder, encoder), head).eval()
-    return Prober(str(model), reader, segmenter, lender, words_of(tokenizer))
+    network = EncoderWithHead(cast(InfusedEncoder, encoder), head).eval()
+    return Prober(str(model), network, segmenter, provider, words_of(tokenizer))
 
 
 def prober_of(model: str | Path, made: TaskModel) -> Prober:
     """A run that is loaded already, to be asked for words."""
-    if not isinstance(made.reader.head, WordHead):
+    if not isinstance(made.network.head, WordHead):
         raise UsageError(
             f"{model} was trained for {made.recipe.task}, and cannot be asked for words; give a run with "
             'task = "masking", or an encoder that has a head for masked words'
         )
     words = made.task.words if isinstance(made.task, Probing) else words_of(made.segmenter.tokenizer)
-    return Prober(str(model), made.reader, made.segmenter, made.lender, words)
+    return Prober(str(model), made.network, made.segmenter, made.provider, words)

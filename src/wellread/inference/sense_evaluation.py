@@ -29,11 +29,11 @@ from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
 from wellread.models.folder import find_folder
 from wellread.models.knowbert.folder import Parts, load_parts
-from wellread.models.knowbert.inputs import OfferLender
+from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.linker_entities import Entities
 from wellread.tasks.learner import ask
 from wellread.tasks.senses import SenseHead, SenseOptions, Senses, instances_of, score_answers
-from wellread.tasks.task import Batch, Reader
+from wellread.tasks.task import Batch, EncoderWithHead
 from wellread.text.segments import Segmenter
 
 
@@ -49,14 +49,14 @@ class LinkerSenses(Senses):
         return self.entities.state.ids[row]
 
 
-class LinkerReader(Reader):
+class LinkerNetwork(EncoderWithHead):
     """The encoder and the linker of a folder, which reads as many layers as it has learned to."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(cast(Any, parts.encoder), SenseHead.of(parts.linker))
         self.reads = parts.config.reads
 
-    def read(self, batch: Batch) -> tuple[Float[Tensor, "piece dim"], Batch, dict[str, Tensor]]:
+    def read(self, batch: Batch) -> tuple[Float[Tensor, "token dim"], Batch, dict[str, Tensor]]:
         """The states that the linker is asked with."""
         return encode(self.encoder, batch.ids, batch.packing, self.reads), batch, {}
 
@@ -78,10 +78,10 @@ def answer_senses(
     entities = Entities(kb, parts)
     entities.follow()
     task = LinkerSenses(keys, entities, parts.config.kb)
-    reader = LinkerReader(parts)
-    lender = OfferLender([(parts.config.kb, kb, entities)], {parts.config.kb: parts.settings.offers})
+    network = LinkerNetwork(parts)
+    provider = KnowBertProvider([(parts.config.kb, kb, entities)], {parts.config.kb: parts.settings.offers})
     asked = list(join_sentences(texts, max(1, parts.settings.sentences)))
-    answers = ask(task, reader, Segmenter(parts.tokenizer, longest=parts.settings.width), asked, lender=lender)
+    answers = ask(task, network, Segmenter(parts.tokenizer, longest=parts.settings.width), asked, provider=provider)
     chosen = task.chosen(asked, answers)
     return chosen, task.scores(asked, answers) if all(text.has_gold for text in texts) else {}
 

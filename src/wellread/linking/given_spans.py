@@ -17,14 +17,14 @@ import numpy as np
 from wellread.document import Document, Link
 from wellread.errors import UsageError
 from wellread.linking.decoding import FOUND_BY
-from wellread.linking.prior import PriorReader
+from wellread.linking.prior import PriorBackend
 from wellread.mentions.annotators import given
 
 if TYPE_CHECKING:
     from wellread.linking.decoding import Scored
-    from wellread.models.elq.linker import ElqReader
-    from wellread.models.knowbert.linker import KnowBertReader
-    from wellread.models.luke.linker import LukeReader
+    from wellread.models.elq.linker import ElqBackend
+    from wellread.models.knowbert.linker import KnowBertBackend
+    from wellread.models.luke.linker import LukeBackend
 
 Spans = Sequence[Sequence[int]]
 """(start, end) pairs in characters, end exclusive."""
@@ -37,7 +37,7 @@ GIVEN = "given"
 
 
 def link_given(
-    reader: PriorReader | ElqReader | KnowBertReader | LukeReader,
+    backend: PriorBackend | ElqBackend | KnowBertBackend | LukeBackend,
     texts: Sequence[str],
     spans: Sequence[Spans],
     *,
@@ -55,14 +55,14 @@ def link_given(
     asked = [_checked(text, some) for text, some in zip(texts, spans, strict=True)]
     if nil == "never":
         threshold = None
-    if isinstance(reader, PriorReader):
-        documents = reader.link_given(texts, asked)
+    if isinstance(backend, PriorBackend):
+        documents = backend.link_given(texts, asked)
         passes: Callable[[float, float], bool] = operator.ge
     else:
         # A knowledge layer finds all names of its KB anyway, and knows nothing of others.
-        scored = reader.score_given(texts, asked) if hasattr(reader, "score_given") else reader.score_many(texts)
+        scored = backend.score_given(texts, asked) if hasattr(backend, "score_given") else backend.score_many(texts)
         documents = (_document(one, some, nil) for one, some in zip(scored, asked, strict=True))
-        candidates = reader.decoding.candidates if candidates is None else candidates
+        candidates = backend.decoding.candidates if candidates is None else candidates
         passes = operator.gt  # as when these models find their mentions themselves
     for document in documents:
         links = (

@@ -25,14 +25,14 @@ from wellread.kb.packaged import is_outdated, kb_path, open_kb
 from wellread.kb.store import KnowledgeBase, entities_of_kinds
 from wellread.linking.decoding import Decoding, Scored, ThresholdKind, check_threshold
 from wellread.linking.given_spans import GivenNil, Spans, link_given
-from wellread.linking.prior import Annotator, PriorReader
-from wellread.mentions.candidates import Reading, has_senses
+from wellread.linking.prior import Annotator, PriorBackend
+from wellread.mentions.candidates import MatchOptions, has_senses
 from wellread.models import folder as packaged
 
 if TYPE_CHECKING:
-    from wellread.models.elq.linker import ElqReader
-    from wellread.models.knowbert.linker import KnowBertReader
-    from wellread.models.luke.linker import LukeReader
+    from wellread.models.elq.linker import ElqBackend
+    from wellread.models.knowbert.linker import KnowBertBackend
+    from wellread.models.luke.linker import LukeBackend
 
 __all__ = ["Annotator", "Linker"]
 
@@ -48,11 +48,11 @@ class Linker:
     def __init__(
         self,
         kb: KnowledgeBase,
-        reader: PriorReader | ElqReader | KnowBertReader | LukeReader,
+        backend: PriorBackend | ElqBackend | KnowBertBackend | LukeBackend,
         *,
         threshold: float | None = None,
     ) -> None:
-        self.kb, self.reader, self.threshold = kb, reader, threshold
+        self.kb, self.backend, self.threshold = kb, backend, threshold
         """`threshold` is the one that the caller chose, None for the model's."""
 
     @classmethod
@@ -62,7 +62,7 @@ class Linker:
         model: str | Path = "auto",
         *,
         mentions: MentionsFrom | Annotator = "names",
-        reading: Reading | None = None,
+        reading: MatchOptions | None = None,
         threshold: float | None = None,
         kind: ThresholdKind = "joint",
         overlaps: Literal["auto", "drop", "keep"] = "auto",
@@ -111,17 +111,17 @@ class Linker:
         if str(model) == "prior":
             annotator = _annotator(mentions)
             if reading is None and overlaps == "keep":
-                reading = Reading(overlaps="all")
-            reader = PriorReader(
+                reading = MatchOptions(overlaps="all")
+            backend = PriorBackend(
                 opened, reading=reading, threshold=threshold or 0.0, annotator=annotator, name=called, nil=nil
             )
-            return cls(opened, reader, threshold=threshold)
+            return cls(opened, backend, threshold=threshold)
         if (folder := _luke_folder(model)) is not None:
             from wellread.models.luke import linker as luke
 
             return cls(
                 opened,
-                luke.load_reader(
+                luke.load_backend(
                     opened,
                     folder,
                     threshold=threshold,
@@ -142,7 +142,7 @@ class Linker:
                 "this model finds its mentions itself; leave mentions and reading out, or take model prior"
             )
         from wellread.models.elq.candidate_pool import Search
-        from wellread.models.elq.linker import load_reader
+        from wellread.models.elq.linker import load_backend
 
         if kinds is not None:
             among = entities_of_kinds(opened, kinds, among)
@@ -152,12 +152,12 @@ class Linker:
             options: dict[str, Any] = {"threshold": threshold, "overlaps": overlaps, "nil": nil, "tags": tags}
             return cls(
                 opened,
-                knowbert.load_reader(opened, model, among=among, precision=precision, name=called, **options),
+                knowbert.load_backend(opened, model, among=among, precision=precision, name=called, **options),
                 threshold=threshold,
             )
         return cls(
             opened,
-            load_reader(
+            load_backend(
                 opened,
                 model,
                 search=Search(sources),
@@ -174,12 +174,12 @@ class Linker:
     @property
     def name(self) -> str:
         """What links call the KB by."""
-        return self.reader.name
+        return self.backend.name
 
     def close(self) -> None:
         """Let go of the knowledge base."""
-        if hasattr(self.reader, "close"):
-            self.reader.close()
+        if hasattr(self.backend, "close"):
+            self.backend.close()
         self.kb.close()
 
     def __enter__(self) -> Linker:
@@ -195,7 +195,7 @@ class Linker:
     def link_many(self, texts: Iterable[str]) -> Iterator[Document]:
         """The links of each text, streamed: texts may be endless, memory is not."""
         for batch in _batches(texts, "link_many"):
-            yield from self.reader.link_many(batch)
+            yield from self.backend.link_many(batch)
 
     def link_given(
         self, texts: Iterable[str], spans: Iterable[Spans], *, nil: GivenNil = "model"
@@ -212,7 +212,7 @@ class Linker:
             theirs = list(islice(given, len(batch)))
             if len(theirs) < len(batch):
                 raise UsageError("there are more texts than lists of spans; give a list, empty or not, for each text")
-            yield from link_given(self.reader, batch, theirs, nil=nil, threshold=self.threshold)
+            yield from link_given(self.backend, batch, theirs, nil=nil, threshold=self.threshold)
 
     def score(self, text: str) -> Scored:
         """Every span that may be a mention, with its scores: links at any threshold without running the model again.
@@ -224,10 +224,10 @@ class Linker:
 
     def score_many(self, texts: Iterable[str]) -> Iterator[Scored]:
         """The scores of each text."""
-        if isinstance(self.reader, PriorReader):
+        if isinstance(self.backend, PriorBackend):
             raise UsageError("names alone have no scores to decide anew; load the linker with model elq or knowbert")
         for batch in _batches(texts, "score_many"):
-            yield from self.reader.score_many(batch)
+            yield from self.backend.score_many(batch)
 
 
 def _batches(texts: Iterable[str], verb: str) -> Iterator[list[str]]:

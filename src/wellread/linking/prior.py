@@ -11,7 +11,7 @@ from typing import Protocol
 from wellread.document import Document, Link, Mention
 from wellread.errors import UsageError
 from wellread.kb.store import KnowledgeBase
-from wellread.mentions.candidates import CandidateFinder, Reading
+from wellread.mentions.candidates import CandidateFinder, MatchOptions
 from wellread.mentions.matcher import Overlaps
 
 
@@ -23,14 +23,14 @@ class Annotator(Protocol):
         ...
 
 
-class PriorReader:
+class PriorBackend:
     """Links every name of a KB, or the mentions of an annotator, to what the name means most often."""
 
     def __init__(
         self,
         kb: KnowledgeBase,
         *,
-        reading: Reading | None,
+        reading: MatchOptions | None,
         threshold: float,
         annotator: Annotator | None,
         name: str,

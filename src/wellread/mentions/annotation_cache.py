@@ -139,7 +139,7 @@ class Annotations:
         row = self._row_of.get(text)
         if row is None:
             raise InputError(
-                f"the text {short(text, 60)!r} was not annotated; give all inputs to Lender.annotate first"
+                f"the text {short(text, 60)!r} was not annotated; give all inputs to KamProvider.prepare first"
             )
         return row
 

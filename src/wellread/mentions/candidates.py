@@ -40,7 +40,7 @@ Tags = Mapping[tuple[int, int], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MatchOptions:
     """How mentions are looked for; `None` means the usual choice for the KB."""
 
     overlaps: Overlaps = "longest"
@@ -76,9 +76,9 @@ class Found:
 class CandidateFinder:
     """Finds the mentions of a text and what each may mean; follows its KB when that changes."""
 
-    def __init__(self, kb: KnowledgeBase, reading: Reading | None = None) -> None:
+    def __init__(self, kb: KnowledgeBase, reading: MatchOptions | None = None) -> None:
         self.kb = kb
-        self.reading = reading or Reading()
+        self.reading = reading or MatchOptions()
         self.matcher = Matcher.of(kb)
         usual = FUNCTION_WORDS if has_senses(kb) else STOP_WORDS
         self.stop_words = usual if self.reading.stop_words is None else frozenset(self.reading.stop_words)

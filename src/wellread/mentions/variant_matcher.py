@@ -19,7 +19,7 @@ from wellread.mentions.matcher import Matcher
 from wellread.mentions.name_variants import CAPITAL, MOST_PARTS, UPPER, are_signs
 from wellread.mentions.typos import allowed_edits
 from wellread.mentions.word_order import StemSums
-from wellread.mentions.word_variants import SIGN, States, Ways, WordReader
+from wellread.mentions.word_variants import SIGN, States, Ways, WordVariantFinder
 from wellread.text.characters import all_upper, is_blank, is_capital, is_digit
 from wellread.text.frequency import common
 from wellread.text.key_table import KeyFilter, KeyTable
@@ -63,7 +63,7 @@ class Walker:
 
     def __init__(self, matcher: Matcher, ways: Ways, stops: KeyTable | None, *, senses: bool) -> None:
         self.matcher, self.ways, self.stops = matcher, ways, stops
-        self._reader = WordReader(matcher, ways, stops, senses=senses)
+        self._reader = WordVariantFinder(matcher, ways, stops, senses=senses)
         self._variants = [names.variants for names in matcher.both()]
         self._glued_filter, self._stem_filter = (
             KeyFilter.build(np.concatenate([getattr(variants, name).table.keys for variants in self._variants]))

@@ -67,7 +67,7 @@ class Ways:
     word_order: bool = True
 
 
-class WordReader:
+class WordVariantFinder:
     """Finds the words of a KB's names that words of a text may stand for."""
 
     def __init__(self, matcher: Matcher, ways: Ways, stops: KeyTable | None, *, senses: bool) -> None:
@@ -75,7 +75,7 @@ class WordReader:
         self._variants = [names.variants for names in matcher.both()]
         self._met: dict[int, _Meant] = {}
 
-    def read(self, words: Words, signs: NDArray[np.bool_]) -> tuple[Readings, States]:
+    def read(self, words: Words, signs: NDArray[np.bool_]) -> tuple[WordVariants, States]:
         """Return other words that words of the text may stand for, and names that it writes without their blank."""
         readings = list(self._of_every_word(words))
         together = States.none()
@@ -87,7 +87,7 @@ class WordReader:
                 unknown = self._unknown(words, distinct)
                 readings.append(self._corrections(words, distinct, unknown))
                 together = self._run_together(distinct, unknown)
-        return Readings.of(len(words.starts), readings), together
+        return WordVariants.of(len(words.starts), readings), together
 
     def _of_every_word(self, words: Words) -> Iterator[Reading]:
         """Yield the word forms of WordNet, and "&" for "and"."""
@@ -226,7 +226,7 @@ class _Distinct:
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class WordVariants:
     """Other words that the words of a text may stand for, in order of the place; `begins` and `counts` by place."""
 
     begins: Offsets
@@ -236,7 +236,7 @@ class Readings:
     marks: NDArray[np.int32]
 
     @classmethod
-    def of(cls, count: int, parts: Iterable[Reading]) -> Readings:
+    def of(cls, count: int, parts: Iterable[Reading]) -> WordVariants:
         """From the readings of words of a text that has `count` words."""
         empty = np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.int32)
         places, hashes, kinds, marks = (np.concatenate(column) for column in zip(empty, *parts, strict=True))

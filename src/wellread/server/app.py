@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Match
 from wellread import __version__
 from wellread.errors import KnowledgeBaseError, ReplacedError, StorageError, WellreadError
 from wellread.kb.store import KnowledgeBase
-from wellread.linking.prior import PriorReader
+from wellread.linking.prior import PriorBackend
 from wellread.server import schemas
 from wellread.server.engine import Engine
 from wellread.server.entity_routes import add_entities
@@ -69,8 +69,8 @@ def _add_errors(app: FastAPI, engine: Engine) -> None:
         if isinstance(error, HTTPException) and error.detail == HTTPStatus(error.status_code).phrase:
             error = _lost(app, request, error)  # the router's own
         if isinstance(error, KnowledgeBaseError | StorageError):
-            for book in engine.shelf.books.values():
-                error = without_folder(error, book.kb)
+            for served_kb in engine.registry.served_kbs.values():
+                error = without_folder(error, served_kb.kb)
         told = refusal(error)
         assert told is not None
         return told
@@ -136,20 +136,20 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
 
     def about() -> list[dict[str, Any]]:
         told = []
-        for name in list(engine.shelf.books):
-            book = engine.shelf.book(name)
-            readers = {model: linker.reader for model, linker in book.linkers.items()}
+        for name in list(engine.registry.served_kbs):
+            served_kb = engine.registry.served_kb(name)
+            backends = {model: linker.backend for model, linker in served_kb.linkers.items()}
             told.append(
                 {
                     "name": name,
-                    "entities": size(name, book.kb),
-                    "revision": revision(name, book.kb),
-                    "models": list(readers),
+                    "entities": size(name, served_kb.kb),
+                    "revision": revision(name, served_kb.kb),
+                    "models": list(backends),
                     "thresholds": {
-                        model: reader.threshold if isinstance(reader, PriorReader) else reader.decoding.threshold
-                        for model, reader in readers.items()
+                        model: backend.threshold if isinstance(backend, PriorBackend) else backend.decoding.threshold
+                        for model, backend in backends.items()
                     },
-                    "overlaps": {model: _rule(reader) for model, reader in readers.items()},
+                    "overlaps": {model: _rule(backend) for model, backend in backends.items()},
                 }
             )
         return told
@@ -171,7 +171,7 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
             "encoders": [{"name": name, "plain": one.plain} for name, one in engine.readings.items()],
             "waiting": engine.worker.waiting,
             "editable": engine.settings.token is not None
-            and any(book.kb.writable for book in engine.shelf.books.values()),
+            and any(served_kb.kb.writable for served_kb in engine.registry.served_kbs.values()),
             "limits": asdict(replace(engine.settings.limits, queue=engine.queue, readers=engine.readers)),
         }
         return json_answer(told, 503 if problems else 200)
@@ -180,13 +180,13 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
     async def metrics() -> Response:
         """Figures for Prometheus."""
         seen = await engine.aside(
-            lambda: {name: revision(name, book.kb) for name, book in list(engine.shelf.books.items())}
+            lambda: {name: revision(name, served_kb.kb) for name, served_kb in list(engine.registry.served_kbs.items())}
         )
         return Response(engine.metrics.tell(seen), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _rule(reader: Any) -> str:
-    if isinstance(reader, PriorReader):
+def _rule(backend: Any) -> str:
+    if isinstance(backend, PriorBackend):
         return "first"
-    config = getattr(reader, "config", None)  # LUKE's has none, and takes the best
+    config = getattr(backend, "config", None)  # LUKE's has none, and takes the best
     return "longest" if getattr(config, "mode", "") == "softmax" else "best"

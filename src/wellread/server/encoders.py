@@ -39,7 +39,7 @@ class Vectors:
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class ExplainOptions:
     """What a text is explained with, and whose attention is looked at."""
 
     encoder: str
@@ -48,12 +48,12 @@ class Lent:
     alpha: float | None = None
 
 
-class Reading:
+class ServedEncoder:
     """One encoder for vectors and attention: an asset's, a folder's, a run's or the hub's."""
 
     def __init__(self, name: str, encoder: str) -> None:
         self.name, self.encoder = name, encoder
-        self._explainers: OrderedDict[Lent, Explainer] = OrderedDict()
+        self._explainers: OrderedDict[ExplainOptions, Explainer] = OrderedDict()
         self._loading, self._at_work = Lock(), Lock()
         self._opened = ExitStack()
 
@@ -86,18 +86,18 @@ class Reading:
 
         return load_embedder(self.encoder, self._opened)
 
-    def explainer(self, lent: Lent) -> Explainer:
+    def explainer(self, provided: ExplainOptions) -> Explainer:
         """Loaded where it is not; the two of last are kept."""
         from wellread.inference.explain import Explainer
 
         with self._loading, self._telling(InputError, KnowledgeBaseError):
-            if lent not in self._explainers:
-                options: dict[str, Any] = {"alpha": lent.alpha, "map_weight": lent.weight}
-                self._explainers[lent] = Explainer.load(self.encoder, lent.maps, **options)
+            if provided not in self._explainers:
+                options: dict[str, Any] = {"alpha": provided.alpha, "map_weight": provided.weight}
+                self._explainers[provided] = Explainer.load(self.encoder, provided.maps, **options)
                 while len(self._explainers) > _KEPT:
                     self._explainers.popitem(last=False)  # not closed: it may be at work
-            self._explainers.move_to_end(lent)
-            return self._explainers[lent]
+            self._explainers.move_to_end(provided)
+            return self._explainers[provided]
 
     @contextmanager
     def _telling(self, *kinds: type[WellreadError]) -> Iterator[None]:
@@ -120,9 +120,9 @@ class Reading:
         each = iter([_joined(some) for some in found])
         return [[next(each) for _ in some] for some in given]
 
-    def explain(self, lent: Lent, given: Sequence[tuple[str, str | None]]) -> list[Seen | Exception]:
+    def explain(self, provided: ExplainOptions, given: Sequence[tuple[str, str | None]]) -> list[Seen | Exception]:
         """What is seen of each client's text; a text that cannot be shown is that client's error alone."""
-        explainer, found = self.explainer(lent), list[Any]()
+        explainer, found = self.explainer(provided), list[Any]()
         for text, second in given:
             try:
                 with self._at_work:

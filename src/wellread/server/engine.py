@@ -14,13 +14,13 @@ from wellread.io.cores import cores
 from wellread.kb.records import Entity
 from wellread.kb.store import How, KnowledgeBase, Neighbour
 from wellread.server.batching import Worker
-from wellread.server.encoders import Lent, Reading, Vectors
-from wellread.server.linkers import Asked, Edit, Edited, Shelf, Source
+from wellread.server.encoders import ExplainOptions, ServedEncoder, Vectors
+from wellread.server.linkers import Edit, Edited, LinkerRegistry, LinkJob, Source
 from wellread.server.metrics import Metrics
 from wellread.server.request_parts import in_parts, submit_parts
 from wellread.server.settings import Settings
 from wellread.server.threads import Aside
-from wellread.server.workers import Readers, Told, can_fork, tell
+from wellread.server.workers import EncodedDocuments, LinkWorkers, can_fork, tell
 
 if TYPE_CHECKING:
     from wellread.inference.embed import Rows
@@ -43,16 +43,16 @@ def _share_cores(readers: int) -> None:
 class Engine:
     """Asks the rooms on behalf of clients; every method is for the event loop."""
 
-    def __init__(self, shelf: Shelf, settings: Settings) -> None:
-        self.shelf, self.settings = shelf, settings
-        self.readings = {name: Reading(name, encoder) for name, encoder in settings.encoders.items()}
+    def __init__(self, registry: LinkerRegistry, settings: Settings) -> None:
+        self.registry, self.settings = registry, settings
+        self.readings = {name: ServedEncoder(name, encoder) for name, encoder in settings.encoders.items()}
         self.metrics = Metrics()
         limits = settings.limits
-        self.readers = limits.readers or (cores() if shelf.shared else 1)
+        self.readers = limits.readers or (cores() if registry.shared else 1)
         self.queue = limits.queue or 16 * self.readers
         forks = self.readers > 1 and can_fork()
         self._processes = (
-            Readers(shelf, self.readers, patience=limits.seconds + _GRACE, replaced=self.metrics.replace)
+            LinkWorkers(registry, self.readers, patience=limits.seconds + _GRACE, replaced=self.metrics.replace)
             if forks
             else None
         )
@@ -81,7 +81,7 @@ class Engine:
     @property
     def problems(self) -> list[str]:
         """What keeps the server from answering at present, a line each with what to do; none: it is ready."""
-        found = self.shelf.problems()
+        found = self.registry.problems()
         if not self.alive:
             found.append("what reads has ended and cannot be replaced; start the server anew")
         elif self._processes is not None and not self._processes.ready:
@@ -110,7 +110,7 @@ class Engine:
             some.close()
         for reading in self.readings.values():
             reading.close()
-        self.shelf.close()
+        self.registry.close()
 
     def check(self, texts: Sequence[str], instead: str = "") -> int:
         """The characters of a client's texts, if they are within the limits; `instead` is what else takes more."""
@@ -125,7 +125,9 @@ class Engine:
             )
         return characters
 
-    def link(self, sources: Sequence[Source], asked: Asked, *, patient: bool = False) -> asyncio.Future[list[Told]]:
+    def link(
+        self, sources: Sequence[Source], asked: LinkJob, *, patient: bool = False
+    ) -> asyncio.Future[list[EncodedDocuments]]:
         """An answer for each source; all are taken, or none. Who is `patient` asks again and leaves others room."""
         characters = self.check(asked.texts, ", or use /link/stream")
         parts = in_parts(asked.texts)
@@ -136,9 +138,9 @@ class Engine:
         return asyncio.gather(*futures)
 
     async def _link_parts(
-        self, sources: Sequence[Source], asked: Asked, parts: Sequence[Sequence[str]], patient: bool
-    ) -> list[Told]:
-        made: list[list[Told]] = await submit_parts(
+        self, sources: Sequence[Source], asked: LinkJob, parts: Sequence[Sequence[str]], patient: bool
+    ) -> list[EncodedDocuments]:
+        made: list[list[EncodedDocuments]] = await submit_parts(
             self.worker,
             sources,
             parts,
@@ -146,13 +148,16 @@ class Engine:
             revision=lambda told: told.revision,
             patient=patient,
         )
-        return [Told([one for told in of for one in told.documents], of[0].revision) for of in zip(*made, strict=True)]
+        return [
+            EncodedDocuments([one for told in of for one in told.documents], of[0].revision)
+            for of in zip(*made, strict=True)
+        ]
 
     async def edit(self, edit: Edit) -> Edited:
         """Change a knowledge base, one change after the other; texts are read meanwhile, each of one revision."""
-        return await self._changing.ask(lambda: self.shelf.edit(edit))
+        return await self._changing.ask(lambda: self.registry.edit(edit))
 
-    def reading(self, encoder: str = "auto") -> Reading:
+    def reading(self, encoder: str = "auto") -> ServedEncoder:
         """An encoder by its name; the first of all where none is chosen."""
         name = next(iter(self.readings)) if encoder == "auto" else encoder
         if name not in self.readings:
@@ -166,11 +171,11 @@ class Engine:
         made: list[list[list[Rows]]] = await submit_parts(self.worker, [vectors], in_parts(texts), lambda some: some)
         return [rows for (part,) in made for rows in part]
 
-    async def explain(self, lent: Lent, text: str, second: str | None) -> Seen:
+    async def explain(self, provided: ExplainOptions, text: str, second: str | None) -> Seen:
         """What is seen of a text."""
         self.check([text] if second is None else [text, second])
-        await self._loading.ask(lambda: self.reading(lent.encoder).explainer(lent))
-        seen: Seen = await self.worker.submit(lent, (text, second))
+        await self._loading.ask(lambda: self.reading(provided.encoder).explainer(provided))
+        seen: Seen = await self.worker.submit(provided, (text, second))
         return seen
 
     async def aside(self, ask: Callable[[], T]) -> T:
@@ -196,8 +201,10 @@ class Engine:
 
     def _do(self, kind: Hashable, given: Sequence[Any]) -> Iterable[Sequence[Any]]:
         if isinstance(kind, Source):
-            return tell(self.shelf.link(kind, given)) if self._processes is None else self._processes.link(kind, given)
+            return (
+                tell(self.registry.link(kind, given)) if self._processes is None else self._processes.link(kind, given)
+            )
         if isinstance(kind, Vectors):
             return [self.reading(kind.encoder).embed(kind, given)]
-        assert isinstance(kind, Lent)
+        assert isinstance(kind, ExplainOptions)
         return [self.reading(kind.encoder).explain(kind, given)]

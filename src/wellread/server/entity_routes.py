@@ -88,7 +88,7 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
     ) -> Response:
         """Entities by the beginning of a name, by words, or by a name with typing errors."""
         name = _name(engine, kb)
-        asked = engine.search(engine.shelf.book(name).kb, search, how, limit)
+        asked = engine.search(engine.registry.served_kb(name).kb, search, how, limit)
         found = await answered(request, asked, limits.seconds)
         return json_answer({"entities": [{"kb": name, **asdict(entity)} for entity in found]})
 
@@ -101,7 +101,7 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
     async def entity(request: Request, id: Id, kb: Kb = None) -> Response:
         """An entity with its names, facts and neighbours."""
         name = _name(engine, kb)
-        asked = engine.entity(engine.shelf.book(name).kb, id)
+        asked = engine.entity(engine.registry.served_kb(name).kb, id)
         known, neighbours, revision = await answered(request, asked, limits.seconds)
         told = {
             "kb": name,
@@ -147,5 +147,5 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
 
 
 def _name(engine: Engine, kb: str | None) -> str:
-    engine.shelf.book(kb)
-    return kb if kb is not None else next(iter(engine.shelf.books))
+    engine.registry.served_kb(kb)
+    return kb if kb is not None else next(iter(engine.registry.served_kbs))

@@ -31,12 +31,21 @@ from wellread.linking.decoding import Scored
 from wellread.linking.given_spans import GivenNil, Spans, link_given
 from wellread.linking.linker import Linker
 from wellread.linking.multi import name_kbs
-from wellread.linking.prior import PriorReader
+from wellread.linking.prior import PriorBackend
 from wellread.mentions.matcher import Overlaps
-from wellread.server.served_kb import Book, Loading, is_elq, is_light, name_models, open_book, part_of, placeless
+from wellread.server.served_kb import (
+    Loading,
+    ServedKb,
+    is_elq,
+    is_light,
+    name_models,
+    open_served_kb,
+    part_of,
+    placeless,
+)
 
 if TYPE_CHECKING:
-    from wellread.models.elq.linker import ElqReader
+    from wellread.models.elq.linker import ElqBackend
 
 _TRIES = 3
 """Readings of the same texts, while somebody else writes, before the KB is held still for one."""
@@ -59,7 +68,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LinkJob:
     """The texts of one client, and what links it wants."""
 
     texts: tuple[str, ...]
@@ -103,18 +112,18 @@ class Edited:
     revision: int
 
 
-class Shelf:
+class LinkerRegistry:
     """Knowledge bases by name, each with linkers by the name of their model."""
 
-    def __init__(self, books: Mapping[str, Book], note: Callable[[str], None] = lambda message: None) -> None:
-        self.books = dict(books)
+    def __init__(self, served_kbs: Mapping[str, ServedKb], note: Callable[[str], None] = lambda message: None) -> None:
+        self.served_kbs = dict(served_kbs)
         self._note = note
         self._turn = threading.RLock()
         self._alone: WeakKeyDictionary[Linker, threading.Lock] = WeakKeyDictionary()
         self._parts: OrderedDict[Any, Linker] = OrderedDict()
         self._opening: dict[str, float] = {}
         self._openers: dict[str, threading.Thread] = {}
-        self._opened: dict[str, Book] = {}
+        self._opened: dict[str, ServedKb] = {}
         self.broken: dict[str, str] = {}
         """Knowledge bases that cannot be read at present, with what to do."""
         self._retired: list[KnowledgeBase] = []
@@ -128,35 +137,35 @@ class Shelf:
         models: Mapping[str, Sequence[str]] | None = None,
         note: Callable[[str], None] = lambda message: None,
         loading: Loading = lambda name, model: None,
-    ) -> Shelf:
+    ) -> LinkerRegistry:
         """A linker for each KB and model; a KB without models has its usual one, and names alone to compare it with."""
         named, chosen = name_kbs(kbs), models or {}
         for name in named:
             name_models(chosen.get(name, ()))  # what is wrong with a name is told before anything is loaded
-        return cls({name: open_book(name, kb, chosen.get(name, ()), loading) for name, kb in named.items()}, note)
+        return cls({name: open_served_kb(name, kb, chosen.get(name, ()), loading) for name, kb in named.items()}, note)
 
     def close(self) -> None:
         """Let go of the knowledge bases."""
-        for book in self.books.values():
-            for linker in book.linkers.values():
+        for served_kb in self.served_kbs.values():
+            for linker in served_kb.linkers.values():
                 linker.close()
 
     @property
     def shared(self) -> bool:
         """Whether several threads are worth having: whether the usual linkers can be read with by more than one."""
-        return all(is_elq(next(iter(book.linkers.values()))) for book in self.books.values())
+        return all(is_elq(next(iter(served_kb.linkers.values()))) for served_kb in self.served_kbs.values())
 
-    def book(self, kb: str | None) -> Book:
+    def served_kb(self, kb: str | None) -> ServedKb:
         """A knowledge base by its name; the first without one."""
-        name = next(iter(self.books)) if kb is None else kb
-        if name not in self.books:
-            raise UsageError(f"there is no knowledge base {kb!r} here; choose {', '.join(self.books)}")
+        name = next(iter(self.served_kbs)) if kb is None else kb
+        if name not in self.served_kbs:
+            raise UsageError(f"there is no knowledge base {kb!r} here; choose {', '.join(self.served_kbs)}")
         if self._turn.acquire(blocking=False):  # who asks for it now is not to wait; the next one looks too
             try:
                 self._look_for_new(name)
             finally:
                 self._turn.release()
-        return self.books[name]
+        return self.served_kbs[name]
 
     def source(
         self,
@@ -168,17 +177,17 @@ class Shelf:
         threshold: float | None = None,
     ) -> Source:
         """What a client asks to be read with, checked."""
-        linkers = self.book(kb).linkers
+        linkers = self.served_kb(kb).linkers
         name = next(iter(linkers)) if model == "auto" else model
         if name not in linkers:
             raise UsageError(f"{kb} is not linked to by {name!r} here; choose {', '.join(linkers)}, or auto")
-        reader = linkers[name].reader
+        backend = linkers[name].backend
         some = among is not None or kinds is not None
-        if isinstance(reader, PriorReader):
+        if isinstance(backend, PriorBackend):
             if some:
                 raise UsageError("names alone know no subset; leave among and kinds out, or choose another model")
             return Source(kb, name)
-        deep = threshold is not None and threshold < reader.decoding.threshold
+        deep = threshold is not None and threshold < backend.decoding.threshold
         return Source(
             kb,
             name,
@@ -187,12 +196,12 @@ class Shelf:
             deep,
         )
 
-    def link(self, source: Source, asked: Sequence[Asked]) -> list[Answer]:
+    def link(self, source: Source, asked: Sequence[LinkJob]) -> list[Answer]:
         """The links of several clients' texts, read together."""
         with self._turn:
             self._look_for_new(source.kb)
-        with placeless(self.books[source.kb].kb):
-            if self.books[source.kb].overwritten:  # to look at what is mapped could end the process
+        with placeless(self.served_kbs[source.kb].kb):
+            if self.served_kbs[source.kb].overwritten:  # to look at what is mapped could end the process
                 self._open_again(source.kb)
             try:
                 return self._link(source, asked)
@@ -205,7 +214,7 @@ class Shelf:
                 self._open_again(source.kb)  # another file was copied over it, perhaps
                 return self._link(source, asked)
 
-    def _link(self, source: Source, asked: Sequence[Asked]) -> list[Answer]:
+    def _link(self, source: Source, asked: Sequence[LinkJob]) -> list[Answer]:
         for _ in range(_TRIES):
             linker = self._linker(source)
             revision = linker.kb.revision
@@ -237,10 +246,10 @@ class Shelf:
 
     def edit(self, edit: Edit) -> Edited:
         """Change a knowledge base; what is linked next knows of it."""
-        kb = self.book(edit.kb).kb
+        kb = self.served_kb(edit.kb).kb
         if file_of(kb.path) != kb.file:  # what is open has no name any more: its changes would be lost
             self._wait_for_new(edit.kb)
-            kb = self.books[edit.kb].kb
+            kb = self.served_kbs[edit.kb].kb
             if file_of(kb.path) != kb.file:
                 raise ReplacedError(f"{kb.path.name} was replaced and is not opened anew yet; try again in a while")
         if not kb.writable:
@@ -261,7 +270,7 @@ class Shelf:
 
     def _linker(self, source: Source) -> Linker:
         with self._turn:
-            linker = self.books[source.kb].linkers[source.model]
+            linker = self.served_kbs[source.kb].linkers[source.model]
             return linker if source.among is None and source.kinds is None else self._part(source, linker)
 
     def _part(self, source: Source, linker: Linker) -> Linker:
@@ -282,7 +291,7 @@ class Shelf:
         if not is_light(linker):  # each is a whole model: one of them is kept
             for key in [key for key, part in self._parts.items() if not is_light(part)]:
                 del self._parts[key]
-        models = name_models(self.books[source.kb].models)
+        models = name_models(self.served_kbs[source.kb].models)
         part = part_of(linker, models.get(source.model, source.model), among)
         # Who shares a model waits for who reads with it.
         self._alone[part] = self._alone.setdefault(linker, threading.Lock())
@@ -291,30 +300,30 @@ class Shelf:
     def _look_for_new(self, name: str) -> None:
         """Take a KB that has been opened anew; begin to open one whose file is another than before."""
         if name in self._opened:
-            self._retired.append(self.books[name].kb)
-            self.books[name] = self._opened.pop(name)
+            self._retired.append(self.served_kbs[name].kb)
+            self.served_kbs[name] = self._opened.pop(name)
             self._parts.clear()
-        book = self.books[name]
-        found = file_of(book.kb.path)
-        if found is None or found == book.kb.file:  # none: between two files, or gone; what is open still answers
+        served_kb = self.served_kbs[name]
+        found = file_of(served_kb.kb.path)
+        if found is None or found == served_kb.kb.file:  # none: between two files, or gone; what is open still answers
             return
         if time.monotonic() < self._opening.get(name, 0.0):
             return
-        if _has_log(book):
+        if _has_log(served_kb):
             self._note(
                 f"{name} was replaced, but changes of the old file lie beside it and would be read as the new one's; "
-                f"the old one still answers: stop the server, delete {book.place}-wal and -shm, and start it again "
-                "(next time: wellread kb build --replace)"
+                f"the old one still answers: stop the server, delete {served_kb.place}-wal and -shm, and start it "
+                "again (next time: wellread kb build --replace)"
             )
             self._opening[name] = time.monotonic() + _AGAIN
             return
         self._opening[name] = float("inf")
-        self._openers[name] = threading.Thread(target=self._open_new, args=(name, book), daemon=True)
+        self._openers[name] = threading.Thread(target=self._open_new, args=(name, served_kb), daemon=True)
         self._openers[name].start()
 
-    def _open_new(self, name: str, book: Book, how: Literal["replaced", "overwritten"] = "replaced") -> None:
+    def _open_new(self, name: str, served_kb: ServedKb, how: Literal["replaced", "overwritten"] = "replaced") -> None:
         try:
-            new = open_book(name, book.given, book.models)
+            new = open_served_kb(name, served_kb.given, served_kb.models)
             self._note(f"{name} was {how}, and is now at revision {new.kb.revision}")
             self._opened[name] = new
             self._opening[name] = 0.0
@@ -328,8 +337,8 @@ class Shelf:
 
     def problems(self) -> list[str]:
         """Return why knowledge bases cannot be read at present, after another try to open what was overwritten."""
-        for name, book in list(self.books.items()):
-            if book.overwritten:
+        for name, served_kb in list(self.served_kbs.items()):
+            if served_kb.overwritten:
                 with suppress(ReplacedError):
                     self._open_again(name)
         return list(self.broken.values())
@@ -337,11 +346,11 @@ class Shelf:
     def _open_again(self, name: str) -> None:
         """Open a KB anew whose file, or what is mapped beside it, was overwritten in place."""
         with self._turn:
-            book = self.books[name]
+            served_kb = self.served_kbs[name]
             if name not in self._opened and time.monotonic() >= self._opening.get(name, 0.0):
-                self._open_new(name, book, "overwritten")
+                self._open_new(name, served_kb, "overwritten")
             self._look_for_new(name)
-            if self.books[name] is book:
+            if self.served_kbs[name] is served_kb:
                 raise ReplacedError(
                     f"{name} was overwritten while it was served, and cannot be opened again; try again in a while"
                 )
@@ -357,17 +366,17 @@ class Shelf:
             self._look_for_new(name)
 
 
-def _has_log(book: Book) -> bool:
+def _has_log(served_kb: ServedKb) -> bool:
     """Whether changes of the old file lie beside the new one; where a link was led elsewhere they do not."""
-    if os.path.realpath(book.kb.path) != book.place:
+    if os.path.realpath(served_kb.kb.path) != served_kb.place:
         return False
     try:
-        return os.stat(f"{book.place}-wal").st_size > 0
+        return os.stat(f"{served_kb.place}-wal").st_size > 0
     except OSError:
         return False
 
 
-def read(linker: Linker, asked: Sequence[Asked]) -> list[Iterable[Document]]:
+def read(linker: Linker, asked: Sequence[LinkJob]) -> list[Iterable[Document]]:
     """The documents of each client: the same that the linker gives when it is asked alone.
 
     ELQ's are made when they are looked at: it knows all that they say, where others look names up in the KB.
@@ -376,50 +385,50 @@ def read(linker: Linker, asked: Sequence[Asked]) -> list[Iterable[Document]]:
         others = [one for one in asked if one.spans is None]
         found = iter(read(linker, others) if others else ())
         return [next(found) if one.spans is None else _given(linker, one, one.spans) for one in asked]
-    reader, texts = linker.reader, [text for one in asked for text in one.texts]
-    if isinstance(reader, PriorReader):
-        return _named(reader, asked)
-    from wellread.models.elq.linker import ElqReader
+    backend, texts = linker.backend, [text for one in asked for text in one.texts]
+    if isinstance(backend, PriorBackend):
+        return _named(backend, asked)
+    from wellread.models.elq.linker import ElqBackend
 
-    known = isinstance(reader, ElqReader)
-    scored = iter(_scored(reader, texts, asked) if isinstance(reader, ElqReader) else reader.score_many(texts))
+    known = isinstance(backend, ElqBackend)
+    scored = iter(_scored(backend, texts, asked) if isinstance(backend, ElqBackend) else backend.score_many(texts))
     made = (map(partial(_decided, one), list(islice(scored, len(one.texts)))) for one in asked)
     return list(made) if known else [list(some) for some in made]
 
 
-def _given(linker: Linker, asked: Asked, spans: Sequence[Spans]) -> list[Document]:
+def _given(linker: Linker, asked: LinkJob, spans: Sequence[Spans]) -> list[Document]:
     """Link the given spans of one client."""
     nil: GivenNil = "never" if asked.never_nil else "model"
     how: dict[str, Any] = {"threshold": asked.threshold, "candidates": asked.candidates}
-    return list(link_given(linker.reader, asked.texts, spans, nil=nil, **how))
+    return list(link_given(linker.backend, asked.texts, spans, nil=nil, **how))
 
 
-def _named(reader: PriorReader, asked: Sequence[Asked]) -> list[Iterable[Document]]:
+def _named(backend: PriorBackend, asked: Sequence[LinkJob]) -> list[Iterable[Document]]:
     """Links by name; texts of those who want the same of overlaps are matched together."""
     rules: dict[str | None, Overlaps] = {"keep": "all", "drop": "longest"}
     made = {}
     for overlaps in {one.overlaps for one in asked}:
         texts = [text for one in asked if one.overlaps == overlaps for text in one.texts]
-        made[overlaps] = reader.link_many(texts, overlaps=rules.get(overlaps), nil=True)
+        made[overlaps] = backend.link_many(texts, overlaps=rules.get(overlaps), nil=True)
     return [[_weighed(next(made[one.overlaps]), one) for _ in one.texts] for one in asked]
 
 
-def _scored(reader: ElqReader, texts: Sequence[str], asked: Sequence[Asked]) -> Sequence[Scored]:
+def _scored(backend: ElqBackend, texts: Sequence[str], asked: Sequence[LinkJob]) -> Sequence[Scored]:
     """Scores of the spans that can pass the lowest threshold of all."""
-    if reader.scorer is not None:  # its threshold is none of p(mention) · p(entity | mention)
-        return reader.score_many(texts)
-    least = min(reader.decoding.threshold if one.threshold is None else one.threshold for one in asked)
-    floor = replace(reader.decoding, threshold=least).log_threshold(reader.calibration)
-    return reader.score_many(texts, floor=max(reader.search.floor, floor))
+    if backend.scorer is not None:  # its threshold is none of p(mention) · p(entity | mention)
+        return backend.score_many(texts)
+    least = min(backend.decoding.threshold if one.threshold is None else one.threshold for one in asked)
+    floor = replace(backend.decoding, threshold=least).log_threshold(backend.calibration)
+    return backend.score_many(texts, floor=max(backend.search.floor, floor))
 
 
-def _decided(asked: Asked, scored: Scored) -> Document:
+def _decided(asked: LinkJob, scored: Scored) -> Document:
     if asked.candidates != scored.decoding.candidates:
         scored = replace(scored, decoding=replace(scored.decoding, candidates=asked.candidates))
     return scored.document(threshold=asked.threshold, overlaps=asked.overlaps, nil=asked.nil)
 
 
-def _weighed(document: Document, asked: Asked) -> Document:
+def _weighed(document: Document, asked: LinkJob) -> Document:
     """Links by name with a score of at least the threshold, if there is one."""
     links = tuple(
         replace(link, candidates=link.candidates[: asked.candidates])

@@ -107,7 +107,7 @@ class Server(uvicorn.Server):
         """Listen, and say so."""
         await super().startup(sockets)
         port = self.servers[0].sockets[0].getsockname()[1]
-        LOG.info("listening", extra={"told": {"port": port, "kbs": list(self._engine.shelf.books)}})
+        LOG.info("listening", extra={"told": {"port": port, "kbs": list(self._engine.registry.served_kbs)}})
         self._ready(port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

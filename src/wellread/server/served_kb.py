@@ -12,7 +12,7 @@ from wellread.errors import KnowledgeBaseError, StorageError, UsageError, Wellre
 from wellread.io.files import MappedFile
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
-from wellread.linking.prior import PriorReader
+from wellread.linking.prior import PriorBackend
 
 Loading = Callable[[str, str], None]
 """Is told the KB and the model that are about to be loaded."""
@@ -20,7 +20,7 @@ _AUTO = "auto"
 
 
 @dataclass(slots=True)
-class Book:
+class ServedKb:
     """One knowledge base with its linkers, the usual one first."""
 
     given: str | Path
@@ -38,7 +38,9 @@ class Book:
         return any(state.overwritten() for state in self.mapped)
 
 
-def open_book(name: str, kb: str | Path, models: Sequence[str], loading: Loading = lambda name, model: None) -> Book:
+def open_served_kb(
+    name: str, kb: str | Path, models: Sequence[str], loading: Loading = lambda name, model: None
+) -> ServedKb:
     """A knowledge base with a linker for each model; without models its usual one, and names alone beside it."""
     given = tuple(models) or (_AUTO,)
     linkers: dict[str, Linker] = {}
@@ -58,7 +60,7 @@ def open_book(name: str, kb: str | Path, models: Sequence[str], loading: Loading
     folder = Path(f"{first.kb.path}.vectors")
     files = [*folder.glob("*.safetensors"), *folder.glob("*.faiss")]
     mapped = tuple(state for state in map(MappedFile.at, files) if state is not None)
-    return Book(kb, tuple(models), first.kb, linkers, os.path.realpath(first.kb.path), mapped)
+    return ServedKb(kb, tuple(models), first.kb, linkers, os.path.realpath(first.kb.path), mapped)
 
 
 def name_models(given: Sequence[str]) -> dict[str, str]:
@@ -94,35 +96,35 @@ def _twice(name: str, model: str) -> UsageError:
 
 
 def _kind(linker: Linker) -> str:
-    kinds = {"PriorReader": "prior", "ElqReader": "elq", "LukeReader": "luke"}
-    return kinds.get(type(linker.reader).__name__, "knowbert")
+    kinds = {"PriorBackend": "prior", "ElqBackend": "elq", "LukeBackend": "luke"}
+    return kinds.get(type(linker.backend).__name__, "knowbert")
 
 
 def is_elq(linker: Linker) -> bool:
     """Whether several threads may read with it at once."""
-    if isinstance(linker.reader, PriorReader):  # who links by name need not load torch
+    if isinstance(linker.backend, PriorBackend):  # who links by name need not load torch
         return False
-    from wellread.models.elq.linker import ElqReader
+    from wellread.models.elq.linker import ElqBackend
 
-    return isinstance(linker.reader, ElqReader)
+    return isinstance(linker.backend, ElqBackend)
 
 
 def is_light(linker: Linker) -> bool:
     """Whether linkers to parts of its KB share its model."""
-    from wellread.models.knowbert.linker import KnowBertReader
+    from wellread.models.knowbert.linker import KnowBertBackend
 
-    return not isinstance(linker.reader, KnowBertReader)
+    return not isinstance(linker.backend, KnowBertBackend)
 
 
 def part_of(linker: Linker, model: str, among: Sequence[str] | None) -> Linker:
     """A linker to some entities only; it shares the model, but for a knowledge layer's, which is loaded anew."""
-    from wellread.models.elq.linker import ElqReader
-    from wellread.models.luke.linker import LukeReader
+    from wellread.models.elq.linker import ElqBackend
+    from wellread.models.luke.linker import LukeBackend
 
-    reader = linker.reader
-    if isinstance(reader, ElqReader | LukeReader):
-        return Linker(linker.kb, reader.part(among))
-    return Linker.load(linker.kb, model, among=among, name=reader.name)
+    backend = linker.backend
+    if isinstance(backend, ElqBackend | LukeBackend):
+        return Linker(linker.kb, backend.part(among))
+    return Linker.load(linker.kb, model, among=among, name=backend.name)
 
 
 @contextmanager

@@ -19,13 +19,13 @@ from wellread.linking.multi import join, join_given
 from wellread.plots.html import escape
 from wellread.server import schemas
 from wellread.server.batching import BusyError
-from wellread.server.encoders import Lent, Vectors
+from wellread.server.encoders import ExplainOptions, Vectors
 from wellread.server.engine import Engine
-from wellread.server.linkers import Asked, Source
+from wellread.server.linkers import LinkJob, Source
 from wellread.server.middleware import Handler
 from wellread.server.responses import LATE, LOADED, REFUSALS, answered, json_answer, refusal, status_of, told_of
 from wellread.server.stream import LineStream
-from wellread.server.workers import Told
+from wellread.server.workers import EncodedDocuments
 
 if TYPE_CHECKING:
     from wellread.plots.attention import Seen
@@ -117,7 +117,7 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
         def answer(text: str) -> Awaitable[dict[str, Any]]:
             return told(engine.link(sources, _asked(options, (text,)), patient=True))
 
-        async def told(asked: Awaitable[list[Told]]) -> dict[str, Any]:
+        async def told(asked: Awaitable[list[EncodedDocuments]]) -> dict[str, Any]:
             answers = await asked
             revisions = {source.kb: one.revision for source, one in zip(sources, answers, strict=True)}
             return {**orjson.loads(joined(answers)[0]), "revisions": revisions}
@@ -199,20 +199,26 @@ def _sources(engine: Engine, asked: schemas.LinkOptions) -> list[Source]:
     """A linker for each layer; a model that only some of all KBs have is theirs alone."""
     options: dict[str, Any] = {"among": asked.among, "kinds": asked.kinds, "threshold": asked.threshold}
     if asked.kb is None and asked.model != "auto":
-        names = [name for name, book in engine.shelf.books.items() if asked.model in book.linkers]
-        names = names or list(engine.shelf.books)
+        names = [name for name, served_kb in engine.registry.served_kbs.items() if asked.model in served_kb.linkers]
+        names = names or list(engine.registry.served_kbs)
     else:
-        names = list(engine.shelf.books) if asked.kb is None else [asked.kb] if isinstance(asked.kb, str) else asked.kb
+        names = (
+            list(engine.registry.served_kbs)
+            if asked.kb is None
+            else [asked.kb]
+            if isinstance(asked.kb, str)
+            else asked.kb
+        )
     if not names:
         raise UsageError("there is no knowledge base in kb; name one, or leave it out for all")
-    return [engine.shelf.source(name, asked.model, **options) for name in dict.fromkeys(names)]
+    return [engine.registry.source(name, asked.model, **options) for name in dict.fromkeys(names)]
 
 
-def _asked(options: schemas.LinkOptions, texts: tuple[str, ...]) -> Asked:
-    return Asked(texts, options.threshold, options.top_k, options.overlaps, options.nil)
+def _asked(options: schemas.LinkOptions, texts: tuple[str, ...]) -> LinkJob:
+    return LinkJob(texts, options.threshold, options.top_k, options.overlaps, options.nil)
 
 
-def joined(answers: Sequence[Told], join: Callable[[Sequence[Document]], Document] = join) -> list[bytes]:
+def joined(answers: Sequence[EncodedDocuments], join: Callable[[Sequence[Document]], Document] = join) -> list[bytes]:
     """Return a document for each text, with the links of all layers, as `Linkers` joins them."""
     if len(answers) == 1:
         return answers[0].documents
@@ -239,8 +245,8 @@ def _form(body: bytes, engine: Engine) -> schemas.ExplainRequest:
 async def _explained(engine: Engine, asked: schemas.ExplainRequest, request: Request) -> tuple[Seen, int]:
     name = engine.reading(asked.model).name
     maps = None if asked.maps is None else tuple(dict.fromkeys(asked.maps))  # one that is named twice is lent once
-    lent = Lent(name, maps, asked.map_weight, asked.alpha)
-    seen = await answered(request, engine.explain(lent, asked.text, asked.second), engine.settings.limits.seconds)
+    provided = ExplainOptions(name, maps, asked.map_weight, asked.alpha)
+    seen = await answered(request, engine.explain(provided, asked.text, asked.second), engine.settings.limits.seconds)
     layer = seen.best_layer if asked.layer is None else asked.layer
     if layer >= seen.layers:
         raise UsageError(f"there is no layer {layer}; the model has {seen.layers}, from 0")

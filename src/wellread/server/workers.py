@@ -36,7 +36,7 @@ import orjson
 
 from wellread import errors
 from wellread.errors import WellreadError
-from wellread.server.linkers import Answer, Asked, Shelf, Source
+from wellread.server.linkers import Answer, LinkerRegistry, LinkJob, Source
 from wellread.server.middleware import LOG
 
 _NICE = 5
@@ -65,7 +65,7 @@ class _HangingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _Worker:
     """A process and the socket by which it is asked."""
 
     connection: Connection
@@ -73,18 +73,20 @@ class _Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EncodedDocuments:
     """An answer as JSON, a document for each text: made by who read, so that the event loop need not."""
 
     documents: list[bytes]
     revision: int
 
 
-def tell(answers: Iterable[Answer]) -> Iterator[list[Told]]:
+def tell(answers: Iterable[Answer]) -> Iterator[list[EncodedDocuments]]:
     """Answers as clients get them, some at a time: documents are made here, so that the first need not wait for all."""
     dump = orjson.dumps
     option = orjson.OPT_SERIALIZE_NUMPY
-    told = (Told([dump(document, option=option) for document in one.documents], one.revision) for one in answers)
+    told = (
+        EncodedDocuments([dump(document, option=option) for document in one.documents], one.revision) for one in answers
+    )
     while some := list(islice(told, _SOME)):
         yield some
 
@@ -94,30 +96,30 @@ def can_fork() -> bool:
     return sys.platform == "linux"
 
 
-class Readers:
+class LinkWorkers:
     """Some processes with a shelf; made before there are threads, and asked by as many threads as there are readers."""
 
     def __init__(
         self,
-        shelf: Shelf,
+        registry: LinkerRegistry,
         count: int,
         *,
         patience: float = 60.0,
         replaced: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """`patience` is how many seconds one at work may be silent; `replaced` is called with "died" or "hung"."""
-        self._nursery, theirs = socket.socketpair()
+        self._fork_server, theirs = socket.socketpair()
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # torch's threads, which are asleep
             self._pid = os.fork()
         if not self._pid:
-            _nurse(theirs, shelf)
+            _run_fork_server(theirs, registry)
         theirs.close()
         self.count, self._patience, self._note = count, patience, replaced
         self._turn = threading.Lock()
         self.pids: list[int] = []
         """All that were ever forked, the last one last."""
         self._lost = 0
-        self._free: SimpleQueue[_Reader] = SimpleQueue()
+        self._free: SimpleQueue[_Worker] = SimpleQueue()
         for _ in range(count):
             self._free.put(self._fork())
         self._closed = threading.Event()
@@ -127,7 +129,7 @@ class Readers:
     @property
     def alive(self) -> bool:
         """Whether a reader that dies can be replaced."""
-        return not select.select([self._nursery], [], [], 0)[0]
+        return not select.select([self._fork_server], [], [], 0)[0]
 
     @property
     def ready(self) -> bool:
@@ -139,33 +141,33 @@ class Readers:
         """How many have taken the place of one that died or hung."""
         return len(self.pids) - self.count
 
-    def link(self, source: Source, asked: Sequence[Asked]) -> Iterator[list[Told]]:
-        """What a reader says to `Shelf.link`, some at a time; where it dies of it, another is asked for the rest."""
-        rest, reader = list(asked), self._free.get()
+    def link(self, source: Source, asked: Sequence[LinkJob]) -> Iterator[list[EncodedDocuments]]:
+        """Return answers of a worker to `LinkerRegistry.link`, some at a time; if it dies, another does the rest."""
+        rest, worker = list(asked), self._free.get()
         try:
             for _ in range(_TRIES):
                 try:
-                    reader.connection.send_bytes(orjson.dumps((source, rest)))
+                    worker.connection.send_bytes(orjson.dumps((source, rest)))
                     while rest:
-                        if not reader.connection.poll(self._patience):
+                        if not worker.connection.poll(self._patience):
                             raise _HangingError
-                        told = _heard(reader.connection)
+                        told = _heard(worker.connection)
                         del rest[: len(told)]
                         yield told
                     self._lost = 0
                     return
                 except (EOFError, OSError):
-                    reader = self._replace(reader, "died")
+                    worker = self._replace(worker, "died")
                 except _HangingError:  # whoever asked has been told already that it took too long
-                    reader = self._replace(reader, "hung")
+                    worker = self._replace(worker, "hung")
                     break
         except OSError:
             raise LostError("the processes that read cannot be replaced; the server must be started anew") from None
         except (GeneratorExit, MemoryError):  # nobody listens any more, and what it says next is not for who asks next
-            reader.connection.close()
+            worker.connection.close()
             raise
         finally:
-            self._free.put(reader)
+            self._free.put(worker)
         self._lost += 1
         raise LostError("the process that read this has ended, and so did another; send less at once")
 
@@ -175,34 +177,34 @@ class Readers:
         self._pinging.join()
         while not self._free.empty():
             self._free.get().connection.close()
-        self._nursery.close()
+        self._fork_server.close()
         with suppress(ChildProcessError):  # where somebody else has waited for it
             os.waitpid(self._pid, 0)
 
-    def _fork(self) -> _Reader:
+    def _fork(self) -> _Worker:
         here, there = socket.socketpair()
         # A process that is stopped takes nothing: whoever sends it more than fits would wait for ever.
         here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, int(self._patience)), 0))
         connection = Connection(here.detach())
         with self._turn, there:
-            socket.send_fds(self._nursery, [b"+"], [there.fileno()])
-            if not (pid := self._nursery.recv(8)):
+            socket.send_fds(self._fork_server, [b"+"], [there.fileno()])
+            if not (pid := self._fork_server.recv(8)):
                 raise BrokenPipeError
         self.pids.append(int.from_bytes(pid))
-        return _Reader(connection, self.pids[-1])
+        return _Worker(connection, self.pids[-1])
 
-    def _replace(self, reader: _Reader, reason: str) -> _Reader:
+    def _replace(self, worker: _Worker, reason: str) -> _Worker:
         """Put another in the place of one that has ended or says nothing; OSError where there is none to be had."""
-        if not reader.connection.closed:
-            reader.connection.close()
+        if not worker.connection.closed:
+            worker.connection.close()
         # Its number cannot be another's yet: whoever forked it takes note of its end when it forks the next one.
         with suppress(ProcessLookupError):
-            os.kill(reader.pid, signal.SIGKILL)
+            os.kill(worker.pid, signal.SIGKILL)
         new = self._fork()
         self._note(reason)
         LOG.warning(
             "a reader has ended and was replaced" if reason == "died" else "a reader was hanging and was replaced",
-            extra={"told": {"pid": new.pid, "was": reader.pid}},
+            extra={"told": {"pid": new.pid, "was": worker.pid}},
         )
         return new
 
@@ -211,38 +213,38 @@ class Readers:
         while not self._closed.wait(_LOOK):
             for _ in range(self.count):
                 try:
-                    reader = self._free.get_nowait()
+                    worker = self._free.get_nowait()
                 except Empty:
                     break
                 try:
-                    reader = self._answering(reader)
+                    worker = self._answering(worker)
                 except OSError:  # no other can be had; `alive` tells
                     pass
                 finally:
-                    self._free.put(reader)
+                    self._free.put(worker)
 
-    def _answering(self, reader: _Reader) -> _Reader:
-        if reader.connection.closed:  # the next one who asks has it replaced
-            return reader
+    def _answering(self, worker: _Worker) -> _Worker:
+        if worker.connection.closed:  # the next one who asks has it replaced
+            return worker
         try:
-            reader.connection.send_bytes(_PING)
-            if not reader.connection.poll(_QUICK):
-                return self._replace(reader, "hung")
-            reader.connection.recv_bytes()
+            worker.connection.send_bytes(_PING)
+            if not worker.connection.poll(_QUICK):
+                return self._replace(worker, "hung")
+            worker.connection.recv_bytes()
         except (EOFError, OSError):
-            return self._replace(reader, "died")
-        return reader
+            return self._replace(worker, "died")
+        return worker
 
 
-def _heard(reader: Connection) -> list[Told]:
+def _heard(worker: Connection) -> list[EncodedDocuments]:
     """What a reader tells next; its errors are raised again."""
-    head = orjson.loads(reader.recv_bytes())
+    head = orjson.loads(worker.recv_bytes())
     if "error" not in head:
-        body, place, told = memoryview(reader.recv_bytes()), 0, list[Told]()
+        body, place, told = memoryview(worker.recv_bytes()), 0, list[EncodedDocuments]()
         for sizes in head["sizes"]:
             ends = [place := place + size for size in sizes]
             documents = [bytes(body[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-            told.append(Told(documents, head["revision"]))
+            told.append(EncodedDocuments(documents, head["revision"]))
         return told
     kind = getattr(errors, head["error"], None)
     if kind is not None:
@@ -251,7 +253,7 @@ def _heard(reader: Connection) -> list[Told]:
     raise RuntimeError(head["error"])  # its message may quote a text
 
 
-def _nurse(asked: socket.socket, shelf: Shelf) -> NoReturn:
+def _run_fork_server(asked: socket.socket, registry: LinkerRegistry) -> NoReturn:
     """Fork a reader for each socket that arrives; end when no more can, and all readers have."""
     try:
         _drop_sockets(asked.fileno())
@@ -268,7 +270,7 @@ def _nurse(asked: socket.socket, shelf: Shelf) -> NoReturn:
             _bury()
             if not (pid := os.fork()):
                 asked.close()
-                _read(Connection(sockets[0]), shelf)
+                _read(Connection(sockets[0]), registry)
                 os._exit(0)
             os.close(sockets[0])
             asked.send(pid.to_bytes(8))
@@ -277,7 +279,7 @@ def _nurse(asked: socket.socket, shelf: Shelf) -> NoReturn:
         os._exit(0)
 
 
-def _read(asked: Connection, shelf: Shelf) -> None:
+def _read(asked: Connection, registry: LinkerRegistry) -> None:
     """Answer until there is nobody who asks."""
     if "torch" in sys.modules:
         import torch
@@ -288,16 +290,16 @@ def _read(asked: Connection, shelf: Shelf) -> None:
             if (message := asked.recv_bytes()) == _PING:
                 asked.send_bytes(_PONG)
                 continue
-            for part in _answer(shelf, *orjson.loads(message)):
+            for part in _answer(registry, *orjson.loads(message)):
                 asked.send_bytes(part)
     except (EOFError, OSError):
         return
 
 
-def _answer(shelf: Shelf, source: dict[str, Any], asked: Sequence[dict[str, Any]]) -> Iterator[bytes]:
+def _answer(registry: LinkerRegistry, source: dict[str, Any], asked: Sequence[dict[str, Any]]) -> Iterator[bytes]:
     """For some after the other what is said before the documents, and the documents; of an error only the former."""
     try:
-        for told in tell(shelf.link(Source(**_hashable(source)), [Asked(**_hashable(one)) for one in asked])):
+        for told in tell(registry.link(Source(**_hashable(source)), [LinkJob(**_hashable(one)) for one in asked])):
             sizes = [[len(document) for document in one.documents] for one in told]
             head = orjson.dumps({"revision": told[0].revision, "sizes": sizes})
             body = b"".join(document for one in told for document in one.documents)

@@ -47,7 +47,7 @@ class SpanHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(
-        self, states: Float[Tensor, "piece dim"], inputs: Sequence[Segmented], packing: Packing
+        self, states: Float[Tensor, "token dim"], inputs: Sequence[Segmented], packing: Packing
     ) -> tuple[Float[Tensor, "input width"], Float[Tensor, "input width"]]:
         """The scores of begins and ends, window by window; -inf where no answer can be."""
         there = np.concatenate([answerable(one) for one in inputs])
@@ -63,7 +63,7 @@ def answerable(window: Segmented) -> NDArray[np.bool_]:
     return np.asarray((window.segment_of == _PASSAGE) & (window.spans[:, 0] < window.spans[:, 1]))
 
 
-def gold_pieces(windows: Sequence[Segmented], start: int, end: int) -> list[tuple[int, int] | None]:
+def gold_tokens(windows: Sequence[Segmented], start: int, end: int) -> list[tuple[int, int] | None]:
     """The first and last piece of a span of characters in each window of a passage that has the whole of it."""
     touched = [np.flatnonzero(answerable(one) & (one.spans[:, 0] < end) & (one.spans[:, 1] > start)) for one in windows]
     reach = [
@@ -100,10 +100,10 @@ def best_spans(
     scores, places = (part.tolist() for part in flat.topk(min(count, flat.shape[1]), dim=1))
     found = []
     for one, values, chosen in zip(inputs, scores, places, strict=True):
-        pieces = [(value, *divmod(place, longest)) for value, place in zip(values, chosen, strict=True)]
+        tokens = [(value, *divmod(place, longest)) for value, place in zip(values, chosen, strict=True)]
         spans = [
             Span(value, int(one.spans[first, 0]), int(one.spans[first + more, 1]))
-            for value, first, more in pieces
+            for value, first, more in tokens
             if value > -math.inf
         ]
         found.append(tuple(spans))

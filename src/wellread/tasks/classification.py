@@ -30,10 +30,12 @@ class Labelling:
         low, high = facts.bounds or (0.0, 1.0)
         self.low, self.span = low, high - low
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[LabelledText], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: Segmenter, examples: Sequence[LabelledText], *, learning: bool
+    ) -> list[list[Segmented]]:
         """One input for each: the text, or both texts."""
         texts = [(one.text,) if one.text_b is None else (one.text, one.text_b) for one in examples]
-        return [[one] for one in segmenter.cut_many(texts)]
+        return [[one] for one in segmenter.tokenize_many(texts)]
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """A score for each class, or one number."""
@@ -50,14 +52,14 @@ class Labelling:
             return replace(batch, target=torch.tensor(labels))
         return replace(batch, target=(torch.tensor(labels) - self.low) / self.span)
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy, or the squared error of shares."""
         found = head(states, batch.inputs, batch.packing)
         if self.facts.labels:
             return {"label": cross_entropy(found, batch.target)}
         return {"number": mse_loss(found[:, 0], batch.target)}
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """The best class, or the number."""
         found = head(states, batch.inputs, batch.packing)
         if self.facts.labels:
@@ -84,9 +86,11 @@ class Relevance:
         self.gains = torch.tensor([gains[label] for label in self.labels], dtype=torch.float64)
         self.right = max(gains, key=gains.__getitem__) if right is None else right
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[RelevancePair], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: Segmenter, examples: Sequence[RelevancePair], *, learning: bool
+    ) -> list[list[Segmented]]:
         """Query and text."""
-        return [[one] for one in segmenter.cut_many([(pair.query, pair.text) for pair in examples])]
+        return [[one] for one in segmenter.tokenize_many([(pair.query, pair.text) for pair in examples])]
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """A score for each label."""
@@ -101,11 +105,11 @@ class Relevance:
             return batch
         return replace(batch, target=torch.tensor([self.labels.index(label) for label in labels]))
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of the labels."""
         return {"label": cross_entropy(head(states, batch.inputs, batch.packing), batch.target)}
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """The gain that is expected of each pair."""
         found = head(states, batch.inputs, batch.packing).softmax(1)
         expected: list[Any] = (found @ self.gains.to(found)).tolist()

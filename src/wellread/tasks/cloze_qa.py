@@ -33,7 +33,7 @@ from wellread.evaluation.answers import normalise
 from wellread.models.luke.model import ENTITIES
 from wellread.tasks.entity_inputs import masks_of, with_entities
 from wellread.tasks.lm_head import mask_of
-from wellread.tasks.task import Batch, check_room
+from wellread.tasks.task import Batch, check_positions
 from wellread.text.segments import Segmented, Segmenter
 from wellread.text.tokenization import encode_many
 
@@ -97,13 +97,15 @@ class Cloze:
             self._hole = PLACEHOLDER
         self._masks: tuple[int, int] | None = None
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[ClozeQuestion], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: Segmenter, examples: Sequence[ClozeQuestion], *, learning: bool
+    ) -> list[list[Segmented]]:
         """The windows of each question that have a candidate; none where no candidate of a question is right."""
         queries = [self._query(segmenter.tokenizer, one.query) for one in examples]
         pairs = [(query, one.passage) for (query, _), one in zip(queries, examples, strict=True)]
-        cut = segmenter.cut_windows_many(pairs, longest=self.longest, stride=self.stride)
+        tokenized = segmenter.tokenize_windows_many(pairs, longest=self.longest, stride=self.stride)
         found = []
-        for one, (_, hole), windows in zip(examples, queries, cut, strict=True):
+        for one, (_, hole), windows in zip(examples, queries, tokenized, strict=True):
             made = [_input(window, one, hole) for window in windows]
             useful = not learning or any(self._right(one, window).any() for window in made)
             found.append([window for window in made if useful and len(window.candidates)])
@@ -111,7 +113,7 @@ class Cloze:
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """A score for each candidate."""
-        check_room(encoder, self.longest)
+        check_positions(encoder, self.longest)
         self._masks = masks_of(encoder)
         return ClozeHead(int(encoder.config.hidden_size), entities=self._masks is not None)
 
@@ -142,12 +144,12 @@ class Cloze:
             target["among"] = firsts, places
         return replace(batch, target=target)
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """Binary cross-entropy, the mean over candidates."""
         found = self._scores(head, states, batch)
         return {"cloze": binary_cross_entropy_with_logits(found, batch.target["right"].to(found.dtype))}
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """The best candidate of each window."""
         scores = self._scores(head, states, batch).tolist()
         found, begin = [], 0
@@ -172,7 +174,7 @@ class Cloze:
         found = score_record(examples, self.texts(examples, answers)).all
         return {"exact": found.exact, "f1": found.f1}
 
-    def _scores(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> Float[Tensor, " cand"]:
+    def _scores(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> Float[Tensor, " cand"]:
         target = batch.target
         if ENTITIES in batch.told:
             holes, candidates = (batch.told[ENTITIES][places] for places in target["among"])

@@ -85,9 +85,11 @@ class EntityTyping:
         # The score, not the chance, so that nothing is lost in the last digits of a chance.
         self._least = float(torch.logit(torch.tensor(self.options.threshold, dtype=torch.float64)))
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[TypedMention], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: Segmenter, examples: Sequence[TypedMention], *, learning: bool
+    ) -> list[list[Segmented]]:
         """One input for each mention, a `MarkedText`."""
-        return self.marker.cut(segmenter, [((one.text,), (one.mention,)) for one in examples])
+        return self.marker.tokenize(segmenter, [((one.text,), (one.mention,)) for one in examples])
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """A score for each type."""
@@ -106,12 +108,12 @@ class EntityTyping:
             target[row, [self._number[name] for name in one.types if name in self._number]] = 1
         return replace(batch, target=target)
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """Binary cross-entropy, the mean over mentions and types."""
         found = head(mention_states(states, batch))
         return {"type": binary_cross_entropy_with_logits(found, batch.target.to(found.dtype))}
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """The types of each mention."""
         found = head(mention_states(states, batch))
         chosen = found > self._least

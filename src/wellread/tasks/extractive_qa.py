@@ -23,8 +23,8 @@ from torch.nn.functional import cross_entropy
 from wellread.data.readers.squad import SpanQuestion, score_squad
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.evaluation.answers import Version
-from wellread.tasks.answer_spans import Span, SpanHead, best_spans, gold_pieces, shorten
-from wellread.tasks.task import Batch, check_room
+from wellread.tasks.answer_spans import Span, SpanHead, best_spans, gold_tokens, shorten
+from wellread.tasks.task import Batch, check_positions
 from wellread.text.segments import Segmented, Segmenter
 
 
@@ -36,7 +36,7 @@ class WindowAnswer:
     none: float
 
 
-class Reading:
+class ExtractiveQa:
     """The span that answers a question."""
 
     score = "f1"
@@ -57,21 +57,23 @@ class Reading:
         self.longest, self.stride, self.longest_question = longest, stride, longest_question
         self.longest_answer, self.best, self.threshold = longest_answer, best, threshold
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[SpanQuestion], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: Segmenter, examples: Sequence[SpanQuestion], *, learning: bool
+    ) -> list[list[Segmented]]:
         """The windows of each question's context."""
         questions = shorten(segmenter.tokenizer, [one.question for one in examples], self.longest_question)
         pairs = [(question, one.context) for question, one in zip(questions, examples, strict=True)]
-        cut = segmenter.cut_windows_many(pairs, longest=self.longest, stride=self.stride)
+        tokenized = segmenter.tokenize_windows_many(pairs, longest=self.longest, stride=self.stride)
         if not learning:
-            return cut
+            return tokenized
         return [
             windows if one.impossible or any(_gold(one, windows)) else []
-            for one, windows in zip(examples, cut, strict=True)
+            for one, windows in zip(examples, tokenized, strict=True)
         ]
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """Begins and ends."""
-        check_room(encoder, self.longest)
+        check_positions(encoder, self.longest)
         return SpanHead(int(encoder.config.hidden_size))
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
@@ -88,13 +90,13 @@ class Reading:
         ]
         return replace(batch, target=torch.tensor(gold))
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """The mean cross-entropy of begins and ends."""
         begins, ends = head(states, batch.inputs, batch.packing)
         first, last = batch.target.unbind(1)
         return {"span": (cross_entropy(begins, first) + cross_entropy(ends, last)) / 2}
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """What each window says (`WindowAnswer`)."""
         begins, ends = head(states, batch.inputs, batch.packing)
         spans = best_spans(begins, ends, batch.inputs, longest=self.longest_answer, count=self.best)
@@ -150,5 +152,5 @@ def _gold(question: SpanQuestion, windows: Sequence[Segmented]) -> list[tuple[in
         return [None] * len(windows)
     for answer in question.answers:
         if answer.start is not None and answer.text:
-            return gold_pieces(windows, answer.start, answer.start + len(answer.text))
+            return gold_tokens(windows, answer.start, answer.start + len(answer.text))
     return [None] * len(windows)

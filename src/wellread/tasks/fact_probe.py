@@ -31,7 +31,7 @@ from wellread.data.readers.lama import Relation
 from wellread.data.splits import split_by
 from wellread.data.tables import Draft, Record, make_each, read_records, text_of
 from wellread.document import short
-from wellread.encoders.infusion.providers import Lends
+from wellread.encoders.infusion.providers import KnowledgeProvider
 from wellread.errors import InputError
 from wellread.evaluation.probe import ProbeScores, gold_ranks, score_probe
 from wellread.io.files import decode, read_lines, told, write_atomically
@@ -39,7 +39,7 @@ from wellread.kb.store import KnowledgeBase
 from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import mask_of
 from wellread.tasks.masked_lm import MaskedWords, hide
-from wellread.tasks.task import Batch, Reader, in_full
+from wellread.tasks.task import Batch, EncoderWithHead, in_full
 from wellread.text.segments import Segmented, Segmenter
 
 _SPANNED = re.compile(r"(\d+) (\d+)\t(.+)")
@@ -73,12 +73,14 @@ class FactProbing(MaskedWords):
         _, self.mask_id = mask_of(tokenizer)
         self.at, self.start = tuple(at), start
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[RenderedFact], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: Segmenter, examples: Sequence[RenderedFact], *, learning: bool
+    ) -> list[list[Segmented]]:
         """Each sentence with its object masked; none where that was cut off."""
-        cut = segmenter.cut_many([(fact.text,) for fact in examples])
-        return [self._hidden(one, fact) for one, fact in zip(cut, examples, strict=True)]
+        tokenized = segmenter.tokenize_many([(fact.text,) for fact in examples])
+        return [self._hidden(one, fact) for one, fact in zip(tokenized, examples, strict=True)]
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """The rank of each piece of each object."""
         places, gold = batch.target.unbind(1)
         ranks = gold_ranks(in_full(head(states[places])).cpu().numpy(), gold.cpu().numpy())
@@ -107,17 +109,17 @@ class FactProbing(MaskedWords):
 
 
 def probe_facts(
-    model: Reader,
+    model: EncoderWithHead,
     segmenter: Segmenter,
     facts: Sequence[RenderedFact],
     *,
-    lender: Lends | None = None,
+    provider: KnowledgeProvider | None = None,
     notes: str | Path | None = None,
     at: Sequence[int] = (10,),
 ) -> ProbeScores:
     """Ask a reader with a `WordHead` for facts: `probe_facts(reader, segmenter, list(read_rendered("all.text")))`."""
     task = FactProbing(segmenter.tokenizer, at=at)
-    return task.report(facts, ask(task, model, segmenter, facts, lender=lender, notes=notes))
+    return task.report(facts, ask(task, model, segmenter, facts, provider=provider, notes=notes))
 
 
 # files, and facts of a knowledge base

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from wellread.data.readers.lama import MASK, MaskedFact, lower, within
 from wellread.errors import InputError
 from wellread.evaluation.probe import ProbeScores, gold_ranks, score_probe
-from wellread.models.kam.inputs import Lender
+from wellread.models.kam.inputs import KamProvider
 from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import mask_of, words_of
 from wellread.tasks.masked_lm import MaskedWords, hide
-from wellread.tasks.task import Batch, Reader, in_full
+from wellread.tasks.task import Batch, EncoderWithHead, in_full
 from wellread.text.segments import Segmented, Segmenter
 
 
@@ -67,12 +67,14 @@ class Probing(MaskedWords):
         told = (lower(fact) if self.uncased else fact for fact in facts)
         return {place: fact for place, fact in enumerate(told) if fact.object in self.words}
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[MaskedFact], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: Segmenter, examples: Sequence[MaskedFact], *, learning: bool
+    ) -> list[list[Segmented]]:
         """Each sentence with the tokenizer's mask; only `usable` facts can be asked."""
         sentences = [(fact.sentence.replace(MASK, self.mask),) for fact in examples]
-        return [self._hidden(one, fact) for one, fact in zip(segmenter.cut_many(sentences), examples, strict=True)]
+        return [self._hidden(one, fact) for one, fact in zip(segmenter.tokenize_many(sentences), examples, strict=True)]
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """The rank of each object among the words of the vocabulary."""
         places, gold = batch.target.unbind(1)
         scores = in_full(head(states[places]))
@@ -105,12 +107,12 @@ class Probing(MaskedWords):
 
 
 def probe(
-    model: Reader,
+    model: EncoderWithHead,
     segmenter: Segmenter,
     facts: Iterable[MaskedFact],
     vocabulary: Collection[str] | None = None,
     *,
-    lender: Lender | None = None,
+    provider: KamProvider | None = None,
     notes: str | Path | None = None,
     at: Sequence[int] = (10,),
     skipped: list[str] | None = None,
@@ -118,4 +120,4 @@ def probe(
     """Ask a reader with a `WordHead` for facts: `probe(reader, segmenter, read_lama("LAMA/data", "trex"))`."""
     task = Probing(segmenter.tokenizer, vocabulary, at=at)
     asked = task.usable(facts, skipped=skipped)
-    return task.report(asked, ask(task, model, segmenter, asked, lender=lender, notes=notes))
+    return task.report(asked, ask(task, model, segmenter, asked, provider=provider, notes=notes))

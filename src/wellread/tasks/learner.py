@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wellread.data.batches import Lazy, by_length, cut_groups
-from wellread.encoders.infusion.providers import Lenders, Lends
+from wellread.data.batches import Lazy, by_length, split_groups
+from wellread.encoders.infusion.providers import CombinedProvider, KnowledgeProvider
 from wellread.errors import InputError, UsageError
-from wellread.models.kam.inputs import Lender
+from wellread.models.kam.inputs import KamProvider
 from wellread.models.kam.model import Kam
-from wellread.tasks.task import Batch, Draws, Reader, Task, as_tensors, make_batch
+from wellread.tasks.task import Batch, Draws, EncoderWithHead, Task, as_tensors, make_batch
 from wellread.text.segments import Segmented, Segmenter
 
 _AT_ONCE = 4096
@@ -29,36 +29,37 @@ class TaskLearner:
     def __init__(
         self,
         task: Task[Any],
-        model: Reader,
+        model: EncoderWithHead,
         segmenter: Segmenter,
         examples: Sequence[Any],
         dev: Sequence[Any],
         *,
-        lender: Lends | None = None,
+        provider: KnowledgeProvider | None = None,
         notes: str | Path | None = None,
         batch: int = 16,
         seed: int = 0,
     ) -> None:
         """`lender` lends knowledge to every batch; `notes` is the folder where its annotations are kept."""
         self.task, self.model, self.score, self.batch, self.seed = task, model, task.score, batch, seed
-        self.lender, self._folder = lender, notes
-        self.examples, self.cut = _usable(examples, task.cut(segmenter, examples, learning=True))
-        self.dev, self.dev_cut = list(dev), task.cut(segmenter, dev, learning=False)
-        _check_maps(model, lender)
-        self._lending = _Lending.of(lender, [*self.cut, *self.dev_cut], notes)
+        self.provider, self._folder = provider, notes
+        self.examples, self.tokenized = _usable(examples, task.tokenize(segmenter, examples, learning=True))
+        self.dev, self.dev_tokenized = list(dev), task.tokenize(segmenter, dev, learning=False)
+        _check_maps(model, provider)
+        self._prepared = _PreparedProvider.of(provider, [*self.tokenized, *self.dev_tokenized], notes)
 
     @property
     def notes(self) -> Any:
         """What is known of the texts."""
-        return self._lending.notes
+        return self._prepared.notes
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         """Examples of like length together, in an order of their own for every epoch."""
         draw = np.random.default_rng((self.seed, epoch))
-        lengths = [sum(map(len, some)) for some in self.cut]
+        lengths = [sum(map(len, some)) for some in self.tokenized]
         groups = by_length(lengths, draw, examples=self.batch)
         return Lazy(
-            groups, lambda group: _collate(self.task, self.examples, self.cut, group, self._lending, learning=True)
+            groups,
+            lambda group: _collate(self.task, self.examples, self.tokenized, group, self._prepared, learning=True),
         )
 
     def loss(self, batch: Batch) -> Mapping[str, Tensor]:
@@ -68,76 +69,84 @@ class TaskLearner:
 
     def evaluate(self) -> dict[str, float]:
         """The task's scores on the development examples."""
-        return self.task.scores(self.dev, _answers(self.task, self.model, self.dev, self.dev_cut, self._lending))
+        return self.task.scores(self.dev, _answers(self.task, self.model, self.dev, self.dev_tokenized, self._prepared))
 
     def answer(self, segmenter: Segmenter, examples: Sequence[Any]) -> list[list[Any]]:
         """The answers to the inputs of other examples."""
-        return ask(self.task, self.model, segmenter, examples, lender=self.lender, notes=self._folder)
+        return ask(self.task, self.model, segmenter, examples, provider=self.provider, notes=self._folder)
 
 
 def ask(
     task: Task[Any],
-    model: Reader,
+    model: EncoderWithHead,
     segmenter: Segmenter,
     examples: Sequence[Any],
     *,
-    lender: Lends | None = None,
+    provider: KnowledgeProvider | None = None,
     notes: str | Path | None = None,
 ) -> list[list[Any]]:
     """What a reader answers to the inputs of each example, as it is at rest: what `Task.scores` takes."""
-    _check_maps(model, lender)
-    cut = task.cut(segmenter, examples, learning=False)
+    _check_maps(model, provider)
+    tokenized = task.tokenize(segmenter, examples, learning=False)
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
-        return _answers(task, model, examples, cut, _Lending.of(lender, cut, notes))
+        return _answers(task, model, examples, tokenized, _PreparedProvider.of(provider, tokenized, notes))
     finally:
         for part, mode in modes:
             part.training = mode
 
 
-def _check_maps(model: Reader, lender: Lends | None) -> None:
+def _check_maps(model: EncoderWithHead, provider: KnowledgeProvider | None) -> None:
     """Whether an encoder that fuses maps is lent those, in their order; a lender of another make is trusted."""
     fused = next((part.config.maps for part in model.modules() if isinstance(part, Kam) and part.on), ())
-    lenders = lender.lenders if isinstance(lender, Lenders) else () if lender is None else (lender,)
-    lent = next((tuple(one.name for one in each.maps) for each in lenders if isinstance(each, Lender)), None)
-    if (fused and not lenders) or (lent is not None and lent != fused):
-        wanted, there = (", ".join(names or ()) or "none" for names in (fused, lent))
+    providers = (
+        provider.providers if isinstance(provider, CombinedProvider) else () if provider is None else (provider,)
+    )
+    provided = next((tuple(one.name for one in each.maps) for each in providers if isinstance(each, KamProvider)), None)
+    if (fused and not providers) or (provided is not None and provided != fused):
+        wanted, there = (", ".join(names or ()) or "none" for names in (fused, provided))
         raise UsageError(
             f"the encoder fuses the maps {wanted} and is lent {there}; give a lender of those, in their order"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Lending:
+class _PreparedProvider:
     """A lender and what it knows of the texts; none lends nothing."""
 
-    lender: Lends | None
+    provider: KnowledgeProvider | None
     notes: Any
 
     @classmethod
-    def of(cls, lender: Lends | None, cut: Sequence[Sequence[Segmented]], folder: str | Path | None) -> _Lending:
-        if lender is None:
+    def of(
+        cls, provider: KnowledgeProvider | None, tokenized: Sequence[Sequence[Segmented]], folder: str | Path | None
+    ) -> _PreparedProvider:
+        if provider is None:
             return cls(None, None)
-        return cls(lender, lender.annotate([one for some in cut for one in some], cache=folder))
+        return cls(provider, provider.prepare([one for some in tokenized for one in some], cache=folder))
 
-    def lend(self, inputs: Sequence[Segmented], *, learning: bool = False) -> dict[str, Any]:
+    def build_inputs(self, inputs: Sequence[Segmented], *, learning: bool = False) -> dict[str, Any]:
         """What is told of hidden words may be left to chance where one learns."""
-        if self.lender is None:
+        if self.provider is None:
             return {}
         hides = learning and any(one.hidden or not all(one.words) for one in inputs)
         draw = np.random.default_rng(int(torch.randint(1 << 62, ()))) if hides else None
-        told: dict[str, Any] = as_tensors(self.lender.told(inputs, self.notes, draw=draw))
+        told: dict[str, Any] = as_tensors(self.provider.collate(inputs, self.notes, draw=draw))
         return told
 
 
 def _answers(
-    task: Task[Any], model: Reader, examples: Sequence[Any], cut: Sequence[Sequence[Segmented]], lending: _Lending
+    task: Task[Any],
+    model: EncoderWithHead,
+    examples: Sequence[Any],
+    tokenized: Sequence[Sequence[Segmented]],
+    prepared: _PreparedProvider,
 ) -> list[list[Any]]:
     answers: list[list[Any]] = [[] for _ in examples]
     device = next(model.parameters()).device
     with torch.no_grad():
-        for group, batch in _reading(task, examples, cut, lending):
+        for group, batch in _batches(task, examples, tokenized, prepared):
             states, batch, _ = model.read(batch.to(device))
             found = task.answers(model.head, states, batch)
             for example, answer in zip(batch.example_of.tolist(), found, strict=True):
@@ -145,35 +154,35 @@ def _answers(
     return answers
 
 
-def _reading(
-    task: Task[Any], examples: Sequence[Any], cut: Sequence[Sequence[Segmented]], lending: _Lending
+def _batches(
+    task: Task[Any], examples: Sequence[Any], tokenized: Sequence[Sequence[Segmented]], prepared: _PreparedProvider
 ) -> Iterator[tuple[list[int], Batch]]:
-    lengths = [sum(map(len, some)) for some in cut]
+    lengths = [sum(map(len, some)) for some in tokenized]
     order = sorted((place for place in range(len(examples)) if lengths[place]), key=lengths.__getitem__)
-    for group in cut_groups(lengths, order, pieces=_AT_ONCE):
-        yield group, _collate(task, examples, cut, group, lending, learning=False)
+    for group in split_groups(lengths, order, tokens=_AT_ONCE):
+        yield group, _collate(task, examples, tokenized, group, prepared, learning=False)
 
 
 def _collate(
     task: Task[Any],
     examples: Sequence[Any],
-    cut: Sequence[Sequence[Segmented]],
+    tokenized: Sequence[Sequence[Segmented]],
     group: Sequence[int],
-    lending: _Lending,
+    prepared: _PreparedProvider,
     *,
     learning: bool,
 ) -> Batch:
     chosen = [examples[place] for place in group]
-    inputs = [cut[place] for place in group]
+    inputs = [tokenized[place] for place in group]
     if isinstance(task, Draws):
         inputs = [task.draw(one, some, learning=learning) for one, some in zip(chosen, inputs, strict=True)]
-    lent = lending.lend([one for some in inputs for one in some], learning=learning)
-    return task.prepare(make_batch(chosen, inputs, lent), learning=learning)
+    provided = prepared.build_inputs([one for some in inputs for one in some], learning=learning)
+    return task.prepare(make_batch(chosen, inputs, provided), learning=learning)
 
 
-def _usable(examples: Sequence[Any], cut: Sequence[list[Segmented]]) -> tuple[list[Any], list[list[Segmented]]]:
+def _usable(examples: Sequence[Any], tokenized: Sequence[list[Segmented]]) -> tuple[list[Any], list[list[Segmented]]]:
     """Examples that have something to learn from; a task gives those that have not no inputs."""
-    there = [place for place, some in enumerate(cut) if some]
+    there = [place for place, some in enumerate(tokenized) if some]
     if not there:
         raise InputError("no example is left to learn from; is the file empty, or are all its texts too long?")
-    return [examples[place] for place in there], [cut[place] for place in there]
+    return [examples[place] for place in there], [tokenized[place] for place in there]

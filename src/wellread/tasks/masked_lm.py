@@ -73,7 +73,7 @@ class MaskedWords:
         target: Int[Tensor, "masked two"] = torch.from_numpy(np.concatenate(found))
         return replace(batch, target=target)
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of what stands at the masked places, over all words."""
         places, gold = batch.target.unbind(1)
         return {"word": cross_entropy(in_full(head(states[places])), gold)}
@@ -99,16 +99,16 @@ class Masking(MaskedWords):
         self.ordinary = np.array(ordinary_ids(tokenizer), np.int64)
         self.share, self.units, self.start = share, units, start
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[str], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(self, segmenter: Segmenter, examples: Sequence[str], *, learning: bool) -> list[list[Segmented]]:
         """One input for each text; what is longer than the segmenter's `longest` is cut off (see `read_texts`)."""
-        cut = segmenter.cut_many([(text,) for text in examples])
-        return [[one] if not learning or not one.special_mask.all() else [] for one in cut]
+        tokenized = segmenter.tokenize_many([(text,) for text in examples])
+        return [[one] if not learning or not one.special_mask.all() else [] for one in tokenized]
 
     def draw(self, example: str, inputs: Sequence[Segmented], *, learning: bool) -> Sequence[Segmented]:
         """The text with pieces hidden."""
         return [self._mask(one, _chance(one, learning)) for one in inputs]
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """How each text's pieces were guessed (`Guesses`)."""
         places, gold = batch.target.unbind(1)
         found = in_full(head(states[places]))
@@ -132,7 +132,7 @@ class Masking(MaskedWords):
         return {"accuracy": right, "log_chance": mean, "perplexity": math.exp(min(-mean, 700.0))}
 
     def _mask(self, one: Segmented, chance: np.random.Generator) -> MaskedText:
-        places = choose_pieces(one, chance, share=self.share, units=self.units)
+        places = choose_tokens(one, chance, share=self.share, units=self.units)
         ids, dice = one.ids.copy(), chance.random(len(places))
         ids[places[dice < 0.8]] = self.mask_id
         others = places[(dice >= 0.8) & (dice < 0.9)]
@@ -148,7 +148,7 @@ def word_head(encoder: InfusedEncoder, start: str | None) -> WordHead:
     return head
 
 
-def choose_pieces(
+def choose_tokens(
     one: Segmented, chance: np.random.Generator, *, share: float, units: Literal["pieces", "words"]
 ) -> NDArray[np.int64]:
     """The places of a share of a text's pieces, at least one if there are any; words are chosen while they fit."""
@@ -160,9 +160,9 @@ def choose_pieces(
     unit = np.where(one.word_of[there] >= 0, one.word_of[there], len(one.words) + there)
     chosen: list[int] = []
     for number in chance.permutation(np.unique(unit)).tolist():
-        pieces = there[unit == number].tolist()
-        if not chosen or len(chosen) + len(pieces) <= budget:
-            chosen += pieces
+        tokens = there[unit == number].tolist()
+        if not chosen or len(chosen) + len(tokens) <= budget:
+            chosen += tokens
         if len(chosen) >= budget:
             break
     return np.array(sorted(chosen), np.int64)

@@ -37,7 +37,7 @@ from wellread.io import console
 from wellread.models.luke.model import ENTITIES
 from wellread.tasks.entity_inputs import with_entities
 from wellread.tasks.task import Batch
-from wellread.text.crops import keep_pieces, window_around, windows_around
+from wellread.text.crops import keep_tokens, window_around, windows_around
 from wellread.text.segments import Segmented, Segmenter
 
 Span = tuple[int, int]
@@ -78,17 +78,17 @@ class MarkerHead(nn.Module):
 class Marker:
     """Puts markers into inputs of one tokenizer, around one mention or two."""
 
-    def __init__(self, tokenizer: Tokenizer, pieces: Sequence[str], *, mentions: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, tokens: Sequence[str], *, mentions: int) -> None:
         """`pieces`: one for each mention, which stands on both sides of it, or two, before it and behind it."""
-        if len(pieces) not in (mentions, 2 * mentions):
+        if len(tokens) not in (mentions, 2 * mentions):
             raise UsageError(
-                f"markers are {', '.join(pieces) or 'none'}; expected {mentions}, on both sides of a mention, or "
+                f"markers are {', '.join(tokens) or 'none'}; expected {mentions}, on both sides of a mention, or "
                 f"{2 * mentions}, before and behind, as in {list(SIGNS[:mentions])} or {list(UNUSED[: 2 * mentions])}"
             )
-        ids = [_id(tokenizer, piece) for piece in pieces]
+        ids = [_id(tokenizer, token) for token in tokens]
         self.ids = np.array(ids, np.int64).reshape(mentions, -1).repeat(2 * mentions // len(ids), axis=1)
 
-    def cut(
+    def tokenize(
         self, segmenter: Segmenter, inputs: Sequence[tuple[tuple[str, ...], tuple[Span, ...]]]
     ) -> list[list[Segmented]]:
         """One input for each (texts, mentions in the first of them), markers counted in the segmenter's `longest`.
@@ -102,10 +102,10 @@ class Marker:
                         f"a mention from {start} to {end} in a text of {len(texts[0])} characters; mentions are "
                         "characters of the text, end exclusive"
                     )
-        whole = Segmenter(segmenter.tokenizer).cut_many([texts for texts, _ in inputs])
+        whole = Segmenter(segmenter.tokenizer).tokenize_many([texts for texts, _ in inputs])
         made, short = [], 0
         for one, (_, mentions) in zip(whole, inputs, strict=True):
-            spans = [_pieces_of(one, *mention) for mention in mentions]
+            spans = [_tokens_of(one, *mention) for mention in mentions]
             one, left = self._cropped(one, spans, segmenter.longest)
             short += any(_length(new) < _length(old) for new, old in zip(left, spans, strict=True))
             made.append([self._marked(one, mentions, left)])
@@ -127,7 +127,7 @@ class Marker:
         else:
             kept = windows_around(one, spans, room)
         places = [(int(np.searchsorted(kept, first)), int(np.searchsorted(kept, last))) for first, last in spans]
-        return keep_pieces(one, kept), places
+        return keep_tokens(one, kept), places
 
     def _marked(self, one: Segmented, mentions: tuple[Span, ...], spans: list[Span]) -> MarkedText:
         order = sorted(_order(spans))
@@ -165,7 +165,7 @@ def mask_mentions(batch: Batch, masks: tuple[int, int] | None) -> Batch:
     return with_entities(batch, text_of, ids, torch.from_numpy(spans.reshape(-1, 2)))
 
 
-def mention_states(states: Float[Tensor, "piece dim"], batch: Batch) -> Float[Tensor, "input mention dim"]:
+def mention_states(states: Float[Tensor, "token dim"], batch: Batch) -> Float[Tensor, "input mention dim"]:
     """What mentions are judged by: their entities, or where they have none the markers before them."""
     if ENTITIES not in batch.told:
         return states[marked_places(batch)]
@@ -179,15 +179,15 @@ def marked(one: Segmented) -> MarkedText:
     return one
 
 
-def _id(tokenizer: Tokenizer, piece: str) -> int:
+def _id(tokenizer: Tokenizer, token: str) -> int:
     """The id of a marker as it stands in the middle of a text, by itself."""
-    ids = tokenizer.encode(f" {piece}", add_special_tokens=False).ids
+    ids = tokenizer.encode(f" {token}", add_special_tokens=False).ids
     if len(ids) == 1 and ids[0] not in (tokenizer.token_to_id(name) for name in ("[UNK]", "<unk>")):
         return ids[0]
-    if (id := tokenizer.token_to_id(piece)) is not None:
+    if (id := tokenizer.token_to_id(token)) is not None:
         return id
     raise UsageError(
-        f"the tokenizer has no piece {piece!r} to mark mentions with; name pieces that it has as markers, such as signs"
+        f"the tokenizer has no piece {token!r} to mark mentions with; name pieces that it has as markers, such as signs"
     )
 
 
@@ -209,7 +209,7 @@ def _order(spans: Sequence[Span]) -> Iterator[tuple[int, int, int, int, int]]:
             yield last, 0, -first, number, 1
 
 
-def _pieces_of(one: Segmented, start: int, end: int) -> Span:
+def _tokens_of(one: Segmented, start: int, end: int) -> Span:
     """The pieces (first, last + 1) that characters of the first text touch."""
     touched = np.flatnonzero((one.segment_of == 0) & (one.spans[:, 0] < end) & (one.spans[:, 1] > start))
     if len(touched):

@@ -17,7 +17,7 @@ from torch import Tensor
 from wellread.data.batches import Lazy
 from wellread.errors import UsageError
 from wellread.tasks.learner import TaskLearner
-from wellread.tasks.task import Batch, Reader
+from wellread.tasks.task import Batch, EncoderWithHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class PartBatch:
     batch: Batch
 
     @property
-    def pieces(self) -> int:
+    def tokens(self) -> int:
         """How many pieces it has."""
-        return self.batch.pieces
+        return self.batch.tokens
 
     def to(self, device: torch.device) -> PartBatch:
         """The same on a device."""
@@ -62,7 +62,7 @@ class Mixture:
         self._sizes = [len(part.batches(0)) for part in self.parts.values()]
 
     @property
-    def model(self) -> Reader:
+    def model(self) -> EncoderWithHead:
         """The one that all tasks share."""
         return next(iter(self.parts.values())).model
 

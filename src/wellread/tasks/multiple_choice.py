@@ -31,10 +31,12 @@ class Choosing:
     def __init__(self, *, pooling: Pooling = "mean") -> None:
         self.pooling = pooling
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[ChoiceQuestion], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: Segmenter, examples: Sequence[ChoiceQuestion], *, learning: bool
+    ) -> list[list[Segmented]]:
         """One input for each answer."""
         texts = [(one.context, f"{one.question} {answer}") for one in examples for answer in one.answers]
-        inputs = iter(segmenter.cut_many(texts))
+        inputs = iter(segmenter.tokenize_many(texts))
         return [[next(inputs) for _ in one.answers] for one in examples]
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
@@ -50,11 +52,11 @@ class Choosing:
             return batch
         return replace(batch, target=torch.tensor(labels))
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of the right answer among its question's."""
         return {"choice": cross_entropy(batch.in_rows(head(states, batch.inputs, batch.packing)[:, 0]), batch.target)}
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """The score of each answer."""
         found: list[Any] = head(states, batch.inputs, batch.packing)[:, 0].tolist()
         return found

@@ -41,7 +41,7 @@ from wellread.io import console
 from wellread.models.luke.model import ENTITIES
 from wellread.tasks.entity_inputs import masks_of, with_entities
 from wellread.tasks.task import Batch, in_full
-from wellread.text.crops import keep_pieces, window_around
+from wellread.text.crops import keep_tokens, window_around
 from wellread.text.segments import Segmented, Segmenter
 
 LONGEST = 16
@@ -127,7 +127,7 @@ class ChunkHead(nn.Module):
 
     def forward(
         self,
-        states: Float[Tensor, "piece dim"],
+        states: Float[Tensor, "token dim"],
         firsts: Int[Tensor, " span"],
         lasts: Int[Tensor, " span"],
         entities: Float[Tensor, "span dim"] | None = None,
@@ -155,13 +155,13 @@ class NamedEntities:
         self.labels = tuple(labels)
         self._masks: tuple[int, int] | None = None
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[NamedText], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(self, segmenter: Segmenter, examples: Sequence[NamedText], *, learning: bool) -> list[list[Segmented]]:
         """The inputs of each sentence (`NamedInput`): its windows, and of each its groups of spans.
 
         A note tells how many words, and how many known names, are too long for a window.
         """
         read = [self._with_context(one, segmenter.longest) for one in examples]
-        whole = Segmenter(segmenter.tokenizer).cut_many([(text,) for text, _ in read])
+        whole = Segmenter(segmenter.tokenizer).tokenize_many([(text,) for text, _ in read])
         found, words, names = [], 0, 0
         for example, one, (_, offset) in zip(examples, whole, read, strict=True):
             edges = _edges(one, np.array(example.words, np.int64).reshape(-1, 2) + offset)
@@ -187,12 +187,12 @@ class NamedEntities:
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
         """With the spans, their pieces, and where one learns the class of each."""
         chunks = [_named(one).chunks(self.longest) for one in batch.inputs]
-        pieces = [
+        tokens = [
             np.stack((_named(one).edges[some[:, 0], 0], _named(one).edges[some[:, 1] - 1, 1]), axis=1)
             for one, some in zip(batch.inputs, chunks, strict=True)
         ]
         input_of = torch.repeat_interleave(torch.arange(len(chunks)), torch.tensor([len(some) for some in chunks]))
-        spans = torch.from_numpy(np.concatenate(pieces))
+        spans = torch.from_numpy(np.concatenate(tokens))
         target: dict[str, Any] = {"spans": spans + batch.packing.starts[input_of, None], "chunks": chunks}
         if learning:
             classes = [
@@ -204,12 +204,12 @@ class NamedEntities:
             batch = with_entities(batch, input_of, torch.full_like(input_of, self._masks[0]), spans)
         return replace(batch, target=target)
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy, the mean over all spans."""
         firsts, lasts = batch.target["spans"].unbind(1)
         return {"names": cross_entropy(head(states, firsts, lasts, batch.told.get(ENTITIES)), batch.target["classes"])}
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """The spans of each input that name something."""
         firsts, lasts = batch.target["spans"].unbind(1)
         entities = batch.told.get(ENTITIES)
@@ -360,7 +360,7 @@ def _input(
     one: Segmented, kept: NDArray[np.int64] | None, edges: Int64[np.ndarray, "own 2"], first: int, seen: int
 ) -> NamedInput:
     if kept is not None:
-        one = keep_pieces(one, kept)
+        one = keep_tokens(one, kept)
         lost = (edges[:, 0] <= edges[:, 1]) & ~np.isin(edges, kept).all(1)
         edges = np.stack(
             (np.searchsorted(kept, edges[:, 0]), np.searchsorted(kept, edges[:, 1], side="right") - 1), axis=1

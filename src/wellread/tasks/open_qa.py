@@ -27,8 +27,8 @@ from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 from wellread.evaluation.answers import score_open_answers
 from wellread.evaluation.ranking import recall_at
-from wellread.tasks.answer_spans import Span, SpanHead, best_spans, gold_pieces, shorten
-from wellread.tasks.task import Batch, Pooling, TextHead, check_room, in_full
+from wellread.tasks.answer_spans import Span, SpanHead, best_spans, gold_tokens, shorten
+from wellread.tasks.task import Batch, Pooling, TextHead, check_positions, in_full
 from wellread.text.segments import Segmented, Segmenter
 
 
@@ -59,14 +59,14 @@ class PassageHead(nn.Module):
         self.span = SpanHead(width)
 
     def forward(
-        self, states: Float[Tensor, "piece dim"], inputs: Sequence[Segmented], packing: Packing
+        self, states: Float[Tensor, "token dim"], inputs: Sequence[Segmented], packing: Packing
     ) -> tuple[Float[Tensor, " input"], Float[Tensor, "input width"], Float[Tensor, "input width"]]:
         """Passage scores, and the log-chances of begins and ends in each window."""
         begins, ends = self.span(states, inputs, packing)
         return in_full(self.passage(states, inputs, packing)[:, 0]), begins.log_softmax(1), ends.log_softmax(1)
 
 
-class OpenReading:
+class OpenQa:
     """The answer to a question, and the passages it may be found in."""
 
     score = "f1"
@@ -90,13 +90,15 @@ class OpenReading:
         self.longest_answer, self.sampled, self.most_passages = longest_answer, sampled, most_passages
         self.at, self.pooling = tuple(at), pooling
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[OpenQuestion], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: Segmenter, examples: Sequence[OpenQuestion], *, learning: bool
+    ) -> list[list[Segmented]]:
         """The windows of each question's passages, as `PassageWindow`."""
         questions = shorten(segmenter.tokenizer, [one.question for one in examples], self.longest_question)
         passages = [one.passages[: self.most_passages] for one in examples]
         pairs = [(question, text) for question, some in zip(questions, passages, strict=True) for text in some]
-        windows = iter(segmenter.cut_windows_many(pairs, longest=self.longest, stride=self.stride))
-        cut: list[list[Segmented]] = []
+        windows = iter(segmenter.tokenize_windows_many(pairs, longest=self.longest, stride=self.stride))
+        tokenized: list[list[Segmented]] = []
         for one, some in zip(examples, passages, strict=True):
             find = answer_finder(one.answers if learning else ())
             found = [
@@ -104,12 +106,12 @@ class OpenReading:
                 for passage, text in enumerate(some)
                 for window in _windows(next(windows), passage, find(text) if learning else ())
             ]
-            cut.append([*found] if not learning or any(window.golds for window in found) else [])
-        return cut
+            tokenized.append([*found] if not learning or any(window.golds for window in found) else [])
+        return tokenized
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """Both heads."""
-        check_room(encoder, self.longest)
+        check_positions(encoder, self.longest)
         return PassageHead(int(encoder.config.hidden_size), pooling=self.pooling)
 
     def draw(self, example: OpenQuestion, inputs: Sequence[Segmented], *, learning: bool) -> Sequence[Segmented]:
@@ -131,7 +133,7 @@ class OpenReading:
         golds = [(number, *gold) for number, one in enumerate(batch.inputs) for gold in _golds(one)]
         return replace(batch, target=torch.tensor(golds))
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """The mean over questions for passages, and over the windows that hold an answer for spans."""
         passages, begins, ends = head(states, batch.inputs, batch.packing)
         window, first, last = batch.target.unbind(1)
@@ -143,7 +145,7 @@ class OpenReading:
         spans = torch.stack([some.logsumexp(0) for some in places.split(counts.tolist())])
         return {"passage": ranking.mean(), "span": -spans.mean()}
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """What each window says (`PassageAnswer`)."""
         passages, begins, ends = head(states, batch.inputs, batch.packing)
         spans = best_spans(begins, ends, batch.inputs, longest=self.longest_answer, count=1)
@@ -175,7 +177,7 @@ class OpenReading:
 
 
 def _windows(windows: Sequence[Segmented], passage: int, spans: Sequence[tuple[int, int]]) -> list[PassageWindow]:
-    found = [gold_pieces(windows, start, end) for start, end in spans]
+    found = [gold_tokens(windows, start, end) for start, end in spans]
     golds = [
         tuple(dict.fromkeys(gold for some in found if (gold := some[place]) is not None))
         for place in range(len(windows))

@@ -26,7 +26,7 @@ from wellread.evaluation.classification import Metric
 from wellread.evaluation.ranking import ESCI_GAINS
 from wellread.models.kam.inputs import MapsConfig
 from wellread.models.kam.model import KamConfig
-from wellread.models.knowbert.mention_cache import OffersConfig
+from wellread.models.knowbert.mention_cache import CandidateConfig
 from wellread.models.knowbert.model import KnowBertConfig
 from wellread.models.luke.recipe import LukeOptions
 from wellread.tasks.entity_typing import TypeOptions
@@ -90,14 +90,14 @@ class EncoderOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class OfferOptions:
+class CandidateOptions:
     """A knowledge base whose mentions and candidates are offered, in [offers.NAME]; usually there is nothing to say."""
 
     kb: str | None = None
     """By its name or path; without it NAME is one."""
     vectors: str | None = None
     """The folder of its entity vectors; without it those beside the knowledge base (`wellread index build`)."""
-    reading: OffersConfig = field(default_factory=OffersConfig)
+    reading: CandidateConfig = field(default_factory=CandidateConfig)
     """How its mentions are looked for."""
 
 
@@ -225,7 +225,7 @@ class TaskRecipe:
     """The knowledge that KAM is lent."""
     kam: KamConfig = field(default_factory=KamConfig)
     """How KAM fuses it; which maps there are is said in [maps]."""
-    offers: dict[str, OfferOptions] = field(default_factory=dict)
+    offers: dict[str, CandidateOptions] = field(default_factory=dict)
     """Where the knowledge bases of KnowBERT, and of tasks that ask for candidates, are."""
     knowbert: dict[str, KnowBertConfig] = field(default_factory=dict)
     """KnowBERT's layer for each knowledge base, by its name in [offers]: [knowbert.wordnet]."""
@@ -244,9 +244,9 @@ class TaskRecipe:
     schedule: Schedule = field(default_factory=lambda: Schedule(epochs=3, learning_rate=5e-5))
 
     def __post_init__(self) -> None:
-        from wellread.tasks.registry import find_kind
+        from wellread.tasks.registry import find_task_type
 
-        find_kind(self.task)
+        find_task_type(self.task)
         if self.batch < 1:
             raise UsageError(f"batch is {self.batch}; expected 1 or more")
         for name in self.infusions:
@@ -256,7 +256,7 @@ class TaskRecipe:
             raise UsageError(f"infusion is {self.infusion!r}; name each once")
         if "knowbert" in self.infusions and not self.knowbert:
             raise UsageError("knowbert is lent no knowledge base; say which, and after which layer: [knowbert.wordnet]")
-        if "luke" in self.infusions and self.luke.links and find_kind(self.task).own_entities:
+        if "luke" in self.infusions and self.luke.links and find_task_type(self.task).own_entities:
             raise UsageError(
                 f"{self.task} asks about mentions by entities of its own; leave luke.kb and luke.given out"
             )
@@ -269,6 +269,6 @@ class TaskRecipe:
         return () if self.infusion == "none" else tuple(self.infusion.split("+"))
 
     @property
-    def lends(self) -> bool:
+    def provides(self) -> bool:
         """Whether anything is computed for [maps]: not for the plain encoder, nor for a convolution alone."""
         return "kam" in self.infusions and bool(self.maps.maps or self.maps.terms)

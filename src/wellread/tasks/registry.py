@@ -32,23 +32,21 @@ from wellread.data.tables import make_each, read_records
 from wellread.errors import InputError, UsageError
 from wellread.io import console
 from wellread.io.files import write_atomically
-from wellread.tasks import registry_entities as kinds_entities
-from wellread.tasks import registry_relations as kinds_relations
-from wellread.tasks import registry_senses as kinds_senses
+from wellread.tasks import registry_entities, registry_relations, registry_senses
 from wellread.tasks.classification import Labelling, Relevance
-from wellread.tasks.extractive_qa import Reading
+from wellread.tasks.extractive_qa import ExtractiveQa
 from wellread.tasks.lama import Probing
 from wellread.tasks.masked_lm import Masking, read_texts
 from wellread.tasks.multiple_choice import Choosing
-from wellread.tasks.open_qa import OpenReading
+from wellread.tasks.open_qa import OpenQa
 from wellread.tasks.task import Task
-from wellread.tasks.task_type import Answers, Facts, Kind, Texts, find_file, strip_ending, train_file
+from wellread.tasks.task_type import Answers, Facts, TaskType, Texts, find_file, strip_ending, train_file
 
 if TYPE_CHECKING:
     from wellread.tasks.recipe import TaskRecipe
 
 
-def find_kind(task: str) -> Kind:
+def find_task_type(task: str) -> TaskType:
     """The row of a task's name."""
     if task in KINDS:
         return KINDS[task]
@@ -67,7 +65,7 @@ def name_of(recipe: TaskRecipe) -> str:
 def read_examples(recipe: TaskRecipe, facts: Facts, path: str) -> list[Any]:
     """All examples of a file; broken ones are left out and counted."""
     broken: list[str] = []
-    examples = list(find_kind(recipe.task).read(recipe, facts, path, broken))
+    examples = list(find_task_type(recipe.task).read(recipe, facts, path, broken))
     if not examples:
         told = f"; the first that is left out: {broken[0]}" if broken else "; is it the right file?"
         raise InputError(f"{path} has no examples of {name_of(recipe)}{told}")
@@ -78,7 +76,7 @@ def read_examples(recipe: TaskRecipe, facts: Facts, path: str) -> list[Any]:
 
 def read_parts(recipe: TaskRecipe, facts: Facts) -> tuple[list[Any], list[Any]]:
     """Examples to learn from and to develop on, the same ones in every run."""
-    data, kind = recipe.data, find_kind(recipe.task)
+    data, kind = recipe.data, find_task_type(recipe.task)
     examples = _with_gold(recipe, facts, train_file(recipe))
     rest, dev = kind.split(examples, data.develop)
     if not rest:
@@ -91,7 +89,7 @@ def read_parts(recipe: TaskRecipe, facts: Facts) -> tuple[list[Any], list[Any]]:
 
 
 def _with_gold(recipe: TaskRecipe, facts: Facts, path: str) -> list[Any]:
-    examples, kind = read_examples(recipe, facts, path), find_kind(recipe.task)
+    examples, kind = read_examples(recipe, facts, path), find_task_type(recipe.task)
     secret = sum(not kind.has_gold(example) for example in examples)
     if secret:
         raise InputError(
@@ -204,7 +202,7 @@ def _write_choices(path: str | Path, task: Choosing, examples: Sequence[Any], an
 
 def _build_reading(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
     options, longest = recipe.questions, recipe.encoder.longest
-    return Reading(
+    return ExtractiveQa(
         facts["version"],
         longest=longest,
         stride=_stride(recipe),
@@ -216,7 +214,7 @@ def _build_reading(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Ta
 
 def _build_open_reading(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
     options, longest = recipe.questions, recipe.encoder.longest
-    return OpenReading(
+    return OpenQa(
         longest=longest,
         stride=_stride(recipe),
         longest_answer=options.longest_answer,
@@ -303,7 +301,7 @@ def _write_ranks(path: str | Path, task: Probing, examples: Sequence[Any], answe
     _write_lines(path, rows)
 
 
-_GLUE = Kind(
+_GLUE = TaskType(
     lambda recipe, facts, path, broken: read_glue(path, recipe.task, skipped=broken),
     split_labelled,
     _build_glue,
@@ -312,8 +310,8 @@ _GLUE = Kind(
     tell=_tell_label,
     texts=_texts_of,
 )
-KINDS: dict[str, Kind] = {
-    "labelled": Kind(
+KINDS: dict[str, TaskType] = {
+    "labelled": TaskType(
         _read_labelled,
         split_labelled,
         _build_labelled,
@@ -323,16 +321,16 @@ KINDS: dict[str, Kind] = {
         tell=_tell_label,
         texts=_texts_of,
     ),
-    "relevance": Kind(
+    "relevance": TaskType(
         _read_pairs, split_queries, _build_relevance, _write_relevance, example=_pair, texts=lambda task: 2
     ),
-    "choice": Kind(
+    "choice": TaskType(
         lambda recipe, facts, path, broken: read_choices(path, skipped=broken),
         split_choices,
         lambda recipe, facts, tokenizer: Choosing(pooling=recipe.encoder.pooling),
         _write_choices,
     ),
-    "squad": Kind(
+    "squad": TaskType(
         lambda recipe, facts, path, broken: read_squad(path, misplaced=broken),
         split_squad,
         _build_reading,
@@ -340,20 +338,20 @@ KINDS: dict[str, Kind] = {
         facts=lambda recipe: {"version": squad_version(train_file(recipe))},
         has_gold=lambda question: bool(question.answers) or question.impossible,
     ),
-    "openqa": Kind(
+    "openqa": TaskType(
         _read_open,
         lambda questions, count: split_by(questions, count, lambda one: one.question),
         _build_open_reading,
         _write_texts,
         has_gold=lambda question: bool(question.answers),
     ),
-    "masking": Kind(
+    "masking": TaskType(
         _read_texts,
         lambda texts, count: split_by(texts, count, lambda text: text),
         _build_masking,
         has_gold=lambda text: True,
     ),
-    "lama": Kind(
+    "lama": TaskType(
         _read_facts,
         lambda facts, count: split_by(facts, count, lambda fact: fact.subject),
         _build_probing,
@@ -361,8 +359,8 @@ KINDS: dict[str, Kind] = {
         facts=_lama_facts,
         has_gold=lambda fact: True,
     ),
-    **kinds_entities.KINDS,
-    **kinds_relations.KINDS,
-    **kinds_senses.KINDS,
+    **registry_entities.KINDS,
+    **registry_relations.KINDS,
+    **registry_senses.KINDS,
 }
 """The families that are no GLUE task, by the name that a recipe has for them."""

@@ -17,7 +17,7 @@ from wellread.io import console
 from wellread.tasks.cloze_qa import Cloze
 from wellread.tasks.ner import LONGEST, NamedEntities
 from wellread.tasks.task import Task
-from wellread.tasks.task_type import Answers, Facts, Kind, Texts, train_file
+from wellread.tasks.task_type import Answers, Facts, TaskType, Texts, train_file
 
 if TYPE_CHECKING:
     from wellread.tasks.recipe import TaskRecipe
@@ -70,8 +70,8 @@ def _write_cloze(path: str | Path, task: Cloze, examples: Sequence[ClozeQuestion
     write_predictions(path, task.texts(examples, answers))
 
 
-KINDS: dict[str, Kind] = {
-    "ner": Kind(
+KINDS: dict[str, TaskType] = {
+    "ner": TaskType(
         _read_sentences,
         split_sentences,
         _build_ner,
@@ -83,7 +83,7 @@ KINDS: dict[str, Kind] = {
         tell=lambda task, answers: task.tell(answers),
         own_entities=True,
     ),
-    "record": Kind(
+    "record": TaskType(
         _read_questions,
         split_record,
         _build_cloze,

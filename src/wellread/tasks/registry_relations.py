@@ -32,7 +32,7 @@ from wellread.tasks.relations import (
     write_tacred,
 )
 from wellread.tasks.task import Task
-from wellread.tasks.task_type import Answers, Facts, Kind, Texts, train_file
+from wellread.tasks.task_type import Answers, Facts, TaskType, Texts, train_file
 
 if TYPE_CHECKING:
     from wellread.tasks.recipe import TaskRecipe
@@ -117,8 +117,8 @@ def _has_relation(pair: EntityPair) -> bool:
     return pair.relation is not None
 
 
-KINDS: dict[str, Kind] = {
-    "tacred": Kind(
+KINDS: dict[str, TaskType] = {
+    "tacred": TaskType(
         _read_pairs,
         split_pairs,
         _build_relating,
@@ -128,7 +128,7 @@ KINDS: dict[str, Kind] = {
         example=_tagged_pair,
         own_entities=True,
     ),
-    "semeval2010": Kind(
+    "semeval2010": TaskType(
         _read_pairs,
         split_pairs,
         _build_relating,
@@ -138,7 +138,7 @@ KINDS: dict[str, Kind] = {
         example=_tagged_pair,
         own_entities=True,
     ),
-    "entity-types": Kind(
+    "entity-types": TaskType(
         _read_mentions,
         split_mentions,
         _build_typing,
@@ -148,6 +148,6 @@ KINDS: dict[str, Kind] = {
         example=_tagged_mention,
         own_entities=True,
     ),
-    "fact-probe": Kind(_read_facts, split_facts, _build_probing, has_gold=lambda fact: True),
+    "fact-probe": TaskType(_read_facts, split_facts, _build_probing, has_gold=lambda fact: True),
 }
 """The tasks of this family, by the name that a recipe has for them."""

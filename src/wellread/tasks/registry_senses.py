@@ -23,10 +23,10 @@ from wellread.data.readers.wordnet_examples import read_examples
 from wellread.data.splits import split_by
 from wellread.io import console
 from wellread.kb.readers.sense_keys import SenseKeys
-from wellread.models.knowbert.recipe import open_offer
+from wellread.models.knowbert.recipe import open_candidate_kb
 from wellread.tasks.senses import Senses
 from wellread.tasks.task import Task
-from wellread.tasks.task_type import Answers, Facts, Kind, find_files
+from wellread.tasks.task_type import Answers, Facts, TaskType, find_files
 from wellread.tasks.wic import WordInContext, WordPair, read_wic, read_wic_tsv, split_wic, write_labels
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _split_senses(texts: Sequence[SenseText], count: int) -> tuple[list[SenseTex
 
 def _build_senses(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:
     options = recipe.senses
-    kb, vectors = open_offer(recipe, options.kb)
+    kb, vectors = open_candidate_kb(recipe, options.kb)
     kb.close()
     return Senses(SenseKeys.read(options.wordnet or None), vectors, options)
 
@@ -81,8 +81,8 @@ def _write_wic(path: str | Path, task: WordInContext, examples: Sequence[WordPai
     write_labels(path, task.labels(answers))
 
 
-KINDS: dict[str, Kind] = {
-    "senses": Kind(
+KINDS: dict[str, TaskType] = {
+    "senses": TaskType(
         _read_senses,
         _split_senses,
         _build_senses,
@@ -91,7 +91,7 @@ KINDS: dict[str, Kind] = {
         more=_more_senses,
         offers=lambda recipe: (recipe.senses.kb,),
     ),
-    "wic": Kind(_read_wic, split_wic, _build_wic, _write_wic),
-    "wic-tsv": Kind(_read_wic_tsv, split_wic, _build_wic, _write_wic),
+    "wic": TaskType(_read_wic, split_wic, _build_wic, _write_wic),
+    "wic-tsv": TaskType(_read_wic_tsv, split_wic, _build_wic, _write_wic),
 }
 """By the name that a recipe has for them."""

@@ -99,9 +99,11 @@ class Relating:
         self.marker = Marker(tokenizer, options.markers, mentions=2)
         self._masks: tuple[int, int] | None = None
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[EntityPair], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: Segmenter, examples: Sequence[EntityPair], *, learning: bool
+    ) -> list[list[Segmented]]:
         """One input for each pair, a `MarkedText`."""
-        return self.marker.cut(segmenter, [(self._texts(pair), (pair.subject, pair.object)) for pair in examples])
+        return self.marker.tokenize(segmenter, [(self._texts(pair), (pair.subject, pair.object)) for pair in examples])
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """A score for each relation."""
@@ -122,11 +124,11 @@ class Relating:
             )
         return replace(batch, target=torch.tensor([self.labels.index(label) for label in labels if label is not None]))
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of the relations."""
         return {"relation": cross_entropy(head(mention_states(states, batch)), batch.target)}
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """The label of the best relation."""
         return [self.labels[best] for best in head(mention_states(states, batch)).argmax(1).tolist()]
 

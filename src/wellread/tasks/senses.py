@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from wellread.data.readers import wordnet_examples as glosses
+from wellread.data.readers import wordnet_examples
 from wellread.data.readers.raganato import SenseMark, SenseText
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.packing import Packing
@@ -32,9 +32,9 @@ from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.models.knowbert.kar import Mentions
 from wellread.models.knowbert.mention_cache import NO_ENTITY
-from wellread.models.knowbert.model import KnowBertConfig, MentionLinker, Offers, softmax_loss
+from wellread.models.knowbert.model import CandidateTensors, KnowBertConfig, MentionLinker, softmax_loss
 from wellread.tasks.task import Batch, in_full
-from wellread.tasks.word_spans import OFFERS, halve, mentions_of, takes_offers, withhold_offers
+from wellread.tasks.word_spans import CANDIDATES, halve, mentions_of, takes_candidates, withhold_candidates
 from wellread.text.segments import Mark, Segmented, Segmenter
 
 
@@ -104,7 +104,11 @@ class SenseHead(nn.Module):
         return head
 
     def forward(
-        self, states: Float[Tensor, "piece dim"], packing: Packing, offers: Offers, asked: Int[Tensor, " mark"]
+        self,
+        states: Float[Tensor, "token dim"],
+        packing: Packing,
+        offers: CandidateTensors,
+        asked: Int[Tensor, " mark"],
     ) -> Float[Tensor, "mark cand"]:
         """Scores of the candidates of the mentions that are asked for; minus infinity where there is none."""
         mentions = Mentions.of(offers.text_of, len(packing.lengths))
@@ -123,17 +127,17 @@ class Senses:
         self.options = options or SenseOptions()
         self._encoder_takes = True
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[SenseText], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(self, segmenter: Segmenter, examples: Sequence[SenseText], *, learning: bool) -> list[list[Segmented]]:
         """The text of each, in halves where it is too long; none where nothing is asked, or to be learned."""
         wanted = [
             [mark for mark in one.marks if self.keys.synsets(mark.instance.gold) or not learning] for one in examples
         ]
         parts = [list(_parts(one.text, marks, segmenter)) for one, marks in zip(examples, wanted, strict=True)]
-        cut = iter(segmenter.cut_many([(text,) for some in parts for text, _ in some]))
-        return [[self._marked(next(cut), marks) for _, marks in some] for some in parts]
+        tokenized = iter(segmenter.tokenize_many([(text,) for some in parts for text, _ in some]))
+        return [[self._marked(next(tokenized), marks) for _, marks in some] for some in parts]
 
-    def _marked(self, cut: Segmented, marks: Sequence[SenseMark]) -> SenseInput:
-        told = {part.name: getattr(cut, part.name) for part in dataclasses.fields(Segmented)}
+    def _marked(self, tokenized: Segmented, marks: Sequence[SenseMark]) -> SenseInput:
+        told = {part.name: getattr(tokenized, part.name) for part in dataclasses.fields(Segmented)}
         told["marks"] = tuple(
             Mark(
                 0,
@@ -149,7 +153,7 @@ class Senses:
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """Nothing for an encoder that links by itself; else what links by its states."""
-        self._encoder_takes = takes_offers(encoder)
+        self._encoder_takes = takes_candidates(encoder)
         links = any(getattr(getattr(part, "config", None), "kb", None) == self.options.kb for part in encoder.infusions)
         by = self.options.by or ("links" if links else "head")
         if by == "head":
@@ -163,7 +167,7 @@ class Senses:
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
         """With the offers, and which of the mentions are asked for."""
-        offers = cast(Any, batch.knowledge.get(OFFERS, {})).get(self.options.kb)
+        offers = cast(Any, batch.knowledge.get(CANDIDATES, {})).get(self.options.kb)
         if offers is None:
             raise UsageError(
                 f"nobody offers candidates of {self.options.kb} for the words that are asked about; give a lender of "
@@ -172,12 +176,12 @@ class Senses:
         mentions = mentions_of(batch, offers)
         if learning:
             offers = _level(batch, offers, mentions, self.options.level)
-            every = cast(Any, batch.knowledge[OFFERS]) | {self.options.kb: offers}
-            batch = replace(batch, knowledge={**batch.knowledge, OFFERS: every})
+            every = cast(Any, batch.knowledge[CANDIDATES]) | {self.options.kb: offers}
+            batch = replace(batch, knowledge={**batch.knowledge, CANDIDATES: every})
         target = {"offers": offers, "mentions": mentions}
-        return replace(batch if self._encoder_takes else withhold_offers(batch), target=target)
+        return replace(batch if self._encoder_takes else withhold_candidates(batch), target=target)
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """Minus the log-chance of a right candidate, where one is offered; an encoder that links learns by its own."""
         asked = batch.target["mentions"]
         asked = asked[asked >= 0]
@@ -188,7 +192,7 @@ class Senses:
             return {name: states.sum() * 0.0}  # a loss of the same name in every batch, as several processes need
         return {"senses": softmax_loss(in_full(self._scores(head, states, batch, asked[known])), gold[known])}
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """For each input the sense keys by the ids of their instances; nothing for words without candidates."""
         mentions = batch.target["mentions"]
         there = (mentions >= 0).nonzero()[:, 0]
@@ -212,7 +216,7 @@ class Senses:
         if not isinstance(head, SenseHead):
             links: Tensor = batch.told["links"][self.options.kb][asked]
             return links
-        offers = Offers.of(batch.target["offers"], batch.packing, self.options.kb)
+        offers = CandidateTensors.of(batch.target["offers"], batch.packing, self.options.kb)
         scores: Tensor = head(states, batch.packing, offers, asked)
         return scores
 
@@ -259,7 +263,7 @@ def _level(batch: Batch, offers: dict[str, Tensor], mentions: Int[Tensor, " mark
     Those use rare senses as often as others.
     """
     instances = [instance for one in batch.inputs for instance in cast(SenseInput, one).instances]
-    level = torch.tensor([instance.source == glosses.SOURCE for instance in instances], dtype=torch.bool)
+    level = torch.tensor([instance.source == wordnet_examples.SOURCE for instance in instances], dtype=torch.bool)
     if share:
         level |= torch.rand(len(level)) < share
     some = mentions[level]

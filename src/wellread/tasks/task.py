@@ -30,8 +30,8 @@ E_contra = TypeVar("E_contra", contravariant=True)
 class Batch:
     """Inputs of some examples, packed end to end, with what they are lent."""
 
-    ids: Int[Tensor, " piece"]
-    types: Int[Tensor, " piece"]
+    ids: Int[Tensor, " token"]
+    types: Int[Tensor, " token"]
     packing: Packing
     inputs: tuple[Segmented, ...]
     example_of: Int[Tensor, " input"]
@@ -45,7 +45,7 @@ class Batch:
     """What the encoder's infusions said besides the states, once it is read."""
 
     @property
-    def pieces(self) -> int:
+    def tokens(self) -> int:
         """How many pieces it has."""
         return len(self.ids)
 
@@ -73,7 +73,7 @@ class Task(Protocol[E_contra]):
 
     score: str
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[E_contra], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(self, segmenter: Segmenter, examples: Sequence[E_contra], *, learning: bool) -> list[list[Segmented]]:
         """The inputs of each example; where one is `learning`, none if there is nothing to learn from it."""
         ...
 
@@ -85,11 +85,11 @@ class Task(Protocol[E_contra]):
         """A batch with its `target`, ready to be read; called with chance seeded, so it may draw."""
         ...
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """The parts of the loss by name, each a mean over the batch."""
         ...
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """What is answered, one for each input of the batch; plain numbers, strings, arrays."""
         ...
 
@@ -107,7 +107,7 @@ class Draws(Protocol):
         ...
 
 
-class Reader(nn.Module):
+class EncoderWithHead(nn.Module):
     """An encoder and a task's head on it."""
 
     def __init__(self, encoder: InfusedEncoder, head: nn.Module) -> None:
@@ -115,12 +115,12 @@ class Reader(nn.Module):
         self.encoder: Any = encoder
         self.head = head
 
-    def read(self, batch: Batch) -> tuple[Float[Tensor, "piece dim"], Batch, dict[str, Tensor]]:
+    def read(self, batch: Batch) -> tuple[Float[Tensor, "token dim"], Batch, dict[str, Tensor]]:
         """The hidden states of a batch's pieces, the batch with what was told besides, and losses of infusions."""
         read: Read = self.encoder.read(batch.ids, batch.packing, batch.types, **batch.knowledge)
         return read.states, replace(batch, told=read.told), read.losses
 
-    def states(self, batch: Batch) -> Float[Tensor, "piece dim"]:
+    def states(self, batch: Batch) -> Float[Tensor, "token dim"]:
         """The hidden states alone."""
         return self.read(batch)[0]
 
@@ -148,7 +148,7 @@ class TextHead(nn.Module):
             nn.init.zeros_(self.agree.weight)
 
     def forward(
-        self, states: Float[Tensor, "piece dim"], inputs: Sequence[Segmented], packing: Packing
+        self, states: Float[Tensor, "token dim"], inputs: Sequence[Segmented], packing: Packing
     ) -> Float[Tensor, "input count"]:
         """One row of scores for each packed input."""
         if self.pooling == "both":
@@ -163,7 +163,7 @@ class TextHead(nn.Module):
 
 
 def _both(
-    states: Float[Tensor, "piece dim"], inputs: Sequence[Segmented], packing: Packing
+    states: Float[Tensor, "token dim"], inputs: Sequence[Segmented], packing: Packing
 ) -> Float[Tensor, "input features"]:
     """How the means of both segments, normed, differ and agree."""
     segment = torch.cat([torch.from_numpy(one.segment_of) for one in inputs]).to(states.device)
@@ -177,10 +177,12 @@ def _both(
     return torch.cat(((one - other).abs(), one * other), 1)
 
 
-def make_batch(examples: Sequence[Any], cut: Sequence[Sequence[Segmented]], knowledge: Mapping[str, Tensor]) -> Batch:
+def make_batch(
+    examples: Sequence[Any], tokenized: Sequence[Sequence[Segmented]], knowledge: Mapping[str, Tensor]
+) -> Batch:
     """Examples with their inputs as one packed batch."""
-    inputs = tuple(one for some in cut for one in some)
-    counts = torch.tensor([len(some) for some in cut])
+    inputs = tuple(one for some in tokenized for one in some)
+    counts = torch.tensor([len(some) for some in tokenized])
     return Batch(
         torch.cat([torch.from_numpy(one.ids) for one in inputs]),
         torch.cat([torch.from_numpy(one.types) for one in inputs]),
@@ -199,7 +201,7 @@ def as_tensors(told: Any) -> Any:
     return torch.from_numpy(told)
 
 
-def check_room(encoder: InfusedEncoder, longest: int) -> None:
+def check_positions(encoder: InfusedEncoder, longest: int) -> None:
     """Refuse inputs that an encoder has not the positions for."""
     positions = int(encoder.config.max_position_embeddings) - first_position(cast(nn.Module, encoder))
     if longest > positions:

@@ -25,7 +25,7 @@ _PACKED = (".xz", ".gz", ".bz2")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TaskType:
     """A family of tasks: everything that is different between one and another."""
 
     read: Callable[[TaskRecipe, Facts, str, list[str]], Iterable[Any]]

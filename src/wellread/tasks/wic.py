@@ -31,7 +31,7 @@ from wellread.errors import InputError
 from wellread.evaluation.classification import accuracy, f1
 from wellread.io.files import decode, make_or_tell, open_bytes, read_lines, told, write_atomically
 from wellread.tasks.task import Batch, in_full
-from wellread.tasks.word_spans import pieces_of, takes_offers, withhold_offers
+from wellread.tasks.word_spans import takes_candidates, tokens_of_words, withhold_candidates
 from wellread.text.segments import Mark, Segmented, Segmenter
 
 Given = Literal["definition", "hypernyms", "both"]
@@ -129,17 +129,20 @@ class WordInContext:
     def __init__(self) -> None:
         self._encoder_takes = True
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[WordPair], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(self, segmenter: Segmenter, examples: Sequence[WordPair], *, learning: bool) -> list[list[Segmented]]:
         """Both texts, with the word marked; none to learn from where the word was cut off."""
         inputs = [
             replace(one, marks=_marks(pair))
-            for pair, one in zip(examples, segmenter.cut_many([pair.texts for pair in examples]), strict=True)
+            for pair, one in zip(examples, segmenter.tokenize_many([pair.texts for pair in examples]), strict=True)
         ]
-        return [[] if learning and any(pieces_of(one, mark) is None for mark in one.marks) else [one] for one in inputs]
+        return [
+            [] if learning and any(tokens_of_words(one, mark) is None for mark in one.marks) else [one]
+            for one in inputs
+        ]
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """What compares two states."""
-        self._encoder_takes = takes_offers(encoder)
+        self._encoder_takes = takes_candidates(encoder)
         return ComparingHead(int(encoder.config.hidden_size))
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
@@ -151,19 +154,19 @@ class WordInContext:
             "spans": torch.tensor([_compared(one) for one in batch.inputs]),
             "labels": torch.tensor([float(bool(label)) for label in labels]),
         }
-        return replace(batch if self._encoder_takes else withhold_offers(batch), target=target)
+        return replace(batch if self._encoder_takes else withhold_candidates(batch), target=target)
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """Binary cross-entropy."""
         found = self._compare(head, states, batch)
         return {"label": binary_cross_entropy_with_logits(found, batch.target["labels"].to(found))}
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """How likely it is that the word means the same."""
         chances: list[Any] = self._compare(head, states, batch).sigmoid().tolist()
         return chances
 
-    def _compare(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> Float[Tensor, " input"]:
+    def _compare(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> Float[Tensor, " input"]:
         places = batch.packing.starts[:, None, None] + batch.target["spans"]
         first, second = (span_means(states, places[:, side, 0], places[:, side, 1]) for side in (0, 1))
         return in_full(head(first, second))
@@ -193,9 +196,9 @@ def _marks(pair: WordPair) -> tuple[Mark, ...]:
 
 def _compared(one: Segmented) -> tuple[Span, Span]:
     """The pieces of the word in both texts, or of it and of the whole second text; the first piece where it is cut."""
-    marked = {mark.segment: pieces_of(one, mark) for mark in one.marks}
+    marked = {mark.segment: tokens_of_words(one, mark) for mark in one.marks}
     whole = Mark(1, 0, len(one.texts[1]))
-    second = marked[1] if 1 in marked else pieces_of(one, whole)
+    second = marked[1] if 1 in marked else tokens_of_words(one, whole)
     return marked[0] or (0, 0), second or (0, 0)
 
 

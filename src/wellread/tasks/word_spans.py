@@ -16,25 +16,25 @@ from wellread.tasks.task import Batch
 from wellread.text.segments import Mark, Segmented, Segmenter
 from wellread.text.tokenization import encode_many
 
-OFFERS = "offers"
+CANDIDATES = "offers"
 """The keyword of an encoder for mentions and their candidates."""
 
 
-def pieces_of(one: Segmented, mark: Mark) -> tuple[int, int] | None:
+def tokens_of_words(one: Segmented, mark: Mark) -> tuple[int, int] | None:
     """The first and the last piece that a mark touches; None where nothing of it is left."""
     here = (one.segment_of == mark.segment) & (one.spans[:, 0] < mark.end) & (one.spans[:, 1] > mark.start)
     touched = np.flatnonzero(here)
     return (int(touched[0]), int(touched[-1])) if len(touched) else None
 
 
-def takes_offers(encoder: InfusedEncoder) -> bool:
+def takes_candidates(encoder: InfusedEncoder) -> bool:
     """Whether an infusion of an encoder is told of mentions and candidates."""
-    return any(OFFERS in infusion.inputs for infusion in encoder.infusions)  # type: ignore[operator]
+    return any(CANDIDATES in infusion.inputs for infusion in encoder.infusions)  # type: ignore[operator]
 
 
-def withhold_offers(batch: Batch) -> Batch:
+def withhold_candidates(batch: Batch) -> Batch:
     """A batch for an encoder that takes no offers, though a task does."""
-    return replace(batch, knowledge={name: value for name, value in batch.knowledge.items() if name != OFFERS})
+    return replace(batch, knowledge={name: value for name, value in batch.knowledge.items() if name != CANDIDATES})
 
 
 def mentions_of(batch: Batch, offers: Mapping[str, Any]) -> Int[Tensor, " mark"]:
@@ -46,8 +46,8 @@ def mentions_of(batch: Batch, offers: Mapping[str, Any]) -> Int[Tensor, " mark"]
     found = []
     for text, one in enumerate(batch.inputs):
         for mark in one.marks:
-            pieces = pieces_of(one, mark)
-            found.append(-1 if pieces is None else places.get((text, *pieces), -1))
+            tokens = tokens_of_words(one, mark)
+            found.append(-1 if tokens is None else places.get((text, *tokens), -1))
     return torch.tensor(found, dtype=torch.long)
 
 

@@ -39,7 +39,7 @@ def windows_around(one: Segmented, mentions: Sequence[tuple[int, int]], room: in
     return np.sort(np.concatenate((others, own[np.argsort(rank, kind="stable")[:room]])))
 
 
-def keep_pieces(one: Segmented, kept: NDArray[np.int64]) -> Segmented:
+def keep_tokens(one: Segmented, kept: NDArray[np.int64]) -> Segmented:
     """An input of fewer pieces, those of its first text windows of it; words of which nothing is left go."""
     spans, segment_of = one.spans[kept], one.segment_of[kept]
     here = np.flatnonzero(segment_of == 0)

@@ -40,17 +40,19 @@ class Places:
     """Units with characters that were left out of their middle, from which to which."""
 
     @classmethod
-    def of(cls, cut: Sequence[Segmented]) -> Places:
+    def of(cls, tokenized: Sequence[Segmented]) -> Places:
         """The places of inputs as they were cut."""
-        counts = np.array([len(one.texts) for one in cut], np.int64)
-        lengths = np.array([len(one) for one in cut], np.int64)
+        counts = np.array([len(one.texts) for one in tokenized], np.int64)
+        lengths = np.array([len(one) for one in tokenized], np.int64)
         first_unit = np.cumsum(counts) - counts
         units = int(counts.sum())
-        segment_of = _joined([one.segment_of for one in cut])
+        segment_of = _joined([one.segment_of for one in tokenized])
         solid = np.flatnonzero(segment_of >= 0)  # special pieces cover nothing
         positions = np.arange(len(segment_of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         unit_of = segment_of[solid] + np.repeat(first_unit, lengths)[solid]
-        spans = np.concatenate([one.spans for one in cut])[solid] if len(cut) else np.zeros((0, 2), np.int64)
+        spans = (
+            np.concatenate([one.spans for one in tokenized])[solid] if len(tokenized) else np.zeros((0, 2), np.int64)
+        )
         # Pieces that cover nothing stand where the piece before them does, so that starts and ends ascend.
         starts = np.maximum.accumulate(spans[:, 0] + (unit_of << _UNIT_AT))
         ends = np.maximum.accumulate(spans[:, 1] + (unit_of << _UNIT_AT))
@@ -59,16 +61,16 @@ class Places:
         there = np.flatnonzero(np.diff(borders))
         lows[there] = starts[borders[there]] - (there << _UNIT_AT)
         highs[there] = ends[borders[there + 1] - 1] - (there << _UNIT_AT)
-        texts = tuple(text for one in cut for text in one.texts)
-        input_of = np.repeat(np.arange(len(cut)), counts)
+        texts = tuple(text for one in tokenized for text in one.texts)
+        input_of = np.repeat(np.arange(len(tokenized)), counts)
         omitted = tuple(
             (unit, hole.start, hole.end)
-            for unit, one in zip(first_unit.tolist(), cut, strict=True)
+            for unit, one in zip(first_unit.tolist(), tokenized, strict=True)
             for hole in one.omitted
         )
         return cls(texts, input_of, first_unit, lows, highs, starts, ends, positions[solid], omitted)
 
-    def pieces(
+    def tokens(
         self, units: Offsets, starts: Offsets, ends: Offsets
     ) -> tuple[Int64[np.ndarray, "mention 2"], Bool[np.ndarray, " mention"]]:
         """The first and last piece, in positions of their input, that spans touch; and whether all of a span is left.
@@ -105,15 +107,15 @@ class Hidden:
     _other: Offsets
 
     @classmethod
-    def of(cls, cut: Sequence[Segmented], places: Places, draw: np.random.Generator | None) -> Hidden | None:
+    def of(cls, tokenized: Sequence[Segmented], places: Places, draw: np.random.Generator | None) -> Hidden | None:
         """Without a draw all that is hidden is `MASKED`; with one 80 % is, 10 % stays, 10 % is `OTHER`."""
         found = [np.zeros((0, 2), np.int64)]
-        for one, first in zip(cut, places.first_unit.tolist(), strict=True):
+        for one, first in zip(tokenized, places.first_unit.tolist(), strict=True):
             words = [number for number, word in enumerate(one.words) if not word]
-            pieces = list(one.hidden)
+            tokens = list(one.hidden)
             for spans, segment_of, there in (
                 (one.word_spans, one.word_segment, words),
-                (one.spans, one.segment_of, pieces),
+                (one.spans, one.segment_of, tokens),
             ):
                 if there:
                     found.append(spans[there] + ((segment_of[there] + first) << _UNIT_AT)[:, None])

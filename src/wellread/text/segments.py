@@ -9,7 +9,7 @@ through all segments, their spans and those of pieces are characters of their ow
     word_of    -1    0   1   1    1    1    -1    2    3     -1
 
 What is too long is cut from the longest segment first (`longest`), or a passage is read in windows that share pieces
-(`cut_windows`). Words of which nothing is left are not words of the input.
+(`tokenize_windows`). Words of which nothing is left are not words of the input.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Segmented:
     """One example's input in pieces. Special pieces have no word and no segment (-1), and the span (0, 0)."""
 
     texts: tuple[str, ...]
-    ids: Int64[np.ndarray, " piece"]
-    types: Int64[np.ndarray, " piece"]
+    ids: Int64[np.ndarray, " token"]
+    types: Int64[np.ndarray, " token"]
     """Token type ids, as the model expects them; not every model tells segments apart by them."""
-    spans: Int64[np.ndarray, "piece 2"]
-    segment_of: Int64[np.ndarray, " piece"]
-    word_of: Int64[np.ndarray, " piece"]
+    spans: Int64[np.ndarray, "token 2"]
+    segment_of: Int64[np.ndarray, " token"]
+    word_of: Int64[np.ndarray, " token"]
     """The word that a piece overlaps most, the first of equals; -1 also for pieces of blanks."""
     words: tuple[str, ...]
     word_spans: Int64[np.ndarray, "word 2"]
@@ -113,22 +113,24 @@ class Segmenter:
             self._cutting = Tokenizer.from_str(self.tokenizer.to_str())
             self._cutting.enable_truncation(longest, strategy="longest_first")
 
-    def cut(self, *texts: str) -> Segmented:
+    def tokenize(self, *texts: str) -> Segmented:
         """One input: `cut("a sentence")`, `cut("a query", "a document")`."""
-        return self.cut_many([texts])[0]
+        return self.tokenize_many([texts])[0]
 
-    def cut_many(self, inputs: Sequence[tuple[str, ...]]) -> list[Segmented]:
+    def tokenize_many(self, inputs: Sequence[tuple[str, ...]]) -> list[Segmented]:
         """Many inputs at once, on all cores."""
         return [_segmented(texts, code) for texts, code in _encoded(self._cutting, inputs)]
 
-    def cut_windows(self, question: str, passage: str, *, longest: int = 384, stride: int = 128) -> list[Segmented]:
+    def tokenize_windows(
+        self, question: str, passage: str, *, longest: int = 384, stride: int = 128
+    ) -> list[Segmented]:
         """A question with each window of a passage; neighbouring windows share `stride` pieces of the passage."""
-        return self.cut_windows_many([(question, passage)], longest=longest, stride=stride)[0]
+        return self.tokenize_windows_many([(question, passage)], longest=longest, stride=stride)[0]
 
-    def cut_windows_many(
+    def tokenize_windows_many(
         self, pairs: Sequence[tuple[str, str]], *, longest: int = 384, stride: int = 128
     ) -> list[list[Segmented]]:
-        """`cut_windows` of many pairs at once; a question that leaves no room for its passage is a `UsageError`."""
+        """Tokenize many pairs by `tokenize_windows`; a question without room for its passage is a `UsageError`."""
         special = self.tokenizer.num_special_tokens_to_add(True)
         questions = list(dict.fromkeys(question for question, _ in pairs))
         for question, code in zip(questions, encode_many(self.tokenizer, questions, special=False), strict=True):
@@ -142,11 +144,11 @@ class Segmenter:
         cutting = Tokenizer.from_str(self.tokenizer.to_str())
         cutting.enable_truncation(longest, stride=stride, strategy="only_second")
         return [
-            [_segmented(texts, window, cut=True) for window in (code, *code.overflowing)]
+            [_segmented(texts, window, truncated=True) for window in (code, *code.overflowing)]
             for texts, code in _encoded(cutting, pairs)
         ]
 
-    def pieces_of(self, words: Iterable[str]) -> list[list[int]]:
+    def token_ids_of(self, words: Iterable[str]) -> list[list[int]]:
         """The ids of words as they stand in the middle of a text, each alone: ["glipizide"] -> [[1043, 11514, …]]."""
         # The blank before a word is what byte-level tokenizers tell the middle of a text by; to others it is nothing.
         codes = encode_many(self.tokenizer, [f" {word}" for word in words], special=False)
@@ -168,11 +170,11 @@ def _checked(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _segmented(texts: tuple[str, ...], code: Encoding, *, cut: bool = False) -> Segmented:
+def _segmented(texts: tuple[str, ...], code: Encoding, *, truncated: bool = False) -> Segmented:
     segment_of = np.array([-1 if segment is None else segment for segment in code.sequence_ids], np.int64)
     spans = np.array(code.offsets, np.int64).reshape(-1, 2)
     word_of = np.full(len(spans), -1, np.int64)
-    cut = cut or bool(code.overflowing)
+    truncated = truncated or bool(code.overflowing)
     words: list[str] = []
     parts: list[NDArray[np.int64]] = []
     first_words: list[int] = []
@@ -182,7 +184,7 @@ def _segmented(texts: tuple[str, ...], code: Encoding, *, cut: bool = False) -> 
         found = split(text)
         word_spans = np.stack((found.starts, found.ends), axis=1)
         first, last = 0, len(word_spans)
-        if cut:
+        if truncated:
             low, high = (spans[here[0], 0], spans[here[-1], 1]) if len(here) else (0, 0)
             first = int(np.searchsorted(word_spans[:, 1], low, side="right"))
             last = max(first, int(np.searchsorted(word_spans[:, 0], high, side="left")))

@@ -32,7 +32,7 @@ _NO_END = re.compile(r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Prof|Gen|Col|Sen|Rep|Jr|Sr|
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TextWindow:
     """A part of a text that is read at once; the positions `first` up to `last` of its pieces are its own."""
 
     text: int
@@ -45,7 +45,7 @@ class Stretch:
         return len(self.input)
 
 
-class TextCutter:
+class TextWindowTokenizer:
     """Cuts texts into stretches of at most `width` pieces: `sentences` of them at once, or windows where it is 0."""
 
     def __init__(self, tokenizer: Tokenizer | Any, *, width: int = 192, shared: int = 24, sentences: int = 0) -> None:
@@ -63,19 +63,19 @@ class TextCutter:
                 f"{2 * max(shared, 2) + len(around.ids)} wide"
             )
 
-    def cut(self, texts: Sequence[str], *, words: bool = True) -> list[list[Stretch]]:
+    def tokenize(self, texts: Sequence[str], *, words: bool = True) -> list[list[TextWindow]]:
         """The stretches of each text, none where it has no piece; who does not ask for words may save their time."""
         codes = encode_many(self.tokenizer, texts, special=False)
         made = []
         for number, (text, code) in enumerate(zip(texts, codes, strict=True)):
             ids = np.array(code.ids, np.int64)
             spans = trim_blanks(text, np.array(code.offsets, np.int64).reshape(-1, 2)) if len(ids) else ids
-            made.append(list(self._stretches(number, text, ids, spans, words)) if len(ids) else [])
+            made.append(list(self._windows(number, text, ids, spans, words)) if len(ids) else [])
         return made
 
-    def _stretches(
+    def _windows(
         self, number: int, text: str, ids: NDArray[np.int64], spans: Offsets, words: bool
-    ) -> Iterator[Stretch]:
+    ) -> Iterator[TextWindow]:
         word_spans, word_of = np.zeros((0, 2), np.int64), np.full(len(ids), -1, np.int64)
         if words:
             found = split(text)
@@ -104,7 +104,7 @@ class TextCutter:
                 np.zeros(end - begin, np.int64),
                 (begin,),
             )
-            yield Stretch(number, one, before + first - low, before + last - low)
+            yield TextWindow(number, one, before + first - low, before + last - low)
 
     def _cuts(self, text: str, spans: Offsets) -> Iterator[tuple[int, int, int, int]]:
         """(first, last + 1) of the pieces of each stretch, and of those that it owns."""

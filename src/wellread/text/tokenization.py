@@ -25,7 +25,7 @@ _UNKNOWN = "<unk>"
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class TokenizedText:
     """A text in pieces. Rows of `spans` are (start, end) of each piece; special pieces have no word (-1)."""
 
     text: str
@@ -52,7 +52,7 @@ class Pieces:
         return np.flatnonzero(self.word_of == word)
 
 
-class Cutter:
+class TextTokenizer:
     """Cuts texts into pieces with one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer | Any) -> None:
@@ -61,13 +61,13 @@ class Cutter:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
 
-    def cut(self, text: str) -> Pieces:
+    def tokenize(self, text: str) -> TokenizedText:
         """One text in pieces, with the special pieces its model expects."""
-        return self.cut_many([text])[0]
+        return self.tokenize_many([text])[0]
 
-    def cut_many(self, texts: Sequence[str]) -> list[Pieces]:
+    def tokenize_many(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Many texts at once, on all cores."""
-        return [_pieces(text, code) for text, code in zip(texts, encode_many(self.tokenizer, texts), strict=True)]
+        return [_tokens(text, code) for text, code in zip(texts, encode_many(self.tokenizer, texts), strict=True)]
 
 
 def encode_many(
@@ -84,14 +84,14 @@ def encode_many(
         raise
 
 
-def _pieces(text: str, code: Encoding) -> Pieces:
+def _tokens(text: str, code: Encoding) -> TokenizedText:
     special = np.array(code.special_tokens_mask, np.bool_)
     spans = trim_blanks(text, np.array(code.offsets, np.int64).reshape(-1, 2))
     words = split(text)
     word_spans = np.stack((words.starts, words.ends), axis=1)
     word_of = owners(spans, word_spans)
     word_of[special] = -1
-    return Pieces(text, np.array(code.ids, np.int64), spans, special, word_spans, word_of)
+    return TokenizedText(text, np.array(code.ids, np.int64), spans, special, word_spans, word_of)
 
 
 def trim_blanks(text: str, spans: Offsets) -> Offsets:
@@ -146,8 +146,8 @@ def with_unknown(tokenizer: Tokenizer) -> Tokenizer:
     if not isinstance(tokenizer.model, models.Unigram):
         return tokenizer
     told = json.loads(tokenizer.to_str())
-    pieces = [piece for piece, _ in told["model"]["vocab"]]
-    if _UNKNOWN not in pieces or (right := pieces.index(_UNKNOWN)) == told["model"]["unk_id"]:
+    tokens = [token for token, _ in told["model"]["vocab"]]
+    if _UNKNOWN not in tokens or (right := tokens.index(_UNKNOWN)) == told["model"]["unk_id"]:
         return tokenizer
     told["model"]["unk_id"] = right
     return Tokenizer.from_str(json.dumps(told))
@@ -164,6 +164,6 @@ def with_one_type(tokenizer: Tokenizer) -> Tokenizer:
     frame = told["post_processor"] or {}
     for one in frame.get("processors", [frame]):
         for part in [*one.get("single", ()), *one.get("pair", ())]:
-            for piece in part.values() if isinstance(part, dict) else ():
-                piece["type_id"] = 0
+            for token in part.values() if isinstance(part, dict) else ():
+                token["type_id"] = 0
     return Tokenizer.from_str(json.dumps(told))

@@ -58,7 +58,7 @@ class Window:
         return (int(touched[0]), int(touched[-1])) if len(touched) else None
 
 
-class WindowCutter:
+class WindowTokenizer:
     """Cuts texts into windows of at most `width` pieces, of which neighbours share `shared`."""
 
     def __init__(
@@ -96,7 +96,7 @@ class WindowCutter:
                 f"{2 * shared + len(around.ids)}"
             )
 
-    def cut(self, texts: Sequence[str]) -> Iterator[list[Window]]:
+    def tokenize(self, texts: Sequence[str]) -> Iterator[list[Window]]:
         """The windows of each text; a text without a piece has none."""
         codes = encode_many(self.tokenizer, texts, special=False)
         for number, code in enumerate(codes):
@@ -127,15 +127,15 @@ class WindowCutter:
                 len(self._before) + owned - first,
             )
 
-    def _cuts(self, pieces: int) -> Iterator[tuple[int, int, int, int]]:
+    def _cuts(self, tokens: int) -> Iterator[tuple[int, int, int, int]]:
         """(first, last + 1) of each window and of what it owns."""
         step = self._room - self._shared
         first, owned = 0, 0
-        while first + self._room < pieces:
+        while first + self._room < tokens:
             not_owned = first + self._room - self._behind
             yield first, first + self._room, owned, not_owned
             first, owned = first + step, not_owned
-        yield first, pieces, owned, pieces
+        yield first, tokens, owned, tokens
 
     def _around(self, part: NDArray[Any]) -> NDArray[Any]:
         """A row (of zeros, or False) for each special piece before and behind."""

@@ -42,7 +42,7 @@ from wellread.models.graph_vectors import Factors, FactorsConfig, Kind
 from wellread.training.loop import seed_all, train
 from wellread.training.run import Run
 from wellread.training.schedule import Schedule
-from wellread.training.stopping import stop_if_asked
+from wellread.training.stopping import stop_if_requested
 
 FEW = 30_000
 """Entities that are all scored for every query; with more, some are drawn."""
@@ -121,7 +121,7 @@ class FactBatch:
     query_of: Int64[Tensor, " fact"]
 
     @property
-    def pieces(self) -> int:
+    def tokens(self) -> int:
         """Facts, which is what the log counts."""
         return len(self.objects)
 
@@ -323,7 +323,7 @@ def train_graph(
     learner = GraphLearner(model, graph, split, recipe)
     console.note(learner.explain())
     train(learner, recipe.schedule, folder, recipe=recipe, resume=resume)
-    stop_if_asked()
+    stop_if_requested()
     model.eval()
     parts = (
         {"dev": split.dev, "test": split.test} if len(split.dev) + len(split.test) else {"learned": learner.developed}

@@ -21,7 +21,7 @@ from wellread.linking.decoding import Floats
 from wellread.linking.evidence import Evidence
 from wellread.linking.features import FEATURES, Matrix, features
 from wellread.linking.link_scorer import LinkScorer
-from wellread.models.elq.linker import ElqReader
+from wellread.models.elq.linker import ElqBackend
 
 RIGHT, WRONG, OPEN = 1, 0, -1
 """Labels of spans; OPEN: the annotation does not say."""
@@ -48,7 +48,7 @@ class Spans:
         return len(self.labels)
 
 
-def collect(reader: ElqReader, documents: Sequence[Document], *, complete: bool, entities: bool) -> Spans:
+def collect(backend: ElqBackend, documents: Sequence[Document], *, complete: bool, entities: bool) -> Spans:
     """Read documents and label their spans.
 
     `complete`: what has no gold link is wrong. `entities=False`: gold links without an entity are named entities whose
@@ -58,13 +58,13 @@ def collect(reader: ElqReader, documents: Sequence[Document], *, complete: bool,
     for begin in range(0, len(documents), _TOGETHER):
         batch = documents[begin : begin + _TOGETHER]
         texts = [document.text for document in batch]
-        found = reader.evidence(texts)
-        rows.append(features(texts, found, reader.profile))
-        labels.append(_labels(reader, batch, found, complete, entities))
+        found = backend.evidence(texts)
+        rows.append(features(texts, found, backend.profile))
+        labels.append(_labels(backend, batch, found, complete, entities))
         numbers.append(found.text_of + begin)
         starts.append(found.starts)
         ends.append(found.ends)
-    known = reader.kb.__contains__
+    known = backend.kb.__contains__
     gold = sum(link.entity is not None and known(link.entity) for document in documents for link in document.links)
     return Spans(
         np.concatenate(rows),
@@ -77,12 +77,12 @@ def collect(reader: ElqReader, documents: Sequence[Document], *, complete: bool,
 
 
 def _labels(
-    reader: ElqReader, documents: Sequence[Document], found: Evidence, complete: bool, entities: bool
+    backend: ElqBackend, documents: Sequence[Document], found: Evidence, complete: bool, entities: bool
 ) -> NDArray[np.int8]:
     best = found.rows[:, 0] if found.rows.shape[1] else np.full(len(found), -1)
     ids = np.full(len(found), None, object)
     there = np.flatnonzero(best >= 0)
-    ids[there] = reader.pool.index.entities(best[there].tolist())
+    ids[there] = backend.pool.index.entities(best[there].tolist())
     labels = np.full(len(found), OPEN, np.int8)
     if not len(there):
         labels[:] = WRONG

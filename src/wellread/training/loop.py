@@ -83,36 +83,38 @@ def train(
     `recipe` is the dataclass that the folder keeps as recipe.toml and that a resumed run is compared with (the schedule
     alone without it). `save_seconds` is how much work a kill may cost; it does not change the result.
     """
-    crew = find_crew()
-    check_crew(schedule, crew.num_processes)
+    distributed = distributed_state()
+    check_distributed_state(schedule, distributed.num_processes)
     run = Run(folder)
     try:
-        if crew.is_main_process:
+        if distributed.is_main_process:
             run.open(schedule if recipe is None else recipe, resume=resume)
-        crew.wait_for_everyone()
+        distributed.wait_for_everyone()
         if run.scores() is None:
-            if crew.num_processes > 1 and crew.is_main_process:
-                console.note(f"{crew.num_processes} processes share the {schedule.accumulate} batches of each step")
+            if distributed.num_processes > 1 and distributed.is_main_process:
+                console.note(
+                    f"{distributed.num_processes} processes share the {schedule.accumulate} batches of each step"
+                )
             with listening() as asked:
-                _Training(learner, schedule, run, crew, save_seconds, on_report, asked).go()
-        elif crew.is_main_process:
+                _Training(learner, schedule, run, distributed, save_seconds, on_report, asked).go()
+        elif distributed.is_main_process:
             console.note(f"{run.folder} is finished; to train anew, give another folder")
-        crew.wait_for_everyone()
+        distributed.wait_for_everyone()
         about = load_weights(learner.model, run.best)
         return {name: float(value) for name, value in about["scores"].items()}
     finally:
-        if crew.is_main_process:
+        if distributed.is_main_process:
             run.close()
 
 
-def find_crew() -> PartialState:
+def distributed_state() -> PartialState:
     """The processes that train together, and which of them this one is."""
     # Told nothing, it takes processes without an accelerator for strangers to each other.
     cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
     return PartialState(cpu=cpu, timeout=_PATIENCE)
 
 
-def check_crew(schedule: Schedule, processes: int) -> None:
+def check_distributed_state(schedule: Schedule, processes: int) -> None:
     """Refuse processes that cannot share out the batches of a step."""
     if schedule.accumulate % processes:
         raise UsageError(
@@ -147,14 +149,14 @@ class _Training:
         learner: Learner,
         schedule: Schedule,
         run: Run,
-        crew: PartialState,
+        distributed: PartialState,
         save_seconds: float,
         on_report: Callable[[Report], None] | None,
         asked: list[int],
     ) -> None:
-        self.learner, self.schedule, self.run, self.crew = learner, schedule, run, crew
+        self.learner, self.schedule, self.run, self.distributed = learner, schedule, run, distributed
         self.save_seconds, self.on_report, self.asked = save_seconds, on_report, asked
-        self.model = learner.model.to(crew.device)
+        self.model = learner.model.to(distributed.device)
         self.weights = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
         self.names: dict[Tensor, str] = {weight: name for name, weight in self.weights.items()}
         self.optimizer, self.rates = build_optimizer(self.weights, schedule)
@@ -163,17 +165,17 @@ class _Training:
         self.every = schedule.evaluate_every or max(1, math.ceil(len(self.batches) / schedule.accumulate))
         self.report_every = max(1, self.place.total // _REPORTS)
         self.saved_at = self.reported_at = time.monotonic()
-        self.pieces = 0
+        self.tokens = 0
         self.words = "no loss yet"
 
     def go(self) -> None:
         """Step, evaluate, save, until the steps or the patience are at their end."""
         if self.run.last.exists():
             self._resume()
-        elif self.crew.is_main_process:
+        elif self.distributed.is_main_process:
             self.run.rewind(0)
         place, patience = self.place, self.schedule.patience or math.inf
-        bar = console.step_bar("step", place.step, place.total) if self.crew.is_main_process else _silence()
+        bar = console.step_bar("step", place.step, place.total) if self.distributed.is_main_process else _silence()
         self.model.train()
         with bar as tell:
             while place.step < place.total and place.waited < patience:
@@ -187,37 +189,37 @@ class _Training:
                     self._save()
                 if stop and place.step < place.total and place.waited < patience:
                     self._stop()
-        if self.crew.is_main_process:
+        if self.distributed.is_main_process:
             self._finish()
 
     # a step
 
     def _step(self) -> tuple[float, bool]:
         """Move the weights once; returns the norm of the gradient, and if somebody asked to stop."""
-        place, schedule, crew = self.place, self.schedule, self.crew
+        place, schedule, distributed = self.place, self.schedule, self.distributed
         place.step += 1
         rate = schedule.share(place.step, place.total)
         for group, highest in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = highest * rate
         sums: dict[str, float] = {}
-        pieces = 0
+        tokens = 0
         for number in range(schedule.accumulate):
             if place.batch == len(self.batches):
                 place.epoch, place.batch = place.epoch + 1, 0
                 self.batches = self._batches(place.epoch)
-            if number % crew.num_processes == crew.process_index:
+            if number % distributed.num_processes == distributed.process_index:
                 seed_all(schedule.seed, place.step, number)
                 batch = self.batches[place.batch]
-                pieces += int(getattr(batch, "pieces", 0))
+                tokens += int(getattr(batch, "tokens", 0))
                 for name, value in self._backward(batch).items():
                     sums[name] = sums.get(name, 0.0) + value / schedule.accumulate
             place.batch += 1
         stop = bool(self.asked)
-        if crew.num_processes > 1:
+        if distributed.num_processes > 1:
             add_gradients(list(self.weights.values()))
-            sums = {name: sums.get(name, 0.0) for name in join_names(sums, crew.device)}
-            told = torch.tensor([*sums.values(), pieces, stop], dtype=torch.float64, device=crew.device)
-            *values, pieces, stop = reduce(told, "sum").tolist()
+            sums = {name: sums.get(name, 0.0) for name in join_names(sums, distributed.device)}
+            told = torch.tensor([*sums.values(), tokens, stop], dtype=torch.float64, device=distributed.device)
+            *values, tokens, stop = reduce(told, "sum").tolist()
             sums = dict(zip(sums, values, strict=True))
         norm = float(nn.utils.clip_grad_norm_(self.weights.values(), schedule.clip))
         if not math.isfinite(norm):
@@ -227,12 +229,12 @@ class _Training:
         for name, value in sums.items():  # a loss that this step has not keeps what it had
             place.losses[name] = place.losses.get(name, 0.0) + value
         place.steps += 1
-        self.pieces += int(pieces)
+        self.tokens += int(tokens)
         return norm, bool(stop)
 
     def _backward(self, batch: Any) -> dict[str, float]:
         """Add the gradients of one batch to those of the step; returns its losses."""
-        device = self.crew.device
+        device = self.distributed.device
         batch = batch if device.type == "cpu" else send_to_device(batch, device)
         with torch.autocast(device.type, torch.bfloat16, enabled=self.schedule.precision == "bf16"):
             parts = self.learner.loss(batch)
@@ -263,17 +265,17 @@ class _Training:
     def _evaluate(self) -> dict[str, float]:
         """Score the development data on one process, and keep the weights if they are the best."""
         place, scores = self.place, dict[str, float]()
-        if self.crew.is_main_process:
+        if self.distributed.is_main_process:
             scores = self._scores()
         value = scores.get(self.learner.score, 0.0)
-        if self.crew.num_processes > 1:
-            value = float(broadcast(torch.tensor([value], dtype=torch.float64, device=self.crew.device)))
+        if self.distributed.num_processes > 1:
+            value = float(broadcast(torch.tensor([value], dtype=torch.float64, device=self.distributed.device)))
         if place.best_step and not _rank(value) > _rank(place.best_scores[self.learner.score]):
             place.waited += 1
             return scores
         place.best_step, place.waited = place.step, 0
         place.best_scores = scores or {self.learner.score: value}
-        if self.crew.is_main_process:
+        if self.distributed.is_main_process:
             save_tensors(self.run.best, trained(self.model), {"step": place.step, "scores": scores})
         return scores
 
@@ -300,11 +302,11 @@ class _Training:
         }
         rate = self.schedule.learning_rate * self.schedule.share(place.step, place.total)
         line |= {"rate": rate, "norm": norm}
-        speed = self.pieces / max(now - self.reported_at, 1e-9)
-        line |= {"pieces_per_second": round(speed, 1)} if self.pieces else {}
+        speed = self.tokens / max(now - self.reported_at, 1e-9)
+        line |= {"pieces_per_second": round(speed, 1)} if self.tokens else {}
         line |= {"dev": scores} if scores else {}
-        place.losses, place.steps, self.pieces, self.reported_at = {}, 0, 0, now
-        if self.crew.is_main_process:
+        place.losses, place.steps, self.tokens, self.reported_at = {}, 0, 0, now
+        if self.distributed.is_main_process:
             self.run.report(line)
             if self.on_report is not None:
                 self.on_report(line)
@@ -316,7 +318,7 @@ class _Training:
 
     def _save(self) -> None:
         self.saved_at = time.monotonic()
-        if not self.crew.is_main_process:
+        if not self.distributed.is_main_process:
             return
         tensors = {f"model/{name}": part for name, part in trained(self.model).items()}
         memory = optimizer_tensors(self.optimizer, self.names)
@@ -339,12 +341,12 @@ class _Training:
         put(self.model, _below("model/", tensors), self.run.last)
         put_optimizer(self.optimizer, self.names, _below("optimizer/", tensors))
         self.batches = self._batches(self.place.epoch)
-        if self.crew.is_main_process:
+        if self.distributed.is_main_process:
             self.run.rewind(self.place.step)
             console.note(f"going on after step {self.place.step:,} of {self.place.total:,} in {self.run.folder}")
 
     def _stop(self) -> None:
-        if self.crew.is_main_process:
+        if self.distributed.is_main_process:
             console.note(
                 f"stopped and saved after step {self.place.step:,} of {self.place.total:,}; start again to go on"
             )

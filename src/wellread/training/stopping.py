@@ -34,7 +34,7 @@ def listening() -> Iterator[list[int]]:
             signal.signal(kind, handler)
 
 
-def stop_if_asked() -> None:
+def stop_if_requested() -> None:
     """Stop here if that was asked for in the last moments of something that ended all the same."""
     if _late:
         _late.clear()

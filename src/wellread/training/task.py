@@ -23,31 +23,31 @@ from wellread import config
 from wellread.document import Document, short
 from wellread.encoders.infusion.hooks import Infusion
 from wellread.encoders.infusion.infuse import InfusedEncoder, infuse
-from wellread.encoders.infusion.providers import Lenders, Lends
+from wellread.encoders.infusion.providers import CombinedProvider, KnowledgeProvider
 from wellread.encoders.load import add_adapters, load_encoder, load_tokenizer, merge_adapters, save_tokenizer, silence
 from wellread.errors import InputError, UsageError
 from wellread.io import console
 from wellread.io.files import storage
-from wellread.models.kam.inputs import Lender
+from wellread.models.kam.inputs import KamProvider
 from wellread.models.knowbert.recipe import (
     about_vectors,
-    build_offers,
+    build_knowbert_provider,
+    candidate_options,
     check_vectors,
     give_tables,
     keep_learned,
     layers_of,
     learned_in,
-    told_offers,
 )
 from wellread.models.luke.model import Luke, luke_in
 from wellread.models.luke.recipe import build_entities, give_masks, keep_entities, luke_config, vocabulary_of
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.recipe import TaskRecipe
-from wellread.tasks.registry import find_kind, name_of, read_examples, read_parts
-from wellread.tasks.task import Reader, Task, check_room
+from wellread.tasks.registry import find_task_type, name_of, read_examples, read_parts
+from wellread.tasks.task import EncoderWithHead, Task, check_positions
 from wellread.tasks.task_type import Facts, Writes
 from wellread.text.segments import Segmenter
-from wellread.training.loop import find_crew, seed_all, train
+from wellread.training.loop import distributed_state, seed_all, train
 from wellread.training.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ def train_task(
     folder = Path(folder)
     learner, facts = build_learner(recipe, notes or folder / NOTES)
     told = f"{len(learner.examples):,} examples of {name_of(recipe)}, developing on {len(learner.dev):,}"
-    if find_crew().is_main_process:
+    if distributed_state().is_main_process:
         console.note(f"learning from {told}")
     scores = train(learner, schedule_of(recipe, learner.model), folder, recipe=recipe, resume=resume, **options)
-    if keep_model and find_crew().is_main_process:
+    if keep_model and distributed_state().is_main_process:
         _save(folder / MODEL, learner.model, load_tokenizer(recipe.encoder.name), recipe, facts)
     return scores
 
@@ -94,21 +94,21 @@ def build_learner(
     recipe: TaskRecipe, notes: str | Path | None, parts: tuple[list[Any], list[Any]] | None = None
 ) -> tuple[TaskLearner, Facts]:
     """What a recipe asks the loop to train, before its first step; and the facts of its task."""
-    kind = find_kind(recipe.task)
+    kind = find_task_type(recipe.task)
     facts = kind.facts(recipe)
     examples, dev = read_parts(recipe, facts) if parts is None else parts
     tokenizer = load_tokenizer(recipe.encoder.name)
     task = kind.build(recipe, facts, tokenizer)
-    reader = build_reader(recipe, task)
+    network = build_network(recipe, task)
     segmenter = Segmenter(tokenizer, longest=recipe.encoder.longest)
-    seed, lender = recipe.schedule.seed, build_lender(recipe, tokenizer)
+    seed, provider = recipe.schedule.seed, build_provider(recipe, tokenizer)
     learner = TaskLearner(
-        task, reader, segmenter, examples, dev, lender=lender, notes=notes, batch=recipe.batch, seed=seed
+        task, network, segmenter, examples, dev, provider=provider, notes=notes, batch=recipe.batch, seed=seed
     )
     return learner, facts
 
 
-def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
+def build_network(recipe: TaskRecipe, task: Task[Any]) -> EncoderWithHead:
     """The encoder with what it is lent, and the task's head: both start by the seed, and the head by nothing else.
 
     So the arms of a comparison begin with the same head, whatever their infusions draw. An encoder that has what it is
@@ -125,17 +125,19 @@ def build_reader(recipe: TaskRecipe, task: Task[Any]) -> Reader:
     if lost := sorted(before.keys() - learned_in(encoder).keys()):
         console.note(f"{recipe.encoder.name} has learned {', '.join(lost)}, which this recipe does without")
     give_tables(recipe, cast(InfusedEncoder, encoder))
-    check_room(cast(InfusedEncoder, encoder), recipe.encoder.longest + (recipe.maps.terms if recipe.lends else 0))
+    check_positions(
+        cast(InfusedEncoder, encoder), recipe.encoder.longest + (recipe.maps.terms if recipe.provides else 0)
+    )
     if recipe.encoder.rank:
         add_adapters(encoder, recipe.encoder.rank)
         cast(InfusedEncoder, encoder).infusions.requires_grad_(True)
     if made is not None and recipe.luke.links:
         made.table.weight.requires_grad_(False)
     seed_all(recipe.schedule.seed, 1)
-    return Reader(cast(InfusedEncoder, encoder), task.head(cast(InfusedEncoder, encoder)))
+    return EncoderWithHead(cast(InfusedEncoder, encoder), task.head(cast(InfusedEncoder, encoder)))
 
 
-def schedule_of(recipe: TaskRecipe, model: Reader) -> Schedule:
+def schedule_of(recipe: TaskRecipe, model: EncoderWithHead) -> Schedule:
     """Its schedule; rates of a head or of infusions are of no use to an arm that has none."""
     none = tuple(part for part in _PARTS if not any(True for _ in model.get_submodule(part).parameters()))
     rates = {name: rate for name, rate in recipe.schedule.rates.items() if not name.startswith(none)}
@@ -152,22 +154,24 @@ def infusions_of(recipe: TaskRecipe, before: Mapping[str, Infusion] | None = Non
     return [infusion for name in recipe.infusions for infusion in made[name]()]
 
 
-def build_lender(recipe: TaskRecipe, tokenizer: Tokenizer) -> Lends | None:
+def build_provider(recipe: TaskRecipe, tokenizer: Tokenizer) -> KnowledgeProvider | None:
     """What lends knowledge to the texts of a recipe, if anything does; a linker is loaded when a text needs it."""
-    lenders: list[Lends] = []
-    if recipe.lends:
-        lenders.append(Lender.build(recipe.maps, tokenizer, longest=recipe.encoder.longest, linker=_linker(recipe)))
-    if names := offered_by(recipe):
-        lenders.append(build_offers(recipe, names))
+    providers: list[KnowledgeProvider] = []
+    if recipe.provides:
+        providers.append(
+            KamProvider.build(recipe.maps, tokenizer, longest=recipe.encoder.longest, linker=_linker(recipe))
+        )
+    if names := candidate_kbs(recipe):
+        providers.append(build_knowbert_provider(recipe, names))
     if "luke" in recipe.infusions and recipe.luke.links:
-        lenders.append(build_entities(recipe))
-    return lenders[0] if len(lenders) == 1 else Lenders(lenders) if lenders else None
+        providers.append(build_entities(recipe))
+    return providers[0] if len(providers) == 1 else CombinedProvider(providers) if providers else None
 
 
-def offered_by(recipe: TaskRecipe) -> list[str]:
+def candidate_kbs(recipe: TaskRecipe) -> list[str]:
     """The knowledge bases whose candidates are offered, to the task itself or to the layers of its encoder."""
     layers = recipe.knowbert if "knowbert" in recipe.infusions else ()
-    return list(dict.fromkeys([*find_kind(recipe.task).offers(recipe), *layers]))
+    return list(dict.fromkeys([*find_task_type(recipe.task).offers(recipe), *layers]))
 
 
 def _linker(recipe: TaskRecipe) -> Callable[[list[str]], Iterable[Document]] | None:
@@ -194,13 +198,13 @@ class TaskModel:
     recipe: TaskRecipe
     facts: Facts
     task: Task[Any]
-    reader: Reader
+    network: EncoderWithHead
     segmenter: Segmenter
-    lender: Lends | None
+    provider: KnowledgeProvider | None
 
     def answer(self, texts: Sequence[str | tuple[str, ...]]) -> list[Any]:
         """An answer for each text, or pair of texts: `model.answer([("It rained.", "It was wet.")])`."""
-        kind = find_kind(self.recipe.task)
+        kind = find_task_type(self.recipe.task)
         if kind.example is None:
             raise UsageError(
                 f"{name_of(self.recipe)} asks more than texts can say; make its examples, and give them to answers()"
@@ -220,11 +224,11 @@ class TaskModel:
 
     def answers(self, examples: Sequence[Any], *, notes: str | Path | None = None) -> list[list[Any]]:
         """What the task answers to the inputs of each example."""
-        return ask(self.task, self.reader, self.segmenter, examples, lender=self.lender, notes=notes)
+        return ask(self.task, self.network, self.segmenter, examples, provider=self.provider, notes=notes)
 
     def has_gold(self, examples: Sequence[Any]) -> bool:
         """Whether there is something to score against; test files keep it secret."""
-        return all(map(find_kind(self.recipe.task).has_gold, examples))
+        return all(map(find_task_type(self.recipe.task).has_gold, examples))
 
     def score(self, examples: Sequence[Any], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
         """The task's scores of answers."""
@@ -240,7 +244,7 @@ class TaskModel:
 
     def writer(self) -> Writes:
         """What writes answers; a task that has no format for them is a `UsageError`."""
-        write = find_kind(self.recipe.task).write
+        write = find_task_type(self.recipe.task).write
         if write is None:
             raise UsageError(f"{name_of(self.recipe)} has no format for answers; leave --predictions out")
         return write
@@ -271,40 +275,40 @@ def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:
         raise InputError(f"{folder} cannot be read: {error}; copy it again, or train anew") from error
     recipe = config.override(replace(recipe, encoder=replace(recipe.encoder, name=str(folder))), changes)
     tokenizer = load_tokenizer(str(folder))
-    task = find_kind(recipe.task).build(recipe, facts, tokenizer)
+    task = find_task_type(recipe.task).build(recipe, facts, tokenizer)
     encoder = load_encoder(str(folder))
     infused = cast(InfusedEncoder, encoder)
     if not isinstance(encoder, InfusedEncoder):
         infuse(encoder, [])
-    check_vectors(recipe, offered_by(recipe))
+    check_vectors(recipe, candidate_kbs(recipe))
     give_tables(recipe, infused)
     give_masks(recipe, infused)
-    reader = Reader(infused, task.head(infused))
+    network = EncoderWithHead(infused, task.head(infused))
     try:
-        reader.head.load_state_dict(head)
+        network.head.load_state_dict(head)
     except RuntimeError as error:
         raise InputError(f"{folder} has a head of another task: {error}; copy it again, or train anew") from error
     segmenter = Segmenter(tokenizer, longest=recipe.encoder.longest)
-    return TaskModel(recipe, facts, task, reader.eval(), segmenter, build_lender(recipe, tokenizer))
+    return TaskModel(recipe, facts, task, network.eval(), segmenter, build_provider(recipe, tokenizer))
 
 
 def _save(folder: Path, model: torch.nn.Module, tokenizer: Tokenizer, recipe: TaskRecipe, facts: Facts) -> None:
     """Write a model beside its place and then move it there."""
     part = folder.with_name(f".{folder.name}.part")
-    reader = cast(Reader, model)
-    merge_adapters(reader.encoder)
+    network = cast(EncoderWithHead, model)
+    merge_adapters(network.encoder)
     with storage(folder):
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         with silence():
-            cast(PreTrainedModel, reader.encoder).save_pretrained(part)
-        head = {name: tensor.detach().cpu().contiguous() for name, tensor in reader.head.state_dict().items()}
+            cast(PreTrainedModel, network.encoder).save_pretrained(part)
+        head = {name: tensor.detach().cpu().contiguous() for name, tensor in network.head.state_dict().items()}
         save_file(head, part / "head.safetensors")
-        save_tokenizer(tokenizer, part, reader.encoder.config)
+        save_tokenizer(tokenizer, part, network.encoder.config)
         if "luke" in recipe.infusions:
             vocabulary_of(recipe).save(part)
-        names = offered_by(recipe)
-        saved = replace(recipe, offers=told_offers(recipe, names))
+        names = candidate_kbs(recipe)
+        saved = replace(recipe, offers=candidate_options(recipe, names))
         told = {"recipe": config.to_dict(saved), "facts": dict(facts), "vectors": about_vectors(recipe, names)}
         (part / "task.json").write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", "utf-8")
         shutil.rmtree(folder, ignore_errors=True)

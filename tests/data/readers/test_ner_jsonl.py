@@ -101,7 +101,7 @@ def test_a_text_with_a_missed_name_can_be_learned_from_and_asked():
     teach(made, 30, rate=1e-2)
     scores = made.evaluate()
     assert (scores["precision"], scores["recall"]) == (1, 0.5)
-    assert task.cut(SEGMENTER, texts, learning=False)[0]
+    assert task.tokenize(SEGMENTER, texts, learning=False)[0]
 
 
 def test_lines_are_read_and_what_was_found_is_written_as_such_lines(tmp_path):
@@ -165,9 +165,9 @@ def test_it_is_told_how_many_are_missed_with_an_example():
 
 
 def test_what_tags_cannot_tell_is_not_written_as_tags(tmp_path):
-    whole, cut = named("in Cork", ("Cork", "place")), named("Xboxes", ("Xbox", "thing"))
+    whole, tokenized = named("in Cork", ("Cork", "place")), named("Xboxes", ("Xbox", "thing"))
     nested = named("New York Times", ("New York", "place"), ("New York Times", "thing"))
     write_conll(tmp_path / "out", [whole], [()])
-    for one in (cut, nested):
+    for one in (tokenized, nested):
         with pytest.raises(UsageError, match=r"write to a file named \.jsonl"):
             write_conll(tmp_path / "out", [whole, one], [(), ()])

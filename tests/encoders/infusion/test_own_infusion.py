@@ -14,7 +14,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 
 from tests.infused_models import LAYERS, LENGTHS, batch, build, draw_maps, draw_terms, shake
-from wellread.encoders.infusion.hooks import Chunk, Flow, Guests, Infusion
+from wellread.encoders.infusion.hooks import Chunk, ExtraTokens, Flow, Infusion
 from wellread.encoders.infusion.infuse import KINDS, infuse
 from wellread.encoders.load import silence
 from wellread.encoders.packing import Packing
@@ -91,9 +91,9 @@ class Memory(Infusion):
         super().__init__()
         self.slots = nn.Parameter(torch.randn(config.slots, encoder.hidden_size))
 
-    def guests(self, flow: Flow) -> Guests:
+    def extra_tokens(self, flow: Flow) -> ExtraTokens:
         texts = len(flow.packing.lengths)
-        return Guests(self.slots.repeat(texts, 1), Packing.of([len(self.slots)] * texts))
+        return ExtraTokens(self.slots.repeat(texts, 1), Packing.of([len(self.slots)] * texts))
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from wellread.models.knowbert.model import KnowBertConfig
 from wellread.models.luke.model import luke_of
 from wellread.models.luke.recipe import LukeOptions, vocabulary_of
 from wellread.plots import curves as plots
-from wellread.tasks.recipe import OfferOptions
+from wellread.tasks.recipe import CandidateOptions
 from wellread.tasks.registry import read_parts
 from wellread.training.compare.grid import compare
 from wellread.training.task import build_learner, load_task, train_task
@@ -32,13 +32,13 @@ def undrawn(monkeypatch):
         monkeypatch.setattr(plots, name, lambda *args, **options: None)
 
 
-def lent(made, toy, *, own=False):
+def provided(made, toy, *, own=False):
     """A recipe whose infusions all draw on the toy knowledge base; links are its names."""
     kb = str(toy / "toy.kb")
     return replace(
         made,
         maps=MapsConfig(maps=("entity",), entities="linker", kb=kb, linker="prior"),
-        offers={"toy": OfferOptions(kb=kb)},
+        offers={"toy": CandidateOptions(kb=kb)},
         knowbert={"toy": LAYER},
         luke=LukeOptions(dim=8) if own else LukeOptions(dim=8, kb=kb, linker="prior", start=kb),
     )
@@ -48,9 +48,9 @@ def lent(made, toy, *, own=False):
 def tasks(tmp_path, encoder, toy):
     (tmp_path / "train").write_text("\n".join(SAID))
     return {
-        "RTE": lent(rte_recipe(tmp_path, encoder), toy),
-        "squad": lent(recipes(tmp_path, encoder)["squad"], toy),
-        "ner": lent(recipe("ner", tmp_path / "train", encoder, schedule=SCHEDULE), toy, own=True),
+        "RTE": provided(rte_recipe(tmp_path, encoder), toy),
+        "squad": provided(recipes(tmp_path, encoder)["squad"], toy),
+        "ner": provided(recipe("ner", tmp_path / "train", encoder, schedule=SCHEDULE), toy, own=True),
     }
 
 

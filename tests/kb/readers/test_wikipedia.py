@@ -350,7 +350,7 @@ def test_the_xml_tree_does_not_grow_either(tmp_path, one, few, many):
         path = tmp_path / "dump.xml"
         path.write_bytes(dump(one * pages))
         program = (
-            "import sys; from wellread.kb import records, wikipedia\n"
+            "import sys; from wellread.kb import records; from wellread.kb.readers import wikipedia\n"
             "list(wikipedia.read_wikipedia(sys.argv[1], records.Tally()))\n"
             "print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])"
         )

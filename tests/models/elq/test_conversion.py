@@ -21,7 +21,7 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.models.elq.conversion import convert_elq
 from wellread.models.elq.entity_encoder import EntityTower
-from wellread.models.elq.linker import cutter_of
+from wellread.models.elq.linker import window_tokenizer_of
 from wellread.models.elq.model import Candidates, Elq, ElqConfig
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -287,7 +287,7 @@ def test_a_converted_linker_scores_as_theirs_but_for_the_half_precision_of_the_i
     entities = [Entity(f"e{n}", title, text) for n, (title, text) in enumerate(ENTITIES)]
     build(lambda tally: iter(entities), tmp_path / "x.kb", origin=Origin("test"))
     with Linker.load(tmp_path / "x.kb", model=converted, sources="dense", precision="fp32") as linker:
-        assert linker.reader.decoding.threshold == pytest.approx(math.exp(-2.9))
+        assert linker.backend.decoding.threshold == pytest.approx(math.exp(-2.9))
         scored = linker.score(TEXTS[0])
         document = scored.document(threshold=0.0, overlaps="keep")
     theirs = reference.candidates([entity_ids(*entity) for entity in ENTITIES]).half().float()
@@ -311,7 +311,7 @@ def test_a_converted_linker_computes_in_floats_unless_asked_otherwise(converted,
     build(lambda tally: iter([Entity("e", "Ohio")]), tmp_path / "x.kb", origin=Origin("test"))
     assert json.loads((converted / "config.json").read_text())["precision"] == "fp32"
     with Linker.load(tmp_path / "x.kb", model=converted, precision=asked) as linker:
-        assert isinstance(linker.reader.model.encoder, Int8Encoder) is quantised
+        assert isinstance(linker.backend.model.encoder, Int8Encoder) is quantised
 
 
 def test_a_text_longer_than_their_window_is_read_to_its_end(converted, tmp_path):
@@ -326,7 +326,7 @@ def test_a_text_longer_than_their_window_is_read_to_its_end(converted, tmp_path)
 def test_windows_are_as_long_as_their_context_length(files, tmp_path, length):
     (tmp_path / "params").write_text(repr({**PARAMS, "max_context_length": length}))
     config = convert_elq(files / "elq.bin", tmp_path / "params", tmp_path / "to", vocab=files / "vocab.txt")
-    (windows,) = cutter_of(config).cut(["who is in the city " * 12])
+    (windows,) = window_tokenizer_of(config).tokenize(["who is in the city " * 12])
     assert max(map(len, windows)) == length
     assert sum(window.begins_mask.sum() for window in windows) == 60
     for window in windows[:-1]:  # a mention that begins here is seen whole

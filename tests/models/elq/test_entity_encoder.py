@@ -25,13 +25,13 @@ def config(encoder):
 def test_a_vector_is_what_transformers_gives_for_the_entity_alone(config, encoder, pooling, normalised):
     tower = EntityTower.load(replace(config, pooling=pooling, normalised=normalised))
     theirs = BertModel.from_pretrained(encoder, add_pooling_layer=False).double().eval()
-    pieces = tokenizer()
-    pieces.enable_truncation(12)
+    tokens = tokenizer()
+    tokens.enable_truncation(12)
     vectors = tower.encode(TEXTS)
     assert (vectors.dtype, vectors.shape) == (np.float32, (len(TEXTS), tower.dim))
     for (title, description), vector in zip(TEXTS[::5], vectors[::5], strict=True):
         with torch.no_grad():
-            states = theirs(torch.tensor([pieces.encode(f"{title}: {description}").ids])).last_hidden_state[0].numpy()
+            states = theirs(torch.tensor([tokens.encode(f"{title}: {description}").ids])).last_hidden_state[0].numpy()
         want = states.mean(0) if pooling == "mean" else states[0]
         want = want / np.linalg.norm(want) if normalised else want
         assert np.allclose(vector, want, atol=1e-5)
@@ -42,7 +42,7 @@ def test_order_and_batch_size_change_nothing(config, monkeypatch):
     vectors = tower.encode(TEXTS)
     assert np.allclose(tower.encode(TEXTS[::-1])[::-1], vectors, atol=1e-6)
     assert np.allclose(np.concatenate([tower.encode([text]) for text in TEXTS]), vectors, atol=1e-6)
-    monkeypatch.setattr(module, "_PIECES", 30)
+    monkeypatch.setattr(module, "_TOKENS", 30)
     assert np.allclose(tower.encode(TEXTS), vectors, atol=1e-6)
 
 
@@ -55,7 +55,7 @@ def test_passes_hold_every_entity_once_and_not_too_many_pieces(config, monkeypat
 
     tower = EntityTower.load(config)
     monkeypatch.setattr(module, "encode", encode)
-    monkeypatch.setattr(module, "_PIECES", 30)
+    monkeypatch.setattr(module, "_TOKENS", 30)
     tower.encode(TEXTS)
     lengths = [length for some in passes for length in some]
     assert lengths == sorted((len(tower.tokenizer.encode(tower._read(*text)).ids) for text in TEXTS), reverse=True)

@@ -19,9 +19,9 @@ from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import Decoding
 from wellread.models.elq.candidate_pool import Pool, Search, features_of
-from wellread.models.elq.linker import ElqReader, open_index
+from wellread.models.elq.linker import ElqBackend, open_index
 from wellread.models.elq.model import Elq
-from wellread.text.windows import WindowCutter
+from wellread.text.windows import WindowTokenizer
 
 ALL = Search(nearest=10, floor=-math.inf, mentions=10**6)
 """Looks at every span."""
@@ -49,7 +49,7 @@ def load(here):
 
 
 @pytest.fixture
-def reader(here):
+def backend(here):
     """Readers with any search, decoding and change of the model."""
     kb = KnowledgeBase.open(here / "toy.kb", writable=True)
 
@@ -59,7 +59,7 @@ def reader(here):
         if change is not None:
             change(model)
         decoding = decoding or Decoding(threshold=0.0, overlaps="keep", candidates=100)
-        return ElqReader(model, kb, open_index(kb, model.config), search=search, decoding=decoding, **options)
+        return ElqBackend(model, kb, open_index(kb, model.config), search=search, decoding=decoding, **options)
 
     yield read
     kb.close()
@@ -105,11 +105,11 @@ def test_names_are_linked_where_they_stand(load):
     assert right >= 22
 
 
-def test_scores_are_what_plain_loops_give(reader):
-    one = reader()
+def test_scores_are_what_plain_loops_give(backend):
+    one = backend()
     text = "was dora born near mercury"
     found = {(link.start, link.end): link for link in one.score_many([text])[0].document().links}
-    (windows,) = one.cutter.cut([text])
+    (windows,) = one.window_tokenizer.tokenize([text])
     (window,) = windows
     states = one.model.states(torch.from_numpy(window.ids), Packing.of([len(window)]))
     heads = one.model.mention_head(states).double().tolist()
@@ -152,17 +152,17 @@ def look_at_no_neighbour(model):
             weight.data.zero_()
 
 
-def test_where_a_long_text_is_cut_changes_nothing(reader):
-    whole = reader(decoding=Decoding(threshold=0.3), change=look_at_no_neighbour)
+def test_where_a_long_text_is_cut_changes_nothing(backend):
+    whole = backend(decoding=Decoding(threshold=0.3), change=look_at_no_neighbour)
     text = long_text(500)
     (want,) = whole.link_many([text])
     assert len(want.links) > 50
-    tokens = whole.cutter.tokenizer
+    tokens = whole.window_tokenizer.tokenizer
     windows = []
     for width, shared in ((60, 24), (100, 20), (151, 30), (250, 24)):
-        other = reader(decoding=Decoding(threshold=0.3), change=look_at_no_neighbour)
-        other.cutter = WindowCutter(tokens, width=width, shared=shared)
-        windows.append(len(next(other.cutter.cut([text]))))
+        other = backend(decoding=Decoding(threshold=0.3), change=look_at_no_neighbour)
+        other.window_tokenizer = WindowTokenizer(tokens, width=width, shared=shared)
+        windows.append(len(next(other.window_tokenizer.tokenize([text]))))
         (found,) = other.link_many([text])
         assert_same(found, want)
     assert windows == [15, 7, 4, 3]
@@ -217,13 +217,13 @@ def test_scores_become_the_links_of_any_threshold(load):
 
 def test_the_model_s_own_threshold_is_the_default(load, here):
     model = Elq.from_pretrained(here / "model")
-    assert load().reader.decoding.threshold == model.config.threshold
+    assert load().backend.decoding.threshold == model.config.threshold
     model.calibrate(*model.config.calibration, threshold=1.0)
     model.save_pretrained(here / "model")
     assert load().link("what is ada").links == ()
 
 
-def test_a_span_that_is_no_mention_is_not_searched_for(reader, monkeypatch):
+def test_a_span_that_is_no_mention_is_not_searched_for(backend, monkeypatch):
     asked = []
     search = EntityIndex.search
 
@@ -232,50 +232,50 @@ def test_a_span_that_is_no_mention_is_not_searched_for(reader, monkeypatch):
         return search(self, queries, *args, **options)
 
     monkeypatch.setattr(EntityIndex, "search", count)
-    silent = reader(Search(), change=lambda model: model.mention_head.bias.fill_(-50.0))
+    silent = backend(Search(), change=lambda model: model.mention_head.bias.fill_(-50.0))
     assert [document.links for document in silent.link_many([long_text(300), "ada"])] == [(), ()]
     assert asked == []
-    few = reader(Search(mentions=2))
+    few = backend(Search(mentions=2))
     next(few.link_many(["who is the mayor of cork"]))
     assert asked == [2]
 
 
-def test_only_the_best_spans_of_a_window_are_looked_at(reader):
+def test_only_the_best_spans_of_a_window_are_looked_at(backend):
     text = "was dora born near the river"
-    every = reader(ALL).score_many([text])[0]
-    best = reader(replace(ALL, mentions=4)).score_many([text])[0]
+    every = backend(ALL).score_many([text])[0]
+    best = backend(replace(ALL, mentions=4)).score_many([text])[0]
     assert sorted(best.mention_log_p, reverse=True) == sorted(every.mention_log_p, reverse=True)[:4]
     floor = float(np.median(every.mention_log_p))
-    above = reader(replace(ALL, floor=floor)).score_many([text])[0]
+    above = backend(replace(ALL, floor=floor)).score_many([text])[0]
     assert sorted(above.mention_log_p) == sorted(p for p in every.mention_log_p if p > floor)
 
 
 # where candidates come from
 
 
-def candidates_of(reader, name="cork"):
-    (document,) = reader.link_many([f"what is {name}"])
+def candidates_of(backend, name="cork"):
+    (document,) = backend.link_many([f"what is {name}"])
     (link,) = (link for link in document.links if link.text == name)
     return {candidate.entity: candidate for candidate in link.candidates}, link
 
 
-def test_candidates_come_from_names_from_vectors_or_both(reader):
-    names, _ = candidates_of(reader(replace(ALL, sources="names")), "mercury")
+def test_candidates_come_from_names_from_vectors_or_both(backend):
+    names, _ = candidates_of(backend(replace(ALL, sources="names")), "mercury")
     assert set(names) == {"planet", "god"}
     assert [names[id].prior for id in ("planet", "god")] == pytest.approx([0.75, 0.25])
-    dense, _ = candidates_of(reader(replace(ALL, sources="dense", nearest=3)), "mercury")
+    dense, _ = candidates_of(backend(replace(ALL, sources="dense", nearest=3)), "mercury")
     assert len(dense) == 3
     assert {candidate.prior for candidate in dense.values()} == {0.0}
-    both, _ = candidates_of(reader(replace(ALL, nearest=3)), "mercury")
+    both, _ = candidates_of(backend(replace(ALL, nearest=3)), "mercury")
     assert set(both) == {*names, *dense}
     assert both["planet"].prior == pytest.approx(0.75)
 
 
-def test_a_mention_without_candidates_is_nil_or_nothing(reader):
+def test_a_mention_without_candidates_is_nil_or_nothing(backend):
     by_name = replace(ALL, sources="names")
-    _, link = candidates_of(reader(by_name), "river")
+    _, link = candidates_of(backend(by_name), "river")
     assert (link.entity, link.candidates) == (None, ())
-    without = reader(by_name, config={"nil": False})
+    without = backend(by_name, config={"nil": False})
     assert next(without.link_many(["the river"])).links == ()
 
 
@@ -303,25 +303,25 @@ def test_kinds_that_no_entity_has_name_the_fix(load):
         load(kinds=["dragon"])
 
 
-def test_nil_wins_where_it_scores_most_and_can_be_left_out(reader):
+def test_nil_wins_where_it_scores_most_and_can_be_left_out(backend):
     def all_nil(model):
         model.nil_head.fill_(1000.0)
 
     text = "what is cork"
-    (document,) = reader(change=all_nil).link_many([text])
+    (document,) = backend(change=all_nil).link_many([text])
     assert {link.entity for link in document.links} == {None}
     assert all(link.title is None and link.candidates for link in document.links)
     quiet = Decoding(threshold=0.0, nil=False)
-    assert next(reader(change=all_nil, decoding=quiet).link_many([text])).links == ()
-    (document,) = reader(change=all_nil, config={"nil": False}).link_many([text])
+    assert next(backend(change=all_nil, decoding=quiet).link_many([text])).links == ()
+    (document,) = backend(change=all_nil, config={"nil": False}).link_many([text])
     assert None not in {link.entity for link in document.links}
 
 
 # a KB that changes
 
 
-def test_a_new_entity_is_found_by_its_name(reader):
-    one = reader(replace(ALL, sources="names"))
+def test_a_new_entity_is_found_by_its_name(backend):
+    one = backend(replace(ALL, sources="names"))
     assert set(candidates_of(one)[0]) == {"p2"}
     one.kb.add(Entity("stopper", "stopper", "of bottles", aliases={"cork": 1}))
     found, _ = candidates_of(one)
@@ -329,8 +329,8 @@ def test_a_new_entity_is_found_by_its_name(reader):
     assert found["stopper"].title == "stopper"
 
 
-def test_a_new_entity_is_found_by_its_vector(reader):
-    one = reader(replace(ALL, sources="dense"))
+def test_a_new_entity_is_found_by_its_vector(backend):
+    one = backend(replace(ALL, sources="dense"))
     assert candidates_of(one)[1].entity == "p2"
     old = one.kb.get("p2")
     one.kb.remove("p2")
@@ -421,8 +421,8 @@ def test_what_names_say_is_whether_and_how_often():
     assert log_prior == pytest.approx([0, 0, math.log(0.5), math.log(1e-3)])
 
 
-def test_no_candidate_is_found_twice(reader):
-    one = reader()
+def test_no_candidate_is_found_twice(backend):
+    one = backend()
     pool = Pool(one.kb, one.pool.index, ALL)
     rows, priors = pool.find([pool.named(name) for name in ("cork", "nobody", "mercury")], np.ones((3, 32), np.float32))
     for row, prior in zip(rows.tolist(), priors.tolist(), strict=True):

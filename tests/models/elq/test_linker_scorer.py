@@ -16,7 +16,7 @@ from wellread.linking.decoding import Decoding
 from wellread.linking.features import FEATURES
 from wellread.linking.link_scorer import SCORER, LinkScorer
 from wellread.models.elq.candidate_pool import Search
-from wellread.models.elq.linker import ElqReader, open_index
+from wellread.models.elq.linker import ElqBackend, open_index
 from wellread.models.elq.model import Elq
 
 
@@ -46,7 +46,7 @@ def here(toy, tmp_path):
 
 
 @pytest.fixture
-def reader(here):
+def backend(here):
     """Readers with any scorer and change of the model."""
     kb = KnowledgeBase.open(here / "toy.kb", writable=True)
 
@@ -55,7 +55,7 @@ def reader(here):
         if change is not None:
             change(model)
         decoding = decoding or Decoding(threshold=scorer.threshold, nil=False)
-        return ElqReader(model, kb, open_index(kb, model.config), decoding=decoding, scorer=scorer, **options)
+        return ElqBackend(model, kb, open_index(kb, model.config), decoding=decoding, scorer=scorer, **options)
 
     yield read
     kb.close()
@@ -88,29 +88,31 @@ def found(document):
     return [(link.text, link.entity, link.found_by) for link in document.links]
 
 
-def test_names_propose_spans_that_the_head_misses(reader):
-    deaf = reader(change=no_mention)
+def test_names_propose_spans_that_the_head_misses(backend):
+    deaf = backend(change=no_mention)
     (document,) = deaf.link_many(["was cork near Fargo ?"])
     assert found(document) == [("cork", "p2", "exact")]
     assert document.links[0].score == pytest.approx(1 / (1 + np.exp(-3)))
     assert document.links[0].mention_score < 1e-9
-    both = reader(stumps(("by_encoder", 0.5, 3.0, -3.0)), change=no_mention)
+    both = backend(stumps(("by_encoder", 0.5, 3.0, -3.0)), change=no_mention)
     (document,) = both.link_many(["was cork near Fargo ?"])
     assert found(document) == [("cork", "p2", "exact"), ("Fargo", "p5", "case")]
 
 
-def test_the_head_proposes_what_is_no_name(reader):
+def test_the_head_proposes_what_is_no_name(backend):
     scorer = stumps(("by_encoder", 0.5, -3.0, 3.0))
-    (document,) = reader(scorer, change=every_mention).link_many(["what is zzyx"])
+    (document,) = backend(scorer, change=every_mention).link_many(["what is zzyx"])
     assert {link.found_by for link in document.links} == {"encoder"}
     assert "zzyx" in document.text[document.links[-1].start : document.links[-1].end]
     assert all(link.entity is not None for link in document.links)
-    names = reader(scorer, change=every_mention, search=Search(sources="names"))
+    names = backend(scorer, change=every_mention, search=Search(sources="names"))
     assert next(names.link_many(["what is zzyx"])).links == ()
 
 
-def test_a_name_and_the_head_propose_a_span_once(reader):
-    (scored,) = reader(change=every_mention, search=Search(floor=-np.inf, mentions=1000)).score_many(["was cork old ?"])
+def test_a_name_and_the_head_propose_a_span_once(backend):
+    (scored,) = backend(change=every_mention, search=Search(floor=-np.inf, mentions=1000)).score_many(
+        ["was cork old ?"]
+    )
     spans = [tuple(span) for span in scored.spans.tolist()]
     assert len(spans) == len(set(spans))
     assert spans == sorted(spans, key=lambda span: (span[0], -span[1]))
@@ -118,7 +120,7 @@ def test_a_name_and_the_head_propose_a_span_once(reader):
 
 def test_thresholds_are_scores_of_the_scorer(load):
     linker = load(replace(LONGER, threshold=0.9))
-    assert linker.reader.decoding.threshold == 0.9
+    assert linker.backend.decoding.threshold == 0.9
     scored = linker.score("ada in old cork")
     sure, high = (float(1 / (1 + np.exp(-logit))) for logit in (2, 3))
     assert found(scored.document(threshold=0.5)) == [("ada", "h0", "exact"), ("old cork", "oldcork", "exact")]
@@ -140,12 +142,12 @@ def test_overlapping_links_are_dropped_or_kept(load):
     assert [link.text for link in shorter.link(text).links] == ["ada", "cork"]
 
 
-def test_nil_is_a_sure_mention_without_a_link(reader):
+def test_nil_is_a_sure_mention_without_a_link(backend):
     def all_nil(model):
         every_mention(model)
         model.nil_head.fill_(1000.0)
 
-    one = reader(change=all_nil)
+    one = backend(change=all_nil)
     (scored,) = one.score_many(["cork zzyx"])
     assert found(scored.document()) == [("cork", "p2", "exact")]
     shown = scored.document(nil=True)
@@ -154,37 +156,37 @@ def test_nil_is_a_sure_mention_without_a_link(reader):
     assert (nil.text, nil.title, nil.found_by) == ("zzyx", None, "encoder")
     assert nil.score > 0.5
     assert {link.entity for link in scored.document(threshold=1.0, nil=True).links} == {None}
-    unsure = reader(change=lambda model: (all_nil(model), no_mention(model)))
+    unsure = backend(change=lambda model: (all_nil(model), no_mention(model)))
     assert found(unsure.score_many(["cork zzyx"])[0].document(nil=True)) == [("cork", "p2", "exact")]
 
 
-def test_other_kinds_of_threshold_decide_as_in_the_paper(reader):
+def test_other_kinds_of_threshold_decide_as_in_the_paper(backend):
     def all_nil(model):
         every_mention(model)
         model.nil_head.fill_(1000.0)
 
     for kind in ("top_entity_by_mention", "thresholded_entity_by_mention"):
-        (scored,) = reader(change=all_nil).score_many(["what is cork"])
+        (scored,) = backend(change=all_nil).score_many(["what is cork"])
         assert {link.entity for link in scored.document(kind=kind, nil=True).links} == {None}
         assert scored.document(kind=kind).links == ()
-    (scored,) = reader(change=every_mention).score_many(["what is cork"])
+    (scored,) = backend(change=every_mention).score_many(["what is cork"])
     document = scored.document(kind="thresholded_entity_by_mention", threshold=0.4)
     assert "p2" in {link.entity for link in document.links}
 
 
-def test_entities_that_are_not_allowed_propose_nothing(reader):
+def test_entities_that_are_not_allowed_propose_nothing(backend):
     text = "ada in old cork"
-    part = reader(change=no_mention).part(["h0", "p3"])
+    part = backend(change=no_mention).part(["h0", "p3"])
     assert found(next(part.link_many([text]))) == [("ada", "h0", "exact")]
-    assert found(next(reader(change=no_mention).part([]).link_many([text]))) == []
-    heard = reader(stumps(("by_exact", 0.5, 1.0, 3.0)), change=every_mention).part(["h0", "p3"])
+    assert found(next(backend(change=no_mention).part([]).link_many([text]))) == []
+    heard = backend(stumps(("by_exact", 0.5, 1.0, 3.0)), change=every_mention).part(["h0", "p3"])
     (document,) = heard.link_many([text])
     assert {link.entity for link in document.links} <= {"h0", "p3"}
     assert {link.found_by for link in document.links if link.text != "ada"} <= {"encoder"}
 
 
-def test_an_allowed_entity_is_found_behind_many_others(reader):
-    one = reader(change=no_mention)
+def test_an_allowed_entity_is_found_behind_many_others(backend):
+    one = backend(change=no_mention)
     one.kb.add([Entity(f"c{n}", f"cork {n}", "a city", "city", 1, {"cork": 9}) for n in range(15)])
     assert found(next(one.part(["p2"]).link_many(["what is cork"]))) == [("cork", "p2", "exact")]
 
@@ -218,17 +220,17 @@ def test_neighbours_order_and_batches_have_no_say(load, monkeypatch):
         assert all(document.text[link.start : link.end] == link.text for link in document.links)
 
 
-def test_a_name_longer_than_a_window_is_found(reader):
-    one = reader(change=no_mention)
+def test_a_name_longer_than_a_window_is_found(backend):
+    one = backend(change=no_mention)
     name = " ".join(["river"] * 300)
     one.kb.add(Entity("long", name, "a long name", aliases={name: 1}))
     text = f"what is {name} ?"
-    assert len(next(one.cutter.cut([text]))) > 1
+    assert len(next(one.window_tokenizer.tokenize([text]))) > 1
     assert (8, 8 + len(name), name, "long") in told(next(one.link_many([text])))
 
 
-def test_new_names_are_proposed_at_once(reader):
-    one = reader(change=no_mention)
+def test_new_names_are_proposed_at_once(backend):
+    one = backend(change=no_mention)
     assert found(next(one.link_many(["what is zzyx"]))) == []
     one.kb.add(Entity("z", "zzyx", "a thing"))
     assert found(next(one.link_many(["what is zzyx"]))) == [("zzyx", "z", "exact")]
@@ -236,8 +238,8 @@ def test_new_names_are_proposed_at_once(reader):
     assert found(next(one.link_many(["zzyx , cork"]))) == [("zzyx", "z", "exact")]
 
 
-def test_lists_of_candidates_are_kept_between_calls(reader, monkeypatch):
-    one = reader()
+def test_lists_of_candidates_are_kept_between_calls(backend, monkeypatch):
+    one = backend()
     before = next(one.link_many(["ada in old cork"]))
 
     def never(*args):
@@ -248,8 +250,8 @@ def test_lists_of_candidates_are_kept_between_calls(reader, monkeypatch):
     assert next(one.link_many(["ada in old cork"])) == before
 
 
-def test_a_change_of_the_kb_during_a_call_does_not_mix_states(reader):
-    whole = reader(stumps(("by_exact", 0.5, 1.0, 3.0)))
+def test_a_change_of_the_kb_during_a_call_does_not_mix_states(backend):
+    whole = backend(stumps(("by_exact", 0.5, 1.0, 3.0)))
     text = "ada in old cork near fargo"
     for one in (whole, whole.part([f"h{n}" for n in range(12)] + ["p2", "p5", "oldcork"])):
         want = next(one.link_many([text]))
@@ -281,15 +283,15 @@ def test_given_spans_are_linked_by_their_names(load):
     assert told(document) == [(0, 3, "ada", "h0"), (7, 15, "old cork", "oldcork")]
 
 
-def test_no_texts_and_no_entities_are_no_trouble(reader):
-    one = reader()
+def test_no_texts_and_no_entities_are_no_trouble(backend):
+    one = backend()
     assert one.score_many([]) == []
     one.kb.remove([entity.id for entity in one.kb.entities()])
     assert [document.links for document in one.link_many(["what is cork", ""])] == [(), ()]
 
 
-def test_the_profile_is_that_of_the_kb_as_it_is(reader):
-    one = reader()
+def test_the_profile_is_that_of_the_kb_as_it_is(backend):
+    one = backend()
     next(one.link_many(["what is cork"]))
     before = one.profile
     assert before.log_entities == pytest.approx(np.log10(27))
@@ -298,4 +300,4 @@ def test_the_profile_is_that_of_the_kb_as_it_is(reader):
     next(one.link_many(["what is cork"]))
     assert one.profile.log_entities == pytest.approx(np.log10(54))
     assert (one.profile.described, one.profile.lower) == (0.5, 29 / 56)  # two entities have a second alias
-    assert one.profile == reader().profile
+    assert one.profile == backend().profile

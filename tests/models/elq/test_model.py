@@ -140,8 +140,8 @@ def test_entity_scores_are_dot_products_and_what_names_say(encoder, names, nil, 
     assert scores.shape == (3, 6)
     head, weights = model.entity_head.weight.tolist(), model.names_head.weight[0].tolist()
     for m in range(3):
-        pieces = states[firsts[m] : lasts[m] + 1].tolist()
-        mean = [sum(piece[d] for piece in pieces) / len(pieces) for d in range(16)]
+        tokens = states[firsts[m] : lasts[m] + 1].tolist()
+        mean = [sum(token[d] for token in tokens) / len(tokens) for d in range(16)]
         vector = [sum(a * b for a, b in zip(row, mean, strict=True)) for row in head]
         if normalised:
             length = math.sqrt(sum(number**2 for number in vector))
@@ -176,11 +176,11 @@ def test_the_batch_a_text_is_in_changes_nothing(model):
         ids, packing, special_mask = packed(texts)
         states = model.states(ids, packing)
         mask = span_mask(packing, special_mask, model.config.longest)
-        cut = packing.lengths.tolist()
+        tokenized = packing.lengths.tolist()
         return [
             (state, scores[there])
             for state, scores, there in zip(
-                *(torch.split(part, cut) for part in (states, model.mention_scores(states), mask)), strict=True
+                *(torch.split(part, tokenized) for part in (states, model.mention_scores(states), mask)), strict=True
             )
         ]
 

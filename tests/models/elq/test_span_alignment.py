@@ -9,12 +9,12 @@ from tests import toy_models as tiny
 from tests.map_data import byte_level
 from wellread.mentions.proposals import Proposals
 from wellread.models.elq.span_alignment import tokens_of, windows_of
-from wellread.text.windows import WindowCutter
+from wellread.text.windows import WindowTokenizer
 
 CUTTERS = {
-    "word pieces": WindowCutter(tiny.tokenizer(), width=12, shared=4),
-    "bytes": WindowCutter(byte_level(), width=14, shared=6, behind=3),
-    "bytes, parts of words": WindowCutter(byte_level(), width=12, shared=4, whole_words=False),
+    "word pieces": WindowTokenizer(tiny.tokenizer(), width=12, shared=4),
+    "bytes": WindowTokenizer(byte_level(), width=14, shared=6, behind=3),
+    "bytes, parts of words": WindowTokenizer(byte_level(), width=12, shared=4, whole_words=False),
 }
 PARTS = st.sampled_from(
     ["cork ", "ada", "東京", "👩‍🚀", " ", "\n\n", "é", "\u0301", "\u00ad", "mayor of ", "U.S. ", "x" * 30]
@@ -30,8 +30,13 @@ def proposals_of(spans_of):
     return Proposals(offsets, starts, ends, small, small, starts, None)
 
 
-def windows_in(cutter, texts):
-    return [window for windows in CUTTERS[cutter].cut(texts) for window in windows if not window.special_mask.all()]
+def windows_in(window_tokenizer, texts):
+    return [
+        window
+        for windows in CUTTERS[window_tokenizer].tokenize(texts)
+        for window in windows
+        if not window.special_mask.all()
+    ]
 
 
 def all_spans(text):
@@ -53,8 +58,8 @@ def all_spans(text):
 @example(["x" * 60])
 @example(["東京" * 20])
 @example(["cork " * 30, "ada " * 30])
-def test_a_span_belongs_to_the_window_that_may_begin_it(cutter, texts):
-    windows = windows_in(cutter, texts)
+def test_a_span_belongs_to_the_window_that_may_begin_it(window_tokenizer, texts):
+    windows = windows_in(window_tokenizer, texts)
     spans_of = [all_spans(text) for text in texts]
     found = iter(windows_of(windows, proposals_of(spans_of)).tolist())
     for text, spans in enumerate(spans_of):
@@ -82,8 +87,8 @@ def test_a_span_belongs_to_the_window_that_may_begin_it(cutter, texts):
 @example(["", "  cork ada 👩‍🚀", "x" * 60])
 @example(["\u00ad\u0301x", "\u0301cork"])
 @example(["東京" * 20 + "👩‍🚀" * 4])
-def test_tokens_are_those_that_a_span_touches(cutter, texts):
-    windows = windows_in(cutter, texts)
+def test_tokens_are_those_that_a_span_touches(window_tokenizer, texts):
+    windows = windows_in(window_tokenizer, texts)
     asked = [(number, span) for number, window in enumerate(windows) for span in all_spans(texts[window.text])]
     if not asked:
         return

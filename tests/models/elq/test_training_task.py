@@ -16,7 +16,7 @@ from wellread.evaluation.calibration import pr_curve
 from wellread.evaluation.linking import right_links, score_linking
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import Decoding
-from wellread.models.elq.linker import ElqReader, open_index
+from wellread.models.elq.linker import ElqBackend, open_index
 from wellread.models.elq.model import Elq, entity_loss, mention_loss
 from wellread.models.elq.training_task import (
     NIL,
@@ -225,7 +225,7 @@ def test_a_batch_asks_what_plain_loops_ask(model, index):
     assert list(zip(batch.firsts.tolist(), batch.widths.tolist(), strict=True)) == mentions
     assert batch.rows.tolist() == [row for example in examples for row in example.rows]
     assert batch.names == ("dora", "cork", "mercury planet")
-    assert batch.pieces == sum(len(example.window) for example in examples) == len(batch.ids)
+    assert batch.tokens == sum(len(example.window) for example in examples) == len(batch.ids)
     assert batch.packing.lengths.tolist() == [len(example.window) for example in examples]
 
 
@@ -262,7 +262,7 @@ def test_an_epoch_has_every_example_once_in_batches_of_few_pieces(learner, size)
     parts = [part for batch in batches for part in batch.ids.split(batch.packing.lengths.tolist())]
     found = sorted(tuple(part.tolist()) for part in parts)
     assert found == sorted(tuple(example.window.ids.tolist()) for example in one.examples)
-    assert all(batch.pieces <= size or len(batch.packing.lengths) == 1 for batch in batches)
+    assert all(batch.tokens <= size or len(batch.packing.lengths) == 1 for batch in batches)
     assert len(batches) == {1: 60, 100_000: 1}.get(size, len(batches))
 
 
@@ -425,8 +425,8 @@ def test_predictions_calibrate_the_model_and_its_threshold_gives_the_best_f1(lea
     taught.calibrate(1.0, 0.0, 0.5)
     predictions = one.predictions()
     assert taught.config.calibration != (1.0, 0.0)
-    reader = ElqReader(taught, kb, index, decoding=Decoding(threshold=taught.config.threshold))
-    found = list(reader.link_many([one.text for one in dev]))
+    backend = ElqBackend(taught, kb, index, decoding=Decoding(threshold=taught.config.threshold))
+    found = list(backend.link_many([one.text for one in dev]))
     score = score_linking(dev, found, bootstrap=0).get(match="overlap", scope="in_kb")
     assert score.linking.f1.value == pytest.approx(pr_curve(predictions).best.f1)
     again = sorted(link.score for one in found for link in one.links if link.entity is not None)

@@ -12,7 +12,7 @@ from tests.map_data import (
     SEEDS,
     SEGMENTER,
     Told,
-    assert_lent,
+    assert_provided,
     cuts_of,
     inputs_of,
     overlap,
@@ -31,7 +31,7 @@ from wellread.models.kam.inputs import (
     EntityMap,
     FunctionMap,
     GraphMap,
-    Lender,
+    KamProvider,
     Links,
     PhraseMap,
     TermChoice,
@@ -49,22 +49,22 @@ def test_words_of_one_mention_are_relevant_to_each_other(seed):
     marks = {text: Marks(mentions=spans_of(text, chance)) for texts in inputs for text in texts}
     marks = {text: Marks(mentions=each.mentions, names=("x",) * len(each.mentions)) for text, each in marks.items()}
 
-    def relevance(cut, i, j):
-        if cut.word_segment[i] != cut.word_segment[j]:
+    def relevance(tokenized, i, j):
+        if tokenized.word_segment[i] != tokenized.word_segment[j]:
             return 0
-        text = cut.texts[cut.word_segment[i]]
+        text = tokenized.texts[tokenized.word_segment[i]]
         return any(
-            overlap(mention, cut.word_spans[i]) > 0 and overlap(mention, cut.word_spans[j]) > 0
+            overlap(mention, tokenized.word_spans[i]) > 0 and overlap(mention, tokenized.word_spans[j]) > 0
             for mention in marks[text].mentions.tolist()
         )
 
-    assert_lent(Lender([EntityMap(Told(marks))], SEGMENTER), cuts_of(chance, inputs), relevance)
+    assert_provided(KamProvider([EntityMap(Told(marks))], SEGMENTER), cuts_of(chance, inputs), relevance)
 
 
 def test_a_word_outside_of_mentions_is_not_even_relevant_to_itself():
     marks = Marks(mentions=np.array([[4, 12], [8, 16]], np.int32), names=("a", "b"))
-    lender = Lender([EntityMap(Told({"is new york city": marks}))], SEGMENTER)
-    (drawn,) = lender.lend([SEGMENTER.cut("is new york city")]).maps[0]
+    provider = KamProvider([EntityMap(Told({"is new york city": marks}))], SEGMENTER)
+    (drawn,) = provider.build_inputs([SEGMENTER.tokenize("is new york city")]).maps[0]
     # [CLS] is new york city [SEP]; "new york" and "york city" share a word, yet new and city are in no common mention
     assert drawn.tolist() == [
         [0, 0, 0, 0, 0, 0],
@@ -133,11 +133,11 @@ def own_leaf(leaves, span):
 def same_phrase(parsed, phrase_of):
     """The relevance of two words by their phrases; a word without a leaf is a phrase by itself."""
 
-    def relevance(cut, i, j):
-        if cut.word_segment[i] != cut.word_segment[j]:
+    def relevance(tokenized, i, j):
+        if tokenized.word_segment[i] != tokenized.word_segment[j]:
             return 0
-        leaves, tree = parsed[cut.texts[cut.word_segment[i]]]
-        one, other = (own_leaf(leaves, cut.word_spans[word].tolist()) for word in (i, j))
+        leaves, tree = parsed[tokenized.texts[tokenized.word_segment[i]]]
+        one, other = (own_leaf(leaves, tokenized.word_spans[word].tolist()) for word in (i, j))
         if one is None or other is None:
             return i == j
         return phrase_of(tree, one) == phrase_of(tree, other)
@@ -171,9 +171,9 @@ def test_a_phrase_is_the_highest_constituent_of_at_most_the_level(seed, level):
         annotator.pipeline = lambda text: SimpleNamespace(sentences=sentences)
         return next(annotator.mark([text]))
 
-    lender = Lender([PhraseMap(Told(mark), reading="constituency", level=level)], SEGMENTER)
-    if any(marks.values.size for marks in [annotate(parsed, lender.sources).marks("told", "constituents")]):
-        assert_lent(lender, cuts_of(chance, inputs), same_phrase(parsed, phrase_of))
+    provider = KamProvider([PhraseMap(Told(mark), reading="constituency", level=level)], SEGMENTER)
+    if any(marks.values.size for marks in [annotate(parsed, provider.sources).marks("told", "constituents")]):
+        assert_provided(provider, cuts_of(chance, inputs), same_phrase(parsed, phrase_of))
 
 
 @settings(max_examples=20)
@@ -201,8 +201,8 @@ def test_a_phrase_is_where_the_walk_up_the_heads_ends(seed, level):
         text: Marks(leaves=np.array(leaves, np.int32).reshape(-1, 2), heads=np.array(heads, np.int32).reshape(-1, 1))
         for text, (leaves, heads) in parsed.items()
     }
-    lender = Lender([PhraseMap(Told(marks), reading="dependency", level=level)], SEGMENTER)
-    assert_lent(lender, cuts_of(chance, inputs), same_phrase(parsed, phrase_of))
+    provider = KamProvider([PhraseMap(Told(marks), reading="dependency", level=level)], SEGMENTER)
+    assert_provided(provider, cuts_of(chance, inputs), same_phrase(parsed, phrase_of))
 
 
 @settings(max_examples=15)
@@ -216,15 +216,15 @@ def test_words_of_one_noun_chunk_are_a_phrase_and_others_are_alone(seed):
         chunks[text] = [(start, end) for start, end in zip(borders[::2], borders[1::2], strict=True)]
     marks = {text: Marks(chunks=np.array(spans, np.int32).reshape(-1, 2)) for text, spans in chunks.items()}
     parsed = {text: (spans, None) for text, spans in chunks.items()}
-    lender = Lender([PhraseMap(Told(marks))], SEGMENTER)
-    assert_lent(lender, cuts_of(chance, inputs), same_phrase(parsed, lambda _, chunk: chunk))
+    provider = KamProvider([PhraseMap(Told(marks))], SEGMENTER)
+    assert_provided(provider, cuts_of(chance, inputs), same_phrase(parsed, lambda _, chunk: chunk))
 
 
 def test_a_parser_without_trees_is_told_apart_from_a_text_without_phrases():
     source = Told({"old york": Marks(leaves=np.array([[0, 3], [4, 8]], np.int32))})
     for reading, needed in (("chunks", "dependency"), ("dependency", "dependency"), ("constituency", "constituency")):
         with pytest.raises(InputError, match=f"no {needed} trees.*choose another reading"):
-            Lender([PhraseMap(source, reading=reading)], SEGMENTER).lend([SEGMENTER.cut("old york")])
+            KamProvider([PhraseMap(source, reading=reading)], SEGMENTER).build_inputs([SEGMENTER.tokenize("old york")])
 
 
 # graph
@@ -258,46 +258,49 @@ def test_words_are_relevant_whose_entities_a_fact_joins(kb, seed):
             text, tuple(Link(start, end, text[start:end], entity) for start, end, entity in links)
         )
 
-    def entities(cut, word):
-        links = documents[cut.texts[cut.word_segment[word]]].links
-        return {link.entity for link in links if overlap((link.start, link.end), cut.word_spans[word]) > 0}
+    def entities(tokenized, word):
+        links = documents[tokenized.texts[tokenized.word_segment[word]]].links
+        return {link.entity for link in links if overlap((link.start, link.end), tokenized.word_spans[word]) > 0}
 
-    def relevance(cut, i, j):
-        pairs = [(one, other) for one in entities(cut, i) for other in entities(cut, j)]
+    def relevance(tokenized, i, j):
+        pairs = [(one, other) for one in entities(tokenized, i) for other in entities(tokenized, j)]
         return any((one, other) in facts or (other, one) in facts for one, other in pairs)
 
     source = Links(lambda texts: [documents[text] for text in texts], fingerprint="test")
-    assert_lent(Lender([GraphMap(kb, source)], SEGMENTER), cuts_of(chance, inputs), relevance)
+    assert_provided(KamProvider([GraphMap(kb, source)], SEGMENTER), cuts_of(chance, inputs), relevance)
 
 
 # a user's own
 
 
 def test_a_function_says_how_relevant_words_are():
-    def same_first_letter(cut):
-        return [[one[0] == other[0] and i != j for j, other in enumerate(cut.words)] for i, one in enumerate(cut.words)]
+    def same_first_letter(tokenized):
+        return [
+            [one[0] == other[0] and i != j for j, other in enumerate(tokenized.words)]
+            for i, one in enumerate(tokenized.words)
+        ]
 
-    cut = SEGMENTER.cut_many([("old city of", "oz"), ("",), ("mayor me",)])
-    assert_lent(
-        Lender([FunctionMap(same_first_letter)], SEGMENTER),
-        cut,
+    tokenized = SEGMENTER.tokenize_many([("old city of", "oz"), ("",), ("mayor me",)])
+    assert_provided(
+        KamProvider([FunctionMap(same_first_letter)], SEGMENTER),
+        tokenized,
         lambda one, i, j: one.words[i][0] == one.words[j][0] and i != j,
     )
 
 
 def test_a_function_with_a_source_sees_what_it_found():
-    def linked(cut, documents):
-        assert [document.text for document in documents] == list(cut.texts)
+    def linked(tokenized, documents):
+        assert [document.text for document in documents] == list(tokenized.texts)
         found = [{link.entity for link in document.links} for document in documents]
-        return np.full((len(cut.words),) * 2, len(found[0] & found[1]) / 2)
+        return np.full((len(tokenized.words),) * 2, len(found[0] & found[1]) / 2)
 
     given_links = [
         Document("old york", (Link(0, 3, "old", "a"), Link(4, 8, "york", "b"))),
         Document("the city", (Link(0, 3, "the", None), Link(4, 8, "city", "b"))),
     ]
-    lender = Lender([FunctionMap(linked, Links.given(given_links))], SEGMENTER)
-    lent = lender.lend([SEGMENTER.cut("old york", "the city")])
-    assert lent.maps[0, 0, 1, 1:].tolist() == [0.5, 0.5, 0, 0.5, 0.5, 0]
+    provider = KamProvider([FunctionMap(linked, Links.given(given_links))], SEGMENTER)
+    provided = provider.build_inputs([SEGMENTER.tokenize("old york", "the city")])
+    assert provided.maps[0, 0, 1, 1:].tolist() == [0.5, 0.5, 0, 0.5, 0.5, 0]
 
 
 @pytest.mark.parametrize(
@@ -312,9 +315,9 @@ def test_a_function_with_a_source_sees_what_it_found():
     ],
 )
 def test_a_function_that_says_nonsense_is_told_what_was_expected(scores, message):
-    lender = Lender([FunctionMap(lambda cut: scores, name="mine")], SEGMENTER)
+    provider = KamProvider([FunctionMap(lambda tokenized: scores, name="mine")], SEGMENTER)
     with pytest.raises(InputError, match=f"the map 'mine' {message}"):
-        lender.lend([SEGMENTER.cut("old york")])
+        provider.build_inputs([SEGMENTER.tokenize("old york")])
 
 
 # together
@@ -325,24 +328,28 @@ def test_the_maps_of_a_text_do_not_depend_on_its_batch():
     source = Told(
         lambda text: Marks(mentions=(span := np.array([[0, len(text) // 2]], np.int32)), names=("x",), chunks=span)
     )
-    lender = Lender([EntityMap(source), PhraseMap(source), CorrelationMap(table)], SEGMENTER, terms=TermChoice(table))
-    cut = SEGMENTER.cut_many([("the mayor of york",), ("who is old", "the city of new york is near the mayor"), ("",)])
-    together = lender.lend(cut)
-    for number, one in enumerate(cut):
-        alone = lender.lend([one])
+    provider = KamProvider(
+        [EntityMap(source), PhraseMap(source), CorrelationMap(table)], SEGMENTER, terms=TermChoice(table)
+    )
+    tokenized = SEGMENTER.tokenize_many(
+        [("the mayor of york",), ("who is old", "the city of new york is near the mayor"), ("",)]
+    )
+    together = provider.build_inputs(tokenized)
+    for number, one in enumerate(tokenized):
+        alone = provider.build_inputs([one])
         total = alone.maps.shape[-1]
         np.testing.assert_array_equal(together.maps[number, :, :total, :total], alone.maps[0])
         assert together.terms[number] == alone.terms[0]
-    assert lender.lend([]).maps.shape == (0, 3, 0, 0)
+    assert provider.build_inputs([]).maps.shape == (0, 3, 0, 0)
 
 
 def test_two_maps_or_sources_of_one_name_are_refused():
     with pytest.raises(UsageError, match="two maps have one name"):
-        Lender([FunctionMap(lambda cut: 0), FunctionMap(lambda cut: 1)], SEGMENTER)
+        KamProvider([FunctionMap(lambda tokenized: 0), FunctionMap(lambda tokenized: 1)], SEGMENTER)
     with pytest.raises(UsageError, match="two sources are called 'told'"):
-        Lender([EntityMap(Told({})), EntityMap(Told({}), name="other")], SEGMENTER)
+        KamProvider([EntityMap(Told({})), EntityMap(Told({}), name="other")], SEGMENTER)
 
 
 def test_the_two_maps_of_a_tagger_share_it():
-    lender = Lender([EntityMap("spacy"), PhraseMap()], SEGMENTER)
-    assert [source.name for source in lender.sources] == ["spacy"]
+    provider = KamProvider([EntityMap("spacy"), PhraseMap()], SEGMENTER)
+    assert [source.name for source in provider.sources] == ["spacy"]

@@ -115,12 +115,12 @@ def read(model: PreTrainedModel, ids: Tensor, types: Tensor | None, terms: Tenso
     length, total = len(ids), len(ids) + len(terms)
     states = [embed(model, ids[i], i, None if types is None else types[i]) for i in range(length)]
     last = None if types is None else types[-1]
-    guests = [embed(model, terms[k], length + k, last) for k in range(len(terms))]
+    extra_tokens = [embed(model, terms[k], length + k, last) for k in range(len(terms))]
     width = len(states[0]) // heads
     below = None
     for number, layer in enumerate(model.get_submodule(names["layers"])):
         part = {name: layer.get_submodule(path) for name, path in names.items() if name != "layers"}
-        sequence = [*states, *guests]
+        sequence = [*states, *extra_tokens]
         query, key, value = (
             [linear(part[name], state).view(heads, width) for state in sequence] for name in ("query", "key", "value")
         )

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 
 from tests.map_data import SEEDS, SEGMENTER, byte_level, cuts_of, inputs_of, word_piece
-from wellread.encoders.infusion.providers import Lenders
+from wellread.encoders.infusion.providers import CombinedProvider
 from wellread.errors import InputError, MissingExtraError, UsageError
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity, Form
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.candidates import CandidateFinder
-from wellread.models.knowbert.inputs import MASK_ENTITY, NO_ENTITY, OfferLender, OffersConfig
+from wellread.models.knowbert.inputs import MASK_ENTITY, NO_ENTITY, CandidateConfig, KnowBertProvider
 from wellread.tasks.masked_lm import hide as hide_pieces
 from wellread.text.segments import Mark, Segmenter
 
@@ -67,20 +67,20 @@ ROWS = {
 
 
 @pytest.fixture(scope="module")
-def lender(kbs):
-    return OfferLender([(name, kb, ROWS[name]) for name, kb in kbs.items()])
+def provider(kbs):
+    return KnowBertProvider([(name, kb, ROWS[name]) for name, kb in kbs.items()])
 
 
 @pytest.fixture(scope="module")
 def finders(kbs):
-    return {name: CandidateFinder(kb, OffersConfig().reading(kb)) for name, kb in kbs.items()}
+    return {name: CandidateFinder(kb, CandidateConfig().reading(kb)) for name, kb in kbs.items()}
 
 
-def offered(lender, text, *marks, kb="senses"):
+def offered(provider, text, *marks, kb="senses"):
     """(text of the mention, {row: prior}) of one text with marks (word, lemma)."""
     found = [Mark(0, text.index(word), text.index(word) + len(word), lemma, "n") for word, lemma in marks]
-    one = replace(SEGMENTER.cut(text), marks=tuple(found))
-    offers = lender.offers([one])[kb]
+    one = replace(SEGMENTER.tokenize(text), marks=tuple(found))
+    offers = provider.offers([one])[kb]
     return [
         (text[start:end], {row: pytest.approx(prior) for row, prior in zip(rows, priors, strict=True) if row >= 0})
         for (start, end), rows, priors in zip(
@@ -100,16 +100,16 @@ def test_names_of_persons_places_and_groups_have_the_first_sense_of_their_class(
     rows = Rows([one.id for one in senses])
     every = {0: 9 / 24, 1: 8 / 24, 2: 7 / 24}
     with KnowledgeBase.open(tmp_path / "s.kb") as kb, KnowledgeBase.open(tmp_path / "n.kb") as names:
-        lender = OfferLender([("senses", kb, rows), ("names", names, rows)])
+        provider = KnowBertProvider([("senses", kb, rows), ("names", names, rows)])
         text = "Arthur in Fulton of Acme , a person , persons ; Rex"
         marks = [("Arthur", "person"), ("Fulton", "location"), ("Acme", "group"), ("Rex", "dog")]
-        found = dict(offered(lender, text, *marks, ("a person", "person"), ("persons", "person")))
+        found = dict(offered(provider, text, *marks, ("a person", "person"), ("persons", "person")))
         assert found["Arthur"] == {0: 1.0}
         assert found["Fulton"] == {3: 1.0}
         assert found["Acme"] == {6: 1.0}
         assert found["Rex"] == {9 + row: prior for row, prior in every.items()}
         assert found["persons"] == every
-        assert dict(offered(lender, text, *marks, kb="names"))["Arthur"] == every  # not a KB of senses
+        assert dict(offered(provider, text, *marks, kb="names"))["Arthur"] == every  # not a KB of senses
 
 
 def test_names_that_begin_or_end_with_stop_words_can_be_passed_over(tmp_path):
@@ -121,8 +121,8 @@ def test_names_that_begin_or_end_with_stop_words_can_be_passed_over(tmp_path):
     text = "many is the york of many york ; Many york's"
     with KnowledgeBase.open(tmp_path / "n.kb") as kb:
         usual, theirs = (
-            [name for name, _ in offered(OfferLender([("n", kb, rows)], {"n": config}), text, kb="n")]
-            for config in (OffersConfig(), OffersConfig(stop_words="knowbert"))
+            [name for name, _ in offered(KnowBertProvider([("n", kb, rows)], {"n": config}), text, kb="n")]
+            for config in (CandidateConfig(), CandidateConfig(stop_words="knowbert"))
         )
     assert usual == [
         "many",
@@ -142,7 +142,7 @@ def test_names_that_begin_or_end_with_stop_words_can_be_passed_over(tmp_path):
 def test_the_authors_stop_words_need_spacy(kbs, monkeypatch):
     monkeypatch.setitem(sys.modules, "spacy.lang.en.stop_words", None)
     with pytest.raises(MissingExtraError, match=r"wellread\[spacy\]"):
-        OffersConfig(stop_words="knowbert").reading(kbs["names"])
+        CandidateConfig(stop_words="knowbert").reading(kbs["names"])
 
 
 def listed(told, name="senses"):
@@ -160,28 +160,30 @@ def listed(told, name="senses"):
     ]
 
 
-def touched(cut, segment, start, end):
-    return np.flatnonzero((cut.segment_of == segment) & (cut.spans[:, 0] < end) & (cut.spans[:, 1] > start)).tolist()
+def touched(tokenized, segment, start, end):
+    return np.flatnonzero(
+        (tokenized.segment_of == segment) & (tokenized.spans[:, 0] < end) & (tokenized.spans[:, 1] > start)
+    ).tolist()
 
 
-def covered(cut, pieces):
+def covered(tokenized, tokens):
     """The characters of pieces; a character may be several of them, and have lost some."""
-    return {place for start, end in cut.spans[pieces].tolist() for place in range(start, end)}
+    return {place for start, end in tokenized.spans[tokens].tolist() for place in range(start, end)}
 
 
-def slowly(finder, vectors, cut, whole):
+def slowly(finder, vectors, tokenized, whole):
     """The offers of each input mention by mention; what covers less than in the uncut input is left out."""
-    for number, (one, uncut) in enumerate(zip(cut, whole, strict=True)):
+    for number, (one, uncut) in enumerate(zip(tokenized, whole, strict=True)):
         for segment, text in enumerate(one.texts):
             for mention in finder.mentions(text):
-                pieces = touched(one, segment, mention.start, mention.end)
+                tokens = touched(one, segment, mention.start, mention.end)
                 there = touched(uncut, segment, mention.start, mention.end)
-                if pieces and covered(one, pieces) == covered(uncut, there):
+                if tokens and covered(one, tokens) == covered(uncut, there):
                     offered = {c.entity: c.prior for c in mention.candidates if c.entity in vectors.ids}
                     total = sum(offered.values())
                     if offered:
                         shares = {id: prior / total for id, prior in offered.items()}
-                        yield number, pieces[0], pieces[-1], shares, []
+                        yield number, tokens[0], tokens[-1], shares, []
 
 
 BYTEWISE = Segmenter(byte_level())
@@ -189,23 +191,23 @@ BYTEWISE = Segmenter(byte_level())
 
 @settings(max_examples=20)
 @given(SEEDS)
-def test_offers_are_those_of_a_slow_reading(finders, lender, seed):
+def test_offers_are_those_of_a_slow_reading(finders, provider, seed):
     chance = random.Random(seed)
-    cut = cuts_of(chance, inputs_of(chance))
+    tokenized = cuts_of(chance, inputs_of(chance))
     bytewise = Segmenter(byte_level(), longest=chance.randint(9, 40))
-    cut += bytewise.cut_many(inputs_of(chance))
-    whole = [(SEGMENTER if one.ids[0] == 2 else BYTEWISE).cut(*one.texts) for one in cut]
-    chosen = chance.sample(range(len(cut)), min(len(cut), 6))
-    cut, whole = [cut[place] for place in chosen], [whole[place] for place in chosen]
-    told = lender.told(cut, lender.annotate(cut))["offers"]
+    tokenized += bytewise.tokenize_many(inputs_of(chance))
+    whole = [(SEGMENTER if one.ids[0] == 2 else BYTEWISE).tokenize(*one.texts) for one in tokenized]
+    chosen = chance.sample(range(len(tokenized)), min(len(tokenized), 6))
+    tokenized, whole = [tokenized[place] for place in chosen], [whole[place] for place in chosen]
+    told = provider.collate(tokenized, provider.prepare(tokenized))["offers"]
     assert list(told) == ["senses", "names"]
     for name, finder in finders.items():
-        assert listed(told[name], name) == list(slowly(finder, ROWS[name], cut, whole))
+        assert listed(told[name], name) == list(slowly(finder, ROWS[name], tokenized, whole))
 
 
-def test_offers_are_arrays_that_an_encoder_takes(lender):
-    cut = SEGMENTER.cut_many([("the old new york", "buy"), ("who",), ("is New York City old",)])
-    told = lender.told(cut)["offers"]["senses"]
+def test_offers_are_arrays_that_an_encoder_takes(provider):
+    tokenized = SEGMENTER.tokenize_many([("the old new york", "buy"), ("who",), ("is New York City old",)])
+    told = provider.collate(tokenized)["offers"]["senses"]
     assert {name: (array.dtype, array.ndim) for name, array in told.items()} == {
         "text_of": (np.int64, 1),
         "spans": (np.int64, 2),
@@ -225,35 +227,35 @@ def test_offers_are_arrays_that_an_encoder_takes(lender):
         (2, 5, 5, {"old-a": 0.75, "old-n": 0.25}, []),
     ]
     assert told["entities"].shape == told["priors"].shape == (9, 2)
-    offers = lender.offers(cut)["names"]
+    offers = provider.offers(tokenized)["names"]
     assert offers.segment_of.tolist() == [0, 0, 0]
     assert offers.characters.tolist() == [[8, 16], [3, 16], [3, 11]]
 
 
-def test_without_a_mention_offers_are_empty(lender):
-    told = lender.told(SEGMENTER.cut_many([("who of me",), ("",)]))["offers"]["senses"]
+def test_without_a_mention_offers_are_empty(provider):
+    told = provider.collate(SEGMENTER.tokenize_many([("who of me",), ("",)]))["offers"]["senses"]
     assert [array.shape for array in told.values()] == [(0,), (0, 2), (0, 1), (0, 1), (0, 1)]
-    assert lender.told([])["offers"]["names"]["spans"].shape == (0, 2)
+    assert provider.collate([])["offers"]["names"]["spans"].shape == (0, 2)
 
 
 def test_a_mark_on_the_last_letter_is_not_cut_off(kbs):
     segmenter = Segmenter(word_piece())
-    lender = OfferLender([("names", kbs["names"], ROWS["names"])])
-    (offered,) = lender.offers([segmenter.cut("zz\u0301")]).values()
+    provider = KnowBertProvider([("names", kbs["names"], ROWS["names"])])
+    (offered,) = provider.offers([segmenter.tokenize("zz\u0301")]).values()
     assert (offered.characters.tolist(), offered.spans.tolist()) == ([[0, 3]], [[1, 2]])
 
 
 def test_candidates_without_a_vector_are_left_out(kbs):
-    lender = OfferLender([("names", kbs["names"], Rows(["Q1"]))])
-    told = lender.told(SEGMENTER.cut_many([("new york city zz 東京",)]))["offers"]["names"]
+    provider = KnowBertProvider([("names", kbs["names"], Rows(["Q1"]))])
+    told = provider.collate(SEGMENTER.tokenize_many([("new york city zz 東京",)]))["offers"]["names"]
     assert told["entities"].tolist() == [[0], [0]]
     assert told["priors"].tolist() == [[1], [1]]
 
 
 def test_settings_are_kept_to(kbs):
-    configs = {"names": OffersConfig(overlaps="longest", candidates=1), "senses": OffersConfig(max_words=1)}
-    lender = OfferLender([(name, kb, ROWS[name]) for name, kb in kbs.items()], configs)
-    told = lender.told(SEGMENTER.cut_many([("new york city . new york",)]))["offers"]
+    configs = {"names": CandidateConfig(overlaps="longest", candidates=1), "senses": CandidateConfig(max_words=1)}
+    provider = KnowBertProvider([(name, kb, ROWS[name]) for name, kb in kbs.items()], configs)
+    told = provider.collate(SEGMENTER.tokenize_many([("new york city . new york",)]))["offers"]
     assert listed(told["names"], "names") == [(0, 1, 3, {"Q1": 1}, []), (0, 5, 6, {"Q2": 1}, [])]
     assert [row[1:3] for row in listed(told["senses"])] == [(2, 2), (3, 3), (6, 6)]
 
@@ -262,18 +264,18 @@ def test_settings_are_kept_to(kbs):
 
 
 def marked(*marks, text="the old city buy"):
-    return replace(SEGMENTER.cut(text), marks=marks)
+    return replace(SEGMENTER.tokenize(text), marks=marks)
 
 
-def test_a_mark_has_the_candidates_of_its_lemma_and_kind_and_what_is_right(lender):
-    cut = [
+def test_a_mark_has_the_candidates_of_its_lemma_and_kind_and_what_is_right(provider):
+    tokenized = [
         marked(
             Mark(0, 4, 7, "old", "a", ("old-a",)),
             Mark(0, 8, 12, "new_york", "n", ("york-2", "york-n", "nobody")),
             Mark(0, 13, 16, "buy", "v", ("buy-n",)),
         )
     ]
-    told = lender.told(cut, lender.annotate(cut))["offers"]
+    told = provider.collate(tokenized, provider.prepare(tokenized))["offers"]
     assert listed(told["senses"]) == [
         (0, 2, 2, {"old-a": 1}, ["old-a"]),
         (0, 3, 3, {"york-2": 0.75, "york-n": 0.25}, ["york-2", "york-n"]),
@@ -282,23 +284,23 @@ def test_a_mark_has_the_candidates_of_its_lemma_and_kind_and_what_is_right(lende
     assert listed(told["names"], "names") == []
 
 
-def test_a_mark_without_a_lemma_is_read_as_it_stands(lender):
-    cut = [marked(Mark(0, 0, 2, None, "v", ("be-v",)), Mark(0, 3, 11), text="is new york city")]
-    assert listed(lender.told(cut)["offers"]["senses"])[:3] == [
+def test_a_mark_without_a_lemma_is_read_as_it_stands(provider):
+    tokenized = [marked(Mark(0, 0, 2, None, "v", ("be-v",)), Mark(0, 3, 11), text="is new york city")]
+    assert listed(provider.collate(tokenized)["offers"]["senses"])[:3] == [
         (0, 1, 1, {"be-v": 1}, ["be-v"]),
         (0, 2, 3, {"york-2": 0.75, "york-n": 0.25}, []),
         (0, 3, 3, {"york-n": 1}, []),
     ]
 
 
-def test_a_mark_of_which_nothing_is_known_is_no_mention(lender):
-    cut = [marked(Mark(0, 4, 7, "ancient", "a"), Mark(0, 13, 16, "buy", "a"))]
-    assert [row[1:3] for row in listed(lender.told(cut)["offers"]["senses"])] == [(3, 3)]
+def test_a_mark_of_which_nothing_is_known_is_no_mention(provider):
+    tokenized = [marked(Mark(0, 4, 7, "ancient", "a"), Mark(0, 13, 16, "buy", "a"))]
+    assert [row[1:3] for row in listed(provider.collate(tokenized)["offers"]["senses"])] == [(3, 3)]
 
 
-def test_a_mark_of_a_kind_that_a_kb_has_not_speaks_of_another(lender):
-    cut = [marked(Mark(0, 0, 8, "city", "n"), Mark(0, 14, 16, "zz", "thing", ("Q5",)), text="new york city zz")]
-    told = lender.told(cut)["offers"]
+def test_a_mark_of_a_kind_that_a_kb_has_not_speaks_of_another(provider):
+    tokenized = [marked(Mark(0, 0, 8, "city", "n"), Mark(0, 14, 16, "zz", "thing", ("Q5",)), text="new york city zz")]
+    told = provider.collate(tokenized)["offers"]
     assert listed(told["names"], "names") == [
         (0, 1, 3, {"Q1": 1}, []),
         (0, 1, 2, {"Q1": 0.25, "Q2": 0.75}, []),
@@ -307,22 +309,22 @@ def test_a_mark_of_a_kind_that_a_kb_has_not_speaks_of_another(lender):
     assert listed(told["senses"])[0] == (0, 1, 2, {"city-n": 1}, [])
 
 
-def test_marks_that_are_cut_off_are_no_mentions(kbs, lender):
-    cut = replace(
-        Segmenter(word_piece(), longest=5).cut("the old city buy"),
+def test_marks_that_are_cut_off_are_no_mentions(kbs, provider):
+    tokenized = replace(
+        Segmenter(word_piece(), longest=5).tokenize("the old city buy"),
         marks=(Mark(0, 8, 12, "city", "n", ("city-n",)), Mark(0, 13, 16, "buy", "v"), Mark(0, 8, 16, "york", "n")),
     )
-    assert listed(lender.told([cut])["offers"]["senses"]) == [
+    assert listed(provider.collate([tokenized])["offers"]["senses"]) == [
         (0, 2, 2, {"old-a": 0.75, "old-n": 0.25}, []),
         (0, 3, 3, {"city-n": 1}, ["city-n"]),
     ]
 
 
-def test_a_mark_that_reaches_over_the_border_of_a_window_is_no_mention_there(lender):
-    windows = SEGMENTER.cut_windows("who", "the old new york city", longest=6, stride=1)
-    cut = [replace(one, marks=(Mark(1, 8, 16, "new york", "n", ("york-n",)),)) for one in windows]
-    assert len(cut) == 4
-    assert listed(lender.told(cut)["offers"]["senses"]) == [
+def test_a_mark_that_reaches_over_the_border_of_a_window_is_no_mention_there(provider):
+    windows = SEGMENTER.tokenize_windows("who", "the old new york city", longest=6, stride=1)
+    tokenized = [replace(one, marks=(Mark(1, 8, 16, "new york", "n", ("york-n",)),)) for one in windows]
+    assert len(tokenized) == 4
+    assert listed(provider.collate(tokenized)["offers"]["senses"]) == [
         (0, 4, 4, {"old-a": 0.75, "old-n": 0.25}, []),
         (1, 3, 3, {"old-a": 0.75, "old-n": 0.25}, []),
         (2, 3, 4, {"york-2": 0.75, "york-n": 0.25}, ["york-n"]),
@@ -332,12 +334,12 @@ def test_a_mark_that_reaches_over_the_border_of_a_window_is_no_mention_there(len
     ]
 
 
-def test_marks_in_the_second_text_and_two_at_one_place_stand_in_their_order(lender):
-    cut = replace(
-        SEGMENTER.cut("old city", "new york buy"),
+def test_marks_in_the_second_text_and_two_at_one_place_stand_in_their_order(provider):
+    tokenized = replace(
+        SEGMENTER.tokenize("old city", "new york buy"),
         marks=(Mark(1, 0, 8, "city", "n", ("city-n",)), Mark(1, 0, 8, "old", "a"), Mark(0, 0, 3, "old", "n")),
     )
-    assert listed(lender.told([cut, cut])["offers"]["senses"])[:5] == [
+    assert listed(provider.collate([tokenized, tokenized])["offers"]["senses"])[:5] == [
         (0, 1, 1, {"old-n": 1}, []),
         (0, 2, 2, {"city-n": 1}, []),
         (0, 4, 5, {"city-n": 1}, ["city-n"]),
@@ -347,26 +349,26 @@ def test_marks_in_the_second_text_and_two_at_one_place_stand_in_their_order(lend
 
 
 def test_marks_can_be_passed_over(kbs):
-    lender = OfferLender([("senses", kbs["senses"], ROWS["senses"])], {"senses": OffersConfig(marks=False)})
-    cut = [marked(Mark(0, 4, 7, "ancient", "a"))]
-    assert [row[1:3] for row in listed(lender.told(cut)["offers"]["senses"])] == [(2, 2), (3, 3), (4, 4)]
+    provider = KnowBertProvider([("senses", kbs["senses"], ROWS["senses"])], {"senses": CandidateConfig(marks=False)})
+    tokenized = [marked(Mark(0, 4, 7, "ancient", "a"))]
+    assert [row[1:3] for row in listed(provider.collate(tokenized)["offers"]["senses"])] == [(2, 2), (3, 3), (4, 4)]
 
 
 # hidden words
 
 
-def hide(cut, *hidden):
-    words = tuple("" if place in hidden else word for place, word in enumerate(cut.words))
-    return replace(cut, words=words, word_of=np.where(np.isin(cut.word_of, hidden), -1, cut.word_of))
+def hide(tokenized, *hidden):
+    words = tuple("" if place in hidden else word for place, word in enumerate(tokenized.words))
+    return replace(tokenized, words=words, word_of=np.where(np.isin(tokenized.word_of, hidden), -1, tokenized.word_of))
 
 
-def test_of_a_mention_with_a_hidden_word_only_the_mask_is_told(lender):
+def test_of_a_mention_with_a_hidden_word_only_the_mask_is_told(provider):
     mask = {"MASK": 1}
-    cut = [
+    tokenized = [
         hide(marked(Mark(0, 4, 7, "old", "a", ("old-a",))), 1),
-        hide(SEGMENTER.cut("old city", "buy new york city"), 4, 0),
+        hide(SEGMENTER.tokenize("old city", "buy new york city"), 4, 0),
     ]
-    told = lender.told(cut, lender.annotate(cut))["offers"]
+    told = provider.collate(tokenized, provider.prepare(tokenized))["offers"]
     assert listed(told["senses"]) == [
         (0, 2, 2, mask, []),
         (0, 3, 3, {"city-n": 1}, []),
@@ -382,31 +384,33 @@ def test_of_a_mention_with_a_hidden_word_only_the_mask_is_told(lender):
 
 
 @pytest.mark.parametrize("segmenter", [SEGMENTER, Segmenter(byte_level())], ids=["words", "bytes"])
-def test_of_a_name_whose_joiner_is_hidden_only_the_mask_is_told(lender, segmenter):
-    one = segmenter.cut("old well-known u.s. city")
+def test_of_a_name_whose_joiner_is_hidden_only_the_mask_is_told(provider, segmenter):
+    one = segmenter.tokenize("old well-known u.s. city")
     (joiner,) = [place for place, (start, end) in enumerate(one.spans.tolist()) if one.texts[0][start:end] == "-"]
     assert one.word_of[joiner] == -1
-    told = lender.told([hide_pieces(one, one.ids, np.array([joiner]))])["offers"]
+    told = provider.collate([hide_pieces(one, one.ids, np.array([joiner]))])["offers"]
     offered = {name: [row[3] for row in listed(told[name], name)] for name in told}
     assert offered["senses"] == [{"old-a": 0.75, "old-n": 0.25}, {"MASK": 1}, {"city-n": 1}]
     assert offered["names"] == [{"Q4": 1}]
     both = np.array([joiner, int(np.flatnonzero(one.word_of == 0)[0])])
-    told = lender.told([hide_pieces(one, one.ids, np.sort(both))] * 2)["offers"]
+    told = provider.collate([hide_pieces(one, one.ids, np.sort(both))] * 2)["offers"]
     masked = [row[3] == {"MASK": 1} for row in listed(told["senses"])]
     assert masked == [True, True, False] * 2
 
 
-def test_a_hidden_joiner_draws_a_fate_as_hidden_words_do(lender):
-    one = SEGMENTER.cut("well-known")
+def test_a_hidden_joiner_draws_a_fate_as_hidden_words_do(provider):
+    one = SEGMENTER.tokenize("well-known")
     joiner = np.flatnonzero((one.word_of < 0) & (one.segment_of >= 0))
-    told = lender.told([hide_pieces(one, one.ids, joiner)] * 2000, draw=np.random.default_rng(3))["offers"]["senses"]
+    told = provider.collate([hide_pieces(one, one.ids, joiner)] * 2000, draw=np.random.default_rng(3))["offers"][
+        "senses"
+    ]
     assert (told["entities"][:, 0] == MASK_ENTITY).mean() == pytest.approx(0.8, abs=0.03)
 
 
-def test_a_draw_lets_some_stay_and_gives_some_the_candidates_of_another(lender):
-    cut = [hide(marked(Mark(0, 4, 7, "old", "a", ("old-a",))), 1)] * 4000
-    notes = lender.annotate(cut)
-    told = lender.told(cut, notes, draw=np.random.default_rng(1))["offers"]["senses"]
+def test_a_draw_lets_some_stay_and_gives_some_the_candidates_of_another(provider):
+    tokenized = [hide(marked(Mark(0, 4, 7, "old", "a", ("old-a",))), 1)] * 4000
+    notes = provider.prepare(tokenized)
+    told = provider.collate(tokenized, notes, draw=np.random.default_rng(1))["offers"]["senses"]
     hidden = told["spans"][:, 0] == 2
     rows, gold = told["entities"][hidden], told["gold"][hidden]
     own = ROWS["senses"].ids.index("old-a")
@@ -418,13 +422,13 @@ def test_a_draw_lets_some_stay_and_gives_some_the_candidates_of_another(lender):
     assert len(np.unique(others[:, 0])) > 2
     assert not gold[~stays].any()
     assert np.allclose(told["priors"].sum(1), 1)
-    again = lender.told(cut, notes, draw=np.random.default_rng(1))["offers"]["senses"]
+    again = provider.collate(tokenized, notes, draw=np.random.default_rng(1))["offers"]["senses"]
     assert all(np.array_equal(told[name], again[name]) for name in told)
 
 
-def test_all_mentions_with_a_hidden_word_have_its_fate(lender):
-    cut = [hide(SEGMENTER.cut("new york city"), 1)] * 300
-    told = lender.told(cut, draw=np.random.default_rng(2))["offers"]
+def test_all_mentions_with_a_hidden_word_have_its_fate(provider):
+    tokenized = [hide(SEGMENTER.tokenize("new york city"), 1)] * 300
+    told = provider.collate(tokenized, draw=np.random.default_rng(2))["offers"]
     fates = {}
     for name in told:
         for text, first, last, offered, _ in listed(told[name], name):
@@ -438,25 +442,25 @@ def test_all_mentions_with_a_hidden_word_have_its_fate(lender):
 
 def test_mentions_are_found_once_and_mapped(kbs, tmp_path, monkeypatch):
     parts = [(name, kb, ROWS[name]) for name, kb in kbs.items()]
-    cut = [marked(Mark(0, 4, 7, "old", "a", ("old-a",))), SEGMENTER.cut("new york", "old mayor")]
-    told = OfferLender(parts).told(cut)["offers"]
-    OfferLender(parts).annotate(cut, cache=tmp_path / "notes")
+    tokenized = [marked(Mark(0, 4, 7, "old", "a", ("old-a",))), SEGMENTER.tokenize("new york", "old mayor")]
+    told = KnowBertProvider(parts).collate(tokenized)["offers"]
+    KnowBertProvider(parts).prepare(tokenized, cache=tmp_path / "notes")
     assert len(list((tmp_path / "notes").glob("offers-*.safetensors"))) == 2
-    again = OfferLender(parts)
+    again = KnowBertProvider(parts)
     monkeypatch.setattr(CandidateFinder, "find", None)
-    kept = again.told(cut, again.annotate(cut, cache=tmp_path / "notes"))["offers"]
+    kept = again.collate(tokenized, again.prepare(tokenized, cache=tmp_path / "notes"))["offers"]
     for name in told:
         assert listed(kept[name], name) == listed(told[name], name)
 
 
 def test_another_state_of_kb_vectors_or_settings_is_found_anew(tmp_path):
     build(lambda tally: iter(NAMES), tmp_path / "n.kb", origin=Origin("test"))
-    cut = [SEGMENTER.cut("new york city zz")]
+    tokenized = [SEGMENTER.tokenize("new york city zz")]
     with KnowledgeBase.open(tmp_path / "n.kb", writable=True) as kb:
 
         def files(file="rows-1", **settings):
-            OfferLender([("names", kb, Rows(["Q1"], file))], {"names": OffersConfig(**settings)}).annotate(
-                cut, cache=tmp_path
+            KnowBertProvider([("names", kb, Rows(["Q1"], file))], {"names": CandidateConfig(**settings)}).prepare(
+                tokenized, cache=tmp_path
             )
             return len(list(tmp_path.glob("offers-*.safetensors")))
 
@@ -468,41 +472,41 @@ def test_another_state_of_kb_vectors_or_settings_is_found_anew(tmp_path):
 def test_a_lender_follows_its_kb(tmp_path):
     build(lambda tally: iter(NAMES), tmp_path / "n.kb", origin=Origin("test"))
     with KnowledgeBase.open(tmp_path / "n.kb", writable=True) as kb:
-        lender = OfferLender([("names", kb, Rows(["Q1", "Q9"]))])
-        cut = [SEGMENTER.cut("old zz")]
-        assert not len(lender.told(cut)["offers"]["names"]["spans"])
+        provider = KnowBertProvider([("names", kb, Rows(["Q1", "Q9"]))])
+        tokenized = [SEGMENTER.tokenize("old zz")]
+        assert not len(provider.collate(tokenized)["offers"]["names"]["spans"])
         kb.add(Entity("Q9", "old"))
-        assert lender.told(cut)["offers"]["names"]["entities"].tolist() == [[1]]
+        assert provider.collate(tokenized)["offers"]["names"]["entities"].tolist() == [[1]]
 
 
 def test_a_damaged_file_says_what_to_do(kbs, tmp_path):
-    lender = OfferLender([("names", kbs["names"], ROWS["names"])])
-    cut = [SEGMENTER.cut("new york city zz")]
-    lender.annotate(cut, cache=tmp_path)
+    provider = KnowBertProvider([("names", kbs["names"], ROWS["names"])])
+    tokenized = [SEGMENTER.tokenize("new york city zz")]
+    provider.prepare(tokenized, cache=tmp_path)
     (file,) = tmp_path.glob("offers-*.safetensors")
     file.write_bytes(file.read_bytes()[:-8])
     with pytest.raises(InputError, match="delete it, and it is made again"):
-        lender.annotate(cut, cache=tmp_path)
+        provider.prepare(tokenized, cache=tmp_path)
 
 
-def test_what_was_not_annotated_is_refused(lender):
-    notes = lender.annotate([SEGMENTER.cut("old")])
+def test_what_was_not_annotated_is_refused(provider):
+    notes = provider.prepare([SEGMENTER.tokenize("old")])
     with pytest.raises(InputError, match="'new' was not annotated"):
-        lender.told([SEGMENTER.cut("new")], notes)
+        provider.collate([SEGMENTER.tokenize("new")], notes)
     with pytest.raises(InputError, match="mark 'buy' was not annotated"):
-        lender.told([replace(SEGMENTER.cut("old"), marks=(Mark(0, 0, 3, "buy"),))], notes)
+        provider.collate([replace(SEGMENTER.tokenize("old"), marks=(Mark(0, 0, 3, "buy"),))], notes)
 
 
 def test_settings_that_cannot_be_are_refused(kbs):
     with pytest.raises(UsageError, match="candidates = 0"):
-        OffersConfig(candidates=0)
+        CandidateConfig(candidates=0)
     with pytest.raises(UsageError, match="one name"):
-        OfferLender([("a", kbs["names"], ROWS["names"])] * 2)
+        KnowBertProvider([("a", kbs["names"], ROWS["names"])] * 2)
     with pytest.raises(UsageError, match="settings for b"):
-        OfferLender([("a", kbs["names"], ROWS["names"])], {"b": OffersConfig()})
+        KnowBertProvider([("a", kbs["names"], ROWS["names"])], {"b": CandidateConfig()})
 
 
-def test_a_lender_of_offers_lends_beside_others(lender):
-    cut = SEGMENTER.cut_many([("old",)])
-    both = Lenders([lender])
-    assert list(both.told(cut, both.annotate(cut))["offers"]) == ["senses", "names"]
+def test_a_lender_of_offers_lends_beside_others(provider):
+    tokenized = SEGMENTER.tokenize_many([("old",)])
+    both = CombinedProvider([provider])
+    assert list(both.collate(tokenized, both.prepare(tokenized))["offers"]) == ["senses", "names"]

@@ -28,8 +28,8 @@ from wellread.models.knowbert import linker as knowbert
 from wellread.models.knowbert.compression import shrink
 from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.models.knowbert.folder import LinkerSettings, Parts, load_parts, save_linker
-from wellread.models.knowbert.inputs import OfferLender
-from wellread.models.knowbert.linker import KnowBertReader
+from wellread.models.knowbert.inputs import KnowBertProvider
+from wellread.models.knowbert.linker import KnowBertBackend
 from wellread.models.knowbert.model import KnowBertConfig
 from wellread.models.knowbert.pos_tags import Tagging
 from wellread.models.knowbert.quantized_entities import ReadyTable
@@ -91,17 +91,19 @@ def links(document):
 def psi(home, text, folder="model", kb="senses"):
     """What the infused encoder itself says of a text: {(start, end): {entity: probability}}."""
     model = load_encoder(str(home / folder)).eval()
-    cut = [Segmenter(load_tokenizer(str(home / folder))).cut(text)]
+    tokenized = [Segmenter(load_tokenizer(str(home / folder))).tokenize(text)]
     parts = []
     for part in model.infusions:
         opened = KnowledgeBase.open(home / f"{part.config.kb}.kb")
         vectors = EntityVectors.open(home / f"{part.config.kb}.kb.vectors")
         part.take(EntityTable.of(vectors))
         parts.append((part.config.kb, opened, vectors))
-    offers = OfferLender(parts).offers(cut)
-    told = {name: {key: torch.from_numpy(part) for key, part in some.told().items()} for name, some in offers.items()}
+    offers = KnowBertProvider(parts).offers(tokenized)
+    told = {
+        name: {key: torch.from_numpy(part) for key, part in some.as_arrays().items()} for name, some in offers.items()
+    }
     with torch.no_grad():
-        read = model.read(torch.from_numpy(cut[0].ids), Packing.of([len(cut[0])]), None, offers=told)
+        read = model.read(torch.from_numpy(tokenized[0].ids), Packing.of([len(tokenized[0])]), None, offers=told)
     vectors, mine = {name: vectors for name, _, vectors in parts}[kb], offers[kb]
     chances = torch.softmax(read.told["links"][kb], 1).numpy()
     return {
@@ -200,9 +202,9 @@ def test_a_long_text_loses_no_name_and_tells_none_twice(own):
     told = {"format": "wellread knowbert linker 1", "kb": "senses", "sentences": 0, "width": 40}
     (own / "model" / "linker.json").write_text(json.dumps(told))
     with load(own) as linker:
-        assert linker.reader.settings == settings
+        assert linker.backend.settings == settings
         found = linker.link(text)
-        assert next(map(len, linker.reader.cutter.cut([text]))) > 20
+        assert next(map(len, linker.backend.window_tokenizer.tokenize([text]))) > 20
     assert [link.text for link in found.links] == ["old", "bank", "river bank", "run"] * 40
 
 
@@ -282,7 +284,7 @@ def test_a_small_linker_has_what_changed_and_needs_no_vectors(own, encoder):
     assert saved.error < 1e-6
     shutil.rmtree(own / "senses.kb.vectors")
     with load(own, "small") as linker:
-        assert len(linker.reader._score.encoder.encoder.layer) == 1
+        assert len(linker.backend._score.encoder.encoder.layer) == 1
         assert_same(chances(linker.score("the old bank near the river bank")), expected, tolerance=0.02)
     assert_same(unlike, expected)
 
@@ -409,8 +411,8 @@ class Verbs:
 
 def test_words_keep_to_their_part_of_speech(home):
     with KnowledgeBase.open(home / "senses.kb") as kb:
-        reader = KnowBertReader(parts_of(home), kb, tags=Verbs(), precision="fp32")
-        (scored,) = reader.score_many(["the old bank near the river"])
+        backend = KnowBertBackend(parts_of(home), kb, tags=Verbs(), precision="fp32")
+        (scored,) = backend.score_many(["the old bank near the river"])
         found = chances(scored)
     assert {span: set(some) for span, some in found.items()} == {(4, 7): {"aged", "past"}, (8, 12): {"tilt"}}
     assert found[8, 12]["tilt"] == pytest.approx(1)
@@ -421,8 +423,8 @@ def test_the_most_likely_senses_are_counted_within_a_part_of_speech(home):
     few = replace(parts.settings, offers=replace(parts.settings.offers, candidates=1))
     with KnowledgeBase.open(home / "senses.kb") as kb:
         assert kb.candidates("bank", limit=1)[0].entity != "tilt"
-        reader = KnowBertReader(replace(parts, settings=few), kb, tags=Verbs(), precision="fp32")
-        (scored,) = reader.score_many(["the old bank near the river, the leaves"])
+        backend = KnowBertBackend(replace(parts, settings=few), kb, tags=Verbs(), precision="fp32")
+        (scored,) = backend.score_many(["the old bank near the river, the leaves"])
         found = {span: set(some) for span, some in chances(scored).items()}
     assert found[8, 12] == {"tilt"}
     assert all(len(some) == 1 for some in found.values())
@@ -441,10 +443,10 @@ def test_tags_that_come_early_or_late_make_no_difference(home, windows, monkeypa
     texts = [TEXT, "", "nothing here is known", "the bank", " ".join(["the old bank near the river"] * 9)]
     parts = parts_of(home)
     parts = replace(parts, settings=replace(parts.settings, sentences=0 if windows else 1, width=24))
-    monkeypatch.setattr(knowbert, "_PIECES", 40)
+    monkeypatch.setattr(knowbert, "_TOKENS", 40)
     with KnowledgeBase.open(home / "senses.kb") as kb:
-        late = KnowBertReader(parts, kb, tags=Late(), precision="fp32")
-        early = KnowBertReader(parts, kb, tags=Verbs(), precision="fp32")
+        late = KnowBertBackend(parts, kb, tags=Late(), precision="fp32")
+        early = KnowBertBackend(parts, kb, tags=Verbs(), precision="fp32")
         monkeypatch.setattr(early, "_tagged", lambda texts: nullcontext(ready(early.tagger.tag(texts))))
         for some in (texts, texts[::-1], texts[:1], texts[4:]):
             assert [list(chances(one).items()) for one in late.score_many(some)] == [
@@ -453,7 +455,7 @@ def test_tags_that_come_early_or_late_make_no_difference(home, windows, monkeypa
         alone = [chances(early.score_many([text])[0]) for text in texts]
         for found, expected in zip(late.score_many(texts), alone, strict=True):
             assert_same(chances(found), expected)
-        assert next(map(len, late.cutter.cut(texts[4:]))) > 1 or not windows
+        assert next(map(len, late.window_tokenizer.tokenize(texts[4:]))) > 1 or not windows
 
 
 def ready(tagging):
@@ -465,18 +467,18 @@ def ready(tagging):
 def test_what_mentions_are_like_does_not_depend_on_their_candidates(home):
     text = "the old bank near the river bank"
     with load(home) as linker:
-        reader = linker.reader
-        reader.score_many([text])
-        ((stretch,),) = reader.cutter.cut([text], words=False)
-        offers = {name: some.told() for name, some in reader._lender.offers([stretch.input]).items()}
+        backend = linker.backend
+        backend.score_many([text])
+        ((stretch,),) = backend.window_tokenizer.tokenize([text], words=False)
+        offers = {name: some.as_arrays() for name, some in backend._provider.offers([stretch.input]).items()}
         told = {name: {key: torch.from_numpy(part) for key, part in some.items()} for name, some in offers.items()}
         mine = told["senses"]
         kept = torch.arange(mine["entities"].shape[1]) == 0
         left = mine | {"entities": torch.where(kept, mine["entities"], -1), "priors": mine["priors"] * kept}
         asked = torch.from_numpy(stretch.input.ids), Packing.of([len(stretch)])
         with torch.inference_mode():
-            later = reader._score(*asked, told)(left)
-            at_once = reader._score(*asked, {"senses": left})(left)
+            later = backend._score(*asked, told)(left)
+            at_once = backend._score(*asked, {"senses": left})(left)
         assert torch.equal(later, at_once)
         assert (later[:, 1:] == float("-inf")).all()
 
@@ -489,10 +491,10 @@ def test_a_tagger_that_fails_says_so_and_the_next_text_is_read(home):
             return super().tag(texts)
 
     with KnowledgeBase.open(home / "senses.kb") as kb:
-        reader = KnowBertReader(parts_of(home), kb, tags=Failing(), precision="fp32")
+        backend = KnowBertBackend(parts_of(home), kb, tags=Failing(), precision="fp32")
         with pytest.raises(InputError, match="no tags for this"):
-            reader.score_many(["the old bank"])
-        assert chances(reader.score_many(["the old"])[0]).keys() == {(4, 7)}
+            backend.score_many(["the old bank"])
+        assert chances(backend.score_many(["the old"])[0]).keys() == {(4, 7)}
 
 
 def test_a_tag_that_fits_no_candidate_is_not_believed():
@@ -569,10 +571,10 @@ def test_below_the_threshold_nothing_is_meant(own, encoder):
     write_model(own / "margin", encoder, layer(mode="margin", threshold=0.0))
     scores = psi(own, text, "margin")
     with load(own, "margin") as linker:
-        parts = linker.reader
+        parts = linker.backend
         assert parts.decoding.nil is False
         (low,), (high,) = (
-            KnowBertReader(
+            KnowBertBackend(
                 replace(load_parts(own / "margin", "senses"), config=layer(mode="margin", threshold=threshold)),
                 linker.kb,
                 decoding=Decoding(threshold=0.0, nil=True),
@@ -607,7 +609,7 @@ def test_layers_below_have_their_own_knowledge(own, encoder, monkeypatch):
 def test_layers_above_are_left_out(own, encoder):
     write_model(own / "two", encoder, layer(), layer(kb="places", layer=1))
     with load(own, "two") as linker:
-        assert len(linker.reader._score.encoder.encoder.layer) == 1
+        assert len(linker.backend._score.encoder.encoder.layer) == 1
         assert [link.text for link in linker.link("the old bank").links] == ["old", "bank"]
 
 
@@ -616,7 +618,7 @@ def test_a_run_of_word_senses_says_how_it_was_trained(own):
     told["recipe"]["offers"] = {"senses": {"reading": {"candidates": 2}}}
     (own / "model" / "task.json").write_text(json.dumps(told))
     with Linker.load(own / "senses.kb", own, precision="fp32") as linker:
-        settings = linker.reader.settings
+        settings = linker.backend.settings
         assert (settings.sentences, settings.width, settings.offers.candidates) == (3, 77, 2)
         assert len(linker.link("bank").links[0].candidates) == 2
 
@@ -627,7 +629,7 @@ def test_an_encoder_that_was_pretrained_says_so_too(own):
     told["recipe"]["offers"] = {"senses": {"reading": {"candidates": 1}}}
     (own / "model" / "knowledge.json").write_text(json.dumps(told))
     with load(own, "model") as linker:
-        settings = linker.reader.settings
+        settings = linker.backend.settings
         assert (settings.sentences, settings.width, settings.offers.candidates) == (2, 66, 1)
         assert len(linker.link("bank").links[0].candidates) == 1
 
@@ -640,7 +642,7 @@ def test_layers_below_are_offered_what_their_recipe_says(own, encoder, monkeypat
     places = {"kb": str(own / "towns.kb"), "vectors": str(own / "elsewhere"), "reading": {"candidates": 3}}
     (own / "two" / "task.json").write_text(json.dumps({"recipe": {"task": "RTE", "offers": {"places": places}}}))
     with load(own, "two") as linker:
-        assert linker.reader._offers["places"].candidates == 3
+        assert linker.backend._offers["places"].candidates == 3
         assert [link.text for link in linker.link("the old bank").links] == ["old", "bank"]
 
 

@@ -26,7 +26,7 @@ from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 from wellread.kb.store import KnowledgeBase
 from wellread.models.kam.model import KamConfig
-from wellread.models.knowbert.inputs import OfferLender
+from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.model import KnowBert
 from wellread.tasks.masked_lm import hide
 
@@ -87,15 +87,20 @@ def test_what_is_lent_for_a_hidden_word_tells_nothing_of_it(tmp_path: Path) -> N
     shake(model.infusions[0], 0.4)
     with KnowledgeBase.open(tmp_path / "names.kb") as kb:
         model.infusions[0].take_of(kb, vectors)
-        lender = OfferLender([("names", kb, vectors)])
+        provider = KnowBertProvider([("names", kb, vectors)])
         states: dict[str, list[Tensor]] = {"hidden": [], "plain": []}
         for word in ("brno", "paris"):  # which has two meanings, the other has one
-            cut = SEGMENTER.cut(f"the mayor of {word} was born in avon")
-            place = np.flatnonzero(cut.word_of == cut.words.index(word))
-            ids = cut.ids.copy()
+            tokenized = SEGMENTER.tokenize(f"the mayor of {word} was born in avon")
+            place = np.flatnonzero(tokenized.word_of == tokenized.words.index(word))
+            ids = tokenized.ids.copy()
             ids[place] = TOKENIZER.token_to_id("[MASK]")
-            for name, one in (("hidden", hide(cut, ids, place)), ("plain", dataclasses.replace(cut, ids=ids))):
-                told = {name: torch.from_numpy(part) for name, part in lender.told([one])["offers"]["names"].items()}
+            for name, one in (
+                ("hidden", hide(tokenized, ids, place)),
+                ("plain", dataclasses.replace(tokenized, ids=ids)),
+            ):
+                told = {
+                    name: torch.from_numpy(part) for name, part in provider.collate([one])["offers"]["names"].items()
+                }
                 assert len(told["spans"]) == 2
                 read = model.read(torch.from_numpy(one.ids), Packing.of([len(one)]), offers={"names": told})
                 states[name].append(read.states)

@@ -16,7 +16,7 @@ from tests.knowbert_data import LENGTHS, MENTIONS, config, make, offers
 from wellread.encoders.infusion.hooks import Flow
 from wellread.encoders.packing import Packing
 from wellread.models.knowbert.kar import Block, Mentions
-from wellread.models.knowbert.model import KnowBert, Offers
+from wellread.models.knowbert.model import CandidateTensors, KnowBert
 
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
 EMPTY_TEXTS = [text for text in range(len(LENGTHS)) if text not in MENTIONS]
@@ -85,9 +85,9 @@ def read_text(
     narrow = [linear(linker.narrow, state) for state in (states if read is None else read)]
     pooled = []
     for mention in told:
-        pieces = narrow[mention["first"] : mention["last"] + 1]
-        weights = softmax([linear(linker.pooling.score, piece)[0] for piece in pieces])
-        pooled.append(sum(weight * piece for weight, piece in zip(weights, pieces, strict=True)))
+        tokens = narrow[mention["first"] : mention["last"] + 1]
+        weights = softmax([linear(linker.pooling.score, token)[0] for token in tokens])
+        pooled.append(sum(weight * token for weight, token in zip(weights, tokens, strict=True)))
     if not told:
         pooled = [torch.zeros(options.dim, dtype=torch.float64)]
     normed = [norm(linker.mention_norm, state, 1e-5) for state in pooled]
@@ -202,7 +202,7 @@ def test_every_step_is_the_paper_s(options: dict[str, Any]) -> None:
     given = offers()
     steps = read_all(kar, states, LENGTHS, given)
     packing = Packing.of(LENGTHS)
-    read, mentions = Offers.of(given, packing, "wordnet"), Mentions.of(given["text_of"], len(LENGTHS))
+    read, mentions = CandidateTensors.of(given, packing, "wordnet"), Mentions.of(given["text_of"], len(LENGTHS))
     narrow = kar.linker.narrow(states)
     torch.testing.assert_close(narrow, torch.stack(steps.narrow), **EXACT)
     contextual = kar.linker.contextualize(narrow, read, mentions)

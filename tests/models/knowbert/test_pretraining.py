@@ -18,7 +18,7 @@ from wellread.encoders.load import silence
 from wellread.errors import InputError, UsageError
 from wellread.models.knowbert.model import KnowBertConfig
 from wellread.models.knowbert.pretraining import Pretraining, PretrainingRecipe, WordsData, pretrain
-from wellread.models.knowbert.recipe import give_tables, open_offer
+from wellread.models.knowbert.recipe import give_tables, open_candidate_kb
 from wellread.plots import curves as plots
 from wellread.tasks.masked_lm import hide
 from wellread.tasks.recipe import Data, TaskRecipe
@@ -26,7 +26,7 @@ from wellread.tasks.task import make_batch
 from wellread.training.loop import seed_all, train
 from wellread.training.run import read_log
 from wellread.training.schedule import Schedule
-from wellread.training.task import build_reader, find_kind
+from wellread.training.task import build_network, find_task_type
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +54,13 @@ def whole(tmp_path_factory):
 
 def test_the_first_stage_moves_the_linker_alone_and_then_sets_the_way_back(recipe, tmp_path):
     work = Pretraining(recipe, None)
-    before = weights(work.reader)
+    before = weights(work.network)
     (layer,) = work.new_layers()
     work.train_linker(layer, tmp_path / "run", recipe.linker)
     linker = {f"encoder.infusions.0.linker.{name}" for name, _ in layer.linker.named_parameters()}
     back = {"encoder.infusions.0.back.weight", "encoder.infusions.0.back.bias"}
-    assert moved(work.reader, before) - back <= linker
-    assert len(moved(work.reader, before) & linker) > 10
+    assert moved(work.network, before) - back <= linker
+    assert len(moved(work.network, before) & linker) > 10
     inverse = torch.linalg.pinv(layer.linker.narrow.weight.double())
     assert torch.allclose(layer.back.weight.double(), inverse, atol=1e-5)
     assert torch.allclose(layer.back.bias.double(), -inverse @ layer.linker.narrow.bias.double(), atol=1e-5)
@@ -78,10 +78,10 @@ def test_the_second_stage_moves_all_weights_by_their_rates(recipe, tmp_path, mon
         "encoder.encoder.layer.1.": 5e-5,
     }
     work.free()
-    assert all(weight.requires_grad for weight in work.reader.parameters())
-    before = weights(work.reader)
+    assert all(weight.requires_grad for weight in work.network.parameters())
+    before = weights(work.network)
     train(work.mixture(), schedule, tmp_path / "run")
-    after = weights(work.reader)
+    after = weights(work.network)
     for name, rate in {
         "encoder.embeddings.LayerNorm.bias": 2e-5,
         "encoder.encoder.layer.0.output.LayerNorm.bias": 2e-5,
@@ -122,7 +122,7 @@ def test_every_loss_is_told_of_every_batch_and_only_its_own_is_not_nothing(recip
 def fates(work, batch):
     """What became of the mentions of a batch: whether each is hidden, and told as MASK, as itself or as another."""
     offers = batch.knowledge["offers"]["names"]
-    kb, vectors = open_offer(work.task, "names")
+    kb, vectors = open_candidate_kb(work.task, "names")
     kb.close()
     told = []
     for text, (first, last), (entity, *_) in zip(
@@ -151,9 +151,9 @@ def test_what_is_told_of_hidden_words_is_drawn_to_learn_and_is_mask_to_be_scored
     assert hidden["mask"] / sum(hidden.values()) == pytest.approx(0.8, abs=0.1)
     assert min(hidden["itself"], hidden["another"]) > 0.04 * sum(hidden.values())
     assert [what for is_hidden, what in counts if not is_hidden] == ["itself"]
-    scored, read = Counter(), work.reader.read
-    monkeypatch.setattr(work.reader, "read", lambda batch: (scored.update(fates(work, batch)), read(batch))[1])
-    work.reader.eval()
+    scored, read = Counter(), work.network.read
+    monkeypatch.setattr(work.network, "read", lambda batch: (scored.update(fates(work, batch)), read(batch))[1])
+    work.network.eval()
     words.evaluate()
     assert scored.keys() == {(True, "mask"), (False, "itself")}
 
@@ -166,33 +166,33 @@ def seeded(learner, *seeds):
 def test_nothing_of_a_hidden_mention_reaches_the_layer(recipe):
     """Two texts that differ in a name only, where it is hidden: all that an encoder is given and says is the same."""
     work = Pretraining(recipe, None)
-    reader = work.reader.eval()
+    network = work.network.eval()
     pair = [f"the mayor of {name} was born in cork" for name in ("avon", "brno")]
-    cut = work.segmenter.cut_many([(text,) for text in pair])
-    (at,) = (cut[0].ids != cut[1].ids).nonzero()[0].tolist()
+    tokenized = work.segmenter.tokenize_many([(text,) for text in pair])
+    (at,) = (tokenized[0].ids != tokenized[1].ids).nonzero()[0].tolist()
     mask = work.masking.mask_id
 
     def read(one, place):
         ids = one.ids.copy()
         ids[place] = mask
         hidden = hide(one, ids, np.array([place]))
-        lent = work.lender.told([hidden], work.lender.annotate([hidden]))
+        provided = work.provider.collate([hidden], work.provider.prepare([hidden]))
         tensors = {
             key: {kb: {n: torch.from_numpy(v) for n, v in told.items()} for kb, told in value.items()}
-            for key, value in lent.items()
+            for key, value in provided.items()
         }
         batch = make_batch([None], [[hidden]], tensors)
         with torch.no_grad():
-            states, batch, _ = reader.read(batch)
+            states, batch, _ = network.read(batch)
         return tensors["offers"]["names"], states, batch.told["links"]["names"]
 
-    (offers, states, links), (others, other_states, other_links) = (read(one, at) for one in cut)
+    (offers, states, links), (others, other_states, other_links) = (read(one, at) for one in tokenized)
     assert offers["entities"].tolist()[0][0] == -2
     assert all(torch.equal(offers[name], others[name]) for name in offers)
     assert torch.equal(states, other_states)
     assert torch.equal(links, other_links)
-    shown, shown_states, _ = read(cut[0], at - 1)
-    other_shown, other_shown_states, _ = read(cut[1], at - 1)
+    shown, shown_states, _ = read(tokenized[0], at - 1)
+    other_shown, other_shown_states, _ = read(tokenized[1], at - 1)
     assert not torch.equal(shown["entities"], other_shown["entities"])  # where it is not hidden, it is told
     assert not torch.equal(shown_states, other_shown_states)
 
@@ -237,9 +237,9 @@ def test_what_comes_out_is_a_masked_language_model_of_transformers(whole):
     assert work.schedule().rates["head"] == recipe.lower
     give_tables(work.task, model.base_model)
     batch = work.parts["words"].batches(0)[0]
-    reader = work.reader.eval()
+    network = work.network.eval()
     with torch.no_grad():
-        expected = reader.head(reader.states(batch))
+        expected = network.head(network.states(batch))
         found = model.eval()(
             input_ids=batch.ids[None],
             token_type_ids=batch.types[None],
@@ -266,15 +266,15 @@ def test_the_recipe_of_a_task_keeps_what_the_layers_learned(whole):
         offers=recipe.offers,
         knowbert={"names": replace(recipe.knowbert["names"], dropout=0.0)},
     )
-    build = find_kind("masking").build
-    reader = build_reader(task, build(task, {}, Pretraining(recipe, None).tokenizer))
-    for name, weight in reader.encoder.infusions[0].state_dict().items():
+    build = find_task_type("masking").build
+    network = build_network(task, build(task, {}, Pretraining(recipe, None).tokenizer))
+    for name, weight in network.encoder.infusions[0].state_dict().items():
         assert torch.equal(weight, trained[f"encoder.infusions.0.{name}"]), name
-    assert reader.encoder.infusions[0].config.dropout == 0.0
+    assert network.encoder.infusions[0].config.dropout == 0.0
     other = replace(task, knowbert={"names": replace(recipe.knowbert["names"], layer=1)})
     with pytest.raises(UsageError, match=r"a layer of names with layer = 0, and .* layer = 1; say the same in \[knowb"):
-        build_reader(other, build(task, {}, Pretraining(recipe, None).tokenizer))
-    plain = build_reader(replace(task, infusion="none"), build(task, {}, Pretraining(recipe, None).tokenizer))
+        build_network(other, build(task, {}, Pretraining(recipe, None).tokenizer))
+    plain = build_network(replace(task, infusion="none"), build(task, {}, Pretraining(recipe, None).tokenizer))
     assert len(plain.encoder.infusions) == 0
 
 
@@ -285,12 +285,12 @@ def test_a_second_knowledge_base_is_added_and_the_first_stays(whole, tmp_path):
     assert [layer.config.kb for layer in work.layers] == ["names", "senses"]
     assert [layer.config.kb for layer in work.new_layers()] == ["senses"]
     assert both.proportions == {"words": 0.8, "names": 0.1, "senses": 0.1}
-    before = weights(work.reader)
+    before = weights(work.network)
     trained = load_file(run / "best.safetensors")
     assert all(torch.equal(before[name], trained[name]) for name in trained)  # the encoder, its head and its layer
     (layer,) = work.new_layers()
     work.train_linker(layer, tmp_path / "run", both.linker)
-    assert {name.partition("infusions.")[2][:1] for name in moved(work.reader, before)} == {"1"}
+    assert {name.partition("infusions.")[2][:1] for name in moved(work.network, before)} == {"1"}
     scores = pretrain(both, tmp_path / "run")
     assert {"names.f1", "senses.f1", "senses.prior", "words.accuracy"} <= scores.keys()
     assert list(json.loads((tmp_path / "run/model/knowledge.json").read_bytes())["vectors"]) == ["names", "senses"]

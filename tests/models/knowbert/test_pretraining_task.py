@@ -15,11 +15,11 @@ from wellread.encoders.infusion.infuse import Read, infuse
 from wellread.errors import UsageError
 from wellread.kb.packaged import open_kb
 from wellread.models.knowbert.entity_tables import EntityTable
-from wellread.models.knowbert.inputs import OfferLender
+from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.model import KnowBertConfig
 from wellread.models.knowbert.pretraining_task import GoldText, Linking, parts_of
 from wellread.tasks.learner import TaskLearner
-from wellread.tasks.task import Reader
+from wellread.tasks.task import EncoderWithHead
 from wellread.text.segments import Mark, Segmenter
 
 
@@ -29,9 +29,9 @@ def vectors(tmp_path):
 
 
 @pytest.fixture
-def lender(vectors, tmp_path):
+def provider(vectors, tmp_path):
     with open_kb(str(tmp_path / "names.kb")) as kb:
-        yield OfferLender([("names", kb, vectors)])
+        yield KnowBertProvider([("names", kb, vectors)])
 
 
 def gold(text, *, judged="right", **names):
@@ -40,11 +40,11 @@ def gold(text, *, judged="right", **names):
     return GoldText.of_links(Document(text, links), judged)
 
 
-def prepared(task, lender, examples):
+def prepared(task, provider, examples):
     encoder = infuse(tiny_encoder(), [KnowBertConfig(kb="names", layer=0, raw=6, mode="margin", **SIZES)])
     encoder.infusions[0].take(EntityTable.of(task.rows))
-    reader = Reader(encoder, task.head(encoder)).eval()
-    learner = TaskLearner(task, reader, SEGMENTER, examples, examples, lender=lender, batch=len(examples))
+    network = EncoderWithHead(encoder, task.head(encoder)).eval()
+    learner = TaskLearner(task, network, SEGMENTER, examples, examples, provider=provider, batch=len(examples))
     return learner, learner.batches(0)[0]
 
 
@@ -77,9 +77,9 @@ def test_long_texts_are_cut_outside_of_marks_and_every_mark_is_kept():
     assert list(parts_of(blank, Segmenter(TOKENIZER, longest=16))) == [blank]  # there is no place to cut it at
 
 
-def test_gold_is_marked_among_the_candidates_of_the_right_mention(vectors, lender):
+def test_gold_is_marked_among_the_candidates_of_the_right_mention(vectors, provider):
     example = gold("paris of rome wrote to paris", paris="h-paris", rome="c-rome")
-    _, batch = prepared(Linking("names", vectors), lender, [example])
+    _, batch = prepared(Linking("names", vectors), provider, [example])
     offers = batch.knowledge["offers"]["names"]
     ids = [[None if row < 0 else vectors.ids.take([row])[0] for row in rows] for rows in offers["entities"].tolist()]
     right = [
@@ -95,9 +95,9 @@ def test_gold_is_marked_among_the_candidates_of_the_right_mention(vectors, lende
     ("judged", "expected"),
     [("right", []), ("near", ["new rome", "rome"]), ("all", ["paris", "new rome", "rome"])],
 )
-def test_what_is_judged_besides_is_said_by_the_text(vectors, lender, judged, expected):
+def test_what_is_judged_besides_is_said_by_the_text(vectors, provider, judged, expected):
     example = gold("paris of new rome", judged=judged, **{"new rome": "c-new-rome"})
-    _, batch = prepared(Linking("names", vectors), lender, [example])
+    _, batch = prepared(Linking("names", vectors), provider, [example])
     offers = batch.knowledge["offers"]["names"]
     words = ["", "paris", "of", "new", "rome", ""]
     spans = [" ".join(words[first : last + 1]) for first, last in offers["spans"].tolist()]
@@ -107,19 +107,19 @@ def test_what_is_judged_besides_is_said_by_the_text(vectors, lender, judged, exp
 def test_where_one_learns_texts_without_gold_of_the_kb_are_left_out(vectors):
     task = Linking("names", vectors)
     examples = [gold("in rome", rome="elsewhere"), gold("in rome", rome="c-rome"), GoldText("in rome", ())]
-    assert [len(some) for some in task.cut(SEGMENTER, examples, learning=True)] == [0, 1, 0]
-    assert [len(some) for some in task.cut(SEGMENTER, examples, learning=False)] == [1, 1, 1]
+    assert [len(some) for some in task.tokenize(SEGMENTER, examples, learning=True)] == [0, 1, 0]
+    assert [len(some) for some in task.tokenize(SEGMENTER, examples, learning=False)] == [1, 1, 1]
     near = [replace(one, judged="near") for one in examples]
-    assert [len(some) for some in task.cut(SEGMENTER, near, learning=True)] == [1, 1, 0]
+    assert [len(some) for some in task.tokenize(SEGMENTER, near, learning=True)] == [1, 1, 0]
 
 
-def test_the_loss_is_the_layers_and_nothing_where_nothing_is_known(vectors, lender):
-    learner, batch = prepared(Linking("names", vectors), lender, [gold("in rome", rome="c-rome")])
+def test_the_loss_is_the_layers_and_nothing_where_nothing_is_known(vectors, provider):
+    learner, batch = prepared(Linking("names", vectors), provider, [gold("in rome", rome="c-rome")])
     losses = learner.loss(batch)
     scores = learner.model.read(batch)[1].told["links"]["names"]
     assert list(losses) == ["links names"]
     assert float(losses["links names"].detach()) == pytest.approx(max(0.0, 0.2 - float(scores[0, 0].detach())))
-    unknown, batch = prepared(Linking("names", vectors), lender, [gold("in rome", judged="near", rome="elsewhere")])
+    unknown, batch = prepared(Linking("names", vectors), provider, [gold("in rome", judged="near", rome="elsewhere")])
     wrong = unknown.loss(batch)["links names"]
     scores = unknown.model.read(batch)[1].told["links"]["names"]
     assert float(wrong.detach()) == pytest.approx(max(0.0, 0.2 + float(scores[0, 0].detach())))
@@ -130,16 +130,16 @@ def test_the_loss_is_the_layers_and_nothing_where_nothing_is_known(vectors, lend
     loss.backward()  # the loop asks it of every loss
 
 
-def test_links_are_counted_once_by_the_best_score_and_above_the_threshold(vectors, lender):
+def test_links_are_counted_once_by_the_best_score_and_above_the_threshold(vectors, provider):
     examples = [
         gold("paris of new rome", judged="near", **{"new rome": "c-new-rome", "paris": "h-paris"}),
         gold("in cork near avon city", cork="c-cork", avon="elsewhere"),
         gold("of zzyzx", zzyzx="c-rome"),
     ]
     task = Linking("names", vectors, threshold=0.0)
-    learner, _ = prepared(task, lender, examples)
-    cut = [one for some in learner.dev_cut for one in some]
-    told = lender.told(cut, lender.annotate(cut))["offers"]["names"]
+    learner, _ = prepared(task, provider, examples)
+    tokenized = [one for some in learner.dev_tokenized for one in some]
+    told = provider.collate(tokenized, provider.prepare(tokenized))["offers"]["names"]
     spans = [tuple(span) for span in np.column_stack((told["text_of"], told["spans"])).tolist()]
     low = float("-inf")
     scores = {
@@ -166,7 +166,7 @@ def test_links_are_counted_once_by_the_best_score_and_above_the_threshold(vector
             links = torch.tensor([scores[tuple(row)] for row in rows.tolist()])
             return Read(torch.zeros(len(ids), 4), {"links": {"names": links[:, : offers["entities"].shape[1]]}}, {})
 
-    task_of = {len(one): text for text, one in enumerate(cut)}
+    task_of = {len(one): text for text, one in enumerate(tokenized)}
     assert len(task_of) == 3
     learner.model.encoder = Said()
     found = learner.evaluate()
@@ -188,7 +188,9 @@ def test_an_encoder_without_the_layer_or_a_batch_without_offers_names_the_fix(ve
     with pytest.raises(UsageError, match=r"no knowledge layer of names that could link; add \[knowbert.names\]"):
         task.head(tiny_encoder())
     encoder = infuse(tiny_encoder(), [KnowBertConfig(kb="names", layer=0, raw=6, **SIZES)])
-    learner = TaskLearner(task, Reader(encoder, task.head(encoder)), SEGMENTER, [gold("in rome", rome="c-rome")], [])
+    learner = TaskLearner(
+        task, EncoderWithHead(encoder, task.head(encoder)), SEGMENTER, [gold("in rome", rome="c-rome")], []
+    )
     with pytest.raises(UsageError, match="nobody offers candidates of names"):
         learner.batches(0)[0]
 

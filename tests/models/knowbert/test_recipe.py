@@ -12,7 +12,7 @@ from wellread.data.readers.raganato import write_lines_of_senses
 from wellread.errors import InputError, KnowledgeBaseError, UsageError
 from wellread.models.knowbert.model import KnowBertConfig
 from wellread.plots import curves as plots
-from wellread.tasks.recipe import Data, EncoderOptions, OfferOptions, TaskRecipe
+from wellread.tasks.recipe import CandidateOptions, Data, EncoderOptions, TaskRecipe
 from wellread.tasks.senses import SenseOptions
 from wellread.training.task import build_learner, load_task, train_task
 
@@ -34,7 +34,7 @@ def recipe(tmp_path, encoder):
         "senses",
         data=Data(str(tmp_path / "senses.jsonl"), dev=str(tmp_path / "senses.jsonl")),
         encoder=EncoderOptions(str(encoder), longest=32),
-        offers={"wordnet": OfferOptions(kb=str(tmp_path / "senses.kb"))},
+        offers={"wordnet": CandidateOptions(kb=str(tmp_path / "senses.kb"))},
         knowbert={"wordnet": LAYER},
         senses=SenseOptions(wordnet=str(write_wordnet(tmp_path / "wndb")), dim=8, heads=2, inner=12, prior_width=4),
         schedule=SCHEDULE,
@@ -49,7 +49,7 @@ def test_senses_are_learned_with_and_without_a_layer(recipe, tmp_path, infusion)
     examples = model.read(recipe.data.train)
     answers = model.answers(examples)
     assert model.score(examples, answers) == scores
-    assert [infusion.config.raw for infusion in model.reader.encoder.infusions if hasattr(infusion.config, "raw")] == (
+    assert [infusion.config.raw for infusion in model.network.encoder.infusions if hasattr(infusion.config, "raw")] == (
         [6] if "knowbert" in infusion else []
     )
     model.write(tmp_path / "answers.txt", examples, answers)

@@ -9,7 +9,7 @@ from tests.task_models import SEGMENTER
 from wellread.document import Document, Link
 from wellread.errors import UsageError
 from wellread.mentions.annotation_cache import Links
-from wellread.models.luke.inputs import EntityLender
+from wellread.models.luke.inputs import LukeProvider
 from wellread.models.luke.vocabulary import EntityVocabulary
 
 VOCABULARY = EntityVocabulary.of_ids(["a", "b", "c"])
@@ -34,20 +34,20 @@ DOCUMENTS = [
 ]
 
 
-def lender(**options):
-    return EntityLender(Links.given(DOCUMENTS), VOCABULARY, **options)
+def provider(**options):
+    return LukeProvider(Links.given(DOCUMENTS), VOCABULARY, **options)
 
 
-def told_of(cut, **options):
-    made = lender(**options).told(cut)["entities"]
+def told_of(tokenized, **options):
+    made = provider(**options).collate(tokenized)["entities"]
     assert (np.diff(made["text_of"]) >= 0).all()
     return made
 
 
-def texts_of(cut, told):
+def texts_of(tokenized, told):
     found = []
     for text, (first, last), type in zip(told["text_of"], told["spans"], told["types"], strict=True):
-        one = cut[text]
+        one = tokenized[text]
         assert one.types[first] == type
         segment = one.segment_of[first]
         found.append((int(text), one.texts[segment][one.spans[first, 0] : one.spans[last, 1]]))
@@ -55,24 +55,26 @@ def texts_of(cut, told):
 
 
 def test_entities_lie_at_the_pieces_of_their_mentions():
-    cut = SEGMENTER.cut_many([(DOCUMENTS[0].text,), (DOCUMENTS[1].text, DOCUMENTS[0].text), (DOCUMENTS[2].text,)])
-    told = told_of(cut)
-    assert texts_of(cut, told) == [(0, "avon"), (0, "cork"), (1, "avon"), (1, "avon"), (1, "cork")]
+    tokenized = SEGMENTER.tokenize_many(
+        [(DOCUMENTS[0].text,), (DOCUMENTS[1].text, DOCUMENTS[0].text), (DOCUMENTS[2].text,)]
+    )
+    told = told_of(tokenized)
+    assert texts_of(tokenized, told) == [(0, "avon"), (0, "cork"), (1, "avon"), (1, "avon"), (1, "cork")]
     assert VOCABULARY.rows_of("abaab").tolist() == [4, 5, 4, 4, 5]
     assert told["ids"].tolist() == [4, 5, 4, 4, 5]
     assert told["types"].tolist() == [0, 0, 0, 1, 1]
 
 
 def test_what_is_unknown_is_dropped_or_told_as_such_and_nil_never_is():
-    cut = SEGMENTER.cut_many([(DOCUMENTS[1].text,), (DOCUMENTS[3].text,)])
-    assert told_of(cut)["ids"].tolist() == [4, 6]
-    told = told_of(cut, unknown="unk")
+    tokenized = SEGMENTER.tokenize_many([(DOCUMENTS[1].text,), (DOCUMENTS[3].text,)])
+    assert told_of(tokenized)["ids"].tolist() == [4, 6]
+    told = told_of(tokenized, unknown="unk")
     assert told["ids"].tolist() == [VOCABULARY.unk, 4, 6]
-    assert texts_of(cut, told) == [(0, "dover"), (0, "avon"), (1, "fargo")]
+    assert texts_of(tokenized, told) == [(0, "dover"), (0, "avon"), (1, "fargo")]
 
 
 def test_windows_share_the_entities_that_they_share_and_lose_none():
-    (windows,) = SEGMENTER.cut_windows_many([(DOCUMENTS[2].text, DOCUMENTS[0].text)], longest=8, stride=2)
+    (windows,) = SEGMENTER.tokenize_windows_many([(DOCUMENTS[2].text, DOCUMENTS[0].text)], longest=8, stride=2)
     assert len(windows) > 1
     found = texts_of(windows, told_of(windows))
     assert {name for _, name in found} == {"avon", "cork"}
@@ -83,14 +85,14 @@ def test_windows_share_the_entities_that_they_share_and_lose_none():
 
 
 def test_no_input_has_more_than_so_many():
-    cut = SEGMENTER.cut_many([(DOCUMENTS[0].text,), (DOCUMENTS[1].text, DOCUMENTS[0].text)])
-    assert texts_of(cut, told_of(cut, most=1)) == [(0, "avon"), (1, "avon")]
+    tokenized = SEGMENTER.tokenize_many([(DOCUMENTS[0].text,), (DOCUMENTS[1].text, DOCUMENTS[0].text)])
+    assert texts_of(tokenized, told_of(tokenized, most=1)) == [(0, "avon"), (1, "avon")]
     with pytest.raises(UsageError, match="most is 0; expected 1 entity or more"):
-        lender(most=0)
+        provider(most=0)
 
 
 def test_an_entity_of_a_hidden_word_is_masked():
-    (one,) = SEGMENTER.cut_many([(DOCUMENTS[0].text,)])
+    (one,) = SEGMENTER.tokenize_many([(DOCUMENTS[0].text,)])
     words = ["" if word == "avon" else word for word in one.words]
     assert told_of([replace(one, words=tuple(words))])["ids"].tolist() == [VOCABULARY.mask, 5]
 
@@ -103,31 +105,31 @@ def test_texts_are_linked_once_and_kept(tmp_path):
         known = {document.text: document for document in DOCUMENTS}
         return [known[text] for text in texts]
 
-    cut = SEGMENTER.cut_many([(one.text,) for one in DOCUMENTS])
+    tokenized = SEGMENTER.tokenize_many([(one.text,) for one in DOCUMENTS])
     for _ in range(2):
-        made = EntityLender(Links(link, fingerprint="1"), VOCABULARY)
-        notes = made.annotate(cut, cache=tmp_path)
-        assert made.told(cut[:1], notes)["entities"]["ids"].tolist() == [4, 5]
+        made = LukeProvider(Links(link, fingerprint="1"), VOCABULARY)
+        notes = made.prepare(tokenized, cache=tmp_path)
+        assert made.collate(tokenized[:1], notes)["entities"]["ids"].tolist() == [4, 5]
     assert sorted(asked) == sorted(one.text for one in DOCUMENTS)
-    assert made.told(cut[2:3], notes)["entities"]["spans"].shape == (0, 2)
+    assert made.collate(tokenized[2:3], notes)["entities"]["spans"].shape == (0, 2)
 
 
 def test_what_is_not_told_is_counted_once(capsys):
-    cut = SEGMENTER.cut_many([(document.text,) for document in DOCUMENTS])
-    made = lender()
+    tokenized = SEGMENTER.tokenize_many([(document.text,) for document in DOCUMENTS])
+    made = provider()
     for _ in range(2):
-        made.annotate(cut)
+        made.prepare(tokenized)
     told = "of 5 links 1 (20.0%) have no row in the entity vocabulary and are left out: x\n"
     assert capsys.readouterr().err == told
-    lender(unknown="unk").annotate(cut)
+    provider(unknown="unk").prepare(tokenized)
     assert "1 (20.0%) have no row in the entity vocabulary and are told as [UNK]: x" in capsys.readouterr().err
-    lender(most=1).annotate(cut[:1])
+    provider(most=1).prepare(tokenized[:1])
     assert capsys.readouterr().err == "of 2 links 1 (50.0%) are cut off, or beyond the 1 of an input\n"
 
 
 def test_a_link_that_any_window_tells_is_told(capsys):
-    (windows,) = SEGMENTER.cut_windows_many([(DOCUMENTS[2].text, DOCUMENTS[0].text)], longest=8, stride=2)
-    lender().annotate(windows)
+    (windows,) = SEGMENTER.tokenize_windows_many([(DOCUMENTS[2].text, DOCUMENTS[0].text)], longest=8, stride=2)
+    provider().prepare(windows)
     assert capsys.readouterr().err == ""
-    lender().annotate(windows[:1])
+    provider().prepare(windows[:1])
     assert "are cut off" in capsys.readouterr().err

@@ -158,7 +158,7 @@ def test_a_new_head_is_made_where_its_labels_are_said(head: str, family: str, tm
 @pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
 def test_a_class_that_would_find_none_of_its_weights_says_who_loads_it(head: str, tmp_path: Path) -> None:
     lukes.save(lukes.build(head), tmp_path)
-    with pytest.raises(UsageError, match=r"a class in wellread\.models\.luke_heads\.HEADS, or convert it first"):
+    with pytest.raises(UsageError, match=r"a class in wellread\.models\.luke\.heads\.HEADS, or convert it first"):
         infused_class("roberta", head).from_pretrained(tmp_path)
 
 

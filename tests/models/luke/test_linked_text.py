@@ -13,12 +13,12 @@ from wellread.document import Document, Link
 from wellread.errors import InputError
 from wellread.models.luke import linked_text as linked
 from wellread.models.luke.linked_text import BEGINS, SPECIAL, WITHIN, LinkedWindows, read_pages
-from wellread.models.luke.mention_windows import MarkCutter
+from wellread.models.luke.mention_windows import MentionTokenizer
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.text import words as names
 
 VOCABULARY = EntityVocabulary.of_ids([*(f"c-{city}" for city in CITIES), "h-paris", "c-paris"])
-CUTTER = MarkCutter(TOKENIZER, longest=12, most=4)
+CUTTER = MentionTokenizer(TOKENIZER, longest=12, most=4)
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def test_paragraphs_of_a_page_are_one_text():
 def test_a_window_has_pieces_words_and_entities(tmp_path):
     windows = build(tmp_path / "w", [document("new avon is near troy", ("avon", "c-avon"), ("troy", "c-paris"))])
     (one,) = [windows[0]]
-    pieces = [TOKENIZER.id_to_token(piece) for piece in one.ids.tolist()]
-    assert pieces == ["[CLS]", "new", "avon", "is", "near", "t", "##r", "##o", "##y", "[SEP]"]
+    tokens = [TOKENIZER.id_to_token(token) for token in one.ids.tolist()]
+    assert tokens == ["[CLS]", "new", "avon", "is", "near", "t", "##r", "##o", "##y", "[SEP]"]
     assert one.roles.tolist() == [SPECIAL, *[BEGINS] * 5, *[WITHIN] * 3, SPECIAL]
     assert one.rows.tolist() == VOCABULARY.rows_of(["c-avon", "c-paris"]).tolist()
     assert one.spans.tolist() == [[2, 2], [5, 8]]
@@ -143,8 +143,8 @@ def test_counts_are_of_the_windows_that_are_taken(tmp_path, documents):
     every = [some[place] for place in range(3)]
     rows = np.concatenate([one.rows for one in every])
     assert some.count_rows(len(VOCABULARY)).tolist() == np.bincount(rows, minlength=len(VOCABULARY)).tolist()
-    pieces = np.concatenate([one.ids[1:-1] for one in every])
-    assert some.count_pieces(200).tolist() == np.bincount(pieces, minlength=200).tolist()
+    tokens = np.concatenate([one.ids[1:-1] for one in every])
+    assert some.count_tokens(200).tolist() == np.bincount(tokens, minlength=200).tolist()
     assert some.name_keys().tolist() == sorted({key for one in every for key in one.names.tolist()})
     best = windows.best_named(windows.name_keys())
     assert windows.best_named(some.name_keys()) == {key: best[key] for key in some.name_keys().tolist()}

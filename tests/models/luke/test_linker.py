@@ -16,8 +16,8 @@ from wellread.encoders.packing import Packing
 from wellread.errors import InputError, UsageError
 from wellread.kb.records import Entity
 from wellread.linking.linker import Linker
-from wellread.models.luke.linker import LukeReader
-from wellread.models.luke.mention_windows import MarkCutter
+from wellread.models.luke.linker import LukeBackend
+from wellread.models.luke.mention_windows import MentionTokenizer
 from wellread.models.luke.model import LukeConfig, luke_of
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.text.segments import Mark
@@ -52,36 +52,36 @@ def folder(tmp_path_factory, encoder, kb):
     return made
 
 
-def chances(reader, text, told):
+def chances(backend, text, told):
     """The model's scores of all rows for each mention of a text, naively; `told` is (name, row) in order."""
     marks = [Mark(0, text.index(name), text.index(name) + len(name)) for name, _ in told]
-    (window,) = reader.cutter.cut(text, marks=marks).windows
+    (window,) = backend.window_tokenizer.tokenize(text, marks=marks).windows
     ids = torch.from_numpy(window.ids)
-    spans = torch.from_numpy(window.mark_pieces) - torch.tensor([0, 1])
+    spans = torch.from_numpy(window.mark_tokens) - torch.tensor([0, 1])
     entities = {
         "text_of": torch.zeros(len(told), dtype=torch.long),
         "ids": torch.tensor([row for _, row in told]),
         "spans": spans,
     }
     with torch.no_grad():
-        read = reader.encoder.read(ids, Packing.of([len(ids)]), torch.zeros_like(ids), entities=entities)
-        return reader.luke.predict(read.told["entities"]).double()
+        read = backend.encoder.read(ids, Packing.of([len(ids)]), torch.zeros_like(ids), entities=entities)
+        return backend.luke.predict(read.told["entities"]).double()
 
 
 def test_local_scores_are_those_of_the_head_and_the_prior(kb, folder):
     text, mask = "mercury wrote to cork", 2
     for trust in (0.0, 1.0, 0.5):
-        reader = Linker.load(kb, folder, order="local", trust=trust).reader
-        (document,) = reader.link_many([text])
-        scores = chances(reader, text, [("mercury", mask), ("cork", mask)])
+        backend = Linker.load(kb, folder, order="local", trust=trust).backend
+        (document,) = backend.link_many([text])
+        scores = chances(backend, text, [("mercury", mask), ("cork", mask)])
         first, second = document.links
-        rows = reader.vocabulary.rows_of(["p2", "cork2"]).tolist()
+        rows = backend.vocabulary.rows_of(["p2", "cork2"]).tolist()
         weighed = scores[1, rows].exp() * torch.tensor([0.75, 0.25]) ** trust
         expected = dict(zip(["p2", "cork2"], (weighed / weighed.sum()).tolist(), strict=True))
         assert {one.entity: pytest.approx(one.score, abs=1e-5) for one in second.candidates} == expected
         assert second.entity == max(expected, key=expected.get)
         # "new" is not in the vocabulary, and keeps its fifth; the others share the rest.
-        rows = reader.vocabulary.rows_of(["planet", "god"]).tolist()
+        rows = backend.vocabulary.rows_of(["planet", "god"]).tolist()
         weighed = scores[0, rows].exp() * torch.tensor([0.75, 0.25]) ** trust
         expected = dict(zip(["planet", "god"], (0.8 * weighed / weighed.sum()).tolist(), strict=True)) | {"new": 0.2}
         assert {one.entity: pytest.approx(one.score, abs=1e-5) for one in first.candidates} == expected
@@ -89,9 +89,9 @@ def test_local_scores_are_those_of_the_head_and_the_prior(kb, folder):
 
 def test_globally_the_surest_is_linked_first_and_the_others_in_its_light(kb, folder):
     text, mask = "mercury wrote to cork", 2
-    reader = LukeReader(
+    backend = LukeBackend(
         load_encoder(str(folder)).eval(),
-        MarkCutter(tokenizer(), longest=64),
+        MentionTokenizer(tokenizer(), longest=64),
         EntityVocabulary.load(folder),
         kb,
         trust=0.0,
@@ -101,22 +101,22 @@ def test_globally_the_surest_is_linked_first_and_the_others_in_its_light(kb, fol
     told = {name: mask for name, _ in names}
     expected = {}
     while len(expected) < len(names):
-        scores = chances(reader, text, list(told.items()))
+        scores = chances(backend, text, list(told.items()))
         best = {}
         for row, (name, ids) in enumerate(names):
             if name not in expected:
                 share = 0.8 if name == "mercury" else 1.0
-                found = share * scores[row, reader.vocabulary.rows_of(ids).tolist()].softmax(0)
+                found = share * scores[row, backend.vocabulary.rows_of(ids).tolist()].softmax(0)
                 best[name] = (float(found.max()), ids[int(found.argmax())])
         name = max(best, key=best.get)
         expected[name] = best[name]
-        told[name] = int(reader.vocabulary.rows_of([best[name][1]])[0])
-    (document,) = reader.link_many([text])
+        told[name] = int(backend.vocabulary.rows_of([best[name][1]])[0])
+    (document,) = backend.link_many([text])
     assert {link.text: (pytest.approx(link.score, abs=1e-5), link.entity) for link in document.links} == expected
-    local = LukeReader(reader.encoder, reader.cutter, reader.vocabulary, kb, trust=0.0, order="local").score_many(
-        [text]
-    )
-    assert not np.allclose(np.exp(local[0].entity_log_p), np.exp(reader.score_many([text])[0].entity_log_p))
+    local = LukeBackend(
+        backend.encoder, backend.window_tokenizer, backend.vocabulary, kb, trust=0.0, order="local"
+    ).score_many([text])
+    assert not np.allclose(np.exp(local[0].entity_log_p), np.exp(backend.score_many([text])[0].entity_log_p))
 
 
 def test_the_order_is_an_option_of_the_verb(kb, folder, wellread):
@@ -149,10 +149,10 @@ def test_how_often_names_decide_is_noted_once(kb, folder, capsys):
 def test_a_text_is_read_as_often_as_one_says(kb, folder, monkeypatch, wellread):
     text = " and ".join(PEOPLE[:6])
     counts = {}
-    read = LukeReader._read
+    read = LukeBackend._read
     for passes in (1, 3, 8):
         seen = []
-        monkeypatch.setattr(LukeReader, "_read", lambda *told, seen=seen: (seen.append(1), read(*told))[1])
+        monkeypatch.setattr(LukeBackend, "_read", lambda *told, seen=seen: (seen.append(1), read(*told))[1])
         Linker.load(kb, folder, passes=passes).link(text)
         counts[passes] = len(seen)
     assert counts == {1: 1, 3: 3, 8: 6}
@@ -162,13 +162,16 @@ def test_a_text_is_read_as_often_as_one_says(kb, folder, monkeypatch, wellread):
 
 def test_texts_of_any_length_lose_no_mention_and_neighbours_have_no_say(kb, folder):
     texts = [" and ".join(["mercury is a planet near cork"] * 40), "", "who is it", "mercury god", "in cork"]
-    reader = LukeReader(
-        load_encoder(str(folder)).eval(), MarkCutter(tokenizer(), longest=32, most=5), EntityVocabulary.load(folder), kb
+    backend = LukeBackend(
+        load_encoder(str(folder)).eval(),
+        MentionTokenizer(tokenizer(), longest=32, most=5),
+        EntityVocabulary.load(folder),
+        kb,
     )
-    found = list(reader.link_many(texts))
+    found = list(backend.link_many(texts))
     assert [len(document.links) for document in found] == [80, 0, 0, 1, 1]
     for text, document in zip(texts, found, strict=True):
-        (alone,) = reader.link_many([text])
+        (alone,) = backend.link_many([text])
         assert [link.entity for link in alone.links] == [link.entity for link in document.links]
         assert np.allclose([link.score for link in alone.links], [link.score for link in document.links], atol=1e-5)
 
@@ -203,13 +206,13 @@ def test_spans_of_others_are_linked_as_an_annotators_are(kb, folder):
 
 def test_mentions_without_candidates_are_masked_entities_too(kb, folder):
     text, mask = "cork and xanadu", 2
-    reader = Linker.load(kb, folder, mentions=Given("cx"), order="local", trust=0.0, nil=True).reader
-    cork, _ = next(iter(reader.link_many([text]))).links
-    scores = chances(reader, text, [("cork", mask), ("xanadu", mask)])
-    rows = reader.vocabulary.rows_of(["p2", "cork2"]).tolist()
+    backend = Linker.load(kb, folder, mentions=Given("cx"), order="local", trust=0.0, nil=True).backend
+    cork, _ = next(iter(backend.link_many([text]))).links
+    scores = chances(backend, text, [("cork", mask), ("xanadu", mask)])
+    rows = backend.vocabulary.rows_of(["p2", "cork2"]).tolist()
     wanted = dict(zip(["p2", "cork2"], scores[0, rows].softmax(0).tolist(), strict=True))
     assert {one.entity: pytest.approx(one.score, abs=1e-5) for one in cork.candidates} == wanted
-    alone = chances(reader, text, [("cork", mask)])[0, rows].softmax(0)
+    alone = chances(backend, text, [("cork", mask)])[0, rows].softmax(0)
     assert not torch.allclose(scores[0, rows].softmax(0), alone, atol=1e-3)
 
 
@@ -218,15 +221,15 @@ def test_a_mention_whose_candidates_have_no_rows_is_unknown_from_the_second_pass
     among = ["new", "p2", "cork2", "p1"]
     linker = Linker.load(kb, folder, among=among, trust=0.0)
     told = []
-    read = linker.reader.encoder.read
+    read = linker.backend.encoder.read
 
     def note(*args, **more):
         told.append(more["entities"]["ids"].tolist())
         return read(*args, **more)
 
-    linker.reader.encoder.read = note
+    linker.backend.encoder.read = note
     linker.link(text)
-    vocabulary = linker.reader.vocabulary
+    vocabulary = linker.backend.vocabulary
     assert told[0] == [vocabulary.mask] * 3
     assert told[1][0] == vocabulary.unk
     assert sorted(told[1][1:])[0] == vocabulary.mask  # one of both is linked by now
@@ -234,9 +237,9 @@ def test_a_mention_whose_candidates_have_no_rows_is_unknown_from_the_second_pass
 
 def test_a_span_that_is_given_twice_is_scored_twice_alike(kb, folder):
     text, spans = "mercury wrote to cork", [(0, 7), (17, 21), (0, 7)]
-    reader = Linker.load(kb, folder, trust=0.0).reader
-    (once,) = reader.score_given([text], [spans[:2]])
-    (twice,) = reader.score_given([text], [spans])
+    backend = Linker.load(kb, folder, trust=0.0).backend
+    (once,) = backend.score_given([text], [spans[:2]])
+    (twice,) = backend.score_given([text], [spans])
     assert twice.spans.tolist() == [[0, 7], [0, 7], [17, 21]]
     assert np.allclose(twice.entity_log_p, once.entity_log_p[[0, 0, 1]])
 
@@ -254,17 +257,17 @@ def test_what_it_has_learned_tells_meanings_apart(kb, encoder):
     vocabulary = EntityVocabulary.of_ids(["planet", "god"])
     model = infuse(load_encoder(encoder), [LukeConfig(entities=len(vocabulary), dim=8, predicts=True)])
     frames = {"god": "{} wrote to mercury", "planet": "the river of {} is near mercury"}
-    cutter, luke = MarkCutter(tokenizer(), longest=32), luke_of(model)
+    window_tokenizer, luke = MentionTokenizer(tokenizer(), longest=32), luke_of(model)
     texts = [(frame.format(name), id) for name in PEOPLE[:8] for id, frame in frames.items()]
     windows = [
-        cutter.cut(text, marks=[Mark(0, text.index("mercury"), text.index("mercury") + 7)]).windows[0]
+        window_tokenizer.tokenize(text, marks=[Mark(0, text.index("mercury"), text.index("mercury") + 7)]).windows[0]
         for text, _ in texts
     ]
     ids = torch.from_numpy(np.concatenate([one.ids for one in windows]))
     entities = {
         "text_of": torch.arange(len(windows)),
         "ids": torch.full((len(windows),), vocabulary.mask),
-        "spans": torch.from_numpy(np.concatenate([one.mark_pieces for one in windows])) - torch.tensor([0, 1]),
+        "spans": torch.from_numpy(np.concatenate([one.mark_tokens for one in windows])) - torch.tensor([0, 1]),
     }
     gold = torch.from_numpy(vocabulary.rows_of([id for _, id in texts]))
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
@@ -274,11 +277,11 @@ def test_what_it_has_learned_tells_meanings_apart(kb, encoder):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    reader = LukeReader(model.eval(), cutter, vocabulary, kb, trust=0.0)
+    backend = LukeBackend(model.eval(), window_tokenizer, vocabulary, kb, trust=0.0)
     asked = [(frame.format(name), id) for name in PEOPLE[8:] for id, frame in frames.items()]
     found = [
         next(link.entity for link in document.links if link.text == "mercury")
-        for document in reader.link_many([text for text, _ in asked])
+        for document in backend.link_many([text for text, _ in asked])
     ]
     assert found == [id for _, id in asked]
 
@@ -303,6 +306,6 @@ def test_what_is_no_such_model_is_refused(kb, folder, encoder):
         Linker.load(kb, folder, order="best")
     model = infuse(load_encoder(encoder), [LukeConfig(entities=4, dim=8)])
     with pytest.raises(UsageError, match="has no head for entities; take one that was pretrained"):
-        LukeReader(model, MarkCutter(tokenizer()), EntityVocabulary.of_ids(()), kb)
+        LukeBackend(model, MentionTokenizer(tokenizer()), EntityVocabulary.of_ids(()), kb)
     with pytest.raises(UsageError, match="passes is 0"):
-        LukeReader(model, MarkCutter(tokenizer()), EntityVocabulary.of_ids(()), kb, passes=0)
+        LukeBackend(model, MentionTokenizer(tokenizer()), EntityVocabulary.of_ids(()), kb, passes=0)

@@ -10,7 +10,7 @@ from transformers import LukeTokenizer, MLukeTokenizer
 from tests.task_models import TOKENIZER
 from tests.toy_models import tokenizer
 from wellread.errors import UsageError
-from wellread.models.luke.mention_windows import MarkCutter
+from wellread.models.luke.mention_windows import MentionTokenizer
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.text.segments import Mark, Segmenter
 from wellread.text.tokenization import with_one_type
@@ -23,16 +23,16 @@ SPANS = [(0, 7), (17, 28)]  # the documented example
 
 def roberta(**options):
     merges = [("Ġ", "l"), ("i", "n"), ("Ġ", "in"), ("o", "s"), ("L", "os"), ("Ġ", "Los"), ("Ġl", "i"), ("n", "g")]
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    pieces += [one + other for one, other in merges]
-    rows = {piece: number for number, piece in enumerate(pieces)}
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokens += [one + other for one, other in merges]
+    rows = {token: number for number, token in enumerate(tokens)}
     return LukeTokenizer(vocab=rows, merges=merges, entity_vocab=ROWS, **options)
 
 
 def xlm(**options):
     letters = [(letter, -3.0) for letter in "▁abcdefghijklmnopqrstuvwxyzLABSé.,"]
-    pieces = [*((name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")), *letters, ("▁Los", -2.0), ("▁in", -2.0)]
-    return MLukeTokenizer(vocab=pieces, entity_vocab=ROWS, **options)
+    tokens = [*((name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")), *letters, ("▁Los", -2.0), ("▁in", -2.0)]
+    return MLukeTokenizer(vocab=tokens, entity_vocab=ROWS, **options)
 
 
 def marks_of(spans, segment=0, text=None):
@@ -42,14 +42,14 @@ def marks_of(spans, segment=0, text=None):
 
 
 def positions(one, longest=30):
-    places = [list(range(first, last))[:longest] for first, last in one.mark_pieces.tolist()]
+    places = [list(range(first, last))[:longest] for first, last in one.mark_tokens.tolist()]
     return [[*some, *[-1] * (longest - len(some))] for some in places]
 
 
-def agree(theirs, cut, ids=None):
+def agree(theirs, tokenized, ids=None):
     """All that transformers says of an input is what we say; entities by their marks, unless their ids are told."""
-    (one,) = cut.windows
-    first, behind = one.mark_pieces.T
+    (one,) = tokenized.windows
+    first, behind = one.mark_tokens.T
     assert one.ids.tolist() == theirs["input_ids"]
     assert one.types.tolist() == theirs["token_type_ids"]
     assert positions(one) == theirs["entity_position_ids"]
@@ -59,7 +59,7 @@ def agree(theirs, cut, ids=None):
     if "entity_start_positions" in theirs:
         assert first.tolist() == theirs["entity_start_positions"]
         assert (behind - 1).tolist() == theirs["entity_end_positions"]
-    assert not cut.lost
+    assert not tokenized.lost
 
 
 def ask(theirs, *texts, **options):
@@ -85,11 +85,11 @@ def test_pieces_and_places_are_those_of_transformers(make, text, spans):
     theirs = make()
     marks = marks_of(spans, text=text)
     names = [name for mark in marks for name in mark.gold]
-    agree(ask(theirs, text, entity_spans=spans, entities=names), MarkCutter(theirs).cut(text, marks=marks))
+    agree(ask(theirs, text, entity_spans=spans, entities=names), MentionTokenizer(theirs).tokenize(text, marks=marks))
     if spans:
         theirs = make(task="entity_span_classification")
-        cut = MarkCutter(theirs).cut(text, marks=marks)
-        agree(ask(theirs, text, entity_spans=spans), cut, [VOCABULARY.mask] * len(spans))
+        tokenized = MentionTokenizer(theirs).tokenize(text, marks=marks)
+        agree(ask(theirs, text, entity_spans=spans), tokenized, [VOCABULARY.mask] * len(spans))
 
 
 @pytest.mark.parametrize("make", [roberta, xlm])
@@ -102,8 +102,8 @@ def test_pairs_are_those_of_transformers(make, first):
     names = [[name for mark in some for name in mark.gold] for some in marks]
     spans = {"entity_spans": first, "entity_spans_pair": pair}
     told = ask(theirs, TEXT, second, **spans, entities=names[0], entities_pair=names[1])
-    cutter = MarkCutter(with_one_type(theirs.backend_tokenizer))  # as `load_tokenizer` gives it
-    agree(told, cutter.cut(TEXT, second, marks=[*marks[0], *marks[1]]))
+    window_tokenizer = MentionTokenizer(with_one_type(theirs.backend_tokenizer))  # as `load_tokenizer` gives it
+    agree(told, window_tokenizer.tokenize(TEXT, second, marks=[*marks[0], *marks[1]]))
 
 
 @pytest.mark.parametrize("make", [roberta, xlm])
@@ -111,43 +111,45 @@ def test_pieces_around_marks_are_those_of_transformers(make):
     theirs = make(task="entity_classification")
     one, two = theirs.entity_1_token_id, theirs.entity_2_token_id
     mask, mask2 = VOCABULARY.mask, VOCABULARY.mask2
-    cut = MarkCutter(theirs).cut(TEXT, marks=marks_of(SPANS[1:]), around=[one])
-    agree(ask(theirs, TEXT, entity_spans=SPANS[1:]), cut, [mask])
+    tokenized = MentionTokenizer(theirs).tokenize(TEXT, marks=marks_of(SPANS[1:]), around=[one])
+    agree(ask(theirs, TEXT, entity_spans=SPANS[1:]), tokenized, [mask])
     theirs = make(task="entity_pair_classification")
     for spans in (SPANS, SPANS[::-1], [(0, 7), (8, 13)]):
-        cut = MarkCutter(theirs).cut(TEXT, marks=marks_of(spans), around=[one, two])
-        agree(ask(theirs, TEXT, entity_spans=spans), cut, [mask, mask2])
+        tokenized = MentionTokenizer(theirs).tokenize(TEXT, marks=marks_of(spans), around=[one, two])
+        agree(ask(theirs, TEXT, entity_spans=spans), tokenized, [mask, mask2])
 
 
 @pytest.mark.parametrize(("longest", "both"), [(20, False), (26, False), (27, False), (28, True), (40, True)])
 def test_a_mark_that_is_cut_off_takes_no_room_for_pieces_around_it(longest, both):
     text = "avon brno cork dover essen fargo genoa " * 3 + "izmir"  # 22 words of one token
     one, two = Mark(0, 0, 4), Mark(0, len(text) - 5, len(text))
-    cut = MarkCutter(tokenizer(), longest=longest).cut(text, marks=[one, two], around=[90, 91], windows=False)
-    (window,) = cut.windows
+    tokenized = MentionTokenizer(tokenizer(), longest=longest).tokenize(
+        text, marks=[one, two], around=[90, 91], windows=False
+    )
+    (window,) = tokenized.windows
     assert len(window) == (28 if both else min(longest, 26))
     assert window.marks == ((one, two) if both else (one,))
     assert [id for id in window.ids.tolist() if id in (90, 91)] == ([90, 90, 91, 91] if both else [90, 90])
-    assert [lost.mark for lost in cut.lost] == ([] if both else [two])
+    assert [lost.mark for lost in tokenized.lost] == ([] if both else [two])
 
 
 def test_a_mark_keeps_its_own_pieces_around_in_whichever_window_it_is():
     text = "avon brno cork dover essen fargo genoa"
-    cutter = MarkCutter(tokenizer(), longest=10)
+    window_tokenizer = MentionTokenizer(tokenizer(), longest=10)
     marks = [Mark(0, 0, 4), Mark(0, 33, 38)]
-    first, second = cutter.cut(text, marks=marks, around=[90, 91]).windows
-    for one, mark, piece in ((first, marks[0], 90), (second, marks[1], 91)):
-        ((begin, end),) = one.mark_pieces.tolist()
+    first, second = window_tokenizer.tokenize(text, marks=marks, around=[90, 91]).windows
+    for one, mark, token in ((first, marks[0], 90), (second, marks[1], 91)):
+        ((begin, end),) = one.mark_tokens.tolist()
         assert one.marks == (mark,)
         assert [at for at, id in enumerate(one.ids.tolist()) if id in (90, 91)] == [begin, end - 1]
-        assert one.ids[begin] == one.ids[end - 1] == piece
-    lost = MarkCutter(tokenizer()).cut("a\x00b", marks=[Mark(0, 1, 2), Mark(0, 2, 3)], around=[90, 91])
+        assert one.ids[begin] == one.ids[end - 1] == token
+    lost = MentionTokenizer(tokenizer()).tokenize("a\x00b", marks=[Mark(0, 1, 2), Mark(0, 2, 3)], around=[90, 91])
     assert [id for id in lost.windows[0].ids.tolist() if id in (90, 91)] == [91, 91]  # the first has no piece
 
 
 def test_without_marks_an_input_is_what_the_segmenter_makes():
     for texts in (("who is the mayor of avon ?",), ("who is bela", "a person, old")):
-        (one,), known = MarkCutter(TOKENIZER).cut(*texts).windows, Segmenter(TOKENIZER).cut(*texts)
+        (one,), known = MentionTokenizer(TOKENIZER).tokenize(*texts).windows, Segmenter(TOKENIZER).tokenize(*texts)
         for name in ("ids", "types", "spans", "segment_of", "word_of", "word_spans", "word_segment"):
             assert np.array_equal(getattr(one, name), getattr(known, name)), name
         assert (one.words, one.first_words) == (known.words, known.first_words)
@@ -171,22 +173,22 @@ def long_text(seed):
 @pytest.mark.parametrize("shared", [0, 3])
 def test_every_mark_is_in_a_window_or_told(seed, shared):
     text, marks = long_text(seed)
-    cutter = MarkCutter(tokenizer(), longest=12, most=3)
-    cut = cutter.cut(text, marks=marks, shared=shared)
-    seen = [mark for one in cut.windows for mark in one.marks]
-    assert {*seen, *(lost.mark for lost in cut.lost)} == set(marks)
-    assert not {lost.mark for lost in cut.lost} & set(seen)
-    whole = MarkCutter(tokenizer()).cut(text, marks=marks).windows[0]
-    for lost in cut.lost:
-        assert np.ptp(whole.mark_pieces[marks.index(lost.mark)]) > 10
+    window_tokenizer = MentionTokenizer(tokenizer(), longest=12, most=3)
+    tokenized = window_tokenizer.tokenize(text, marks=marks, shared=shared)
+    seen = [mark for one in tokenized.windows for mark in one.marks]
+    assert {*seen, *(lost.mark for lost in tokenized.lost)} == set(marks)
+    assert not {lost.mark for lost in tokenized.lost} & set(seen)
+    whole = MentionTokenizer(tokenizer()).tokenize(text, marks=marks).windows[0]
+    for lost in tokenized.lost:
+        assert np.ptp(whole.mark_tokens[marks.index(lost.mark)]) > 10
     if not shared:
         assert len(seen) == len(set(seen))
-        ids, wanted = [id for one in cut.windows for id in one.ids[1:-1]], whole.ids[1:-1].tolist()
+        ids, wanted = [id for one in tokenized.windows for id in one.ids[1:-1]], whole.ids[1:-1].tolist()
         assert ids[: len(wanted)] == wanted  # what is left is read again behind it
-    for one in cut.windows:
+    for one in tokenized.windows:
         assert len(one) <= 12
         assert len(one.marks) <= 3
-        for mark, (first, last) in zip(one.marks, one.mark_pieces.tolist(), strict=True):
+        for mark, (first, last) in zip(one.marks, one.mark_tokens.tolist(), strict=True):
             assert (one.spans[first, 0], one.spans[last - 1, 1]) == (mark.start, mark.end)
             assert (one.segment_of[first:last] == 0).all()
         assert [text[start:end] for start, end in one.word_spans.tolist()] == list(one.words)
@@ -194,75 +196,87 @@ def test_every_mark_is_in_a_window_or_told(seed, shared):
 
 def test_a_mark_that_would_be_cut_goes_into_the_next_window():
     text = "who is the mayor of avon and bela"
-    cut = MarkCutter(tokenizer(), longest=8).cut(text, marks=[Mark(0, 20, 33)])
-    first, second = cut.windows
+    tokenized = MentionTokenizer(tokenizer(), longest=8).tokenize(text, marks=[Mark(0, 20, 33)])
+    first, second = tokenized.windows
     assert first.words == ("who", "is", "the", "mayor", "of")  # one more would fit
     assert second.words == ("avon", "and", "bela")
-    assert second.mark_pieces.tolist() == [[1, 4]]
+    assert second.mark_tokens.tolist() == [[1, 4]]
     assert second.first_words == (5,)
 
 
 def test_what_cannot_fit_is_told():
     text = "avon brno cork dover essen fargo genoa"
-    cut = MarkCutter(tokenizer(), longest=8).cut(text, marks=[Mark(0, 0, len(text)), Mark(0, 5, 9)])
-    assert [(lost.mark.start, lost.why) for lost in cut.lost] == [(0, "it has 7 pieces, and an input has room for 6")]
-    (lost,) = MarkCutter(tokenizer()).cut("a\x00b", marks=[Mark(0, 1, 2)]).lost
+    tokenized = MentionTokenizer(tokenizer(), longest=8).tokenize(text, marks=[Mark(0, 0, len(text)), Mark(0, 5, 9)])
+    assert [(lost.mark.start, lost.why) for lost in tokenized.lost] == [
+        (0, "it has 7 pieces, and an input has room for 6")
+    ]
+    (lost,) = MentionTokenizer(tokenizer()).tokenize("a\x00b", marks=[Mark(0, 1, 2)]).lost
     assert lost.why == "it has no piece"
-    cut = MarkCutter(tokenizer(), longest=8).cut(text, marks=[Mark(0, 5, 9), Mark(0, 33, 38)], windows=False)
-    assert [[mark.start for mark in one.marks] for one in cut.windows] == [[5]]
-    assert [(lost.mark.start, lost.why) for lost in cut.lost] == [(33, "an input has no room for it beside the others")]
+    tokenized = MentionTokenizer(tokenizer(), longest=8).tokenize(
+        text, marks=[Mark(0, 5, 9), Mark(0, 33, 38)], windows=False
+    )
+    assert [[mark.start for mark in one.marks] for one in tokenized.windows] == [[5]]
+    assert [(lost.mark.start, lost.why) for lost in tokenized.lost] == [
+        (33, "an input has no room for it beside the others")
+    ]
 
 
 def test_too_many_marks_at_one_place_take_more_windows():
     text, marks = "avon brno cork dover essen fargo genoa", [Mark(0, 5, 14, gold=(str(number),)) for number in range(5)]
-    cut = MarkCutter(tokenizer(), longest=8, most=2).cut(text, marks=marks)
-    assert [one.marks for one in cut.windows if one.marks] == [(*marks[:2],), (*marks[2:4],), (*marks[4:],)]
-    assert all(one.words[slice(*(one.mark_pieces[0] - 1))] == ("brno", "cork") for one in cut.windows if one.marks)
-    assert not cut.lost
-    cut = MarkCutter(tokenizer(), longest=8, most=2).cut(text, marks=marks, windows=False)
-    assert [one.marks for one in cut.windows] == [(*marks[:2],)]
-    assert [lost.mark for lost in cut.lost] == marks[2:]
+    tokenized = MentionTokenizer(tokenizer(), longest=8, most=2).tokenize(text, marks=marks)
+    assert [one.marks for one in tokenized.windows if one.marks] == [(*marks[:2],), (*marks[2:4],), (*marks[4:],)]
+    assert all(
+        one.words[slice(*(one.mark_tokens[0] - 1))] == ("brno", "cork") for one in tokenized.windows if one.marks
+    )
+    assert not tokenized.lost
+    tokenized = MentionTokenizer(tokenizer(), longest=8, most=2).tokenize(text, marks=marks, windows=False)
+    assert [one.marks for one in tokenized.windows] == [(*marks[:2],)]
+    assert [lost.mark for lost in tokenized.lost] == marks[2:]
 
 
 def test_marks_that_overlap_in_a_chain_are_all_in_a_window():
     text = "avon brno cork dover essen fargo genoa"
     marks = [Mark(0, 0, 20), Mark(0, 10, 32), Mark(0, 21, 38)]  # four words, four and three, of seven
-    cut = MarkCutter(tokenizer(), longest=7).cut(text, marks=marks)
-    assert sorted(mark.start for one in cut.windows for mark in one.marks) == [0, 10, 21]
-    assert not cut.lost
-    for one in cut.windows:
+    tokenized = MentionTokenizer(tokenizer(), longest=7).tokenize(text, marks=marks)
+    assert sorted(mark.start for one in tokenized.windows for mark in one.marks) == [0, 10, 21]
+    assert not tokenized.lost
+    for one in tokenized.windows:
         assert len(one) <= 7
-        for mark, (first, last) in zip(one.marks, one.mark_pieces.tolist(), strict=True):
+        for mark, (first, last) in zip(one.marks, one.mark_tokens.tolist(), strict=True):
             assert (one.spans[first, 0], one.spans[last - 1, 1]) == (mark.start, mark.end)
 
 
 def test_too_many_marks_of_a_question_leave_room_for_those_of_its_passage():
     marks = [Mark(0, 0, 3), Mark(0, 4, 6), Mark(0, 7, 11), Mark(1, 0, 4), Mark(1, 20, 24)]
     texts = ("who is avon", "rome is near the old city of brno")
-    cut = MarkCutter(TOKENIZER, longest=11, most=2).cut(*texts, marks=marks)
-    assert {mark for one in cut.windows for mark in one.marks} == set(marks)
-    assert not cut.lost
-    assert all(one.words[:3] == ("who", "is", "avon") and len(one.marks) <= 2 for one in cut.windows)
+    tokenized = MentionTokenizer(TOKENIZER, longest=11, most=2).tokenize(*texts, marks=marks)
+    assert {mark for one in tokenized.windows for mark in one.marks} == set(marks)
+    assert not tokenized.lost
+    assert all(one.words[:3] == ("who", "is", "avon") and len(one.marks) <= 2 for one in tokenized.windows)
 
 
 def test_a_question_is_whole_in_every_window_of_its_passage():
     marks = [Mark(0, 0, 3), Mark(1, 0, 4), Mark(1, 20, 24)]
-    cut = MarkCutter(TOKENIZER, longest=11).cut("who is avon", "rome is near the old city of brno", marks=marks)
-    assert len(cut.windows) > 1
-    assert all(one.words[:3] == ("who", "is", "avon") for one in cut.windows)
-    assert all(one.marks[0] == marks[0] for one in cut.windows)
-    assert [mark for one in cut.windows for mark in one.marks[1:]] == marks[1:]
-    cut = MarkCutter(TOKENIZER, longest=11).cut("who is avon", "rome is near the old city", windows=False)
-    assert cut.windows[0].words == ("who", "is", "avon", "rome", "is", "near", "the", "old")
+    tokenized = MentionTokenizer(TOKENIZER, longest=11).tokenize(
+        "who is avon", "rome is near the old city of brno", marks=marks
+    )
+    assert len(tokenized.windows) > 1
+    assert all(one.words[:3] == ("who", "is", "avon") for one in tokenized.windows)
+    assert all(one.marks[0] == marks[0] for one in tokenized.windows)
+    assert [mark for one in tokenized.windows for mark in one.marks[1:]] == marks[1:]
+    tokenized = MentionTokenizer(TOKENIZER, longest=11).tokenize(
+        "who is avon", "rome is near the old city", windows=False
+    )
+    assert tokenized.windows[0].words == ("who", "is", "avon", "rome", "is", "near", "the", "old")
 
 
 def test_what_makes_no_sense_is_refused():
-    cutter = MarkCutter(tokenizer(), longest=8)
+    window_tokenizer = MentionTokenizer(tokenizer(), longest=8)
     with pytest.raises(UsageError, match="the mark 3:99 of text 0 is not inside it"):
-        cutter.cut("avon", marks=[Mark(0, 3, 99)])
+        window_tokenizer.tokenize("avon", marks=[Mark(0, 3, 99)])
     with pytest.raises(UsageError, match="one or two texts"):
-        cutter.cut_many([("avon", ())])
+        window_tokenizer.tokenize_many([("avon", ())])
     with pytest.raises(UsageError, match=r"have 0 for a text beside 'avon brno"):
-        MarkCutter(TOKENIZER, longest=8).cut("avon brno cork dover essen", "me")
+        MentionTokenizer(TOKENIZER, longest=8).tokenize("avon brno cork dover essen", "me")
     with pytest.raises(UsageError, match="let longest be more than 3"):
-        MarkCutter(TOKENIZER, longest=3)
+        MentionTokenizer(TOKENIZER, longest=3)

@@ -80,10 +80,10 @@ def whole(tmp_path_factory):
 
 def test_the_first_stage_moves_what_is_new_alone(recipe, tmp_path):
     work = LukePretraining(recipe, tmp_path / "windows")
-    before = weights(work.reader)
+    before = weights(work.network)
     work.freeze()
     train(work.learner, recipe.first, tmp_path / "run")
-    found = moved(work.reader, before)
+    found = moved(work.network, before)
     assert found
     assert all(name.startswith(("encoder.infusions.0.", "head.")) for name in found)
     assert {"encoder.infusions.0.table.weight", "encoder.infusions.0.prediction.dense.weight", "head.bias"} <= found
@@ -94,16 +94,16 @@ def test_a_head_that_the_encoder_brings_stays_in_the_first_stage(whole, tmp_path
     recipe = replace(recipe, encoder=replace(recipe.encoder, name=str(run / "model")))
     work = LukePretraining(recipe, tmp_path / "windows")
     work.freeze()
-    assert not any(weight.requires_grad for weight in work.reader.head.parameters())
+    assert not any(weight.requires_grad for weight in work.network.head.parameters())
     work.free()
-    assert all(weight.requires_grad for weight in work.reader.parameters())
+    assert all(weight.requires_grad for weight in work.network.parameters())
 
 
 def test_new_heads_start_from_what_is_frequent(recipe, tmp_path):
     work = LukePretraining(recipe, tmp_path / "windows")
     scores = json.loads((work.tell_before(tmp_path / "before.json"), tmp_path / "before.json")[1].read_bytes())
-    pieces, rows = work.learner.frequencies
-    assert torch.allclose(work.reader.head.bias, torch.from_numpy(pieces).float())
+    tokens, rows = work.learner.frequencies
+    assert torch.allclose(work.network.head.bias, torch.from_numpy(tokens).float())
     assert torch.allclose(work.learner.luke.prediction.bias, torch.from_numpy(rows).float())
     assert scores["entities.perplexity"] == pytest.approx(scores["entities.frequent_perplexity"], rel=0.2)
 
@@ -258,8 +258,8 @@ def test_counts_and_shares_that_make_no_sense_are_refused_before_any_text_is_rea
 
 
 def test_processes_that_cannot_share_the_batches_are_refused_before_any_text_is_read(recipe, tmp_path, monkeypatch):
-    crew = SimpleNamespace(num_processes=2, is_main_process=True)
-    monkeypatch.setattr(pretraining_luke, "find_crew", lambda: crew)
+    distributed = SimpleNamespace(num_processes=2, is_main_process=True)
+    monkeypatch.setattr(pretraining_luke, "distributed_state", lambda: distributed)
     absent = replace(recipe, text=replace(recipe.text, root=str(tmp_path / "nowhere")))
     for some in (absent, replace(absent, first=replace(recipe.first, accumulate=2))):
         with pytest.raises(UsageError, match="2 processes cannot share the 1 batches of a step; set accumulate"):

@@ -13,13 +13,13 @@ from wellread.document import Document, Link
 from wellread.encoders.infusion.infuse import infuse
 from wellread.errors import UsageError
 from wellread.models.luke.linked_text import BEGINS, SPECIAL, WITHIN, LinkedWindows
-from wellread.models.luke.mention_windows import MarkCutter
+from wellread.models.luke.mention_windows import MentionTokenizer
 from wellread.models.luke.model import LukeConfig
 from wellread.models.luke.name_candidates import NameCandidates
 from wellread.models.luke.pretraining_task import EntityMasking, EntityMaskingLearner, choose_words
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.tasks.masked_lm import word_head
-from wellread.tasks.task import Reader
+from wellread.tasks.task import EncoderWithHead
 from wellread.text import words as names
 
 VOCABULARY = EntityVocabulary.of_ids(f"c-{city}" for city in CITIES)
@@ -34,7 +34,7 @@ def linked(text):
 def windows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("windows")
     documents = [*map(linked, LINES), Document("the old river bank")]
-    return LinkedWindows.build(documents, MarkCutter(TOKENIZER, longest=24), VOCABULARY, folder, digest="")
+    return LinkedWindows.build(documents, MentionTokenizer(TOKENIZER, longest=24), VOCABULARY, folder, digest="")
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def learner(windows, masking, **options):
     encoder = infuse(tiny_encoder(), [settings])
     rest, dev = windows.split(12)
     torch.manual_seed(0)
-    return EntityMaskingLearner(masking, Reader(encoder, word_head(encoder, None)), rest, dev, batch=4, seed=1)
+    return EntityMaskingLearner(masking, EncoderWithHead(encoder, word_head(encoder, None)), rest, dev, batch=4, seed=1)
 
 
 def test_whole_words_are_chosen_up_to_their_share():
@@ -246,7 +246,7 @@ def test_what_does_not_fit_is_refused(windows, masking):
         EntityMasking(TOKENIZER, VOCABULARY, entities=1.5)
     encoder = infuse(tiny_encoder(), [LukeConfig(entities=len(VOCABULARY), dim=8)])
     with pytest.raises(UsageError, match="cannot guess them; infuse LukeConfig"):
-        EntityMaskingLearner(masking, Reader(encoder, word_head(encoder, None)), windows, windows)
+        EntityMaskingLearner(masking, EncoderWithHead(encoder, word_head(encoder, None)), windows, windows)
     encoder = infuse(tiny_encoder(), [LukeConfig(entities=5, dim=8, predicts=True)])
     with pytest.raises(UsageError, match="has 5 rows and the vocabulary 12"):
-        EntityMaskingLearner(masking, Reader(encoder, word_head(encoder, None)), windows, windows)
+        EntityMaskingLearner(masking, EncoderWithHead(encoder, word_head(encoder, None)), windows, windows)

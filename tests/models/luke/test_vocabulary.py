@@ -67,8 +67,8 @@ def test_it_is_one_file_that_transformers_reads_too(tmp_path):
     vocabulary.save(tmp_path / "model")
     assert EntityVocabulary.load(tmp_path / "model") == vocabulary
     assert EntityVocabulary.load(tmp_path / "model/entity_vocab.json").fingerprint == vocabulary.fingerprint
-    pieces = {piece: number for number, piece in enumerate(("<s>", "<pad>", "</s>", "<unk>", "<mask>"))}
-    theirs = LukeTokenizer(vocab=pieces, merges=[], entity_vocab_file=str(tmp_path / "model/entity_vocab.json"))
+    tokens = {token: number for number, token in enumerate(("<s>", "<pad>", "</s>", "<unk>", "<mask>"))}
+    theirs = LukeTokenizer(vocab=tokens, merges=[], entity_vocab_file=str(tmp_path / "model/entity_vocab.json"))
     assert theirs.entity_vocab["wp:Åland"] == 5
     assert theirs.entity_mask_token_id == vocabulary.mask
 

@@ -18,7 +18,7 @@ from wellread.linking.evidence import ENCODER, Evidence
 from wellread.linking.features import FEATURES
 from wellread.linking.link_scorer import LinkScorer
 from wellread.models.elq.candidate_pool import Search
-from wellread.models.elq.linker import ElqReader, open_index
+from wellread.models.elq.linker import ElqBackend, open_index
 from wellread.models.elq.model import Elq
 from wellread.training.adaptation.adapt import MODEL, SAMPLE, adapt, apply_marks
 from wellread.training.adaptation.boosting import boost
@@ -45,33 +45,33 @@ def read(here, tmp_path):
         opened.append(kb)
         model = Elq.from_pretrained(here / "model").eval().requires_grad_(False)
         model.mention_head.bias.fill_(5.0)  # proposes every span
-        return ElqReader(model, kb, open_index(kb, model.config), search=search, scorer=DOUBTING)
+        return ElqBackend(model, kb, open_index(kb, model.config), search=search, scorer=DOUBTING)
 
     yield read
     for kb in opened:
         kb.close()
 
 
-def kinds_of(reader, text):
-    found = reader.evidence([text])
-    spans = label([text], found, reader)
+def kinds_of(backend, text):
+    found = backend.evidence([text])
+    spans = label([text], found, backend)
     real = found.take(found.candidate_mask)
     pairs = zip(real.starts.tolist(), real.ends.tolist(), strict=True)
     return {text[start:end]: int(kind) for (start, end), kind in zip(pairs, spans.kinds, strict=False)}
 
 
 def test_only_rare_names_of_one_entity_are_taken_for_right(read):
-    reader = read([*ENTITIES, Entity("x", "the river", "a river", "thing", 1, {"the river": 1})])
-    kinds = kinds_of(reader, "mercury and zorbla near the river")
+    backend = read([*ENTITIES, Entity("x", "the river", "a river", "thing", 1, {"the river": 1})])
+    kinds = kinds_of(backend, "mercury and zorbla near the river")
     assert kinds["zorbla"] == NAME
     assert kinds["mercury"] == OPEN  # a planet or a god
     assert kinds["the river"] == OPEN  # common words
-    assert kinds_of(reader, "was Zorbla born")["Zorbla"] == NAME
+    assert kinds_of(backend, "was Zorbla born")["Zorbla"] == NAME
 
 
 def test_spans_inside_a_name_are_wrong(read):
-    reader = read([*ENTITIES, Entity("x", "new zorbla", "a city", "city", 1, {"new zorbla": 1})])
-    kinds = kinds_of(reader, "in new zorbla ?")
+    backend = read([*ENTITIES, Entity("x", "new zorbla", "a city", "city", 1, {"new zorbla": 1})])
+    kinds = kinds_of(backend, "in new zorbla ?")
     assert (kinds["new zorbla"], kinds["zorbla"]) == (NAME, NESTED)
     assert kinds["in new zorbla"] == OPEN
 
@@ -101,10 +101,10 @@ def test_impostors_have_the_evidence_of_a_kb_without_the_entity(read):
 
 
 def test_impostors_follow_the_spans_and_are_held_out_with_their_names(read):
-    reader = read()
+    backend = read()
     texts = [f"was {place} born" for place in NAMES]
-    found = reader.evidence(texts)
-    spans = label(texts, found, reader)
+    found = backend.evidence(texts)
+    spans = label(texts, found, backend)
     assert spans.count(IMPOSTOR) > 0
     assert (spans.kinds[len(spans.spans) :] == IMPOSTOR).all()
     own = spans.rows[spans.kinds == IMPOSTOR]
@@ -182,7 +182,7 @@ def test_an_adapted_linker_finds_names_that_it_missed(here, tmp_path):
 
 def test_a_killed_run_goes_on(here, tmp_path, monkeypatch):
     texts = write_texts(tmp_path / "texts.txt", unlabelled(200))
-    evidence, calls = ElqReader.evidence, []
+    evidence, calls = ElqBackend.evidence, []
 
     def counted(self, some, **options):
         if len(calls) == 2:
@@ -191,13 +191,13 @@ def test_a_killed_run_goes_on(here, tmp_path, monkeypatch):
         return evidence(self, some, **options)
 
     run = {"kb": here / "toy.kb", "texts": [texts], "model": here / "model"}
-    monkeypatch.setattr(ElqReader, "evidence", counted)
+    monkeypatch.setattr(ElqBackend, "evidence", counted)
     with pytest.raises(KeyboardInterrupt):
         adapt(folder=tmp_path / "run", **run)
     assert calls == [64, 64]
     calls.clear()
     (tmp_path / "run/evidence/000000.safetensors").write_bytes(b"damaged")
-    monkeypatch.setattr(ElqReader, "evidence", lambda self, some, **o: calls.append(len(some)) or evidence(self, some))
+    monkeypatch.setattr(ElqBackend, "evidence", lambda self, some, **o: calls.append(len(some)) or evidence(self, some))
     resumed = adapt(folder=tmp_path / "run", **run)
     assert calls == [64, 64, 8]
     calls.clear()

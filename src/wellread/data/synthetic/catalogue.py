@@ -38,7 +38,7 @@ from itertools import accumulate, islice
 from random import Random
 from typing import Literal
 
-from wellread.data.synthetic.kb_sampler import MOST_NAME_WORDS, Fact, Shelf, Thing
+from wellread.data.synthetic.kb_sampler import MOST_NAME_WORDS, Fact, KbSampler, Thing
 from wellread.data.synthetic.templates import ENGLISH, plural
 from wellread.document import Candidate, Document, Link, Mention
 from wellread.errors import KnowledgeBaseError, UsageError
@@ -87,16 +87,16 @@ def _endless(kb: KnowledgeBase, seed: int, templates: Sequence[str]) -> Iterator
     # A string seed is hashed in full: neighbouring numbers give unrelated streams.
     rng = Random(f"catalogue {seed}")  # noqa: S311
     with kb.snapshot():
-        shelf = Shelf(kb)
-        writer = _Writer(shelf, rng, templates)
+        sampler = KbSampler(kb)
+        writer = _Writer(sampler, rng, templates)
     finder = CandidateFinder(kb)
     while True:
         with kb.snapshot():
-            if kb.revision != shelf.revision:
+            if kb.revision != sampler.revision:
                 raise KnowledgeBaseError(f"{kb.path.name} was changed while documents were made from it; begin again")
             drafts = [draft for draft in (writer.draft() for _ in range(_BATCH)) if draft is not None]
             found = finder.mentions_of_many([draft.text if draft.home else "" for draft in drafts])
-            settled = [_settled(draft, mentions, shelf) for draft, mentions in zip(drafts, found, strict=True)]
+            settled = [_settled(draft, mentions, sampler) for draft, mentions in zip(drafts, found, strict=True)]
         documents = [document for document in settled if document is not None]
         lost = [draft.kind for draft, document in zip(drafts, settled, strict=True) if document is None]
         writer.owed = lost[: _BATCH // 4]
@@ -154,8 +154,8 @@ class _Template:
 class _Writer:
     """Draws what a text is about, and words it."""
 
-    def __init__(self, shelf: Shelf, rng: Random, templates: Sequence[str]) -> None:
-        self.shelf = shelf
+    def __init__(self, sampler: KbSampler, rng: Random, templates: Sequence[str]) -> None:
+        self.sampler = sampler
         self.rng = rng
         self.templates: dict[Kind, list[_Template]] = {"fact": [], "about": [], "plain": []}
         for text in templates:
@@ -173,8 +173,8 @@ class _Writer:
     def draft(self) -> _Draft | None:
         """A text, or None where the entity that was drawn does not give one."""
         kind = self.owed.pop() if self.owed else self.rng.choices(self.kinds, cum_weights=self.shares)[0]
-        thing = self.shelf.draw(self.rng)
-        if self.rng.random() < 0.25 and (fact := self.shelf.fact(thing, self.rng)):
+        thing = self.sampler.draw(self.rng)
+        if self.rng.random() < 0.25 and (fact := self.sampler.fact(thing, self.rng)):
             thing = fact[0] if fact[2].num == thing.num else fact[2]
         if kind == "text":
             return self._from_description(thing)
@@ -183,20 +183,20 @@ class _Writer:
         name = thing.name(self.rng)
         if self.rng.random() < 0.5:
             name, thing = self._meaning(name, thing)
-        fact = self.shelf.fact(thing, self.rng) if kind != "about" else None
-        worded = fact is not None and (self.shelf.relations[fact[1]] or self.rng.random() < 0.5)
+        fact = self.sampler.fact(thing, self.rng) if kind != "about" else None
+        worded = fact is not None and (self.sampler.relations[fact[1]] or self.rng.random() < 0.5)
         if kind == "fact" and not worded and self.templates["about"]:
             kind = "about"
         return self._worded(kind, thing, name, fact)
 
     def _meaning(self, name: str, thing: Thing) -> tuple[str, Thing]:
         """What a name means, drawn by its prior."""
-        rows = self.shelf.kb.named(as_signed(key(name)))
+        rows = self.sampler.kb.named(as_signed(key(name)))
         total = sum(row[1] for row in rows)
         if len(rows) < 2 or not total:
             return name, thing
         (row,) = self.rng.choices(rows, [row[1] for row in rows])
-        return row[0], thing if row[2] == thing.id else self.shelf.by_id(row[2])
+        return row[0], thing if row[2] == thing.id else self.sampler.by_id(row[2])
 
     def _worded(self, kind: Kind, thing: Thing, name: str, fact: Fact | None) -> _Draft | None:
         """The first of a few templates all of whose slots can be filled."""
@@ -225,17 +225,17 @@ class _Writer:
                 text = self._context(subject)
                 return _Part(text, is_open=True) if text else None
             case "kind" | "kinds":
-                kinds = self.shelf.kinds(subject)
+                kinds = self.sampler.kinds(subject)
                 text = self.rng.choice(kinds) if kinds else None
                 text = plural(text) if text and slot == "kinds" else text
             case "who":
-                text = self.shelf.pronoun(subject)
+                text = self.sampler.pronoun(subject)
             case "whose":
-                text = self.shelf.pronoun(object) if object else None
+                text = self.sampler.pronoun(object) if object else None
             case "common":
-                text = self.rng.choice(self.shelf.common_names) if self.shelf.common_names else None
+                text = self.rng.choice(self.sampler.common_names) if self.sampler.common_names else None
             case _:
-                text = self.shelf.relations[relation].get(slot) if relation is not None else None
+                text = self.sampler.relations[relation].get(slot) if relation is not None else None
         return _Part(text) if text else None
 
     def _context(self, thing: Thing) -> str | None:
@@ -327,7 +327,7 @@ def _own_span(thing: Thing, text: str) -> tuple[int, int]:
     return 0, 0
 
 
-def _settled(draft: _Draft, mentions: Sequence[Mention], shelf: Shelf) -> Document | None:
+def _settled(draft: _Draft, mentions: Sequence[Mention], sampler: KbSampler) -> Document | None:
     """The document that a draft becomes once its names are known; None where one cannot be settled."""
     text = draft.text
     links: dict[tuple[int, int], Link] = {}
@@ -353,11 +353,11 @@ def _settled(draft: _Draft, mentions: Sequence[Mention], shelf: Shelf) -> Docume
                 return None
             links[mention.start, mention.end] = Link(mention.start, mention.end, mention.text, link.entity, link.title)
     ids = sorted({candidate.entity for mention in loose for candidate in mention.candidates})
-    support = shelf.joined_to([thing.num for thing in draft.home], ids) if ids else set()
+    support = sampler.joined_to([thing.num for thing in draft.home], ids) if ids else set()
     own = {thing.id for thing in draft.home}
     unsure: list[list[int]] = []
     for mention in loose:
-        verdict = _meant(mention, own, support, shelf, text)
+        verdict = _meant(mention, own, support, sampler, text)
         if verdict == "unclear":
             return None
         if verdict == "unsure":
@@ -375,7 +375,7 @@ def _settled(draft: _Draft, mentions: Sequence[Mention], shelf: Shelf) -> Docume
 
 
 def _meant(
-    mention: Mention, own: set[str], support: set[str], shelf: Shelf, text: str
+    mention: Mention, own: set[str], support: set[str], sampler: KbSampler, text: str
 ) -> Candidate | Literal["plain", "unsure", "unclear"]:
     """What a name in a sentence means; "unsure" if it is a mention at all, "unclear" which of its meanings it has."""
     written_small = mention.text == mention.text.lower()
@@ -384,10 +384,10 @@ def _meant(
     begins = before[-1:] in ("", ".", "!", "?", '"', "“", ":")
     in_longer = one_word and not written_small and _has_capitals_beside(before, text[mention.end : mention.end + 3])
     is_own = any(candidate.entity in own for candidate in mention.candidates)
-    if (written_small or (begins and one_word and not is_own)) and shelf.is_everyday(mention.text):
+    if (written_small or (begins and one_word and not is_own)) and sampler.is_everyday(mention.text):
         return "plain"
     # A capital that begins a sentence says nothing, and "Community" after "Economic" is but a piece of a longer name.
-    plain_word = one_word and mention.text.lower() in shelf.vocabulary
+    plain_word = one_word and mention.text.lower() in sampler.vocabulary
     if plain_word and (begins or in_longer) and not (written_small or is_own):
         return "unsure"
     for supporting in (own, support):

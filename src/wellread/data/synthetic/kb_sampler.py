@@ -62,7 +62,7 @@ Fact = tuple[Thing, int, Thing]
 """Subject, number of the relation, object."""
 
 
-class Shelf:
+class KbSampler:
     """What is looked up in the KB, and what is known of it as a whole: its relations in words, its everyday words."""
 
     def __init__(self, kb: KnowledgeBase) -> None:

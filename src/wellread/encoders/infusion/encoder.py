@@ -23,8 +23,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 from transformers.utils.generic import can_return_tuple
 
 from wellread import config as settings
-from wellread.encoders.infusion.entity_attention import asking_class
-from wellread.encoders.infusion.hooks import Flow, Guests, Infusion, Place
+from wellread.encoders.infusion.entity_attention import entity_aware_class
+from wellread.encoders.infusion.hooks import ExtraTokens, Flow, Infusion, Place
 from wellread.encoders.packing import PACKED, Packing, count_places, first_position
 from wellread.errors import UsageError
 
@@ -155,7 +155,7 @@ class Output(BaseModelOutputWithPoolingAndCrossAttentions):
 class Read:
     """What an infused encoder makes of packed texts."""
 
-    states: Float[Tensor, "piece dim"]
+    states: Float[Tensor, "token dim"]
     told: dict[str, Any]
     """What infusions say besides the states (`Flow.told`)."""
     losses: dict[str, Tensor]
@@ -189,7 +189,7 @@ class InfusedEncoder(Infused):
             for layer in self.layers:
                 attention = layer.get_submodule(self.family.asking)
                 kind: Any = type(attention)
-                attention.__class__ = asking_class(kind)
+                attention.__class__ = entity_aware_class(kind)
 
     @contextmanager
     def without(self, *kinds: str) -> Iterator[None]:
@@ -213,19 +213,19 @@ class InfusedEncoder(Infused):
 
     def states(
         self,
-        ids: Int[Tensor, " piece"],
+        ids: Int[Tensor, " token"],
         packing: Packing,
-        types: Int[Tensor, " piece"] | None = None,
+        types: Int[Tensor, " token"] | None = None,
         **knowledge: Any,
-    ) -> Float[Tensor, "piece dim"]:
+    ) -> Float[Tensor, "token dim"]:
         """The last hidden state of every piece of packed texts."""
         return self.read(ids, packing, types, **knowledge).states
 
     def read(
         self,
-        ids: Int[Tensor, " piece"],
+        ids: Int[Tensor, " token"],
         packing: Packing,
-        types: Int[Tensor, " piece"] | None = None,
+        types: Int[Tensor, " token"] | None = None,
         **knowledge: Any,
     ) -> Read:
         """The states of packed texts, and what infusions say besides."""
@@ -273,10 +273,10 @@ class InfusedEncoder(Infused):
             hidden_states=tuple(layout.spread(step[:count]) for step in steps) if keep_states else None,
             attentions=attentions if keep_attention else None,
         )
-        if flow.guests is not None and flow.guests.stay is not None:
-            made.entity_last_hidden_state = flow.guests.spread(flow.told[flow.guests.stay])
+        if flow.extra_tokens is not None and flow.extra_tokens.stay is not None:
+            made.entity_last_hidden_state = flow.extra_tokens.spread(flow.told[flow.extra_tokens.stay])
             if keep_states:
-                made.entity_hidden_states = tuple(flow.guests.spread(step[count:]) for step in steps)
+                made.entity_hidden_states = tuple(flow.extra_tokens.spread(step[count:]) for step in steps)
         return made
 
     def _run(
@@ -289,7 +289,7 @@ class InfusedEncoder(Infused):
         knowledge: dict[str, Any],
         keep_attention: bool = False,
         keep_states: bool = False,
-    ) -> tuple[Float[Tensor, "piece dim"], Flow, list[Tensor]]:
+    ) -> tuple[Float[Tensor, "token dim"], Flow, list[Tensor]]:
         if not len(packing.text_of):  # of which transformers' layers can make no heads
             raise UsageError("the batch has no piece at all; leave it out")
         infusions = [cast(Infusion, infusion) for infusion in self.infusions if infusion.on]
@@ -304,10 +304,10 @@ class InfusedEncoder(Infused):
                 )
             positions = count_places(ids, packing, first)
         states = self._embed_at(ids, positions, types, embeds)
-        flow.guests = guests = _invite(flow)
-        count, staying = len(states), guests is not None and guests.stay is not None
-        if guests is not None and staying:
-            states = torch.cat((states, guests.states))
+        flow.extra_tokens = extra_tokens = _invite(flow)
+        count, staying = len(states), extra_tokens is not None and extra_tokens.stay is not None
+        if extra_tokens is not None and staying:
+            states = torch.cat((states, extra_tokens.states))
         steps = [states]
         for number, layer in enumerate(self.layers):
             place = Place(flow, number, self.family.projections, states if staying else None)
@@ -317,8 +317,8 @@ class InfusedEncoder(Infused):
                 states = _between(infusion, flow, number, states, count)
             if keep_states:
                 steps.append(states)
-        if guests is not None and guests.stay is not None:
-            flow.told[guests.stay] = states[count:]
+        if extra_tokens is not None and extra_tokens.stay is not None:
+            flow.told[extra_tokens.stay] = states[count:]
         return states[:count] if staying else states, flow, steps
 
     def _known(self, knowledge: dict[str, Any], texts: int) -> dict[str, Any]:
@@ -414,15 +414,17 @@ def _between(infusion: Infusion, flow: Flow, layer: int, states: Tensor, count: 
     """The states of pieces as an infusion would have them; those of guests, behind them, stay as they are."""
     if not flow.stays:
         return infusion.between(flow, layer, states)
-    pieces = states[:count]
-    changed = infusion.between(flow, layer, pieces)
-    return states if changed is pieces else torch.cat((changed, states[count:]))
+    tokens = states[:count]
+    changed = infusion.between(flow, layer, tokens)
+    return states if changed is tokens else torch.cat((changed, states[count:]))
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _invite(flow: Flow) -> Guests | None:
+def _invite(flow: Flow) -> ExtraTokens | None:
     """The guests of all infusions."""
-    guests = [found for infusion in flow.infusions if (found := infusion.guests(flow)) is not None]
-    if len(guests) > 1:
+    extra_tokens = [found for infusion in flow.infusions if (found := infusion.extra_tokens(flow)) is not None]
+    if len(extra_tokens) > 1:
         raise UsageError("two infusions want to add positions to the texts; switch one of them off")
-    return guests[0] if guests and (len(guests[0].states) or guests[0].laid is not None) else None
+    return (
+        extra_tokens[0] if extra_tokens and (len(extra_tokens[0].states) or extra_tokens[0].laid is not None) else None
+    )

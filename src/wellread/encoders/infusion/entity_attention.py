@@ -114,7 +114,7 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[T
     return mixed[0], weight[0]
 
 
-class _Asking:
+class _EntityAwareSelfAttention:
     """Self-attention of transformers that projects for each position what it needs; mixed into that of a family."""
 
     def forward(self, hidden_states: Tensor, *args: Any, at: Any = None, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
@@ -131,20 +131,24 @@ class _Asking:
         return mixed.flatten(-2)[None], None
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """By the class of transformers, which pickle can find; that of `asking_class` is made where it is needed."""
-        plain = next(kind for kind in type(self).__mro__ if not issubclass(kind, _Asking))
-        return _make_asking, (plain,), self.__dict__
+        """Pickle by the class of transformers; that of `entity_aware_class` is made where it is needed."""
+        plain = next(kind for kind in type(self).__mro__ if not issubclass(kind, _EntityAwareSelfAttention))
+        return _make_entity_aware, (plain,), self.__dict__
 
 
-def _make_asking(kind: type) -> Any:
-    made: Any = asking_class(kind)
+def _make_entity_aware(kind: type) -> Any:
+    made: Any = entity_aware_class(kind)
     return made.__new__(made)
 
 
 @cache
-def asking_class(kind: type) -> type:
+def entity_aware_class(kind: type) -> type:
     """The class of a self-attention that leaves it to entities how they ask."""
-    return kind if issubclass(kind, _Asking) else type(kind.__name__, (_Asking, kind), {"__module__": __name__})
+    return (
+        kind
+        if issubclass(kind, _EntityAwareSelfAttention)
+        else type(kind.__name__, (_EntityAwareSelfAttention, kind), {"__module__": __name__})
+    )
 
 
 class _Entities(torch.autograd.Function):

@@ -32,17 +32,17 @@ _SHORT = 64
 
 
 Asks = Callable[
-    [int, Float[Tensor, "piece dim"], Float[Tensor, "guest dim"], Float[Tensor, "piece head dim"]],
+    [int, Float[Tensor, "token dim"], Float[Tensor, "extra dim"], Float[Tensor, "token head dim"]],
     Queries,
 ]
 """A layer, the states of pieces and of guests, and the layer's own queries of pieces -> how they ask each other."""
 
 
 @dataclass(frozen=True, slots=True)
-class Guests:
+class ExtraTokens:
     """More positions behind the pieces of each text: their states, and how they lie."""
 
-    states: Float[Tensor, "guest dim"]
+    states: Float[Tensor, "extra dim"]
     packing: Packing
     stay: str | None = None
     """They go through all layers, and their last states are told by this name; None: they enter every layer anew."""
@@ -53,7 +53,7 @@ class Guests:
     laid: Bool[Tensor, "text place"] | None = None
     """Where they are in a batch that they were given in filled up, as their last states come back."""
 
-    def spread(self, states: Float[Tensor, "guest dim"]) -> Float[Tensor, "text place dim"]:
+    def spread(self, states: Float[Tensor, "extra dim"]) -> Float[Tensor, "text place dim"]:
         """Text by text, filled up with zeros."""
         if self.laid is None:
             return self.packing.spread(states)
@@ -68,7 +68,7 @@ class Chunk:
     """
 
     texts: Int[Tensor, " text"]
-    pieces: int
+    tokens: int
     """The most own pieces of a text (with its guests, if they stay): the rows that are mixed; rows behind them only
     have scores."""
     rows: int
@@ -88,25 +88,25 @@ class Chunk:
 class Line:
     """How the rows (or the columns) of all chunks are laid end to end, from the sequences of pieces and of guests."""
 
-    pieces: Packing
-    guests: Packing | None
-    taken: Int[Tensor, " guest"] | None
+    tokens: Packing
+    extra_tokens: Packing | None
+    taken: Int[Tensor, " extra"] | None
     """The guests that are there, if not all."""
     where: Int[Tensor, " position"] | None
     """Where each position lies in (all pieces, all guests taken, a zero); None: texts are even, in their order."""
 
     def lay(
-        self, pieces: Float[Tensor, "piece head dim"], guests: Float[Tensor, "guest head dim"] | None
+        self, tokens: Float[Tensor, "token head dim"], extra_tokens: Float[Tensor, "extra head dim"] | None
     ) -> Float[Tensor, "position head dim"]:
         """Queries, keys or values as the chunks take them."""
         if self.where is None:
-            if guests is None or self.guests is None or not self.guests.width:
-                return pieces
-            texts = len(self.pieces.lengths)
-            both = (part.view(texts, -1, *part.shape[1:]) for part in (pieces, guests))
+            if extra_tokens is None or self.extra_tokens is None or not self.extra_tokens.width:
+                return tokens
+            texts = len(self.tokens.lengths)
+            both = (part.view(texts, -1, *part.shape[1:]) for part in (tokens, extra_tokens))
             return torch.cat(tuple(both), 1).flatten(0, 1)
-        more = () if guests is None else (guests,)
-        return torch.cat((pieces, *more, pieces.new_zeros(1, *pieces.shape[1:]))).index_select(0, self.where)
+        more = () if extra_tokens is None else (extra_tokens,)
+        return torch.cat((tokens, *more, tokens.new_zeros(1, *tokens.shape[1:]))).index_select(0, self.where)
 
 
 @dataclass
@@ -116,11 +116,11 @@ class Flow:
     packing: Packing
     infusions: Sequence[Infusion]
     knowledge: dict[str, Any] = field(default_factory=dict)
-    types: Int[Tensor, " piece"] | None = None
-    embed: Callable[[Tensor, Tensor, Tensor | None], Float[Tensor, "piece dim"]] | None = None
+    types: Int[Tensor, " token"] | None = None
+    embed: Callable[[Tensor, Tensor, Tensor | None], Float[Tensor, "token dim"]] | None = None
     """Pieces, their places in their texts (from 0) and their types -> what the embedding layer makes of them."""
     keep_attention: bool = False
-    guests: Guests | None = None
+    extra_tokens: ExtraTokens | None = None
     memory: dict[Any, Any] = field(default_factory=dict)
     """What an infusion keeps for later layers, by a key of its own. A layer may be computed twice (gradient
     checkpointing): never overwrite what another layer wrote."""
@@ -135,14 +135,16 @@ class Flow:
     @cached_property
     def paths(self) -> tuple[list[Chunk], Line, Line]:
         """How the attention goes through the texts: the chunks, and how their rows and columns are laid out."""
-        asked = [infusion.guest_rows() for infusion in self.infusions]
+        asked = [infusion.extra_rows() for infusion in self.infusions]
         most = None if None in asked or self.stays else max((rows or 0 for rows in asked), default=0)
-        return make_paths(self.packing, self.guests.packing if self.guests else None, most, mixes_guests=self.stays)
+        return make_paths(
+            self.packing, self.extra_tokens.packing if self.extra_tokens else None, most, mixes_extra_tokens=self.stays
+        )
 
     @property
     def stays(self) -> bool:
         """Whether there are guests that go through all layers."""
-        return self.guests is not None and self.guests.stay is not None
+        return self.extra_tokens is not None and self.extra_tokens.stay is not None
 
     @cached_property
     def back(self) -> Int[Tensor, " position"] | None:
@@ -152,13 +154,13 @@ class Flow:
             return None
         first, begins = 0, torch.zeros_like(self.packing.starts)
         for chunk in chunks:
-            begins[chunk.texts] = first + torch.arange(len(chunk.texts), device=begins.device) * chunk.pieces
-            first += len(chunk.texts) * chunk.pieces
+            begins[chunk.texts] = first + torch.arange(len(chunk.texts), device=begins.device) * chunk.tokens
+            first += len(chunk.texts) * chunk.tokens
         found = begins[self.packing.text_of] + self.packing.places
-        if self.guests is None or not self.stays:
+        if self.extra_tokens is None or not self.stays:
             return found
-        guests = self.guests.packing
-        return torch.cat((found, (begins + self.packing.lengths)[guests.text_of] + guests.places))
+        extra_tokens = self.extra_tokens.packing
+        return torch.cat((found, (begins + self.packing.lengths)[extra_tokens.text_of] + extra_tokens.places))
 
 
 class Infusion(nn.Module):
@@ -177,11 +179,11 @@ class Infusion(nn.Module):
     def adopt(self, encoder: nn.Module, layers: Sequence[nn.Module], projections: tuple[str, str, str]) -> None:
         """Take over what starts as a copy of the encoder's weights; asked once, when it is infused."""
 
-    def guests(self, flow: Flow) -> Guests | None:
+    def extra_tokens(self, flow: Flow) -> ExtraTokens | None:
         """The sequence: positions to add to each text; asked once, before the first layer."""
         return None
 
-    def guest_rows(self) -> int | None:
+    def extra_rows(self) -> int | None:
         """How many guests of each text ask, besides being asked; None: all."""
         return 0
 
@@ -199,7 +201,7 @@ class Infusion(nn.Module):
     """The same as one step, where no other infusion attends:
     `attend(flow, layer, chunk, query, key, value, scaling=, dropout=)` -> mixed values."""
 
-    def between(self, flow: Flow, layer: int, states: Float[Tensor, "piece dim"]) -> Float[Tensor, "piece dim"]:
+    def between(self, flow: Flow, layer: int, states: Float[Tensor, "token dim"]) -> Float[Tensor, "token dim"]:
         """Between layers: the states after a layer, as the next one shall see them."""
         return states
 
@@ -209,17 +211,17 @@ class Infusion(nn.Module):
 
 
 def make_paths(
-    packing: Packing, guests: Packing | None, guest_rows: int | None, *, mixes_guests: bool = False
+    packing: Packing, extra_tokens: Packing | None, extra_rows: int | None, *, mixes_extra_tokens: bool = False
 ) -> tuple[list[Chunk], Line, Line]:
-    """Texts of like length, a few at a time; the first `guest_rows` of each text's guests are rows, all are columns."""
+    """Texts of like length, a few at a time; the first `extra_rows` of each text's guests are rows, all are columns."""
     device = packing.starts.device
-    asking, taken = guests, None
-    if guests is not None and guest_rows is not None:
-        asking = Packing.of(guests.lengths.clamp(max=guest_rows), device)
-        taken = guests.starts[asking.text_of] + asking.places
-        asking = asking if guest_rows else None
-    rows, columns = (packing.lengths + (0 if more is None else more.lengths) for more in (asking, guests))
-    even = packing.is_even and (guests is None or guests.is_even)
+    asking, taken = extra_tokens, None
+    if extra_tokens is not None and extra_rows is not None:
+        asking = Packing.of(extra_tokens.lengths.clamp(max=extra_rows), device)
+        taken = extra_tokens.starts[asking.text_of] + asking.places
+        asking = asking if extra_rows else None
+    rows, columns = (packing.lengths + (0 if more is None else more.lengths) for more in (asking, extra_tokens))
+    even = packing.is_even and (extra_tokens is None or extra_tokens.is_even)
     order = torch.arange(len(rows), device=device) if even else torch.argsort(columns, stable=True)
     sizes = columns[order].tolist()
     chunks: list[Chunk] = []
@@ -231,31 +233,31 @@ def make_paths(
             last += 1
         texts = order[first:last]
         masks = []
-        for counts, more, found in ((rows, asking, places[0]), (columns, guests, places[1])):
+        for counts, more, found in ((rows, asking, places[0]), (columns, extra_tokens, places[1])):
             there, mask = _places(packing, more, texts, counts)
             found.append(there.flatten())
             masks.append(mask)
         row_mask, column_mask = masks
         height, width = row_mask.shape[1], column_mask.shape[1]
-        most = height if mixes_guests else int(packing.lengths[texts].max())
+        most = height if mixes_extra_tokens else int(packing.lengths[texts].max())
         full = even or bool(row_mask.all() & column_mask.all())
         chunks.append(Chunk(texts, most, height, width, row_mask, column_mask, full))
         first = last
     where = (None, None) if even else (torch.cat(places[0]), torch.cat(places[1]))
-    return chunks, Line(packing, asking, taken, where[0]), Line(packing, guests, None, where[1])
+    return chunks, Line(packing, asking, taken, where[0]), Line(packing, extra_tokens, None, where[1])
 
 
 def _places(
-    packing: Packing, guests: Packing | None, texts: Int[Tensor, " text"], counts: Int[Tensor, " batch"]
+    packing: Packing, extra_tokens: Packing | None, texts: Int[Tensor, " text"], counts: Int[Tensor, " batch"]
 ) -> tuple[Int[Tensor, "text place"], Bool[Tensor, "text place"]]:
     """Where the first `counts` positions of each text lie: own pieces, guests behind all pieces, then the zero."""
     place = torch.arange(int(counts[texts].max()), device=texts.device)
     own = packing.lengths[texts, None]
     end = len(packing.text_of)
     found = packing.starts[texts, None] + place
-    if guests is not None:
-        found = torch.where(place < own, found, end + guests.starts[texts, None] + place - own)
-        end += len(guests.text_of)
+    if extra_tokens is not None:
+        found = torch.where(place < own, found, end + extra_tokens.starts[texts, None] + place - own)
+        end += len(extra_tokens.text_of)
     mask = place < counts[texts, None]
     return torch.where(mask, found, end), mask
 
@@ -285,12 +287,12 @@ class Place:
     @property
     def concerns(self) -> bool:
         """Whether this attention is not simply the encoder's own."""
-        return self.flow.keep_attention or self.flow.guests is not None or bool(self.flow.attending(self.layer))
+        return self.flow.keep_attention or self.flow.extra_tokens is not None or bool(self.flow.attending(self.layer))
 
     @property
     def asks(self) -> bool:
         """Whether guests say how pieces and they ask each other."""
-        return self.flow.guests is not None and self.flow.guests.ask is not None
+        return self.flow.extra_tokens is not None and self.flow.extra_tokens.ask is not None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it goes text by text, with its own gradients
     def attend(
@@ -315,8 +317,8 @@ class Place:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def attend_as_asked(
         self,
-        states: tuple[Float[Tensor, "piece dim"], Float[Tensor, "guest dim"]],
-        query: Float[Tensor, "piece head dim"],
+        states: tuple[Float[Tensor, "token dim"], Float[Tensor, "extra dim"]],
+        query: Float[Tensor, "token head dim"],
         key: Float[Tensor, "position head dim"],
         value: Float[Tensor, "position head dim"],
         *,
@@ -328,18 +330,18 @@ class Place:
 
     def _ask(
         self,
-        pieces: Float[Tensor, "piece dim"],
-        guests: Float[Tensor, "guest dim"],
-        query: Float[Tensor, "piece head dim"],
+        tokens: Float[Tensor, "token dim"],
+        extra_tokens: Float[Tensor, "extra dim"],
+        query: Float[Tensor, "token head dim"],
     ) -> Queries:
-        ask = cast(Asks, cast(Guests, self.flow.guests).ask)
-        return ask(self.layer, pieces, guests, query)
+        ask = cast(Asks, cast(ExtraTokens, self.flow.extra_tokens).ask)
+        return ask(self.layer, tokens, extra_tokens, query)
 
     def split(self, states: Float[Tensor, "position ..."]) -> tuple[Tensor, Tensor]:
         """The states of pieces, and of guests that stay; cut at once, so that their gradient is put together once."""
         count = len(self.flow.packing.text_of)
-        pieces, guests = states.split_with_sizes((count, len(states) - count))
-        return pieces, guests
+        tokens, extra_tokens = states.split_with_sizes((count, len(states) - count))
+        return tokens, extra_tokens
 
     def _attend(
         self,
@@ -352,10 +354,10 @@ class Place:
         flow, (heads, dim) = self.flow, lines[1].shape[1:]
         asked = flow.attending(self.layer)
         second = None
-        if asks is not None and flow.guests is not None:
+        if asks is not None and flow.extra_tokens is not None:
             if not asked and not flow.keep_attention and not _is_short(len(lines[1]), len(flow.packing.lengths)):
-                words, entities = (packing.lengths.tolist() for packing in (flow.packing, flow.guests.packing))
-                seen = flow.guests.seen
+                words, entities = (packing.lengths.tolist() for packing in (flow.packing, flow.extra_tokens.packing))
+                seen = flow.extra_tokens.seen
                 return entity_attention(
                     asks, lines[1], lines[2], words, entities, scaling=scaling, drop=dropout, seen=seen
                 )
@@ -371,14 +373,14 @@ class Place:
             else:
                 scores = (rows * scaling) @ columns.transpose(2, 3)
                 if others is not None:
-                    of_guests = (others[number] * scaling) @ columns.transpose(2, 3)
-                    scores = torch.where(self._guest_mask(chunk), of_guests, scores)
+                    of_extra_tokens = (others[number] * scaling) @ columns.transpose(2, 3)
+                    scores = torch.where(self._extra_mask(chunk), of_extra_tokens, scores)
                 for infusion in asked:
                     scores = infusion.scores(flow, self.layer, chunk, scores)
-                if asks is not None and flow.guests is not None and not flow.guests.seen:
-                    scores = scores.masked_fill(self._guest_mask(chunk) & ~self._guest_rows(chunk), float("-inf"))
+                if asks is not None and flow.extra_tokens is not None and not flow.extra_tokens.seen:
+                    scores = scores.masked_fill(self._extra_mask(chunk) & ~self._extra_rows(chunk), float("-inf"))
                 mask = None if chunk.full else chunk.column_mask
-                made, weights = mix(scores[:, :, : chunk.pieces], values, mask, dropout)
+                made, weights = mix(scores[:, :, : chunk.tokens], values, mask, dropout)
                 if flow.keep_attention:
                     self._keep(chunk, weights)
             mixed.append(made.transpose(1, 2).reshape(-1, heads, dim))
@@ -387,12 +389,12 @@ class Place:
 
     def _laid(self, module: nn.Module | None, *parts: Float[Tensor, "position head dim"]) -> Iterator[Tensor]:
         """Queries, keys and values as the chunks take them; those of passing guests by the layer's own projections."""
-        guests, (_, rows, columns) = self.flow.guests, self.flow.paths
+        extra_tokens, (_, rows, columns) = self.flow.extra_tokens, self.flow.paths
         for part, name, line in zip(parts, self.projections, (rows, columns, columns), strict=True):
-            if guests is None or module is None or self.flow.stays:
+            if extra_tokens is None or module is None or self.flow.stays:
                 yield self._lay(line, part)
             else:
-                states = guests.states if line.taken is None else guests.states[line.taken]
+                states = extra_tokens.states if line.taken is None else extra_tokens.states[line.taken]
                 yield line.lay(part, module.get_submodule(name)(states).view(-1, *part.shape[1:]))
 
     def _lay(self, line: Line, part: Float[Tensor, "position head dim"]) -> Float[Tensor, "place head dim"]:
@@ -400,12 +402,12 @@ class Place:
             return line.lay(part, None)
         return line.lay(*self.split(part))
 
-    def _guest_mask(self, chunk: Chunk) -> Bool[Tensor, "text one one column"]:
+    def _extra_mask(self, chunk: Chunk) -> Bool[Tensor, "text one one column"]:
         """The columns of guests."""
         place = torch.arange(chunk.columns, device=chunk.texts.device)
         return (place >= self.flow.packing.lengths[chunk.texts, None])[:, None, None]
 
-    def _guest_rows(self, chunk: Chunk) -> Bool[Tensor, "text one row one"]:
+    def _extra_rows(self, chunk: Chunk) -> Bool[Tensor, "text one row one"]:
         place = torch.arange(chunk.rows, device=chunk.texts.device)
         return (place >= self.flow.packing.lengths[chunk.texts, None])[:, None, :, None]
 
@@ -415,7 +417,7 @@ class Place:
         shape = (len(flow.packing.lengths), weights.shape[1], total if flow.stays else flow.packing.width, total)
         kept = flow.attentions.setdefault(self.layer, weights.new_zeros(shape))
         lengths = flow.packing.lengths
-        if flow.stays and flow.guests is not None:
-            lengths = lengths + flow.guests.packing.lengths
-        own = torch.arange(chunk.pieces, device=weights.device) < lengths[chunk.texts, None]
-        kept[chunk.texts, :, : chunk.pieces, : chunk.columns] = weights.detach() * own[:, None, :, None]
+        if flow.stays and flow.extra_tokens is not None:
+            lengths = lengths + flow.extra_tokens.packing.lengths
+        own = torch.arange(chunk.tokens, device=weights.device) < lengths[chunk.texts, None]
+        kept[chunk.texts, :, : chunk.tokens, : chunk.columns] = weights.detach() * own[:, None, :, None]

@@ -11,15 +11,15 @@ import numpy as np
 from wellread.text.segments import Segmented
 
 
-class Lends(Protocol):
+class KnowledgeProvider(Protocol):
     """What finds once what there is to know of the texts of a dataset, and then tells it batch by batch."""
 
-    def annotate(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> Any:
+    def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> Any:
         """What it must find in the texts first, kept in a folder if one is given."""
         ...
 
-    def told(
-        self, cut: Sequence[Segmented], notes: Any = None, *, draw: np.random.Generator | None = None
+    def collate(
+        self, tokenized: Sequence[Segmented], notes: Any = None, *, draw: np.random.Generator | None = None
     ) -> dict[str, Any]:
         """What an encoder is told of a batch: arrays, or dicts of them, by the keyword that the encoder has for it.
 
@@ -28,26 +28,26 @@ class Lends(Protocol):
         ...
 
 
-class Lenders:
+class CombinedProvider:
     """Several that lend to one encoder, each by keywords of its own."""
 
-    def __init__(self, lenders: Sequence[Lends]) -> None:
-        self.lenders = tuple(lenders)
+    def __init__(self, providers: Sequence[KnowledgeProvider]) -> None:
+        self.providers = tuple(providers)
 
-    def annotate(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> list[Any]:
+    def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> list[Any]:
         """The annotations of each."""
-        return [lender.annotate(inputs, cache=cache) for lender in self.lenders]
+        return [provider.prepare(inputs, cache=cache) for provider in self.providers]
 
-    def told(
+    def collate(
         self,
-        cut: Sequence[Segmented],
+        tokenized: Sequence[Segmented],
         notes: Sequence[Any] | None = None,
         *,
         draw: np.random.Generator | None = None,
     ) -> dict[str, Any]:
         """What all of them tell."""
-        known = [None] * len(self.lenders) if notes is None else notes
+        known = [None] * len(self.providers) if notes is None else notes
         told: dict[str, Any] = {}
-        for lender, mine in zip(self.lenders, known, strict=True):
-            told |= lender.told(cut, mine, draw=draw)
+        for provider, mine in zip(self.providers, known, strict=True):
+            told |= provider.collate(tokenized, mine, draw=draw)
         return told

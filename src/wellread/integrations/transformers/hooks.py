@@ -18,7 +18,7 @@ INFUSED = "infused-"
 """How the types of encoders with infusions begin."""
 
 
-def _tell_configs(theirs: ModuleType) -> None:
+def _register_configs(theirs: ModuleType) -> None:
     """Have `AutoConfig`, which all of Auto's classes ask first, look again when it does not know an infused encoder.
 
     Classes cannot be registered yet: who imports this module may be in the middle of importing those they come from.
@@ -38,18 +38,18 @@ def _tell_configs(theirs: ModuleType) -> None:
     theirs.AutoConfig.from_pretrained = classmethod(from_pretrained)
 
 
-def _tell_pipelines(theirs: ModuleType) -> None:
+def _register_pipelines(theirs: ModuleType) -> None:
     import_module("wellread.integrations.transformers.pipeline")
 
 
 AWAITED: dict[str, Callable[[ModuleType], None]] = {
-    "transformers.models.auto.configuration_auto": _tell_configs,
-    "transformers.pipelines": _tell_pipelines,
+    "transformers.models.auto.configuration_auto": _register_configs,
+    "transformers.pipelines": _register_pipelines,
 }
 """Modules of transformers, and how each is told."""
 
 
-class _Greeter:
+class _ImportHook:
     """A finder that finds nothing by itself: it has the loaders of some modules tell them of us."""
 
     def find_spec(
@@ -60,7 +60,7 @@ class _Greeter:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(name, path, target) if find and not isinstance(finder, _Greeter) else None
+            spec: ModuleSpec | None = find(name, path, target) if find and not isinstance(finder, _ImportHook) else None
             if spec is not None:
                 _follow(spec, tell)
                 return spec
@@ -72,18 +72,18 @@ def _follow(spec: ModuleSpec, tell: Callable[[ModuleType], None]) -> None:
     assert loader is not None
     load = loader.exec_module
 
-    def load_and_tell(module: ModuleType) -> None:
+    def load_and_register(module: ModuleType) -> None:
         load(module)
         tell(module)
 
-    loader.exec_module = load_and_tell  # type: ignore[method-assign]
+    loader.exec_module = load_and_register  # type: ignore[method-assign]
 
 
-def greet() -> None:
+def register() -> None:
     """Tell transformers of us: at once what it has imported already, the rest when it comes."""
-    if any(isinstance(finder, _Greeter) for finder in sys.meta_path):
+    if any(isinstance(finder, _ImportHook) for finder in sys.meta_path):
         return
-    sys.meta_path.insert(0, _Greeter())
+    sys.meta_path.insert(0, _ImportHook())
     for name, tell in AWAITED.items():
         if name in sys.modules:
             tell(sys.modules[name])

@@ -26,7 +26,7 @@ from wellread.document import Document, Link
 from wellread.errors import UsageError
 from wellread.linking.decoding import check_threshold
 from wellread.linking.linker import Linker
-from wellread.linking.prior import PriorReader
+from wellread.linking.prior import PriorBackend
 from wellread.models.folder import LINKER
 
 TASK = "entity-linking"
@@ -128,7 +128,7 @@ class EntityLinkingPipeline(_Pipeline):  # type: ignore[misc]
     def _documents(self, texts: Iterable[str], threshold: float | None = None) -> Iterator[Document]:
         if threshold is None:
             yield from self.linker.link_many(texts)
-        elif isinstance(self.linker.reader, PriorReader):
+        elif isinstance(self.linker.backend, PriorBackend):
             for document in self.linker.link_many(texts):
                 links = (link for link in document.links if link.entity is None or link.score >= threshold)
                 yield Document(document.text, tuple(links), document.id, document.meta)

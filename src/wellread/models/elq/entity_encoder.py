@@ -21,7 +21,7 @@ from wellread.encoders.packing import Packing, encode
 from wellread.models.elq.model import ElqConfig
 from wellread.text.batching import gather
 
-_PIECES = 4096
+_TOKENS = 4096
 """Pieces that are encoded together."""
 
 
@@ -35,7 +35,7 @@ class EntityTower:
         self.tokenizer.enable_truncation(config.entity_pieces)
         self.dim = int(encoder.config.hidden_size)  # type: ignore[arg-type, union-attr]
         self.fingerprint = fingerprint
-        special = {piece.content for piece in tokenizer.get_added_tokens_decoder().values()}
+        special = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         self._ends_titles = config.separator.strip() in special
 
     @classmethod
@@ -51,10 +51,10 @@ class EntityTower:
         vectors = np.empty((len(ids), self.dim), np.float32)
         with torch.inference_mode():
             longest_first = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
-            for rows in gather(longest_first, largest=_PIECES, size=lambda row: len(ids[row])):
+            for rows in gather(longest_first, largest=_TOKENS, size=lambda row: len(ids[row])):
                 packing = Packing.of([len(ids[row]) for row in rows])
-                pieces = torch.tensor([piece for row in rows for piece in ids[row]])
-                states = encode(self.encoder, pieces, packing)
+                tokens = torch.tensor([token for row in rows for token in ids[row]])
+                states = encode(self.encoder, tokens, packing)
                 pooled = packing.mean(states) if self.config.pooling == "mean" else states[packing.starts]
                 vectors[rows] = (normalize(pooled, dim=-1) if self.config.normalised else pooled).numpy()
         return vectors

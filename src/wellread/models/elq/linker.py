@@ -42,14 +42,14 @@ from wellread.models.elq.entity_encoder import EntityTower, fingerprint_of
 from wellread.models.elq.model import Candidates, Elq, ElqConfig, pack_windows
 from wellread.models.elq.span_alignment import NamedSpans, tokens_of
 from wellread.text.batching import gather
-from wellread.text.windows import Window, WindowCutter
+from wellread.text.windows import Window, WindowTokenizer
 
 PACKAGED = Path(__file__).parents[2] / "weights" / "elq-minilm"
 """The linker that comes with wellread."""
 
 Precision = Literal["auto", "fp32", "int8"]
 
-_PIECES = 2048
+_TOKENS = 2048
 """Pieces of one pass: enough to keep the cores busy, little enough for the cache."""
 _NEAR_LOGIT = -3.0
 """Mention logit from which on a span with a name is compared with the nearest entities too, not only with its own."""
@@ -82,7 +82,7 @@ def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None =
     return EntityIndex.open(kb, fingerprint=fingerprint_of(config), stale="allow")
 
 
-def cutter_of(config: ElqConfig) -> WindowCutter:
+def window_tokenizer_of(config: ElqConfig) -> WindowTokenizer:
     """Windows of a linker's texts: behind the last token that a window owns there is room for the longest mention."""
     shared, behind = max(24, 2 * config.longest), None
     width = min(config.window or 192, positions_of(config.encoder))
@@ -90,7 +90,7 @@ def cutter_of(config: ElqConfig) -> WindowCutter:
         behind = min(config.longest, 3 * (width - 2) // 4)
         shared = behind + (width - 2 - behind) // 2
     tokenizer = load_tokenizer(config.encoder)
-    return WindowCutter(tokenizer, width=width, shared=shared, behind=behind, whole_words=config.whole_words)
+    return WindowTokenizer(tokenizer, width=width, shared=shared, behind=behind, whole_words=config.whole_words)
 
 
 def candidates_of(pool: Pool, rows: Ints, priors: Floats) -> Candidates:
@@ -99,7 +99,7 @@ def candidates_of(pool: Pool, rows: Ints, priors: Floats) -> Candidates:
     return Candidates(torch.from_numpy(pool.vectors_of(rows)), features, torch.from_numpy(rows >= 0))
 
 
-class ElqReader:
+class ElqBackend:
     """Scores texts with one model against one knowledge base; follows the KB when that changes.
 
     With a link scorer, names of the KB propose spans beside the encoder and a link's score is the scorer's probability
@@ -127,7 +127,7 @@ class ElqReader:
         self.decoding = decoding or Decoding(threshold=model.config.threshold)
         self.calibration = Calibration(*model.config.calibration)
         self.name = name or kb.path.stem
-        self.cutter = cutter_of(model.config)
+        self.window_tokenizer = window_tokenizer_of(model.config)
         self.pool = Pool(kb, index, self.search, among=among)
         self._tower = tower
         self.trust = model.config.trust if trust is None else trust
@@ -156,9 +156,9 @@ class ElqReader:
             self.pool = self.pool.follow(lambda: self.tower)
             return self.pool
 
-    def part(self, among: Iterable[str] | None) -> ElqReader:
+    def part(self, among: Iterable[str] | None) -> ElqBackend:
         """The same to some entities only; it shares the model, and the index as it is now."""
-        return ElqReader(
+        return ElqBackend(
             self.model,
             self.kb,
             self._follow().index,
@@ -199,7 +199,9 @@ class ElqReader:
         return self._evidence(self._follow(), texts, floor)
 
     def _evidence(self, pool: Pool, texts: Sequence[str], floor: float | None) -> Evidence:
-        windows = [window for text in self.cutter.cut(texts) for window in text if not window.special_mask.all()]
+        windows = [
+            window for text in self.window_tokenizer.tokenize(texts) for window in text if not window.special_mask.all()
+        ]
         least = self.search.floor if floor is None else floor
         named = None
         if self.proposals is not None:  # not in the snapshot: inside a transaction the finder remembers nothing
@@ -215,7 +217,7 @@ class ElqReader:
                 )
                 for batch in gather(
                     sorted(range(len(windows)), key=lambda place: len(windows[place])),
-                    largest=_PIECES,
+                    largest=_TOKENS,
                     size=lambda place: len(windows[place]),
                 )
             ]
@@ -225,21 +227,21 @@ class ElqReader:
         """The scores of given spans, which are taken for mentions; those that touch no piece are left out."""
         pool = self._follow()
         asked, spans_of = list[Window](), dict[int, list[tuple[int, int]]]()
-        for windows, some in zip(self.cutter.cut(texts), spans, strict=True):
+        for windows, some in zip(self.window_tokenizer.tokenize(texts), spans, strict=True):
             for number, mine in _windows_of(windows, some).items():
                 asked.append(windows[number])
                 spans_of[id(windows[number])] = mine
         parts = []
         proposed = self._proposed(pool, texts)
         with torch.inference_mode(), self.kb.snapshot():
-            for batch in gather(sorted(asked, key=len), largest=_PIECES):
+            for batch in gather(sorted(asked, key=len), largest=_TOKENS):
                 ids, packing, _ = pack_windows(batch, self.config.longest)
                 states = self.model.states(ids, packing)
                 places = [(number, span) for number, window in enumerate(batch) for span in spans_of[id(window)]]
                 covered = np.array([batch[number].covering(*span) for number, span in places], np.int64)
                 window_of = np.array([number for number, _ in places])
-                pieces = torch.from_numpy(covered) + packing.starts[torch.from_numpy(window_of)][:, None]
-                vectors = self.model.mention_vectors(states, pieces[:, 0], pieces[:, 1]).float().numpy()
+                tokens = torch.from_numpy(covered) + packing.starts[torch.from_numpy(window_of)][:, None]
+                vectors = self.model.mention_vectors(states, tokens[:, 0], tokens[:, 1]).float().numpy()
                 text_of = np.array([window.text for window in batch])[window_of]
                 offsets = np.array([span for _, span in places])
                 keys = [(text, *span) for text, (_, span) in zip(text_of.tolist(), places, strict=True)]
@@ -406,7 +408,7 @@ def _windows_of(windows: Sequence[Window], spans: Sequence[tuple[int, int]]) -> 
     return chosen
 
 
-def load_reader(
+def load_backend(
     kb: KnowledgeBase,
     model: str | Path,
     *,
@@ -418,7 +420,7 @@ def load_reader(
     precision: Precision,
     name: str,
     scorer: LinkScorer | None = None,
-) -> ElqReader:
+) -> ElqBackend:
     """Open a linker for inference: adapters merged, in the asked or the model's precision; builds a missing index.
 
     `scorer` takes the place of the one in the model's folder.
@@ -439,7 +441,7 @@ def load_reader(
         scorer = scorer_of(folder)
     if threshold is None:
         threshold = elq.config.threshold if scorer is None else scorer.threshold
-    return ElqReader(
+    return ElqBackend(
         elq,
         kb,
         index,
@@ -457,7 +459,7 @@ def _sample(kb: KnowledgeBase, config: ElqConfig) -> tuple[Tensor, Packing] | No
     with sqlite_errors(kb.path):
         rows = kb.connection.execute("SELECT title, description FROM entities LIMIT 64").fetchall()
     texts = [f"{title}: {description}" for title, description in rows] + [f"what is {row[0]}?".lower() for row in rows]
-    windows = [windows[0] for windows in cutter_of(config).cut(texts) if windows]
+    windows = [windows[0] for windows in window_tokenizer_of(config).tokenize(texts) if windows]
     return pack_windows(windows, config.longest)[:2] if windows else None
 
 

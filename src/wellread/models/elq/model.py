@@ -131,7 +131,7 @@ class Candidates:
 
 def pack_windows(
     windows: Sequence[Window], longest: int
-) -> tuple[Int[Tensor, " piece"], Packing, Bool[Tensor, "piece width"]]:
+) -> tuple[Int[Tensor, " token"], Packing, Bool[Tensor, "token width"]]:
     """The pieces of windows end to end, how they lie, and which spans of at most `longest` pieces may be mentions."""
     packing = Packing.of([len(window) for window in windows])
     special, begins, ends = (
@@ -226,17 +226,17 @@ class Elq(nn.Module):
         state: dict[str, Tensor] = self.state_dict()
         return {name: part for name, part in state.items() if not name.startswith("encoder.") or ".lora_" in name}
 
-    def states(self, ids: Int[Tensor, " piece"], packing: Packing) -> Float[Tensor, "piece dim"]:
+    def states(self, ids: Int[Tensor, " token"], packing: Packing) -> Float[Tensor, "token dim"]:
         """The last state of every piece."""
         return encode(self.encoder, ids, packing)
 
-    def mention_scores(self, states: Float[Tensor, "piece dim"]) -> Float[Tensor, "piece width"]:
+    def mention_scores(self, states: Float[Tensor, "token dim"]) -> Float[Tensor, "token width"]:
         """The logit of every span being a mention."""
         start, end, inside = self.mention_head(states).unbind(-1)
         return span_scores(start, end, inside, self.config.longest)
 
     def mention_vectors(
-        self, states: Float[Tensor, "piece dim"], firsts: Int[Tensor, " mention"], lasts: Int[Tensor, " mention"]
+        self, states: Float[Tensor, "token dim"], firsts: Int[Tensor, " mention"], lasts: Int[Tensor, " mention"]
     ) -> Float[Tensor, "mention dim"]:
         """What the index is searched with: dot products with entity vectors are scores."""
         vectors: Tensor = self.entity_head(span_means(states, firsts, lasts))
@@ -265,9 +265,9 @@ class Elq(nn.Module):
 
 
 def mention_loss(
-    scores: Float[Tensor, "piece width"],
-    gold_mask: Bool[Tensor, "piece width"],
-    asked_mask: Bool[Tensor, "piece width"],
+    scores: Float[Tensor, "token width"],
+    gold_mask: Bool[Tensor, "token width"],
+    asked_mask: Bool[Tensor, "token width"],
 ) -> Float[Tensor, ""]:
     """Binary cross-entropy over the spans that are asked for, summed, per gold mention."""
     losses = binary_cross_entropy_with_logits(

@@ -30,7 +30,7 @@ from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import NIL, NONE, Calibration, Decoding
 from wellread.mentions.candidates import CandidateFinder
 from wellread.models.elq.candidate_pool import Pool, Search
-from wellread.models.elq.linker import ElqReader, candidates_of, cutter_of
+from wellread.models.elq.linker import ElqBackend, candidates_of, window_tokenizer_of
 from wellread.models.elq.model import Candidates, Elq, entity_loss, mention_loss, pack_windows
 from wellread.text.windows import Window
 
@@ -55,16 +55,16 @@ class LinkingBatch:
     """Packed windows; a mention is (first piece, width - 1) in the packed sequence."""
 
     packing: Packing
-    ids: Int[Tensor, " piece"]
-    asked_mask: Bool[Tensor, "piece width"]
-    gold_mask: Bool[Tensor, "piece width"]
+    ids: Int[Tensor, " token"]
+    asked_mask: Bool[Tensor, "token width"]
+    gold_mask: Bool[Tensor, "token width"]
     firsts: Int[Tensor, " mention"]
     widths: Int[Tensor, " mention"]
     rows: NDArray[np.int64]
     names: tuple[str, ...]
 
     @property
-    def pieces(self) -> int:
+    def tokens(self) -> int:
         """How many pieces it has."""
         return len(self.ids)
 
@@ -111,7 +111,7 @@ class LinkingLearner:
         """Windows of like length together, in an order of their own for every epoch."""
         draw = np.random.default_rng((self.seed, epoch))
         examples = self.examples(epoch) if callable(self.examples) else self.examples
-        groups = by_length([len(example.window) for example in examples], draw, pieces=self.batch_pieces)
+        groups = by_length([len(example.window) for example in examples], draw, tokens=self.batch_pieces)
         longest = self.model.config.longest
         return Lazy(groups, lambda group: collate([examples[place] for place in group], longest))
 
@@ -185,11 +185,11 @@ class LinkingLearner:
 
     def _predict(self, documents: Sequence[Document]) -> Predictions:
         """Every link that any threshold would give, with p(mention) · p(entity | mention) as its score."""
-        reader = ElqReader(self.model, self.kb, self.index, search=self.pool.search, decoding=Decoding(threshold=0.0))
-        reader.calibration = Calibration()
+        backend = ElqBackend(self.model, self.kb, self.index, search=self.pool.search, decoding=Decoding(threshold=0.0))
+        backend.calibration = Calibration()
         scores: list[float] = []
         right: list[bool] = []
-        for scored, document in zip(reader.score_many([one.text for one in documents]), documents, strict=True):
+        for scored, document in zip(backend.score_many([one.text for one in documents]), documents, strict=True):
             found = scored.document()
             scores += [link.score for link in found.links if link.entity is not None]
             right += right_links(document, found, self._is_known)
@@ -249,12 +249,12 @@ def make_examples(
     """
     without = NIL if unlinked == "nil" else NONE
     config = model.config
-    cutter = cutter_of(config)
+    window_tokenizer = window_tokenizer_of(config)
     entities = list({link.entity for document in documents for link in document.links if link.entity is not None})
     row_of = dict(zip(entities, index.rows_of(entities).tolist(), strict=True))
     examples = []
     links = placed = too_long = 0
-    for document, windows in zip(documents, cutter.cut([one.text for one in documents]), strict=True):
+    for document, windows in zip(documents, window_tokenizer.tokenize([one.text for one in documents]), strict=True):
         for window in windows:
             gold = [
                 (span, without if link.entity is None else row_of.get(link.entity, NIL), link.text)

@@ -70,17 +70,17 @@ class TermChoice:
         self,
         correlation: Correlated,
         *,
-        pieces: int = 8,
+        tokens: int = 8,
         words: int | None = None,
         leave_out: Collection[str] = (),
     ) -> None:
         """`leave_out` are words that are never a term, such as `text.stopwords.STOP_WORDS`."""
-        if pieces < 1 or (words is not None and words < 1):
+        if tokens < 1 or (words is not None and words < 1):
             raise UsageError(
-                f"auxiliary terms of {pieces} pieces and {words} words are none; let both be at least 1, or leave "
+                f"auxiliary terms of {tokens} pieces and {words} words are none; let both be at least 1, or leave "
                 "terms out"
             )
-        self.pieces, self.words = pieces, pieces if words is None else words
+        self.tokens, self.words = tokens, tokens if words is None else words
         self.leave_out = frozenset(leave_out)
         self.vocabulary = Vocabulary(correlation)
 

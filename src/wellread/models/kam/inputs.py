@@ -1,12 +1,12 @@
 """Maps: knowledge as N × N relevance between the pieces of a text, ready for a model's attention (KAM-BERT, eq. 5-8).
 
 `M[i, j]` is the relevance of the words that pieces i and j belong to. Special pieces have no word: all maps are 0
-there. A `Lender` is made of maps and, if wanted, a choice of auxiliary terms. It annotates a dataset once (`annotate`:
-taggers, parsers, linkers; cached) and draws the maps of each batch (`lend`: numpy only).
+there. A `KamProvider` is made of maps and, if wanted, a choice of auxiliary terms. It annotates a dataset once
+(`annotate`: taggers, parsers, linkers; cached) and draws the maps of each batch (`lend`: numpy only).
 
     lender = Lender.build(MapsConfig(maps=("entity", "phrase")), tokenizer)
     cut = lender.segmenter.cut_many([("buy glipizide", "Fred Meyer Pharmacy Near Me"), ("A sentence alone.",)])
-    notes = lender.annotate(cut, cache="runs/notes")
+    notes = lender.prepare(cut, cache="runs/notes")
     lent = lender.lend(cut, notes)
 
 Rows and columns of a map are the text's pieces as they stand, directly followed by those of its auxiliary terms; what
@@ -51,8 +51,8 @@ __all__ = [
     "EntityMap",
     "FunctionMap",
     "GraphMap",
-    "Lender",
-    "Lent",
+    "KamInputs",
+    "KamProvider",
     "Links",
     "MapName",
     "MapsConfig",
@@ -122,30 +122,30 @@ class MapsConfig:
 
     @property
     def needs_linker(self) -> bool:
-        """Whether `Lender.build` must be given a linker."""
+        """Whether `KamProvider.build` must be given a linker."""
         by_linker = "entity" in self.maps and self.entities == "linker"
         return by_linker or ("graph" in self.maps and self.given is None)
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class KamInputs:
     """What the texts of a batch are lent; `total` is the most pieces of any text with its auxiliary ones."""
 
     maps: Float32[np.ndarray, "text map total total"]
     """Row i is the text's i-th piece, special ones included; auxiliary pieces follow directly. 0 beyond them."""
-    term_ids: Int64[np.ndarray, "text guest"]
+    term_ids: Int64[np.ndarray, "text extra"]
     """The pieces of the auxiliary terms, from the left; 0 where there is none."""
-    term_mask: Bool[np.ndarray, "text guest"]
+    term_mask: Bool[np.ndarray, "text extra"]
     terms: list[tuple[str, ...]]
     """The auxiliary terms of each text, best first."""
 
 
-class Lender:
+class KamProvider:
     """Lends knowledge to inputs: its maps, and auxiliary terms if it has a choice of them."""
 
     def __init__(self, maps: Sequence[Relevance], segmenter: Segmenter, *, terms: TermChoice | None = None) -> None:
         self.maps, self.segmenter, self.terms = tuple(maps), segmenter, terms
-        self._pieces: dict[str, list[int]] = {}
+        self._tokens: dict[str, list[int]] = {}
         names = [each.name for each in self.maps]
         if len(set(names)) < len(names):
             raise UsageError(f"two maps have one name among {', '.join(names)}; give one of them another name=")
@@ -158,7 +158,7 @@ class Lender:
     @classmethod
     def build(
         cls, config: MapsConfig, tokenizer: Any, *, longest: int | None = None, linker: Link | None = None
-    ) -> Lender:
+    ) -> KamProvider:
         """The lender that a recipe asks for; `linker` is what links, e.g. `Linker.load(kb).link_many`."""
         kb = open_kb(config.kb) if config.kb is not None and config.needs_kb else None
         source = _sources(config, kb, linker)
@@ -176,70 +176,76 @@ class Lender:
         terms = None
         if config.terms:
             leave_out = STOP_WORDS if config.term_leave_out == "stop-words" else ()
-            terms = TermChoice(_there(correlation), pieces=config.terms, words=config.term_words, leave_out=leave_out)
+            terms = TermChoice(_there(correlation), tokens=config.terms, words=config.term_words, leave_out=leave_out)
         return cls([makers[name]() for name in config.maps], Segmenter(tokenizer, longest=longest), terms=terms)
 
-    def annotate(
-        self, inputs: Sequence[Segmented | tuple[str, ...]], *, cache: str | Path | None = None
-    ) -> Annotations:
+    def prepare(self, inputs: Sequence[Segmented | tuple[str, ...]], *, cache: str | Path | None = None) -> Annotations:
         """What the sources of all maps find in the texts, and the auxiliary terms; once for a dataset, and kept.
 
         `cache` is a folder. Give inputs as they were cut: their auxiliary terms are chosen by the words that were left.
         """
-        cut = [one for one in inputs if isinstance(one, Segmented)]
+        tokenized = [one for one in inputs if isinstance(one, Segmented)]
         texts = [one.texts if isinstance(one, Segmented) else one for one in inputs]
         notes = annotate((text for several in texts for text in several), self.sources, folder=cache)
         if self.terms is not None:
-            if len(cut) < len(inputs):
-                cut += self.segmenter.cut_many([one for one in inputs if not isinstance(one, Segmented)])
-            known = (self.terms.known(one.words) for one in cut)
+            if len(tokenized) < len(inputs):
+                tokenized += self.segmenter.tokenize_many([one for one in inputs if not isinstance(one, Segmented)])
+            known = (self.terms.known(one.words) for one in tokenized)
             notes.terms.update(self.terms.choose_many(known, Path(cache) if cache is not None else None))
         return notes
 
-    def lend(self, cut: Sequence[Segmented], notes: Annotations | None = None) -> Lent:
+    def build_inputs(self, tokenized: Sequence[Segmented], notes: Annotations | None = None) -> KamInputs:
         """The maps and terms of a batch; without annotations its texts are annotated now."""
         if notes is None:
-            notes = self.annotate(cut)
-        terms = [self._fitting(one, notes) for one in cut]
-        batch = Batch(cut, notes, [tuple(word for word, _ in row) for row in terms])
-        guests = [[id for _, ids in row for id in ids] for row in terms]
-        total = max((len(one) + len(row) for one, row in zip(cut, guests, strict=True)), default=0)
-        place = np.full((len(cut), total), batch.width, np.int64)  # one place past the words, where all scores are 0
-        term_ids = np.zeros((len(cut), max(map(len, guests), default=0)), np.int64)
+            notes = self.prepare(tokenized)
+        terms = [self._fitting(one, notes) for one in tokenized]
+        batch = Batch(tokenized, notes, [tuple(word for word, _ in row) for row in terms])
+        extra_tokens = [[id for _, ids in row for id in ids] for row in terms]
+        total = max((len(one) + len(row) for one, row in zip(tokenized, extra_tokens, strict=True)), default=0)
+        place = np.full(
+            (len(tokenized), total), batch.width, np.int64
+        )  # one place past the words, where all scores are 0
+        term_ids = np.zeros((len(tokenized), max(map(len, extra_tokens), default=0)), np.int64)
         term_mask = np.zeros(term_ids.shape, np.bool_)
-        for row, one in enumerate(cut):
+        for row, one in enumerate(tokenized):
             place[row, : len(one)] = np.where(one.word_of >= 0, one.word_of, batch.width)
-            if guests[row]:
+            if extra_tokens[row]:
                 at = [len(one.words) + number for number, (_, ids) in enumerate(terms[row]) for _ in ids]
                 place[row, len(one) : len(one) + len(at)] = at
-                term_ids[row, : len(at)] = guests[row]
+                term_ids[row, : len(at)] = extra_tokens[row]
                 term_mask[row, : len(at)] = True
-        scores = np.zeros((len(cut), len(self.maps), batch.width + 1, batch.width + 1), np.float32)
+        scores = np.zeros((len(tokenized), len(self.maps), batch.width + 1, batch.width + 1), np.float32)
         for number, each in enumerate(self.maps):
             scores[:, number, :-1, :-1] = each.between(batch)
-        return Lent(spread(scores, place), term_ids, term_mask, list(batch.terms))
+        return KamInputs(spread(scores, place), term_ids, term_mask, list(batch.terms))
 
-    def told(
-        self, cut: Sequence[Segmented], notes: Annotations | None = None, *, draw: np.random.Generator | None = None
+    def collate(
+        self,
+        tokenized: Sequence[Segmented],
+        notes: Annotations | None = None,
+        *,
+        draw: np.random.Generator | None = None,
     ) -> dict[str, Any]:
         """The same by the keywords of the encoder; of hidden words nothing is told, whatever is drawn."""
-        lent = self.lend(cut, notes)
-        told = {"maps": lent.maps} if self.maps else {}
-        return told | ({"term_ids": lent.term_ids, "term_mask": lent.term_mask} if lent.term_ids.size else {})
+        provided = self.build_inputs(tokenized, notes)
+        told = {"maps": provided.maps} if self.maps else {}
+        return told | (
+            {"term_ids": provided.term_ids, "term_mask": provided.term_mask} if provided.term_ids.size else {}
+        )
 
-    def _fitting(self, cut: Segmented, notes: Annotations) -> list[tuple[str, list[int]]]:
+    def _fitting(self, tokenized: Segmented, notes: Annotations) -> list[tuple[str, list[int]]]:
         """The auxiliary terms of an input that fit, each with its pieces; the first that does not ends the list."""
         if self.terms is None:
             return []
-        known = self.terms.known(cut.words)
+        known = self.terms.known(tokenized.words)
         chosen = notes.terms.get(known.tobytes())
         if chosen is None:
             chosen = notes.terms[known.tobytes()] = self.terms.choose(known)
-        if new := [word for word in chosen if word not in self._pieces]:
-            self._pieces.update(zip(new, self.segmenter.pieces_of(new), strict=True))
-        fitting, room = [], self.terms.pieces
+        if new := [word for word in chosen if word not in self._tokens]:
+            self._tokens.update(zip(new, self.segmenter.token_ids_of(new), strict=True))
+        fitting, room = [], self.terms.tokens
         for word in chosen:
-            ids = self._pieces[word]
+            ids = self._tokens[word]
             room -= len(ids)
             if room < 0:
                 break

@@ -28,7 +28,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 
 from wellread.encoders.attention import convolved_attention, mix
-from wellread.encoders.infusion.hooks import Chunk, Flow, Guests, Infusion
+from wellread.encoders.infusion.hooks import Chunk, ExtraTokens, Flow, Infusion
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 
@@ -104,7 +104,7 @@ class Kam(Infusion):
         """In the layers of the configuration."""
         return layer in self.layers
 
-    def guests(self, flow: Flow) -> Guests | None:
+    def extra_tokens(self, flow: Flow) -> ExtraTokens | None:
         """The auxiliary pieces as the embedding layer has them, placed behind their texts with their last type."""
         ids, mask = flow.knowledge.get("term_ids"), flow.knowledge.get("term_mask")
         if ids is None or flow.embed is None:
@@ -117,9 +117,9 @@ class Kam(Infusion):
         lasts = flow.packing.starts + flow.packing.lengths - 1
         types = None if flow.types is None else flow.types[lasts][packing.text_of]
         places = flow.packing.lengths[packing.text_of] + packing.places
-        return Guests(flow.embed(ids[mask], places, types), packing)
+        return ExtraTokens(flow.embed(ids[mask], places, types), packing)
 
-    def guest_rows(self) -> int | None:
+    def extra_rows(self) -> int | None:
         """The kernel sees the row below the last piece; by the skip, every layer sees one further."""
         return 1 if self.config.skip == "none" else None
 
@@ -161,7 +161,7 @@ class Kam(Infusion):
         column_mask = None if chunk.full else chunk.column_mask
         if self.config.fusion != "convolution":
             scores = self.scores(flow, layer, chunk, (query * scaling) @ key.transpose(2, 3))
-            return mix(scores[:, :, : chunk.pieces], value, column_mask, dropout)[0]
+            return mix(scores[:, :, : chunk.tokens], value, column_mask, dropout)[0]
         alpha = self.config.alpha
         kernel = (alpha * self.kernels[str(layer)] + (1 - alpha) * self._identity).to(query.dtype)
         below = self._below(flow, layer, chunk)
@@ -173,7 +173,7 @@ class Kam(Infusion):
             self._maps(flow, chunk, query.dtype),
             kernel,
             scaling=scaling,
-            mixed_rows=chunk.pieces,
+            mixed_rows=chunk.tokens,
             below=below,
             own=1 - beta if beta is not None and self.config.skip == "mix" else None,
             carry=beta,

@@ -39,41 +39,41 @@ Scores = Float32[np.ndarray, "text word word"]
 class Batch:
     """Inputs with their annotations and auxiliary terms, and how the words of one lead to the words of the other."""
 
-    cut: Sequence[Segmented]
+    tokenized: Sequence[Segmented]
     notes: Annotations
     terms: Sequence[tuple[str, ...]]
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """The words of each input."""
-        return np.fromiter((len(one.words) for one in self.cut), np.int64, len(self.cut))
+        return np.fromiter((len(one.words) for one in self.tokenized), np.int64, len(self.tokenized))
 
     @cached_property
     def width(self) -> int:
         """The words and terms of the input that has most."""
         return int(
-            max((len(one.words) + len(terms) for one, terms in zip(self.cut, self.terms, strict=True)), default=0)
+            max((len(one.words) + len(terms) for one, terms in zip(self.tokenized, self.terms, strict=True)), default=0)
         )
 
     @cached_property
     def hidden(self) -> Bool[np.ndarray, "text word"]:
         """Words that nobody may tell of: a task hid them, and left an empty word in their place."""
-        hidden = np.zeros((len(self.cut), self.width), np.bool_)
-        for number, one in enumerate(self.cut):
+        hidden = np.zeros((len(self.tokenized), self.width), np.bool_)
+        for number, one in enumerate(self.tokenized):
             hidden[number, [place for place, word in enumerate(one.words) if not word]] = True
         return hidden
 
     @cached_property
     def gaps(self) -> Int64[np.ndarray, "text end"] | None:
         """Before each word and the end: how many hidden pieces of no word, as the "-" of "rock-and-roll"."""
-        if not any(one.hidden for one in self.cut):
+        if not any(one.hidden for one in self.tokenized):
             return None
-        gaps = np.zeros((len(self.cut), self.width + 1), np.int64)
-        for number, one in enumerate(self.cut):
-            for piece in one.hidden:
-                segment = one.segment_of[piece]
+        gaps = np.zeros((len(self.tokenized), self.width + 1), np.int64)
+        for number, one in enumerate(self.tokenized):
+            for token in one.hidden:
+                segment = one.segment_of[token]
                 first, last = np.searchsorted(one.word_segment, (segment, segment + 1))
-                behind = np.searchsorted(one.word_spans[first:last, 0], one.spans[piece, 0])
+                behind = np.searchsorted(one.word_spans[first:last, 0], one.spans[token, 0])
                 gaps[number, first + behind :] += 1
         return gaps
 
@@ -81,7 +81,7 @@ class Batch:
     def segments(self) -> Segments:
         """All segments of all inputs, one after the other; one with words left out of its middle in parts."""
         columns: list[tuple[int, int, int, int, int, int]] = []
-        for number, one in enumerate(self.cut):
+        for number, one in enumerate(self.tokenized):
             begins = np.searchsorted(one.word_segment, np.arange(len(one.texts) + 1)).tolist()
             for segment, text in enumerate(one.texts):
                 row, first, place = self.notes.row_of(text), one.first_words[segment], begins[segment]
@@ -150,7 +150,7 @@ class PhraseMap:
             _ranges(batch.notes.words.offsets[here.row] + here.first, here.count),
             np.repeat(here.text, here.count),
         )
-        phrase = np.full((len(batch.cut), batch.width), _NO_PHRASE, np.int64)
+        phrase = np.full((len(batch.tokenized), batch.width), _NO_PHRASE, np.int64)
         # One text may be both segments: what is a phrase in both is two phrases.
         phrase[text, _ranges(here.place, here.count)] = 2 * numbers[words] + np.repeat(here.number, here.count)
         same = phrase[:, :, None] == phrase[:, None, :]
@@ -172,7 +172,7 @@ class CorrelationMap:
         self.name, self.vocabulary = name, Vocabulary(correlation)
 
     def between(self, batch: Batch) -> Scores:  # noqa: D102
-        words = [(*one.words, *terms) for one, terms in zip(batch.cut, batch.terms, strict=True)]
+        words = [(*one.words, *terms) for one, terms in zip(batch.tokenized, batch.terms, strict=True)]
         ids = np.full((len(words), batch.width), -1, np.int64)
         ids[_mask([len(row) for row in words], batch.width)] = self.vocabulary.ids_of(
             word for row in words for word in row
@@ -227,18 +227,18 @@ class FunctionMap:
         self.name, self.function, self.sources = name, function, (source,) if source else ()
 
     def between(self, batch: Batch) -> Scores:  # noqa: D102
-        scores = np.zeros((len(batch.cut), batch.width, batch.width), np.float32)
-        for number, one in enumerate(batch.cut):
+        scores = np.zeros((len(batch.tokenized), batch.width, batch.width), np.float32)
+        for number, one in enumerate(batch.tokenized):
             count = len(one.words)
             scores[number, :count, :count] = self._checked(self.function(one, *self._documents(batch, one)), one)
         return scores
 
-    def _documents(self, batch: Batch, cut: Segmented) -> Iterator[tuple[Document, ...]]:
+    def _documents(self, batch: Batch, tokenized: Segmented) -> Iterator[tuple[Document, ...]]:
         if self.sources:
-            yield tuple(batch.notes.document(self.sources[0].name, text) for text in cut.texts)
+            yield tuple(batch.notes.document(self.sources[0].name, text) for text in tokenized.texts)
 
-    def _checked(self, given: Any, cut: Segmented) -> NDArray[np.float64]:
-        count = len(cut.words)
+    def _checked(self, given: Any, tokenized: Segmented) -> NDArray[np.float64]:
+        count = len(tokenized.words)
         try:
             scores = np.asarray(given, np.float64)
         except (TypeError, ValueError) as error:
@@ -293,14 +293,14 @@ def _mentions(batch: Batch, source: str) -> _Mentions:
     number = _ranges(found.offsets[here.row], counts)
     shift, place, count, text = (np.repeat(each, counts) for each in (here.first, here.place, here.count, here.text))
     first, last = (np.clip(found.values[number, side] - shift, 0, count) + place for side in (0, 1))
-    before = np.zeros((len(batch.cut), batch.width + 1), np.int64)
+    before = np.zeros((len(batch.tokenized), batch.width + 1), np.int64)
     np.cumsum(batch.hidden, axis=1, out=before[:, 1:])
     kept = (first < last) & (before[text, first] == before[text, last])
     if batch.gaps is not None:
         kept &= batch.gaps[text, first] == batch.gaps[text, np.maximum(last - 1, first)]
     text, first, last, number = text[kept], first[kept], last[kept], number[kept]
     slot = np.arange(len(text)) - np.searchsorted(text, text)
-    return _Mentions(len(batch.cut), text, slot, first, last, number)
+    return _Mentions(len(batch.tokenized), text, slot, first, last, number)
 
 
 def _ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:

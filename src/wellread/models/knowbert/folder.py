@@ -34,8 +34,8 @@ from wellread.encoders.load import load_encoder, load_tokenizer, positions_of, s
 from wellread.errors import InputError, UsageError
 from wellread.io.files import storage, write_atomically
 from wellread.models.folder import SETTINGS, layers_told
-from wellread.models.knowbert import four_bit as fourbits
-from wellread.models.knowbert.mention_cache import OffersConfig
+from wellread.models.knowbert import four_bit
+from wellread.models.knowbert.mention_cache import CandidateConfig
 from wellread.models.knowbert.model import KnowBert, KnowBertConfig, MentionLinker
 from wellread.models.knowbert.quantized_entities import ReadyTable
 from wellread.models.knowbert.requirements import Needs, read_told
@@ -61,7 +61,7 @@ class LinkerSettings:
     """The probability that a link must exceed, unless another is asked for."""
     tags: Literal["spacy"] | None = None
     """Who tells the part of speech of words, to which their candidates are then restricted; None: nobody."""
-    offers: OffersConfig = field(default_factory=OffersConfig)
+    offers: CandidateConfig = field(default_factory=CandidateConfig)
     vectors: str | None = None
     """The folder of the entity vectors; None: beside the knowledge base."""
     fingerprint: str | None = None
@@ -182,7 +182,7 @@ def _load_small(folder: Path, settings: LinkerSettings) -> tuple[PreTrainedModel
                     weight.add_(weights.pop(f"{name}.up").float() @ weights.pop(f"{name}.down").float())
                 elif f"{name}.codes" in weights:
                     codes, scales = weights.pop(f"{name}.codes"), weights.pop(f"{name}.scales")
-                    weight.add_(fourbits.decode(codes, scales, weight.shape[1]))
+                    weight.add_(four_bit.decode(codes, scales, weight.shape[1]))
                 elif name in weights:
                     weight.copy_(weights.pop(name))
         if weights:
@@ -265,8 +265,8 @@ def _changes(encoder: PreTrainedModel, base: str, layers: int, rank: int | None)
             continue
         change = (new - old.detach()).double()
         if rank is None:
-            codes, scales = fourbits.code(change)
-            lost = float((change - fourbits.decode(codes, scales, change.shape[1])).norm() / change.norm())
+            codes, scales = four_bit.code(change)
+            lost = float((change - four_bit.decode(codes, scales, change.shape[1])).norm() / change.norm())
             yield f"{name}.codes", codes, lost
             yield f"{name}.scales", scales, lost
             continue

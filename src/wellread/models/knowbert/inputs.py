@@ -9,15 +9,15 @@
 4. Of a mention that a hidden word is part of only the MASK entity is told, so that candidates do not give away what a
    masked language model is to guess. Where a draw is asked for, 10 % stay and 10 % get those of another name.
 
-    lender = OfferLender([("wordnet", kb, EntityVectors.open(folder))])
-    notes = lender.annotate(cut, cache="runs/notes")
-    told = lender.told(cut[:8], notes)["offers"]["wordnet"]
+    lender = KnowBertProvider([("wordnet", kb, EntityVectors.open(folder))])
+    notes = lender.prepare(cut, cache="runs/notes")
+    told = lender.collate(cut[:8], notes)["offers"]["wordnet"]
 
 Unlike the authors' code: all mentions with a hidden word share the word's fate, in all knowledge bases. Names that are
 made of stop words alone are passed over (theirs, for Wikipedia: names that begin or end with one of spaCy's stop words,
-`OffersConfig(stop_words="knowbert")`); names with a sign of punctuation between their words are candidates (theirs: are
-not). Of the lemmas person, location and group, "groups" and "Person" keep all senses (theirs: the first alone, for all
-that is not spelled as the lemma).
+`CandidateConfig(stop_words="knowbert")`); names with a sign of punctuation between their words are candidates (theirs:
+are not). Of the lemmas person, location and group, "groups" and "Person" keep all senses (theirs: the first alone, for
+all that is not spelled as the lemma).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from wellread.models.knowbert.mention_cache import (
     MASK_ENTITY,
     NO_ENTITY,
     PASSED_OVER,
+    CandidateConfig,
     Finder,
+    MentionCache,
     Notes,
-    OfferNotes,
-    OffersConfig,
     Rows,
     asked_by,
 )
@@ -50,11 +50,11 @@ from wellread.text.positions import MASKED, OTHER, STAYS, Hidden, Places
 from wellread.text.segments import Segmented
 from wellread.text.words import Offsets
 
-__all__ = ["MASK_ENTITY", "NO_ENTITY", "OfferLender", "OfferNotes", "Offers", "OffersConfig", "Rows"]
+__all__ = ["MASK_ENTITY", "NO_ENTITY", "CandidateArrays", "CandidateConfig", "KnowBertProvider", "MentionCache", "Rows"]
 
 
 @dataclass(frozen=True, slots=True)
-class Offers:
+class CandidateArrays:
     """The mentions of a batch in one knowledge base, text by text in order of their first piece, the longer first."""
 
     text_of: Int64[np.ndarray, " mention"]
@@ -70,27 +70,27 @@ class Offers:
     gold: Int64[np.ndarray, "mention cand"]
     """1 where the data says that a candidate is right."""
 
-    def told(self) -> dict[str, NDArray[Any]]:
+    def as_arrays(self) -> dict[str, NDArray[Any]]:
         """What an encoder takes of them."""
         return {name: getattr(self, name) for name in ("text_of", "spans", "entities", "priors", "gold")}
 
 
-class OfferLender:
+class KnowBertProvider:
     """Offers the mentions of texts to an encoder, from one or several knowledge bases by their names there."""
 
     def __init__(
         self,
         parts: Sequence[tuple[str, KnowledgeBase, Rows]],
-        configs: Mapping[str, OffersConfig] | None = None,
+        configs: Mapping[str, CandidateConfig] | None = None,
     ) -> None:
         configs = configs or {}
-        self._finders = {name: Finder(kb, vectors, configs.get(name, OffersConfig())) for name, kb, vectors in parts}
+        self._finders = {name: Finder(kb, vectors, configs.get(name, CandidateConfig())) for name, kb, vectors in parts}
         if len(self._finders) < len(parts):
             raise UsageError(f"two of {', '.join(name for name, _, _ in parts)} have one name; name each differently")
         if unknown := sorted(configs.keys() - self._finders.keys()):
             raise UsageError(f"there are settings for {', '.join(unknown)}, but only {', '.join(self._finders)} offers")
 
-    def annotate(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> OfferNotes:
+    def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> MentionCache:
         """The mentions of all texts, and what the marks of the inputs may mean; found once and kept in a folder."""
         texts = sorted({text for one in inputs for text in one.texts})
         folder = Path(cache) if cache is not None else None
@@ -99,30 +99,40 @@ class OfferLender:
             name: finder.marked(finder.notes(texts, title=name, folder=folder), marks)
             for name, finder in self._finders.items()
         }
-        return OfferNotes({text: row for row, text in enumerate(texts)}, found)
+        return MentionCache({text: row for row, text in enumerate(texts)}, found)
 
     def offers(
-        self, cut: Sequence[Segmented], notes: OfferNotes | None = None, *, draw: np.random.Generator | None = None
-    ) -> dict[str, Offers]:
+        self,
+        tokenized: Sequence[Segmented],
+        notes: MentionCache | None = None,
+        *,
+        draw: np.random.Generator | None = None,
+    ) -> dict[str, CandidateArrays]:
         """The offers of a batch by the name of their knowledge base; without notes its texts are read now.
 
         With a draw, what becomes of mentions with hidden words is left to chance.
         """
-        notes = notes if notes is not None else self.annotate(cut)
-        places = Places.of(cut)
+        notes = notes if notes is not None else self.prepare(tokenized)
+        places = Places.of(tokenized)
         rows = notes.rows(places.texts)
-        hidden = Hidden.of(cut, places, draw)
+        hidden = Hidden.of(tokenized, places, draw)
         offered = {}
         for name, known in notes.of_kb.items():
-            mentions = _found(places, known, rows).with_marks(_marked(cut, places, known))
+            mentions = _found(places, known, rows).with_marks(_marked(tokenized, places, known))
             offered[name] = mentions.offers(places, known, hidden, draw)
         return offered
 
-    def told(
-        self, cut: Sequence[Segmented], notes: OfferNotes | None = None, *, draw: np.random.Generator | None = None
+    def collate(
+        self,
+        tokenized: Sequence[Segmented],
+        notes: MentionCache | None = None,
+        *,
+        draw: np.random.Generator | None = None,
     ) -> dict[str, Any]:
         """The same by the keyword of the encoder."""
-        return {"offers": {name: offers.told() for name, offers in self.offers(cut, notes, draw=draw).items()}}
+        return {
+            "offers": {name: offers.as_arrays() for name, offers in self.offers(tokenized, notes, draw=draw).items()}
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +152,7 @@ class _Mentions:
     def of(
         cls, places: Places, units: Offsets, starts: Offsets, ends: Offsets, numbers: Offsets, gold: NDArray[np.int64]
     ) -> _Mentions:
-        spans, whole = places.pieces(units, starts, ends)
+        spans, whole = places.tokens(units, starts, ends)
         units = units[whole]
         inputs = places.input_of[units]
         return cls(units, starts[whole], ends[whole], numbers[whole], inputs, spans[whole], gold[whole])
@@ -161,7 +171,9 @@ class _Mentions:
         # Sorting is stable: of equals, marks come first.
         return joined._take(np.lexsort((-joined.spans[:, 1], joined.spans[:, 0], joined.inputs)))
 
-    def offers(self, places: Places, notes: Notes, hidden: Hidden | None, draw: np.random.Generator | None) -> Offers:
+    def offers(
+        self, places: Places, notes: Notes, hidden: Hidden | None, draw: np.random.Generator | None
+    ) -> CandidateArrays:
         """Candidates of all mentions; those of mentions with hidden words as it befits them."""
         numbers, fates = self.numbers, None
         if hidden is not None:
@@ -169,8 +181,8 @@ class _Mentions:
             others = np.flatnonzero(fates == OTHER)
             if draw is not None and len(others):
                 numbers = numbers.copy()
-                numbers[others] = draw.choice(np.flatnonzero(notes.book.sizes), len(others))
-        entities, priors = notes.book.take(numbers)
+                numbers[others] = draw.choice(np.flatnonzero(notes.table.sizes), len(others))
+        entities, priors = notes.table.take(numbers)
         gold = (entities[:, :, None] == self.gold[:, None, :]) & (self.gold >= 0)[:, None, :]
         gold = gold.any(2)
         if fates is not None:
@@ -180,7 +192,7 @@ class _Mentions:
             gold[fates != STAYS] = False
         segments = self.units - places.first_unit[self.inputs]
         characters = np.stack((self.starts, self.ends), axis=1)
-        return Offers(self.inputs, segments, characters, self.spans, entities, priors, gold.astype(np.int64))
+        return CandidateArrays(self.inputs, segments, characters, self.spans, entities, priors, gold.astype(np.int64))
 
     def _spots(self) -> Offsets:
         """The input and pieces of each as one number; an input has less than a million pieces."""
@@ -210,10 +222,10 @@ def _found(places: Places, notes: Notes, rows: Sequence[int]) -> _Mentions:
     return _Mentions.of(places, np.repeat(np.arange(len(rows)), many), starts, ends, numbers, nothing)
 
 
-def _marked(cut: Sequence[Segmented], places: Places, notes: Notes) -> _Mentions | None:
+def _marked(tokenized: Sequence[Segmented], places: Places, notes: Notes) -> _Mentions | None:
     """The marks of a batch that speak of this knowledge base; None where there are none."""
     lines, gold = [], []
-    for unit, one in zip(places.first_unit.tolist(), cut, strict=True):
+    for unit, one in zip(places.first_unit.tolist(), tokenized, strict=True):
         for mark in one.marks:
             asked = asked_by(one.texts[mark.segment], mark)
             number = notes.marked.get(asked)
@@ -221,7 +233,8 @@ def _marked(cut: Sequence[Segmented], places: Places, notes: Notes) -> _Mentions
                 continue
             if number is None:
                 raise InputError(
-                    f"the mark {short(asked[0], 60)!r} was not annotated; give all inputs to OfferLender.annotate first"
+                    f"the mark {short(asked[0], 60)!r} was not annotated; give all inputs to "
+                    "KnowBertProvider.prepare first"
                 )
             lines.append((unit + mark.segment, mark.start, mark.end, number))
             gold.append([notes.gold[id] for id in mark.gold])

@@ -59,17 +59,17 @@ class SpanPooling(nn.Module):
         self.score = nn.Linear(dim, 1)
 
     def forward(
-        self, states: Float[Tensor, "piece dim"], firsts: Int[Tensor, " mention"], lasts: Int[Tensor, " mention"]
+        self, states: Float[Tensor, "token dim"], firsts: Int[Tensor, " mention"], lasts: Int[Tensor, " mention"]
     ) -> Float[Tensor, "mention dim"]:
         """The vectors of pieces first … last of each mention."""
         widths = lasts - firsts + 1
         place = torch.arange(int(widths.max()) if len(widths) else 0, device=widths.device)
         there = place < widths[:, None]
-        pieces = torch.where(there, firsts[:, None] + place, 0)
-        scores = self.score(states)[:, 0][pieces].masked_fill(~there, float("-inf"))
+        tokens = torch.where(there, firsts[:, None] + place, 0)
+        scores = self.score(states)[:, 0][tokens].masked_fill(~there, float("-inf"))
         weights = torch.softmax(scores, 1) if len(place) else scores
         mention_of = there.nonzero()[:, 0]
-        shares = states.index_select(0, pieces[there]) * weights[there][:, None]
+        shares = states.index_select(0, tokens[there]) * weights[there][:, None]
         return shares.new_zeros(len(firsts), states.shape[1]).index_add(0, mention_of, shares)
 
 

@@ -40,19 +40,18 @@ from wellread.linking.decoding import NIL, NONE, Calibration, Decoding, Floats, 
 from wellread.mentions.candidates import has_senses
 from wellread.models.folder import find_folder
 from wellread.models.knowbert.folder import Parts, load_parts
-from wellread.models.knowbert.inputs import NO_ENTITY, OfferLender, Offers
+from wellread.models.knowbert.inputs import NO_ENTITY, CandidateArrays, KnowBertProvider
 from wellread.models.knowbert.kar import Mentions
 from wellread.models.knowbert.linker_entities import Entities
-from wellread.models.knowbert.model import KnowBert, MentionLinker
-from wellread.models.knowbert.model import Offers as KnowBertOffers
+from wellread.models.knowbert.model import CandidateTensors, KnowBert, MentionLinker
 from wellread.models.knowbert.pos_tags import KINDS, Tagger, Tagging
 from wellread.text.batching import gather
-from wellread.text.sentence_windows import Stretch, TextCutter
+from wellread.text.sentence_windows import TextWindow, TextWindowTokenizer
 
 Precision = Literal["auto", "fp32", "int8"]
 Tags = Literal["auto", "spacy", "none"]
 
-_PIECES = 2048
+_TOKENS = 2048
 """Pieces of one pass: enough to keep the cores busy, little enough for the cache."""
 _SHARED = 24
 _PARTS_OF_SPEECH = len(KINDS)
@@ -75,7 +74,7 @@ class SenseScored(Scored):
         return without_overlaps(self.spans, order)
 
 
-class KnowBertReader:
+class KnowBertBackend:
     """Scores texts with one knowledge layer against one knowledge base; follows the KB when that changes."""
 
     def __init__(
@@ -93,7 +92,7 @@ class KnowBertReader:
         self.name = name or kb.path.stem
         self.decoding = decoding or Decoding(threshold=self.settings.threshold, nil=False)
         self.tagger = tags
-        self.cutter = TextCutter(
+        self.window_tokenizer = TextWindowTokenizer(
             parts.tokenizer,
             width=self.settings.width,
             shared=min(_SHARED, max(2, self.settings.width // 4)),
@@ -133,8 +132,10 @@ class KnowBertReader:
         """Some texts like those to come, to measure the ranges of 8 bits by: what the KB says of its first entities."""
         with sqlite_errors(self.kb.path):
             rows = self.kb.connection.execute("SELECT title, description FROM entities LIMIT 128").fetchall()
-        stretches = [one for some in self.cutter.cut([f"{t}: {d}" for t, d in rows], words=False) for one in some]
-        return _pack(stretches) if stretches else None
+        windows = [
+            one for some in self.window_tokenizer.tokenize([f"{t}: {d}" for t, d in rows], words=False) for one in some
+        ]
+        return _pack(windows) if windows else None
 
     @property
     def encoder(self) -> nn.Module:
@@ -155,12 +156,12 @@ class KnowBertReader:
         # in no snapshot of the KB: within one the finder would remember no candidates
         with torch.inference_mode(), self._tagged(texts) as tagging:
             self._follow()
-            cut = self.cutter.cut(texts, words=False)
-            notes = self._lender.annotate([one.input for some in cut for one in some])
+            tokenized = self.window_tokenizer.tokenize(texts, words=False)
+            notes = self._provider.prepare([one.input for some in tokenized for one in some])
             found: list[list[_Found]] = [[] for _ in texts]
             waiting: list[_Asked] = []
-            for batch in gather(sorted((one for some in cut for one in some), key=len), largest=_PIECES):
-                waiting += self._read(batch, self._lender.offers([one.input for one in batch], notes))
+            for batch in gather(sorted((one for some in tokenized for one in some), key=len), largest=_TOKENS):
+                waiting += self._read(batch, self._provider.offers([one.input for one in batch], notes))
                 if tagging.done():
                     self._answer(waiting, tagging.result(), found)
             self._answer(waiting, tagging.result(), found)
@@ -179,10 +180,10 @@ class KnowBertReader:
             return
         self.entities.follow()
         parts = [(self.config.kb, self.kb, self.entities), *self._others]
-        self._lender = OfferLender(cast(Any, parts), self._offers)
+        self._provider = KnowBertProvider(cast(Any, parts), self._offers)
         self._revision = self.kb.revision
 
-    def _read(self, batch: Sequence[Stretch], offered: dict[str, Offers]) -> Iterator[_Asked]:
+    def _read(self, batch: Sequence[TextWindow], offered: dict[str, CandidateArrays]) -> Iterator[_Asked]:
         """What is to be answered of some stretches, when it is known which candidates are left; nothing if it is."""
         mine = offered[self.config.kb]
         if len(mine.text_of):
@@ -214,7 +215,9 @@ class KnowBertReader:
             here = text_of == text
             found[text].append(_Found(spans[here], *(part[here] for part in columns)))
 
-    def _restricted(self, mine: Offers, tagging: Tagging, text_of: Ints) -> tuple[Offers, NDArray[np.bool_]]:
+    def _restricted(
+        self, mine: CandidateArrays, tagging: Tagging, text_of: Ints
+    ) -> tuple[CandidateArrays, NDArray[np.bool_]]:
         """Candidates of words that are tagged, of that part of speech if there are any; and what may be linked."""
         kinds, spoken = tagging.of(text_of, mine.characters)
         there = mine.entities >= 0
@@ -268,7 +271,7 @@ Score = Callable[[Told], Tensor]
 class _Asked:
     """The mentions of some stretches that were read, before it is known which of their candidates are left."""
 
-    offers: Offers
+    offers: CandidateArrays
     text_of: Ints
     owned: NDArray[np.bool_]
     """Whether a mention is told by its stretch."""
@@ -296,12 +299,12 @@ class _Alone:
 
     def __call__(self, ids: Tensor, packing: Packing, told: dict[str, Told]) -> Score:
         """Mentions are read at once: what they are like does not depend on their candidates."""
-        offers = KnowBertOffers.of(told[self.kb], packing, self.kb)
+        offers = CandidateTensors.of(told[self.kb], packing, self.kb)
         mentions = Mentions.of(offers.text_of, len(packing.lengths))
         narrow = self.linker.narrow(encode(self.encoder, ids, packing, self.reads))
         return partial(self._choose, mentions.pick(self.linker.contextualize(narrow, offers, mentions)), offers)
 
-    def _choose(self, mentions: Tensor, offers: KnowBertOffers, left: Told) -> Tensor:
+    def _choose(self, mentions: Tensor, offers: CandidateTensors, left: Told) -> Tensor:
         return self.linker.choose(mentions, replace(offers, entities=left["entities"], priors=left["priors"])).scores
 
 
@@ -320,7 +323,7 @@ class _Among:
         return links
 
 
-def load_reader(
+def load_backend(
     kb: KnowledgeBase,
     model: str | Path,
     *,
@@ -331,7 +334,7 @@ def load_reader(
     among: Iterable[str] | None,
     precision: Precision,
     name: str,
-) -> KnowBertReader:
+) -> KnowBertBackend:
     """A reader for inference, by the name or folder of its model."""
     if precision not in ("auto", "fp32", "int8"):
         raise UsageError(f"precision={precision!r} is not known; choose auto, fp32 or int8")
@@ -349,7 +352,7 @@ def load_reader(
     wanted = parts.settings.tags if tags == "auto" else tags
     if tags == "spacy" and not has_senses(kb):
         raise UsageError(f"{kb.path.name} does not know parts of speech; leave tags out")
-    return KnowBertReader(
+    return KnowBertBackend(
         parts,
         kb,
         decoding=Decoding(
@@ -373,16 +376,16 @@ def _tagger(*, asked: bool) -> Tagger | None:
         return None
 
 
-def _pack(batch: Sequence[Stretch]) -> tuple[Tensor, Packing]:
+def _pack(batch: Sequence[TextWindow]) -> tuple[Tensor, Packing]:
     ids = torch.from_numpy(np.concatenate([one.input.ids for one in batch]))
     return ids, Packing.of([len(one) for one in batch])
 
 
-def _tensors(offers: Offers) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(part) for name, part in offers.told().items() if name != "gold"}
+def _tensors(offers: CandidateArrays) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(part) for name, part in offers.as_arrays().items() if name != "gold"}
 
 
-def _owned(batch: Sequence[Stretch], offers: Offers) -> NDArray[np.bool_]:
+def _owned(batch: Sequence[TextWindow], offers: CandidateArrays) -> NDArray[np.bool_]:
     """Whether a mention begins where its stretch is the one that tells."""
     firsts, lasts = (np.array([getattr(one, name) for one in batch])[offers.text_of] for name in ("first", "last"))
     return np.asarray((firsts <= offers.spans[:, 0]) & (offers.spans[:, 0] < lasts))

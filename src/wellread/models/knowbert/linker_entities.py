@@ -45,7 +45,7 @@ class State:
 
 
 class Entities:
-    """What `OfferLender` asks for rows, and a reader for names; made anew whenever the KB has changed."""
+    """What `KnowBertProvider` asks for rows, and a reader for names; made anew whenever the KB has changed."""
 
     def __init__(self, kb: KnowledgeBase, parts: Parts, *, among: Iterable[str] | None = None) -> None:
         self.kb, self.linker, self.settings, self.config = kb, parts.linker, parts.settings, parts.config

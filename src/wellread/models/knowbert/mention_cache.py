@@ -1,8 +1,8 @@
 """The mentions of a dataset's texts in one knowledge base: found once, kept in a file and mapped.
 
 A text's mentions are spans of characters, each with the number of its list of candidates; a list, however many mentions
-have it, stands in a `Book` once, as rows of the KB's vectors. The file (safetensors layout) is named by a digest of the
-texts, the state of the KB, the settings and the vectors. It is derived: delete it and it is made again.
+have it, stands in a `CandidateTable` once, as rows of the KB's vectors. The file (safetensors layout) is named by a
+digest of the texts, the state of the KB, the settings and the vectors. It is derived: delete it and it is made again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wellread.io.files import storage
 from wellread.kb.store import MOST_CANDIDATES, KnowledgeBase
 from wellread.mentions.annotation_cache import digest_of
 from wellread.mentions.candidate_lists import NONE, CandidateLists
-from wellread.mentions.candidates import CandidateFinder, Reading, has_senses
+from wellread.mentions.candidates import CandidateFinder, MatchOptions, has_senses
 from wellread.mentions.matcher import Overlaps
 from wellread.text.segments import Mark
 from wellread.text.stopwords import spacy_stop_words
@@ -60,7 +60,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OffersConfig:
+class CandidateConfig:
     """How the mentions of one knowledge base are looked for."""
 
     overlaps: Overlaps = "all"
@@ -82,16 +82,16 @@ class OffersConfig:
             if value is not None and value < least:
                 raise UsageError(f"{name} = {value}; it cannot be less than {least}")
 
-    def reading(self, kb: KnowledgeBase) -> Reading:
+    def reading(self, kb: KnowledgeBase) -> MatchOptions:
         """The same for a `CandidateFinder`."""
         words = self.max_words or (6 if has_senses(kb) else 5)
         if self.stop_words == "usual":
-            return Reading(self.overlaps, self.case, None, self.min_chars, words, self.candidates)
-        return Reading(self.overlaps, self.case, (), self.min_chars, words, self.candidates, spacy_stop_words())
+            return MatchOptions(self.overlaps, self.case, None, self.min_chars, words, self.candidates)
+        return MatchOptions(self.overlaps, self.case, (), self.min_chars, words, self.candidates, spacy_stop_words())
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class CandidateTable:
     """Lists of candidates end to end: list n has the rows and priors from `offsets[n]` up to `offsets[n + 1]`."""
 
     offsets: Offsets
@@ -99,7 +99,7 @@ class Book:
     priors: NDArray[np.float32]
 
     @classmethod
-    def of(cls, lists: Sequence[Sequence[Candidate]], vectors: Rows) -> Book:
+    def of(cls, lists: Sequence[Sequence[Candidate]], vectors: Rows) -> CandidateTable:
         """Candidates without a vector are left out, and the priors of the others made whole."""
         owner = np.repeat(np.arange(len(lists)), [len(one) for one in lists])
         rows = vectors.rows_of([candidate.entity for one in lists for candidate in one])
@@ -120,10 +120,10 @@ class Book:
         """How many candidates each list has."""
         return np.diff(self.offsets)
 
-    def joined(self, other: Book) -> Book:
+    def joined(self, other: CandidateTable) -> CandidateTable:
         """These lists, then others."""
         offsets = np.append(self.offsets, other.offsets[1:] + self.offsets[-1])
-        return Book(offsets, np.append(self.rows, other.rows), np.append(self.priors, other.priors))
+        return CandidateTable(offsets, np.append(self.rows, other.rows), np.append(self.priors, other.priors))
 
     def take(self, numbers: Offsets) -> tuple[Int64[np.ndarray, "list cand"], Float32[np.ndarray, "list cand"]]:
         """Rows and priors of some lists, as wide as the longest of them."""
@@ -137,13 +137,13 @@ class Book:
         rows[there], priors[there] = self.rows[at], self.priors[at]
         return rows, priors
 
-    def only(self, numbers: Offsets) -> Book:
+    def only(self, numbers: Offsets) -> CandidateTable:
         """Some of the lists."""
         begins = self.offsets[numbers]
         counts = self.offsets[numbers + 1] - begins
         offsets = np.append(0, np.cumsum(counts))
         at = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - begins, counts)
-        return Book(offsets, self.rows[at], self.priors[at])
+        return CandidateTable(offsets, self.rows[at], self.priors[at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Notes:
     ends: NDArray[np.uint32]
     numbers: NDArray[np.uint32]
     """The list in `book` that a mention has."""
-    book: Book
+    table: CandidateTable
     marked: dict[Asked, int] = field(default_factory=dict)
     """The lists of marks by what they are looked up by; `NONE` where nothing is known of one."""
     gold: dict[str, int] = field(default_factory=dict)
@@ -164,15 +164,15 @@ class Notes:
     def save(self, path: Path) -> None:
         """Write all but what is known of marks, with those lists only that some mention has."""
         used, numbers = np.unique(self.numbers, return_inverse=True)
-        book = self.book.only(used.astype(np.int64))
+        table = self.table.only(used.astype(np.int64))
         arrays: dict[str, NDArray[Any] | Blocks] = {
             "offsets": self.offsets,
             "starts": self.starts,
             "ends": self.ends,
             "numbers": numbers.astype(np.uint32),
-            "list_offsets": book.offsets,
-            "rows": book.rows,
-            "priors": book.priors,
+            "list_offsets": table.offsets,
+            "rows": table.rows,
+            "priors": table.priors,
         }
         save_arrays(path, arrays, {"format": _FORMAT})
 
@@ -181,14 +181,14 @@ class Notes:
         """Map what was written."""
         try:
             found = map_arrays(path)
-            book = Book(found["list_offsets"], found["rows"], found["priors"])
-            return cls(found["offsets"], found["starts"], found["ends"], found["numbers"], book)
+            table = CandidateTable(found["list_offsets"], found["rows"], found["priors"])
+            return cls(found["offsets"], found["starts"], found["ends"], found["numbers"], table)
         except (OSError, ValueError, KeyError) as error:
             raise InputError(f"{path} is damaged ({error}); delete it, and it is made again") from error
 
 
 @dataclass(frozen=True, slots=True)
-class OfferNotes:
+class MentionCache:
     """The mentions of all texts of a dataset, for each knowledge base."""
 
     row_of: Mapping[str, int]
@@ -200,19 +200,19 @@ class OfferNotes:
             return [self.row_of[text] for text in texts]
         except KeyError as missing:
             raise InputError(
-                f"the text {short(missing.args[0], 60)!r} was not annotated; give all inputs to OfferLender.annotate "
-                "first"
+                f"the text {short(missing.args[0], 60)!r} was not annotated; give all inputs to "
+                "KnowBertProvider.prepare first"
             ) from None
 
 
 class Finder:
     """Finds the mentions of texts in one knowledge base, with the rows of what they may mean."""
 
-    def __init__(self, kb: KnowledgeBase, vectors: Rows, config: OffersConfig) -> None:
+    def __init__(self, kb: KnowledgeBase, vectors: Rows, config: CandidateConfig) -> None:
         self.kb, self.vectors, self.config = kb, vectors, config
         self._finder = CandidateFinder(kb, config.reading(kb))
         self._lists: CandidateLists | None = None
-        self._book = Book.of([], vectors)
+        self._table = CandidateTable.of([], vectors)
         self._kinds: dict[tuple[str, int], bool] = {}
 
     def notes(self, texts: Sequence[str], *, title: str, folder: Path | None = None) -> Notes:
@@ -239,13 +239,13 @@ class Finder:
         asked = {asked_by(*pair): PASSED_OVER for pair in pairs}
         taken = [pair for pair in pairs if self._takes(pair[1])]
         names = list(dict.fromkeys(asked_by(*pair) for pair in taken))
-        book = Book.of([self._meanings(*one) for one in names], self.vectors)
-        numbers = np.where(book.sizes > 0, np.arange(len(book)) + len(notes.book), NONE)
+        table = CandidateTable.of([self._meanings(*one) for one in names], self.vectors)
+        numbers = np.where(table.sizes > 0, np.arange(len(table)) + len(notes.table), NONE)
         asked.update(zip(names, numbers.tolist(), strict=True))
         gold = sorted({id for _, mark in taken for id in mark.gold})
         return replace(
             notes,
-            book=notes.book.joined(book) if len(book) else notes.book,
+            table=notes.table.joined(table) if len(table) else notes.table,
             marked=asked,
             gold=dict(zip(gold, self.vectors.rows_of(gold).tolist(), strict=True)),
         )
@@ -274,15 +274,15 @@ class Finder:
             with console.step_bar(f"finding mentions ({title})", 0, len(texts)) as tell:
                 found = self._finder.find(texts, tell=lambda done: tell(done, "texts"))
         if found.lists is not self._lists:  # the KB was changed, or so many lists were met that one begins anew
-            self._lists, self._book = found.lists, Book.of([], self.vectors)
-        if len(self._book) < len(found.lists):
-            self._book = self._book.joined(Book.of(found.lists.lists[len(self._book) :], self.vectors))
-        there = self._book.sizes[found.numbers] > 0
+            self._lists, self._table = found.lists, CandidateTable.of([], self.vectors)
+        if len(self._table) < len(found.lists):
+            self._table = self._table.joined(CandidateTable.of(found.lists.lists[len(self._table) :], self.vectors))
+        there = self._table.sizes[found.numbers] > 0
         before = np.append(0, np.cumsum(there))
         starts, ends, numbers = (
             column[there].astype(np.uint32) for column in (found.starts, found.ends, found.numbers)
         )
-        return Notes(before[found.offsets], starts, ends, numbers, self._book)
+        return Notes(before[found.offsets], starts, ends, numbers, self._table)
 
     def _state(self) -> tuple[str, ...]:
         about = self.kb.metadata

@@ -186,7 +186,7 @@ class KnowBert(Infusion):
         """Have the entity vectors of a knowledge base."""
         self.linker.entities.take_of(kb, vectors)
 
-    def between(self, flow: Flow, layer: int, states: Float[Tensor, "piece dim"]) -> Float[Tensor, "piece dim"]:
+    def between(self, flow: Flow, layer: int, states: Float[Tensor, "token dim"]) -> Float[Tensor, "token dim"]:
         """After its layer, the states with what the mentions mean."""
         last = self.config.layer
         if last - self.config.reads < layer < last:
@@ -194,7 +194,7 @@ class KnowBert(Infusion):
         return self._recontextualize(flow, states) if layer == last else states
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # how many mentions there are is known when they are there
-    def _recontextualize(self, flow: Flow, states: Float[Tensor, "piece hidden"]) -> Float[Tensor, "piece hidden"]:
+    def _recontextualize(self, flow: Flow, states: Float[Tensor, "token hidden"]) -> Float[Tensor, "token hidden"]:
         drop = self.config.dropout
         told = flow.knowledge.get("offers", {}).get(self.config.kb)
         if told is not None and self.linker.entities.table is None:
@@ -202,7 +202,7 @@ class KnowBert(Infusion):
                 f"the layer of {self.config.kb} has no entity vectors yet, which are not saved with the weights; give "
                 "it some: encoder.infusions[…].take(EntityTable.of(EntityVectors.open(FOLDER)))"
             )
-        offers = Offers.of(told, flow.packing, self.config.kb)
+        offers = CandidateTensors.of(told, flow.packing, self.config.kb)
         mentions = Mentions.of(offers.text_of, len(flow.packing.lengths))
         before = [flow.memory[self, self.config.layer - past] for past in range(1, self.config.reads)]
         narrow = self.linker.narrow(mean_of([states, *before]))
@@ -269,7 +269,7 @@ class MentionLinker(nn.Module):
         self.scorer = CandidateScorer(config.prior_width)
 
     def contextualize(
-        self, narrow: Float[Tensor, "piece dim"], offers: Offers, mentions: Mentions
+        self, narrow: Float[Tensor, "token dim"], offers: CandidateTensors, mentions: Mentions
     ) -> Float[Tensor, "all dim"]:
         """The mentions of every text, as they look at each other; an empty one looks at itself."""
         pooled = self.pooling(narrow, offers.firsts, offers.lasts)
@@ -277,14 +277,14 @@ class MentionLinker(nn.Module):
         states: Tensor = self.block(line, mentions.packing, line, mentions.packing)
         return states
 
-    def choose(self, mentions: Float[Tensor, "mention dim"], offers: Offers) -> Chosen:
+    def choose(self, mentions: Float[Tensor, "mention dim"], offers: CandidateTensors) -> Chosen:
         """Score each mention's candidates and mix their vectors."""
         vectors, rows = self.entities.look_up(offers.entities)
         return choose(self.scorer, mentions, vectors, rows, offers.priors, self.threshold)
 
 
 @dataclass(frozen=True, slots=True)
-class Offers:
+class CandidateTensors:
     """The mentions of a batch and their candidates, as `KnowBert` takes them; pieces by their places in the batch."""
 
     text_of: Int[Tensor, " mention"]
@@ -294,7 +294,7 @@ class Offers:
     priors: Float[Tensor, "mention cand"]
 
     @classmethod
-    def of(cls, told: Mapping[str, Tensor] | None, packing: Packing, kb: str) -> Offers:
+    def of(cls, told: Mapping[str, Tensor] | None, packing: Packing, kb: str) -> CandidateTensors:
         """What a batch tells of one knowledge base; nothing told: there are no mentions."""
         starts = packing.starts
         if told is None:

@@ -29,7 +29,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from wellread import config
 from wellread.data.corpus import Unit
 from wellread.encoders.infusion.infuse import InfusedEncoder
-from wellread.encoders.infusion.providers import Lends
+from wellread.encoders.infusion.providers import KnowledgeProvider
 from wellread.encoders.load import find_encoder, load_tokenizer, save_tokenizer, silence
 from wellread.encoders.pretrained import build_auto
 from wellread.errors import InputError, UsageError
@@ -38,18 +38,18 @@ from wellread.io.files import storage, write_atomically
 from wellread.models.knowbert.model import KnowBert, KnowBertConfig
 from wellread.models.knowbert.pretraining_data import read_gold, read_words
 from wellread.models.knowbert.pretraining_task import Judged, Linking
-from wellread.models.knowbert.recipe import about_vectors, open_offer, told_offers
+from wellread.models.knowbert.recipe import about_vectors, candidate_options, open_candidate_kb
 from wellread.tasks.learner import TaskLearner
 from wellread.tasks.lm_head import NAMES, WordHead, load_word_head
 from wellread.tasks.masked_lm import Masking
 from wellread.tasks.mixture import Mixture
-from wellread.tasks.recipe import Data, EncoderOptions, MaskingOptions, OfferOptions, TaskRecipe
-from wellread.tasks.task import Reader
+from wellread.tasks.recipe import CandidateOptions, Data, EncoderOptions, MaskingOptions, TaskRecipe
+from wellread.tasks.task import EncoderWithHead
 from wellread.text.segments import Segmenter
-from wellread.training.loop import find_crew, train
+from wellread.training.loop import distributed_state, train
 from wellread.training.schedule import Schedule
-from wellread.training.stopping import stop_if_asked
-from wellread.training.task import MODEL, NOTES, build_lender, build_reader
+from wellread.training.stopping import stop_if_requested
+from wellread.training.task import MODEL, NOTES, build_network, build_provider
 
 WORDS = "words"
 """The name of the part that guesses masked words, among those of knowledge bases."""
@@ -107,7 +107,7 @@ class PretrainingRecipe:
     """The layers of knowledge bases by their names; those that the encoder has already need not be told again."""
     encoder: EncoderOptions = field(default_factory=EncoderOptions)
     """`name` may be the `model` folder of an earlier pretraining."""
-    offers: dict[str, OfferOptions] = field(default_factory=dict)
+    offers: dict[str, CandidateOptions] = field(default_factory=dict)
     """Where the knowledge bases are, if not under their names."""
     words: WordsData = field(default_factory=WordsData)
     masking: MaskingOptions = field(default_factory=MaskingOptions)
@@ -189,10 +189,10 @@ def pretrain(
     if recipe.linker is not None:
         for layer in work.new_layers():
             work.train_linker(layer, folder, recipe.linker, resume=resume, **options)
-            stop_if_asked()
+            stop_if_requested()
     work.free()
     scores = train(work.mixture(), work.schedule(), folder, recipe=recipe, resume=resume, **options)
-    if find_crew().is_main_process:
+    if distributed_state().is_main_process:
         work.save(folder / MODEL)
     return scores
 
@@ -209,8 +209,8 @@ class Pretraining:
         self.masking = Masking(
             self.tokenizer, share=recipe.masking.share, units=recipe.masking.units, start=recipe.encoder.name
         )
-        self.reader: Reader = build_reader(self.task, self.masking)
-        self.has_head = load_word_head(cast(WordHead, self.reader.head), recipe.encoder.name)
+        self.network: EncoderWithHead = build_network(self.task, self.masking)
+        self.has_head = load_word_head(cast(WordHead, self.network.head), recipe.encoder.name)
         self._notes = notes
         for links in recipe.links:
             if links.kb not in self.task.knowbert:
@@ -219,7 +219,7 @@ class Pretraining:
     @property
     def encoder(self) -> InfusedEncoder:
         """The encoder with its layers."""
-        return cast(InfusedEncoder, self.reader.encoder)
+        return cast(InfusedEncoder, self.network.encoder)
 
     @property
     def layers(self) -> list[KnowBert]:
@@ -241,9 +241,9 @@ class Pretraining:
         return [layer for layer in new if layer.config.kb in self.recipe.parts]
 
     @cached_property
-    def lender(self) -> Lends | None:
+    def provider(self) -> KnowledgeProvider | None:
         """Who offers mentions and candidates of all layers' knowledge bases."""
-        return build_lender(self.task, self.tokenizer)
+        return build_provider(self.task, self.tokenizer)
 
     @cached_property
     def parts(self) -> dict[str, TaskLearner]:
@@ -254,16 +254,16 @@ class Pretraining:
             examples, dev = read(self.recipe, name, self.segmenter)
             made[name] = TaskLearner(
                 task(name),
-                self.reader,
+                self.network,
                 self.segmenter,
                 examples,
                 dev,
-                lender=self.lender,
+                provider=self.provider,
                 notes=self._notes,
                 batch=self.recipe.batch,
                 seed=self.recipe.schedule.seed,
             )
-            if find_crew().is_main_process:
+            if distributed_state().is_main_process:
                 console.note(f"{name}: learning from {len(made[name].examples):,} texts, developing on {len(dev):,}")
         return made
 
@@ -271,7 +271,7 @@ class Pretraining:
         return self.masking
 
     def _linking(self, name: str) -> Any:
-        kb, vectors = open_offer(self.task, name)
+        kb, vectors = open_candidate_kb(self.task, name)
         kb.close()
         layer = self.task.knowbert[name]
         return Linking(name, vectors, threshold=layer.threshold if layer.mode == "margin" else None)
@@ -283,7 +283,7 @@ class Pretraining:
     ) -> dict[str, float]:
         """The first stage: the linker of one layer, from its links alone; then the way back is set."""
         kb = layer.config.kb
-        self.reader.requires_grad_(False)
+        self.network.requires_grad_(False)
         layer.linker.requires_grad_(True)
         learner = Mixture({kb: self.parts[kb]}, {kb: 1.0}, self.losses, score=f"{kb}.f1")
         scores = train(learner, schedule, folder / f"linker-{kb}", recipe=self.recipe, resume=resume, **options)
@@ -292,7 +292,7 @@ class Pretraining:
 
     def free(self) -> None:
         """For the second stage: all weights learn."""
-        self.reader.requires_grad_(True)
+        self.network.requires_grad_(True)
 
     def mixture(self) -> Mixture:
         """What the second stage learns."""
@@ -323,10 +323,10 @@ class Pretraining:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
             with silence():
-                as_masked_lm(self.encoder, cast(WordHead, self.reader.head)).save_pretrained(part)
+                as_masked_lm(self.encoder, cast(WordHead, self.network.head)).save_pretrained(part)
             save_tokenizer(self.tokenizer, part, self.encoder.config)
             names = [layer.config.kb for layer in self.layers]
-            saved = replace(self.recipe, offers=told_offers(self.task, names))
+            saved = replace(self.recipe, offers=candidate_options(self.task, names))
             told = {"vectors": about_vectors(self.task, names), "recipe": config.to_dict(saved)}
             with write_atomically(part / KNOWLEDGE) as file:
                 file.write(json.dumps(told, indent=2, ensure_ascii=False).encode() + b"\n")

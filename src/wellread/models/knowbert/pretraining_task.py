@@ -28,7 +28,7 @@ from wellread.errors import UsageError
 from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.models.knowbert.inputs import Rows
 from wellread.tasks.task import Batch
-from wellread.tasks.word_spans import OFFERS, halve, mentions_of, pieces_of
+from wellread.tasks.word_spans import CANDIDATES, halve, mentions_of, tokens_of_words
 from wellread.text.segments import Mark, Segmented, Segmenter
 
 Judged = Literal["right", "near", "all"]
@@ -104,11 +104,11 @@ class Linking:
         """`kb` by its name among the offers; mentions whose best score is below the threshold are not linked."""
         self.kb, self.rows, self.threshold = kb, rows, threshold
 
-    def cut(self, segmenter: Segmenter, examples: Sequence[GoldText], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(self, segmenter: Segmenter, examples: Sequence[GoldText], *, learning: bool) -> list[list[Segmented]]:
         """The text of each in parts that fit; where one learns, those without gold of this knowledge base are none."""
         parts = [[part for part in parts_of(one, segmenter) if self._tells(part, learning)] for one in examples]
-        cut = iter(segmenter.cut_many([(part.text,) for some in parts for part in some]))
-        return [[_marked(next(cut), part) for part in some] for some in parts]
+        tokenized = iter(segmenter.tokenize_many([(part.text,) for some in parts for part in some]))
+        return [[_marked(next(tokenized), part) for part in some] for some in parts]
 
     def _tells(self, part: GoldText, learning: bool) -> bool:
         gold = [id for mark in part.marks for id in mark.gold]
@@ -124,20 +124,20 @@ class Linking:
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
         """With the mention that each mark is as its target, and, of every mention, whether it is judged."""
-        offers: Any = batch.knowledge.get(OFFERS, {})
+        offers: Any = batch.knowledge.get(CANDIDATES, {})
         if self.kb not in offers:
             raise UsageError(f"nobody offers candidates of {self.kb}; give a lender of its offers")
         mine = {**offers[self.kb], "judged": torch.from_numpy(_judged(batch, offers[self.kb]))}
-        told: Any = {**batch.knowledge, OFFERS: {**offers, self.kb: mine}}
+        told: Any = {**batch.knowledge, CANDIDATES: {**offers, self.kb: mine}}
         return replace(batch, knowledge=told, target={"mentions": mentions_of(batch, mine)})
 
-    def loss(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> dict[str, Tensor]:
+    def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """Nothing of its own: the layer's takes its place by its name, where there is something to learn."""
         return {f"links {self.kb}": states.sum() * 0.0}
 
-    def answers(self, head: nn.Module, states: Float[Tensor, "piece dim"], batch: Batch) -> list[Any]:
+    def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """How the marks of each input were linked (`Linked`)."""
-        offers: Any = batch.knowledge[OFFERS]
+        offers: Any = batch.knowledge[CANDIDATES]
         told = {name: value.cpu().numpy() for name, value in offers[self.kb].items()}
         scores = batch.told["links"][self.kb].float().cpu().numpy()
         mentions = batch.target["mentions"].tolist()
@@ -194,8 +194,8 @@ class GoldInput(Segmented):
     judged: Judged
 
 
-def _marked(cut: Segmented, part: GoldText) -> GoldInput:
-    told = {name: getattr(cut, name) for name in Segmented.__slots__ if name != "marks"}
+def _marked(tokenized: Segmented, part: GoldText) -> GoldInput:
+    told = {name: getattr(tokenized, name) for name in Segmented.__slots__ if name != "marks"}
     return GoldInput(**told, marks=part.marks, judged=part.judged)
 
 
@@ -212,9 +212,9 @@ def _judged(batch: Batch, offers: dict[str, Tensor]) -> Bool[np.ndarray, " menti
             judged[here] = True
             continue
         for mark in one.marks:
-            pieces = pieces_of(one, mark)
-            if pieces is not None:
-                first, last = pieces
+            tokens = tokens_of_words(one, mark)
+            if tokens is not None:
+                first, last = tokens
                 judged[here[(spans[here, 0] <= last) & (spans[here, 1] >= first)]] = True
     return judged
 

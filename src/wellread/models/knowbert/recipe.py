@@ -15,13 +15,15 @@ from wellread.errors import UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.packaged import open_kb
 from wellread.kb.store import KnowledgeBase
-from wellread.models.knowbert.inputs import OfferLender
+from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.model import KnowBert, KnowBertConfig
 from wellread.models.knowbert.requirements import Needs, own_vectors
-from wellread.tasks.recipe import OfferOptions, TaskRecipe
+from wellread.tasks.recipe import CandidateOptions, TaskRecipe
 
 
-def open_offer(recipe: TaskRecipe, name: str, fingerprint: str | None = None) -> tuple[KnowledgeBase, EntityVectors]:
+def open_candidate_kb(
+    recipe: TaskRecipe, name: str, fingerprint: str | None = None
+) -> tuple[KnowledgeBase, EntityVectors]:
     """A knowledge base by its name in a recipe, and its entity vectors; others than asked for are refused."""
     told = recipe.offers.get(name)
     kb = open_kb(name if told is None or told.kb is None else told.kb)
@@ -40,12 +42,12 @@ def _vectors_of(recipe: TaskRecipe, name: str) -> str | None:
     return own_vectors(find_encoder(recipe.encoder.name), name)
 
 
-def told_offers(recipe: TaskRecipe, names: Iterable[str]) -> dict[str, OfferOptions]:
+def candidate_options(recipe: TaskRecipe, names: Iterable[str]) -> dict[str, CandidateOptions]:
     """The recipe's [offers] for the folder of a model, which does not take its encoder's own vectors along."""
     offers = dict(recipe.offers)
     for name in names:
         if (vectors := _vectors_of(recipe, name)) is not None:
-            offers[name] = replace(offers.get(name, OfferOptions()), vectors=vectors)
+            offers[name] = replace(offers.get(name, CandidateOptions()), vectors=vectors)
     return offers
 
 
@@ -55,7 +57,7 @@ def about_vectors(recipe: TaskRecipe, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _about(recipe: TaskRecipe, name: str) -> dict[str, Any]:
-    kb, vectors = open_offer(recipe, name)
+    kb, vectors = open_candidate_kb(recipe, name)
     with kb:
         about = kb.metadata
     return {
@@ -72,17 +74,17 @@ def check_vectors(recipe: TaskRecipe, names: Iterable[str]) -> None:
     """Refuse other vectors of these knowledge bases than those that the recipe's encoder has learned with."""
     folder = find_encoder(recipe.encoder.name)
     for name in names:
-        kb, _ = open_offer(recipe, name, Needs.of(folder, name).fingerprint)
+        kb, _ = open_candidate_kb(recipe, name, Needs.of(folder, name).fingerprint)
         kb.close()
 
 
-def build_offers(recipe: TaskRecipe, names: Iterable[str]) -> OfferLender:
+def build_knowbert_provider(recipe: TaskRecipe, names: Iterable[str]) -> KnowBertProvider:
     """What offers the candidates of these knowledge bases."""
-    parts = [(name, *open_offer(recipe, name)) for name in names]
-    return OfferLender(parts, {name: recipe.offers[name].reading for name, _, _ in parts if name in recipe.offers})
+    parts = [(name, *open_candidate_kb(recipe, name)) for name in names]
+    return KnowBertProvider(parts, {name: recipe.offers[name].reading for name, _, _ in parts if name in recipe.offers})
 
 
-def offers_of(folder: Path, encoder: Any, stack: ExitStack) -> OfferLender | None:
+def load_knowbert_provider(folder: Path, encoder: Any, stack: ExitStack) -> KnowBertProvider | None:
     """What the layers of a saved encoder need, by what its folder tells; they are given their entity vectors.
 
     None for an encoder without knowledge layers. `stack` closes the knowledge bases.
@@ -101,14 +103,14 @@ def offers_of(folder: Path, encoder: Any, stack: ExitStack) -> OfferLender | Non
         part.take_of(kb, vectors)
         parts.append((name, kb, vectors))
         readings[name] = needs.reading
-    return OfferLender(parts, readings) if parts else None
+    return KnowBertProvider(parts, readings) if parts else None
 
 
 def layers_of(recipe: TaskRecipe) -> list[KnowBertConfig]:
     """The layers of a recipe, as wide as the vectors that they will be given."""
     layers = []
     for name, layer in recipe.knowbert.items():
-        kb, vectors = open_offer(recipe, name)
+        kb, vectors = open_candidate_kb(recipe, name)
         kb.close()
         layers.append(replace(layer, kb=name, raw=vectors.dim))
     return layers
@@ -119,7 +121,7 @@ def give_tables(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:
     infusions: Iterable[Any] = encoder.infusions
     for infusion in infusions:
         if isinstance(infusion, KnowBert):
-            kb, vectors = open_offer(recipe, infusion.config.kb)
+            kb, vectors = open_candidate_kb(recipe, infusion.config.kb)
             with kb:
                 infusion.take_of(kb, vectors)
 

@@ -16,7 +16,7 @@ from typing import Any
 from wellread import config
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.store import KnowledgeBase
-from wellread.models.knowbert.mention_cache import OffersConfig
+from wellread.models.knowbert.mention_cache import CandidateConfig
 
 TOLD = ("task.json", "knowledge.json")
 """The files that may tell it, of a trained task and of a pretrained model."""
@@ -32,7 +32,7 @@ class Needs:
     """The folder of its entity vectors; None: beside the knowledge base."""
     fingerprint: str | None
     """That of the vectors it has learned with; None: nobody says."""
-    reading: OffersConfig
+    reading: CandidateConfig
 
     @classmethod
     def of(cls, folder: Path, name: str) -> Needs:
@@ -43,7 +43,7 @@ class Needs:
             offered.get("kb") or name,
             offered.get("vectors") or own_vectors(folder, name),
             _table(_table(told, "vectors"), name).get("fingerprint"),
-            config.from_dict(OffersConfig, offered.get("reading") or {}),
+            config.from_dict(CandidateConfig, offered.get("reading") or {}),
         )
 
     def open_vectors(self, kb: KnowledgeBase) -> EntityVectors:

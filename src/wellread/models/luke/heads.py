@@ -107,7 +107,7 @@ class _Masked(_OfEither):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        labels: Int[Tensor, "text piece"] | None = None,
+        labels: Int[Tensor, "text token"] | None = None,
         entity_labels: Int[Tensor, "text entity"] | None = None,
         **more: Any,
     ) -> LukeMaskedLMOutput:
@@ -264,7 +264,7 @@ def _without_repeats(rows: Int[Tensor, "text entity cand"]) -> Int[Tensor, "text
 
 
 def _at(
-    states: Float[Tensor, "text piece dim"], places: Int[Tensor, "text entity"] | None, name: str
+    states: Float[Tensor, "text token dim"], places: Int[Tensor, "text entity"] | None, name: str
 ) -> Float[Tensor, "text entity dim"]:
     if places is None:
         raise UsageError(f"this head reads words, too; give {name}, the piece of each entity's span in its text")
@@ -296,7 +296,7 @@ def _loss(logits: Tensor, labels: Tensor, there_mask: Tensor | None = None) -> T
 class _OneDropoutHead(RobertaClassificationHead):
     """RoBERTa's head for texts without its first dropout: LUKE's pooler has none before its dense layer."""
 
-    def forward(self, features: Float[Tensor, "text piece dim"], **more: Any) -> Float[Tensor, "text label"]:
+    def forward(self, features: Float[Tensor, "text token dim"], **more: Any) -> Float[Tensor, "text label"]:
         """Scores by the state of the first token."""
         scores: Tensor = self.out_proj(self.dropout(torch.tanh(self.dense(features[:, 0]))))
         return scores

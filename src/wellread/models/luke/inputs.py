@@ -7,9 +7,9 @@
    mention is told as [MASK], so that it does not give away what a masked language model is to guess.
 4. How many links are not told, since they have no row or no place, is noted once.
 
-    lender = EntityLender(Links(linker.link_many, fingerprint="vital 3, elq"), EntityVocabulary.load("my-luke"))
-    notes = lender.annotate(cut, cache="runs/notes")
-    told = lender.told(cut[:8], notes)["entities"]
+    lender = LukeProvider(Links(linker.link_many, fingerprint="vital 3, elq"), EntityVocabulary.load("my-luke"))
+    notes = lender.prepare(cut, cache="runs/notes")
+    told = lender.collate(cut[:8], notes)["entities"]
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AT_ONCE = 1024
 """Inputs whose links are looked at together."""
 
 
-class EntityLender:
+class LukeProvider:
     """Lends the entities of texts to an encoder, as rows of its vocabulary."""
 
     def __init__(
@@ -44,39 +44,39 @@ class EntityLender:
         self.links, self.vocabulary, self.most, self.unknown = links, vocabulary, most, unknown
         self._noted = False
 
-    def annotate(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> Annotations:
+    def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> Annotations:
         """The links of all texts; found once and kept in a folder."""
         notes = annotate((text for one in inputs for text in one.texts), [self.links], folder=cache)
         if not self._noted:
             self._note_untold(inputs, notes)
         return notes
 
-    def told(
+    def collate(
         self,
-        cut: Sequence[Segmented],
+        tokenized: Sequence[Segmented],
         notes: Annotations | None = None,
         *,
         draw: np.random.Generator | None = None,
     ) -> dict[str, Any]:
         """The entities of a batch, text by text, by the keyword of the encoder."""
-        notes = notes if notes is not None else self.annotate(cut)
-        places, at, units, starts, ends = self._links_of(cut, notes)
-        spans, whole = places.pieces(units, starts, ends)
+        notes = notes if notes is not None else self.prepare(tokenized)
+        places, at, units, starts, ends = self._links_of(tokenized, notes)
+        spans, whole = places.tokens(units, starts, ends)
         ids = self._ids(notes)[at]
-        if (hidden := Hidden.of(cut, places, None)) is not None:
+        if (hidden := Hidden.of(tokenized, places, None)) is not None:
             ids[(hidden.fates(units, starts, ends) == MASKED) & (ids >= 0)] = self.vocabulary.mask
         kept = self._first(places.input_of[units], whole & (ids >= 0))
         text_of = places.input_of[units[kept]]
         types = np.array(
-            [cut[text].types[piece] for text, piece in zip(text_of, spans[kept, 0], strict=True)], np.int64
+            [tokenized[text].types[token] for text, token in zip(text_of, spans[kept, 0], strict=True)], np.int64
         )
         return {"entities": {"text_of": text_of, "ids": ids[kept], "spans": spans[kept], "types": types}}
 
     def _links_of(
-        self, cut: Sequence[Segmented], notes: Annotations
+        self, tokenized: Sequence[Segmented], notes: Annotations
     ) -> tuple[Places, Offsets, Offsets, Offsets, Offsets]:
         """The links of a batch's texts: their numbers, units, first characters, and the ones behind their last."""
-        places, marks = Places.of(cut), notes.marks(self.links.name, "mentions")
+        places, marks = Places.of(tokenized), notes.marks(self.links.name, "mentions")
         rows = np.array([notes.row_of(text) for text in places.texts], np.int64)
         begins = marks.offsets[rows]
         counts = marks.offsets[rows + 1] - begins
@@ -99,7 +99,7 @@ class EntityLender:
         told_mask = np.zeros(len(ids), np.bool_)
         for begin in range(0, len(inputs), _AT_ONCE):
             places, at, units, starts, ends = self._links_of(inputs[begin : begin + _AT_ONCE], notes)
-            _, whole = places.pieces(units, starts, ends)
+            _, whole = places.tokens(units, starts, ends)
             told_mask[at[self._first(places.input_of[units], whole & (ids[at] >= 0))]] = True
         left = int(((ids >= 0) & ~told_mask).sum())
         parts = []

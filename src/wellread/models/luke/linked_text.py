@@ -26,7 +26,7 @@ from wellread.document import Document, short
 from wellread.errors import InputError
 from wellread.io.arrays import map_arrays, save_arrays
 from wellread.io.files import storage, write_atomically
-from wellread.models.luke.mention_windows import Lost, MarkCutter, Marked
+from wellread.models.luke.mention_windows import Lost, Marked, MentionTokenizer
 from wellread.models.luke.vocabulary import EntityVocabulary, Unknown
 from wellread.text import words as names
 from wellread.text.segments import Mark
@@ -44,7 +44,7 @@ _SHARD = 1 << 22
 class Window:
     """One input: pieces, what they are, and its entities."""
 
-    ids: Int64[np.ndarray, " piece"]
+    ids: Int64[np.ndarray, " token"]
     roles: NDArray[np.uint8]
     rows: Int64[np.ndarray, " entity"]
     """Of the entity vocabulary."""
@@ -55,7 +55,7 @@ class Window:
 
 
 @dataclass(slots=True)
-class Told:
+class MentionCounts:
     """What became of the mentions of a corpus."""
 
     pages: int = 0
@@ -90,7 +90,7 @@ class LinkedWindows:
     shards: tuple[dict[str, NDArray[Any]], ...] = field(repr=False)
     where: Int64[np.ndarray, "window 2"] = field(repr=False)
     """The shard of each, and its place there."""
-    told: Told = field(default_factory=Told)
+    told: MentionCounts = field(default_factory=MentionCounts)
 
     def __len__(self) -> int:
         return len(self.where)
@@ -98,10 +98,10 @@ class LinkedWindows:
     def __getitem__(self, place: int) -> Window:
         shard, at = self.where[place]
         arrays = self.shards[shard]
-        pieces, entities = (slice(*arrays[name][at : at + 2].tolist()) for name in ("piece_ends", "entity_ends"))
+        tokens, entities = (slice(*arrays[name][at : at + 2].tolist()) for name in ("piece_ends", "entity_ends"))
         return Window(
-            arrays["ids"][pieces].astype(np.int64),
-            arrays["roles"][pieces],
+            arrays["ids"][tokens].astype(np.int64),
+            arrays["roles"][tokens],
             arrays["rows"][entities].astype(np.int64),
             arrays["spans"][entities].astype(np.int64),
             arrays["names"][entities],
@@ -144,12 +144,12 @@ class LinkedWindows:
             total += np.bincount(found, minlength=rows)
         return total
 
-    def count_pieces(self, pieces: int) -> Int64[np.ndarray, " piece"]:
+    def count_tokens(self, tokens: int) -> Int64[np.ndarray, " token"]:
         """How often each ordinary piece of the tokenizer is in these windows."""
-        total = np.zeros(pieces, np.int64)
+        total = np.zeros(tokens, np.int64)
         for shard, arrays in enumerate(self.shards):
             mine = self._mask(shard, "piece_ends") & (arrays["roles"] != SPECIAL)
-            total += np.bincount(arrays["ids"][mine], minlength=pieces)
+            total += np.bincount(arrays["ids"][mine], minlength=tokens)
         return total
 
     def name_keys(self) -> UInt64[np.ndarray, " name"]:
@@ -195,13 +195,13 @@ class LinkedWindows:
             np.stack((np.full(len(arrays["pages"]), shard), np.arange(len(arrays["pages"]))), 1)
             for shard, arrays in enumerate(shards)
         ]
-        return cls(shards, np.concatenate(where).astype(np.int64), Told(**about["told"]))
+        return cls(shards, np.concatenate(where).astype(np.int64), MentionCounts(**about["told"]))
 
     @classmethod
     def build(
         cls,
         documents: Iterable[Document],
-        cutter: MarkCutter,
+        window_tokenizer: MentionTokenizer,
         vocabulary: EntityVocabulary,
         folder: str | Path,
         *,
@@ -215,8 +215,17 @@ class LinkedWindows:
         `page` is what a line calls the page that it is of; consecutive ones of a page are one text.
         """
         folder = Path(folder)
-        settings = (FORMAT, digest, vocabulary.fingerprint, unknown, page, shard, cutter.longest, cutter.most)
-        tokens = cutter.tokenizer.to_str()
+        settings = (
+            FORMAT,
+            digest,
+            vocabulary.fingerprint,
+            unknown,
+            page,
+            shard,
+            window_tokenizer.longest,
+            window_tokenizer.most,
+        )
+        tokens = window_tokenizer.tokenizer.to_str()
         state = hashlib.blake2b(repr((settings, tokens)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -227,7 +236,7 @@ class LinkedWindows:
             pass
         done, told = _finished(folder, state)
         pages = islice(read_pages(documents, page), told.pages, None)
-        for arrays in _shards(pages, cutter, vocabulary, unknown, told, shard):
+        for arrays in _shards(pages, window_tokenizer, vocabulary, unknown, told, shard):
             name = f"{state}-{len(done):05}.safetensors"
             save_arrays(folder / name, arrays, {"told": json.dumps(_as_dict(told))})
             done.append(name)
@@ -261,28 +270,28 @@ def _page_of(document: Document, page: str, number: int) -> tuple[str, int]:
     return ("", number) if name is None else (str(name), -1)
 
 
-def _finished(folder: Path, state: str) -> tuple[list[str], Told]:
+def _finished(folder: Path, state: str) -> tuple[list[str], MentionCounts]:
     """The shards of a build that was killed, and what it had told by then."""
     done: list[str] = []
-    told = Told()
+    told = MentionCounts()
     while (path := folder / f"{state}-{len(done):05}.safetensors").exists():
         with open(path, "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        told = Told(**json.loads(header["__metadata__"]["told"]))
+        told = MentionCounts(**json.loads(header["__metadata__"]["told"]))
         done.append(path.name)
     return done, told
 
 
-def _as_dict(told: Told) -> dict[str, Any]:
-    return {name: getattr(told, name) for name in Told.__slots__}
+def _as_dict(told: MentionCounts) -> dict[str, Any]:
+    return {name: getattr(told, name) for name in MentionCounts.__slots__}
 
 
 def _shards(
     pages: Iterator[tuple[str, Document]],
-    cutter: MarkCutter,
+    window_tokenizer: MentionTokenizer,
     vocabulary: EntityVocabulary,
     unknown: Unknown,
-    told: Told,
+    told: MentionCounts,
     size: int,
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Windows as arrays, about so many pieces at a time; `told` is what was told up to there."""
@@ -290,10 +299,10 @@ def _shards(
     while some := list(islice(pages, _PAGES)):
         inputs = [((document.text,), _marks(document, vocabulary, unknown, told)) for _, document in some]
         found: list[tuple[int, Marked]] = []
-        for (name, document), cut in zip(some, cutter.cut_many(inputs), strict=True):
+        for (name, document), tokenized in zip(some, window_tokenizer.tokenize_many(inputs), strict=True):
             page = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest())
-            found += [(page, window) for window in cut.windows if not window.special_mask.all()]
-            told.note((document.text, lost) for lost in cut.lost)
+            found += [(page, window) for window in tokenized.windows if not window.special_mask.all()]
+            told.note((document.text, lost) for lost in tokenized.lost)
         told.pages += len(some)
         told.kept += sum(len(window.marks) for _, window in found)
         ready += [_as_arrays(found, vocabulary)] if found else []
@@ -304,7 +313,7 @@ def _shards(
         yield _joined(ready)
 
 
-def _marks(document: Document, vocabulary: EntityVocabulary, unknown: Unknown, told: Told) -> list[Mark]:
+def _marks(document: Document, vocabulary: EntityVocabulary, unknown: Unknown, told: MentionCounts) -> list[Mark]:
     marks = []
     for link in document.links:
         if link.entity is None:
@@ -332,7 +341,7 @@ def _as_arrays(windows: Sequence[tuple[int, Marked]], vocabulary: EntityVocabula
         "roles": np.concatenate(roles),
         "piece_ends": np.array([len(one) for _, one in windows], np.int64),
         "rows": vocabulary.rows_of(entity for _, entity in marks).astype(np.uint32),
-        "spans": (np.concatenate([one.mark_pieces for _, one in windows]) - [0, 1]).astype(np.uint16),
+        "spans": (np.concatenate([one.mark_tokens for _, one in windows]) - [0, 1]).astype(np.uint16),
         "names": names.keys([name for name, _ in marks]),
         "entity_ends": np.array([len(one.marks) for _, one in windows], np.int64),
         "pages": np.array([page for page, _ in windows], np.uint64),

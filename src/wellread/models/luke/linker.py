@@ -38,8 +38,8 @@ from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored
 from wellread.linking.prior import Annotator
 from wellread.mentions.annotators import given
-from wellread.mentions.candidates import CandidateFinder, Reading
-from wellread.models.luke.mention_windows import MarkCutter, Marked
+from wellread.mentions.candidates import CandidateFinder, MatchOptions
+from wellread.models.luke.mention_windows import Marked, MentionTokenizer
 from wellread.models.luke.model import ENTITIES, Luke, luke_of
 from wellread.models.luke.vocabulary import FILE, EntityVocabulary
 from wellread.text.batching import gather
@@ -47,7 +47,7 @@ from wellread.text.segments import Mark
 
 Order = Literal["global", "local"]
 
-_PIECES = 4096
+_TOKENS = 4096
 """Pieces of one pass."""
 _LONGEST = 256
 """Pieces of a window at most."""
@@ -86,13 +86,13 @@ class _Window:
         return [place for place, one in enumerate(self.asked) if not one.done]
 
 
-class LukeReader:
+class LukeBackend:
     """Links mentions to what the context and the other entities make most likely."""
 
     def __init__(
         self,
         encoder: InfusedEncoder,
-        cutter: MarkCutter,
+        window_tokenizer: MentionTokenizer,
         vocabulary: EntityVocabulary,
         kb: KnowledgeBase,
         *,
@@ -101,7 +101,7 @@ class LukeReader:
         passes: int = 8,
         trust: float = 1.0,
         annotator: Annotator | None = None,
-        reading: Reading | None = None,
+        reading: MatchOptions | None = None,
         among: Iterable[str] | None = None,
         name: str | None = None,
     ) -> None:
@@ -110,7 +110,7 @@ class LukeReader:
             raise UsageError(f"order={order!r} is not known; choose global or local")
         if passes < 1 or trust < 0:
             raise UsageError(f"passes is {passes} and trust is {trust}; expected 1 or more, and 0 or more")
-        self.encoder, self.cutter, self.vocabulary, self.kb = encoder, cutter, vocabulary, kb
+        self.encoder, self.window_tokenizer, self.vocabulary, self.kb = encoder, window_tokenizer, vocabulary, kb
         self.luke: Luke = luke_of(encoder)
         if self.luke.prediction is None:
             raise UsageError(
@@ -123,11 +123,11 @@ class LukeReader:
         self._among = None if among is None else frozenset(among)
         self._noted = False
 
-    def part(self, among: Iterable[str] | None) -> LukeReader:
+    def part(self, among: Iterable[str] | None) -> LukeBackend:
         """The same to some entities only; it shares the model."""
-        return LukeReader(
+        return LukeBackend(
             self.encoder,
-            self.cutter,
+            self.window_tokenizer,
             self.vocabulary,
             self.kb,
             decoding=self.decoding,
@@ -162,7 +162,7 @@ class LukeReader:
                 window.told = [self.vocabulary.mask] * len(window.asked)
             steps = self.passes
             while unread := [window for window in windows if window.open]:
-                for batch in gather(sorted(unread, key=lambda one: len(one.input)), largest=_PIECES, size=_size):
+                for batch in gather(sorted(unread, key=lambda one: len(one.input)), largest=_TOKENS, size=_size):
                     self._read(batch)
                 for window in unread:
                     self._settle(window, steps)
@@ -203,13 +203,13 @@ class LukeReader:
         spans = [{(one.mention.start, one.mention.end): one for one in some} for some in asked]
         kept = [place for place, some in enumerate(asked) if any(not one.done for one in some)]
         inputs = [((texts[place],), [Mark(0, start, end) for start, end in spans[place]]) for place in kept]
-        for place, cut in zip(kept, self.cutter.cut_many(inputs), strict=True):
+        for place, tokenized in zip(kept, self.window_tokenizer.tokenize_many(inputs), strict=True):
             by_span = spans[place]
-            for window in cut.windows:
+            for window in tokenized.windows:
                 mine = [by_span[mark.start, mark.end] for mark in window.marks]
                 if mine:
                     yield _Window(window, mine)
-            for lost in cut.lost:
+            for lost in tokenized.lost:
                 by_span[lost.mark.start, lost.mark.end].done = True
 
     def _note_unasked(self, asked: Sequence[_Asked]) -> None:
@@ -240,7 +240,7 @@ class LukeReader:
         ids = torch.from_numpy(np.concatenate([one.ids for one in inputs]))
         types = torch.from_numpy(np.concatenate([one.types for one in inputs]))
         counts = torch.tensor([len(window.asked) for window in windows])
-        spans = torch.from_numpy(np.concatenate([one.mark_pieces for one in inputs])) - torch.tensor([0, 1])
+        spans = torch.from_numpy(np.concatenate([one.mark_tokens for one in inputs])) - torch.tensor([0, 1])
         entities = {
             "text_of": torch.repeat_interleave(torch.arange(len(windows)), counts),
             "ids": torch.tensor([row for window in windows for row in window.told]),
@@ -338,7 +338,7 @@ def find_folder(model: str | Path) -> Path | None:
     return None
 
 
-def load_reader(
+def load_backend(
     kb: KnowledgeBase,
     folder: Path,
     *,
@@ -349,18 +349,18 @@ def load_reader(
     passes: int,
     trust: float | None,
     annotator: Annotator | None,
-    reading: Reading | None,
+    reading: MatchOptions | None,
     among: Iterable[str] | None,
     name: str,
-) -> LukeReader:
+) -> LukeBackend:
     """A reader for inference, by the folder of its model."""
     encoder = load_encoder(str(folder))
     encoder.train(False)
     longest = min(_LONGEST, positions_of(str(folder)))
     vocabulary = EntityVocabulary.load(folder).named_by(kb)
-    return LukeReader(
+    return LukeBackend(
         cast(InfusedEncoder, encoder),
-        MarkCutter(load_tokenizer(str(folder)), longest=longest, most=128),
+        MentionTokenizer(load_tokenizer(str(folder)), longest=longest, most=128),
         vocabulary,
         kb,
         decoding=Decoding(threshold=threshold or 0.0, overlaps=overlaps, nil=nil),

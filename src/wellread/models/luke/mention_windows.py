@@ -26,7 +26,7 @@ from tokenizers import Encoding, Tokenizer
 
 from wellread.document import short
 from wellread.errors import UsageError
-from wellread.models.luke.window_ranges import cut_ranges, range_around, trim
+from wellread.models.luke.window_ranges import range_around, split_ranges, trim
 from wellread.text.segments import Mark, Segmented
 from wellread.text.tokenization import encode_many, owners, trim_blanks, with_unknown
 from wellread.text.words import split
@@ -38,7 +38,7 @@ _AT_ONCE = 1024
 class Marked(Segmented):
     """An input whose marks are made of whole pieces."""
 
-    mark_pieces: Int64[np.ndarray, "mark 2"]
+    mark_tokens: Int64[np.ndarray, "mark 2"]
     """The first piece of each mark, and the one behind its last."""
 
 
@@ -51,7 +51,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class MentionWindows:
     """One or two texts as inputs of an encoder.
 
     Every mark is in one of them (in several, where they share its pieces), or among those that are lost.
@@ -77,7 +77,7 @@ class _Segment:
         return len(self.ids)
 
 
-class MarkCutter:
+class MentionTokenizer:
     """Cuts texts with marks by one tokenizer, in inputs of at most `longest` pieces and `most` marks."""
 
     def __init__(self, tokenizer: Tokenizer | Any, *, longest: int | None = None, most: int | None = None) -> None:
@@ -96,27 +96,27 @@ class MarkCutter:
                 f"let longest be more than {len(self._frames[2])}"
             )
 
-    def cut(
+    def tokenize(
         self, *texts: str, marks: Sequence[Mark] = (), around: Sequence[int] = (), windows: bool = True, shared: int = 0
-    ) -> Cut:
+    ) -> MentionWindows:
         """One input: `cut("Beyoncé lives in Los Angeles.", marks=[Mark(0, 0, 7), Mark(0, 17, 28)])`."""
-        return self.cut_many([(texts, marks)], around=around, windows=windows, shared=shared)[0]
+        return self.tokenize_many([(texts, marks)], around=around, windows=windows, shared=shared)[0]
 
-    def cut_many(
+    def tokenize_many(
         self,
         inputs: Sequence[tuple[Sequence[str], Sequence[Mark]]],
         *,
         around: Sequence[int] = (),
         windows: bool = True,
         shared: int = 0,
-    ) -> list[Cut]:
+    ) -> list[MentionWindows]:
         """Many at once, on all cores; each of one or two texts.
 
         `around` are ids of special pieces that stand before and behind the first mark, the second, … (and count as
         part of it). Without `windows` there is one input, of what fits. Of two texts the first is whole in every
         window, neighbouring windows share so many pieces of the text that is cut.
         """
-        made: list[Cut] = []
+        made: list[MentionWindows] = []
         for begin in range(0, len(inputs), _AT_ONCE):
             some = [(_checked(texts, marks), marks) for texts, marks in inputs[begin : begin + _AT_ONCE]]
             for (texts, marks), segments in zip(some, self._segments(some), strict=True):
@@ -146,7 +146,7 @@ class MarkCutter:
         around: Sequence[int],
         windows: bool,
         shared: int,
-    ) -> Cut:
+    ) -> MentionWindows:
         frame = self._frames[len(texts)]
         spans = np.array(
             [[segments[mark.segment].places[border] for border in (mark.start, mark.end)] for mark in marks], np.int64
@@ -170,7 +170,7 @@ class MarkCutter:
             inside = spans[(of == last) & (spans[:, 1] > spans[:, 0])]
             before = int((of < last).sum())
             most = None if self.most is None else max(1, self.most - before)
-            ranges = list(cut_ranges(segments[last].word_of, inside, free, most, shared))
+            ranges = list(split_ranges(segments[last].word_of, inside, free, most, shared))
         counts = spans[:, 1] - spans[:, 0]
         fits = (counts > 0) & ((of < last) | (counts <= free))
         made, taken = [], np.zeros(len(marks), np.bool_)
@@ -193,7 +193,7 @@ class MarkCutter:
             begin, end = spans[first].tolist() if of[first] == last else (0, 0)
             open_window(*range_around(segments[last].word_of, begin, end, free), fits & ~taken)
         lost = (_why(marks[at], spans[at], free) for at in np.flatnonzero(~taken).tolist())
-        return Cut(tuple(made), tuple(lost))
+        return MentionWindows(tuple(made), tuple(lost))
 
 
 def _trim_marked(
@@ -216,11 +216,11 @@ def _trim_marked(
 
 
 def _why(mark: Mark, span: NDArray[np.int64], room: int) -> Lost:
-    pieces = int(span[1] - span[0])
-    if not pieces:
+    tokens = int(span[1] - span[0])
+    if not tokens:
         return Lost(mark, "it has no piece")
-    if pieces > room:
-        return Lost(mark, f"it has {pieces} pieces, and an input has room for {room}")
+    if tokens > room:
+        return Lost(mark, f"it has {tokens} pieces, and an input has room for {room}")
     return Lost(mark, "an input has no room for it beside the others")
 
 
@@ -243,7 +243,7 @@ def _borders(text: str, marks: Sequence[Mark]) -> list[tuple[int, int]]:
 
 
 def _parts(text: str, borders: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    cuts = [0, *(cut for _, cut in borders), len(text)]
+    cuts = [0, *(begin for _, begin in borders), len(text)]
     return [(begin, end) for begin, end in pairwise(cuts) if begin < end]
 
 
@@ -260,7 +260,7 @@ def _join(text: str, borders: Sequence[tuple[int, int]], codes: Iterator[Encodin
     spans = trim_blanks(text, spans) if len(spans) else spans
     words = split(text)
     word_spans = np.stack((words.starts, words.ends), axis=1)
-    places = {border: before[cut] for border, cut in borders}
+    places = {border: before[begin] for border, begin in borders}
     return _Segment(text, np.array(ids, np.int64), spans, word_spans, owners(spans, word_spans), places)
 
 
@@ -345,7 +345,7 @@ def _window(
         marks=tuple(mark for mark, _ in marks),
         hidden=(),
         omitted=(),
-        mark_pieces=places,
+        mark_tokens=places,
     )
 
 

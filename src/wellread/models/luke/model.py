@@ -30,7 +30,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from wellread.encoders.infusion.entity_attention import Queries
-from wellread.encoders.infusion.hooks import Flow, Guests, Infusion
+from wellread.encoders.infusion.hooks import ExtraTokens, Flow, Infusion
 from wellread.encoders.infusion.infuse import base_of
 from wellread.encoders.packing import Packing, first_position
 from wellread.errors import UsageError
@@ -139,7 +139,7 @@ class Luke(Infusion):
             if found is not None and found.weight.shape == part.weight.shape:
                 part.load_state_dict(found.state_dict())
 
-    def guests(self, flow: Flow) -> Guests | None:
+    def extra_tokens(self, flow: Flow) -> ExtraTokens | None:
         """The entities of all texts, which stay."""
         told, laid = _told(flow.knowledge)
         if told is None or (laid is None and not len(told["ids"])):
@@ -154,7 +154,7 @@ class Luke(Infusion):
                 "leave one of the two infusions out"
             )
         ask = self.ask if self.config.aware else None
-        return Guests(self.embed(told), packing, stay=ENTITIES, ask=ask, seen=self.config.seen, laid=laid)
+        return ExtraTokens(self.embed(told), packing, stay=ENTITIES, ask=ask, seen=self.config.seen, laid=laid)
 
     def embed(self, told: Mapping[str, Tensor]) -> Float[Tensor, "entity dim"]:
         """Entities as they enter the first layer."""
@@ -172,9 +172,9 @@ class Luke(Infusion):
     def ask(
         self,
         layer: int,
-        words: Float[Tensor, "piece dim"],
+        words: Float[Tensor, "token dim"],
         entities: Float[Tensor, "entity dim"],
-        query: Float[Tensor, "piece head dim"],
+        query: Float[Tensor, "token head dim"],
     ) -> Queries:
         """What words and entities ask each other in a layer, which has its own queries of words for words."""
         own, shape = cast(EntityQueries, self.queries[layer]), query.shape[1:]

@@ -58,7 +58,7 @@ from wellread.kb.packaged import open_kb
 from wellread.models.knowbert.pretraining import as_masked_lm
 from wellread.models.luke.entity_table import carry_over, copy_mask, start_table
 from wellread.models.luke.linked_text import LinkedWindows
-from wellread.models.luke.mention_windows import MarkCutter
+from wellread.models.luke.mention_windows import MentionTokenizer
 from wellread.models.luke.model import Luke, LukeConfig, luke_in
 from wellread.models.luke.name_candidates import NameCandidates
 from wellread.models.luke.pretraining_task import EntityMasking, EntityMaskingLearner
@@ -66,11 +66,11 @@ from wellread.models.luke.vocabulary import SPECIAL, EntityVocabulary, Unknown
 from wellread.tasks.lm_head import WordHead, load_word_head
 from wellread.tasks.masked_lm import word_head
 from wellread.tasks.recipe import EncoderOptions
-from wellread.tasks.task import Reader, check_room
+from wellread.tasks.task import EncoderWithHead, check_positions
 from wellread.tasks.task_type import find_files
-from wellread.training.loop import check_crew, find_crew, seed_all, train
+from wellread.training.loop import check_distributed_state, distributed_state, seed_all, train
 from wellread.training.schedule import Schedule
-from wellread.training.stopping import stop_if_asked
+from wellread.training.stopping import stop_if_requested
 from wellread.training.task import MODEL
 
 KNOWLEDGE = "knowledge.json"
@@ -180,18 +180,18 @@ def pretrain_luke(
 
     `options` are those of the loop.
     """
-    folder, crew = Path(folder), find_crew()
+    folder, distributed = Path(folder), distributed_state()
     for stage in (recipe.first, recipe.schedule):
         if stage is not None:
-            check_crew(stage, crew.num_processes)  # before a corpus is read for it
+            check_distributed_state(stage, distributed.num_processes)  # before a corpus is read for it
     work = LukePretraining(recipe, folder / _WINDOWS)
-    main = crew.is_main_process
+    main = distributed.is_main_process
     if main and not (resume and (folder / _BEFORE).exists()):
         work.tell_before(folder / _BEFORE)
     if recipe.first is not None:
         work.freeze()
         train(work.learner, recipe.first, folder / _FIRST, recipe=recipe, resume=resume, **options)
-        stop_if_asked()
+        stop_if_requested()
     work.free()
     scores = train(work.learner, recipe.schedule, folder, recipe=recipe, resume=resume, **options)
     if main:
@@ -206,7 +206,7 @@ class LukePretraining:
         self.recipe, self.folder = recipe, folder
         self.tokenizer: Tokenizer = load_tokenizer(recipe.encoder.name)
         self.files = [file for name in recipe.text.train for file in find_files(recipe.text.root, name)]
-        self.reader, self.has_head = self._build()
+        self.network, self.has_head = self._build()
         self.learner = self._learner()
 
     # the text
@@ -227,7 +227,7 @@ class LukePretraining:
             return wanted
         known = EntityVocabulary.load(find_encoder(self.recipe.encoder.name))
         names = [name for name in wanted.names if name not in SPECIAL]
-        if find_crew().is_main_process:
+        if distributed_state().is_main_process:
             console.note(
                 f"{sum(name in known for name in names):,} of {len(names):,} entities have rows in "
                 f"{self.recipe.encoder.name}, by their ids; the others get new ones"
@@ -248,24 +248,26 @@ class LukePretraining:
     def windows(self) -> LinkedWindows:
         """All text, cut; made once by the first of several processes."""
         text = self.recipe.text
-        cutter = MarkCutter(self.tokenizer, longest=self.recipe.encoder.longest, most=text.most_entities)
-        with find_crew().main_process_first():
+        window_tokenizer = MentionTokenizer(
+            self.tokenizer, longest=self.recipe.encoder.longest, most=text.most_entities
+        )
+        with distributed_state().main_process_first():
             made = LinkedWindows.build(
                 self.documents(),
-                cutter,
+                window_tokenizer,
                 self.vocabulary,
                 self.folder,
                 digest=_digest(self.files),
                 unknown=text.unknown,
                 page=text.page,
             )
-        if find_crew().is_main_process:
+        if distributed_state().is_main_process:
             console.note(made.told.report())
         return made
 
     # the model
 
-    def _build(self) -> tuple[Reader, bool]:
+    def _build(self) -> tuple[EncoderWithHead, bool]:
         recipe = self.recipe
         encoder = load_encoder(recipe.encoder.name)
         old = luke_in(encoder)
@@ -280,10 +282,10 @@ class LukePretraining:
         if old is not None and (left := carry_over(luke, old)):
             console.note(f"{recipe.encoder.name} has {left[0]}, which this recipe does without; set aware = true")
         made = cast(InfusedEncoder, encoder)
-        check_room(made, recipe.encoder.longest)
+        check_positions(made, recipe.encoder.longest)
         seed_all(recipe.schedule.seed, 1)
         head = word_head(made, None)
-        return Reader(made, head), load_word_head(head, recipe.encoder.name)
+        return EncoderWithHead(made, head), load_word_head(head, recipe.encoder.name)
 
     def _start(self, luke: Luke) -> None:
         options = self.recipe.entities
@@ -304,11 +306,11 @@ class LukePretraining:
             candidates=self._candidates(),
         )
         rest, dev = self.windows.split(recipe.text.develop, recipe.text.most)
-        if find_crew().is_main_process:
+        if distributed_state().is_main_process:
             console.note(
                 f"{len(self.vocabulary):,} entities; learning from {len(rest):,} windows, developing on {len(dev):,}"
             )
-        learner = EntityMaskingLearner(masking, self.reader, rest, dev, batch=recipe.batch, seed=recipe.schedule.seed)
+        learner = EntityMaskingLearner(masking, self.network, rest, dev, batch=recipe.batch, seed=recipe.schedule.seed)
         self._start_biases(learner)
         return learner
 
@@ -324,27 +326,27 @@ class LukePretraining:
                 f"none of the {len(keys):,} names in the text has a candidate in {options.names or options.kb}; give "
                 "entities.names, a knowledge base with the ids that the text links to"
             )
-        if find_crew().is_main_process:
+        if distributed_state().is_main_process:
             console.note(f"{len(found.keys):,} of {len(keys):,} names in the text have candidates")
         return found
 
     @torch.no_grad()
     def _start_biases(self, learner: EntityMaskingLearner) -> None:
         """Let heads that have learned nothing yet know what is frequent."""
-        pieces, rows = (torch.from_numpy(some).float() for some in learner.frequencies)
+        tokens, rows = (torch.from_numpy(some).float() for some in learner.frequencies)
         if not self.has_head:
-            bias = cast(WordHead, self.reader.head).bias
-            bias.fill_(float(pieces.min()))  # an encoder may have more embeddings than there are pieces
-            bias[: len(pieces)] = pieces
+            bias = cast(WordHead, self.network.head).bias
+            bias.fill_(float(tokens.min()))  # an encoder may have more embeddings than there are pieces
+            bias[: len(tokens)] = tokens
         if not self.has_table and learner.luke.prediction is not None:
             learner.luke.prediction.bias.copy_(rows)
 
     def tell_before(self, path: Path) -> None:
         """The scores before anything is learned, kept beside the run."""
-        self.reader.eval()
+        self.network.eval()
         with torch.no_grad():
             scores = self.learner.evaluate()
-        self.reader.train()
+        self.network.train()
         with write_atomically(path) as file:
             file.write(json.dumps(scores, indent=2).encode() + b"\n")
         console.note("before: " + ", ".join(f"{name} {value:.3f}" for name, value in scores.items()))
@@ -353,13 +355,13 @@ class LukePretraining:
 
     def freeze(self) -> None:
         """For the first stage: only what the encoder's checkpoint has not learns."""
-        self.reader.requires_grad_(False)
+        self.network.requires_grad_(False)
         self.learner.luke.requires_grad_(True)
-        self.reader.head.requires_grad_(not self.has_head)
+        self.network.head.requires_grad_(not self.has_head)
 
     def free(self) -> None:
         """For the second stage: all weights learn."""
-        self.reader.requires_grad_(True)
+        self.network.requires_grad_(True)
 
     def save(self, folder: Path) -> None:
         """Write a model beside its place and then move it there."""
@@ -369,8 +371,8 @@ class LukePretraining:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
             with silence():
-                as_masked_lm(self.reader.encoder, cast(WordHead, self.reader.head)).save_pretrained(part)
-            save_tokenizer(self.tokenizer, part, self.reader.encoder.config)
+                as_masked_lm(self.network.encoder, cast(WordHead, self.network.head)).save_pretrained(part)
+            save_tokenizer(self.tokenizer, part, self.network.encoder.config)
             self.vocabulary.save(part)
             with write_atomically(part / KNOWLEDGE) as file:
                 told = {"entities": len(self.vocabulary), "recipe": config.to_dict(self.recipe)}

@@ -30,7 +30,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from wellread.data.batches import Lazy, by_length, cut_groups
+from wellread.data.batches import Lazy, by_length, split_groups
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 from wellread.models.luke.blockwise_softmax import cross_entropy_over_rows, score_rows
@@ -39,7 +39,7 @@ from wellread.models.luke.model import ENTITIES, EntityPrediction, Luke, candida
 from wellread.models.luke.name_candidates import NameCandidates
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.tasks.lm_head import mask_of, ordinary_ids
-from wellread.tasks.task import Reader, in_full
+from wellread.tasks.task import EncoderWithHead, in_full
 
 _AT_ONCE = 4096
 
@@ -60,7 +60,7 @@ class MaskedWindow:
 class LinkedBatch:
     """Windows packed end to end, with what is hidden in them."""
 
-    ids: Int[Tensor, " piece"]
+    ids: Int[Tensor, " token"]
     packing: Packing
     entities: dict[str, Tensor]
     """As the encoder takes them."""
@@ -74,7 +74,7 @@ class LinkedBatch:
     """Rows that hidden entities are told apart from, -1 where there are no more; None: all rows."""
 
     @property
-    def pieces(self) -> int:
+    def tokens(self) -> int:
         """How many pieces it has."""
         return len(self.ids)
 
@@ -104,7 +104,7 @@ class EntityMasking:
                 raise UsageError(f"{name} is {share}; expected a share to mask, between 0 and 1")
         _, self.mask_id = mask_of(tokenizer)
         self.ordinary = np.array(ordinary_ids(tokenizer), np.int64)
-        self.pieces = max(tokenizer.get_vocab().values()) + 1
+        self.tokens = max(tokenizer.get_vocab().values()) + 1
         self.vocabulary, self.words, self.entities = vocabulary, words, entities
         self.candidates = candidates
 
@@ -188,7 +188,7 @@ class EntityMaskingLearner:
     def __init__(
         self,
         masking: EntityMasking,
-        model: Reader,
+        model: EncoderWithHead,
         windows: LinkedWindows,
         dev: LinkedWindows,
         *,
@@ -260,7 +260,7 @@ class EntityMaskingLearner:
         device = next(self.model.parameters()).device
         words: list[Tensor] = []
         entities: list[Tensor] = []
-        for group in cut_groups(self.dev.lengths, np.argsort(self.dev.lengths).tolist(), pieces=_AT_ONCE):
+        for group in split_groups(self.dev.lengths, np.argsort(self.dev.lengths).tolist(), tokens=_AT_ONCE):
             batch = self.masking.batch([self.dev[place] for place in group], learning=False).to(device)
             with torch.no_grad():
                 states, of_entities = self._read(batch)
@@ -284,29 +284,29 @@ class EntityMaskingLearner:
     def frequencies(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The log of the share of each piece, and of each row of the vocabulary, in the text that is learned from."""
         counts = (
-            self.windows.count_pieces(self.masking.pieces),
+            self.windows.count_tokens(self.masking.tokens),
             self.windows.count_rows(len(self.masking.vocabulary)),
         )
         # Add-one, so that what was never seen has a chance.
-        pieces, rows = (np.log((some + 1) / (some.sum() + len(some))) for some in counts)
-        return pieces, rows
+        tokens, rows = (np.log((some + 1) / (some.sum() + len(some))) for some in counts)
+        return tokens, rows
 
     @cached_property
     def baselines(self) -> dict[str, float]:
         """What frequencies in the text that is learned from say of the same hidden words and entities."""
-        log_pieces, log_rows = self.frequencies
+        log_tokens, log_rows = self.frequencies
         best = self.windows.best_named(self.dev.name_keys())
         frequent = int(log_rows.argmax())
-        of_pieces, of_rows, top, by_name = [], [], [], []
+        of_tokens, of_rows, top, by_name = [], [], [], []
         for place in range(len(self.dev)):
             window = self.dev[place]
             masked = self.masking.mask(window, _chance(window, learning=False))
             gold = window.rows[masked.hidden]
-            of_pieces.append(log_pieces[window.ids[masked.places]])
+            of_tokens.append(log_tokens[window.ids[masked.places]])
             of_rows.append(log_rows[gold])
             top.append(gold == frequent)
             by_name.append([best.get(key, frequent) for key in window.names[masked.hidden].tolist()] == gold)
-        told = [float(np.concatenate(some).mean()) for some in (of_pieces, of_rows, top, by_name)]
+        told = [float(np.concatenate(some).mean()) for some in (of_tokens, of_rows, top, by_name)]
         return {
             "words.frequent_perplexity": math.exp(-told[0]),
             "entities.frequent_perplexity": math.exp(-told[1]),

@@ -23,7 +23,7 @@ from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.packaged import open_kb
 from wellread.mentions.annotation_cache import Links
 from wellread.models.luke.entity_table import carry_over, same_rows, start_table
-from wellread.models.luke.inputs import EntityLender
+from wellread.models.luke.inputs import LukeProvider
 from wellread.models.luke.model import Luke, LukeConfig, luke_in
 from wellread.models.luke.vocabulary import FILE, EntityVocabulary, Unknown
 from wellread.tasks.task_type import find_file
@@ -126,7 +126,7 @@ def give_masks(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:
         infusion.masks = vocabulary_of(recipe).masks
 
 
-def build_entities(recipe: TaskRecipe) -> EntityLender:
+def build_entities(recipe: TaskRecipe) -> LukeProvider:
     """What lends the texts of a recipe the entities that they are linked to; a linker is loaded when it is needed."""
     options = recipe.luke
     if options.kb is None:
@@ -135,7 +135,7 @@ def build_entities(recipe: TaskRecipe) -> EntityLender:
         with open_kb(options.kb) as kb:
             about = f"{kb.metadata['uid']} {kb.metadata['revision']} {options.linker}"
         links = Links(_linker(options.kb, options.linker), fingerprint=about, name="entities")
-    return EntityLender(links, vocabulary_of(recipe), most=options.most, unknown=options.unknown)
+    return LukeProvider(links, vocabulary_of(recipe), most=options.most, unknown=options.unknown)
 
 
 def _linker(kb: str, model: str) -> Callable[[list[str]], Iterable[Document]]:

@@ -23,24 +23,24 @@ def trim(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
     return [(0, first), (0, second)]
 
 
-def cut_ranges(
+def split_ranges(
     words: NDArray[np.int64], marks: NDArray[np.int64], room: int, most: int | None, shared: int
 ) -> Iterator[tuple[int, int]]:
     """Pieces (first, last + 1) of windows that end between words and cut no mark in two."""
-    pieces = len(words)
-    whole, apart = _between_words(words), np.ones(pieces + 1, np.bool_)
+    tokens = len(words)
+    whole, apart = _between_words(words), np.ones(tokens + 1, np.bool_)
     for first, last in marks.tolist():
         if last - first <= room:
             apart[first + 1 : last] = False
     fine = [np.flatnonzero(places) for places in (whole & apart, apart)]
     begin = 0
     while True:
-        full = min(begin + room, pieces)
+        full = min(begin + room, tokens)
         least = full if most is None else _with_room(begin, full, marks, most)
         found = (_last(places, begin, end) for end in dict.fromkeys((least, full)) for places in fine)
         end = next((place for place in found if place is not None), full)
         yield begin, end
-        if end >= pieces:
+        if end >= tokens:
             return
         again = _last(fine[0], begin, end - shared) if shared and least == full else end
         begin = begin + 1 if again is None else again

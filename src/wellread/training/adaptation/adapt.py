@@ -33,7 +33,7 @@ from wellread.linking.decoding import Decoding, without_overlaps
 from wellread.linking.evidence import Evidence
 from wellread.linking.link_scorer import SCORER, LinkScorer, scorer_of
 from wellread.models.elq.candidate_pool import Search
-from wellread.models.elq.linker import ElqReader, find_model, load_reader
+from wellread.models.elq.linker import ElqBackend, find_model, load_backend
 from wellread.training.adaptation.boosting import boost
 from wellread.training.adaptation.judgements import LOWEST, Marked, Sample, fit_marks, has_marks
 from wellread.training.adaptation.pseudo_labels import IMPOSTOR, NAME, NESTED, OPEN, OPEN_WEIGHT, PseudoLabels, label
@@ -114,11 +114,11 @@ def adapt(
                 f"{folder / SAMPLE}, or begin anew with --anew"
             )
         found = UnlabelledTexts(texts, field=field, unit=unit, besides=folder)
-        reader = _reader(opened, source)
+        backend = _backend(opened, source)
         settings = {
             "kb": opened.metadata["uid"],
             "revision": opened.revision,
-            "index": reader.pool.index.state,
+            "index": backend.pool.index.state,
             "model": _digest(source),
             "files": found.files,
             "field": field,
@@ -126,11 +126,11 @@ def adapt(
             "most": most,
         }
         sampled = _sampled(folder, found, most, settings, resume)
-        parts = list(_evidence(folder, reader, sampled))
-        report, scorer = _fit(reader, sampled, parts)
+        parts = list(_evidence(folder, backend, sampled))
+        report, scorer = _fit(backend, sampled, parts)
         _write_model(folder, source, scorer)
         scorer.save(folder / _ADAPTED)
-        documents = _documents(replace_scorer(reader, scorer), sampled, parts)
+        documents = _documents(replace_scorer(backend, scorer), sampled, parts)
         Sample.draw(documents, scorer.threshold, sample).save(folder / SAMPLE, folder / _STATE)
         _write_json(folder / REPORT, asdict(report))
     return report
@@ -153,11 +153,11 @@ def apply_marks(folder: str | Path, table: str | Path, *, kb: str | Path | None 
     return done
 
 
-def replace_scorer(reader: ElqReader, scorer: LinkScorer) -> ElqReader:
+def replace_scorer(backend: ElqBackend, scorer: LinkScorer) -> ElqBackend:
     """Return the reader with another scorer, decoding from the lowest score that is sampled."""
-    reader.scorer = scorer
-    reader.decoding = replace(reader.decoding, threshold=min(LOWEST, scorer.threshold), nil=False)
-    return reader
+    backend.scorer = scorer
+    backend.decoding = replace(backend.decoding, threshold=min(LOWEST, scorer.threshold), nil=False)
+    return backend
 
 
 def _source(model: str | Path) -> Path:
@@ -172,9 +172,9 @@ def _source(model: str | Path) -> Path:
     return folder
 
 
-def _reader(kb: KnowledgeBase, source: Path) -> ElqReader:
+def _backend(kb: KnowledgeBase, source: Path) -> ElqBackend:
     """Load the linker at the KB's revision: cached evidence holds rows of its index."""
-    reader = load_reader(
+    backend = load_backend(
         kb,
         source,
         search=Search(),
@@ -185,8 +185,8 @@ def _reader(kb: KnowledgeBase, source: Path) -> ElqReader:
         precision="auto",
         name=kb.path.stem,
     )
-    reader.pool = reader.pool.follow(lambda: reader.tower)
-    return reader
+    backend.pool = backend.pool.follow(lambda: backend.tower)
+    return backend
 
 
 def _digest(folder: Path) -> str:
@@ -214,7 +214,7 @@ def _sampled(folder: Path, found: UnlabelledTexts, most: int, settings: dict[str
     return sampled
 
 
-def _evidence(folder: Path, reader: ElqReader, texts: Sequence[str]) -> Iterator[Evidence]:
+def _evidence(folder: Path, backend: ElqBackend, texts: Sequence[str]) -> Iterator[Evidence]:
     """Yield the evidence of each group of texts, read from the folder or collected and written there."""
     (folder / _EVIDENCE).mkdir(exist_ok=True)
     sweep_leftovers(folder / _EVIDENCE)
@@ -223,7 +223,7 @@ def _evidence(folder: Path, reader: ElqReader, texts: Sequence[str]) -> Iterator
             path = folder / _EVIDENCE / f"{begin:06d}.safetensors"
             found = _load_evidence(path)
             if found is None:
-                found = reader.evidence(texts[begin : begin + _TOGETHER])
+                found = backend.evidence(texts[begin : begin + _TOGETHER])
                 with write_atomically(path) as file:
                     file.write(
                         save({own.name: np.ascontiguousarray(getattr(found, own.name)) for own in fields(found)})
@@ -240,18 +240,18 @@ def _load_evidence(path: Path) -> Evidence | None:
         return None
 
 
-def _fit(reader: ElqReader, texts: Sequence[str], parts: Sequence[Evidence]) -> tuple[AdaptReport, LinkScorer]:
-    scorer = reader.scorer
+def _fit(backend: ElqBackend, texts: Sequence[str], parts: Sequence[Evidence]) -> tuple[AdaptReport, LinkScorer]:
+    scorer = backend.scorer
     assert scorer is not None
     labelled, base = [], 0
     for place, part in enumerate(parts):
         own = texts[place * _TOGETHER : (place + 1) * _TOGETHER]
-        labelled.append(label(own, part, reader, base=base))
+        labelled.append(label(own, part, backend, base=base))
         base += sum(map(len, own)) + len(own)
     spans = PseudoLabels.joined(labelled)
     if not any((part.priors > 0).any() for part in parts):
         raise InputError(
-            f"no name of {reader.kb.path.name} is in the {len(texts):,} texts; check that --kb and --texts belong "
+            f"no name of {backend.kb.path.name} is in the {len(texts):,} texts; check that --kb and --texts belong "
             "together, and that the KB has the names that the texts use: wellread kb show"
         )
     targets = spans.targets(scorer)
@@ -285,7 +285,7 @@ def _fit(reader: ElqReader, texts: Sequence[str], parts: Sequence[Evidence]) -> 
         threshold=fitted.threshold,
     )
     about = json.loads(fitted.about) if fitted.about else {}
-    note = {**about, "adapted": {"kb": reader.kb.path.name, "texts": len(texts), "names": spans.count(NAME)}}
+    note = {**about, "adapted": {"kb": backend.kb.path.name, "texts": len(texts), "names": spans.count(NAME)}}
     return report, replace(fitted, about=json.dumps(note))
 
 
@@ -311,11 +311,11 @@ def _known(spans: PseudoLabels, kind: int, before: np.ndarray[Any, Any], after: 
     return Known(int(own.sum()), int(before[own].sum()), int(after[own].sum()))
 
 
-def _documents(reader: ElqReader, texts: Sequence[str], parts: Sequence[Evidence]) -> Iterator[Document]:
+def _documents(backend: ElqBackend, texts: Sequence[str], parts: Sequence[Evidence]) -> Iterator[Document]:
     """Yield the linked texts, from the evidence that is there."""
     for place, part in enumerate(parts):
         own = texts[place * _TOGETHER : (place + 1) * _TOGETHER]
-        for scored in reader.score_evidence(own, part):
+        for scored in backend.score_evidence(own, part):
             yield scored.document()
 
 

@@ -23,7 +23,7 @@ from wellread.linking.evidence import ENCODER, Evidence, decide
 from wellread.linking.features import FEATURES, Matrix, features
 from wellread.linking.link_scorer import LinkScorer
 from wellread.mentions.variant_matcher import CASE, EXACT
-from wellread.models.elq.linker import ElqReader
+from wellread.models.elq.linker import ElqBackend
 
 OPEN, NAME, NESTED, IMPOSTOR = range(4)
 """Kinds of pseudo-labels."""
@@ -75,9 +75,9 @@ class PseudoLabels:
         return cls(rows[order], kinds[order], held_out[order], np.concatenate([part.spans for part in parts]))
 
 
-def label(texts: Sequence[str], found: Evidence, reader: ElqReader, *, base: int = 0) -> PseudoLabels:
+def label(texts: Sequence[str], found: Evidence, backend: ElqBackend, *, base: int = 0) -> PseudoLabels:
     """Label the spans of texts whose evidence the reader found; `base` is the offset of the first text."""
-    rows = features(texts, found, reader.profile)
+    rows = features(texts, found, backend.profile)
     name_mask = _names(found, rows)
     kinds = np.full(len(found), OPEN, np.uint8)
     kinds[name_mask] = NAME
@@ -93,11 +93,11 @@ def label(texts: Sequence[str], found: Evidence, reader: ElqReader, *, base: int
         np.bool_,
     )
     hidden = np.flatnonzero(name_mask & (found.mention_logits > _PROPOSED))
-    changed = without_entity(found, hidden, reader)
+    changed = without_entity(found, hidden, backend)
     hidden = hidden[changed.candidate_mask[hidden]]
     real = np.flatnonzero(found.candidate_mask)  # a span without a candidate is never linked
     return PseudoLabels(
-        np.concatenate((rows[real], features(texts, changed, reader.profile)[hidden])),
+        np.concatenate((rows[real], features(texts, changed, backend.profile)[hidden])),
         np.append(kinds[real], np.full(len(hidden), IMPOSTOR, np.uint8)),
         np.append(held_out[real], held_out[hidden]),
         spans[real],
@@ -123,21 +123,21 @@ def _inside(spans: Ints, name_mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray((before >= 0) & (spans[:, 1] <= names[before, 1]) & ~name_mask)
 
 
-def without_entity(found: Evidence, rows: Ints, reader: ElqReader) -> Evidence:
+def without_entity(found: Evidence, rows: Ints, backend: ElqBackend) -> Evidence:
     """Return the evidence as if the KB did not have the entities that the names of some spans mean.
 
     Everything that describes the best candidate must change with it, or the scorer learns to tell impostors by it.
     """
     if not len(rows):
         return found
-    weights, scale = reader.weights, float(reader.model.log_scale.detach().exp())
+    weights, scale = backend.weights, float(backend.model.log_scale.detach().exp())
     some = found.take(rows)
     named = some.priors > 0
     bonus = weights.scores(np.zeros_like(some.priors), some.priors)
     similarity = some.log_p - some.log_p[:, :1] + (some.similarity * scale + bonus[:, 0])[:, None] - bonus
     left = np.where(named, NONE, some.rows)
     entities, log_p, nil, best, priors = decide(similarity, np.zeros_like(some.priors), left, weights)
-    titles = reader.pool.titles(entities[:, 0])
+    titles = backend.pool.titles(entities[:, 0])
     changes = {
         "rows": entities,
         "log_p": log_p,

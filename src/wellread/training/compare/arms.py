@@ -23,7 +23,7 @@ from wellread.models.kam.inputs import MapsConfig
 from wellread.models.kam.model import KamConfig
 from wellread.models.luke.recipe import LukeOptions
 from wellread.tasks.recipe import TaskRecipe
-from wellread.tasks.registry import find_kind, name_of
+from wellread.tasks.registry import find_task_type, name_of
 
 Arms = dict[str, TaskRecipe]
 Arm = TypeVar("Arm")
@@ -91,12 +91,12 @@ def apply_arms(recipe: TaskRecipe, arms: Mapping[str, Mapping[str, Any]]) -> Arm
 
 def unfit(recipe: TaskRecipe) -> str | None:
     """Why an arm is not for its task, if so: it would be lent nothing, or what it is lent cannot be together."""
-    lent = set(recipe.infusions)
-    if "luke" in lent and not recipe.luke.links and not find_kind(recipe.task).own_entities:
+    provided = set(recipe.infusions)
+    if "luke" in provided and not recipe.luke.links and not find_task_type(recipe.task).own_entities:
         return (
             f"luke has no entities to tell: {name_of(recipe)} asks about none, and nobody links its texts; give luke.kb"
         )
-    if {"kam", "luke"} <= lent and recipe.maps.terms:
+    if {"kam", "luke"} <= provided and recipe.maps.terms:
         return "kam's auxiliary terms and luke's entities are both positions beside the words; set maps.terms = 0"
     return None
 
@@ -104,7 +104,7 @@ def unfit(recipe: TaskRecipe) -> str | None:
 def _fitting(recipe: TaskRecipe, changes: Mapping[str, Any]) -> dict[str, Any]:
     """What of an arm's settings a task has a use for."""
     luke = changes.get("luke")
-    if not isinstance(luke, Mapping) or not find_kind(recipe.task).own_entities:
+    if not isinstance(luke, Mapping) or not find_task_type(recipe.task).own_entities:
         return dict(changes)
     return {**changes, "luke": {name: value for name, value in luke.items() if name not in _OF_LINKED_TEXT}}
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from wellread.tasks.learner import TaskLearner
 from wellread.tasks.recipe import TaskRecipe
-from wellread.tasks.registry import find_kind, read_parts
+from wellread.tasks.registry import find_task_type, read_parts
 from wellread.training.compare.tables import Cost
 from wellread.training.loop import seed_all
 from wellread.training.optimizer import build_optimizer
@@ -83,7 +83,7 @@ def _step(
 def _learners(arms: Mapping[str, TaskRecipe], notes: str | Path | None) -> dict[str, TaskLearner]:
     """Learners of a few batches; what they have in common they share."""
     first = next(iter(arms.values()))
-    examples, dev = read_parts(first, find_kind(first.task).facts(first))
+    examples, dev = read_parts(first, find_task_type(first.task).facts(first))
     parts = examples[: _BATCHES * first.batch], dev[:1]
     learners: dict[str, TaskLearner] = {}
     backbone: nn.Module | None = None

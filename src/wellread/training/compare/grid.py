@@ -40,7 +40,7 @@ from wellread.tasks.registry import name_of
 from wellread.training.compare.arms import Arms, unfit
 from wellread.training.compare.tables import Cost, Failure, Table, Unfit, make_table
 from wellread.training.run import Run
-from wellread.training.stopping import stop_if_asked
+from wellread.training.stopping import stop_if_requested
 from wellread.training.task import NOTES, train_task
 
 FAILED = "failed.txt"
@@ -277,7 +277,7 @@ def _run_all(trials: Sequence[Trial], notes: Path, jobs: int, keep: bool) -> Gen
             except WellreadError as error:
                 failed = error
             yield trial, time.monotonic() - begin, failed
-            stop_if_asked()
+            stop_if_requested()
         return
     with _workers(jobs) as pool:
         yield from _finished({pool.submit(_run_quietly, trial, notes, keep): trial for trial in trials})

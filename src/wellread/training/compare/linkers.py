@@ -259,7 +259,7 @@ def _sizes(linker: Any, model: str) -> tuple[int, int, int]:
     kb = linker.kb.path
     return (
         sum(_size(path) for path in (kb, Path(f"{kb}.names"))),
-        sum(map(_size, _index_files(linker.reader))),
+        sum(map(_size, _index_files(linker.backend))),
         sum(map(_size, _model_folder(model).rglob("*"))),
     )
 
@@ -269,13 +269,13 @@ def _model_folder(model: str) -> Path:
     return {"elq": WEIGHTS / "elq-minilm", "knowbert": SENSES}.get(model, Path(model))
 
 
-def _index_files(reader: Any) -> list[Path]:
+def _index_files(backend: Any) -> list[Path]:
     """The files of entity vectors that a reader looks at: ELQ's index, or the vectors of a knowledge layer."""
-    if (pool := getattr(reader, "pool", None)) is not None:
+    if (pool := getattr(backend, "pool", None)) is not None:
         folder: Path = pool.index.vectors.folder
         told = json.loads((folder / "index.json").read_bytes())
         return [folder / pool.index.vectors.file, *(folder / name for name in told["files"])]
-    vectors = getattr(getattr(reader, "entities", None), "vectors", None)
+    vectors = getattr(getattr(backend, "entities", None), "vectors", None)
     return [] if vectors is None else [vectors.folder / vectors.file]
 
 

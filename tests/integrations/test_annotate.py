@@ -21,7 +21,7 @@ from tests.kb.conftest import CITIES, build_kb
 from wellread import Document, Linker
 from wellread.data.text_shards import Inputs
 from wellread.errors import InputError, KnowledgeBaseError, UsageError
-from wellread.integrations import annotate as room
+from wellread.integrations import annotate as module
 from wellread.integrations.annotate import annotate
 from wellread.integrations.annotation_folder import PLAN, SUCCESS, Plan, Worker
 from wellread.integrations.arrow_batches import SCHEMA, Annotation, annotate_batches
@@ -284,7 +284,7 @@ def test_vectors_are_made_once_and_not_by_every_worker(tmp_path, corpus, how, mo
 
     said = []
     monkeypatch.setattr(Linkers, "link", lambda self, text: said.append(text))
-    monkeypatch.setattr(room, "_make", lambda folder, shards, done, processes, *_: said.append(processes))
+    monkeypatch.setattr(module, "_make", lambda folder, shards, done, processes, *_: said.append(processes))
     annotate([corpus], tmp_path / "a", how, workers=2, shard_bytes=1500)
     (tmp_path / "cities.kb.vectors").mkdir()
     (tmp_path / "cities.kb.vectors" / "index.json").write_text('{"revision": 1}')
@@ -331,7 +331,7 @@ def test_a_folder_that_misses_a_part_again_is_no_success(tmp_path, corpus, how, 
     annotate([corpus], out, how, workers=1, shard_bytes=1000)
     (out / "part-00001.jsonl").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(room, "_make", interrupted)
+        patch.setattr(module, "_make", interrupted)
         with pytest.raises(KeyboardInterrupt):
             annotate([corpus], out, how, workers=1, shard_bytes=1000)
     assert not (out / SUCCESS).exists()
@@ -511,7 +511,7 @@ def test_what_was_written_is_not_read(tmp_path, how):
 def test_a_second_process_is_refused(tmp_path, corpus, how, monkeypatch):
     from filelock import FileLock
 
-    monkeypatch.setattr(room, "_PATIENCE", 0.05)
+    monkeypatch.setattr(module, "_PATIENCE", 0.05)
     (tmp_path / "out").mkdir()
     with FileLock(tmp_path / "out" / ".lock"), pytest.raises(UsageError, match="another process annotates into"):
         annotate([corpus], tmp_path / "out", how, workers=1)

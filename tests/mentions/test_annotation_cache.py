@@ -124,7 +124,7 @@ def test_spans_outside_of_their_text_are_refused(span):
 
 
 def test_a_text_that_was_not_annotated_is_named():
-    with pytest.raises(InputError, match=r"'new york' was not annotated; give all inputs to Lender\.annotate"):
+    with pytest.raises(InputError, match=r"'new york' was not annotated; give all inputs to KamProvider\.prepare"):
         annotate(["old"], []).row_of("new york")
 
 

@@ -14,7 +14,7 @@ from tests.server.test_workers import all_of, told_first, wait_until
 from tests.servers import asking, engine_of, listening, write_kbs
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
-from wellread.server import workers as room
+from wellread.server import workers as module
 from wellread.server.batching import BusyError, Worker
 from wellread.server.linkers import LinkerRegistry, LinkJob, Source
 from wellread.server.request_parts import CHARACTERS, TEXTS, in_parts, submit_parts
@@ -59,8 +59,8 @@ def test_a_worker_that_is_stopped_takes_no_large_request_for_ever(registry):
 
 @pytest.mark.parametrize(("number", "reason"), [(signal.SIGSTOP, "hung"), (signal.SIGKILL, "died")])
 def test_a_free_worker_that_hangs_or_died_is_replaced_before_it_is_asked(registry, monkeypatch, number, reason):
-    monkeypatch.setattr(room, "_LOOK", 0.1)
-    monkeypatch.setattr(room, "_QUICK", 0.5)
+    monkeypatch.setattr(module, "_LOOK", 0.1)
+    monkeypatch.setattr(module, "_QUICK", 0.5)
     reasons = []
     backends = LinkWorkers(registry, 2, replaced=reasons.append)
     os.kill(backends.pids[1], number)

@@ -16,7 +16,7 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
-from wellread.server import linkers as room
+from wellread.server import linkers as module
 from wellread.server.linkers import Edit, LinkerRegistry, LinkJob, Source
 from wellread.server.workers import tell
 
@@ -75,7 +75,7 @@ def test_a_part_of_the_knowledge_base_can_be_linked_to(registry, toy):
 
 
 def test_parts_are_kept_up_to_a_number(registry, monkeypatch):
-    monkeypatch.setattr(room, "_SUBSETS", 2)
+    monkeypatch.setattr(module, "_SUBSETS", 2)
     for place in range(4):
         answers(registry, LinkJob(TEXTS[:1]), among=[f"p{place}"])
     assert len(registry._parts) == 2
@@ -115,8 +115,8 @@ def test_a_document_that_is_made_late_is_of_its_revision(shared, model):
 
 
 def test_documents_of_a_model_are_made_as_they_are_told(registry, monkeypatch):
-    made, decided = [], room._decided
-    monkeypatch.setattr(room, "_decided", lambda *given: made.append(given) or decided(*given))
+    made, decided = [], module._decided
+    monkeypatch.setattr(module, "_decided", lambda *given: made.append(given) or decided(*given))
     parts = tell(registry.link(registry.source("toy"), [LinkJob(TEXTS)] * 9))
     assert made == []
     assert [(len(some), len(made) // len(TEXTS)) for some in parts] == [(4, 4), (4, 8), (1, 9)]
@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_opened_leaves_the_old_one(names, monkeypatch):
     (answer,) = names.link(names.source("own"), [LinkJob(("avon",))])
     assert answer.documents[0].links[0].entity == "0"
     assert "cannot be opened" in notes[0]
-    monkeypatch.setattr(room, "_AGAIN", 0.0)
+    monkeypatch.setattr(module, "_AGAIN", 0.0)
     names._opening.clear()
     path.unlink()
     replace_with(path, [Entity("mended", "avon")])
@@ -351,8 +351,8 @@ def test_any_error_of_opening_lets_it_be_tried_again(names, monkeypatch):
     def fail(*given):
         raise OSError("too many open files")
 
-    monkeypatch.setattr(room, "_AGAIN", 0.0)
-    monkeypatch.setattr(room, "open_served_kb", fail)
+    monkeypatch.setattr(module, "_AGAIN", 0.0)
+    monkeypatch.setattr(module, "open_served_kb", fail)
     replace_with(names.served_kbs["own"].kb.path, [Entity("another", "avon")])
     names.served_kb("own")
     names._openers["own"].join()
@@ -376,7 +376,7 @@ def test_errors_name_files_without_their_folders(names, monkeypatch):
     def fail(*given):
         raise StorageError(f"the disk is full (or fails): {kb.path} keeps its last state")
 
-    monkeypatch.setattr(room, "read", fail)
+    monkeypatch.setattr(module, "read", fail)
     monkeypatch.setattr(kb, "change", fail)
     for ask in (lambda: linked(names), lambda: names.edit(Edit("own", "a", Entity("a", "avon")))):
         with pytest.raises(StorageError, match=r"fails\): own\.kb keeps"):

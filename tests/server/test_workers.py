@@ -20,7 +20,7 @@ from wellread.errors import UsageError
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
-from wellread.server import workers as room
+from wellread.server import workers as module
 from wellread.server.linkers import LinkerRegistry, LinkJob, Source
 from wellread.server.workers import EncodedDocuments, LinkWorkers, LostError, tell
 
@@ -180,14 +180,14 @@ def test_who_listens_no_more_needs_no_other_reader(registry):
 
 
 def test_where_there_is_no_memory_for_an_answer_nobody_else_gets_the_rest(registry, monkeypatch):
-    readers, source, heard = LinkWorkers(registry, 1), Source("cities", "prior"), room._heard
+    readers, source, heard = LinkWorkers(registry, 1), Source("cities", "prior"), module._heard
 
     def hear(worker):
         heard(worker)
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(room, "_heard", hear)
+        patch.setattr(module, "_heard", hear)
         with pytest.raises(MemoryError):
             all_of(readers.link(source, [LinkJob((f"secret {number}",)) for number in range(9)]))
     assert orjson.loads(told_first(readers, source, [LinkJob(("York",))]))["text"] == "York"
@@ -206,7 +206,7 @@ def test_where_a_reader_has_no_memory_for_an_answer_it_says_so(registry, monkeyp
             self.looked = not looked
             return super().__iter__()
 
-    monkeypatch.setattr(room, "tell", lambda answers: iter([[EncodedDocuments(Large([b"secret"]), 1)]]))
+    monkeypatch.setattr(module, "tell", lambda answers: iter([[EncodedDocuments(Large([b"secret"]), 1)]]))
     readers = LinkWorkers(registry, 1)
     with pytest.raises(RuntimeError, match=r"^MemoryError$"):
         all_of(readers.link(Source("cities", "prior"), [LinkJob(("secret",))]))

@@ -132,7 +132,7 @@ def _texts() -> list[tuple[str, str, list[Document], bool, bool]]:
         ("crossner", "running text", _held_out(text / "crossner.jsonl.xz", 600), True, False),
         ("redocred", "running text", _held_out(text / "redocred.jsonl.xz", 100), True, False),
         ("wikigold", "running text", _held_out(text / "wikigold.jsonl.xz", 700), True, False),
-        ("fewrel", "running text", _held_out(text / "fewrel.jsonl.xz", 300), False, True),
+        ("fewrel", "running text", _held_out(text / "fewrel.jsonl.xz", 2000), False, True),
     ]
 
 

@@ -30,7 +30,7 @@ from wellread.linking.features import FEATURES
 from wellread.linking.link_scorer import LinkScorer
 from wellread.models.elq.candidate_pool import Search
 from wellread.models.elq.linker import load_backend
-from wellread.training.link_scorer import OPEN, RIGHT, Spans, collect, fit
+from wellread.training.link_scorer import NAMED, OPEN, RIGHT, WRONG, Spans, collect, fit, named_targets
 
 _FOLDS = 3
 _MOST = 2000
@@ -43,6 +43,7 @@ _WHOLE = ("shared", "ncbi", "ncbi-capitals", "crossner-names", "redocred-names")
 """KBs whose sources count in full; others are parts of the shared KB, with the same texts."""
 _BY_CHANCE = np.isin(FEATURES, ["kb_lower", "kb_aliases", "kb_described", "kb_distinct", "kb_digits"])
 """Statistics that tell these few KBs apart, not kinds of KBs: hidden in training, so that no tree asks for them."""
+_BY_ENCODER = FEATURES.index("by_encoder")
 _SIZE, _SIZES = FEATURES.index("kb_log_entities"), (2.0, 5.5)
 """KBs that were made from texts are small by chance, so in training each document has one of another size (log10)."""
 _TREES = {"trees": 300, "levels": 5, "rate": 0.06}
@@ -58,6 +59,8 @@ class Collected:
     spans: Spans
     fold: NDArray[np.int64]
     """Third of the documents that each span belongs to, by the text's digest."""
+    targets: NDArray[np.float64] | None = None
+    """Probability that each NAMED span is right, in their order."""
 
     @property
     def family(self) -> str:
@@ -90,7 +93,7 @@ def main(given: Sequence[str] | None = None) -> int:
     if not has_shared():
         print("scorer: there is no shared data at ../shared/data; nothing to train on")
         return 0
-    parts = [_collected(source, options.model) for source in sources(options.folder)]
+    parts = _with_targets([_collected(source, options.model) for source in sources(options.folder)])
     if not options.quick:
         _report(parts)
     if options.to is not None:
@@ -127,18 +130,41 @@ _ANY = LinkScorer(np.zeros((1, 1), np.int16), np.zeros((1, 1), np.float32), np.z
 """A scorer that makes names propose spans; what it says does not count."""
 
 
+def _with_targets(parts: Sequence[Collected]) -> list[Collected]:
+    """Estimate how likely the NAMED spans of each source are right, where the source does not say it."""
+    known = [one for one in parts if one.source.entities]
+    found = []
+    for one in parts:
+        named = one.spans.labels == NAMED
+        if not named.any():
+            found.append(one)
+        elif one.source.named is not None:
+            by_name = one.spans.rows[named][:, _BY_ENCODER] == 0
+            found.append(replace(one, targets=np.where(by_name, one.source.named, 0.0)))
+        else:
+            targets = named_targets([other.spans for other in known], one.spans, [other.weight for other in known])
+            found.append(replace(one, targets=targets))
+    return found
+
+
 def _fitted(parts: Sequence[Collected], chosen: Callable[[Collected], NDArray[np.bool_]]) -> LinkScorer:
-    """Train on the labelled spans of each source that are chosen."""
+    """Train on the labelled spans of each source that are chosen; NAMED ones are both right and wrong, by chance."""
     rows, labels, weights = [], [], []
     for one in parts:
-        mask = chosen(one) & (one.spans.labels != OPEN)
-        hidden = np.where(_BY_CHANCE, np.float32(0), one.spans.rows[mask])
+        shown = np.where(_BY_CHANCE, np.float32(0), one.spans.rows)
         if one.family not in ("shared", "vital"):
             sizes = np.random.default_rng(0).uniform(*_SIZES, len(one.source.documents))
-            hidden[:, _SIZE] = sizes[one.spans.document_of[mask]]
-        rows.append(hidden)
-        labels.append(one.spans.labels[mask])
-        weights.append(np.full(int(mask.sum()), one.weight))
+            shown[:, _SIZE] = sizes[one.spans.document_of]
+        mask, named = chosen(one), one.spans.labels == NAMED
+        known = mask & (one.spans.labels != OPEN) & ~named
+        rows.append(shown[known])
+        labels.append(one.spans.labels[known])
+        weights.append(np.full(int(known.sum()), one.weight))
+        if one.targets is not None:
+            for label, targets in ((RIGHT, one.targets), (WRONG, 1 - one.targets)):
+                rows.append(shown[mask & named])
+                labels.append(np.full(int((mask & named).sum()), label, np.int8))
+                weights.append(one.weight * targets[mask[named]])
     return fit(np.concatenate(rows), np.concatenate(labels), np.concatenate(weights), **_TREES)
 
 
@@ -152,13 +178,15 @@ def _report(parts: Sequence[Collected]) -> None:
     print("\n| source | kind | gold | a third left out | the kind left out | the KB left out |")
     print("|---|---|---|---|---|---|")
     for one in parts:
+        if not one.source.entities:
+            continue
         by_third = np.zeros(len(one.spans))
         for fold, scorer in enumerate(thirds):
             by_third[one.fold == fold] = scorer.probabilities(one.spans.rows[one.fold == fold])
         by_kind = kinds[one.source.kind].probabilities(one.spans.rows)
         by_kb = families[one.family].probabilities(one.spans.rows)
         figures = " | ".join(_figures(one, scores) for scores in (by_third, by_kind, by_kb))
-        print(f"| {one.source.name} | {one.source.kind} | {_gold(one)} | {figures} |", flush=True)
+        print(f"| {one.source.name} | {one.source.kind} | {one.spans.gold} | {figures} |", flush=True)
 
 
 def _kinds(parts: Sequence[Collected]) -> list[str]:
@@ -167,10 +195,6 @@ def _kinds(parts: Sequence[Collected]) -> list[str]:
 
 def _all(one: Collected, chosen: bool) -> NDArray[np.bool_]:
     return np.full(len(one.spans), chosen)
-
-
-def _gold(one: Collected) -> int:
-    return one.spans.gold if one.source.entities else int((one.spans.labels == RIGHT).sum())
 
 
 def _figures(one: Collected, scores: NDArray[np.float64]) -> str:
@@ -188,7 +212,7 @@ def _f1(one: Collected, scores: NDArray[np.float64], threshold: float) -> float:
     kept = without_overlaps(places, rows[np.argsort(-scores[rows], kind="stable")].tolist())
     labels = one.spans.labels[kept]
     right, given = int((labels == RIGHT).sum()), int((labels != OPEN).sum())
-    return 2 * right / max(given + _gold(one), 1)
+    return 2 * right / max(given + one.spans.gold, 1)
 
 
 if __name__ == "__main__":

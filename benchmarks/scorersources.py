@@ -7,6 +7,8 @@ No file under `measure_only/` is among them. Beside the shared KB there are:
 - `ncbi`: diseases, made from the annotated names of one half of NCBI-disease; the other half is the text;
 - small catalogues: the gold entities of one set of texts and as many others, so that names are mostly meant;
 - domains of WordNet as ontologies, with SemCor and tagged definitions (`conceptsources`);
+- `diseases`: those of WordNet, with the same abstracts;
+- catalogues of invented names, put into real texts (`renamedsources`);
 - `crossner names`, `redocred names`: annotated names without descriptions, half of them from the texts themselves.
 """
 
@@ -22,11 +24,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.conceptsources import DOMAINS, ConceptTexts, concept_kb
+from benchmarks.conceptsources import DOMAINS, ConceptTexts, concept_kb, disease_kb
 from benchmarks.data import DATA, shared_kb
 from benchmarks.linkingsets import read_all, read_webqsp, read_with_spans
+from benchmarks.renamedsources import renamed
 from wellread.data.synthetic.variation import Variation, vary
-from wellread.document import Document, Link
+from wellread.document import Document
 from wellread.kb.build import Origin, build
 from wellread.kb.packaged import kb_path
 from wellread.kb.records import Entity, Record, Tally
@@ -59,6 +62,8 @@ class Source:
     """Spans without a gold link are wrong."""
     entities: bool = True
     """False: named-entity annotation, which names no entities."""
+    named: float | None = None
+    """Without entities: probability that a mention with a name of the KB is that entity; None: to be estimated."""
 
 
 def sources(folder: Path) -> Iterator[Source]:
@@ -68,17 +73,17 @@ def sources(folder: Path) -> Iterator[Source]:
         yield Source(name, shared, kind, documents, complete, entities)
     by_name = {name: (kind, documents, complete, entities) for name, kind, documents, complete, entities in texts}
     ids = _vital_ids(shared)
-    for name in ("webqsp", "conel22_val", "conel22_train", "gerdaq", "oke", "schools", "wikigold"):
+    for name in ("webqsp", "conel22_val", "conel22_train", "gerdaq", "oke", "wikigold"):
         kind, documents, complete, entities = by_name[name]
         yield Source(f"vital {name}", kb_path("vital"), kind, _mapped(documents[:400], ids), complete, entities)
     for part in PARTS:
         path = part_kb(folder, part)
         with KnowledgeBase.open(path) as kb:
             own = {entity.id: entity.id for entity in kb.entities()}
-        for name in ("webqsp", "conel22_val", "gerdaq", "oke", "schools"):
+        for name in ("webqsp", "conel22_val", "gerdaq", "oke"):
             kind, documents, complete, entities = by_name[name]
             yield Source(f"{part} {name}", path, kind, _mapped(documents[:300], own), complete, entities)
-    for name in ("webqsp", "conel22_val", "gerdaq", "oke", "schools"):
+    for name in ("webqsp", "conel22_val", "gerdaq", "oke"):
         kind, documents, complete, entities = by_name[name]
         path = catalogue_kb(folder, name, documents[:300])
         with KnowledgeBase.open(path) as kb:
@@ -90,7 +95,12 @@ def sources(folder: Path) -> Iterator[Source]:
     yield Source("ncbi", ncbi_kb(folder), "abstracts", _ncbi("train", 1))
     yield Source("ncbi devel", ncbi_kb(folder), "abstracts", _ncbi("devel"))
     yield Source("ncbi, capitals", ncbi_kb(folder, capitals=True), "abstracts", _ncbi("train", 1))
+    abstracts = _without_entities(_ncbi("train"))
+    yield Source("diseases ncbi", disease_kb(folder), "abstracts", abstracts, entities=False, named=0.95)
     yield from _concepts(folder)
+    for name in ("webqsp", "conel22_val", "conel22_train", "oke", "wikigold", "crossner", "redocred"):
+        path, documents = renamed(folder, name, by_name[name][1])
+        yield Source(f"renamed {name}", path, by_name[name][0], documents)
 
 
 def _concepts(folder: Path) -> Iterator[Source]:
@@ -110,8 +120,6 @@ def _texts() -> list[tuple[str, str, list[Document], bool, bool]]:
     webqsp = _with_all_spans(read_webqsp(linking / "webqsp_train.jsonl"))
     questions = _with_all_spans(read_with_spans(linking / "simplequestions_valid.jsonl"))
     kept = _with_all_spans(split_off(read_all(linking / "simplequestions_train.jsonl"), 300)[1])
-    rest, dev = split_off(read_all(linking / "text_schools2007.jsonl.xz"), 200)
-    schools = [_with_repeats(document) for document in [*dev, *_some(rest, 650)]]
     oke = read_all(text / "oke_train.jsonl.xz")
     return [
         ("webqsp", "questions", webqsp, True, True),
@@ -120,17 +128,16 @@ def _texts() -> list[tuple[str, str, list[Document], bool, bool]]:
         ("webqsp, typos", "questions", _varied(webqsp, Variation(typo=1.0)), True, True),
         ("simplequestions, typos", "questions", _varied(questions[:400], Variation(typo=1.0)), True, True),
         ("conel22_val", "dialogue", read_all(text / "conel22_val.jsonl.xz"), True, True),
-        ("conel22_train", "dialogue", read_all(linking / "conel22_train.jsonl"), True, True),
-        ("conel21", "dialogue", read_all(text / "conel21.jsonl.xz")[:250], True, True),
+        ("conel22_train", "dialogue", _held_out(linking / "conel22_train.jsonl", 300), True, True),
+        ("conel21", "dialogue", _held_out(text / "conel21.jsonl.xz", 250), True, True),
         ("gerdaq", "queries", read_all(linking / "gerdaq_devel.jsonl"), True, True),
         ("oke", "running text", oke, True, True),
         ("oke, lower case", "running text", _varied(oke, Variation(lower=1.0)), True, True),
-        ("schools", "running text", schools, False, True),
-        ("schools, typos", "running text", _varied(schools[200:400], Variation(typo=1.0)), False, True),
-        ("crossner", "running text", _some(read_all(text / "crossner.jsonl.xz"), 600), True, False),
-        ("redocred", "running text", _some(read_all(text / "redocred.jsonl.xz"), 100), True, False),
-        ("wikigold", "running text", _some(read_all(text / "wikigold.jsonl.xz"), 700), True, False),
-        ("fewrel", "running text", _some(read_all(text / "fewrel.jsonl.xz"), 300), False, True),
+        ("oke, typos", "running text", _varied(oke, Variation(typo=1.0)), True, True),
+        ("crossner", "running text", _held_out(text / "crossner.jsonl.xz", 600), True, False),
+        ("redocred", "running text", _held_out(text / "redocred.jsonl.xz", 100), True, False),
+        ("wikigold", "running text", _held_out(text / "wikigold.jsonl.xz", 700), True, False),
+        ("fewrel", "running text", _held_out(text / "fewrel.jsonl.xz", 2000), False, True),
     ]
 
 
@@ -220,6 +227,13 @@ def _ncbi(part: str, half: int | None = None) -> list[Document]:
     ]
 
 
+def _without_entities(documents: Sequence[Document]) -> list[Document]:
+    """Return documents whose links are annotated names only."""
+    return [
+        replace(document, links=tuple(replace(link, entity=None) for link in document.links)) for document in documents
+    ]
+
+
 def _vital_ids(shared: Path) -> dict[str, str]:
     """Return the id in `vital` of entities of the shared KB with the same title."""
     with KnowledgeBase.open(kb_path("vital")) as vital, KnowledgeBase.open(shared) as kb:
@@ -240,9 +254,9 @@ def _with_all_spans(documents: Sequence[Document]) -> list[Document]:
     return [one for one in documents if len(one.meta.get("gold_qids") or ()) <= len(one.links)]
 
 
-def _with_repeats(document: Document) -> Document:
-    more = [Link(start, end, document.text[start:end], entity) for start, end, entity in document.meta.get("more", ())]
-    return replace(document, links=tuple(sorted((*document.links, *more), key=lambda link: (link.start, link.end))))
+def _held_out(path: Path, count: int) -> list[Document]:
+    """Read the documents that `recipes/elq-minilm.toml` holds out of the encoder's training."""
+    return split_off(read_all(path), count)[1]
 
 
 def _varied(documents: Sequence[Document], variation: Variation) -> list[Document]:

@@ -1,10 +1,22 @@
-"""The link scorer that training exports gives what scikit-learn's trees give."""
+"""Training of the link scorer: labels of spans, and trees that give what scikit-learn's give."""
 
 import numpy as np
 import pytest
 
+from tests.models.elq.test_linker_scorer import backend, here  # noqa: F401
+from tests.toy_models import document
 from wellread.linking.features import FEATURES
-from wellread.training.link_scorer import _exported, _rounded_down
+from wellread.training.link_scorer import (
+    NAMED,
+    OPEN,
+    RIGHT,
+    WRONG,
+    Spans,
+    _exported,
+    _rounded_down,
+    collect,
+    named_targets,
+)
 
 ensemble = pytest.importorskip("sklearn.ensemble")
 
@@ -30,3 +42,50 @@ def test_a_border_parts_the_same_numbers_when_rounded(border):
     with np.errstate(over="ignore"):
         near = [np.float32(border), *(np.nextafter(np.float32(border), np.float32(to)) for to in (-np.inf, np.inf))]
     assert [one > rounded for one in near] == [float(one) > border for one in near]
+
+
+def labels_of(backend, documents, **options):  # noqa: F811
+    """Labels of the spans of one-word mentions: {word: label}."""
+    spans = collect(backend(), documents, **{"complete": True, "entities": True} | options)
+    words = [
+        documents[number].text[start:end]
+        for number, start, end in zip(spans.document_of, spans.starts, spans.ends, strict=True)
+    ]
+    return dict(zip(words, spans.labels.tolist(), strict=True)), spans
+
+
+def test_a_span_is_right_where_its_best_candidate_is_the_gold_entity(backend):  # noqa: F811
+    labels, spans = labels_of(backend, [document("is cork near dover ?", ("cork", "p2"), ("dover", "oldcork"))])
+    assert labels["cork"] == RIGHT
+    assert labels["dover"] == WRONG
+    assert spans.mention_mask.sum() == 2
+    assert spans.gold == 2
+
+
+def test_spans_without_gold_are_wrong_only_where_the_annotation_is_complete(backend):  # noqa: F811
+    documents = [document("is cork near dover ?", ("cork", "p2"))]
+    assert labels_of(backend, documents)[0]["dover"] == WRONG
+    assert labels_of(backend, documents, complete=False)[0]["dover"] == OPEN
+
+
+def test_annotated_names_without_entities_are_named(backend):  # noqa: F811
+    documents = [document("is cork near dover ?", ("cork", None))]
+    assert labels_of(backend, documents)[0]["cork"] == WRONG  # NIL: not in the KB
+    assert labels_of(backend, documents, entities=False)[0]["cork"] == NAMED
+
+
+def test_named_spans_are_as_likely_right_as_known_mentions_like_them():
+    chance = np.random.default_rng(0)
+
+    def spans(count, labels):
+        rows = np.zeros((count, len(FEATURES)), np.float32)
+        rows[:, FEATURES.index("prior")] = np.arange(count) % 2
+        number = np.arange(count)
+        return Spans(rows, labels(rows).astype(np.int8), number, number, number + 1, np.ones(count, bool), count)
+
+    def right(rows):
+        return chance.random(len(rows)) < np.where(rows[:, FEATURES.index("prior")] > 0, 0.8, 0.1)
+
+    known = spans(4000, right)
+    found = named_targets([known], spans(4, lambda rows: np.full(len(rows), NAMED)), [1.0])
+    assert found == pytest.approx([0.1, 0.8, 0.1, 0.8], abs=0.05)

@@ -4,8 +4,9 @@ Sources differ in knowledge base and kind of text, so that the scorer learns wha
 bases and whole kinds are left out in turn to see what it does on one it has never met (`benchmarks.scorer`).
 
 A span is right if its best candidate is the gold entity of that span; wrong if the gold says otherwise, or says nothing
-where the annotation is complete. Spans that the annotation leaves open (`unsure`, `optional`, incomplete text, a name
-without an entity) have no label.
+where the annotation is complete. Spans that the annotation leaves open (`unsure`, `optional`, incomplete text) have no
+label. Named-entity annotation says that a span is a mention but not of which entity: such spans are NAMED, and count
+as right with the probability that a scorer of known mentions gives them (`named_targets`).
 """
 
 from __future__ import annotations
@@ -23,13 +24,11 @@ from wellread.linking.features import FEATURES, Matrix, features
 from wellread.linking.link_scorer import LinkScorer
 from wellread.models.elq.linker import ElqBackend
 
-RIGHT, WRONG, OPEN = 1, 0, -1
-"""Labels of spans; OPEN: the annotation does not say."""
+RIGHT, WRONG, OPEN, NAMED = 1, 0, -1, 2
+"""Labels of spans. OPEN: the annotation does not say; NAMED: a mention whose entity the annotation does not name."""
 
 _TOGETHER = 256
 """Documents that are read together."""
-_SURE_PRIOR, _SURE_P = 0.8, 0.6
-"""A named entity without an id counts as right from this prior of its name and this p(entity | mention) on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,8 @@ class Spans:
     document_of: NDArray[np.int64]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
+    mention_mask: NDArray[np.bool_]
+    """True for spans that are exactly a gold mention."""
     gold: int
     """Gold links whose entity is in the KB."""
 
@@ -54,7 +55,7 @@ def collect(backend: ElqBackend, documents: Sequence[Document], *, complete: boo
     `complete`: what has no gold link is wrong. `entities=False`: gold links without an entity are named entities whose
     entity the annotation does not name, not NIL.
     """
-    rows, labels, numbers, starts, ends = [], [], [], [], []
+    rows, labels, numbers, starts, ends, mentions = [], [], [], [], [], []
     for begin in range(0, len(documents), _TOGETHER):
         batch = documents[begin : begin + _TOGETHER]
         texts = [document.text for document in batch]
@@ -64,6 +65,9 @@ def collect(backend: ElqBackend, documents: Sequence[Document], *, complete: boo
         numbers.append(found.text_of + begin)
         starts.append(found.starts)
         ends.append(found.ends)
+        gold_spans = {(place, link.start, link.end) for place, one in enumerate(batch) for link in one.links}
+        spans = zip(found.text_of.tolist(), found.starts.tolist(), found.ends.tolist(), strict=True)
+        mentions.append(np.array([span in gold_spans for span in spans], np.bool_))
     known = backend.kb.__contains__
     gold = sum(link.entity is not None and known(link.entity) for document in documents for link in document.links)
     return Spans(
@@ -72,6 +76,7 @@ def collect(backend: ElqBackend, documents: Sequence[Document], *, complete: boo
         np.concatenate(numbers),
         np.concatenate(starts),
         np.concatenate(ends),
+        np.concatenate(mentions),
         gold,
     )
 
@@ -90,19 +95,18 @@ def _labels(
     borders = np.searchsorted(found.text_of, np.arange(len(documents) + 1))
     for document, begin, end in zip(documents, borders[:-1].tolist(), borders[1:].tolist(), strict=True):
         own = slice(begin, end)
-        sure = (found.priors[own, 0] >= _SURE_PRIOR) & (found.log_p[own, 0] >= np.log(_SURE_P))
-        spans = zip(found.starts[own].tolist(), found.ends[own].tolist(), ids[own].tolist(), sure.tolist(), strict=True)
+        spans = zip(found.starts[own].tolist(), found.ends[own].tolist(), ids[own].tolist(), strict=True)
         labels[own] = _document_labels(document, list(spans), complete, entities)
     return labels
 
 
 def _document_labels(
-    document: Document, spans: Sequence[tuple[int, int, str | None, bool]], complete: bool, entities: bool
+    document: Document, spans: Sequence[tuple[int, int, str | None]], complete: bool, entities: bool
 ) -> list[int]:
     gold = {(link.start, link.end): link for link in document.links}
     exact = {
         (link.start, link.end)
-        for start, end, id, _ in spans
+        for start, end, id in spans
         if (link := gold.get((start, end))) is not None and link.entity is not None and link.entity == id
     }
     left_open = [*document.meta.get("unsure", ()), *document.meta.get("optional", ())]
@@ -110,7 +114,7 @@ def _document_labels(
 
 
 def _label(
-    span: tuple[int, int, str | None, bool],
+    span: tuple[int, int, str | None],
     links: Sequence[Link],
     gold: dict[tuple[int, int], Link],
     exact: set[tuple[int, int]],
@@ -118,12 +122,12 @@ def _label(
     complete: bool,
     entities: bool,
 ) -> int:
-    start, end, id, sure = span
+    start, end, id = span
     if id is None:
         return WRONG
     own = gold.get((start, end))
     if own is not None and own.entity is None and not entities:
-        return RIGHT if sure else OPEN
+        return NAMED
     if own is not None:
         return RIGHT if own.entity == id else WRONG
     overlapping = [link for link in links if link.start < end and start < link.end]
@@ -135,6 +139,19 @@ def _label(
     if not complete or any(begin < end and start < stop for begin, stop in left_open):
         return OPEN
     return WRONG
+
+
+def named_targets(known: Sequence[Spans], spans: Spans, weights: Sequence[float]) -> Floats:
+    """Return for each NAMED span the probability that its best candidate is right, by a scorer of known mentions.
+
+    `known` are spans of sources whose gold names entities; only their exact mentions count. `weights` are theirs.
+    """
+    masks = [part.mention_mask & (part.labels != OPEN) & (part.labels != NAMED) for part in known]
+    rows = np.concatenate([part.rows[mask] for part, mask in zip(known, masks, strict=True)])
+    labels = np.concatenate([part.labels[mask] for part, mask in zip(known, masks, strict=True)])
+    counts = [np.full(int(mask.sum()), weight) for mask, weight in zip(masks, weights, strict=True)]
+    scorer = fit(rows, labels, np.concatenate(counts), trees=100, levels=4)
+    return scorer.probabilities(spans.rows[spans.labels == NAMED])
 
 
 def fit(

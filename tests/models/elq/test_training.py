@@ -17,7 +17,7 @@ from wellread.linking.decoding import NIL, NONE
 from wellread.models.elq import training as module
 from wellread.models.elq.model import Elq, ElqConfig
 from wellread.models.elq.training import LinkerRecipe, Text, train_linker
-from wellread.models.elq.training_task import LinkingLearner
+from wellread.models.elq.training_task import LinkingLearner, SeveralKbs, collate
 from wellread.training.schedule import Schedule
 
 
@@ -177,7 +177,8 @@ def read(recipe, epochs=1):
     """(examples of each epoch, dev) of a recipe; of one epoch its examples alone."""
     model = Elq.create(recipe.model)
     with module.open_kb(recipe.kb) as kb:
-        examples_of, dev = module._read(recipe, kb, model, module.open_index(kb, model.config))
+        index = module.open_index(kb, model.config)
+        examples_of, dev = module._read(recipe, recipe.text, kb, model, index, made=recipe.made)
         examples = [examples_of(epoch) for epoch in range(epochs)]
     return (examples[0] if epochs == 1 else examples), dev
 
@@ -241,6 +242,36 @@ def test_annotation_without_entities_teaches_spans_only(recipe, work):
         assert [(example.rows, example.names) for example in examples[-3:]] == [((row,), ("cork",))] * 3
 
 
+def test_documents_that_are_held_out_are_neither_trained_nor_validated_on(recipe, work):
+    whole, validation = read(recipe)
+    less, same = read(replace(recipe, text=(Text("toy.jsonl", develop=20, hold_out=15),)))
+    assert same == validation
+    assert len(texts_of(whole)) == 60
+    assert len(texts_of(less)) == 45
+    assert set(texts_of(less)) < set(texts_of(whole))
+
+
+def test_given_spans_teach_entities_only(recipe, work):
+    examples, _ = read(replace(recipe, text=(Text("toy.jsonl", develop=20, spans=False),)))
+    batch = collate(examples, 10)
+    assert not batch.asked_mask.any()
+    assert not batch.gold_mask.any()
+    assert (batch.rows >= 0).any()
+
+
+def test_texts_of_another_kb_are_batches_of_their_own(recipe, work):
+    shutil.copy("toy.kb", "other.kb")
+    write_lines("other.jsonl", toy_documents(40, seed=5))
+    other = Text("other.jsonl", kb="other.kb", spans=False)
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        loss = SeveralKbs.loss
+        patch.setattr(SeveralKbs, "loss", lambda self, batch: seen.append(batch.learner) or loss(self, batch))
+        train_linker(replace(recipe, text=(*recipe.text, other)), "run")
+    assert set(seen) == {0, 1}
+    assert Linker.load("toy.kb", "run/model").link("paris").text == "paris"
+
+
 def test_broken_lines_are_counted_and_passed_over(recipe, work, capsys):
     with open("toy.jsonl", "a") as file:
         file.write('{"text": 3}\n')
@@ -263,7 +294,7 @@ def test_broken_lines_are_counted_and_passed_over(recipe, work, capsys):
         ('made = 3\nmade_develop = 1\nloss = "hinge"', 'expected "softmax" or "bce"'),
         ('text = [{ file = "none.jsonl", develop = 3 }]', "none.jsonl"),
         ('text = [{ file = "empty.jsonl", develop = 3 }]', "empty.jsonl"),
-        ('text = [{ file = "toy.jsonl", develop = 80 }]', "has no document left to learn from; lower develop"),
+        ('text = [{ file = "toy.jsonl", develop = 80 }]', "has no document left to train on; lower develop"),
         ('text = [{ file = "toy.jsonl", develop = 5, most_chars = 1 }]', "raise most_chars"),
         ('made = 9\nmade_develop = 2\nstart = "nowhere"', "nowhere"),
     ],

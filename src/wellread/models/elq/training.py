@@ -7,6 +7,7 @@ A recipe names a knowledge base and what to learn from: files of linked text, do
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +31,7 @@ from wellread.models.elq.training_task import (
     Example,
     LinkingLearner,
     Negatives,
+    SeveralKbs,
     make_examples,
     mark_unsure,
     split_off,
@@ -50,6 +52,8 @@ class Text:
     file: str
     develop: int = 0
     """Documents that are split off for development; the same ones in every run."""
+    hold_out: int = 0
+    """More documents that are left out of training, to fit a link scorer on; the same ones in every run."""
     most: int | None = None
     """Documents of an epoch, drawn anew for each; None: all of them in every epoch."""
     most_chars: int | None = None
@@ -60,6 +64,10 @@ class Text:
     """Whether every mention has its link. If not, the KB's names that have none are neither right nor wrong."""
     entities: bool = True
     """False for named-entity annotation that names no entities: its mentions teach spans only."""
+    spans: bool = True
+    """False where mentions are chosen by their words, e.g. terms of an ontology: they teach entities, not spans."""
+    kb: str | None = None
+    """Knowledge base of its entities, by name or path; None: the recipe's."""
 
     @property
     def unlinked(self) -> Literal["nil", "unknown"]:
@@ -114,32 +122,40 @@ class LinkerRecipe:
 
 def train_linker(recipe: LinkerRecipe, folder: str | Path, *, resume: bool = True) -> dict[str, float]:
     """Train in a folder, or go on there; its `model` is the linker with the best development F1."""
-    with open_kb(recipe.kb) as kb:
+    with ExitStack() as opened:
         model = _model(recipe)
         if recipe.dropout is not None:
             set_dropout(model.encoder, recipe.dropout)
-        index = open_index(kb, model.config)
-        examples_of, dev = _read(recipe, kb, model, index)
-        learner = LinkingLearner(
-            model,
-            kb,
-            index,
-            examples_of,
-            dev,
-            seed=recipe.schedule.seed,
-            batch_pieces=recipe.batch_pieces,
-            negatives=recipe.negatives,
-            loss=recipe.loss,
-            nearest=recipe.nearest,
-            leave_out=recipe.leave_out,
-            drop_names=recipe.drop_names,
-            incomplete=[_name(text) for text in recipe.text if not text.complete],
-        )
+        kbs = dict.fromkeys([recipe.kb, *(text.kb for text in recipe.text if text.kb is not None)])
+        learners = [_learner(recipe, model, name, opened.enter_context(open_kb(name))) for name in kbs]
+        learner = SeveralKbs(learners, seed=recipe.schedule.seed) if len(learners) > 1 else learners[0]
         scores = train(learner, recipe.schedule, folder, recipe=recipe, resume=resume)
         model.eval()  # the loop leaves it as it learned: what dropout makes of scores is no calibration
-        learner.predictions()
+        learners[0].predictions()
         model.save_pretrained(Path(folder) / MODEL)
     return scores
+
+
+def _learner(recipe: LinkerRecipe, model: Elq, name: str, kb: KnowledgeBase) -> LinkingLearner:
+    """Build the learner of the texts that are linked to one of the recipe's KBs."""
+    own = [text for text in recipe.text if (text.kb or recipe.kb) == name]
+    index = open_index(kb, model.config)
+    examples_of, dev = _read(recipe, own, kb, model, index, made=recipe.made if name == recipe.kb else 0)
+    return LinkingLearner(
+        model,
+        kb,
+        index,
+        examples_of,
+        dev,
+        seed=recipe.schedule.seed,
+        batch_pieces=recipe.batch_pieces,
+        negatives=recipe.negatives,
+        loss=recipe.loss,
+        nearest=recipe.nearest,
+        leave_out=recipe.leave_out,
+        drop_names=recipe.drop_names,
+        incomplete=[_name(text) for text in own if not text.complete],
+    )
 
 
 def _model(recipe: LinkerRecipe) -> Elq:
@@ -148,25 +164,25 @@ def _model(recipe: LinkerRecipe) -> Elq:
 
 
 def _read(
-    recipe: LinkerRecipe, kb: KnowledgeBase, model: Elq, index: EntityIndex
+    recipe: LinkerRecipe, texts: Sequence[Text], kb: KnowledgeBase, model: Elq, index: EntityIndex, *, made: int
 ) -> tuple[Callable[[int], list[Example]], dict[str, list[Document]]]:
     """Return a function from an epoch to its examples, and documents to validate on by where they come from."""
     sources: list[tuple[Text, list[Document]]] = []
     dev: dict[str, list[Document]] = {}
-    for text in recipe.text:
+    for text in texts:
         documents, kept = _documents(text)
         if kept:
             dev.setdefault(_name(text), []).extend(kept)
         sources.append((text, documents if text.complete else mark_unsure(documents, kb)))
-    if recipe.made:
-        made = list(documents_from(kb, count=recipe.made, seed=recipe.schedule.seed))
-        documents, kept = split_off(made, recipe.made_develop)
+    if made:
+        drawn = list(documents_from(kb, count=made, seed=recipe.schedule.seed))
+        documents, kept = split_off(drawn, recipe.made_develop)
         if kept:
             dev.setdefault("made", []).extend(kept)
         sources.append((Text("made"), documents))
     count = sum(min(len(documents), text.most or len(documents)) * text.repeat for text, documents in sources)
-    validation = ", ".join(f"{len(documents):,} of {name}" for name, documents in dev.items())
-    console.note(f"training on {count:,} documents an epoch, validating on {validation}")
+    validation = ", ".join(f"{len(documents):,} of {name}" for name, documents in dev.items()) or "none of them"
+    console.note(f"{kb.path.stem}: training on {count:,} documents an epoch, validating on {validation}")
 
     @lru_cache(1)
     def examples_of(epoch: int) -> list[Example]:
@@ -195,7 +211,7 @@ def _epoch(
     if text.most is not None and text.most < len(chosen):
         chosen = rng.sample(chosen, text.most)
     if not recipe.variation:
-        return make_examples(chosen, model, index, unlinked=text.unlinked, report=first) * text.repeat
+        return make_examples(chosen, model, index, unlinked=text.unlinked, spans=text.spans, report=first) * text.repeat
 
     @lru_cache(1 << 14)
     def names(entity: str) -> list[str]:
@@ -210,6 +226,7 @@ def _epoch(
             model,
             index,
             unlinked=text.unlinked,
+            spans=text.spans,
             report=first and time == 0,
         )
     ]
@@ -227,8 +244,11 @@ def _documents(text: Text) -> tuple[list[Document], list[Document]]:
     if text.most_chars is not None:
         documents = [document for document in documents if len(document.text) <= text.most_chars]
     documents, kept = split_off(documents, text.develop)
+    documents, _ = split_off(documents, text.hold_out)
     if not documents:
-        raise InputError(f"{text.file} has no document left to learn from; lower develop or raise most_chars")
+        raise InputError(
+            f"{text.file} has no document left to train on; lower develop or hold_out, or raise most_chars"
+        )
     return documents, kept
 
 

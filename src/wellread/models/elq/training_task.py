@@ -48,6 +48,8 @@ class Example:
     """The entity of each mention: a row of the index, NIL, or NONE where the annotation names no entity."""
     names: tuple[str, ...]
     unsure: tuple[tuple[int, int], ...] = ()
+    teaches_spans: bool = True
+    """False: the spans are given, only their entities are learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,19 @@ class LinkingBatch:
     def tokens(self) -> int:
         """How many pieces it has."""
         return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class KbBatch:
+    """A batch and the number of the learner that it belongs to."""
+
+    learner: int
+    batch: LinkingBatch
+
+    @property
+    def pieces(self) -> int:
+        """Return its number of tokens."""
+        return self.batch.pieces
 
 
 class LinkingLearner:
@@ -206,6 +221,42 @@ class LinkingLearner:
         return self._known[entity]
 
 
+class SeveralKbs:
+    """Learners of one model, each with texts of its own KB; the first one's validation counts.
+
+    A batch is of one KB. The batches of all follow each other in an order of their own for every epoch.
+    """
+
+    score = "f1"
+
+    def __init__(self, learners: Sequence[LinkingLearner], *, seed: int = 0) -> None:
+        self.learners, self.seed = list(learners), seed
+
+    @property
+    def model(self) -> Elq:
+        """Model that all learners share."""
+        return self.learners[0].model
+
+    def batches(self, epoch: int) -> Sequence[KbBatch]:
+        """Return the batches of all learners, shuffled."""
+        parts = [learner.batches(epoch) for learner in self.learners]
+        pairs = [(number, place) for number, part in enumerate(parts) for place in range(len(part))]
+        order = np.random.default_rng((self.seed, epoch, 1)).permutation(len(pairs)).tolist()
+        return Lazy([pairs[place] for place in order], lambda pair: KbBatch(pair[0], parts[pair[0]][pair[1]]))
+
+    def loss(self, batch: KbBatch) -> dict[str, Tensor]:
+        """Return the losses of the batch's own learner."""
+        return self.learners[batch.learner].loss(batch.batch)
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the scores of the first learner."""
+        return self.learners[0].evaluate()
+
+    def predictions(self) -> Predictions:
+        """Calibrate the model on the validation data of the first learner."""
+        return self.learners[0].predictions()
+
+
 def collate(examples: Sequence[Example], longest: int) -> LinkingBatch:
     """Examples as one packed batch."""
     ids, packing, asked = pack_windows([example.window for example in examples], longest)
@@ -213,6 +264,9 @@ def collate(examples: Sequence[Example], longest: int) -> LinkingBatch:
     firsts, widths = _places(starts, [example.spans for example in examples])
     gold = torch.zeros_like(asked)
     gold[firsts, widths] = True
+    taught = torch.tensor([example.teaches_spans for example in examples])[packing.text_of]
+    asked &= taught[:, None]
+    gold &= taught[:, None]
     unsure_firsts, unsure_widths = _places(starts, [example.unsure for example in examples])
     short = unsure_widths < longest
     asked[unsure_firsts[short], unsure_widths[short]] = False
@@ -240,12 +294,13 @@ def make_examples(
     index: EntityIndex,
     *,
     unlinked: Literal["nil", "unknown"] = "nil",
+    spans: bool = True,
     report: bool = True,
 ) -> list[Example]:
     """Build windows of documents with their gold mentions; with `report`, a note counts the mentions left out.
 
     `unlinked` says what a link without an entity means: "nil" (not in the KB), or "unknown" (named-entity annotation
-    that names no entities: the span is learned, the entity is not).
+    that names no entities: the span is learned, the entity is not). With `spans=False` it is the other way round.
     """
     without = NIL if unlinked == "nil" else NONE
     config = model.config
@@ -264,8 +319,9 @@ def make_examples(
             unsure = (_place(window, start, end, config.longest) for start, end in document.meta.get("unsure", ()))
             links, placed = links + (window is windows[0]) * len(document.links), placed + len(gold)
             too_long += sum(_is_too_long(window, link.start, link.end, config.longest) for link in document.links)
-            spans, rows, names = zip(*gold, strict=True) if gold else ((), (), ())
-            examples.append(Example(window, spans, rows, names, tuple(span for span in unsure if span is not None)))
+            places, rows, names = zip(*gold, strict=True) if gold else ((), (), ())
+            left_open = tuple(span for span in unsure if span is not None)
+            examples.append(Example(window, places, rows, names, left_open, spans))
     if report and (lost := links - placed):
         console.note(
             f"left out {lost:,} of {links:,} gold mentions: {too_long:,} have more than {config.longest} tokens (raise "

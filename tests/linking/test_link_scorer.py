@@ -195,6 +195,7 @@ def evidence_of(spans, *, candidates=2, seed=0, **columns):
         -chance.random(count),
         chance.random(count),
         chance.random((count, candidates)),
+        chance.random((count, candidates)),
         chance.integers(1, 9, count).astype(np.uint64),
         chance.integers(1, 9, count).astype(np.uint64),
         chance.integers(1, 4, count).astype(np.float64),

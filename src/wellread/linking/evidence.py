@@ -58,7 +58,10 @@ class Evidence:
     """Log p(entity | mention) of each candidate, with NIL among the choices; -inf where there is none."""
     nil_log_p: Floats
     similarity: Floats
-    """Dot product of the mention's vector with the best candidate's vector, in units of the model's scale."""
+    """Dot product of the mention's own direction with the best candidate's vector."""
+    context: Floats
+    """Dot product of the direction of the text around the mention with each candidate's vector; 0 where there is none,
+    and for a model that does not compare them."""
     priors: Floats
     """Prior of each candidate for the name; 0 where the KB does not know it by that name."""
     title_keys: Keys
@@ -84,7 +87,7 @@ class Evidence:
     def joined(cls, parts: Sequence[Evidence]) -> Evidence:
         """Join the parts of one call and put the spans in order."""
         width = max((part.rows.shape[1] for part in parts), default=0)
-        fill = {"rows": NONE, "log_p": -np.inf, "priors": 0.0}
+        fill = {"rows": NONE, "log_p": -np.inf, "context": 0.0, "priors": 0.0}
         columns: dict[str, Any] = {}
         for field in fields(cls):
             arrays = [getattr(part, field.name) for part in parts]
@@ -125,5 +128,5 @@ _NOTHING: dict[str, NDArray[Any]] = {
     **{name: np.zeros(0) for name in ("mention_logits", "nil_log_p", "similarity", "title_words", "popularity")},
     **{name: np.zeros(0, np.uint64) for name in ("title_keys", "bare_keys")},
     "rows": np.zeros((0, 0), np.int64),
-    **{name: np.zeros((0, 0)) for name in ("log_p", "priors")},
+    **{name: np.zeros((0, 0)) for name in ("log_p", "context", "priors")},
 }

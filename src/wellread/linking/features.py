@@ -29,6 +29,7 @@ _ENCODER = (
     "over_nil",
     "margin",
     "similarity",
+    "context",
     "overlap_logit",
     "overlap_log_p",
 )
@@ -175,6 +176,7 @@ def _add_encoder(columns: Columns, evidence: Evidence, pairs: Pairs) -> None:
         "over_nil": best - nil,
         "margin": best - second,
         "similarity": evidence.similarity,
+        "context": evidence.context[:, 0] if evidence.context.shape[1] else 0.0,
         "overlap_logit": np.clip(logits - overlap_logit, -15, 15),
         "overlap_log_p": np.clip(best - overlap_best, _LOW, -_LOW),
     }

@@ -177,7 +177,7 @@ def ours(folder):
         for first in range(1, len(code.ids) - 1):
             for width in range(min(scores.shape[1], len(code.ids) - 1 - first)):
                 place = torch.tensor([start + first])
-                vector = model.mention_vectors(states, place, place + width)[0]
+                vector = model.mention_vectors(states, place, place + width, packing)[0]
                 found[text, first, first + width] = (float(scores[start + first, width]), vector)
     return model, found
 

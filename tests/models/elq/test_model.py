@@ -50,7 +50,7 @@ def losses(model, seed=0):
     gold_mask = torch.zeros_like(asked_mask)
     firsts, widths = torch.tensor([1, 6, 9]), torch.tensor([1, 0, 0])
     gold_mask[firsts, widths] = True
-    vectors = model.mention_vectors(states, firsts, firsts + widths)
+    vectors = model.mention_vectors(states, firsts, firsts + widths, packing)
     candidates = some_candidates(dim=vectors.shape[1], seed=seed)
     entities = model.nil_scores(model.entity_scores(vectors, candidates))
     gold = torch.tensor([0, 0, 5 if model.config.nil else 0])
@@ -135,7 +135,7 @@ def test_entity_scores_are_dot_products_and_what_names_say(encoder, names, nil, 
     firsts, lasts = torch.tensor([1, 6, 9]), torch.tensor([3, 6, 13])
     made = some_candidates()
     candidates = Candidates(made.vectors.double(), made.features.double(), made.there_mask)
-    vectors = model.mention_vectors(states, firsts, lasts)
+    vectors = model.mention_vectors(states, firsts, lasts, packing)
     scores = model.nil_scores(model.entity_scores(vectors, candidates))
     assert scores.shape == (3, 6)
     head, weights = model.entity_head.weight.tolist(), model.names_head.weight[0].tolist()
@@ -265,12 +265,27 @@ def test_merged_adapters_give_the_same_states_and_leave_plain_layers(encoder):
     assert not any("lora" in name for name, _ in model.named_modules())
 
 
+def test_the_text_around_a_mention_is_added_to_its_vector(encoder):
+    plain, model = (shake(make_elq(encoder, context=weight)).requires_grad_(False) for weight in (0.0, 3.0))
+    model.load_state_dict(plain.state_dict())
+    ids, packing, special_mask = packed()
+    states = model.states(ids, packing)
+    firsts, lasts = torch.tensor([1, 6, 9]), torch.tensor([3, 6, 13])
+    added = model.mention_vectors(states, firsts, lasts, packing) - plain.mention_vectors(
+        states, firsts, lasts, packing
+    )
+    for vector, first in zip(added, firsts.tolist(), strict=True):
+        own = (packing.text_of == packing.text_of[first]) & ~special_mask
+        mean = states[own].mean(0)
+        assert torch.allclose(vector, 3.0 * mean / mean.norm(), atol=1e-5)
+
+
 def test_the_entity_side_may_have_another_width(encoder, tmp_path):
     other = write_encoder(tmp_path / "other", width=24, seed=5)
     model = shake(make_elq(encoder, entity_encoder=other))
     ids, packing, _ = packed()
     firsts = torch.tensor([1, 2])
-    assert model.mention_vectors(model.states(ids, packing), firsts, firsts).shape == (2, 24)
+    assert model.mention_vectors(model.states(ids, packing), firsts, firsts, packing).shape == (2, 24)
     torch.stack(losses(model)).sum().backward()
     assert model.entity_head.weight.grad.shape == (24, 16)
 
@@ -282,7 +297,7 @@ def all_scores(model):
     ids, packing, _ = packed()
     with torch.no_grad():
         states = model.states(ids, packing)
-        vectors = model.mention_vectors(states, torch.tensor([1, 6, 9]), torch.tensor([3, 6, 13]))
+        vectors = model.mention_vectors(states, torch.tensor([1, 6, 9]), torch.tensor([3, 6, 13]), packing)
         entities = model.nil_scores(model.entity_scores(vectors, some_candidates(dim=vectors.shape[1])))
         return states, model.mention_scores(states), entities
 

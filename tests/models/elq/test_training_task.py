@@ -294,7 +294,7 @@ def test_the_entity_loss_is_that_of_the_candidates_that_plain_loops_find(
     batch = all_of(one)
     found = one.loss(batch)["entity"]
     states = model.states(batch.ids, batch.packing)
-    vectors = model.mention_vectors(states, batch.firsts, batch.firsts + batch.widths).detach()
+    vectors = model.mention_vectors(states, batch.firsts, batch.firsts + batch.widths, batch.packing).detach()
     everyone = index.vectors_of(np.arange(len(index)))
     rows = []
     for vector, name, gold in zip(vectors, batch.names, batch.rows.tolist(), strict=True):
@@ -347,7 +347,7 @@ def test_gold_that_is_left_out_is_nil(learner, model):
     one = learner(leave_out=1.0)
     batch = all_of(one)
     vectors = model.mention_vectors(
-        model.states(batch.ids, batch.packing), batch.firsts, batch.firsts + batch.widths
+        model.states(batch.ids, batch.packing), batch.firsts, batch.firsts + batch.widths, batch.packing
     ).detach()
     candidates, gold = one._candidates(list(batch.names), batch.rows.copy(), vectors)
     assert (gold == candidates.there_mask.shape[1]).all()

@@ -88,7 +88,14 @@ def test_impostors_have_the_evidence_of_a_kb_without_the_entity(read):
     assert ids == [lacking.pool.index.entities([one])[0] for one in expected.rows[other] if one >= 0]
     assert "c0" not in ids
     there = len(ids)
-    exact = {field.name for field in fields(Evidence)} - {"rows", "log_p", "nil_log_p", "similarity", "popularity"}
+    exact = {field.name for field in fields(Evidence)} - {
+        "rows",
+        "log_p",
+        "nil_log_p",
+        "similarity",
+        "popularity",
+        "context",
+    }
     for name in exact - {"priors"}:
         assert getattr(changed, name)[row] == getattr(expected, name)[other], name
     assert not changed.priors[row].any()

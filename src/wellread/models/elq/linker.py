@@ -241,7 +241,8 @@ class ElqBackend:
                 covered = np.array([batch[number].covering(*span) for number, span in places], np.int64)
                 window_of = np.array([number for number, _ in places])
                 tokens = torch.from_numpy(covered) + packing.starts[torch.from_numpy(window_of)][:, None]
-                vectors = self.model.mention_vectors(states, tokens[:, 0], tokens[:, 1]).float().numpy()
+                vectors = self.model.mention_vectors(states, tokens[:, 0], tokens[:, 1], packing).float().numpy()
+                contexts = self._contexts(states, packing, tokens[:, 0])
                 text_of = np.array([window.text for window in batch])[window_of]
                 offsets = np.array([span for _, span in places])
                 keys = [(text, *span) for text, (_, span) in zip(text_of.tolist(), places, strict=True)]
@@ -253,7 +254,8 @@ class ElqBackend:
                     ]
                 ways = np.array([proposed[key][1] if key in proposed else ENCODER for key in keys], np.uint8)
                 logits = np.full(len(places), np.inf)
-                parts.append(self._decided(pool, text_of, offsets, logits, ways, np.zeros_like(ways), named, vectors))
+                edits = np.zeros_like(ways)
+                parts.append(self._decided(pool, text_of, offsets, logits, ways, edits, named, vectors, contexts))
         return self._scored(pool, texts, Evidence.joined(parts), None)
 
     def _proposed(self, pool: Pool, texts: Sequence[str]) -> dict[tuple[int, int, int], tuple[Named, int]]:
@@ -298,8 +300,16 @@ class ElqBackend:
             lists = [pool.named(texts[text][start:end]) for text, (start, end) in spans]
         if not len(first):
             return Evidence.joined([])
-        vectors = self.model.mention_vectors(states, torch.from_numpy(first), torch.from_numpy(last)).float().numpy()
-        return self._decided(pool, text_of, offsets, logits, ways, edits, lists, vectors)
+        firsts = torch.from_numpy(first)
+        vectors = self.model.mention_vectors(states, firsts, torch.from_numpy(last), packing).float().numpy()
+        contexts = self._contexts(states, packing, firsts)
+        return self._decided(pool, text_of, offsets, logits, ways, edits, lists, vectors, contexts)
+
+    def _contexts(self, states: Tensor, packing: Packing, firsts: Tensor) -> NDArray[np.float32] | None:
+        """Return the direction of the text around each mention; None for a model that does not compare it."""
+        if not self.config.context:
+            return None
+        return np.asarray(self.model.context_vectors(states, packing)[packing.text_of[firsts]].float().numpy())
 
     def _best_of_head(self, table: Tensor, asked: Tensor, packing: Packing, floor: float) -> tuple[Ints, Ints]:
         """Return (first token, width - 1) of the best spans of each window by the mention head alone."""
@@ -326,6 +336,7 @@ class ElqBackend:
         edits: NDArray[np.uint8],
         named: Sequence[Named],
         vectors: NDArray[np.float32],
+        contexts: NDArray[np.float32] | None,
     ) -> Evidence:
         """Find the candidates of spans and their probabilities."""
         near_mask = (ways == ENCODER) | (logits > _NEAR_LOGIT) if self.scorer is not None else None
@@ -333,6 +344,8 @@ class ElqBackend:
         similarity = pool.similarity(vectors, rows)
         rows, log_p, nil, best, priors = decide(similarity, priors, rows, self.weights)
         scale = float(self.model.log_scale.exp())
+        context = np.zeros(rows.shape) if contexts is None else pool.similarity(contexts, rows)
+        own = best - self.config.context * context[:, 0] if rows.shape[1] else best
         titles = pool.titles(rows[:, 0] if rows.shape[1] else np.full(len(rows), NONE))
         return Evidence(
             text_of,
@@ -344,7 +357,8 @@ class ElqBackend:
             rows,
             log_p,
             nil,
-            best / scale,
+            own / scale,
+            context,
             priors,
             titles.whole,
             titles.bare,

@@ -74,6 +74,9 @@ class ElqConfig:
     trust: float = 0.0
     """Added, when linking, to the score of an entity that the KB knows by the mention's name: more where names are
     distinctive (a catalogue), less where many of the text's names are of things that the KB does not hold."""
+    context: float = 0.0
+    """Weight of the text around a mention: times its mean state's direction, it is added to the mention's vector, so
+    that entities whose description is like the text score higher."""
     nil: bool = True
     """Whether "none of them" is an answer."""
     whole_words: bool = True
@@ -236,11 +239,25 @@ class Elq(nn.Module):
         return span_scores(start, end, inside, self.config.longest)
 
     def mention_vectors(
-        self, states: Float[Tensor, "token dim"], firsts: Int[Tensor, " mention"], lasts: Int[Tensor, " mention"]
+        self,
+        states: Float[Tensor, "token dim"],
+        firsts: Int[Tensor, " mention"],
+        lasts: Int[Tensor, " mention"],
+        packing: Packing,
     ) -> Float[Tensor, "mention dim"]:
-        """What the index is searched with: dot products with entity vectors are scores."""
+        """Return the vectors that the index is searched with: dot products with entity vectors are scores."""
         vectors: Tensor = self.entity_head(span_means(states, firsts, lasts))
-        return normalize(vectors, dim=-1) * self.log_scale.exp() if self.config.normalised else vectors
+        if self.config.normalised:
+            vectors = normalize(vectors, dim=-1) * self.log_scale.exp()
+        if self.config.context:
+            vectors = vectors + self.config.context * self.context_vectors(states, packing)[packing.text_of[firsts]]
+        return vectors
+
+    def context_vectors(self, states: Float[Tensor, "token dim"], packing: Packing) -> Float[Tensor, "window dim"]:
+        """Return the direction of the mean state of each window, without its first and last token ([CLS], [SEP])."""
+        firsts = packing.starts + (packing.lengths > 2)
+        lasts = packing.starts + packing.lengths - 1 - (packing.lengths > 2).long()
+        return normalize(span_means(states, firsts, lasts), dim=-1)
 
     def entity_scores(
         self, vectors: Float[Tensor, "mention dim"], candidates: Candidates, trust: float = 0.0

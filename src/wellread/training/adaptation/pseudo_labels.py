@@ -134,15 +134,21 @@ def without_entity(found: Evidence, rows: Ints, backend: ElqBackend) -> Evidence
     some = found.take(rows)
     named = some.priors > 0
     bonus = weights.scores(np.zeros_like(some.priors), some.priors)
-    similarity = some.log_p - some.log_p[:, :1] + (some.similarity * scale + bonus[:, 0])[:, None] - bonus
+    best_score = some.similarity * scale + backend.config.context * some.context[:, 0] + bonus[:, 0]
+    similarity = some.log_p - some.log_p[:, :1] + best_score[:, None] - bonus
     left = np.where(named, NONE, some.rows)
     entities, log_p, nil, best, priors = decide(similarity, np.zeros_like(some.priors), left, weights)
+    there = np.arange(len(rows)), (some.rows == entities[:, :1]).argmax(1)
+    context = np.zeros(entities.shape)
+    context[:, 0] = np.where(entities[:, 0] >= 0, some.context[there], 0.0)
+    own = np.where(entities[:, 0] >= 0, best, 0.0) - backend.config.context * context[:, 0]
     titles = backend.pool.titles(entities[:, 0])
     changes = {
         "rows": entities,
         "log_p": log_p,
         "nil_log_p": nil,
-        "similarity": np.where(entities[:, 0] >= 0, best, 0.0) / scale,
+        "similarity": own / scale,
+        "context": context,
         "priors": priors,
         "ways": np.full(len(rows), ENCODER, np.uint8),
         "edits": np.zeros(len(rows), np.uint8),

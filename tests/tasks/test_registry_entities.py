@@ -17,9 +17,9 @@ from wellread.encoders.load import load_encoder, load_tokenizer, silence
 from wellread.encoders.packing import Packing
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk
-from wellread.models.luke.conversion import convert_luke
-from wellread.models.luke.layout import load
-from wellread.models.luke.model import LukeConfig, luke_of
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.conversion import convert_luke, load
+from wellread.models.luke.model import luke_of
 from wellread.models.luke.recipe import LukeOptions
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.plots import curves as plots

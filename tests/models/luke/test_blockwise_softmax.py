@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, linear
 
-from wellread.models.luke.blockwise_softmax import cross_entropy_over_rows, score_rows
+from wellread.models.luke.pretraining_task import cross_entropy_over_rows, score_rows
 
 
 def parts(masked=11, rows=37, dim=5):

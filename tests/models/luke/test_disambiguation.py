@@ -15,10 +15,10 @@ from wellread.encoders.infusion.infuse import infuse
 from wellread.errors import InputError, UsageError
 from wellread.kb.records import Entity
 from wellread.linking.linker import Linker
-from wellread.models.luke.conversion import convert_luke, to_hf
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.conversion import convert_luke, from_hf, load, to_hf
 from wellread.models.luke.heads import HEADS
-from wellread.models.luke.layout import from_hf, load
-from wellread.models.luke.model import LukeConfig, candidate_loss, luke_of
+from wellread.models.luke.model import candidate_loss, luke_of
 from wellread.models.luke.vocabulary import EntityVocabulary
 
 HEAD = "ForEntityDisambiguation"

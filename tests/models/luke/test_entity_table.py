@@ -7,8 +7,8 @@ import torch
 from tests.task_models import tiny_encoder
 from wellread.encoders.infusion.infuse import infuse
 from wellread.errors import UsageError
-from wellread.models.luke.entity_table import carry_over, copy_mask, same_rows, start_table
-from wellread.models.luke.model import LukeConfig, luke_in
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.model import carry_over, copy_mask, luke_in, same_rows, start_table
 from wellread.models.luke.vocabulary import EntityVocabulary
 
 

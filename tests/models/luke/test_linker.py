@@ -16,9 +16,10 @@ from wellread.encoders.packing import Packing
 from wellread.errors import InputError, UsageError
 from wellread.kb.records import Entity
 from wellread.linking.linker import Linker
+from wellread.models.luke.config import LukeConfig
 from wellread.models.luke.linker import LukeBackend
 from wellread.models.luke.mention_windows import MentionTokenizer
-from wellread.models.luke.model import LukeConfig, luke_of
+from wellread.models.luke.model import luke_of
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.text.segments import Mark
 

@@ -20,8 +20,9 @@ from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 from wellread.models.kam.model import KamConfig
 from wellread.models.knowbert.model import KnowBertConfig
-from wellread.models.luke.layout import from_hf
-from wellread.models.luke.model import Luke, LukeConfig, luke_of
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.conversion import from_hf
+from wellread.models.luke.model import Luke, luke_of
 
 CONFIG = LukeConfig(entities=20, dim=6, predicts=True)
 LENGTHS = infused.LENGTHS

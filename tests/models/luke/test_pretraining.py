@@ -16,7 +16,6 @@ from wellread.encoders.load import silence
 from wellread.errors import InputError, UsageError
 from wellread.kb.packaged import open_kb
 from wellread.models.luke import pretraining as pretraining_luke
-from wellread.models.luke.name_candidates import NameCandidates
 from wellread.models.luke.pretraining import (
     EntityOptions,
     HiddenOptions,
@@ -25,7 +24,7 @@ from wellread.models.luke.pretraining import (
     LukePretrainingRecipe,
     pretrain_luke,
 )
-from wellread.models.luke.vocabulary import SPECIAL, EntityVocabulary
+from wellread.models.luke.vocabulary import SPECIAL, EntityVocabulary, NameCandidates
 from wellread.plots import curves as plots
 from wellread.tasks.recipe import EncoderOptions
 from wellread.text import words as names

@@ -12,12 +12,11 @@ from tests.task_models import TOKENIZER, tiny_encoder
 from wellread.document import Document, Link
 from wellread.encoders.infusion.infuse import infuse
 from wellread.errors import UsageError
+from wellread.models.luke.config import LukeConfig
 from wellread.models.luke.linked_text import BEGINS, SPECIAL, WITHIN, LinkedWindows
 from wellread.models.luke.mention_windows import MentionTokenizer
-from wellread.models.luke.model import LukeConfig
-from wellread.models.luke.name_candidates import NameCandidates
 from wellread.models.luke.pretraining_task import EntityMasking, EntityMaskingLearner, choose_words
-from wellread.models.luke.vocabulary import EntityVocabulary
+from wellread.models.luke.vocabulary import EntityVocabulary, NameCandidates
 from wellread.tasks.masked_lm import word_head
 from wellread.tasks.task import EncoderWithHead
 from wellread.text import words as names

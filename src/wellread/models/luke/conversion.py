@@ -1,12 +1,4 @@
-"""LUKE for others: models of ours written as transformers' LUKE has them, and folders converted either way.
-
-    to_hf(model, "mine-for-transformers")
-    convert_luke("luke-base", "models/luke-base")
-
-What is read, and by which names, is in `models.luke.layout`. An encoder of BERT's family becomes a LUKE whose positions
-begin behind its padding id, as RoBERTa's do. Tokenizer and entity vocabulary go along, and of a task that was learned
-(`wellread train`) the head, where transformers' LUKE has the same.
-"""
+"""LUKE for others."""
 
 from __future__ import annotations
 
@@ -21,27 +13,42 @@ from typing import Any, Literal, cast
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import LukeConfig as TheirConfig
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from wellread.encoders.foreign_checkpoint import Weights, rename_weights
-from wellread.encoders.infusion.infuse import base_of
+from wellread.encoders.infusion.infuse import base_of, infused_class
 from wellread.encoders.load import AS_IT_IS, load_tokenizer, silence, tokenizer_settings
 from wellread.errors import InputError, UsageError
 from wellread.io import console
 from wellread.models.elq.conversion import new_folder, refuse_full
-from wellread.models.luke.folder import (
+from wellread.models.luke.checkpoint import (
     AUTHORS,
     DISAMBIGUATION,
+    ENCODER,
+    FIELDS,
+    LUKE,
     MASK_VECTOR,
+    PARTS,
+    QUERIES,
     TABLE,
+    _build,
+    _make,
+    buildable,
+    family_of,
+    find_vocabulary,
+    head_in,
+    head_table,
     is_ours,
     read_config,
+    read_encoder,
+    read_files,
     read_settings,
+    saved_as,
 )
 from wellread.models.luke.heads import HEADS
-from wellread.models.luke.layout import ENCODER, FIELDS, LUKE, PARTS, QUERIES, head_in, head_table, load
-from wellread.models.luke.model import luke_of
+from wellread.models.luke.model import luke_in, luke_of
 from wellread.models.luke.vocabulary import FILE, IN_SETTINGS, SETTINGS, EntityVocabulary
 
 Layout = Literal["hf", "wellread"]
@@ -59,6 +66,62 @@ _TASKS = {
 """Tasks whose head is one of transformers' LUKE, and what its classes are called in `task.json`."""
 _NOTHING = "NIL"
 """The class of a span that names nothing, as the authors call it."""
+
+
+def from_hf(folder: str | Path, head: str | None = None) -> PreTrainedModel:
+    """The LUKE of a folder as an infused encoder, under the head that it was saved with or the one that is named.
+
+    `head` is "Model", "ForMaskedLM", "ForEntitySpanClassification" and so on.
+    """
+    folder = Path(folder)
+    told = read_config(folder)
+    saved, weights = saved_as(told, folder), read_encoder(folder)
+    if head is None:
+        head = _guess(weights) if saved is None else saved.removeprefix("Luke")
+    family = "bert" if MASK_VECTOR in weights else family_of(told)
+    return _make(_class_of(folder, family, head), told, weights, folder)
+
+
+def load(folder: str | Path, head: str | None = None) -> PreTrainedModel:
+    """The LUKE of a folder, in whichever layout, under the head that it was saved with or the one that is named."""
+    folder = Path(folder)
+    told = read_config(folder)
+    return _open_ours(folder, told, head) if is_ours(told) else from_hf(folder, head)
+
+
+def _guess(weights: Mapping[str, Tensor]) -> str:
+    """The authors' files do not say; those of pretraining have both heads."""
+    if MASK_VECTOR in weights:
+        return DISAMBIGUATION
+    return "ForMaskedLM" if "lm_head.dense.weight" in weights else "Model"
+
+
+def _class_of(folder: Path, family: str, head: str) -> type[PreTrainedModel]:
+    try:
+        return HEADS.get(head, {}).get(family) or infused_class(family, head)
+    except AttributeError:
+        raise InputError(
+            f"{folder} cannot be loaded: there is no head Luke{head} for {family}; name one that transformers' LUKE "
+            "has, or Model"
+        ) from None
+
+
+def _open_ours(folder: Path, told: Mapping[str, Any], head: str | None) -> PreTrainedModel:
+    """A model that wellread saved."""
+    saved = saved_as(told, folder)
+    if head is None and saved is None:
+        raise InputError(
+            f"{folder / 'config.json'} does not say in architectures which head the model was saved with; copy it "
+            'again, or load it under a head that you name: luke_layout.load(folder, "Model")'
+        )
+    made = _class_of(folder, family_of(told), head or head_in(str(saved)))
+    weights, kind = read_files(folder), cast(type[PreTrainedConfig], made.config_class)
+    with buildable(folder):
+        config = kind.from_pretrained(folder, local_files_only=True)
+    model = _build(made, config, weights, folder)
+    if (luke := luke_in(model)) is not None:
+        find_vocabulary(folder, luke.config.entities)
+    return model
 
 
 def to_hf(model: PreTrainedModel, folder: str | Path) -> None:

@@ -45,7 +45,7 @@ from transformers.utils.generic import can_return_tuple
 from wellread.encoders.infusion.infuse import FAMILIES, InfusedHead, base_of, infused_class
 from wellread.encoders.infusion.infuse import HEADS as INFUSED
 from wellread.errors import UsageError
-from wellread.models.luke.folder import DISAMBIGUATION, is_hf
+from wellread.models.luke.checkpoint import DISAMBIGUATION, is_hf, read_hf
 from wellread.models.luke.model import candidate_loss, luke_of
 
 _NO_CANDIDATE = -1e32
@@ -68,8 +68,6 @@ class _OfEither:
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As transformers' own; but a new head on a LUKE of others must be asked for, by `num_labels`."""
-        from wellread.models.luke.layout import read_hf
-
         name = pretrained_model_name_or_path
         if name is None or not is_hf(name):
             return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]

@@ -18,11 +18,12 @@ which reads entities as it reads words.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, embedding_bag, linear
 from transformers import PreTrainedConfig
@@ -34,40 +35,16 @@ from wellread.encoders.infusion.hooks import ExtraTokens, Flow, Infusion
 from wellread.encoders.infusion.infuse import base_of
 from wellread.encoders.packing import Packing, first_position
 from wellread.errors import UsageError
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.vocabulary import MASK2, EntityVocabulary
 
 ENTITIES = "entities"
 """The keyword of an encoder for entities of texts, and the name by which their states are told."""
 PADDED = ("entity_ids", "entity_attention_mask", "entity_position_ids", "entity_token_type_ids")
 """The same as transformers' LUKE has it."""
 _SPREAD = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LukeConfig:
-    """The entities that a model knows, and how they are asked."""
-
-    entities: int
-    """Rows of the entity table, with those of [PAD], [UNK], [MASK] and [MASK2]."""
-    dim: int = 256
-    """How wide a row is."""
-    aware: bool = True
-    """Entity-aware attention; else words and entities ask with the encoder's own queries."""
-    seen: bool = True
-    """Whether words look at entities, as in the paper. If not, words are read as without entities, however many these
-    are, and entities look at words and each other."""
-    longest: int = 30
-    """A mention's position is the mean over so many of its pieces, from its first on."""
-    predicts: bool = False
-    """Whether there is a head that tells masked entities (`Luke.prediction`)."""
-    masks: tuple[int, int] = (2, 3)
-    """The rows of [MASK] and [MASK2]: as a vocabulary of ours has them; else `EntityVocabulary.masks`."""
-
-    def __post_init__(self) -> None:
-        for name in ("entities", "dim", "longest"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if min(self.masks) < 0:
-            raise UsageError(f"masks are the rows {self.masks}; expected those of [MASK] and [MASK2], from 0")
+_BY_ROW = ("table.weight", "prediction.bias")
+"""What has a row, or a number, for each entity."""
 
 
 class Luke(Infusion):
@@ -320,3 +297,54 @@ def _told(knowledge: Mapping[str, Any]) -> tuple[Mapping[str, Tensor] | None, Bo
     told = {"text_of": there.nonzero()[:, 0], "ids": ids[there]}
     told["places"] = torch.full((len(told["ids"]), 1), -1, device=ids.device) if places is None else places[there]
     return (told if types is None else told | {"types": types[there]}), there
+
+
+def same_rows(ours: EntityVocabulary, theirs: EntityVocabulary) -> NDArray[np.int64]:
+    """(our row, their row) of each name that both have; [MASK2] is their [MASK] where they have but that."""
+    names = [name for name in ours.row_of if name in theirs]
+    rows = np.stack((ours.rows_of(names), theirs.rows_of(names)), axis=1)
+    lacks = [] if MASK2 in theirs else [(ours.mask2, theirs.mask)]
+    return np.concatenate((rows, np.array(lacks, np.int64).reshape(-1, 2)))
+
+
+@torch.no_grad()
+def carry_over(made: Luke, old: Luke, rows: NDArray[np.int64] | None = None) -> list[str]:
+    """Give a fresh infusion what another has learned; returns the names of weights that it has no place for.
+
+    `rows` are pairs of a row here and one there (`same_rows`); without them the first rows are those of the other. More
+    rows, and what the other has not (the head, queries of its own), stay as they start.
+    """
+    if made.config.dim != old.config.dim:
+        raise UsageError(
+            f"the entity table that is there has rows of {old.config.dim} numbers; set dim = {old.config.dim}"
+        )
+    if rows is None and made.config.entities < old.config.entities:
+        raise UsageError(
+            f"the entity table that is there has {old.config.entities:,} rows, more than the {made.config.entities:,} "
+            "of the vocabulary; grow the vocabulary that it was made with"
+        )
+    if rows is None:
+        rows = np.repeat(np.arange(old.config.entities)[:, None], 2, axis=1)
+    here, there = torch.from_numpy(np.ascontiguousarray(rows.T))
+    own, left = made.state_dict(), []
+    for name, weight in old.state_dict().items():
+        if name not in own:
+            left.append(name)
+        elif name in _BY_ROW:
+            own[name][here] = weight[there]
+        else:
+            own[name].copy_(weight)
+    return left
+
+
+@torch.no_grad()
+def start_table(luke: Luke, rows: NDArray[np.float32], at: NDArray[np.int64]) -> None:
+    """Give some rows of the table other numbers (`EntityVocabulary.start_rows`)."""
+    weight = luke.table.weight
+    weight[torch.from_numpy(at).to(weight.device)] = torch.from_numpy(rows).to(weight)
+
+
+@torch.no_grad()
+def copy_mask(luke: Luke, vocabulary: EntityVocabulary) -> None:
+    """Let [MASK2], which pretraining never meets, begin as [MASK]."""
+    luke.table.weight[vocabulary.mask2] = luke.table.weight[vocabulary.mask]

@@ -56,13 +56,12 @@ from wellread.io import console
 from wellread.io.files import storage, write_atomically
 from wellread.kb.packaged import open_kb
 from wellread.models.knowbert.pretraining import as_masked_lm
-from wellread.models.luke.entity_table import carry_over, copy_mask, start_table
+from wellread.models.luke.config import LukeConfig
 from wellread.models.luke.linked_text import LinkedWindows
 from wellread.models.luke.mention_windows import MentionTokenizer
-from wellread.models.luke.model import Luke, LukeConfig, luke_in
-from wellread.models.luke.name_candidates import NameCandidates
+from wellread.models.luke.model import Luke, carry_over, copy_mask, luke_in, start_table
 from wellread.models.luke.pretraining_task import EntityMasking, EntityMaskingLearner
-from wellread.models.luke.vocabulary import SPECIAL, EntityVocabulary, Unknown
+from wellread.models.luke.vocabulary import SPECIAL, EntityVocabulary, NameCandidates, Unknown
 from wellread.tasks.lm_head import WordHead, load_word_head
 from wellread.tasks.masked_lm import word_head
 from wellread.tasks.recipe import EncoderOptions

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -24,24 +24,25 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import send_to_device  # type: ignore[import-untyped]
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
 
 from wellread.data.batches import Lazy, by_length, split_groups
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
-from wellread.models.luke.blockwise_softmax import cross_entropy_over_rows, score_rows
 from wellread.models.luke.linked_text import BEGINS, SPECIAL, LinkedWindows, Window
 from wellread.models.luke.model import ENTITIES, EntityPrediction, Luke, candidate_loss, luke_in
-from wellread.models.luke.name_candidates import NameCandidates
-from wellread.models.luke.vocabulary import EntityVocabulary
+from wellread.models.luke.vocabulary import EntityVocabulary, NameCandidates
 from wellread.tasks.lm_head import mask_of, ordinary_ids
 from wellread.tasks.task import EncoderWithHead, in_full
 
 _AT_ONCE = 4096
+BLOCK = 1 << 25
+"""Scores that are there at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,3 +314,89 @@ class EntityMaskingLearner:
             "entities.frequent": told[2],
             "entities.by_name": told[3],
         }
+
+
+def cross_entropy_over_rows(
+    states: Float[Tensor, "masked dim"],
+    table: Float[Tensor, "row dim"],
+    bias: Float[Tensor, " row"],
+    gold: Int[Tensor, " masked"],
+    *,
+    block: int = BLOCK,
+) -> Float[Tensor, ""]:
+    """The mean of -log softmax(states · table + bias) at the right rows; as `cross_entropy` of all scores."""
+    found: Tensor = _CrossEntropy.apply(states, table, bias, gold, block)  # type: ignore[no-untyped-call]
+    return found
+
+
+@torch.no_grad()
+def score_rows(
+    states: Float[Tensor, "masked dim"],
+    table: Float[Tensor, "row dim"],
+    bias: Float[Tensor, " row"],
+    gold: Int[Tensor, " masked"],
+    *,
+    block: int = BLOCK,
+) -> tuple[Float[Tensor, " masked"], Bool[Tensor, " masked"]]:
+    """The log-chance of each right row, and whether it has the best score of all."""
+    chances, right = [states.new_zeros(0)], [gold.new_zeros(0, dtype=torch.bool)]
+    for _, scores, rows in _blocks(states, table, bias, gold, block):
+        of_gold = scores.gather(1, rows[:, None])[:, 0]
+        chances.append(of_gold - scores.logsumexp(1))
+        right.append(scores.argmax(1) == rows)
+    return torch.cat(chances), torch.cat(right)
+
+
+def _blocks(
+    states: Tensor, table: Tensor, bias: Tensor, gold: Tensor, block: int
+) -> Iterator[tuple[slice, Float[Tensor, "some row"], Int[Tensor, " some"]]]:
+    size = max(1, block // max(1, len(table)))
+    for begin in range(0, len(states), size):
+        part = slice(begin, begin + size)
+        with torch.autocast(states.device.type, enabled=False):
+            scores = torch.addmm(bias, states[part].to(table.dtype), table.t())
+        yield part, scores, gold[part]
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, table: Tensor, bias: Tensor, gold: Tensor, block: int) -> Tensor:
+        ctx.save_for_backward(states, table, bias, gold)
+        ctx.block = block
+        mean, ctx.gradients = _learn(states, table, bias, gold, block, ctx.needs_input_grad[:3])
+        return mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        made, ctx.gradients = ctx.gradients, None  # in place: nobody else has them, and the table's is large
+        if made is None:  # a second time, through a graph that was retained
+            states, table, bias, gold = ctx.saved_tensors
+            _, made = _learn(states, table, bias, gold, ctx.block, ctx.needs_input_grad[:3])
+        return *(None if part is None else part.mul_(above.to(part.dtype)) for part in made), None, None
+
+
+def _learn(
+    states: Tensor, table: Tensor, bias: Tensor, gold: Tensor, block: int, needs: Sequence[bool]
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """The mean, and the gradients of what needs one."""
+    total = table.new_zeros(())
+    of_states, of_table, of_bias = made = tuple(
+        torch.zeros_like(part) if needed else None for part, needed in zip((states, table, bias), needs, strict=True)
+    )
+    for part, scores, rows in _blocks(states, table, bias, gold, block):
+        every = scores.logsumexp(1, keepdim=True)
+        total += (every - scores.gather(1, rows[:, None])).sum()
+        if not any(needs):
+            continue
+        change = scores.sub_(every).exp_()
+        change.scatter_add_(1, rows[:, None], change.new_full((len(rows), 1), -1.0))
+        change.div_(len(states))
+        with torch.autocast(states.device.type, enabled=False):
+            if of_states is not None:
+                of_states[part] = change @ table
+            if of_table is not None:
+                of_table.addmm_(change.t(), states[part].to(table.dtype))
+            if of_bias is not None:
+                of_bias += change.sum(0)
+    return total / max(1, len(states)), made

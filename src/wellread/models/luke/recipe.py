@@ -22,9 +22,9 @@ from wellread.errors import UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.packaged import open_kb
 from wellread.mentions.annotation_cache import Links
-from wellread.models.luke.entity_table import carry_over, same_rows, start_table
+from wellread.models.luke.config import LukeConfig
 from wellread.models.luke.inputs import LukeProvider
-from wellread.models.luke.model import Luke, LukeConfig, luke_in
+from wellread.models.luke.model import Luke, carry_over, luke_in, same_rows, start_table
 from wellread.models.luke.vocabulary import FILE, EntityVocabulary, Unknown
 from wellread.tasks.task_type import find_file
 

@@ -1,56 +1,37 @@
-"""LUKE as others have it: folders of Hugging Face's layout and the authors' own files, read as models of ours.
-
-    model = from_hf("luke-base")      # an infused RoBERTa with the head that the folder says
-
-`LukeModel` and all its heads, mLUKE, and what the authors of LUKE released (`metadata.json`, `pytorch_model.bin`,
-`entity_vocab.tsv`). Outputs are theirs. How they are written again is in `models.luke.conversion`.
-
-Facts of such checkpoints: the authors' files have no prefix and none of the three queries, which start as copies, and
-[MASK2] as a copy of [MASK]. Files saved by transformers 4 have no `lm_head.decoder`, since it was the word embedding;
-version 5 saves it and has it learn apart, so where both differ we keep them apart. The authors' checkpoints for entity
-disambiguation are a BERT (positions from 0) and have a vector of their own for [MASK] entities of the input; it becomes
-the row of [MASK]. Weights with names that no LUKE has are refused.
-
-Unlike the authors' code: the score of the row [MASK] itself, which is never a candidate, is that of the input's vector.
-"""
+"""LUKE folders of either layout, wellread's or Hugging Face's (or the authors' own files), read as models of ours."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LukeConfig as TheirConfig
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.activations import ACT2FN
 
-from wellread.encoders.foreign_checkpoint import Weights, rename_weights, some
-from wellread.encoders.infusion.infuse import infused_class
+from wellread.encoders.foreign_checkpoint import IDLE, Weights, read_weights, rename_weights, some
+from wellread.encoders.infusion.infuse import FAMILIES
 from wellread.encoders.load import silence
-from wellread.errors import InputError
-from wellread.models.luke.folder import (
-    AUTHORS,
-    DISAMBIGUATION,
-    MASK_VECTOR,
-    TABLE,
-    WORDS,
-    buildable,
-    config_file,
-    family_of,
-    find_vocabulary,
-    is_ours,
-    read_config,
-    read_encoder,
-    read_files,
-    saved_as,
-)
-from wellread.models.luke.heads import HEADS
-from wellread.models.luke.model import luke_in
-from wellread.models.luke.vocabulary import MASK, MASK2, EntityVocabulary
+from wellread.errors import InputError, WellreadError
+from wellread.io.files import read_text
+from wellread.models.luke.vocabulary import MASK, MASK2, SETTINGS, EntityVocabulary
 
+AUTHORS = "metadata.json"
+TABLE, WORDS = "entity_embeddings.entity_embeddings.weight", "embeddings.word_embeddings.weight"
+"""What every LUKE has, by the names that transformers has for it."""
+DISAMBIGUATION, MASK_VECTOR = "ForEntityDisambiguation", "entity_embeddings.mask_embedding"
+"""The authors' head for entity disambiguation, and what only its checkpoints have: a vector for [MASK] of its own."""
+_OURS = "infused-"
+_AGAIN = "copy or download it again"
 LUKE = "infusions.0."
 ENCODER = {
     "entity_embeddings.entity_embeddings.": f"{LUKE}table.",
@@ -93,18 +74,156 @@ FIELDS = (
 ).split()
 
 
-def from_hf(folder: str | Path, head: str | None = None) -> PreTrainedModel:
-    """The LUKE of a folder as an infused encoder, under the head that it was saved with or the one that is named.
+def is_hf(folder: str | Path) -> bool:
+    """Whether a folder has a LUKE of Hugging Face's layout."""
+    try:
+        return bool(json.loads((Path(folder) / "config.json").read_bytes())["model_type"] == "luke")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
-    `head` is "Model", "ForMaskedLM", "ForEntitySpanClassification" and so on.
-    """
-    folder = Path(folder)
-    told = read_config(folder)
-    saved, weights = saved_as(told, folder), read_encoder(folder)
-    if head is None:
-        head = _guess(weights) if saved is None else saved.removeprefix("Luke")
-    family = "bert" if MASK_VECTOR in weights else family_of(told)
-    return _make(_class_of(folder, family, head), told, weights, folder)
+
+def is_ours(told: Mapping[str, Any]) -> bool:
+    """Whether a configuration is of a model that wellread saved."""
+    return str(told["model_type"]).startswith(_OURS)
+
+
+def family_of(told: Mapping[str, Any]) -> str:
+    """The family of the encoder, as ours says it, or as their tokenizer tells; or what the authors started from."""
+    if is_ours(told):
+        return str(told["model_type"]).removeprefix(_OURS)
+    if f"Luke{DISAMBIGUATION}" in (told.get("architectures") or ()):
+        return "bert"
+    named = (told.get("tokenizer_class") == "MLukeTokenizer", str(told.get("bert_model_name")).startswith("xlm-"))
+    return "xlm-roberta" if any(named) else "roberta"
+
+
+def config_file(folder: Path) -> Path:
+    """The file that says what model it is; the authors' own is called otherwise."""
+    found = next((folder / name for name in ("config.json", AUTHORS) if (folder / name).is_file()), None)
+    if found is None:
+        named = re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)) and not folder.exists()
+        more = f"; one on the hub must be downloaded first: hf download {folder} --local-dir NEW" if named else ""
+        raise InputError(f"{folder} has no config.json; give the folder of a LUKE, ours or Hugging Face's{more}")
+    return found
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration; the authors' own is inside of another."""
+    file = config_file(folder)
+    try:
+        told = json.loads(read_text(file))
+        told = told if file.name == "config.json" else {"model_type": "luke", **told["model_config"]}
+        kind = str(told["model_type"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} is no configuration of a LUKE; copy it again") from error
+    if kind != "luke" and kind not in {f"{_OURS}{family}" for family in FAMILIES}:
+        raise InputError(
+            f"{folder} has a model of the kind {kind!r}; give the folder of a LUKE, ours or Hugging Face's"
+        )
+    if str(told.get("hidden_act", "gelu")) not in ACT2FN:
+        raise InputError(
+            f"{file} has hidden_act {told['hidden_act']!r}, which transformers does not know; {_AGAIN}, or name one "
+            "such as gelu"
+        )
+    if "tokenizer_class" not in told:
+        told["tokenizer_class"] = read_settings(folder).get("tokenizer_class")
+    return cast(dict[str, Any], told)
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """What the tokenizer's settings say; nothing where there are none."""
+    return _read_object(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+
+
+def saved_as(told: Mapping[str, Any], folder: Path) -> str | None:
+    """The class that a model was saved as, if its configuration says: "LukeForMaskedLM"."""
+    named = told.get("architectures")
+    if not named:
+        return None
+    if not isinstance(named, list) or not isinstance(named[0], str):
+        raise InputError(
+            f"{config_file(folder)} has architectures {named!r}; expected a list with the class that it was saved as, "
+            'such as ["LukeModel"]'
+        )
+    return named[0]
+
+
+def read_files(folder: Path) -> Weights:
+    """The weights of a folder by their names, from one file or several."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            parts = _read_object(index).get("weight_map")
+            if not isinstance(parts, dict) or not all(isinstance(part, str) for part in parts.values()):
+                raise InputError(f"{index} has no weight_map that says which file has which weight; {_AGAIN}")
+            files = [folder / part for part in sorted(set(parts.values()))]
+        elif (folder / name).is_file():
+            files = [folder / name]
+        else:
+            continue
+        weights: Weights = {}
+        for file in files:
+            weights |= _read_safe(file) if file.suffix == ".safetensors" else read_weights(file, such_as=name)
+        return weights
+    raise InputError(f"{folder} has neither model.safetensors nor pytorch_model.bin; copy or download it again")
+
+
+def read_encoder(folder: Path) -> Weights:
+    """The weights of a LUKE of others; those of the encoder without what they begin with under a head."""
+    weights = {name.removeprefix("luke."): weight for name, weight in read_files(folder).items()}
+    weights = {name: weight for name, weight in weights.items() if not name.endswith(IDLE)}
+    for name, what in ((TABLE, "entities"), (WORDS, "words")):
+        if name not in weights or weights[name].dim() != 2:
+            raise InputError(f"{folder} has weights, but no embeddings of {what}; give the folder of a LUKE")
+    return weights
+
+
+def find_vocabulary(folder: Path, entities: int) -> EntityVocabulary | None:
+    """The entity vocabulary of a folder, if it has one, for a table of so many rows."""
+    found = EntityVocabulary.find(folder)
+    if found is not None and max(found.masks) >= entities:
+        file = next(iter(sorted(folder.glob("entity_vocab.*"))), folder / SETTINGS)
+        raise InputError(
+            f"{file} has [MASK] or [MASK2] in row {max(found.masks)}, but the model's entity table has {entities} "
+            "rows, from 0; copy vocabulary and weights again, of one model"
+        )
+    return found
+
+
+@contextmanager
+def buildable(folder: Path) -> Iterator[None]:
+    """What a configuration that cannot be makes transformers raise, which may be anything, in one line."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except WellreadError as error:
+        if str(folder) in str(error):
+            raise
+        raise InputError(f"{config_file(folder)}: {error}") from error
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[-1].strip().rstrip(".")
+        raise InputError(
+            f"{config_file(folder)} is of no model that can be built ({reason or type(error).__name__}); {_AGAIN}, "
+            "or mend that line"
+        ) from error
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(read_text(file))
+    except ValueError as error:
+        raise InputError(f"{file} is no JSON ({error}); {_AGAIN}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{file} is no JSON object; {_AGAIN}")
+    return found
+
+
+def _read_safe(file: Path) -> Weights:
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot read {file}: {error}; copy or download it again") from error
 
 
 def read_hf(
@@ -154,30 +273,6 @@ def _make(
     more: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     more |= {"ignore_mismatched_sizes": True} if resizes else {}
     return _build(made, config, _rename(weights, made, head), folder, fresh, **more)
-
-
-def load(folder: str | Path, head: str | None = None) -> PreTrainedModel:
-    """The LUKE of a folder, in whichever layout, under the head that it was saved with or the one that is named."""
-    folder = Path(folder)
-    told = read_config(folder)
-    return _open_ours(folder, told, head) if is_ours(told) else from_hf(folder, head)
-
-
-def _guess(weights: Mapping[str, Tensor]) -> str:
-    """The authors' files do not say; those of pretraining have both heads."""
-    if MASK_VECTOR in weights:
-        return DISAMBIGUATION
-    return "ForMaskedLM" if "lm_head.dense.weight" in weights else "Model"
-
-
-def _class_of(folder: Path, family: str, head: str) -> type[PreTrainedModel]:
-    try:
-        return HEADS.get(head, {}).get(family) or infused_class(family, head)
-    except AttributeError:
-        raise InputError(
-            f"{folder} cannot be loaded: there is no head Luke{head} for {family}; name one that transformers' LUKE "
-            "has, or Model"
-        ) from None
 
 
 def _complete(weights: Weights, told: dict[str, Any], folder: Path) -> None:
@@ -306,24 +401,6 @@ def _build(
     if any(str(name[0]).startswith(prefix) for name in report["mismatched_keys"]):
         raise another
     return cast(PreTrainedModel, model)
-
-
-def _open_ours(folder: Path, told: Mapping[str, Any], head: str | None) -> PreTrainedModel:
-    """A model that wellread saved."""
-    saved = saved_as(told, folder)
-    if head is None and saved is None:
-        raise InputError(
-            f"{folder / 'config.json'} does not say in architectures which head the model was saved with; copy it "
-            'again, or load it under a head that you name: luke_layout.load(folder, "Model")'
-        )
-    made = _class_of(folder, family_of(told), head or head_in(str(saved)))
-    weights, kind = read_files(folder), cast(type[PreTrainedConfig], made.config_class)
-    with buildable(folder):
-        config = kind.from_pretrained(folder, local_files_only=True)
-    model = _build(made, config, weights, folder)
-    if (luke := luke_in(model)) is not None:
-        find_vocabulary(folder, luke.config.entities)
-    return model
 
 
 def head_in(name: str) -> str:

@@ -15,10 +15,9 @@ from tests import infused_models as infused
 from tests import luke_models as lukes
 from wellread.encoders.infusion.infuse import infuse
 from wellread.errors import InputError
-from wellread.models.luke.conversion import convert_luke
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.conversion import convert_luke, load
 from wellread.models.luke.heads import HEADS
-from wellread.models.luke.layout import load
-from wellread.models.luke.model import LukeConfig
 from wellread.models.luke.vocabulary import EntityVocabulary
 
 WEIGHTS, INDEX, SETTINGS = "model.safetensors", "model.safetensors.index.json", "tokenizer_config.json"

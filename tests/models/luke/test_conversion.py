@@ -24,10 +24,10 @@ from wellread.encoders.infusion.infuse import infuse, infused_class
 from wellread.encoders.load import load_encoder, silence
 from wellread.errors import InputError, UsageError
 from wellread.models.kam.model import KamConfig
-from wellread.models.luke.conversion import convert_luke, to_hf
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.conversion import convert_luke, from_hf, load, to_hf
 from wellread.models.luke.heads import HEADS
-from wellread.models.luke.layout import from_hf, load
-from wellread.models.luke.model import PADDED, LukeConfig, luke_of
+from wellread.models.luke.model import PADDED, luke_of
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.tasks.entity_inputs import masks_of
 

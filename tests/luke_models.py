@@ -39,7 +39,7 @@ def build(
     """One of transformers, every weight drawn."""
     torch.manual_seed(0)
     sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "intermediate_size": 20}
-    told = {
+    settings = {
         "vocab_size": WORDS,
         "max_position_embeddings": 40,
         "type_vocab_size": 2,
@@ -50,7 +50,7 @@ def build(
         "attention_probs_dropout_prob": dropout,
         "num_labels": 2 if head == "ForQuestionAnswering" else 3,
     }
-    model: PreTrainedModel = getattr(transformers, f"Luke{head}")(LukeConfig(**sizes | told | more))
+    model: PreTrainedModel = getattr(transformers, f"Luke{head}")(LukeConfig(**sizes | settings | more))
     shake(model)
     model.tie_weights()
     return model.eval()
@@ -125,8 +125,8 @@ def labels(head: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
     mask, there = given["attention_mask"], given["entity_attention_mask"]
     if head == "ForMaskedLM":
         words, entities = (torch.randint(0, ENTITIES, part.shape) for part in (mask, there))
-        asked = [(torch.rand(part.shape) < 0.5) & (part > 0) for part in (mask, there)]
-        return {"labels": words.where(asked[0], -100), "entity_labels": entities.where(asked[1], -100)}
+        labelled = [(torch.rand(part.shape) < 0.5) & (part > 0) for part in (mask, there)]
+        return {"labels": words.where(labelled[0], -100), "entity_labels": entities.where(labelled[1], -100)}
     if head == "ForQuestionAnswering":
         return {f"{end}_positions": torch.randint(0, min(LENGTHS), (len(mask),)) for end in ("start", "end")}
     shapes = {"ForTokenClassification": mask, "ForEntitySpanClassification": there}

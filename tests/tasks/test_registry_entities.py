@@ -156,7 +156,7 @@ def test_what_luke_has_learned_is_kept_with_the_special_rows_alone(encoder, tmp_
     assert torch.equal(luke.queries[1].entity_to_word.weight, query.weight)
     assert luke.masks == (2, 3)
     (tmp_path / "luke" / "entity_vocab.json").unlink()
-    with pytest.raises(UsageError, match=r"knows entities, but not which: its entity_vocab.json is missing"):
+    with pytest.raises(UsageError, match=r"has an entity table, but no entity_vocab.json"):
         build_learner(made, None)
 
 

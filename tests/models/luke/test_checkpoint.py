@@ -26,7 +26,7 @@ LAYOUTS = ("theirs", "ours")
 
 @pytest.fixture(scope="module", params=LAYOUTS)
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that nothing is wrong with."""
+    """Valid folder, written once per layout."""
     folder = tmp_path_factory.mktemp("whole")
     lukes.save(lukes.build("ForEntityClassification"), folder / "theirs")
     EntityVocabulary.of_ids(f"Q{number}" for number in range(7)).save(folder / "theirs")
@@ -37,7 +37,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def folder(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """Copy of a valid folder, to be damaged."""
     (tmp_path / "it").mkdir()
     for file in whole.iterdir():
         (tmp_path / "it" / file.name).write_bytes(file.read_bytes())
@@ -45,7 +45,7 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 
 
 def refuses(folder: Path, *parts: str) -> None:
-    """Conversion says it in one line and leaves nothing behind."""
+    """Check that conversion raises a one-line error with these parts and writes nothing."""
     with pytest.raises(InputError) as caught:
         convert_luke(folder, folder.parent / "new")
     message = str(caught.value)

@@ -32,7 +32,7 @@ from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.tasks.entity_inputs import masks_of
 
 EVERY = (3, 2, 2, 2)
-"""Entities of each text, where a head reads two."""
+"""Number of entities of each text, for heads that need two."""
 
 
 def compare(ours: torch.nn.Module, theirs: torch.nn.Module, head: str) -> None:

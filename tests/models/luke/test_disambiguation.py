@@ -23,18 +23,18 @@ from wellread.models.luke.vocabulary import EntityVocabulary
 
 HEAD = "ForEntityDisambiguation"
 CANDIDATES = torch.tensor([[[3, 5, 1, 1, 0], [4, 0, 0, 0, 0], [10, 9, 8, 7, 6]]] * 4)
-"""Padded with 0; [UNK] stands there twice."""
+"""Padded with 0; [UNK] occurs twice."""
 
 
 def masked() -> dict[str, torch.Tensor]:
-    """A batch in which some entities are [MASK]."""
+    """Return a batch in which some entities are [MASK]."""
     given = lukes.batch(counts=(3, 3, 3, 3))
     given["entity_ids"][:, :2] = 2
     return given
 
 
 def their_scores(model: torch.nn.Module, given: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Scores of the authors' head: of all rows, -1e32 for those that are not candidates."""
+    """Return the logits of the authors' head: all rows, -1e32 for those that are not candidates."""
     logits = model(**given).entity_logits
     asked = torch.zeros(logits.shape, dtype=torch.bool).scatter(2, CANDIDATES, CANDIDATES != 0)
     return logits.masked_fill(~asked, -1e32)

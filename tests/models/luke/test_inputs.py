@@ -16,7 +16,7 @@ VOCABULARY = EntityVocabulary.of_ids(["a", "b", "c"])
 
 
 def document(text, **entities):
-    """A text in which every word of a name is linked."""
+    """Return a text in which every occurrence of a name is linked."""
     links = [
         Link(at, at + len(name), name, entity)
         for name, entity in entities.items()

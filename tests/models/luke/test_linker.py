@@ -38,7 +38,7 @@ def kb(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, encoder, kb):
-    """A model whose weights are drawn, and that knows all entities but "new"."""
+    """Folder of a random model whose vocabulary has all entities except "new"."""
     made = tmp_path_factory.mktemp("luke")
     vocabulary = EntityVocabulary.of_ids(entity.id for entity in MORE[:-1])
     model = infuse(load_encoder(encoder), [LukeConfig(entities=len(vocabulary), dim=8, predicts=True)])
@@ -178,7 +178,7 @@ def test_long_texts_lose_no_mention_and_windows_are_independent(kb, folder):
 
 
 class Given:
-    """Finds every word that begins with a letter."""
+    """Annotator that returns every word that begins with a letter."""
 
     def __init__(self, letters):
         self.letters = letters
@@ -254,7 +254,7 @@ def test_candidates_may_be_restricted(kb, folder):
 
 
 def test_a_trained_model_disambiguates(kb, encoder):
-    """ "mercury" is a god where somebody wrote, and a planet near a river."""
+    """ "mercury" is a god in texts about writing, and a planet in texts about rivers."""
     vocabulary = EntityVocabulary.of_ids(["planet", "god"])
     model = infuse(load_encoder(encoder), [LukeConfig(entities=len(vocabulary), dim=8, predicts=True)])
     frames = {"god": "{} wrote to mercury", "planet": "the river of {} is near mercury"}

@@ -36,7 +36,7 @@ def xlm(**options):
 
 
 def marks_of(spans, segment=0, text=None):
-    """Marks, with what stands there as its entity if the text is given."""
+    """Return marks of spans, with their text as gold entity if the text is given."""
     golds = [() if text is None else (text[start:end],) for start, end in spans]
     return [Mark(segment, start, end, gold=gold) for (start, end), gold in zip(spans, golds, strict=True)]
 

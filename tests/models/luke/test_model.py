@@ -41,13 +41,13 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[PreTrainedMode
 
 @pytest.fixture(params=[False, True], ids=["text by text", "in chunks"])
 def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """How attention is computed where it is learned; the same comes of both."""
+    """Run a test with both implementations of attention in training."""
     monkeypatch.setattr(flow, "_is_short", lambda positions, texts: request.param)
     return bool(request.param)
 
 
 def build(family: str = "Bert", *others: Any, config: LukeConfig = CONFIG, **more: Any) -> PreTrainedModel:
-    """An infused encoder whose new weights have learned something."""
+    """Return an infused encoder with random new weights."""
     model = infuse(infused.build(family, **more), [config, *others])
     shake(model.infusions)
     return model

@@ -67,7 +67,7 @@ def recipe(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A recipe, and the run of it that nothing interrupted."""
+    """Recipe and folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("draw_curves", "save"):

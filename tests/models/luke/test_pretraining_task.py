@@ -132,7 +132,7 @@ def test_the_loss_equals_that_of_all_logits_at_masked_positions(windows, masking
 
 
 def two_each(windows):
-    """Candidates of the first six cities: each city and the next."""
+    """Return candidates of the first six cities: each city and the next."""
     first = {names.key(city): [VOCABULARY.row_of[f"c-{city}"]] for city in CITIES[:6]}
     rows = [row for (row,) in first.values()]
     return NameCandidates.of_lists({key: [*row, rows[(rows.index(row[0]) + 1) % 6]] for key, row in first.items()})

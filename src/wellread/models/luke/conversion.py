@@ -122,11 +122,11 @@ def _open_ours(folder: Path, config_dict: Mapping[str, Any], head: str | None) -
             f"{folder / 'config.json'} does not say in architectures which head the model was saved with; copy it "
             'again, or name a head: wellread.models.luke.conversion.load(folder, "Model")'
         )
-    made = _class_of(folder, family_of(config_dict), head or head_in(str(saved)))
-    weights, kind = read_files(folder), cast(type[PreTrainedConfig], made.config_class)
+    model_class = _class_of(folder, family_of(config_dict), head or head_in(str(saved)))
+    weights, kind = read_files(folder), cast(type[PreTrainedConfig], model_class.config_class)
     with configuration_errors(folder):
         config = kind.from_pretrained(folder, local_files_only=True)
-    model = build_strictly(made, config, weights, folder)
+    model = build_strictly(model_class, config, weights, folder)
     if (luke := luke_in(model)) is not None:
         find_vocabulary(folder, luke.config.entities)
     return model
@@ -189,10 +189,10 @@ def _with_head(model: PreTrainedModel, source: Path) -> PreTrainedModel:
         return model
     config = copy.deepcopy(model.config)
     config.id2label, config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
-    made: Any = HEADS[head][str(config.model_type).removeprefix("infused-")](config)
-    base_of(made).load_state_dict(model.state_dict())
-    made.classifier.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
-    return cast(PreTrainedModel, made)
+    with_head: Any = HEADS[head][str(config.model_type).removeprefix("infused-")](config)
+    base_of(with_head).load_state_dict(model.state_dict())
+    with_head.classifier.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
+    return cast(PreTrainedModel, with_head)
 
 
 def _as_theirs(model: PreTrainedModel) -> tuple[TheirConfig, Weights]:

@@ -357,7 +357,7 @@ HEADS = _make_heads()
 def __getattr__(name: str) -> type[PreTrainedModel]:
     """Return a class of `HEADS` by its own name, as pickle looks it up."""
     for classes in HEADS.values():
-        for made in classes.values():
-            if made.__name__ == name:
-                return made
+        for model_class in classes.values():
+            if model_class.__name__ == name:
+                return model_class
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -291,14 +291,14 @@ def _shards(
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield shards of about `size` tokens as arrays, and update `counts`."""
     ready: list[dict[str, NDArray[Any]]] = []
-    while some := list(islice(pages, _PAGES)):
-        inputs = [((document.text,), _marks(document, vocabulary, unknown, counts)) for _, document in some]
+    while batch := list(islice(pages, _PAGES)):
+        inputs = [((document.text,), _marks(document, vocabulary, unknown, counts)) for _, document in batch]
         found: list[tuple[int, MentionWindow]] = []
-        for (name, document), tokenized in zip(some, window_tokenizer.tokenize_many(inputs), strict=True):
+        for (name, document), tokenized in zip(batch, window_tokenizer.tokenize_many(inputs), strict=True):
             page = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest())
             found += [(page, window) for window in tokenized.windows if not window.special_mask.all()]
             counts.add_dropped((document.text, mention) for mention in tokenized.dropped)
-        counts.pages += len(some)
+        counts.pages += len(batch)
         counts.kept += sum(len(window.marks) for _, window in found)
         ready += [_as_arrays(found, vocabulary)] if found else []
         if sum(len(arrays["ids"]) for arrays in ready) >= size:
@@ -344,7 +344,7 @@ def _as_arrays(windows: Sequence[tuple[int, MentionWindow]], vocabulary: EntityV
 
 
 def _joined(parts: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    made = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     for name in ("piece_ends", "entity_ends"):
-        made[name] = np.concatenate(([0], np.cumsum(made[name])))
-    return made
+        joined[name] = np.concatenate(([0], np.cumsum(joined[name])))
+    return joined

@@ -173,7 +173,7 @@ class MentionTokenizer:
             ranges = list(split_ranges(segments[last].word_of, inside, free, most, shared))
         counts = spans[:, 1] - spans[:, 0]
         fits = (counts > 0) & ((of < last) | (counts <= free))
-        made, taken = [], np.zeros(len(marks), np.bool_)
+        found, taken = [], np.zeros(len(marks), np.bool_)
 
         def open_window(low: int, high: int, wanted: NDArray[np.bool_]) -> None:
             here = [*parts[:last], (low, high)]
@@ -184,7 +184,7 @@ class MentionTokenizer:
             own = [(marks[at], spans[at]) for at in chosen.tolist()]
             # the special tokens of a mark depend on its number among all marks, not among those of this window
             edges = {place: around[at] for place, at in enumerate(chosen.tolist()) if at < len(around)}
-            made.append(_window(texts, segments, here, frame, own, edges))
+            found.append(_window(texts, segments, here, frame, own, edges))
 
         for low, high in ranges:
             open_window(low, high, (counts > 0) & ~cut_off)
@@ -193,7 +193,7 @@ class MentionTokenizer:
             begin, end = spans[first].tolist() if of[first] == last else (0, 0)
             open_window(*range_around(segments[last].word_of, begin, end, free), fits & ~taken)
         dropped = (_drop(marks[at], spans[at], free) for at in np.flatnonzero(~taken).tolist())
-        return MentionWindows(tuple(made), tuple(dropped))
+        return MentionWindows(tuple(found), tuple(dropped))
 
 
 def _trim_marked(
@@ -361,7 +361,7 @@ def _insert_around(
     put.sort()
     at = np.array([place for place, _, _ in put], np.int64)
     fill = {"ids": np.array([around[number] for _, _, number in put], np.int64), "types": arrays["types"][at - 1]}
-    made = {
+    inserted = {
         name: np.insert(part, at, fill.get(name, np.int64(0 if name == "spans" else -1)), axis=0)
         for name, part in arrays.items()
     }
@@ -372,7 +372,7 @@ def _insert_around(
         for order, (place, side, owner) in enumerate(put):
             if owner == number:
                 moved[number, 1 - side] = place + order + (0 if side else 1)
-    return made, moved
+    return inserted, moved
 
 
 def trim(lengths: Sequence[int], capacity: int) -> list[tuple[int, int]]:

@@ -34,7 +34,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -236,10 +235,7 @@ class LukePretraining:
         if wanted.kb:
             with open_kb(wanted.kb) as kb:
                 return EntityVocabulary.of_kb(kb, wanted.most)
-        counts: Counter[str] = Counter()
-        for document in self.documents():
-            counts.update(link.entity for link in document.links if link.entity is not None)
-        return EntityVocabulary.of_counts(counts, most=wanted.most, least=wanted.least)
+        return EntityVocabulary.of_documents(self.documents(), most=wanted.most, least=wanted.least)
 
     @cached_property
     def windows(self) -> LinkedWindows:
@@ -249,7 +245,7 @@ class LukePretraining:
             self.tokenizer, longest=self.recipe.encoder.longest, most=text.most_entities
         )
         with distributed_state().main_process_first():
-            made = LinkedWindows.build(
+            windows = LinkedWindows.build(
                 self.documents(),
                 window_tokenizer,
                 self.vocabulary,
@@ -259,8 +255,8 @@ class LukePretraining:
                 page=text.page,
             )
         if distributed_state().is_main_process:
-            console.note(made.counts.report())
-        return made
+            console.note(windows.counts.report())
+        return windows
 
     def _build(self) -> tuple[EncoderWithHead, bool]:
         recipe = self.recipe
@@ -278,11 +274,11 @@ class LukePretraining:
             console.note(
                 f"{recipe.encoder.name} has {left[0]}, which this recipe does not use; set aware = true to keep it"
             )
-        made = cast(InfusedEncoder, encoder)
-        check_positions(made, recipe.encoder.longest)
+        infused = cast(InfusedEncoder, encoder)
+        check_positions(infused, recipe.encoder.longest)
         seed_all(recipe.schedule.seed, 1)
-        head = word_head(made, None)
-        return EncoderWithHead(made, head), load_word_head(head, recipe.encoder.name)
+        head = word_head(infused, None)
+        return EncoderWithHead(infused, head), load_word_head(head, recipe.encoder.name)
 
     def _start(self, luke: Luke) -> None:
         options = self.recipe.entities

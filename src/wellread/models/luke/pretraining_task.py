@@ -280,7 +280,7 @@ class EntityMaskingLearner:
             self.windows.count_rows(len(self.masking.vocabulary)),
         )
         # Add-one smoothing, for tokens and entities that do not occur.
-        tokens, rows = (np.log((some + 1) / (some.sum() + len(some))) for some in counts)
+        tokens, rows = (np.log((part + 1) / (part.sum() + len(part))) for part in counts)
         return tokens, rows
 
     @cached_property
@@ -345,7 +345,7 @@ def score_rows(
 
 def _blocks(
     states: Tensor, table: Tensor, bias: Tensor, gold: Tensor, block: int
-) -> Iterator[tuple[slice, Float[Tensor, "some row"], Int[Tensor, " some"]]]:
+) -> Iterator[tuple[slice, Float[Tensor, "block row"], Int[Tensor, " block"]]]:
     size = max(1, block // max(1, len(table)))
     for begin in range(0, len(states), size):
         part = slice(begin, begin + size)
@@ -365,11 +365,11 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        made, ctx.gradients = ctx.gradients, None  # multiplied in place, as the table's is large
-        if made is None:  # second backward pass through a retained graph
+        gradients, ctx.gradients = ctx.gradients, None  # multiplied in place, as the table's is large
+        if gradients is None:  # second backward pass through a retained graph
             states, table, bias, gold = ctx.saved_tensors
-            _, made = _gradients(states, table, bias, gold, ctx.block, ctx.needs_input_grad[:3])
-        return *(None if part is None else part.mul_(above.to(part.dtype)) for part in made), None, None
+            _, gradients = _gradients(states, table, bias, gold, ctx.block, ctx.needs_input_grad[:3])
+        return *(None if part is None else part.mul_(above.to(part.dtype)) for part in gradients), None, None
 
 
 def _gradients(
@@ -377,7 +377,7 @@ def _gradients(
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Return the mean loss, and the gradients of the inputs that need one."""
     total = table.new_zeros(())
-    of_states, of_table, of_bias = made = tuple(
+    of_states, of_table, of_bias = gradients = tuple(
         torch.zeros_like(part) if needed else None for part, needed in zip((states, table, bias), needs, strict=True)
     )
     for part, scores, rows in _blocks(states, table, bias, gold, block):
@@ -395,4 +395,4 @@ def _gradients(
                 of_table.addmm_(change.t(), states[part].to(table.dtype))
             if of_bias is not None:
                 of_bias += change.sum(0)
-    return total / max(1, len(states)), made
+    return total / max(1, len(states)), gradients

@@ -188,7 +188,7 @@ def test_transformers_takes_a_run_of_names_with_its_head(encoder, tmp_path):
     again = load(tmp_path / "theirs").eval()
     assert again.config.id2label == theirs.config.id2label
     (tmp_path / "run" / "model" / "head.safetensors").unlink()
-    with pytest.raises(InputError, match="has no whole head of its task"):
+    with pytest.raises(InputError, match="has no complete head of its task"):
         convert_luke(tmp_path / "run", tmp_path / "new")
 
 
@@ -196,7 +196,7 @@ def test_a_run_whose_head_transformers_has_not_becomes_an_encoder_and_says_so(en
     (tmp_path / "train").write_text(json.dumps(as_record(QUESTIONS)))
     train_task(recipe("record", tmp_path / "train", encoder, schedule=SCHEDULE, infusion="luke"), tmp_path / "run")
     convert_luke(tmp_path / "run" / "model", tmp_path / "theirs")
-    assert "no head for record: the encoder alone is written" in capsys.readouterr().err
+    assert "no head for record: only the encoder is written" in capsys.readouterr().err
     assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == ["LukeModel"]
 
 

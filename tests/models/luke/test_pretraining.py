@@ -94,13 +94,14 @@ def test_a_pretrained_head_is_frozen_in_the_first_stage(whole, tmp_path):
     work = LukePretraining(recipe, tmp_path / "windows")
     work.freeze()
     assert not any(weight.requires_grad for weight in work.network.head.parameters())
-    work.free()
+    work.unfreeze()
     assert all(weight.requires_grad for weight in work.network.parameters())
 
 
 def test_biases_of_new_heads_start_from_frequencies(recipe, tmp_path):
     work = LukePretraining(recipe, tmp_path / "windows")
-    scores = json.loads((work.tell_before(tmp_path / "before.json"), tmp_path / "before.json")[1].read_bytes())
+    work.save_initial_scores(tmp_path / "before.json")
+    scores = json.loads((tmp_path / "before.json").read_bytes())
     tokens, rows = work.learner.frequencies
     assert torch.allclose(work.network.head.bias, torch.from_numpy(tokens).float())
     assert torch.allclose(work.learner.luke.prediction.bias, torch.from_numpy(rows).float())

@@ -276,6 +276,11 @@ class _Frame:
     def __len__(self) -> int:
         return sum(map(len, self.ids))
 
+    def tokens(self, at: int) -> tuple[NDArray[np.int64], ...]:
+        """Return ids, types, character spans, segments and words of the special tokens before text `at`."""
+        none = np.full(len(self.ids[at]), -1, np.int64)
+        return self.ids[at], self.types[at], np.zeros((len(none), 2), np.int64), none, none
+
     @classmethod
     def of(cls, encoding: Encoding) -> _Frame:
         segments = [-1 if segment is None else segment for segment in encoding.sequence_ids]
@@ -304,9 +309,7 @@ def _window(
     marks: Sequence[tuple[Mark, NDArray[np.int64]]],
     around: Mapping[int, int],
 ) -> MentionWindow:
-    ids, types = [frame.ids[0]], [frame.types[0]]
-    blank = (np.zeros((len(frame.ids[0]), 2), np.int64), np.full(len(frame.ids[0]), -1, np.int64))
-    spans, segment_of, word_of = [blank[0]], [blank[1]], [blank[1]]
+    columns = [frame.tokens(0)]
     words: list[str] = []
     word_spans: list[NDArray[np.int64]] = []
     first_words, offsets, length = [], [], len(frame.ids[0])
@@ -314,25 +317,18 @@ def _window(
         own = segment.word_of[low:high]
         known = own[own >= 0]
         first, last = (int(known.min()), int(known.max()) + 1) if len(known) else (0, 0)
-        behind = len(frame.ids[number + 1])
-        ids += [segment.ids[low:high], frame.ids[number + 1]]
-        types += [np.full(high - low, frame.own[number], np.int64), frame.types[number + 1]]
-        spans += [segment.spans[low:high], np.zeros((behind, 2), np.int64)]
-        segment_of += [np.full(high - low, number, np.int64), np.full(behind, -1, np.int64)]
-        word_of += [np.where(own < 0, -1, own - first + len(words)), np.full(behind, -1, np.int64)]
+        types, segment_of = (np.full(high - low, value, np.int64) for value in (frame.own[number], number))
+        word_of = np.where(own < 0, -1, own - first + len(words))
+        columns.append((segment.ids[low:high], types, segment.spans[low:high], segment_of, word_of))
+        columns.append(frame.tokens(number + 1))
         word_spans.append(segment.word_spans[first:last])
         words += [texts[number][start:end] for start, end in word_spans[-1].tolist()]
         first_words.append(first)
         offsets.append(length - low)
-        length += high - low + behind
+        length += high - low + len(frame.ids[number + 1])
     positions = np.array([span + offsets[mark.segment] for mark, span in marks], np.int64).reshape(-1, 2)
-    arrays = {
-        "ids": np.concatenate(ids),
-        "types": np.concatenate(types),
-        "spans": np.concatenate(spans),
-        "segment_of": np.concatenate(segment_of),
-        "word_of": np.concatenate(word_of),
-    }
+    names = ("ids", "types", "spans", "segment_of", "word_of")
+    arrays = dict(zip(names, map(np.concatenate, zip(*columns, strict=True)), strict=True))
     if around:
         arrays, positions = _insert_around(arrays, positions, around)
     return MentionWindow(

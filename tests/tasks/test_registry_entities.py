@@ -227,8 +227,8 @@ def test_how_many_pieces_of_a_mention_count_is_for_the_recipe_to_say(start, enco
         learner, _ = build_learner(made, None)
         found = luke_of(learner.model.encoder)
         assert found.config.longest == longest
-        places, _ = found._places({"spans": torch.tensor([[1, 40]])})
-        assert len(places) == longest
+        positions, _ = found.mention_positions({"spans": torch.tensor([[1, 40]])})
+        assert len(positions) == longest
 
 
 @pytest.mark.parametrize("start", ["plain", "luke"])

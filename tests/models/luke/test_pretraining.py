@@ -17,8 +17,8 @@ from wellread.errors import InputError, UsageError
 from wellread.kb.packaged import open_kb
 from wellread.models.luke import pretraining as pretraining_luke
 from wellread.models.luke.pretraining import (
+    EntityMaskingOptions,
     EntityOptions,
-    HiddenOptions,
     LinkedText,
     LukePretraining,
     LukePretrainingRecipe,
@@ -186,7 +186,7 @@ def test_entities_come_from_a_kb_and_start_from_its_vectors(recipe, tmp_path, ca
 def test_entities_are_predicted_among_the_candidates_of_their_names(recipe, tmp_path, capsys):
     write_names(tmp_path)
     options = EntityOptions(kb=str(tmp_path / "names.kb"), loss="candidates")
-    recipe = replace(recipe, entities=options, masking=HiddenOptions(entities=0.9))
+    recipe = replace(recipe, entities=options, masking=EntityMaskingOptions(entities=0.9))
     work = LukePretraining(recipe, tmp_path / "windows")
     assert "8 of 8 names in the text have candidates" in capsys.readouterr().err
     found = work.learner.masking.candidates
@@ -248,8 +248,8 @@ def test_invalid_recipes_raise_errors(recipe, changes, message):
         (lambda: LinkedText(("x",), most_entities=0), "most_entities is 0"),
         (lambda: EntityOptions(most=-1), "most is -1"),
         (lambda: EntityOptions(least=0), "least is 0"),
-        (lambda: HiddenOptions(entities=0), r"masking\.entities is 0; expected a share"),
-        (lambda: HiddenOptions(words=15), r"masking\.words is 15"),
+        (lambda: EntityMaskingOptions(entities=0), r"masking\.entities is 0; expected a share"),
+        (lambda: EntityMaskingOptions(words=15), r"masking\.words is 15"),
     ],
 )
 def test_invalid_counts_and_shares_raise_errors_before_any_text_is_read(options, message):

@@ -137,7 +137,7 @@ class Luke(Infusion):
         states = self.table(inputs["ids"])
         if self.wide is not None:
             states = self.wide(states)
-        positions, counts = self._mention_positions(inputs)
+        positions, counts = self.mention_positions(inputs)
         starts = counts.cumsum(0) - counts
         means = embedding_bag(positions, self.positions.weight, starts, mode="mean") if len(positions) else 0
         types = inputs.get("types")
@@ -181,7 +181,7 @@ class Luke(Infusion):
         logits: Tensor = (head(states)[..., None, :] * self.table.weight[rows]).sum(-1) + head.bias[rows]
         return logits.masked_fill(padding_mask, -torch.inf)
 
-    def _mention_positions(self, inputs: Mapping[str, Tensor]) -> tuple[Int[Tensor, " token"], Int[Tensor, " entity"]]:
+    def mention_positions(self, inputs: Mapping[str, Tensor]) -> tuple[Int[Tensor, " token"], Int[Tensor, " entity"]]:
         """Return the token positions of all mentions, concatenated, and the number of each mention's tokens."""
         if "places" in inputs:
             token_mask = inputs["places"] >= 0

@@ -128,7 +128,7 @@ class EntityOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class HiddenOptions:
+class EntityMaskingOptions:
     """Shares of masked words and entities, in [masking]."""
 
     words: float = 0.15
@@ -155,7 +155,7 @@ class LukePretrainingRecipe:
     """Width of a row of the entity table."""
     aware: bool = False
     """Entity-aware attention; the authors use it only in tasks, where its queries start as copies."""
-    masking: HiddenOptions = field(default_factory=HiddenOptions)
+    masking: EntityMaskingOptions = field(default_factory=EntityMaskingOptions)
     batch: int = 16
     """Windows per batch."""
     first: Schedule | None = None

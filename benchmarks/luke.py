@@ -25,7 +25,7 @@ from transformers.utils import logging
 from benchmarks.infusion import take_turns
 from benchmarks.report import Report, arguments
 from wellread.encoders.infusion.infuse import infuse
-from wellread.models.luke.layout import from_hf
+from wellread.models.luke.conversion import from_hf
 
 _CASES = (
     ("8 × (128 + 32)", 8, 128, 32, 0.5, 1.25),

@@ -41,8 +41,8 @@ def pretrain(entities: int, steps: int) -> tuple[float, float]:
 
     from wellread.encoders.infusion.infuse import infuse
     from wellread.encoders.load import load_encoder, load_tokenizer
+    from wellread.models.luke.config import LukeConfig
     from wellread.models.luke.linked_text import BEGINS, SPECIAL, LinkedWindows
-    from wellread.models.luke.model import LukeConfig
     from wellread.models.luke.pretraining_task import EntityMasking, EntityMaskingLearner, LinkedBatch
     from wellread.models.luke.vocabulary import EntityVocabulary
     from wellread.tasks.masked_lm import word_head

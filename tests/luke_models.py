@@ -1,4 +1,4 @@
-"""Tiny random LUKEs as transformers has them, the same as ours, and batches of texts with entities."""
+"""Tiny random LUKE models of transformers, their checkpoints, and batches of texts with entities."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ HEADS = (
     "ForMultipleChoice",
 )
 DISAMBIGUATED = ("[PAD]", "[UNK]", "[MASK]", *(f"Entity {number}" for number in range(ENTITIES - 3)))
-"""The entity vocabulary of a checkpoint for disambiguation, which has no [MASK2]."""
+"""Entity vocabulary of a checkpoint for disambiguation, without [MASK2]."""
 LENGTHS, COUNTS = (9, 5, 9, 2), (3, 2, 0, 1)
 
 
 def build(
     head: str = "Model", *, aware: bool = True, dim: int = 6, dropout: float = 0.0, **more: Any
 ) -> PreTrainedModel:
-    """One of transformers, every weight drawn."""
+    """Return a model of transformers with random weights."""
     torch.manual_seed(0)
     sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "intermediate_size": 20}
-    told = {
+    settings = {
         "vocab_size": WORDS,
         "max_position_embeddings": 40,
         "type_vocab_size": 2,
@@ -50,7 +50,7 @@ def build(
         "attention_probs_dropout_prob": dropout,
         "num_labels": 2 if head == "ForQuestionAnswering" else 3,
     }
-    model: PreTrainedModel = getattr(transformers, f"Luke{head}")(LukeConfig(**sizes | told | more))
+    model: PreTrainedModel = getattr(transformers, f"Luke{head}")(LukeConfig(**sizes | settings | more))
     shake(model)
     model.tie_weights()
     return model.eval()
@@ -86,7 +86,7 @@ def build_disambiguation(folder: Path, *, named: bool = True, prefix: str = "luk
 
 
 def save(model: PreTrainedModel, folder: Path) -> Path:
-    """Written by transformers, without its bars."""
+    """Save a model with transformers, without progress bars; return the folder."""
     logging.disable_progress_bar()
     try:
         model.save_pretrained(folder)
@@ -96,7 +96,7 @@ def save(model: PreTrainedModel, folder: Path) -> Path:
 
 
 def batch(head: str = "Model", counts: tuple[int, ...] = COUNTS) -> dict[str, Tensor]:
-    """Texts of several lengths with some entities each, one of which has no position, as their tokenizer gives them."""
+    """Return a padded batch of texts of several lengths with entities, one of them without a position."""
     torch.manual_seed(1)
     mask = (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]).long()
     there = (torch.arange(max(counts)) < torch.tensor(counts)[:, None]).long()
@@ -120,13 +120,13 @@ def batch(head: str = "Model", counts: tuple[int, ...] = COUNTS) -> dict[str, Te
 
 
 def labels(head: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What a head is to learn of a batch."""
+    """Return labels of a head for a batch."""
     torch.manual_seed(2)
     mask, there = given["attention_mask"], given["entity_attention_mask"]
     if head == "ForMaskedLM":
         words, entities = (torch.randint(0, ENTITIES, part.shape) for part in (mask, there))
-        asked = [(torch.rand(part.shape) < 0.5) & (part > 0) for part in (mask, there)]
-        return {"labels": words.where(asked[0], -100), "entity_labels": entities.where(asked[1], -100)}
+        labelled = [(torch.rand(part.shape) < 0.5) & (part > 0) for part in (mask, there)]
+        return {"labels": words.where(labelled[0], -100), "entity_labels": entities.where(labelled[1], -100)}
     if head == "ForQuestionAnswering":
         return {f"{end}_positions": torch.randint(0, min(LENGTHS), (len(mask),)) for end in ("start", "end")}
     shapes = {"ForTokenClassification": mask, "ForEntitySpanClassification": there}
@@ -136,7 +136,7 @@ def labels(head: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def packed(given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The entities of a batch as ours takes them."""
+    """Return the entities of a padded batch in packed form."""
     there = given["entity_attention_mask"] > 0
     return {
         "text_of": there.nonzero()[:, 0],

@@ -21,25 +21,25 @@ def undrawn(monkeypatch):
         monkeypatch.setattr(plots, name, lambda *args, **options: None)
 
 
-def test_an_encoder_is_pretrained_and_goes_on_with_its_folder(wellread, tmp_path, monkeypatch):
+def test_an_encoder_is_pretrained_and_its_folder_pretrained_further(wellread, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     once = Schedule(steps=1, learning_rate=1e-3)
     (tmp_path / "cities.toml").write_text(config.to_toml(replace(write_recipe(tmp_path), first=once, schedule=once)))
     done = wellread("pretrain", "luke", "cities.toml", "--set", "schedule.seed=2")
     assert done.code == 0, done.err
     assert "entities.by_name" in done.out
-    assert "before: log_chance" in done.err
+    assert "before training: log_chance" in done.err
     assert "the encoder is in runs/cities/model; a task's recipe takes it with: --set encoder.name=runs/ci" in done.err
     assert (tmp_path / "runs/cities/model/entity_vocab.json").exists()
     again = wellread("pretrain", "luke", "cities.toml", "--set", "schedule.seed=2")
     assert (again.code, again.out) == (0, done.out)
-    told = wellread("pretrain", "luke", "cities.toml", "--set", "text.develp=1")
-    assert (told.code, told.err.count("\n")) == (2, 1)
-    assert "did you mean 'text.develop'" in told.err
+    result = wellread("pretrain", "luke", "cities.toml", "--set", "text.develp=1")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "did you mean 'text.develop'" in result.err
     assert "wellread pretrain luke recipes/luke-schools.toml" in wellread("pretrain", "luke", "--help").out
 
 
-def test_what_the_help_shows_for_own_text_is_learned_from(wellread, tmp_path, monkeypatch):
+def test_the_example_of_the_help_trains_on_own_text(wellread, tmp_path, monkeypatch):
     shown = wellread("pretrain", "luke", "--help").out.replace("\\\n", " ")
     link, learn = (shlex.split(line)[1:] for line in re.findall(r"^ *(wellread .*)$", shown, re.M)[-2:])
     assert (link[0], learn[:2]) == ("link", ["pretrain", "luke"])

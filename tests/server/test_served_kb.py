@@ -9,7 +9,7 @@ from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.load import load_encoder, silence
 from wellread.errors import UsageError
 from wellread.linking.linker import Linker
-from wellread.models.luke.model import LukeConfig
+from wellread.models.luke.config import LukeConfig
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.server import served_kb as served_kbs
 from wellread.server.linkers import LinkerRegistry, LinkJob

@@ -12,7 +12,8 @@ from tests.tasks.test_cloze_qa import TASK as CLOZE
 from tests.tasks.test_ner import LABELS, SENTENCES, all_spans
 from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.packing import Packing
-from wellread.models.luke.model import ENTITIES, LukeConfig, luke_of
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.model import ENTITIES, luke_of
 from wellread.tasks.entity_typing import EntityTyping, TypeOptions, parse_mention
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.ner import NamedEntities, NerOptions

@@ -17,9 +17,9 @@ from wellread.encoders.load import load_encoder, load_tokenizer, silence
 from wellread.encoders.packing import Packing
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk
-from wellread.models.luke.conversion import convert_luke
-from wellread.models.luke.layout import load
-from wellread.models.luke.model import LukeConfig, luke_of
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.conversion import convert_luke, load
+from wellread.models.luke.model import luke_of
 from wellread.models.luke.recipe import LukeOptions
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.plots import curves as plots
@@ -156,7 +156,7 @@ def test_what_luke_has_learned_is_kept_with_the_special_rows_alone(encoder, tmp_
     assert torch.equal(luke.queries[1].entity_to_word.weight, query.weight)
     assert luke.masks == (2, 3)
     (tmp_path / "luke" / "entity_vocab.json").unlink()
-    with pytest.raises(UsageError, match=r"knows entities, but not which: its entity_vocab.json is missing"):
+    with pytest.raises(UsageError, match=r"has an entity table, but no entity_vocab.json"):
         build_learner(made, None)
 
 
@@ -188,7 +188,7 @@ def test_transformers_takes_a_run_of_names_with_its_head(encoder, tmp_path):
     again = load(tmp_path / "theirs").eval()
     assert again.config.id2label == theirs.config.id2label
     (tmp_path / "run" / "model" / "head.safetensors").unlink()
-    with pytest.raises(InputError, match="has no whole head of its task"):
+    with pytest.raises(InputError, match="has no complete head of its task"):
         convert_luke(tmp_path / "run", tmp_path / "new")
 
 
@@ -196,7 +196,7 @@ def test_a_run_whose_head_transformers_has_not_becomes_an_encoder_and_says_so(en
     (tmp_path / "train").write_text(json.dumps(as_record(QUESTIONS)))
     train_task(recipe("record", tmp_path / "train", encoder, schedule=SCHEDULE, infusion="luke"), tmp_path / "run")
     convert_luke(tmp_path / "run" / "model", tmp_path / "theirs")
-    assert "no head for record: the encoder alone is written" in capsys.readouterr().err
+    assert "no head for record: only the encoder is written" in capsys.readouterr().err
     assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == ["LukeModel"]
 
 
@@ -227,8 +227,8 @@ def test_how_many_pieces_of_a_mention_count_is_for_the_recipe_to_say(start, enco
         learner, _ = build_learner(made, None)
         found = luke_of(learner.model.encoder)
         assert found.config.longest == longest
-        places, _ = found._places({"spans": torch.tensor([[1, 40]])})
-        assert len(places) == longest
+        positions, _ = found.mention_positions({"spans": torch.tensor([[1, 40]])})
+        assert len(positions) == longest
 
 
 @pytest.mark.parametrize("start", ["plain", "luke"])

@@ -139,7 +139,7 @@ def luke(source: str, folder: str, layout: Literal["hf", "wellread"] | None) -> 
 
     made = convert_luke(source, folder, layout)
     loads = {
-        "wellread": f"wellread.models.luke.layout.load({folder!r})",
+        "wellread": f"wellread.models.luke.conversion.load({folder!r})",
         "hf": f"transformers.AutoModel.from_pretrained({folder!r})",
     }
     console.note(f"the model is in {folder}; load it with: {loads[made]}")

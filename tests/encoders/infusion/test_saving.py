@@ -20,7 +20,7 @@ from wellread.encoders.infusion.infuse import base_of, infuse
 from wellread.encoders.load import silence
 from wellread.errors import InputError, UsageError
 from wellread.models.kam.model import KamConfig
-from wellread.models.luke.model import LukeConfig
+from wellread.models.luke.config import LukeConfig
 
 KAM = KamConfig(maps=("a", "b"), layers=(0, 2), skip="mix", alpha=0.3)
 TOLD = {"maps": draw_maps(), **draw_terms((1, 0, 2, 1, 3))}

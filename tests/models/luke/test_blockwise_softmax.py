@@ -1,10 +1,10 @@
-"""The softmax over very many rows: exact, in blocks, with the right gradients."""
+"""Cross-entropy over many rows in blocks: exact values and gradients."""
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, linear
 
-from wellread.models.luke.blockwise_softmax import cross_entropy_over_rows, score_rows
+from wellread.models.luke.pretraining_task import cross_entropy_over_rows, score_rows
 
 
 def parts(masked=11, rows=37, dim=5):
@@ -14,7 +14,7 @@ def parts(masked=11, rows=37, dim=5):
 
 
 @pytest.mark.parametrize("block", [1, 37, 100, 10_000])
-def test_it_is_the_cross_entropy_of_all_scores(block):
+def test_block_loss_equals_cross_entropy_of_all_logits(block):
     states, table, bias, gold = parts()
     weights = [part.clone().requires_grad_() for part in (states, table, bias)]
     theirs = [part.clone().requires_grad_() for part in (states, table, bias)]
@@ -27,7 +27,7 @@ def test_it_is_the_cross_entropy_of_all_scores(block):
         assert torch.allclose(mine.grad, other.grad, atol=1e-6)
 
 
-def test_a_table_that_is_used_twice_gets_both_gradients():
+def test_a_table_used_twice_gets_both_gradients():
     states, table, bias, gold = parts()
     found = []
     for loss in (cross_entropy_over_rows, lambda s, t, b, g: cross_entropy(linear(s, t, b), g)):
@@ -37,7 +37,7 @@ def test_a_table_that_is_used_twice_gets_both_gradients():
     assert torch.allclose(*found, atol=1e-6)
 
 
-def test_a_graph_that_is_retained_gives_the_same_gradients_again():
+def test_a_retained_graph_gives_the_same_gradients_again():
     states, table, bias, gold = parts()
     weights = [part.clone().requires_grad_() for part in (states, table, bias)]
     loss = cross_entropy_over_rows(*weights, gold, block=100)
@@ -49,7 +49,7 @@ def test_a_graph_that_is_retained_gives_the_same_gradients_again():
         loss.backward()
 
 
-def test_what_is_frozen_gets_no_gradient():
+def test_frozen_inputs_get_no_gradient():
     states, table, bias, gold = parts()
     bias.requires_grad_()
     cross_entropy_over_rows(states, table, bias, gold).backward()
@@ -60,7 +60,7 @@ def test_what_is_frozen_gets_no_gradient():
         assert not cross_entropy_over_rows(states, table, bias, gold).requires_grad
 
 
-def test_nothing_masked_is_a_loss_of_nothing():
+def test_the_loss_without_masked_entities_is_zero():
     states, table, bias, _ = parts(masked=0)
     table.requires_grad_()
     loss = cross_entropy_over_rows(states, table, bias, torch.zeros(0, dtype=torch.long))
@@ -70,7 +70,7 @@ def test_nothing_masked_is_a_loss_of_nothing():
 
 
 @pytest.mark.parametrize("block", [1, 10_000])
-def test_chances_and_the_best_row_are_those_of_all_scores(block):
+def test_log_probabilities_and_best_rows_equal_those_of_all_logits(block):
     states, table, bias, gold = parts()
     scores = linear(states, table, bias)
     gold[:4] = scores.argmax(1)[:4]
@@ -80,7 +80,7 @@ def test_chances_and_the_best_row_are_those_of_all_scores(block):
     assert right[:4].all()
 
 
-def test_states_in_half_precision_are_scored_in_full():
+def test_half_precision_states_are_scored_in_full_precision():
     states, table, bias, gold = parts()
     half = states.bfloat16().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,4 +1,4 @@
-"""Checkpoints of LUKE's authors for entity disambiguation, the loss among candidates, and weights that no LUKE has."""
+"""The authors' checkpoints for entity disambiguation, the candidate loss, and unknown weights."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from wellread.encoders.infusion.infuse import infuse
 from wellread.errors import InputError, UsageError
 from wellread.kb.records import Entity
 from wellread.linking.linker import Linker
-from wellread.models.luke.conversion import convert_luke, to_hf
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.conversion import convert_luke, from_hf, load, to_hf
 from wellread.models.luke.heads import HEADS
-from wellread.models.luke.layout import from_hf, load
-from wellread.models.luke.model import LukeConfig, candidate_loss, luke_of
+from wellread.models.luke.model import candidate_loss, luke_of
 from wellread.models.luke.vocabulary import EntityVocabulary
 
 HEAD = "ForEntityDisambiguation"
 CANDIDATES = torch.tensor([[[3, 5, 1, 1, 0], [4, 0, 0, 0, 0], [10, 9, 8, 7, 6]]] * 4)
-"""Padded with 0; [UNK] stands there twice."""
+"""Padded with 0; [UNK] occurs twice."""
 
 
 def masked() -> dict[str, torch.Tensor]:
-    """A batch in which some entities are [MASK]."""
+    """Return a batch in which some entities are [MASK]."""
     given = lukes.batch(counts=(3, 3, 3, 3))
     given["entity_ids"][:, :2] = 2
     return given
 
 
 def their_scores(model: torch.nn.Module, given: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Scores of the authors' head: of all rows, -1e32 for those that are not candidates."""
+    """Return the logits of the authors' head: all rows, -1e32 for those that are not candidates."""
     logits = model(**given).entity_logits
     asked = torch.zeros(logits.shape, dtype=torch.bool).scatter(2, CANDIDATES, CANDIDATES != 0)
     return logits.masked_fill(~asked, -1e32)
@@ -66,7 +66,7 @@ def test_a_checkpoint_of_the_authors_gives_their_scores_and_loss(tmp_path: Path,
     assert back["luke.embeddings.position_embeddings.weight"].shape == (40, lukes.WIDTH)
 
 
-def test_an_entity_whose_label_is_no_candidate_has_no_part_in_the_loss(tmp_path: Path) -> None:
+def test_an_entity_whose_label_is_not_a_candidate_is_ignored_in_the_loss(tmp_path: Path) -> None:
     lukes.build_disambiguation(tmp_path)
     ours, given = from_hf(tmp_path).eval(), masked()
     labels = torch.full((4, 3), -1)
@@ -80,7 +80,7 @@ def test_an_entity_whose_label_is_no_candidate_has_no_part_in_the_loss(tmp_path:
     assert nothing == 0
 
 
-def test_the_loss_among_candidates_is_what_a_loop_adds_up() -> None:
+def test_the_candidate_loss_equals_a_naive_loop() -> None:
     rows, gold = torch.tensor([[4, 2, -1], [7, -1, -1], [1, 3, 5]]), torch.tensor([2, 7, 6])
     scores = torch.randn(3, 3, generator=torch.Generator().manual_seed(1)).masked_fill(rows < 0, -torch.inf)
     wanted = (-(scores[0, 1] - scores[0, :2].logsumexp(0)) + 0.0) / 2
@@ -96,7 +96,7 @@ def test_any_luke_can_be_tuned_among_candidates_but_not_written_as_the_authors_b
     given = lukes.batch(counts=(3, 3, 3, 3))
     found = ours(**given, entity_candidate_ids=CANDIDATES).logits
     torch.testing.assert_close(found, their_scores(theirs, given), atol=1e-5, rtol=1e-5)
-    with pytest.raises(UsageError, match="reads BERT's words"):
+    with pytest.raises(UsageError, match="is a BERT, not a"):
         to_hf(ours, tmp_path / "back")
 
 
@@ -123,12 +123,12 @@ def test_a_converted_checkpoint_links(tmp_path: Path) -> None:
     ("name", "says"),
     [
         ("luke.adapter.weight", "weights that no LUKE has: adapter.weight"),
-        ("luke.entity_embeddings.extra", "no place for: roberta.entity_embeddings.extra"),
+        ("luke.entity_embeddings.extra", "does not have: roberta.entity_embeddings.extra"),
         ("luke.encoder.layer.0.attention.self.gate.weight", "attention.self.gate.weight"),
     ],
 )
 @pytest.mark.parametrize("head", ["Model", "ForEntityClassification"])
-def test_unknown_weights_are_refused_by_name(tmp_path: Path, name: str, says: str, head: str) -> None:
+def test_unknown_weights_raise_an_error_that_names_them(tmp_path: Path, name: str, says: str, head: str) -> None:
     lukes.save(lukes.build(head), tmp_path / "it")
     weights = load_file(tmp_path / "it" / "model.safetensors")
     name = name if head != "Model" else name.removeprefix("luke.")
@@ -139,12 +139,12 @@ def test_unknown_weights_are_refused_by_name(tmp_path: Path, name: str, says: st
     assert not (tmp_path / "new").exists()
 
 
-def test_heads_of_a_checkpoint_are_left_out_where_another_head_is_asked_for(tmp_path: Path) -> None:
+def test_other_heads_of_a_checkpoint_are_skipped(tmp_path: Path) -> None:
     lukes.save(lukes.build("ForMaskedLM"), tmp_path)
     assert type(load(tmp_path, "Model")).__name__ == "LukeRobertaModel"
 
 
-def test_a_mask_vector_of_another_size_is_refused(tmp_path: Path) -> None:
+def test_a_mask_vector_of_another_size_raises_an_error(tmp_path: Path) -> None:
     lukes.build_disambiguation(tmp_path)
     file = tmp_path / "model.safetensors"
     name = "luke.entity_embeddings.mask_embedding"
@@ -155,7 +155,7 @@ def test_a_mask_vector_of_another_size_is_refused(tmp_path: Path) -> None:
         HEADS[HEAD]["roberta"].from_pretrained(tmp_path)
 
 
-def test_a_model_without_a_head_for_entities_has_no_candidates_to_score() -> None:
+def test_a_model_without_an_entity_head_cannot_score_candidates() -> None:
     bert = lukes.transformers.BertModel(
         lukes.transformers.BertConfig(
             vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=12

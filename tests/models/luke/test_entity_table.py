@@ -1,4 +1,4 @@
-"""The entity table of a model: rows that stay, rows that start from vectors."""
+"""Entity table: rows copied from another model, and rows initialised with vectors."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ import torch
 from tests.task_models import tiny_encoder
 from wellread.encoders.infusion.infuse import infuse
 from wellread.errors import UsageError
-from wellread.models.luke.entity_table import carry_over, copy_mask, same_rows, start_table
-from wellread.models.luke.model import LukeConfig, luke_in
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.model import carry_over, copy_mask, luke_in, same_rows, start_table
 from wellread.models.luke.vocabulary import EntityVocabulary
 
 
@@ -17,13 +17,13 @@ def luke(entities=6, seed=0, **options):
     return luke_in(infuse(tiny_encoder(), [LukeConfig(entities=entities, dim=8, **options)]))
 
 
-def test_an_encoder_that_takes_no_entities_has_no_table():
+def test_a_plain_encoder_has_no_entity_table():
     assert luke_in(tiny_encoder()) is None
     assert luke_in(tiny_encoder(knowing=True)) is None
     assert luke() is not None
 
 
-def test_what_was_learned_is_taken_over_and_new_rows_stay_as_they_start():
+def test_trained_weights_are_copied_and_new_rows_keep_their_initial_values():
     old, made = luke(predicts=True, aware=False), luke(9, seed=1, predicts=True)
     with torch.no_grad():
         for weight in old.parameters():
@@ -40,12 +40,12 @@ def test_what_was_learned_is_taken_over_and_new_rows_stay_as_they_start():
     assert all(torch.equal(made.state_dict()[name], fresh[name]) for name in queries)
 
 
-def test_what_has_no_place_is_told():
+def test_weights_without_counterpart_are_returned():
     left = carry_over(luke(aware=False), luke(aware=True, predicts=True))
     assert {name.partition(".")[0] for name in left} == {"queries", "prediction"}
 
 
-def test_a_table_that_does_not_fit_is_refused():
+def test_a_table_of_another_size_raises_an_error():
     with pytest.raises(UsageError, match="has 6 rows, more than the 5 of the vocabulary"):
         carry_over(luke(5), luke())
     other = luke_in(infuse(tiny_encoder(), [LukeConfig(entities=6, dim=4)]))
@@ -53,7 +53,7 @@ def test_a_table_that_does_not_fit_is_refused():
         carry_over(other, luke())
 
 
-def test_rows_are_taken_over_by_their_names():
+def test_rows_are_copied_by_name():
     theirs = EntityVocabulary.of_ids(["a", "b", "c"])
     ours = EntityVocabulary.of_ids(["c", "x", "a"])
     old, made = luke(len(theirs), predicts=True), luke(len(ours), seed=1, predicts=True)
@@ -68,7 +68,7 @@ def test_rows_are_taken_over_by_their_names():
     assert carry_over(luke(4), luke(9), same_rows(EntityVocabulary.of_ids(()), theirs)) == []
 
 
-def test_some_rows_start_from_vectors():
+def test_rows_can_be_initialised_with_vectors():
     made = luke()
     before = made.table.weight.detach().clone()
     start_table(made, np.ones((2, 8), np.float32), np.array([5, 4]))

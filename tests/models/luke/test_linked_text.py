@@ -1,4 +1,4 @@
-"""Windows of linked text on disk: what is kept of a text, shards, what becomes of mentions, and counts."""
+"""Windows of linked text on disk: contents, shards, resuming and counts."""
 
 import json
 
@@ -48,7 +48,7 @@ def test_paragraphs_of_a_page_are_one_text():
     assert [page.text[link.start : link.end] for link in page.links] == ["avon", "cork"]
 
 
-def test_a_window_has_pieces_words_and_entities(tmp_path):
+def test_a_window_has_tokens_words_and_entities(tmp_path):
     windows = build(tmp_path / "w", [document("new avon is near troy", ("avon", "c-avon"), ("troy", "c-paris"))])
     (one,) = [windows[0]]
     tokens = [TOKENIZER.id_to_token(token) for token in one.ids.tolist()]
@@ -59,7 +59,7 @@ def test_a_window_has_pieces_words_and_entities(tmp_path):
     assert one.names.tolist() == [names.key("avon"), names.key("troy")]
 
 
-def test_what_becomes_of_mentions_is_told(tmp_path):
+def test_mentions_are_counted(tmp_path):
     texts = [
         document("avon is in rome near cork", ("avon", "c-avon"), ("rome", None), ("cork", "elsewhere")),
         document(
@@ -68,29 +68,29 @@ def test_what_becomes_of_mentions_is_told(tmp_path):
         ),
     ]
     windows = build(tmp_path / "w", texts, page="doc")
-    told = windows.told
-    assert (told.pages, told.kept, told.nil, told.unknown, told.lost) == (2, 2, 1, 1, 0)
+    counts = windows.counts
+    assert (counts.pages, counts.kept, counts.nil, counts.unknown, counts.lost) == (2, 2, 1, 1, 0)
     windows = build(tmp_path / "w", texts, unknown="unk")
     assert windows[0].rows.tolist() == [VOCABULARY.row_of["c-avon"], VOCABULARY.unk]
     long = " ".join(CITIES * 2)
-    told = build(tmp_path / "w", [document(long, (long, "c-avon"))], digest="two").told
-    assert told.lost == 1
-    assert "did not fit (the first: 'avon brno" in told.report()
-    assert "it has 16 pieces, and an input has room for 10" in told.report()
+    counts = build(tmp_path / "w", [document(long, (long, "c-avon"))], digest="two").counts
+    assert counts.lost == 1
+    assert "did not fit (the first: 'avon brno" in counts.report()
+    assert "it has 16 tokens, but a window has capacity for 10" in counts.report()
 
 
-def test_shards_do_not_change_what_is_there(tmp_path, documents, monkeypatch):
+def test_sharding_does_not_change_the_windows(tmp_path, documents, monkeypatch):
     whole = build(tmp_path / "whole", documents)
     monkeypatch.setattr(linked, "_PAGES", 2)
     many = build(tmp_path / "many", documents, shard=40)
     assert len(whole.shards) == 1
     assert len(many.shards) > 3
     assert as_lists(many) == as_lists(whole)
-    assert many.told == whole.told
+    assert many.counts == whole.counts
     assert many.lengths.tolist() == [len(ids) for ids, *_ in as_lists(whole)]
 
 
-def test_a_build_that_was_killed_goes_on(tmp_path, documents, monkeypatch):
+def test_an_interrupted_build_resumes(tmp_path, documents, monkeypatch):
     monkeypatch.setattr(linked, "_PAGES", 1)
     whole = build(tmp_path / "whole", documents, shard=40)
 
@@ -105,11 +105,11 @@ def test_a_build_that_was_killed_goes_on(tmp_path, documents, monkeypatch):
     ages = {path: path.stat().st_mtime_ns for path in there}
     again = build(tmp_path / "killed", documents, shard=40)
     assert as_lists(again) == as_lists(whole)
-    assert again.told == whole.told
+    assert again.counts == whole.counts
     assert all(path.stat().st_mtime_ns == age for path, age in ages.items())
 
 
-def test_what_is_there_is_not_made_again_unless_something_changed(tmp_path, documents):
+def test_windows_are_rebuilt_only_after_a_change(tmp_path, documents):
     build(tmp_path / "w", documents)
 
     def none():
@@ -123,7 +123,7 @@ def test_what_is_there_is_not_made_again_unless_something_changed(tmp_path, docu
         build(tmp_path / "w", none(), unknown="unk")
 
 
-def test_pages_are_wholly_to_learn_from_or_to_develop_on(tmp_path, documents):
+def test_a_page_is_either_in_training_or_in_validation(tmp_path, documents):
     windows = build(tmp_path / "w", documents)
     rest, dev = windows.split(7)
     assert len(rest) + len(dev) == len(windows)
@@ -133,11 +133,11 @@ def test_pages_are_wholly_to_learn_from_or_to_develop_on(tmp_path, documents):
     other = build(tmp_path / "other", [*documents[3:], *documents[:3]]).split(7)[1]
     assert sorted(as_lists(other)) == sorted(as_lists(dev))  # in whatever order pages come
     assert len(windows.split(7, 3)[0]) == 3
-    with pytest.raises(InputError, match=r"all .* windows would be developed on; lower develop"):
+    with pytest.raises(InputError, match=r"all .* windows would be used for validation; lower develop"):
         windows.split(1000)
 
 
-def test_counts_are_of_the_windows_that_are_taken(tmp_path, documents):
+def test_counts_are_those_of_the_selected_windows(tmp_path, documents):
     windows = build(tmp_path / "w", documents)
     some = windows.take([0, 3, 5])
     every = [some[place] for place in range(3)]
@@ -153,8 +153,8 @@ def test_counts_are_of_the_windows_that_are_taken(tmp_path, documents):
     assert best[names.key("paris")] == VOCABULARY.row_of["h-paris" if paris[0] >= paris[1] else "c-paris"]
 
 
-def test_files_that_are_not_there_are_told(tmp_path):
-    with pytest.raises(InputError, match="no text to learn from"):
+def test_missing_files_raise_an_error(tmp_path):
+    with pytest.raises(InputError, match="no text to train on"):
         build(tmp_path / "w", [])
-    with pytest.raises(InputError, match="has no windows"):
+    with pytest.raises(InputError, match="has no valid windows"):
         LinkedWindows.open(tmp_path)

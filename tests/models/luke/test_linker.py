@@ -1,4 +1,4 @@
-"""Linking with a model that guesses entities: what candidates are given, in which order, and what is left to names."""
+"""LUKE as a linker: scores of candidates, order of linking, and decisions by prior."""
 
 import math
 import shutil
@@ -16,9 +16,10 @@ from wellread.encoders.packing import Packing
 from wellread.errors import InputError, UsageError
 from wellread.kb.records import Entity
 from wellread.linking.linker import Linker
+from wellread.models.luke.config import LukeConfig
 from wellread.models.luke.linker import LukeBackend
 from wellread.models.luke.mention_windows import MentionTokenizer
-from wellread.models.luke.model import LukeConfig, luke_of
+from wellread.models.luke.model import luke_of
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.text.segments import Mark
 
@@ -37,7 +38,7 @@ def kb(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, encoder, kb):
-    """A model whose weights are drawn, and that knows all entities but "new"."""
+    """Folder of a random model whose vocabulary has all entities except "new"."""
     made = tmp_path_factory.mktemp("luke")
     vocabulary = EntityVocabulary.of_ids(entity.id for entity in MORE[:-1])
     model = infuse(load_encoder(encoder), [LukeConfig(entities=len(vocabulary), dim=8, predicts=True)])
@@ -52,15 +53,15 @@ def folder(tmp_path_factory, encoder, kb):
     return made
 
 
-def chances(backend, text, told):
-    """The model's scores of all rows for each mention of a text, naively; `told` is (name, row) in order."""
-    marks = [Mark(0, text.index(name), text.index(name) + len(name)) for name, _ in told]
+def logits_of(backend, text, rows):
+    """Return the logits of all rows for each mention, computed naively; `rows` are (name, row) in order."""
+    marks = [Mark(0, text.index(name), text.index(name) + len(name)) for name, _ in rows]
     (window,) = backend.window_tokenizer.tokenize(text, marks=marks).windows
     ids = torch.from_numpy(window.ids)
     spans = torch.from_numpy(window.mark_tokens) - torch.tensor([0, 1])
     entities = {
-        "text_of": torch.zeros(len(told), dtype=torch.long),
-        "ids": torch.tensor([row for _, row in told]),
+        "text_of": torch.zeros(len(rows), dtype=torch.long),
+        "ids": torch.tensor([row for _, row in rows]),
         "spans": spans,
     }
     with torch.no_grad():
@@ -73,7 +74,7 @@ def test_local_scores_are_those_of_the_head_and_the_prior(kb, folder):
     for trust in (0.0, 1.0, 0.5):
         backend = Linker.load(kb, folder, order="local", trust=trust).backend
         (document,) = backend.link_many([text])
-        scores = chances(backend, text, [("mercury", mask), ("cork", mask)])
+        scores = logits_of(backend, text, [("mercury", mask), ("cork", mask)])
         first, second = document.links
         rows = backend.vocabulary.rows_of(["p2", "cork2"]).tolist()
         weighed = scores[1, rows].exp() * torch.tensor([0.75, 0.25]) ** trust
@@ -87,7 +88,7 @@ def test_local_scores_are_those_of_the_head_and_the_prior(kb, folder):
         assert {one.entity: pytest.approx(one.score, abs=1e-5) for one in first.candidates} == expected
 
 
-def test_globally_the_surest_is_linked_first_and_the_others_in_its_light(kb, folder):
+def test_globally_the_most_confident_is_linked_first_and_the_others_given_it(kb, folder):
     text, mask = "mercury wrote to cork", 2
     backend = LukeBackend(
         load_encoder(str(folder)).eval(),
@@ -98,10 +99,10 @@ def test_globally_the_surest_is_linked_first_and_the_others_in_its_light(kb, fol
         passes=8,
     )
     names = [("mercury", ("planet", "god")), ("cork", ("p2", "cork2"))]
-    told = {name: mask for name, _ in names}
+    rows = {name: mask for name, _ in names}
     expected = {}
     while len(expected) < len(names):
-        scores = chances(backend, text, list(told.items()))
+        scores = logits_of(backend, text, list(rows.items()))
         best = {}
         for row, (name, ids) in enumerate(names):
             if name not in expected:
@@ -110,7 +111,7 @@ def test_globally_the_surest_is_linked_first_and_the_others_in_its_light(kb, fol
                 best[name] = (float(found.max()), ids[int(found.argmax())])
         name = max(best, key=best.get)
         expected[name] = best[name]
-        told[name] = int(backend.vocabulary.rows_of([best[name][1]])[0])
+        rows[name] = int(backend.vocabulary.rows_of([best[name][1]])[0])
     (document,) = backend.link_many([text])
     assert {link.text: (pytest.approx(link.score, abs=1e-5), link.entity) for link in document.links} == expected
     local = LukeBackend(
@@ -119,48 +120,48 @@ def test_globally_the_surest_is_linked_first_and_the_others_in_its_light(kb, fol
     assert not np.allclose(np.exp(local[0].entity_log_p), np.exp(backend.score_many([text])[0].entity_log_p))
 
 
-def test_the_order_is_an_option_of_the_verb(kb, folder, wellread):
+def test_the_order_is_an_option_of_the_command(kb, folder, wellread):
     text = "mercury wrote to cork"
-    told = {
+    results = {
         order: wellread("link", "--kb", kb.path, "--model", folder, *options, "--trust", 0, "--format", "json", text)
         for order, options in {"usual": (), "global": ("--order", "global"), "local": ("--order", "local")}.items()
     }
-    assert {result.code for result in told.values()} == {0}
-    assert told["usual"].out == told["global"].out
+    assert {result.code for result in results.values()} == {0}
+    assert results["usual"].out == results["global"].out
     for order in ("global", "local"):
         with Linker.load(kb.path, folder, order=order, trust=0.0) as linker:
-            assert Document.from_json(told[order].out) == linker.link(text)
-    assert told["local"].out != told["global"].out
+            assert Document.from_json(results[order].out) == linker.link(text)
+    assert results["local"].out != results["global"].out
 
 
-def test_how_often_names_decide_is_noted_once(kb, folder, capsys):
+def test_decisions_by_prior_are_logged_once(kb, folder, capsys):
     linker = Linker.load(kb, folder, order="local")
     linker.link("who is cork")
     assert capsys.readouterr().err == ""
     for _ in range(2):
         linker.link("mercury wrote to cork")
-    told = "1 of 5 candidates (20.0%) have no row in the model's entity vocabulary and keep their prior: new\n"
-    assert capsys.readouterr().err == told
+    message = "1 of 5 candidates (20.0%) have no row in the model's entity vocabulary and keep their prior: new\n"
+    assert capsys.readouterr().err == message
     Linker.load(kb, folder, order="local", among=["new"]).link("mercury wrote to cork")
-    told = "1 of 1 mentions (100.0%) have only such candidates or fit into no window, and are linked by the prior\n"
-    assert capsys.readouterr().err.endswith(told)
+    message = "1 of 1 mentions (100.0%) have only such candidates or fit into no window, and are linked by the prior\n"
+    assert capsys.readouterr().err.endswith(message)
 
 
-def test_a_text_is_read_as_often_as_one_says(kb, folder, monkeypatch, wellread):
+def test_the_number_of_passes_is_limited(kb, folder, monkeypatch, wellread):
     text = " and ".join(PEOPLE[:6])
     counts = {}
-    read = LukeBackend._read
+    read = LukeBackend._score_batch
     for passes in (1, 3, 8):
         seen = []
-        monkeypatch.setattr(LukeBackend, "_read", lambda *told, seen=seen: (seen.append(1), read(*told))[1])
+        monkeypatch.setattr(LukeBackend, "_score_batch", lambda *args, seen=seen: (seen.append(1), read(*args))[1])
         Linker.load(kb, folder, passes=passes).link(text)
         counts[passes] = len(seen)
     assert counts == {1: 1, 3: 3, 8: 6}
-    told = [wellread("link", "--kb", kb.path, "--model", folder, *some, text) for some in ((), ("--passes", 0))]
-    assert (told[0].code, told[1].code) == (0, 2)
+    results = [wellread("link", "--kb", kb.path, "--model", folder, *some, text) for some in ((), ("--passes", 0))]
+    assert (results[0].code, results[1].code) == (0, 2)
 
 
-def test_texts_of_any_length_lose_no_mention_and_neighbours_have_no_say(kb, folder):
+def test_long_texts_lose_no_mention_and_windows_are_independent(kb, folder):
     texts = [" and ".join(["mercury is a planet near cork"] * 40), "", "who is it", "mercury god", "in cork"]
     backend = LukeBackend(
         load_encoder(str(folder)).eval(),
@@ -177,7 +178,7 @@ def test_texts_of_any_length_lose_no_mention_and_neighbours_have_no_say(kb, fold
 
 
 class Given:
-    """Finds every word that begins with a letter."""
+    """Annotator that returns every word that begins with a letter."""
 
     def __init__(self, letters):
         self.letters = letters
@@ -196,7 +197,7 @@ def test_mentions_may_be_given_and_unknown_ones_are_nil(kb, folder):
     assert len(Linker.load(kb, folder, mentions=Given("mx")).link("mercury xanadu").links) == 1
 
 
-def test_spans_of_others_are_linked_as_an_annotators_are(kb, folder):
+def test_given_spans_are_linked_as_those_of_an_annotator(kb, folder):
     text = "cork , mercury and xanadu"
     wanted = Linker.load(kb, folder, mentions=Given("mx"), nil=True).link(text).links
     (found,) = Linker.load(kb, folder).link_given([text], [[(link.start, link.end) for link in wanted]])
@@ -208,11 +209,11 @@ def test_mentions_without_candidates_are_masked_entities_too(kb, folder):
     text, mask = "cork and xanadu", 2
     backend = Linker.load(kb, folder, mentions=Given("cx"), order="local", trust=0.0, nil=True).backend
     cork, _ = next(iter(backend.link_many([text]))).links
-    scores = chances(backend, text, [("cork", mask), ("xanadu", mask)])
+    scores = logits_of(backend, text, [("cork", mask), ("xanadu", mask)])
     rows = backend.vocabulary.rows_of(["p2", "cork2"]).tolist()
     wanted = dict(zip(["p2", "cork2"], scores[0, rows].softmax(0).tolist(), strict=True))
     assert {one.entity: pytest.approx(one.score, abs=1e-5) for one in cork.candidates} == wanted
-    alone = chances(backend, text, [("cork", mask)])[0, rows].softmax(0)
+    alone = logits_of(backend, text, [("cork", mask)])[0, rows].softmax(0)
     assert not torch.allclose(scores[0, rows].softmax(0), alone, atol=1e-3)
 
 
@@ -220,22 +221,22 @@ def test_a_mention_whose_candidates_have_no_rows_is_unknown_from_the_second_pass
     text = "mercury wrote to cork and brno"
     among = ["new", "p2", "cork2", "p1"]
     linker = Linker.load(kb, folder, among=among, trust=0.0)
-    told = []
+    rows = []
     read = linker.backend.encoder.read
 
     def note(*args, **more):
-        told.append(more["entities"]["ids"].tolist())
+        rows.append(more["entities"]["ids"].tolist())
         return read(*args, **more)
 
     linker.backend.encoder.read = note
     linker.link(text)
     vocabulary = linker.backend.vocabulary
-    assert told[0] == [vocabulary.mask] * 3
-    assert told[1][0] == vocabulary.unk
-    assert sorted(told[1][1:])[0] == vocabulary.mask  # one of both is linked by now
+    assert rows[0] == [vocabulary.mask] * 3
+    assert rows[1][0] == vocabulary.unk
+    assert sorted(rows[1][1:])[0] == vocabulary.mask  # one of both is linked by now
 
 
-def test_a_span_that_is_given_twice_is_scored_twice_alike(kb, folder):
+def test_a_span_given_twice_gets_the_same_scores(kb, folder):
     text, spans = "mercury wrote to cork", [(0, 7), (17, 21), (0, 7)]
     backend = Linker.load(kb, folder, trust=0.0).backend
     (once,) = backend.score_given([text], [spans[:2]])
@@ -252,8 +253,8 @@ def test_candidates_may_be_restricted(kb, folder):
     assert not Linker.load(kb, folder, threshold=1.0).link("mercury").links
 
 
-def test_what_it_has_learned_tells_meanings_apart(kb, encoder):
-    """ "mercury" is a god where somebody wrote, and a planet near a river."""
+def test_a_trained_model_disambiguates(kb, encoder):
+    """ "mercury" is a god in texts about writing, and a planet in texts about rivers."""
     vocabulary = EntityVocabulary.of_ids(["planet", "god"])
     model = infuse(load_encoder(encoder), [LukeConfig(entities=len(vocabulary), dim=8, predicts=True)])
     frames = {"god": "{} wrote to mercury", "planet": "the river of {} is near mercury"}
@@ -278,15 +279,15 @@ def test_what_it_has_learned_tells_meanings_apart(kb, encoder):
         loss.backward()
         optimizer.step()
     backend = LukeBackend(model.eval(), window_tokenizer, vocabulary, kb, trust=0.0)
-    asked = [(frame.format(name), id) for name in PEOPLE[8:] for id, frame in frames.items()]
+    questions = [(frame.format(name), id) for name in PEOPLE[8:] for id, frame in frames.items()]
     found = [
         next(link.entity for link in document.links if link.text == "mercury")
-        for document in backend.link_many([text for text, _ in asked])
+        for document in backend.link_many([text for text, _ in questions])
     ]
-    assert found == [id for _, id in asked]
+    assert found == [id for _, id in questions]
 
 
-def test_a_luke_that_cannot_link_yet_is_told_what_it_lacks(kb, folder, tmp_path):
+def test_a_luke_that_cannot_link_names_what_is_missing(kb, folder, tmp_path):
     for theirs in (tmp_path / "theirs", tmp_path / "run" / "model"):
         lukes.save(lukes.build("ForMaskedLM"), theirs)
         EntityVocabulary.of_ids(f"Q{number}" for number in range(7)).save(theirs)
@@ -299,13 +300,13 @@ def test_a_luke_that_cannot_link_yet_is_told_what_it_lacks(kb, folder, tmp_path)
         Linker.load(kb, copied)
 
 
-def test_what_is_no_such_model_is_refused(kb, folder, encoder):
-    with pytest.raises(UsageError, match="no luke comes with this wellread; give the folder"):
+def test_unsuitable_models_and_options_raise_errors(kb, folder, encoder):
+    with pytest.raises(UsageError, match="wellread has no packaged luke; give the folder"):
         Linker.load(kb, "luke")
     with pytest.raises(UsageError, match="order='best' is not known; choose global or local"):
         Linker.load(kb, folder, order="best")
     model = infuse(load_encoder(encoder), [LukeConfig(entities=4, dim=8)])
-    with pytest.raises(UsageError, match="has no head for entities; take one that was pretrained"):
+    with pytest.raises(UsageError, match="has no head for entities; use a pretrained one"):
         LukeBackend(model, MentionTokenizer(tokenizer()), EntityVocabulary.of_ids(()), kb)
     with pytest.raises(UsageError, match="passes is 0"):
         LukeBackend(model, MentionTokenizer(tokenizer()), EntityVocabulary.of_ids(()), kb, passes=0)

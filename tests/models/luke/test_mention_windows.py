@@ -1,4 +1,4 @@
-"""Texts with marks in pieces: those of transformers' LUKE tokenizers, and windows that lose no mark."""
+"""Tokenization with marks: equal to transformers' LUKE tokenizers, and windows that lose no mark."""
 
 import random
 
@@ -36,7 +36,7 @@ def xlm(**options):
 
 
 def marks_of(spans, segment=0, text=None):
-    """Marks, with what stands there as its entity if the text is given."""
+    """Return marks of spans, with their text as gold entity if the text is given."""
     golds = [() if text is None else (text[start:end],) for start, end in spans]
     return [Mark(segment, start, end, gold=gold) for (start, end), gold in zip(spans, golds, strict=True)]
 
@@ -47,19 +47,19 @@ def positions(one, longest=30):
 
 
 def agree(theirs, tokenized, ids=None):
-    """All that transformers says of an input is what we say; entities by their marks, unless their ids are told."""
+    """Compare all outputs of transformers' tokenizer; entities by their marks unless `ids` are given."""
     (one,) = tokenized.windows
     first, behind = one.mark_tokens.T
     assert one.ids.tolist() == theirs["input_ids"]
     assert one.types.tolist() == theirs["token_type_ids"]
     assert positions(one) == theirs["entity_position_ids"]
-    assert one.types[first].tolist() == theirs["entity_token_type_ids"]  # as lenders and tasks tell it
+    assert one.types[first].tolist() == theirs["entity_token_type_ids"]  # as providers and tasks use it
     found = VOCABULARY.rows_of(mark.gold[0] for mark in one.marks).tolist() if ids is None else ids
     assert found == theirs["entity_ids"]
     if "entity_start_positions" in theirs:
         assert first.tolist() == theirs["entity_start_positions"]
         assert (behind - 1).tolist() == theirs["entity_end_positions"]
-    assert not tokenized.lost
+    assert not tokenized.dropped
 
 
 def ask(theirs, *texts, **options):
@@ -81,7 +81,7 @@ def ask(theirs, *texts, **options):
         (TEXT, []),
     ],
 )
-def test_pieces_and_places_are_those_of_transformers(make, text, spans):
+def test_tokens_and_positions_are_those_of_transformers(make, text, spans):
     theirs = make()
     marks = marks_of(spans, text=text)
     names = [name for mark in marks for name in mark.gold]
@@ -101,13 +101,13 @@ def test_pairs_are_those_of_transformers(make, first):
     marks = [marks_of(first, text=TEXT), marks_of(pair, 1, text=second)]
     names = [[name for mark in some for name in mark.gold] for some in marks]
     spans = {"entity_spans": first, "entity_spans_pair": pair}
-    told = ask(theirs, TEXT, second, **spans, entities=names[0], entities_pair=names[1])
+    given = ask(theirs, TEXT, second, **spans, entities=names[0], entities_pair=names[1])
     window_tokenizer = MentionTokenizer(with_one_type(theirs.backend_tokenizer))  # as `load_tokenizer` gives it
-    agree(told, window_tokenizer.tokenize(TEXT, second, marks=[*marks[0], *marks[1]]))
+    agree(given, window_tokenizer.tokenize(TEXT, second, marks=[*marks[0], *marks[1]]))
 
 
 @pytest.mark.parametrize("make", [roberta, xlm])
-def test_pieces_around_marks_are_those_of_transformers(make):
+def test_special_tokens_around_marks_are_those_of_transformers(make):
     theirs = make(task="entity_classification")
     one, two = theirs.entity_1_token_id, theirs.entity_2_token_id
     mask, mask2 = VOCABULARY.mask, VOCABULARY.mask2
@@ -120,7 +120,7 @@ def test_pieces_around_marks_are_those_of_transformers(make):
 
 
 @pytest.mark.parametrize(("longest", "both"), [(20, False), (26, False), (27, False), (28, True), (40, True)])
-def test_a_mark_that_is_cut_off_takes_no_room_for_pieces_around_it(longest, both):
+def test_a_mark_that_is_cut_off_gets_no_special_tokens(longest, both):
     text = "avon brno cork dover essen fargo genoa " * 3 + "izmir"  # 22 words of one token
     one, two = Mark(0, 0, 4), Mark(0, len(text) - 5, len(text))
     tokenized = MentionTokenizer(tokenizer(), longest=longest).tokenize(
@@ -130,10 +130,10 @@ def test_a_mark_that_is_cut_off_takes_no_room_for_pieces_around_it(longest, both
     assert len(window) == (28 if both else min(longest, 26))
     assert window.marks == ((one, two) if both else (one,))
     assert [id for id in window.ids.tolist() if id in (90, 91)] == ([90, 90, 91, 91] if both else [90, 90])
-    assert [lost.mark for lost in tokenized.lost] == ([] if both else [two])
+    assert [lost.mark for lost in tokenized.dropped] == ([] if both else [two])
 
 
-def test_a_mark_keeps_its_own_pieces_around_in_whichever_window_it_is():
+def test_a_mark_keeps_its_special_tokens_in_every_window():
     text = "avon brno cork dover essen fargo genoa"
     window_tokenizer = MentionTokenizer(tokenizer(), longest=10)
     marks = [Mark(0, 0, 4), Mark(0, 33, 38)]
@@ -147,7 +147,7 @@ def test_a_mark_keeps_its_own_pieces_around_in_whichever_window_it_is():
     assert [id for id in lost.windows[0].ids.tolist() if id in (90, 91)] == [91, 91]  # the first has no piece
 
 
-def test_without_marks_an_input_is_what_the_segmenter_makes():
+def test_without_marks_an_input_equals_that_of_the_text_tokenizer():
     for texts in (("who is the mayor of avon ?",), ("who is bela", "a person, old")):
         (one,), known = MentionTokenizer(TOKENIZER).tokenize(*texts).windows, Segmenter(TOKENIZER).tokenize(*texts)
         for name in ("ids", "types", "spans", "segment_of", "word_of", "word_spans", "word_segment"):
@@ -171,15 +171,15 @@ def long_text(seed):
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("shared", [0, 3])
-def test_every_mark_is_in_a_window_or_told(seed, shared):
+def test_every_mark_is_in_a_window_or_dropped(seed, shared):
     text, marks = long_text(seed)
     window_tokenizer = MentionTokenizer(tokenizer(), longest=12, most=3)
     tokenized = window_tokenizer.tokenize(text, marks=marks, shared=shared)
     seen = [mark for one in tokenized.windows for mark in one.marks]
-    assert {*seen, *(lost.mark for lost in tokenized.lost)} == set(marks)
-    assert not {lost.mark for lost in tokenized.lost} & set(seen)
+    assert {*seen, *(lost.mark for lost in tokenized.dropped)} == set(marks)
+    assert not {lost.mark for lost in tokenized.dropped} & set(seen)
     whole = MentionTokenizer(tokenizer()).tokenize(text, marks=marks).windows[0]
-    for lost in tokenized.lost:
+    for lost in tokenized.dropped:
         assert np.ptp(whole.mark_tokens[marks.index(lost.mark)]) > 10
     if not shared:
         assert len(seen) == len(set(seen))
@@ -194,7 +194,7 @@ def test_every_mark_is_in_a_window_or_told(seed, shared):
         assert [text[start:end] for start, end in one.word_spans.tolist()] == list(one.words)
 
 
-def test_a_mark_that_would_be_cut_goes_into_the_next_window():
+def test_a_mark_that_would_be_split_goes_into_the_next_window():
     text = "who is the mayor of avon and bela"
     tokenized = MentionTokenizer(tokenizer(), longest=8).tokenize(text, marks=[Mark(0, 20, 33)])
     first, second = tokenized.windows
@@ -204,20 +204,20 @@ def test_a_mark_that_would_be_cut_goes_into_the_next_window():
     assert second.first_words == (5,)
 
 
-def test_what_cannot_fit_is_told():
+def test_marks_that_cannot_fit_are_returned_with_the_reason():
     text = "avon brno cork dover essen fargo genoa"
     tokenized = MentionTokenizer(tokenizer(), longest=8).tokenize(text, marks=[Mark(0, 0, len(text)), Mark(0, 5, 9)])
-    assert [(lost.mark.start, lost.why) for lost in tokenized.lost] == [
-        (0, "it has 7 pieces, and an input has room for 6")
+    assert [(lost.mark.start, lost.reason) for lost in tokenized.dropped] == [
+        (0, "it has 7 tokens, but a window has capacity for 6")
     ]
-    (lost,) = MentionTokenizer(tokenizer()).tokenize("a\x00b", marks=[Mark(0, 1, 2)]).lost
-    assert lost.why == "it has no piece"
+    (lost,) = MentionTokenizer(tokenizer()).tokenize("a\x00b", marks=[Mark(0, 1, 2)]).dropped
+    assert lost.reason == "it has no token"
     tokenized = MentionTokenizer(tokenizer(), longest=8).tokenize(
         text, marks=[Mark(0, 5, 9), Mark(0, 33, 38)], windows=False
     )
     assert [[mark.start for mark in one.marks] for one in tokenized.windows] == [[5]]
-    assert [(lost.mark.start, lost.why) for lost in tokenized.lost] == [
-        (33, "an input has no room for it beside the others")
+    assert [(lost.mark.start, lost.reason) for lost in tokenized.dropped] == [
+        (33, "a window has no capacity for it beside the others")
     ]
 
 
@@ -228,10 +228,10 @@ def test_too_many_marks_at_one_place_take_more_windows():
     assert all(
         one.words[slice(*(one.mark_tokens[0] - 1))] == ("brno", "cork") for one in tokenized.windows if one.marks
     )
-    assert not tokenized.lost
+    assert not tokenized.dropped
     tokenized = MentionTokenizer(tokenizer(), longest=8, most=2).tokenize(text, marks=marks, windows=False)
     assert [one.marks for one in tokenized.windows] == [(*marks[:2],)]
-    assert [lost.mark for lost in tokenized.lost] == marks[2:]
+    assert [lost.mark for lost in tokenized.dropped] == marks[2:]
 
 
 def test_marks_that_overlap_in_a_chain_are_all_in_a_window():
@@ -239,19 +239,19 @@ def test_marks_that_overlap_in_a_chain_are_all_in_a_window():
     marks = [Mark(0, 0, 20), Mark(0, 10, 32), Mark(0, 21, 38)]  # four words, four and three, of seven
     tokenized = MentionTokenizer(tokenizer(), longest=7).tokenize(text, marks=marks)
     assert sorted(mark.start for one in tokenized.windows for mark in one.marks) == [0, 10, 21]
-    assert not tokenized.lost
+    assert not tokenized.dropped
     for one in tokenized.windows:
         assert len(one) <= 7
         for mark, (first, last) in zip(one.marks, one.mark_tokens.tolist(), strict=True):
             assert (one.spans[first, 0], one.spans[last - 1, 1]) == (mark.start, mark.end)
 
 
-def test_too_many_marks_of_a_question_leave_room_for_those_of_its_passage():
+def test_many_marks_of_a_question_do_not_displace_those_of_its_passage():
     marks = [Mark(0, 0, 3), Mark(0, 4, 6), Mark(0, 7, 11), Mark(1, 0, 4), Mark(1, 20, 24)]
     texts = ("who is avon", "rome is near the old city of brno")
     tokenized = MentionTokenizer(TOKENIZER, longest=11, most=2).tokenize(*texts, marks=marks)
     assert {mark for one in tokenized.windows for mark in one.marks} == set(marks)
-    assert not tokenized.lost
+    assert not tokenized.dropped
     assert all(one.words[:3] == ("who", "is", "avon") and len(one.marks) <= 2 for one in tokenized.windows)
 
 
@@ -270,7 +270,7 @@ def test_a_question_is_whole_in_every_window_of_its_passage():
     assert tokenized.windows[0].words == ("who", "is", "avon", "rome", "is", "near", "the", "old")
 
 
-def test_what_makes_no_sense_is_refused():
+def test_invalid_inputs_raise_errors():
     window_tokenizer = MentionTokenizer(tokenizer(), longest=8)
     with pytest.raises(UsageError, match="the mark 3:99 of text 0 is not inside it"):
         window_tokenizer.tokenize("avon", marks=[Mark(0, 3, 99)])
@@ -278,5 +278,5 @@ def test_what_makes_no_sense_is_refused():
         window_tokenizer.tokenize_many([("avon", ())])
     with pytest.raises(UsageError, match=r"have 0 for a text beside 'avon brno"):
         MentionTokenizer(TOKENIZER, longest=8).tokenize("avon brno cork dover essen", "me")
-    with pytest.raises(UsageError, match="let longest be more than 3"):
+    with pytest.raises(UsageError, match="set longest to more than 3"):
         MentionTokenizer(TOKENIZER, longest=3)

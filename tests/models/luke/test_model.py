@@ -1,4 +1,4 @@
-"""Entities as positions of an encoder: as transformers' LUKE has them, alone and with other knowledge."""
+"""LUKE infusion: equal to transformers' LUKE, alone and with other infusions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 from wellread.models.kam.model import KamConfig
 from wellread.models.knowbert.model import KnowBertConfig
-from wellread.models.luke.layout import from_hf
-from wellread.models.luke.model import Luke, LukeConfig, luke_of
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.conversion import from_hf
+from wellread.models.luke.model import Luke, luke_of
 
 CONFIG = LukeConfig(entities=20, dim=6, predicts=True)
 LENGTHS = infused.LENGTHS
@@ -40,13 +41,13 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[PreTrainedMode
 
 @pytest.fixture(params=[False, True], ids=["text by text", "in chunks"])
 def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """How attention is computed where it is learned; the same comes of both."""
+    """Run a test with both implementations of attention in training."""
     monkeypatch.setattr(flow, "_is_short", lambda positions, texts: request.param)
     return bool(request.param)
 
 
 def build(family: str = "Bert", *others: Any, config: LukeConfig = CONFIG, **more: Any) -> PreTrainedModel:
-    """An infused encoder whose new weights have learned something."""
+    """Return an infused encoder with random new weights."""
     model = infuse(infused.build(family, **more), [config, *others])
     shake(model.infusions)
     return model
@@ -62,7 +63,7 @@ def close(ours: Tensor, theirs: Tensor, mask: Tensor | None = None) -> None:
     ("threads", "positions", "learning", "short"),
     [(2, 127, True, True), (2, 128, True, False), (1, 127, True, False), (2, 127, False, False)],
 )
-def test_short_texts_are_learned_in_chunks_by_several_threads(
+def test_short_texts_are_trained_in_chunks_by_several_threads(
     threads: int, positions: int, learning: bool, short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
@@ -152,7 +153,7 @@ def test_a_fresh_model_without_entities_is_its_encoder(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", infused.FAMILIES)
-def test_a_fresh_model_asks_entities_as_it_asks_words(family: str) -> None:
+def test_an_untrained_model_attends_to_entities_as_to_words(family: str) -> None:
     given = infused.batch(family=family)
     aware, plain = (
         infuse(infused.build(family), [LukeConfig(entities=20, dim=6, aware=aware)]) for aware in (True, False)
@@ -167,7 +168,7 @@ def test_a_fresh_model_asks_entities_as_it_asks_words(family: str) -> None:
 @pytest.mark.usefixtures("route")
 @pytest.mark.parametrize("aware", [True, False], ids=["aware", "not aware"])
 @pytest.mark.parametrize("learning", [False, True], ids=["eval", "train"])
-def test_words_that_do_not_see_entities_read_as_without_them(aware: bool, learning: bool) -> None:
+def test_words_that_do_not_attend_to_entities_have_the_states_without_them(aware: bool, learning: bool) -> None:
     config = LukeConfig(entities=20, dim=6, aware=aware, seen=False)
     model, given = build(config=config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0), infused.batch()
     model.train(learning)
@@ -189,7 +190,7 @@ def test_words_that_do_not_see_entities_read_as_without_them(aware: bool, learni
     )
 
 
-def test_maps_and_entities_that_words_do_not_see_are_refused() -> None:
+def test_maps_cannot_be_combined_with_unseen_entities() -> None:
     model = build("Bert", KamConfig(maps=("a", "b")), config=LukeConfig(entities=20, dim=6, seen=False))
     with pytest.raises(UsageError, match=r"luke.seen = true"):
         model(**infused.batch(), entities=ENTITIES, maps=draw_maps())
@@ -198,7 +199,7 @@ def test_maps_and_entities_that_words_do_not_see_are_refused() -> None:
 @pytest.mark.usefixtures("route")
 @pytest.mark.parametrize("family", infused.FAMILIES)
 @pytest.mark.parametrize("dropout", [0.0, 0.2], ids=["", "dropout"])
-def test_every_weight_learns(family: str, dropout: float) -> None:
+def test_every_weight_gets_a_gradient(family: str, dropout: float) -> None:
     model = build(family, dropout=dropout).train()
     found = model(**infused.batch(family=family), entities=ENTITIES)
     (found.last_hidden_state.square().sum() + found.entity_last_hidden_state.square().sum()).backward()
@@ -217,7 +218,7 @@ def test_positions_start_as_those_of_words() -> None:
         assert torch.equal(luke_of(model).positions.weight[: len(words) - first], words[first:])
 
 
-def test_packed_and_padded_say_the_same() -> None:
+def test_packed_and_padded_inputs_give_the_same_states() -> None:
     model, given = build(), infused.batch()
     wanted = model(**given, entities=ENTITIES)
     packing = Packing.of(LENGTHS)
@@ -228,13 +229,13 @@ def test_packed_and_padded_say_the_same() -> None:
     close(counts.spread(read.told["entities"]), wanted.entity_last_hidden_state)
 
 
-def test_where_no_entity_is_given_none_is_told() -> None:
+def test_without_entities_the_output_is_empty() -> None:
     packing = Packing.of([3, 2])
     read = build().read(torch.randint(3, VOCABULARY, (5,)), packing)
     assert read.told["entities"].shape == (0, 8)
 
 
-def test_what_their_tokenizer_gives_is_what_ours_takes(both: tuple[PreTrainedModel, PreTrainedModel]) -> None:
+def test_outputs_of_transformers_tokenizer_are_valid_inputs(both: tuple[PreTrainedModel, PreTrainedModel]) -> None:
     _, ours = both
     given = lukes.batch()
     wanted = ours(**given)
@@ -244,7 +245,7 @@ def test_what_their_tokenizer_gives_is_what_ours_takes(both: tuple[PreTrainedMod
     assert torch.equal(found.entity_last_hidden_state, wanted.entity_last_hidden_state)
 
 
-def test_a_span_is_the_places_between_its_ends_and_no_more_than_the_longest_mention() -> None:
+def test_a_span_is_the_range_of_its_positions_up_to_the_longest_mention() -> None:
     model, given = build(config=LukeConfig(entities=20, dim=6, longest=4)), infused.batch()
     places = torch.tensor([[1, 2, -1, -1], [-1, -1, -1, -1], [0, 1, 2, 3], [3, -1, -1, -1], [4, 2, -1, 3]])
     wanted = model(**given, entities=ENTITIES)
@@ -252,7 +253,7 @@ def test_a_span_is_the_places_between_its_ends_and_no_more_than_the_longest_ment
     close(found.entity_last_hidden_state, wanted.entity_last_hidden_state)
 
 
-def test_types_of_entities_have_a_say() -> None:
+def test_entity_types_change_the_states() -> None:
     model, given = build(), infused.batch()
     one, other = (
         model(**given, entities={**ENTITIES, "types": torch.full((5,), kind)}).entity_last_hidden_state
@@ -263,7 +264,7 @@ def test_types_of_entities_have_a_say() -> None:
 
 
 @pytest.mark.parametrize("learning", [False, True], ids=["eval", "train"])
-def test_a_text_reads_as_if_it_were_alone(learning: bool) -> None:
+def test_texts_of_a_batch_are_independent(learning: bool) -> None:
     model, given = build().train(learning), infused.batch()
     together = model(**given, entities=ENTITIES)
     for text, length in enumerate(LENGTHS):
@@ -281,7 +282,7 @@ def test_padding_on_the_left_changes_nothing() -> None:
     close(left.entity_last_hidden_state, right.entity_last_hidden_state)
 
 
-def test_padding_that_nobody_hides_is_counted_as_transformers_counts_it(
+def test_unmasked_padding_is_treated_as_in_transformers(
     both: tuple[PreTrainedModel, PreTrainedModel],
 ) -> None:
     given = {name: part for name, part in lukes.batch().items() if name != "attention_mask"}
@@ -291,7 +292,7 @@ def test_padding_that_nobody_hides_is_counted_as_transformers_counts_it(
     close(found, wanted)
 
 
-def test_dropout_forgets_what_is_asked() -> None:
+def test_dropout_changes_the_states() -> None:
     model, given = build(dropout=0.0, attention=0.5), infused.batch()
     calm = model(**given, entities=ENTITIES).last_hidden_state
     one, other = (model.train()(**given, entities=ENTITIES).last_hidden_state for _ in range(2))
@@ -322,7 +323,7 @@ def test_prediction_is_the_tied_table_and_a_bias() -> None:
         luke_of(build(config=LukeConfig(entities=20, dim=6))).predict(states)
 
 
-def test_it_is_saved_and_loaded_as_any_encoder(tmp_path: Path) -> None:
+def test_a_saved_model_is_loaded_with_the_same_outputs(tmp_path: Path) -> None:
     model, given = build(), infused.batch()
     loaded = AutoModel.from_pretrained(lukes.save(model, tmp_path)).eval()
     found, wanted = (one(**given, entities=ENTITIES).entity_last_hidden_state for one in (loaded, model))
@@ -330,7 +331,7 @@ def test_it_is_saved_and_loaded_as_any_encoder(tmp_path: Path) -> None:
     assert luke_of(loaded).config == CONFIG
 
 
-def test_it_can_be_switched_off() -> None:
+def test_luke_can_be_switched_off() -> None:
     model, given = build(), infused.batch()
     with model.without("luke"):
         found = model(**given, entities=ENTITIES)
@@ -338,7 +339,7 @@ def test_it_can_be_switched_off() -> None:
     assert found.entity_last_hidden_state is None
 
 
-def test_with_fresh_kam_it_is_luke_and_maps_have_a_say_when_they_are_learned() -> None:
+def test_untrained_kam_does_not_change_luke_and_trained_maps_do() -> None:
     given, maps = infused.batch(), draw_maps()
     alone, together = build(), build("Bert", KamConfig(maps=("a", "b")))
     together.infusions[0].load_state_dict(alone.infusions[0].state_dict())
@@ -352,7 +353,7 @@ def test_with_fresh_kam_it_is_luke_and_maps_have_a_say_when_they_are_learned() -
 
 
 @pytest.mark.parametrize("aware", [True, False], ids=["aware", "not aware"])
-def test_with_kam_a_text_reads_as_if_it_were_alone(aware: bool) -> None:
+def test_with_kam_texts_of_a_batch_are_independent(aware: bool) -> None:
     given, maps = infused.batch(), draw_maps()
     model = build("Bert", KamConfig(maps=("a", "b"), skip="mix"), config=LukeConfig(entities=20, dim=6, aware=aware))
     together = model(**given, entities=ENTITIES, maps=maps)
@@ -369,7 +370,7 @@ def test_entities_and_auxiliary_terms_cannot_both_be_added() -> None:
         model(**infused.batch(), entities=ENTITIES, **draw_terms((1, 2, 0, 1, 1)))
 
 
-def test_with_knowbert_what_it_says_of_words_reaches_entities() -> None:
+def test_with_knowbert_its_changes_of_words_reach_entities() -> None:
     layer = KnowBertConfig(layer=1, dim=8, raw=4, heads=2, inner=8, prior_width=5, dropout=0.0)
     model, given = build("Bert", layer), infused.batch()
     found = model(**given, entities=ENTITIES)
@@ -394,32 +395,32 @@ def spans(number: int, span: list[int]) -> dict[str, Tensor]:
         ({"ids": torch.tensor([0, 0, 2, 3, 20])}, "entity 20 is not one of the 20 rows"),
         ({"ids": torch.tensor([0, 0, -1, 3, 19])}, "entity -1 is not one of the 20 rows"),
         ({"ids": torch.tensor([0, 0, 2])}, "give each an id"),
-        ({"spans": torch.tensor([[0, 1]])}, r"mentions of 5 entities are told as \(1, 2\)"),
-        ({"spans": torch.zeros(5, 3).long()}, r"mentions of 5 entities are told as \(5, 3\)"),
-        (spans(3, [40, 40]), r"entity 3 of the batch lies at \[40, 40\] in a text of 7 pieces"),
-        (spans(1, [4, 5]), r"entity 1 of the batch lies at \[4, 5\] in a text of 5 pieces"),  # others have a piece 5
-        (spans(2, [5, 3]), r"entity 2 of the batch lies at \[5, 3\] in a text of 7 pieces"),
-        (spans(2, [2, -1]), r"entity 2 of the batch lies at \[2, -1\]"),
-        (spans(2, [-1, 2]), r"entity 2 of the batch lies at \[-1, 2\]"),
+        ({"spans": torch.tensor([[0, 1]])}, r"mentions of 5 entities have the shape \(1, 2\)"),
+        ({"spans": torch.zeros(5, 3).long()}, r"mentions of 5 entities have the shape \(5, 3\)"),
+        (spans(3, [40, 40]), r"entity 3 of the batch is at \[40, 40\] in a text of 7 tokens"),
+        (spans(1, [4, 5]), r"entity 1 of the batch is at \[4, 5\] in a text of 5 tokens"),  # others have a token 5
+        (spans(2, [5, 3]), r"entity 2 of the batch is at \[5, 3\] in a text of 7 tokens"),
+        (spans(2, [2, -1]), r"entity 2 of the batch is at \[2, -1\]"),
+        (spans(2, [-1, 2]), r"entity 2 of the batch is at \[-1, 2\]"),
         (
             {"places": torch.tensor([[1, -1], [5, -1], [1, -1], [1, 2], [6, -1]])},
-            r"entity 1 of the batch lies at \[5, ",
+            r"entity 1 of the batch is at \[5, ",
         ),
-        ({"types": torch.tensor([0, 1, 9, 0, 0])}, "has the type 9, but the encoder has 2 types"),
-        ({"types": torch.tensor([0, -1, 1, 0, 0])}, "has the type -1, but the encoder has 2 types"),
-        ({"types": torch.tensor([0])}, "1 types are told of 5 entities"),
+        ({"types": torch.tensor([0, 1, 9, 0, 0])}, "has type 9, but the encoder has 2 types"),
+        ({"types": torch.tensor([0, -1, 1, 0, 0])}, "has type -1, but the encoder has 2 types"),
+        ({"types": torch.tensor([0])}, "1 types were given for 5 entities"),
     ],
 )
-def test_what_cannot_be_is_refused(change: dict[str, Tensor], message: str) -> None:
+def test_invalid_entity_inputs_raise_errors(change: dict[str, Tensor], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build()(**infused.batch(), entities=ENTITIES | change)
 
 
-def test_a_configuration_without_entities_is_refused() -> None:
+def test_invalid_configurations_raise_errors() -> None:
     with pytest.raises(UsageError, match="entities is 0; expected at least 1"):
         LukeConfig(entities=0)
     with pytest.raises(UsageError, match=r"masks are the rows \(-1, 3\); expected those of \[MASK\] and \[MASK2\]"):
         LukeConfig(entities=4, masks=(-1, 3))
-    with pytest.raises(UsageError, match="knows no entities"):
+    with pytest.raises(UsageError, match="has no entities"):
         luke_of(infuse(infused.build(), []))
     assert issubclass(Luke.config_class, LukeConfig)

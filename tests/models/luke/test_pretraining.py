@@ -1,4 +1,4 @@
-"""Pretraining of LUKE: its stages, what each of them moves, what comes out and how it goes on."""
+"""Pretraining of LUKE: stages, outputs and resuming."""
 
 import json
 from dataclasses import replace
@@ -16,16 +16,15 @@ from wellread.encoders.load import silence
 from wellread.errors import InputError, UsageError
 from wellread.kb.packaged import open_kb
 from wellread.models.luke import pretraining as pretraining_luke
-from wellread.models.luke.name_candidates import NameCandidates
 from wellread.models.luke.pretraining import (
+    EntityMaskingOptions,
     EntityOptions,
-    HiddenOptions,
     LinkedText,
     LukePretraining,
     LukePretrainingRecipe,
     pretrain_luke,
 )
-from wellread.models.luke.vocabulary import SPECIAL, EntityVocabulary
+from wellread.models.luke.vocabulary import SPECIAL, EntityVocabulary, NameCandidates
 from wellread.plots import curves as plots
 from wellread.tasks.recipe import EncoderOptions
 from wellread.text import words as names
@@ -50,7 +49,7 @@ def write_linked(path, lines=LINES):
 
 def write_recipe(folder, **changes):
     write_linked(folder / "linked.jsonl")
-    told = {
+    values = {
         "text": LinkedText(("linked.jsonl",), root=str(folder), develop=6),
         "encoder": EncoderOptions(write_encoder(folder / "encoder"), longest=24),
         "dim": 8,
@@ -58,7 +57,7 @@ def write_recipe(folder, **changes):
         "first": Schedule(steps=2, learning_rate=1e-3),
         "schedule": Schedule(steps=4, learning_rate=1e-3, evaluate_every=2, seed=3),
     }
-    return LukePretrainingRecipe("luke", **told | changes)
+    return LukePretrainingRecipe("luke", **values | changes)
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ def recipe(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A recipe, and the run of it that nothing interrupted."""
+    """Recipe and folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("draw_curves", "save"):
@@ -78,7 +77,7 @@ def whole(tmp_path_factory):
     return recipe, folder / "run", scores
 
 
-def test_the_first_stage_moves_what_is_new_alone(recipe, tmp_path):
+def test_the_first_stage_trains_only_new_weights(recipe, tmp_path):
     work = LukePretraining(recipe, tmp_path / "windows")
     before = weights(work.network)
     work.freeze()
@@ -89,26 +88,27 @@ def test_the_first_stage_moves_what_is_new_alone(recipe, tmp_path):
     assert {"encoder.infusions.0.table.weight", "encoder.infusions.0.prediction.dense.weight", "head.bias"} <= found
 
 
-def test_a_head_that_the_encoder_brings_stays_in_the_first_stage(whole, tmp_path):
+def test_a_pretrained_head_is_frozen_in_the_first_stage(whole, tmp_path):
     recipe, run, _ = whole
     recipe = replace(recipe, encoder=replace(recipe.encoder, name=str(run / "model")))
     work = LukePretraining(recipe, tmp_path / "windows")
     work.freeze()
     assert not any(weight.requires_grad for weight in work.network.head.parameters())
-    work.free()
+    work.unfreeze()
     assert all(weight.requires_grad for weight in work.network.parameters())
 
 
-def test_new_heads_start_from_what_is_frequent(recipe, tmp_path):
+def test_biases_of_new_heads_start_from_frequencies(recipe, tmp_path):
     work = LukePretraining(recipe, tmp_path / "windows")
-    scores = json.loads((work.tell_before(tmp_path / "before.json"), tmp_path / "before.json")[1].read_bytes())
+    work.save_initial_scores(tmp_path / "before.json")
+    scores = json.loads((tmp_path / "before.json").read_bytes())
     tokens, rows = work.learner.frequencies
     assert torch.allclose(work.network.head.bias, torch.from_numpy(tokens).float())
     assert torch.allclose(work.learner.luke.prediction.bias, torch.from_numpy(rows).float())
     assert scores["entities.perplexity"] == pytest.approx(scores["entities.frequent_perplexity"], rel=0.2)
 
 
-def test_a_run_leaves_scores_before_and_after_and_a_model(whole):
+def test_a_run_writes_scores_before_and_after_and_a_model(whole):
     _, run, scores = whole
     before = json.loads((run / "before.json").read_bytes())
     assert before.keys() == scores.keys() >= {"words.perplexity", "entities.accuracy", "entities.by_name", "log_chance"}
@@ -121,11 +121,11 @@ def test_a_run_leaves_scores_before_and_after_and_a_model(whole):
     assert not report["missing_keys"]
     (luke,) = model.base_model.infusions
     assert torch.equal(luke.table.weight[3], luke.table.weight[2])
-    told = json.loads((run / "model/knowledge.json").read_bytes())
-    assert told["recipe"]["pretrain"] == "luke"
+    values = json.loads((run / "model/knowledge.json").read_bytes())
+    assert values["recipe"]["pretrain"] == "luke"
 
 
-def test_a_run_that_is_killed_goes_on_with_the_same_bits(whole, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_with_the_same_bits(whole, tmp_path, monkeypatch):
     recipe, run, scores = whole
     steps = []
 
@@ -142,7 +142,7 @@ def test_a_run_that_is_killed_goes_on_with_the_same_bits(whole, tmp_path, monkey
         assert torch.equal(one, other), name
 
 
-def test_an_encoder_that_knows_entities_keeps_their_rows_and_gets_new_ones(whole, tmp_path, capsys):
+def test_an_encoder_with_entities_keeps_their_rows_and_gets_new_ones(whole, tmp_path, capsys):
     recipe, run, _ = whole
     write_linked(tmp_path / "more.jsonl")
     line = {"text": "rome is a new city", "mentions": [[0, 4, "c-rome"]]}
@@ -158,7 +158,7 @@ def test_an_encoder_that_knows_entities_keeps_their_rows_and_gets_new_ones(whole
     old = EntityVocabulary.load(run / "model")
     assert work.vocabulary.names == (*old.names, "c-rome")
     count = len(old) - len(SPECIAL)
-    assert f"{count} of {count + 1} entities have rows in {run / 'model'}, by their ids" in capsys.readouterr().err
+    assert f"{count} of {count + 1} entities have rows in {run / 'model'}, by id" in capsys.readouterr().err
     model = AutoModelForMaskedLM.from_pretrained(run / "model")
     (luke,) = model.base_model.infusions
     assert torch.equal(work.learner.luke.table.weight[: len(old)], luke.table.weight)
@@ -179,14 +179,14 @@ def test_entities_come_from_a_kb_and_start_from_its_vectors(recipe, tmp_path, ca
     assert set(work.vocabulary.names[4:]) < {entity.id for entity in NAMED}
     rows, at = work.vocabulary.start_rows(vectors, 8)
     assert torch.allclose(work.learner.luke.table.weight[torch.from_numpy(at)], torch.from_numpy(rows))
-    assert "9 of 13 rows start from vectors" in capsys.readouterr().err
-    assert work.windows.told.unknown == 0 or "not in the vocabulary" in work.windows.told.report()
+    assert "9 of 13 rows are initialised with vectors" in capsys.readouterr().err
+    assert work.windows.counts.unknown == 0 or "outside the vocabulary" in work.windows.counts.report()
 
 
-def test_entities_are_told_apart_among_the_candidates_of_their_names(recipe, tmp_path, capsys):
+def test_entities_are_predicted_among_the_candidates_of_their_names(recipe, tmp_path, capsys):
     write_names(tmp_path)
     options = EntityOptions(kb=str(tmp_path / "names.kb"), loss="candidates")
-    recipe = replace(recipe, entities=options, masking=HiddenOptions(entities=0.9))
+    recipe = replace(recipe, entities=options, masking=EntityMaskingOptions(entities=0.9))
     work = LukePretraining(recipe, tmp_path / "windows")
     assert "8 of 8 names in the text have candidates" in capsys.readouterr().err
     found = work.learner.masking.candidates
@@ -202,23 +202,23 @@ def test_entities_are_told_apart_among_the_candidates_of_their_names(recipe, tmp
         assert none.take(names.keys(["paris"])).tolist() == [[-1]]
     scores = pretrain_luke(recipe, tmp_path / "run")
     assert scores["entities.perplexity"] == 1  # one candidate each: nothing to tell apart
-    with pytest.raises(UsageError, match=r"give entities\.names"):
+    with pytest.raises(UsageError, match=r"set entities\.names"):
         EntityOptions(loss="candidates")
 
 
-def test_names_without_any_candidate_are_refused(recipe, tmp_path):
+def test_names_without_any_candidate_raise_an_error(recipe, tmp_path):
     with write_kb(tmp_path / "other.kb", [NAMED[-1]]):
         pass
     recipe = replace(recipe, entities=EntityOptions(names=str(tmp_path / "other.kb"), loss="candidates"))
-    with pytest.raises(InputError, match=r"none of the 8 names in the text has a candidate in .*give entities\.names"):
+    with pytest.raises(InputError, match=r"none of the 8 names in the text has a candidate in .*set entities\.names"):
         LukePretraining(recipe, tmp_path / "windows")
 
 
-def test_broken_lines_are_left_out_and_told(recipe, tmp_path, capsys):
+def test_invalid_lines_are_skipped_and_logged(recipe, tmp_path, capsys):
     with open(tmp_path / "linked.jsonl", "a") as file:
         file.write('{"text": "rome", "mentions": [[0, 99, "c-rome"]]}\n')
     LukePretraining(recipe, tmp_path / "windows")
-    assert "left out 1 broken texts" in capsys.readouterr().err
+    assert "skipped 1 invalid texts" in capsys.readouterr().err
 
 
 def test_a_recipe_is_written_and_read_as_it_was(recipe, tmp_path):
@@ -229,13 +229,13 @@ def test_a_recipe_is_written_and_read_as_it_was(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"text": LinkedText(())}, r"nothing to learn from; give \[text\]"),
+        ({"text": LinkedText(())}, r"no text to train on; set \[text\]"),
         ({"batch": 0}, "batch is 0"),
         ({"dim": 0}, "dim is 0"),
-        ({"encoder": EncoderOptions(rank=4)}, "learns all weights"),
+        ({"encoder": EncoderOptions(rank=4)}, "trains all weights"),
     ],
 )
-def test_a_recipe_that_makes_no_sense_is_refused(recipe, changes, message):
+def test_invalid_recipes_raise_errors(recipe, changes, message):
     with pytest.raises(UsageError, match=message):
         replace(recipe, **changes)
 
@@ -248,16 +248,16 @@ def test_a_recipe_that_makes_no_sense_is_refused(recipe, changes, message):
         (lambda: LinkedText(("x",), most_entities=0), "most_entities is 0"),
         (lambda: EntityOptions(most=-1), "most is -1"),
         (lambda: EntityOptions(least=0), "least is 0"),
-        (lambda: HiddenOptions(entities=0), r"masking\.entities is 0; expected a share"),
-        (lambda: HiddenOptions(words=15), r"masking\.words is 15"),
+        (lambda: EntityMaskingOptions(entities=0), r"masking\.entities is 0; expected a share"),
+        (lambda: EntityMaskingOptions(words=15), r"masking\.words is 15"),
     ],
 )
-def test_counts_and_shares_that_make_no_sense_are_refused_before_any_text_is_read(options, message):
+def test_invalid_counts_and_shares_raise_errors_before_any_text_is_read(options, message):
     with pytest.raises(UsageError, match=message):
         options()
 
 
-def test_processes_that_cannot_share_the_batches_are_refused_before_any_text_is_read(recipe, tmp_path, monkeypatch):
+def test_too_many_processes_raise_an_error_before_any_text_is_read(recipe, tmp_path, monkeypatch):
     distributed = SimpleNamespace(num_processes=2, is_main_process=True)
     monkeypatch.setattr(pretraining_luke, "distributed_state", lambda: distributed)
     absent = replace(recipe, text=replace(recipe.text, root=str(tmp_path / "nowhere")))
@@ -266,7 +266,7 @@ def test_processes_that_cannot_share_the_batches_are_refused_before_any_text_is_
             pretrain_luke(some, tmp_path / "run")
 
 
-def test_files_that_are_not_there_are_told(recipe, tmp_path):
+def test_missing_files_raise_an_error(recipe, tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*nowhere\.jsonl"):
         LukePretraining(replace(recipe, text=replace(recipe.text, train=("nowhere.jsonl",))), tmp_path / "w")
     with pytest.raises(InputError, match="no file fits"):

@@ -1,4 +1,4 @@
-"""Masked words and entities: what is hidden, what is asked, and how it is scored."""
+"""Masking of words and entities, losses and scores."""
 
 import math
 
@@ -12,12 +12,11 @@ from tests.task_models import TOKENIZER, tiny_encoder
 from wellread.document import Document, Link
 from wellread.encoders.infusion.infuse import infuse
 from wellread.errors import UsageError
+from wellread.models.luke.config import LukeConfig
 from wellread.models.luke.linked_text import BEGINS, SPECIAL, WITHIN, LinkedWindows
 from wellread.models.luke.mention_windows import MentionTokenizer
-from wellread.models.luke.model import LukeConfig
-from wellread.models.luke.name_candidates import NameCandidates
 from wellread.models.luke.pretraining_task import EntityMasking, EntityMaskingLearner, choose_words
-from wellread.models.luke.vocabulary import EntityVocabulary
+from wellread.models.luke.vocabulary import EntityVocabulary, NameCandidates
 from wellread.tasks.masked_lm import word_head
 from wellread.tasks.task import EncoderWithHead
 from wellread.text import words as names
@@ -67,65 +66,65 @@ def test_whole_words_are_chosen_up_to_their_share():
     assert {tuple(choose_words(inside, np.random.default_rng(seed), 0.1)) for seed in range(20)} == {(0, 1), (2,)}
 
 
-def test_hidden_pieces_become_the_mask_another_or_stay(windows, masking):
+def test_masked_tokens_become_the_mask_a_random_token_or_stay(windows, masking):
     counts = np.zeros(3)
     for place in range(len(windows)):
         for seed in range(3):
             window = windows[place]
             masked = masking.mask(window, np.random.default_rng((place, seed)))
-            others = np.setdiff1d(np.arange(len(window.ids)), masked.places)
+            others = np.setdiff1d(np.arange(len(window.ids)), masked.masked_tokens)
             assert (masked.ids[others] == window.ids[others]).all()
-            assert len(masked.places) >= 1
-            now, was = masked.ids[masked.places], window.ids[masked.places]
+            assert len(masked.masked_tokens) >= 1
+            now, was = masked.ids[masked.masked_tokens], window.ids[masked.masked_tokens]
             counts += [(now == masking.mask_id).sum(), (now == was).sum(), 0]
             counts[2] += len(now)
     assert counts[0] / counts[2] == pytest.approx(0.8, abs=0.06)
     assert counts[1] / counts[2] == pytest.approx(0.1, abs=0.06)
 
 
-def test_hidden_entities_are_always_masked_and_at_least_one_is(windows, masking):
+def test_chosen_entities_are_always_masked_and_at_least_one_is(windows, masking):
     for place in range(len(windows)):
         window = windows[place]
         masked = masking.mask(window, np.random.default_rng(place))
-        assert len(masked.hidden) == min(1, len(window.rows))
-        assert (masked.rows[masked.hidden] == VOCABULARY.mask).all()
-        others = np.setdiff1d(np.arange(len(window.rows)), masked.hidden)
+        assert len(masked.masked_entities) == min(1, len(window.rows))
+        assert (masked.rows[masked.masked_entities] == VOCABULARY.mask).all()
+        others = np.setdiff1d(np.arange(len(window.rows)), masked.masked_entities)
         assert (masked.rows[others] == window.rows[others]).all()
 
 
-def test_what_is_unknown_is_never_asked(windows, masking):
+def test_unknown_entities_are_never_masked(windows, masking):
     window = windows[0]
     unknown = type(window)(window.ids, window.roles, np.full(2, VOCABULARY.unk), window.spans, window.names)
-    assert not len(masking.mask(unknown, np.random.default_rng(0)).hidden)
+    assert not len(masking.mask(unknown, np.random.default_rng(0)).masked_entities)
 
 
-def test_a_batch_has_the_places_and_the_gold_of_all_its_windows(windows, masking):
+def test_a_batch_has_the_positions_and_labels_of_all_its_windows(windows, masking):
     some = [windows[place] for place in (0, len(windows) - 1, 5)]
     batch = masking.batch(some, learning=False)
     ids = np.concatenate([window.ids for window in some])
-    assert batch.gold.tolist() == ids[batch.places].tolist()
+    assert batch.gold_ids.tolist() == ids[batch.masked_tokens].tolist()
     rows = np.concatenate([window.rows for window in some])
-    assert batch.gold_rows.tolist() == rows[batch.hidden].tolist()
-    assert (batch.entities["ids"][batch.hidden] == VOCABULARY.mask).all()
+    assert batch.gold_rows.tolist() == rows[batch.masked_entities].tolist()
+    assert (batch.entities["ids"][batch.masked_entities] == VOCABULARY.mask).all()
     counts = [len(window.rows) for window in some]
     assert 0 in counts
     assert batch.entities["text_of"].tolist() == np.repeat(np.arange(3), counts).tolist()
     again = masking.batch(some, learning=False)
-    assert torch.equal(batch.places, again.places)
+    assert torch.equal(batch.masked_tokens, again.masked_tokens)
     torch.manual_seed(0)
     first, second = (masking.batch(some * 4, learning=True) for _ in range(2))
     assert not torch.equal(first.ids, second.ids)
 
 
 @pytest.mark.parametrize("aware", [False, True])
-def test_the_loss_is_that_of_all_scores_at_hidden_places(windows, masking, aware):
+def test_the_loss_equals_that_of_all_logits_at_masked_positions(windows, masking, aware):
     work = learner(windows, masking, aware=aware)
     batch = work.batches(0)[0]
     found = work.loss(batch)
     read = work.model.encoder.read(batch.ids, batch.packing, None, entities=batch.entities)
-    words = work.model.head(read.states)[batch.places]
-    rows = work.luke.predict(read.told["entities"])[batch.hidden]
-    assert torch.allclose(found["word"], cross_entropy(words, batch.gold), atol=1e-6)
+    words = work.model.head(read.states)[batch.masked_tokens]
+    rows = work.luke.predict(read.told["entities"])[batch.masked_entities]
+    assert torch.allclose(found["word"], cross_entropy(words, batch.gold_ids), atol=1e-6)
     assert torch.allclose(found["entity"], cross_entropy(rows, batch.gold_rows), atol=1e-6)
     (found["word"] + found["entity"]).backward()
     unused = {name for name, weight in work.model.named_parameters() if weight.grad is None}
@@ -133,21 +132,21 @@ def test_the_loss_is_that_of_all_scores_at_hidden_places(windows, masking, aware
 
 
 def two_each(windows):
-    """Candidates of the first six cities: each city and the next."""
+    """Return candidates of the first six cities: each city and the next."""
     first = {names.key(city): [VOCABULARY.row_of[f"c-{city}"]] for city in CITIES[:6]}
     rows = [row for (row,) in first.values()]
     return NameCandidates.of_lists({key: [*row, rows[(rows.index(row[0]) + 1) % 6]] for key, row in first.items()})
 
 
-def test_among_candidates_only_entities_that_are_candidates_are_hidden(windows):
+def test_among_candidates_only_entities_that_are_candidates_are_masked(windows):
     masking = EntityMasking(TOKENIZER, VOCABULARY, entities=0.9, candidates=two_each(windows))
     known = {VOCABULARY.row_of[f"c-{city}"] for city in CITIES[:6]}
     hidden = set()
     for place in range(len(windows)):
         window = windows[place]
         masked = masking.mask(window, np.random.default_rng(place))
-        assert len(masked.hidden) == sum(row in known for row in window.rows.tolist())
-        hidden |= set(window.rows[masked.hidden].tolist())
+        assert len(masked.masked_entities) == sum(row in known for row in window.rows.tolist())
+        hidden |= set(window.rows[masked.masked_entities].tolist())
     assert hidden == known
 
 
@@ -155,7 +154,7 @@ def test_the_loss_among_candidates_is_that_of_their_scores(windows):
     masking = EntityMasking(TOKENIZER, VOCABULARY, entities=0.9, candidates=two_each(windows))
     one = learner(windows, masking)
     batch = masking.batch([windows[place] for place in range(8)], learning=False)
-    assert batch.candidates.shape == (len(batch.hidden), 2)
+    assert batch.candidates.shape == (len(batch.masked_entities), 2)
     _, states = one._read(batch)
     scores = one.luke.predict(states)
     rows = batch.candidates
@@ -172,7 +171,7 @@ def test_the_loss_among_candidates_is_that_of_their_scores(windows):
     assert found["entities.accuracy"] >= 0.2
 
 
-def test_windows_without_entities_teach_words_alone(windows, masking):
+def test_windows_without_entities_train_words_only(windows, masking):
     work = learner(windows, masking)
     batch = masking.batch([windows[len(windows) - 1]], learning=True)
     found = work.loss(batch)
@@ -189,7 +188,7 @@ def test_every_epoch_has_every_window_in_an_order_of_its_own(windows, masking):
     assert sorted(place for group in orders[0] for place in group) == list(range(len(work.windows)))
 
 
-def test_scores_are_those_of_a_loop_over_windows(windows, masking):
+def test_scores_equal_those_of_a_loop_over_windows(windows, masking):
     work = learner(windows, masking)
     work.model.eval()
     scores = work.evaluate()
@@ -199,10 +198,10 @@ def test_scores_are_those_of_a_loop_over_windows(windows, masking):
         for place in range(len(work.dev)):
             batch = masking.batch([work.dev[place]], learning=False)
             read = work.model.encoder.read(batch.ids, batch.packing, None, entities=batch.entities)
-            words = work.model.head(read.states[batch.places]).log_softmax(1)
-            rows = work.luke.predict(read.told["entities"][batch.hidden]).log_softmax(1)
-            chances += words[torch.arange(len(words)), batch.gold].tolist()
-            right += (words.argmax(1) == batch.gold).tolist()
+            words = work.model.head(read.states[batch.masked_tokens]).log_softmax(1)
+            rows = work.luke.predict(read.told["entities"][batch.masked_entities]).log_softmax(1)
+            chances += words[torch.arange(len(words)), batch.gold_ids].tolist()
+            right += (words.argmax(1) == batch.gold_ids).tolist()
             entity_chances += rows[torch.arange(len(rows)), batch.gold_rows].tolist()
             entity_right += (rows.argmax(1) == batch.gold_rows).tolist()
     assert scores["words.perplexity"] == pytest.approx(math.exp(-np.mean(chances)), rel=1e-4)
@@ -212,40 +211,40 @@ def test_scores_are_those_of_a_loop_over_windows(windows, masking):
     assert scores["log_chance"] == pytest.approx(np.mean(chances) + np.mean(entity_chances), rel=1e-4)
 
 
-def test_baselines_guess_by_frequency(windows, masking):
+def test_baselines_predict_by_frequency(windows, masking):
     work = learner(windows, masking)
-    told = work.baselines
-    assert told["entities.by_name"] == 1.0  # every city has one name
+    results = work.baselines
+    assert results["entities.by_name"] == 1.0  # every city has one name
     rows = work.windows.count_rows(len(VOCABULARY))
     gold = [
         row for at in range(len(work.dev)) for row in masking.batch([work.dev[at]], learning=False).gold_rows.tolist()
     ]
-    assert told["entities.frequent"] == pytest.approx(np.mean([row == rows.argmax() for row in gold]))
+    assert results["entities.frequent"] == pytest.approx(np.mean([row == rows.argmax() for row in gold]))
     chances = np.log((rows + 1) / (rows.sum() + len(rows)))
-    assert told["entities.frequent_perplexity"] == pytest.approx(math.exp(-chances[gold].mean()))
-    assert 1 < told["words.frequent_perplexity"] < TOKENIZER.get_vocab_size()
+    assert results["entities.frequent_perplexity"] == pytest.approx(math.exp(-chances[gold].mean()))
+    assert 1 < results["words.frequent_perplexity"] < TOKENIZER.get_vocab_size()
 
 
-def test_it_learns(windows, masking):
+def test_training_reduces_both_losses(windows, masking):
     work = learner(windows, masking)
     batch = work.batches(0)[0]
     optimizer = torch.optim.AdamW(work.model.parameters(), lr=1e-2)
-    told = []
+    results = []
     for _ in range(40):
         losses = work.loss(batch)
         optimizer.zero_grad()
         sum(losses.values()).backward()
         optimizer.step()
-        told.append({name: loss.item() for name, loss in losses.items()})
-    assert told[-1]["entity"] < 0.3 * told[0]["entity"]
-    assert told[-1]["word"] < 0.5 * told[0]["word"]
+        results.append({name: loss.item() for name, loss in losses.items()})
+    assert results[-1]["entity"] < 0.3 * results[0]["entity"]
+    assert results[-1]["word"] < 0.5 * results[0]["word"]
 
 
-def test_what_does_not_fit_is_refused(windows, masking):
+def test_unsuitable_parts_raise_errors(windows, masking):
     with pytest.raises(UsageError, match=r"entities is 1\.5"):
         EntityMasking(TOKENIZER, VOCABULARY, entities=1.5)
     encoder = infuse(tiny_encoder(), [LukeConfig(entities=len(VOCABULARY), dim=8)])
-    with pytest.raises(UsageError, match="cannot guess them; infuse LukeConfig"):
+    with pytest.raises(UsageError, match="cannot predict them; infuse LukeConfig"):
         EntityMaskingLearner(masking, EncoderWithHead(encoder, word_head(encoder, None)), windows, windows)
     encoder = infuse(tiny_encoder(), [LukeConfig(entities=5, dim=8, predicts=True)])
     with pytest.raises(UsageError, match="has 5 rows and the vocabulary 12"):

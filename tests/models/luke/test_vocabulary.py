@@ -1,4 +1,4 @@
-"""The entities that a model has rows for: where they come from, files, growing, and vectors to start with."""
+"""Entity vocabulary: sources, files, growing and initial vectors."""
 
 import json
 
@@ -32,12 +32,12 @@ class Vectors:
         return np.array([self.ids.index(id) if id in self.ids else -1 for id in ids], np.int64)
 
 
-def test_entities_of_a_kb_come_by_how_often_they_are_meant(kb):
+def test_entities_of_a_kb_are_ordered_by_link_counts(kb):
     assert EntityVocabulary.of_kb(kb).names == (*SPECIAL, "b", "c", "a")
     assert EntityVocabulary.of_kb(kb, 2).names == (*SPECIAL, "b", "c")
 
 
-def test_entities_of_a_corpus_come_by_how_often_they_are_linked():
+def test_entities_of_a_corpus_are_ordered_by_link_counts():
     texts = [document("avon and bela", ("avon", "p"), ("bela", "q")), document("avon", ("avon", "p"))]
     texts += [document("avon and bela", ("avon", "r"), ("bela", None))]
     assert EntityVocabulary.of_documents(texts).names == (*SPECIAL, "p", "q", "r")
@@ -46,7 +46,7 @@ def test_entities_of_a_corpus_come_by_how_often_they_are_linked():
     assert EntityVocabulary.of_documents(texts, most=2).names == (*SPECIAL, "p", "q")
 
 
-def test_what_is_not_there_is_unknown_or_left_out():
+def test_missing_entities_are_unk_or_dropped():
     vocabulary = EntityVocabulary.of_ids(["p", "q", "p"])
     assert len(vocabulary) == 6
     assert vocabulary.rows_of(["q", "z", None, "p"]).tolist() == [5, 1, 1, 4]
@@ -55,14 +55,14 @@ def test_what_is_not_there_is_unknown_or_left_out():
     assert "z" not in vocabulary
 
 
-def test_a_lite_vocabulary_has_special_rows_alone_in_whatever_order():
+def test_a_lite_vocabulary_has_only_special_rows_in_any_order():
     assert len(EntityVocabulary.of_ids(())) == 4
     lite = EntityVocabulary({"[MASK]": 0, "[UNK]": 1, "[PAD]": 2})
     assert (lite.pad, lite.unk, lite.mask, lite.mask2, len(lite)) == (2, 1, 0, 0, 3)
     assert lite.special_mask.all()
 
 
-def test_it_is_one_file_that_transformers_reads_too(tmp_path):
+def test_a_saved_vocabulary_is_readable_by_transformers(tmp_path):
     vocabulary = EntityVocabulary.of_ids(["Q64", "wp:Åland"])
     vocabulary.save(tmp_path / "model")
     assert EntityVocabulary.load(tmp_path / "model") == vocabulary
@@ -85,7 +85,7 @@ def test_the_authors_lists_are_read(tmp_path):
     assert many.names == ("[PAD]", "[UNK]", "[MASK]", "en:Japan")
 
 
-def test_the_settings_of_a_tokenizer_may_have_it(tmp_path):
+def test_a_vocabulary_in_tokenizer_settings_is_found(tmp_path):
     settings = tmp_path / "tokenizer_config.json"
     settings.write_text('{"entity_vocab": {"[PAD]": 0, "[UNK]": 1, "[MASK]": 2, "Avon": 3}}')
     assert EntityVocabulary.load(tmp_path).row_of["Avon"] == 3
@@ -95,22 +95,23 @@ def test_the_settings_of_a_tokenizer_may_have_it(tmp_path):
     settings.write_text('{"tokenizer_class": "LukeTokenizer"}')
     assert EntityVocabulary.find(tmp_path) is None
     settings.write_text('{"entity_vocab": [1]}')
-    with pytest.raises(InputError, match=r"tokenizer_config\.json is no entity vocabulary"):
+    with pytest.raises(InputError, match=r"tokenizer_config\.json is not an entity vocabulary"):
         EntityVocabulary.load(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"), [("[1]", "expected an object"), ("{", "cannot be read"), ('{"a": 0}', r"has no \[PAD\]")]
+    ("content", "message"),
+    [("[1]", "expected a JSON object"), ("{", "cannot be read"), ('{"a": 0}', r"has no \[PAD\]")],
 )
-def test_a_file_that_is_no_vocabulary_names_the_fix(tmp_path, content, told):
+def test_an_invalid_file_raises_an_error_that_names_the_fix(tmp_path, content, message):
     with pytest.raises(InputError, match=r"has no entity_vocab\.json"):
         EntityVocabulary.load(tmp_path)
     (tmp_path / "entity_vocab.json").write_text(content)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         EntityVocabulary.load(tmp_path)
 
 
-def test_growing_keeps_every_row():
+def test_grow_keeps_every_row():
     vocabulary = EntityVocabulary.of_ids(["p", "q"])
     grown = vocabulary.grow(["r", "p", "s", "r"])
     assert grown.names == (*SPECIAL, "p", "q", "r", "s")
@@ -129,7 +130,7 @@ def test_titles_of_many_languages_are_those_of_the_kbs_own(kb):
     assert titles.named_by(kb).rows_of(["c", "a"], unknown="drop").tolist() == [5, -1]
 
 
-def test_embeddings_start_from_vectors_and_keep_what_is_near():
+def test_initial_embeddings_keep_the_neighbours_of_vectors():
     chance = np.random.default_rng(0)
     axes = np.linalg.qr(chance.normal(size=(8, 8)))[0][:, :3]
     vectors = chance.normal(size=(40, 3)) @ (np.diag([3, 2, 1]) @ axes.T) + 5.0

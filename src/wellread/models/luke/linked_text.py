@@ -1,10 +1,10 @@
-"""Linked text as a model is pretrained with it: windows of pieces with their entities, in shards on disk, mapped.
+"""Linked text for pretraining: windows of tokens with their entities, in memory-mapped shards on disk.
 
-Consecutive paragraphs of a page are one text; it is cut into windows that lose no mention
-(`models.luke.mention_windows`). What is kept of a window are numbers: pieces, where words begin, the rows of its
-entities and where they lie. So a corpus of any size is read once, and learning takes as much memory as a batch. Shards
-are written one by one, whole or not at all: a build that was killed goes on behind the last. `windows.json` is written
-last.
+Consecutive paragraphs of a page are one text, which is split into windows without losing a mention
+(`models.luke.mention_windows`). A window is stored as numbers: token ids, word borders, and the rows and spans of its
+entities. So a corpus is tokenized once, and training needs the memory of a batch, whatever the size of the corpus.
+Shards are written atomically, one after the other, and an interrupted build resumes after the last. `windows.json` is
+written at the end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -26,80 +26,81 @@ from wellread.document import Document, short
 from wellread.errors import InputError
 from wellread.io.arrays import map_arrays, save_arrays
 from wellread.io.files import storage, write_atomically
-from wellread.models.luke.mention_windows import Lost, Marked, MentionTokenizer
+from wellread.models.luke.mention_windows import DroppedMention, MentionTokenizer, MentionWindow
 from wellread.models.luke.vocabulary import EntityVocabulary, Unknown
 from wellread.text import words as names
 from wellread.text.segments import Mark
 
 FORMAT = "wellread windows 1"
 WITHIN, BEGINS, SPECIAL = 0, 1, 2
-"""What a piece is: inside a word, the first of one (or of none), or special."""
+"""Role of a token: inside a word, the first of a word (or outside any), or special."""
 _MANIFEST = "windows.json"
 _PAGES = 256
-"""Pages that are cut together."""
+"""Pages tokenized together."""
 _SHARD = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """One input: pieces, what they are, and its entities."""
+class LinkedWindow:
+    """Token ids, token roles and entities of one input."""
 
     ids: Int64[np.ndarray, " token"]
     roles: NDArray[np.uint8]
     rows: Int64[np.ndarray, " entity"]
-    """Of the entity vocabulary."""
+    """Rows of the entity vocabulary."""
     spans: Int64[np.ndarray, "entity 2"]
-    """The first and the last piece of each."""
+    """First and last token of each mention."""
     names: UInt64[np.ndarray, " entity"]
-    """The key of what each is called here (`text.words.key`)."""
+    """Key of each mention's text (`text.words.key`)."""
 
 
 @dataclass(slots=True)
 class MentionCounts:
-    """What became of the mentions of a corpus."""
+    """Statistics of the mentions of a corpus."""
 
     pages: int = 0
     kept: int = 0
     nil: int = 0
-    """Linked to nothing."""
+    """Mentions linked to NIL."""
     unknown: int = 0
-    """Linked to what the vocabulary has not; left out, unless these are to be [UNK]."""
+    """Mentions of entities outside the vocabulary; dropped, or [UNK] by option."""
     lost: int = 0
-    """In no window."""
+    """Mentions that are in no window."""
     first_lost: str = ""
 
-    def note(self, lost: Iterable[tuple[str, Lost]]) -> None:
-        """Count mentions that are in no window; the first is told in full."""
-        for text, one in lost:
+    def add_dropped(self, dropped: Iterable[tuple[str, DroppedMention]]) -> None:
+        """Count mentions that are in no window, and keep the first as an example."""
+        for text, mention in dropped:
             self.lost += 1
-            self.first_lost = self.first_lost or f"{short(text[one.mark.start : one.mark.end], 60)!r}: {one.why}"
+            name = short(text[mention.mark.start : mention.mark.end], 60)
+            self.first_lost = self.first_lost or f"{name!r}: {mention.reason}"
 
     def report(self) -> str:
-        """In a line for a person."""
-        lost = f", {self.lost:,} did not fit (the first: {self.first_lost})" if self.lost else ""
+        """Return the statistics as one line."""
+        dropped = f", {self.lost:,} did not fit (the first: {self.first_lost})" if self.lost else ""
         return (
-            f"{self.pages:,} pages with {self.kept:,} mentions; {self.nil:,} are linked to nothing, "
-            f"{self.unknown:,} to what is not in the vocabulary{lost}"
+            f"{self.pages:,} pages with {self.kept:,} mentions; {self.nil:,} are NIL, "
+            f"{self.unknown:,} are of entities outside the vocabulary{dropped}"
         )
 
 
 @dataclass(frozen=True)
 class LinkedWindows:
-    """All windows of a corpus, or some of them (`take`)."""
+    """Sequence of the windows of a corpus, or of a selection (`take`)."""
 
     shards: tuple[dict[str, NDArray[Any]], ...] = field(repr=False)
     where: Int64[np.ndarray, "window 2"] = field(repr=False)
-    """The shard of each, and its place there."""
-    told: MentionCounts = field(default_factory=MentionCounts)
+    """Shard of each window, and its index there."""
+    counts: MentionCounts = field(default_factory=MentionCounts)
 
     def __len__(self) -> int:
         return len(self.where)
 
-    def __getitem__(self, place: int) -> Window:
+    def __getitem__(self, place: int) -> LinkedWindow:
         shard, at = self.where[place]
         arrays = self.shards[shard]
         tokens, entities = (slice(*arrays[name][at : at + 2].tolist()) for name in ("piece_ends", "entity_ends"))
-        return Window(
+        return LinkedWindow(
             arrays["ids"][tokens].astype(np.int64),
             arrays["roles"][tokens],
             arrays["rows"][entities].astype(np.int64),
@@ -109,22 +110,22 @@ class LinkedWindows:
 
     @property
     def lengths(self) -> Int64[np.ndarray, " window"]:
-        """How many pieces each has."""
+        """Number of tokens of each window."""
         return self._gather([_sizes(arrays["piece_ends"]) for arrays in self.shards])
 
-    def _gather(self, found: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """What is found of every window of each shard, for these windows."""
-        starts = np.cumsum([0, *(len(some) for some in found)])[:-1]
-        return np.asarray(np.concatenate(found)[starts[self.where[:, 0]] + self.where[:, 1]])
+    def _gather(self, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Select these windows from values of all windows of each shard."""
+        starts = np.cumsum([0, *(len(part) for part in values)])[:-1]
+        return np.asarray(np.concatenate(values)[starts[self.where[:, 0]] + self.where[:, 1]])
 
     def take(self, places: Sequence[int] | NDArray[np.int64]) -> LinkedWindows:
-        """Some of them."""
+        """Return the windows at these indices."""
         return replace(self, where=self.where[np.asarray(places, np.int64)])
 
     def split(self, develop: int, most: int | None = None) -> tuple[LinkedWindows, LinkedWindows]:
-        """(those to learn from, `most` at most; at least `develop` to develop on), page by page.
+        """Return training windows (at most `most`) and at least `develop` validation windows, of different pages.
 
-        Pages are chosen by what they are called or say, so that every run develops on the same.
+        Pages are selected by a hash of their name or text, so that every run validates on the same ones.
         """
         pages = self._gather([arrays["pages"] for arrays in self.shards])
         order = np.argsort(pages, kind="stable")
@@ -132,37 +133,37 @@ class LinkedWindows:
             develop += 1
         rest = order[develop:]
         if not len(rest):
-            raise InputError(f"all {len(order):,} windows would be developed on; lower develop, or give more text")
+            raise InputError(
+                f"all {len(order):,} windows would be used for validation; lower develop, or give more text"
+            )
         return self.take(np.sort(rest[:most])), self.take(order[:develop])
 
-    # counts
-
     def count_rows(self, rows: int) -> Int64[np.ndarray, " row"]:
-        """How often each row of the vocabulary is linked to in these windows."""
+        """Return the number of mentions of each row of the vocabulary."""
         total = np.zeros(rows, np.int64)
         for found, _ in self._entities():
             total += np.bincount(found, minlength=rows)
         return total
 
     def count_tokens(self, tokens: int) -> Int64[np.ndarray, " token"]:
-        """How often each ordinary piece of the tokenizer is in these windows."""
+        """Return the number of occurrences of each token id, without special tokens."""
         total = np.zeros(tokens, np.int64)
         for shard, arrays in enumerate(self.shards):
-            mine = self._mask(shard, "piece_ends") & (arrays["roles"] != SPECIAL)
-            total += np.bincount(arrays["ids"][mine], minlength=tokens)
+            mask = self._mask(shard, "piece_ends") & (arrays["roles"] != SPECIAL)
+            total += np.bincount(arrays["ids"][mask], minlength=tokens)
         return total
 
     def name_keys(self) -> UInt64[np.ndarray, " name"]:
-        """The keys of all names in these windows, each once."""
+        """Return the distinct keys of all names."""
         found = [np.unique(keys) for _, keys in self._entities()]
         return np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64)
 
     def best_named(self, among: UInt64[np.ndarray, " name"]) -> dict[int, int]:
-        """The row that each of these names means most often here, by the name's key; the first row of equals."""
+        """Return {key: row} of the entity that each of these names is most often linked to; ties by row."""
         counts: Counter[tuple[int, int]] = Counter()
         for rows, keys in self._entities():
-            asked = np.isin(keys, among)  # a corpus has more names than memory has room for
-            counts.update(zip(keys[asked].tolist(), rows[asked].tolist(), strict=True))
+            wanted = np.isin(keys, among)  # counting all names of a corpus would take too much memory
+            counts.update(zip(keys[wanted].tolist(), rows[wanted].tolist(), strict=True))
         best: dict[int, tuple[int, int]] = {}
         for (key, row), count in counts.items():
             best[key] = min(best.get(key, (0, 0)), (-count, row))
@@ -170,27 +171,25 @@ class LinkedWindows:
 
     def _entities(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
         for shard, arrays in enumerate(self.shards):
-            mine = self._mask(shard, "entity_ends")
-            yield arrays["rows"][mine].astype(np.int64), arrays["names"][mine]
+            mask = self._mask(shard, "entity_ends")
+            yield arrays["rows"][mask].astype(np.int64), arrays["names"][mask]
 
     def _mask(self, shard: int, ends: str) -> NDArray[np.bool_]:
-        """Which pieces or entities of a shard are in these windows."""
+        """Return a mask of the tokens or entities of a shard that are in these windows."""
         borders = self.shards[shard][ends]
         chosen = np.zeros(len(borders) - 1, np.bool_)
         chosen[self.where[self.where[:, 0] == shard, 1]] = True
         return np.repeat(chosen, _sizes(borders))
 
-    # files
-
     @classmethod
     def open(cls, folder: str | Path) -> LinkedWindows:
-        """Map the windows in a folder."""
+        """Memory-map the windows in a folder."""
         folder = Path(folder)
         try:
             about = json.loads((folder / _MANIFEST).read_bytes())
             shards = tuple(map_arrays(folder / name) for name in about["shards"])
         except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"{folder} has no windows ({error}); delete it, and they are made again") from error
+            raise InputError(f"{folder} has no valid windows ({error}); delete it to build them again") from error
         where = [
             np.stack((np.full(len(arrays["pages"]), shard), np.arange(len(arrays["pages"]))), 1)
             for shard, arrays in enumerate(shards)
@@ -210,9 +209,9 @@ class LinkedWindows:
         page: str = "doc",
         shard: int = _SHARD,
     ) -> LinkedWindows:
-        """Cut documents into windows in a folder, or go on there; `digest` is another one for other documents.
+        """Tokenize documents into windows in a folder, or resume there; `digest` identifies the documents.
 
-        `page` is what a line calls the page that it is of; consecutive ones of a page are one text.
+        `page` is the metadata field with the name of a document's page; consecutive documents of a page are one text.
         """
         folder = Path(folder)
         settings = (
@@ -234,16 +233,16 @@ class LinkedWindows:
                 return cls.open(folder)
         except (OSError, ValueError):
             pass
-        done, told = _finished(folder, state)
-        pages = islice(read_pages(documents, page), told.pages, None)
-        for arrays in _shards(pages, window_tokenizer, vocabulary, unknown, told, shard):
+        done, counts = _finished(folder, state)
+        pages = islice(read_pages(documents, page), counts.pages, None)
+        for arrays in _shards(pages, window_tokenizer, vocabulary, unknown, counts, shard):
             name = f"{state}-{len(done):05}.safetensors"
-            save_arrays(folder / name, arrays, {"told": json.dumps(_as_dict(told))})
+            save_arrays(folder / name, arrays, {"told": json.dumps(asdict(counts))})
             done.append(name)
         if not done:
-            raise InputError("there is no text to learn from; are the files empty, or all their lines broken?")
+            raise InputError("there is no text to train on; check that the files have valid, non-empty lines")
         with write_atomically(folder / _MANIFEST) as file:
-            about = {"state": state, "shards": done, "told": _as_dict(told)}
+            about = {"state": state, "shards": done, "told": asdict(counts)}
             file.write(json.dumps(about, indent=2).encode() + b"\n")
         return cls.open(folder)
 
@@ -253,10 +252,10 @@ def _sizes(ends: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def read_pages(documents: Iterable[Document], page: str = "doc") -> Iterator[tuple[str, Document]]:
-    """Consecutive documents of one page as one, with the page's name; one that names no page is its own."""
+    """Yield (name, document) of each page, its consecutive documents joined; without a name a document is a page."""
     numbered = enumerate(documents)
-    for (name, _), some in groupby(numbered, key=lambda pair: _page_of(pair[1], page, pair[0])):
-        parts = [document for _, document in some]
+    for (name, _), group in groupby(numbered, key=lambda pair: _page_of(pair[1], page, pair[0])):
+        parts = [document for _, document in group]
         text, links = parts[0].text, list(parts[0].links)
         for part in parts[1:]:
             shift = len(text) + 1
@@ -271,19 +270,15 @@ def _page_of(document: Document, page: str, number: int) -> tuple[str, int]:
 
 
 def _finished(folder: Path, state: str) -> tuple[list[str], MentionCounts]:
-    """The shards of a build that was killed, and what it had told by then."""
+    """Return the shards of an interrupted build, and the statistics after the last of them."""
     done: list[str] = []
-    told = MentionCounts()
+    counts = MentionCounts()
     while (path := folder / f"{state}-{len(done):05}.safetensors").exists():
         with open(path, "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        told = MentionCounts(**json.loads(header["__metadata__"]["told"]))
+        counts = MentionCounts(**json.loads(header["__metadata__"]["told"]))
         done.append(path.name)
-    return done, told
-
-
-def _as_dict(told: MentionCounts) -> dict[str, Any]:
-    return {name: getattr(told, name) for name in MentionCounts.__slots__}
+    return done, counts
 
 
 def _shards(
@@ -291,20 +286,20 @@ def _shards(
     window_tokenizer: MentionTokenizer,
     vocabulary: EntityVocabulary,
     unknown: Unknown,
-    told: MentionCounts,
+    counts: MentionCounts,
     size: int,
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Windows as arrays, about so many pieces at a time; `told` is what was told up to there."""
+    """Yield shards of about `size` tokens as arrays, and update `counts`."""
     ready: list[dict[str, NDArray[Any]]] = []
-    while some := list(islice(pages, _PAGES)):
-        inputs = [((document.text,), _marks(document, vocabulary, unknown, told)) for _, document in some]
-        found: list[tuple[int, Marked]] = []
-        for (name, document), tokenized in zip(some, window_tokenizer.tokenize_many(inputs), strict=True):
+    while batch := list(islice(pages, _PAGES)):
+        inputs = [((document.text,), _marks(document, vocabulary, unknown, counts)) for _, document in batch]
+        found: list[tuple[int, MentionWindow]] = []
+        for (name, document), tokenized in zip(batch, window_tokenizer.tokenize_many(inputs), strict=True):
             page = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest())
             found += [(page, window) for window in tokenized.windows if not window.special_mask.all()]
-            told.note((document.text, lost) for lost in tokenized.lost)
-        told.pages += len(some)
-        told.kept += sum(len(window.marks) for _, window in found)
+            counts.add_dropped((document.text, mention) for mention in tokenized.dropped)
+        counts.pages += len(batch)
+        counts.kept += sum(len(window.marks) for _, window in found)
         ready += [_as_arrays(found, vocabulary)] if found else []
         if sum(len(arrays["ids"]) for arrays in ready) >= size:
             yield _joined(ready)
@@ -313,22 +308,22 @@ def _shards(
         yield _joined(ready)
 
 
-def _marks(document: Document, vocabulary: EntityVocabulary, unknown: Unknown, told: MentionCounts) -> list[Mark]:
+def _marks(document: Document, vocabulary: EntityVocabulary, unknown: Unknown, counts: MentionCounts) -> list[Mark]:
     marks = []
     for link in document.links:
         if link.entity is None:
-            told.nil += 1
+            counts.nil += 1
             continue
         if link.entity not in vocabulary:
-            told.unknown += 1
+            counts.unknown += 1
             if unknown == "drop":
                 continue
         marks.append(Mark(0, link.start, link.end, gold=(link.entity,)))
     return marks
 
 
-def _as_arrays(windows: Sequence[tuple[int, Marked]], vocabulary: EntityVocabulary) -> dict[str, NDArray[Any]]:
-    """Windows as arrays; of ends, how many pieces and entities each has."""
+def _as_arrays(windows: Sequence[tuple[int, MentionWindow]], vocabulary: EntityVocabulary) -> dict[str, NDArray[Any]]:
+    """Return windows as arrays; `piece_ends` and `entity_ends` are sizes here, which `_joined` sums up."""
     roles = []
     marks = [(one.texts[mark.segment][mark.start : mark.end], mark.gold[0]) for _, one in windows for mark in one.marks]
     for _, one in windows:
@@ -349,7 +344,7 @@ def _as_arrays(windows: Sequence[tuple[int, Marked]], vocabulary: EntityVocabula
 
 
 def _joined(parts: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    made = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     for name in ("piece_ends", "entity_ends"):
-        made[name] = np.concatenate(([0], np.cumsum(made[name])))
-    return made
+        joined[name] = np.concatenate(([0], np.cumsum(joined[name])))
+    return joined

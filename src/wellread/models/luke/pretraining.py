@@ -1,4 +1,4 @@
-"""Pretraining of LUKE: an encoder learns to guess masked words and masked entities of linked text.
+"""Pretraining of LUKE: an encoder is trained to predict masked words and masked entities of linked text.
 
     pretrain = "luke"
 
@@ -14,19 +14,19 @@
     steps = 5000
     learning_rate = 1e-5
 
-1. The text (what `wellread kb build wikipedia --paragraphs` and `wellread link` write) becomes windows on disk, the
-   entities that it links to (or those of a knowledge base) the vocabulary.
-2. First only what is new learns, the encoder's own weights stay: the entity table, its projection, the entity head.
-3. Then all weights do, at a lower rate.
+1. The text (output of `wellread kb build wikipedia --paragraphs` or `wellread link`) is split into windows on disk; the
+   entities it links to, or those of a knowledge base, are the vocabulary.
+2. First stage: only new weights are trained (entity table, its projection, entity head), the encoder is frozen.
+3. Second stage: all weights are trained, at a lower rate.
 
-A recipe may start from a folder that an earlier pretraining wrote (or `wellread convert luke`): its entities keep their
-rows, new ones get rows behind them. `model/` is the encoder with its head for masked words, as transformers has it, and
-`entity_vocab.json`.
+The encoder of a recipe may be the folder of an earlier pretraining (or of `wellread convert luke`): its entities keep
+their rows, and new ones are appended. The output `model/` is the encoder with its word head in transformers' format,
+and `entity_vocab.json`.
 
-Unlike the authors' code: attention may be entity-aware from the beginning (`aware`); biases of new heads start from how
-often words and entities are in the text, which else takes the first hundreds of steps; [MASK2] ends as [MASK] does.
-With `entities.loss = "candidates"`, which is their fine-tuning for entity disambiguation (they hide 90 % of the
-entities: `masking.entities = 0.9`), words are masked too and the entity table learns (theirs is frozen).
+Unlike the authors' code: attention may be entity-aware from the start (`aware`); output biases of new heads start from
+the frequencies of words and entities, which otherwise takes the first hundreds of steps; [MASK2] is a copy of the
+trained [MASK]. With `entities.loss = "candidates"`, their fine-tuning for entity disambiguation (they mask 90 % of the
+entities: `masking.entities = 0.9`), words are masked too and the entity table is trained (theirs is frozen).
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -56,13 +55,12 @@ from wellread.io import console
 from wellread.io.files import storage, write_atomically
 from wellread.kb.packaged import open_kb
 from wellread.models.knowbert.pretraining import as_masked_lm
-from wellread.models.luke.entity_table import carry_over, copy_mask, start_table
+from wellread.models.luke.config import LukeConfig
 from wellread.models.luke.linked_text import LinkedWindows
 from wellread.models.luke.mention_windows import MentionTokenizer
-from wellread.models.luke.model import Luke, LukeConfig, luke_in
-from wellread.models.luke.name_candidates import NameCandidates
+from wellread.models.luke.model import Luke, carry_over, copy_mask, luke_in, start_table
 from wellread.models.luke.pretraining_task import EntityMasking, EntityMaskingLearner
-from wellread.models.luke.vocabulary import SPECIAL, EntityVocabulary, Unknown
+from wellread.models.luke.vocabulary import SPECIAL, EntityVocabulary, NameCandidates, Unknown
 from wellread.tasks.lm_head import WordHead, load_word_head
 from wellread.tasks.masked_lm import word_head
 from wellread.tasks.recipe import EncoderOptions
@@ -82,19 +80,19 @@ class LinkedText:
     """Text with links, in [text]."""
 
     train: tuple[str, ...]
-    """Files, or patterns of names such as "linked-*.jsonl.gz": JSONL, AIDA, NIF (`wellread.data.formats`)."""
+    """Files, or patterns such as "linked-*.jsonl.gz": JSONL, AIDA, NIF (`wellread.data.formats`)."""
     root: str = ""
-    """The folder that all of them are in; "" is where you are."""
+    """Folder of the files; "" is the working directory."""
     develop: int = 500
-    """Windows to develop on: those of some pages, chosen by what these are called."""
+    """Validation windows: all windows of some pages, selected by a hash of their names."""
     most: int | None = None
-    """Learn from so many windows at most, chosen likewise."""
+    """Maximum number of training windows, selected likewise."""
     page: str = "doc"
-    """What a line of JSONL calls the page that it is of; consecutive lines of a page are one text."""
+    """Field of a JSONL line with the name of its page; consecutive lines of a page are one text."""
     most_entities: int = 128
-    """Of a window; one that would have more ends early."""
+    """Maximum number of entities per window; a window with more ends early."""
     unknown: Unknown = "drop"
-    """What becomes of entities that are not in the vocabulary: `drop`, or `unk`, [UNK]."""
+    """Treatment of entities outside the vocabulary: `drop`, or `unk` for [UNK]."""
 
     def __post_init__(self) -> None:
         _check_counts(self, "develop", "most", "most_entities")
@@ -102,41 +100,41 @@ class LinkedText:
 
 @dataclass(frozen=True, slots=True)
 class EntityOptions:
-    """Which entities there are, in [entities]."""
+    """Vocabulary, initial vectors and loss of entities, in [entities]."""
 
     kb: str = ""
-    """Those of this knowledge base; "" are those that the text links to."""
+    """Knowledge base whose entities are the vocabulary; "" uses the entities that the text links to."""
     most: int = 500_000
-    """So many at most, those that are linked to most often."""
+    """Maximum number of entities, the most frequent."""
     least: int = 1
-    """Of those of the text, what it links to so often at least."""
+    """Minimum number of links to an entity, for entities of the text."""
     start: str = ""
-    """A knowledge base whose entity vectors (`wellread index build`) the table starts from; "": from chance."""
+    """Knowledge base whose entity vectors (`wellread index build`) initialise the table; "" for random values."""
     vectors: str | None = None
-    """Their folder, if it is not beside the knowledge base."""
+    """Folder of these vectors, if it is not next to the knowledge base."""
     loss: Literal["vocabulary", "candidates"] = "vocabulary"
-    """Softmax of masked entities: over all rows, or over the candidates of their names (entity disambiguation)."""
+    """Softmax of masked entities over all rows, or over the candidates of their names (entity disambiguation)."""
     names: str = ""
-    """For `candidates`: the knowledge base whose names give them; "": the one of `kb`."""
+    """Knowledge base with the names for `candidates`; "" uses `kb`."""
     candidates: int = 30
-    """Candidates of a name at most, the likeliest."""
+    """Maximum number of candidates per name, the most likely."""
 
     def __post_init__(self) -> None:
         _check_counts(self, "most", "least", "candidates")
         if self.loss == "candidates" and not (self.names or self.kb):
             raise UsageError(
-                'entities.loss is "candidates", but no knowledge base says what names may mean; give entities.names'
+                'entities.loss is "candidates", which needs a knowledge base with names; set entities.names'
             )
 
 
 @dataclass(frozen=True, slots=True)
-class HiddenOptions:
-    """What is hidden, in [masking]."""
+class EntityMaskingOptions:
+    """Shares of masked words and entities, in [masking]."""
 
     words: float = 0.15
-    """Of the pieces, whole words at a time."""
+    """Share of the tokens, as whole words."""
     entities: float = 0.15
-    """Of the entities of a window, at least one."""
+    """Share of the entities of a window, at least one."""
 
     def __post_init__(self) -> None:
         for name in ("words", "entities"):
@@ -146,7 +144,7 @@ class HiddenOptions:
 
 @dataclass(frozen=True, slots=True)
 class LukePretrainingRecipe:
-    """Which encoder reads which text with which entities, and how it learns."""
+    """Recipe of a pretraining: encoder, text, entities and schedule."""
 
     pretrain: Literal["luke"]
     text: LinkedText
@@ -154,45 +152,45 @@ class LukePretrainingRecipe:
     """`name` may be the `model` folder of an earlier pretraining."""
     entities: EntityOptions = field(default_factory=EntityOptions)
     dim: int = 256
-    """How wide a row of the entity table is."""
+    """Width of a row of the entity table."""
     aware: bool = False
-    """Entity-aware attention; the authors switch it on only for tasks, where its queries start as copies."""
-    masking: HiddenOptions = field(default_factory=HiddenOptions)
+    """Entity-aware attention; the authors use it only in tasks, where its queries start as copies."""
+    masking: EntityMaskingOptions = field(default_factory=EntityMaskingOptions)
     batch: int = 16
-    """Windows read together."""
+    """Windows per batch."""
     first: Schedule | None = None
-    """The first stage, in which only what is new learns; without it there is none."""
+    """First stage, in which only new weights are trained; None skips it."""
     schedule: Schedule = field(default_factory=lambda: Schedule(epochs=1, learning_rate=1e-5))
-    """The second stage, in which all weights do."""
+    """Second stage, in which all weights are trained."""
 
     def __post_init__(self) -> None:
         _check_counts(self, "batch", "dim")
         if self.encoder.rank:
-            raise UsageError(f"encoder.rank is {self.encoder.rank}, but pretraining learns all weights; leave it out")
+            raise UsageError(f"encoder.rank is {self.encoder.rank}, but pretraining trains all weights; leave it out")
         if not self.text.train:
-            raise UsageError('the recipe has nothing to learn from; give [text] with train = ["linked.jsonl"]')
+            raise UsageError('the recipe has no text to train on; set [text] with train = ["linked.jsonl"]')
 
 
 def pretrain_luke(
     recipe: LukePretrainingRecipe, folder: str | Path, *, resume: bool = True, **options: Any
 ) -> dict[str, float]:
-    """Pretrain in a folder, or go on there; its `model` has the weights with the best score on development windows.
+    """Pretrain in a folder, or resume there; `model` gets the weights with the best score on the validation windows.
 
-    `options` are those of the loop.
+    `options` are passed to the training loop.
     """
     folder, distributed = Path(folder), distributed_state()
     for stage in (recipe.first, recipe.schedule):
         if stage is not None:
-            check_distributed_state(stage, distributed.num_processes)  # before a corpus is read for it
+            check_distributed_state(stage, distributed.num_processes)  # before the corpus is read
     work = LukePretraining(recipe, folder / _WINDOWS)
     main = distributed.is_main_process
     if main and not (resume and (folder / _BEFORE).exists()):
-        work.tell_before(folder / _BEFORE)
+        work.save_initial_scores(folder / _BEFORE)
     if recipe.first is not None:
         work.freeze()
         train(work.learner, recipe.first, folder / _FIRST, recipe=recipe, resume=resume, **options)
         stop_if_requested()
-    work.free()
+    work.unfreeze()
     scores = train(work.learner, recipe.schedule, folder, recipe=recipe, resume=resume, **options)
     if main:
         work.save(folder / MODEL)
@@ -200,7 +198,7 @@ def pretrain_luke(
 
 
 class LukePretraining:
-    """What a recipe asks for, before its first step: vocabulary, windows, reader, learner."""
+    """Vocabulary, windows, model and task of a recipe, before the first step."""
 
     def __init__(self, recipe: LukePretrainingRecipe, folder: Path) -> None:
         self.recipe, self.folder = recipe, folder
@@ -209,19 +207,17 @@ class LukePretraining:
         self.network, self.has_head = self._build()
         self.learner = self._learner()
 
-    # the text
-
     def documents(self) -> Iterator[Document]:
-        """All of them; broken ones are left out and told."""
+        """Yield the documents of all files; invalid ones are skipped and logged."""
         broken: list[str] = []
         for file in self.files:
             yield from read_linked(file, skipped=broken)
         if broken:
-            console.note(f"left out {len(broken):,} broken texts; the first: {broken[0]}")
+            console.note(f"skipped {len(broken):,} invalid texts; the first: {broken[0]}")
 
     @cached_property
     def vocabulary(self) -> EntityVocabulary:
-        """The entities of the encoder that is started from, and those that the recipe names behind them."""
+        """Entities of the initial encoder, followed by those of the recipe."""
         wanted = self._wanted()
         if not self.has_table:
             return wanted
@@ -230,7 +226,7 @@ class LukePretraining:
         if distributed_state().is_main_process:
             console.note(
                 f"{sum(name in known for name in names):,} of {len(names):,} entities have rows in "
-                f"{self.recipe.encoder.name}, by their ids; the others get new ones"
+                f"{self.recipe.encoder.name}, by id; the others get new rows"
             )
         return known.grow(wanted.names)
 
@@ -239,20 +235,17 @@ class LukePretraining:
         if wanted.kb:
             with open_kb(wanted.kb) as kb:
                 return EntityVocabulary.of_kb(kb, wanted.most)
-        counts: Counter[str] = Counter()
-        for document in self.documents():
-            counts.update(link.entity for link in document.links if link.entity is not None)
-        return EntityVocabulary.of_counts(counts, most=wanted.most, least=wanted.least)
+        return EntityVocabulary.of_documents(self.documents(), most=wanted.most, least=wanted.least)
 
     @cached_property
     def windows(self) -> LinkedWindows:
-        """All text, cut; made once by the first of several processes."""
+        """Windows of all text, built once by the main process."""
         text = self.recipe.text
         window_tokenizer = MentionTokenizer(
             self.tokenizer, longest=self.recipe.encoder.longest, most=text.most_entities
         )
         with distributed_state().main_process_first():
-            made = LinkedWindows.build(
+            windows = LinkedWindows.build(
                 self.documents(),
                 window_tokenizer,
                 self.vocabulary,
@@ -262,10 +255,8 @@ class LukePretraining:
                 page=text.page,
             )
         if distributed_state().is_main_process:
-            console.note(made.told.report())
-        return made
-
-    # the model
+            console.note(windows.counts.report())
+        return windows
 
     def _build(self) -> tuple[EncoderWithHead, bool]:
         recipe = self.recipe
@@ -280,12 +271,14 @@ class LukePretraining:
         if recipe.entities.start:
             self._start(luke)
         if old is not None and (left := carry_over(luke, old)):
-            console.note(f"{recipe.encoder.name} has {left[0]}, which this recipe does without; set aware = true")
-        made = cast(InfusedEncoder, encoder)
-        check_positions(made, recipe.encoder.longest)
+            console.note(
+                f"{recipe.encoder.name} has {left[0]}, which this recipe does not use; set aware = true to keep it"
+            )
+        infused = cast(InfusedEncoder, encoder)
+        check_positions(infused, recipe.encoder.longest)
         seed_all(recipe.schedule.seed, 1)
-        head = word_head(made, None)
-        return EncoderWithHead(made, head), load_word_head(head, recipe.encoder.name)
+        head = word_head(infused, None)
+        return EncoderWithHead(infused, head), load_word_head(head, recipe.encoder.name)
 
     def _start(self, luke: Luke) -> None:
         options = self.recipe.entities
@@ -293,7 +286,7 @@ class LukePretraining:
             vectors = EntityVectors.open(vectors_folder(kb, options.vectors))
         rows, at = self.vocabulary.start_rows(vectors, luke.config.dim)
         start_table(luke, rows, at)
-        console.note(f"{len(at):,} of {len(self.vocabulary):,} rows start from vectors of {options.start}")
+        console.note(f"{len(at):,} of {len(self.vocabulary):,} rows are initialised with vectors of {options.start}")
 
     def _learner(self) -> EntityMaskingLearner:
         recipe = self.recipe
@@ -308,7 +301,7 @@ class LukePretraining:
         rest, dev = self.windows.split(recipe.text.develop, recipe.text.most)
         if distributed_state().is_main_process:
             console.note(
-                f"{len(self.vocabulary):,} entities; learning from {len(rest):,} windows, developing on {len(dev):,}"
+                f"{len(self.vocabulary):,} entities; {len(rest):,} training windows, {len(dev):,} validation windows"
             )
         learner = EntityMaskingLearner(masking, self.network, rest, dev, batch=recipe.batch, seed=recipe.schedule.seed)
         self._start_biases(learner)
@@ -323,8 +316,8 @@ class LukePretraining:
             found = NameCandidates.of_kb(kb, self.vocabulary, keys, most=options.candidates)
         if not len(found.keys):
             raise InputError(
-                f"none of the {len(keys):,} names in the text has a candidate in {options.names or options.kb}; give "
-                "entities.names, a knowledge base with the ids that the text links to"
+                f"none of the {len(keys):,} names in the text has a candidate in {options.names or options.kb}; set "
+                "entities.names to a knowledge base with the ids that the text links to"
             )
         if distributed_state().is_main_process:
             console.note(f"{len(found.keys):,} of {len(keys):,} names in the text have candidates")
@@ -332,39 +325,37 @@ class LukePretraining:
 
     @torch.no_grad()
     def _start_biases(self, learner: EntityMaskingLearner) -> None:
-        """Let heads that have learned nothing yet know what is frequent."""
-        tokens, rows = (torch.from_numpy(some).float() for some in learner.frequencies)
+        """Initialise the output biases of new heads with log frequencies."""
+        tokens, rows = (torch.from_numpy(part).float() for part in learner.frequencies)
         if not self.has_head:
             bias = cast(WordHead, self.network.head).bias
-            bias.fill_(float(tokens.min()))  # an encoder may have more embeddings than there are pieces
+            bias.fill_(float(tokens.min()))  # an encoder may have more embeddings than the tokenizer has tokens
             bias[: len(tokens)] = tokens
         if not self.has_table and learner.luke.prediction is not None:
             learner.luke.prediction.bias.copy_(rows)
 
-    def tell_before(self, path: Path) -> None:
-        """The scores before anything is learned, kept beside the run."""
+    def save_initial_scores(self, path: Path) -> None:
+        """Evaluate before training, and write the scores to a file of the run."""
         self.network.eval()
         with torch.no_grad():
             scores = self.learner.evaluate()
         self.network.train()
         with write_atomically(path) as file:
             file.write(json.dumps(scores, indent=2).encode() + b"\n")
-        console.note("before: " + ", ".join(f"{name} {value:.3f}" for name, value in scores.items()))
-
-    # stages
+        console.note("before training: " + ", ".join(f"{name} {value:.3f}" for name, value in scores.items()))
 
     def freeze(self) -> None:
-        """For the first stage: only what the encoder's checkpoint has not learns."""
+        """Prepare the first stage: train only weights that are not in the encoder's checkpoint."""
         self.network.requires_grad_(False)
         self.learner.luke.requires_grad_(True)
         self.network.head.requires_grad_(not self.has_head)
 
-    def free(self) -> None:
-        """For the second stage: all weights learn."""
+    def unfreeze(self) -> None:
+        """Prepare the second stage: train all weights."""
         self.network.requires_grad_(True)
 
     def save(self, folder: Path) -> None:
-        """Write a model beside its place and then move it there."""
+        """Write the model to a temporary folder, then move it to its place."""
         copy_mask(self.learner.luke, self.vocabulary)
         part = folder.with_name(f".{folder.name}.part")
         with storage(folder):
@@ -375,21 +366,21 @@ class LukePretraining:
             save_tokenizer(self.tokenizer, part, self.network.encoder.config)
             self.vocabulary.save(part)
             with write_atomically(part / KNOWLEDGE) as file:
-                told = {"entities": len(self.vocabulary), "recipe": config.to_dict(self.recipe)}
-                file.write(json.dumps(told, indent=2, ensure_ascii=False).encode() + b"\n")
+                metadata = {"entities": len(self.vocabulary), "recipe": config.to_dict(self.recipe)}
+                file.write(json.dumps(metadata, indent=2, ensure_ascii=False).encode() + b"\n")
             shutil.rmtree(folder, ignore_errors=True)
             part.rename(folder)
 
 
 def _check_counts(options: Any, *names: str) -> None:
-    """Refuse at once what a corpus would be read for in vain, or what would cut off its end unsaid."""
+    """Raise `UsageError` for counts below 1, before any text is read."""
     for name in names:
         if (value := getattr(options, name)) is not None and value < 1:
             raise UsageError(f"{name} is {value}; expected 1 or more")
 
 
 def _digest(files: list[str]) -> str:
-    """Another one for other files, or when one of them was changed."""
+    """Return a hash of the files' names, sizes and modification times."""
     try:
         about = [(file, Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files]
     except OSError as error:

@@ -1,9 +1,8 @@
-"""The entities of a task's recipe: which rows LUKE's table has, who links the texts, and what was learned before.
+"""Section [luke] of a task recipe: rows of the entity table, links of the texts, and weights of an earlier training.
 
-A task that asks about mentions (names, relations, types, cloze questions) needs the special rows alone: [MASK] and
-[MASK2]. Then the table has no others, whatever the encoder knew, as LUKE's authors have it. Where [luke] says who links
-the texts (`kb` or `given`), all entities of the vocabulary are there, and their rows stay as they are: as they were
-learned, or where nothing was, as the vectors of `start` have them.
+A task about mentions (names, relations, types, cloze questions) needs only the special rows [MASK] and [MASK2]; the
+table has no others then, as in the authors' code. If [luke] names a source of links (`kb` or `given`), the table has
+all entities of the vocabulary, frozen: as pretrained, or as initialised by the vectors of `start`.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from wellread.errors import UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.packaged import open_kb
 from wellread.mentions.annotation_cache import Links
-from wellread.models.luke.entity_table import carry_over, same_rows, start_table
+from wellread.models.luke.config import LukeConfig
 from wellread.models.luke.inputs import LukeProvider
-from wellread.models.luke.model import Luke, LukeConfig, luke_in
+from wellread.models.luke.model import Luke, carry_over, luke_in, same_rows, start_table
 from wellread.models.luke.vocabulary import FILE, EntityVocabulary, Unknown
 from wellread.tasks.task_type import find_file
 
@@ -34,49 +33,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LukeOptions:
-    """How an encoder takes entities, for infusion = "luke"."""
+    """Options of infusion = "luke", in [luke]."""
 
     aware: bool = True
-    """Entity-aware attention; its queries start as copies of the encoder's, or as they were learned."""
+    """Entity-aware attention; its queries start as copies of the encoder's, or as pretrained."""
     seen: bool = True
-    """Whether words look at entities, as in the paper; if not, hundreds of spans that ask what they are (names) do not
-    get between the words of a text."""
+    """Words attend to entities, as in the paper. False keeps the words independent of the entities, which helps if
+    hundreds of candidate spans are entities (named entity recognition).
+    """
     dim: int = 256
-    """How wide a row of the entity table is, where the encoder has none yet."""
+    """Width of a row of the entity table, if the encoder has none yet."""
     longest: int | None = None
-    """A mention's position is the mean over so many of its pieces; without it as the encoder has learned, else 30.
-    LUKE's authors: 16 for names."""
+    """Maximum number of tokens that a mention's position is averaged over; by default as pretrained, or 30.
+    LUKE's authors use 16 for named entities.
+    """
     kb: str | None = None
-    """Link the texts to this knowledge base, by its name or path, and lend them the entities."""
+    """Knowledge base (name or path) to link the texts to."""
     linker: str = "auto"
-    """The linker's model."""
+    """Model of the linker."""
     given: str | None = None
-    """Or: a file of linked text, the links that you have."""
+    """File of linked text with the links to use, instead of `kb`."""
     start: str | None = None
-    """A knowledge base whose entity vectors (`wellread index build`) the rows of linked entities start from, where the
-    encoder has learned none; without it they start from chance."""
+    """Knowledge base whose entity vectors (`wellread index build`) initialise the rows of entities, if the encoder has
+    none pretrained; None for random values.
+    """
     most: int = 128
-    """Entities of an input at most."""
+    """Maximum number of entities per input."""
     unknown: Unknown = "drop"
-    """What becomes of linked entities that are not in the vocabulary: `drop`, or `unk`, [UNK]."""
+    """Treatment of linked entities outside the vocabulary: `drop`, or `unk` for [UNK]."""
 
     def __post_init__(self) -> None:
         if self.kb is not None and self.given is not None:
             raise UsageError(f"luke.kb is {self.kb!r} and luke.given is {self.given!r}; give one of the two")
         if self.start is not None and not self.links:
-            raise UsageError(f"luke.start is {self.start!r}, but nobody links the texts; give luke.kb or luke.given")
+            raise UsageError(f"luke.start is {self.start!r}, but the texts are not linked; set luke.kb or luke.given")
         for name in ("dim", "longest", "most"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"luke.{name} is {value}; expected 1 or more")
 
     @property
     def links(self) -> bool:
-        """Whether texts are linked."""
+        """True if texts are linked."""
         return self.kb is not None or self.given is not None
 
 
 def vocabulary_of(recipe: TaskRecipe) -> EntityVocabulary:
-    """The rows of the entity table of a recipe's model."""
+    """Return the entity vocabulary of a recipe's model."""
     if not recipe.luke.links:
         return EntityVocabulary.of_ids(())
     known = _known(recipe)
@@ -87,25 +89,22 @@ def vocabulary_of(recipe: TaskRecipe) -> EntityVocabulary:
 
 
 def luke_config(recipe: TaskRecipe, before: Mapping[str, Infusion]) -> LukeConfig:
-    """As the encoder has it, if it has learned to take entities; with the rows that the task needs."""
-    old = before.get("luke")
-    vocabulary, wanted = vocabulary_of(recipe), recipe.luke
-    rows, masks = len(vocabulary), vocabulary.masks
-    start = old.config if isinstance(old, Luke) else LukeConfig(entities=rows, dim=wanted.dim)
-    longest = start.longest if wanted.longest is None else wanted.longest
+    """Return the LUKE settings of a recipe, based on those of the encoder's own infusion, if it has one."""
+    old, options, vocabulary = before.get("luke"), recipe.luke, vocabulary_of(recipe)
+    config = old.config if isinstance(old, Luke) else LukeConfig(entities=len(vocabulary), dim=options.dim)
     return replace(
-        start,
-        entities=rows,
-        aware=wanted.aware,
-        seen=wanted.seen,
-        longest=longest,
+        config,
+        entities=len(vocabulary),
+        aware=options.aware,
+        seen=options.seen,
+        longest=config.longest if options.longest is None else options.longest,
         predicts=False,
-        masks=masks,
+        masks=vocabulary.masks,
     )
 
 
 def keep_entities(recipe: TaskRecipe, infusion: Luke, old: Luke | None) -> None:
-    """Give a fresh infusion what the encoder's own had learned; rows that both have, by name."""
+    """Copy the weights of the encoder's own infusion into a fresh one, matching rows by name."""
     vocabulary = vocabulary_of(recipe)
     if old is None and recipe.luke.start is not None:
         with open_kb(recipe.luke.start) as kb:
@@ -114,27 +113,25 @@ def keep_entities(recipe: TaskRecipe, infusion: Luke, old: Luke | None) -> None:
     if old is not None:
         known = _known(recipe)
         if known is None:
-            raise UsageError(
-                f"{recipe.encoder.name} knows entities, but not which: its {FILE} is missing; copy it there"
-            )
+            raise UsageError(f"{recipe.encoder.name} has an entity table, but no {FILE}; copy it there")
         carry_over(infusion, old, same_rows(vocabulary, known))
 
 
 def give_masks(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:
-    """Tell an encoder which rows of its vocabulary are masks: one that was saved before its config said so."""
+    """Set the mask rows of an encoder that was saved before its configuration had them."""
     if (infusion := luke_in(encoder)) is not None:
         infusion.masks = vocabulary_of(recipe).masks
 
 
 def build_entities(recipe: TaskRecipe) -> LukeProvider:
-    """What lends the texts of a recipe the entities that they are linked to; a linker is loaded when it is needed."""
+    """Return the knowledge provider of a recipe's linked entities; a linker is loaded on first use."""
     options = recipe.luke
     if options.kb is None:
         links = Links.given(_given(recipe), name="entities")
     else:
         with open_kb(options.kb) as kb:
-            about = f"{kb.metadata['uid']} {kb.metadata['revision']} {options.linker}"
-        links = Links(_linker(options.kb, options.linker), fingerprint=about, name="entities")
+            fingerprint = f"{kb.metadata['uid']} {kb.metadata['revision']} {options.linker}"
+        links = Links(_linker(options.kb, options.linker), fingerprint=fingerprint, name="entities")
     return LukeProvider(links, vocabulary_of(recipe), most=options.most, unknown=options.unknown)
 
 
@@ -153,6 +150,6 @@ def _given(recipe: TaskRecipe) -> Iterator[Document]:
 
 
 def _known(recipe: TaskRecipe) -> EntityVocabulary | None:
-    """That of the encoder's folder, if it has one."""
+    """Return the entity vocabulary of the encoder's folder, or None."""
     folder: Path = find_encoder(recipe.encoder.name)
     return EntityVocabulary.load(folder) if (folder / FILE).exists() else None

@@ -1,4 +1,4 @@
-"""LUKE as others have it: read with the same outputs, written with the same weights."""
+"""Conversion between our layout and transformers': same outputs, same weights."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from wellread.encoders.infusion.infuse import infuse, infused_class
 from wellread.encoders.load import load_encoder, silence
 from wellread.errors import InputError, UsageError
 from wellread.models.kam.model import KamConfig
-from wellread.models.luke.conversion import convert_luke, to_hf
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.conversion import convert_luke, from_hf, load, to_hf
 from wellread.models.luke.heads import HEADS
-from wellread.models.luke.layout import from_hf, load
-from wellread.models.luke.model import PADDED, LukeConfig, luke_of
+from wellread.models.luke.model import PADDED, luke_of
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.tasks.entity_inputs import masks_of
 
 EVERY = (3, 2, 2, 2)
-"""Entities of each text, where a head reads two."""
+"""Number of entities of each text, for heads that need two."""
 
 
 def compare(ours: torch.nn.Module, theirs: torch.nn.Module, head: str) -> None:
@@ -52,7 +52,7 @@ def compare(ours: torch.nn.Module, theirs: torch.nn.Module, head: str) -> None:
 
 @pytest.mark.parametrize("aware", [True, False], ids=["aware", "not aware"])
 @pytest.mark.parametrize("head", lukes.HEADS)
-def test_there_and_back_every_head_says_the_same(head: str, aware: bool, tmp_path: Path) -> None:
+def test_every_head_has_the_same_outputs_after_conversion_and_back(head: str, aware: bool, tmp_path: Path) -> None:
     theirs = lukes.build(head, aware=aware, dim=lukes.WIDTH if aware else 6)
     ours = from_hf(lukes.save(theirs, tmp_path / "theirs")).eval()
     compare(ours, theirs, head)
@@ -111,7 +111,7 @@ def test_auto_classes_load_what_heads_for_texts_save(head: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("head", lukes.HEADS)
-def test_their_folders_are_loaded_in_the_precision_that_is_asked_for(head: str, tmp_path: Path) -> None:
+def test_hf_folders_are_loaded_in_the_requested_precision(head: str, tmp_path: Path) -> None:
     lukes.save(lukes.build(head), tmp_path)
     for name in ("dtype", "torch_dtype"):
         ours = HEADS[head]["roberta"].from_pretrained(tmp_path, **{name: torch.bfloat16}, local_files_only=True)
@@ -122,21 +122,23 @@ def test_their_folders_are_loaded_in_the_precision_that_is_asked_for(head: str, 
         HEADS[head]["roberta"].from_pretrained(tmp_path, dtype="poetry")
 
 
-def test_settings_of_their_folders_may_be_others(tmp_path: Path) -> None:
+def test_settings_of_hf_folders_can_be_overridden(tmp_path: Path) -> None:
     lukes.save(lukes.build("ForTokenClassification"), tmp_path)
     made = HEADS["ForTokenClassification"]["roberta"]
     ours = made.from_pretrained(tmp_path, hidden_dropout_prob=0.5, id2label={0: "O", 1: "B", 2: "I"})
     assert luke_of(ours).dropout.p == ours.roberta.embeddings.dropout.p == 0.5
     assert ours.config.id2label[1] == "B"
-    with pytest.raises(UsageError, match=r"there is no device_map, revision; leave it out \(there are: .*convert it"):
+    with pytest.raises(
+        UsageError, match=r"does not support device_map, revision; leave it out \(supported: .*convert it"
+    ):
         made.from_pretrained(tmp_path, revision="main", device_map="auto")
-    with pytest.raises(UsageError, match="there is no second argument"):
+    with pytest.raises(UsageError, match="does not support second argument"):
         made.from_pretrained(tmp_path, ours.config)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
 @pytest.mark.parametrize("head", ["ForEntityClassification", "ForSequenceClassification", "ForTokenClassification"])
-def test_a_new_head_is_made_where_its_labels_are_said(head: str, family: str, tmp_path: Path) -> None:
+def test_a_new_head_is_initialised_if_labels_are_given(head: str, family: str, tmp_path: Path) -> None:
     theirs = lukes.build("ForMaskedLM")
     lukes.save(theirs, tmp_path / "words")
     made = HEADS[head][family]
@@ -149,35 +151,35 @@ def test_a_new_head_is_made_where_its_labels_are_said(head: str, family: str, tm
     with silence():
         again = made.from_pretrained(tmp_path / "head", num_labels=9, ignore_mismatched_sizes=True).eval()
     assert again(**lukes.batch(head, EVERY)).logits.shape[-1] == 9
-    told = json.loads((tmp_path / "head" / "config.json").read_text())
-    (tmp_path / "head" / "config.json").write_text(json.dumps(told | {"intermediate_size": 21}))
+    settings = json.loads((tmp_path / "head" / "config.json").read_text())
+    (tmp_path / "head" / "config.json").write_text(json.dumps(settings | {"intermediate_size": 21}))
     with pytest.raises(InputError, match="has weights of another size"):
         made.from_pretrained(tmp_path / "head", num_labels=9, ignore_mismatched_sizes=True)
 
 
 @pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
-def test_a_class_that_would_find_none_of_its_weights_says_who_loads_it(head: str, tmp_path: Path) -> None:
+def test_a_class_that_cannot_load_the_folder_names_one_that_can(head: str, tmp_path: Path) -> None:
     lukes.save(lukes.build(head), tmp_path)
     with pytest.raises(UsageError, match=r"a class in wellread\.models\.luke\.heads\.HEADS, or convert it first"):
         infused_class("roberta", head).from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("made", [HEADS["Model"]["roberta"], infused_class("roberta", "Model")])
-def test_a_luke_on_the_hub_is_not_taken_for_one_without_entities(
+def test_a_luke_on_the_hub_is_not_loaded_without_entities(
     made: type[PreTrainedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = json.loads((lukes.save(lukes.build(), tmp_path) / "config.json").read_text())
-    monkeypatch.setattr(PreTrainedConfig, "_get_config_dict", lambda *args, **options: (dict(told), {}))
+    settings = json.loads((lukes.save(lukes.build(), tmp_path) / "config.json").read_text())
+    monkeypatch.setattr(PreTrainedConfig, "_get_config_dict", lambda *args, **options: (dict(settings), {}))
     with pytest.raises(UsageError, match=r"download it first .hf download somebody/luke --local-dir FOLDER., and load"):
         made.from_pretrained("somebody/luke")
     with pytest.raises(InputError, match=r"has no config.json; .* hf download somebody/luke --local-dir NEW"):
         load("somebody/luke")
 
 
-def test_a_head_that_a_folder_has_not_is_not_made_up(tmp_path: Path) -> None:
+def test_a_head_missing_in_an_hf_folder_is_not_initialised(tmp_path: Path) -> None:
     lukes.save(lukes.build(), tmp_path)
     made = HEADS["ForEntityClassification"]["roberta"]
-    with pytest.raises(InputError, match=r"lacks weights of its model: classifier.*to learn a new head, load it by"):
+    with pytest.raises(InputError, match=r"lacks weights of its model: classifier.*to train a new head, load it with"):
         made.from_pretrained(tmp_path)
     convert_luke(tmp_path, tmp_path / "ours")
     with silence():
@@ -186,7 +188,7 @@ def test_a_head_that_a_folder_has_not_is_not_made_up(tmp_path: Path) -> None:
     assert torch.equal(luke_of(fresh).table.weight, luke_of(load(tmp_path)).table.weight)
 
 
-def test_hidden_words_and_entities_are_scored_where_they_are_asked(tmp_path: Path) -> None:
+def test_masked_words_and_entities_are_scored_at_labelled_positions(tmp_path: Path) -> None:
     theirs = lukes.build("ForMaskedLM")
     ours = from_hf(lukes.save(theirs, tmp_path)).eval()
     given = lukes.batch("ForMaskedLM", EVERY)
@@ -195,8 +197,8 @@ def test_hidden_words_and_entities_are_scored_where_they_are_asked(tmp_path: Pat
     for name in ("loss", "mlm_loss", "mep_loss"):
         torch.testing.assert_close(found[name], wanted[name], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found.logits, wanted.logits[labels["labels"] >= 0], atol=1e-5, rtol=1e-5)
-    asked = labels["entity_labels"] >= 0
-    torch.testing.assert_close(found.entity_logits, wanted.entity_logits[asked], atol=1e-5, rtol=1e-5)
+    labelled = labels["entity_labels"] >= 0
+    torch.testing.assert_close(found.entity_logits, wanted.entity_logits[labelled], atol=1e-5, rtol=1e-5)
     nothing = {name: torch.full_like(part, -100) for name, part in labels.items()}
     assert ours(**given, **nothing).loss == 0
 
@@ -216,7 +218,7 @@ def test_outputs_as_tuples_are_those_of_transformers(head: str, labelled: bool, 
     assert all(torch.equal(one, other) for one, other in zip(found, ours(**given).to_tuple(), strict=True))
 
 
-def test_states_of_entities_lie_where_they_were_given(tmp_path: Path) -> None:
+def test_entity_states_have_the_padding_of_the_inputs(tmp_path: Path) -> None:
     theirs = lukes.build("ForMaskedLM")
     ours = from_hf(lukes.save(theirs, tmp_path)).eval()
     given = lukes.batch("ForMaskedLM", EVERY)
@@ -231,12 +233,14 @@ def test_states_of_entities_lie_where_they_were_given(tmp_path: Path) -> None:
         )
         mask = given["attention_mask"] > 0
         torch.testing.assert_close(found.logits[mask], wanted.logits[mask], atol=1e-5, rtol=1e-5)
-        asked = {**labels, "entity_labels": labels["entity_labels"].where(there > 0, -100)}
+        labelled = {**labels, "entity_labels": labels["entity_labels"].where(there > 0, -100)}
         if change != [0, 0, 0]:  # where theirs is not a number
-            torch.testing.assert_close(ours(**one, **asked).loss, theirs(**one, **asked).loss, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                ours(**one, **labelled).loss, theirs(**one, **labelled).loss, atol=1e-5, rtol=1e-5
+            )
 
 
-def test_labels_of_which_many_may_be_right(tmp_path: Path) -> None:
+def test_multi_label_targets(tmp_path: Path) -> None:
     theirs = lukes.build("ForEntityClassification")
     ours = from_hf(lukes.save(theirs, tmp_path)).eval()
     given, labels = lukes.batch("ForEntityClassification", EVERY), torch.eye(4)[:, :3].contiguous()
@@ -244,7 +248,7 @@ def test_labels_of_which_many_may_be_right(tmp_path: Path) -> None:
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_padded_entities_have_no_part_in_the_loss_of_spans(tmp_path: Path) -> None:
+def test_padded_entities_are_ignored_in_the_span_loss(tmp_path: Path) -> None:
     head = "ForEntitySpanClassification"
     theirs = lukes.build(head)
     ours = from_hf(lukes.save(theirs, tmp_path)).eval()
@@ -276,7 +280,7 @@ def test_sequence_classification_has_one_dropout(family: str, tmp_path: Path) ->
     assert counted - len(calls) == 1
 
 
-def test_files_of_version_4_have_the_word_embedding_as_their_decoder(tmp_path: Path) -> None:
+def test_files_of_transformers_4_tie_the_word_decoder(tmp_path: Path) -> None:
     theirs = lukes.build("ForMaskedLM")
     theirs.lm_head.decoder.weight = theirs.luke.embeddings.word_embeddings.weight
     weights = {name: part.clone() for name, part in theirs.state_dict().items() if "decoder" not in name}
@@ -296,10 +300,10 @@ def test_the_authors_files_have_neither_prefix_nor_queries(tmp_path: Path) -> No
     kept = {name.removeprefix("luke."): part for name, part in theirs.state_dict().items() if "2e_" not in name}
     kept = {name: part.clone() for name, part in kept.items() if "2w_" not in name and "decoder" not in name}
     torch.save(kept, tmp_path / "pytorch_model.bin")
-    told = theirs.config.to_dict()
+    settings = theirs.config.to_dict()
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     more = ("max_position_embeddings", "type_vocab_size", "entity_vocab_size", "entity_emb_size")
-    about = {name: told[name] for name in (*names, *more)} | {"bert_model_name": "roberta-base"}
+    about = {name: settings[name] for name in (*names, *more)} | {"bert_model_name": "roberta-base"}
     (tmp_path / "metadata.json").write_text(json.dumps({"model_config": about, "max_mention_length": 30}))
     vocabulary = ["[PAD]", "[UNK]", "[MASK]", *(f"Entity {number}" for number in range(7)), "[MASK2]"]
     (tmp_path / "entity_vocab.tsv").write_text("".join(f"{name}\t0\n" for name in vocabulary))
@@ -313,7 +317,7 @@ def test_the_authors_files_have_neither_prefix_nor_queries(tmp_path: Path) -> No
     assert type(from_hf(tmp_path, "Model")).__name__ == "LukeXLMRobertaModel"
 
 
-def test_mluke_is_of_the_family_of_xlm_r(tmp_path: Path) -> None:
+def test_mluke_has_the_family_xlm_roberta(tmp_path: Path) -> None:
     theirs = lukes.build("ForMaskedLM")
     lukes.save(theirs, tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "MLukeTokenizer"}')
@@ -322,7 +326,7 @@ def test_mluke_is_of_the_family_of_xlm_r(tmp_path: Path) -> None:
     compare(ours, theirs, "ForMaskedLM")
 
 
-def test_weights_in_several_files(tmp_path: Path) -> None:
+def test_sharded_weights_are_read(tmp_path: Path) -> None:
     theirs = lukes.build()
     lukes.save(theirs, tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -355,7 +359,7 @@ def test_an_infused_bert_becomes_a_luke_of_transformers(head: str, tmp_path: Pat
     assert type(again) is HEADS[head]["roberta"]
 
 
-def test_convert_goes_there_and_back_with_tokenizer_and_vocabulary(tmp_path: Path) -> None:
+def test_conversion_keeps_tokenizer_and_vocabulary_both_ways(tmp_path: Path) -> None:
     theirs = lukes.build("ForEntityPairClassification")
     lukes.save(theirs, tmp_path / "theirs")
     EntityVocabulary.of_ids(f"Q{number}" for number in range(7)).save(tmp_path / "theirs")
@@ -377,7 +381,7 @@ def test_convert_goes_there_and_back_with_tokenizer_and_vocabulary(tmp_path: Pat
     assert isinstance(AutoModel.from_pretrained(tmp_path / "back"), transformers.LukeModel)
 
 
-def test_a_layout_that_it_has_already_is_refused(tmp_path: Path) -> None:
+def test_converting_to_the_same_layout_raises_an_error(tmp_path: Path) -> None:
     lukes.save(lukes.build(), tmp_path / "theirs")
     with pytest.raises(UsageError, match="has the layout hf already; copy it, or convert it to the layout wellread"):
         convert_luke(tmp_path / "theirs", tmp_path / "new", "hf")
@@ -396,7 +400,7 @@ def pieces_of(family: str) -> Tokenizer:
 
 
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "XLMRoberta"])
-def test_transformers_cuts_texts_for_a_converted_model_as_we_do(family: str, tmp_path: Path) -> None:
+def test_transformers_tokenizes_for_a_converted_model_as_we_do(family: str, tmp_path: Path) -> None:
     tokenizer = pieces_of(family)
     plain = infused.build(family, vocab_size=tokenizer.get_vocab_size())
     lukes.save(infuse(plain, [LukeConfig(entities=11, dim=6)]), tmp_path / "ours")
@@ -430,7 +434,7 @@ def test_a_vocabulary_in_the_settings_of_a_tokenizer_becomes_a_file(tmp_path: Pa
 
 
 @pytest.mark.parametrize("second", [True, False], ids=["with [MASK2]", "without"])
-def test_masks_are_the_rows_that_a_lite_vocabulary_says(second: bool, tmp_path: Path) -> None:
+def test_masks_follow_a_lite_vocabulary(second: bool, tmp_path: Path) -> None:
     names = ["[MASK]", "[UNK]", "[PAD]", *["[MASK2]"] * second]
     masks = (0, 3 if second else 0)
     lukes.save(lukes.build(entity_vocab_size=len(names)), tmp_path / "theirs")
@@ -442,7 +446,7 @@ def test_masks_are_the_rows_that_a_lite_vocabulary_says(second: bool, tmp_path: 
     assert masks_of(load(tmp_path / "back")) == masks
 
 
-def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     for write in (lambda: convert_luke(tmp_path, tmp_path / "full"), lambda: to_hf(None, tmp_path / "full")):
@@ -450,14 +454,14 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
             write()
 
 
-def test_a_folder_that_is_no_luke_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_luke_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no config\.json"):
         load(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(InputError, match="is no configuration of a LUKE"):
+    with pytest.raises(InputError, match="is not a configuration of a LUKE"):
         load(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(InputError, match="a model of the kind 'bert'"):
+    with pytest.raises(InputError, match="a model of type 'bert'"):
         load(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "luke"}')
     with pytest.raises(InputError, match=r"neither model\.safetensors nor pytorch_model\.bin"):
@@ -467,39 +471,42 @@ def test_a_folder_that_is_no_luke_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
+def test_weights_of_another_size_raise_an_error(tmp_path: Path) -> None:
     lukes.save(lukes.build(), tmp_path)
-    told = json.loads((tmp_path / "config.json").read_text())
+    settings = json.loads((tmp_path / "config.json").read_text())
     for change, message in (({"num_hidden_layers": 4}, "lacks weights of its"), ({"hidden_size": 8}, "another size")):
-        (tmp_path / "config.json").write_text(json.dumps(told | change))
+        (tmp_path / "config.json").write_text(json.dumps(settings | change))
         with pytest.raises(InputError, match=message):
             load(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(told))
+    (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(InputError, match="there is no head LukeForPoetry"):
         load(tmp_path, "ForPoetry")
 
 
-def test_what_transformers_has_no_place_for_is_not_written(tmp_path: Path) -> None:
+def test_models_that_transformers_does_not_support_are_not_written(tmp_path: Path) -> None:
     luke = LukeConfig(entities=9)
     for model in (infuse(infused.build("Electra"), [luke]), infuse(infused.build(), [luke, KamConfig()])):
         with pytest.raises(UsageError, match="only BERT, RoBERTa and XLM-R with LUKE alone"):
             to_hf(model, tmp_path / "new")
-    with pytest.raises(UsageError, match="words of transformers' LUKE look at entities"):
+    with pytest.raises(UsageError, match="words of transformers' LUKE attend to entities"):
         to_hf(infuse(infused.build(), [LukeConfig(entities=9, seen=False)]), tmp_path / "new")
 
 
 @pytest.mark.parametrize(
     ("head", "message"),
-    [("ForEntityClassification", "reads 1 of each text's"), ("ForEntityPairClassification", "reads 2 of each text's")],
+    [
+        ("ForEntityClassification", "needs 1 or more entities per text"),
+        ("ForEntityPairClassification", "needs 2 or more entities per text"),
+    ],
 )
-def test_heads_of_entities_need_entities(head: str, message: str, tmp_path: Path) -> None:
+def test_entity_heads_need_entities(head: str, message: str, tmp_path: Path) -> None:
     ours = from_hf(lukes.save(lukes.build(head), tmp_path)).eval()
     given = {name: part for name, part in lukes.batch().items() if not name.startswith("entity")}
     with pytest.raises(UsageError, match=message):
         ours(**given)
 
 
-def test_spans_need_their_pieces(tmp_path: Path) -> None:
+def test_the_span_head_needs_token_positions(tmp_path: Path) -> None:
     ours = from_hf(lukes.save(lukes.build("ForEntitySpanClassification"), tmp_path)).eval()
     with pytest.raises(UsageError, match="give entity_start_positions"):
         ours(**lukes.batch())

@@ -1,4 +1,4 @@
-"""Broken folders of a LUKE, in either layout: one line that names the file and what to do, and nothing written."""
+"""Broken LUKE folders of either layout: one-line errors that name file and fix, and no output files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from tests import infused_models as infused
 from tests import luke_models as lukes
 from wellread.encoders.infusion.infuse import infuse
 from wellread.errors import InputError
-from wellread.models.luke.conversion import convert_luke
+from wellread.models.luke.config import LukeConfig
+from wellread.models.luke.conversion import convert_luke, load
 from wellread.models.luke.heads import HEADS
-from wellread.models.luke.layout import load
-from wellread.models.luke.model import LukeConfig
 from wellread.models.luke.vocabulary import EntityVocabulary
 
 WEIGHTS, INDEX, SETTINGS = "model.safetensors", "model.safetensors.index.json", "tokenizer_config.json"
@@ -27,7 +26,7 @@ LAYOUTS = ("theirs", "ours")
 
 @pytest.fixture(scope="module", params=LAYOUTS)
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that nothing is wrong with."""
+    """Valid folder, written once per layout."""
     folder = tmp_path_factory.mktemp("whole")
     lukes.save(lukes.build("ForEntityClassification"), folder / "theirs")
     EntityVocabulary.of_ids(f"Q{number}" for number in range(7)).save(folder / "theirs")
@@ -38,7 +37,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def folder(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """Copy of a valid folder, to be damaged."""
     (tmp_path / "it").mkdir()
     for file in whole.iterdir():
         (tmp_path / "it" / file.name).write_bytes(file.read_bytes())
@@ -46,7 +45,7 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 
 
 def refuses(folder: Path, *parts: str) -> None:
-    """Conversion says it in one line and leaves nothing behind."""
+    """Check that conversion raises a one-line error with these parts and writes nothing."""
     with pytest.raises(InputError) as caught:
         convert_luke(folder, folder.parent / "new")
     message = str(caught.value)
@@ -56,22 +55,22 @@ def refuses(folder: Path, *parts: str) -> None:
     assert sorted(file.name for file in folder.parent.iterdir()) == [folder.name]
 
 
-def change(folder: Path, **told: Any) -> None:
+def change(folder: Path, **changes: Any) -> None:
     file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | told))
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 @pytest.mark.parametrize(
-    ("told", "says"),
+    ("changes", "says"),
     [
         ({"hidden_size": "16"}, "'hidden_size' expected int, got str"),
         ({"hidden_size": None}, "'hidden_size' expected int, got NoneType"),
         ({"num_hidden_layers": 3.5}, "'num_hidden_layers' expected int, got float"),
         ({"layer_norm_eps": "small"}, "'layer_norm_eps' expected float, got str"),
         ({"num_attention_heads": 3}, "hidden size (16) is not a multiple of the number of attention heads (3)"),
-        ({"num_attention_heads": 0}, "of no model that can be built"),
-        ({"max_position_embeddings": 1}, "of no model that can be built"),
-        ({"id2label": 3}, "of no model that can be built"),
+        ({"num_attention_heads": 0}, "describes a model that cannot be built"),
+        ({"max_position_embeddings": 1}, "describes a model that cannot be built"),
+        ({"id2label": 3}, "describes a model that cannot be built"),
         ({"hidden_act": "swoosh"}, "hidden_act 'swoosh', which transformers does not know"),
         ({"hidden_act": None}, "hidden_act None, which"),
         ({"hidden_act": ["gelu"]}, "hidden_act ['gelu'], which"),
@@ -82,19 +81,19 @@ def change(folder: Path, **told: Any) -> None:
         ({"num_hidden_layers": 4}, "lacks weights of its model: "),
         ({"num_hidden_layers": 2}, "more layers than its config.json says: "),
         ({"intermediate_size": 24}, "weights of another size than its config.json says"),
-        ({"model_type": "infused-poetry"}, "a model of the kind 'infused-poetry'"),
+        ({"model_type": "infused-poetry"}, "a model of type 'infused-poetry'"),
     ],
     ids=str,
 )
-def test_a_configuration_that_cannot_be_is_refused_in_a_line(folder: Path, told: dict[str, Any], says: str) -> None:
-    change(folder, **told)
+def test_an_invalid_configuration_raises_a_one_line_error(folder: Path, changes: dict[str, Any], says: str) -> None:
+    change(folder, **changes)
     refuses(folder, says)
 
 
 @pytest.mark.parametrize(
     ("whole", "infusions", "says"),
     [
-        ("ours", None, "of no model that can be built"),
+        ("ours", None, "describes a model that cannot be built"),
         ("ours", [{"kind": "luke"}], "config.json: 'entities' is missing"),
         ("ours", [{"kind": "poetry"}], "config.json: 'poetry' is no infusion"),
         ("ours", [{"kind": "luke", "entities": 12, "dim": 6}], "weights of another size than its config.json says"),
@@ -102,49 +101,53 @@ def test_a_configuration_that_cannot_be_is_refused_in_a_line(folder: Path, told:
     indirect=["whole"],
     ids=str,
 )
-def test_infusions_that_cannot_be_are_refused_in_a_line(folder: Path, infusions: Any, says: str) -> None:
+def test_invalid_infusions_raise_a_one_line_error(folder: Path, infusions: Any, says: str) -> None:
     change(folder, infusions=infusions)
     refuses(folder, says)
 
 
 @pytest.mark.parametrize("whole", ["ours"], indirect=True)
-@pytest.mark.parametrize("told", [None, []])
-def test_ours_must_say_its_head_or_be_told_it(folder: Path, told: list[str] | None) -> None:
-    change(folder, architectures=told)
-    refuses(folder, "config.json does not say in architectures which head", 'luke_layout.load(folder, "Model")')
+@pytest.mark.parametrize("architectures", [None, []])
+def test_a_folder_of_ours_without_a_named_head_needs_one(folder: Path, architectures: list[str] | None) -> None:
+    change(folder, architectures=architectures)
+    refuses(
+        folder,
+        "config.json does not say in architectures which head",
+        'wellread.models.luke.conversion.load(folder, "Model")',
+    )
     assert type(load(folder, "Model")) is HEADS["Model"]["roberta"]
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("{", "is no JSON"),
-        ("[]", "is no JSON object"),
+        ("{", "is not JSON"),
+        ("[]", "is not a JSON object"),
         ("{}", "has no weight_map"),
         ('{"weight_map": []}', "has no weight_map"),
         ('{"weight_map": {"a": 7}}', "has no weight_map"),
         ('{"weight_map": {"a": "gone.safetensors"}}', "cannot read"),
     ],
 )
-def test_a_broken_index_of_weights_is_refused_in_a_line(folder: Path, content: str, says: str) -> None:
+def test_a_broken_weight_index_raises_a_one_line_error(folder: Path, content: str, says: str) -> None:
     (folder / WEIGHTS).unlink()
     (folder / INDEX).write_text(content)
     refuses(folder, "gone.safetensors" if "gone" in content else INDEX, says, "again")
 
 
-@pytest.mark.parametrize("damage", [lambda told: b"nothing", lambda told: told[:-100], lambda told: b""])
-def test_damaged_weights_are_refused_in_a_line(folder: Path, damage: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize("damage", [lambda data: b"nothing", lambda data: data[:-100], lambda data: b""])
+def test_damaged_weights_raise_a_one_line_error(folder: Path, damage: Callable[[bytes], bytes]) -> None:
     (folder / WEIGHTS).write_bytes(damage((folder / WEIGHTS).read_bytes()))
     refuses(folder, f"cannot read {folder / WEIGHTS}", "copy or download it again")
 
 
-def test_no_weights_are_refused_in_a_line(folder: Path) -> None:
+def test_a_folder_without_weights_raises_a_one_line_error(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
     refuses(folder, "has neither model.safetensors nor pytorch_model.bin", "copy or download it again")
 
 
 @pytest.mark.parametrize("lost", ["word_embeddings.weight", "classifier.bias", "entity", "layer.1."])
-def test_weights_that_are_missing_are_refused_in_a_line(folder: Path, lost: str) -> None:
+def test_missing_weights_raise_a_one_line_error(folder: Path, lost: str) -> None:
     weights = load_file(folder / WEIGHTS)
     kept = {name: part for name, part in weights.items() if lost not in name}
     assert len(kept) < len(weights)
@@ -152,7 +155,7 @@ def test_weights_that_are_missing_are_refused_in_a_line(folder: Path, lost: str)
     refuses(folder, "weights")
 
 
-def test_a_flat_table_is_no_table(tmp_path: Path) -> None:
+def test_an_entity_table_must_have_two_dimensions(tmp_path: Path) -> None:
     lukes.save(lukes.build(), tmp_path / "it")
     weights = load_file(tmp_path / "it" / WEIGHTS)
     save_file(weights | {"entity_embeddings.entity_embeddings.weight": torch.zeros(9)}, tmp_path / "it" / WEIGHTS)
@@ -160,17 +163,15 @@ def test_a_flat_table_is_no_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["class in config.json", "class in settings"])
-@pytest.mark.parametrize(("content", "says"), [("{", "is no JSON"), ("[]", "is no JSON object")])
-def test_broken_settings_of_a_tokenizer_are_refused_in_a_line(
-    folder: Path, content: str, says: str, named: bool
-) -> None:
+@pytest.mark.parametrize(("content", "says"), [("{", "is not JSON"), ("[]", "is not a JSON object")])
+def test_broken_tokenizer_settings_raise_a_one_line_error(folder: Path, content: str, says: str, named: bool) -> None:
     (folder / SETTINGS).write_text(content)
     if named:
         change(folder, tokenizer_class="LukeTokenizer")
     refuses(folder, str(folder / SETTINGS), says, "copy or download it again")
 
 
-def test_a_broken_tokenizer_of_a_bert_is_refused_in_a_line(tmp_path: Path) -> None:
+def test_a_broken_bert_tokenizer_raises_a_one_line_error(tmp_path: Path) -> None:
     lukes.save(infuse(infused.build("Bert", pad_token_id=0), [LukeConfig(entities=11, dim=6)]), tmp_path / "it")
     (tmp_path / "it" / "tokenizer.json").write_text("{")
     refuses(tmp_path / "it", "tokenizer.json is no tokenizer", "copy it again")
@@ -178,14 +179,14 @@ def test_a_broken_tokenizer_of_a_bert_is_refused_in_a_line(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["[MASK]", "[MASK2]"])
 @pytest.mark.parametrize("where", ["entity_vocab.json", SETTINGS])
-def test_masks_beyond_the_entity_table_are_refused_in_a_line(folder: Path, name: str, where: str) -> None:
+def test_masks_beyond_the_entity_table_raise_a_one_line_error(folder: Path, name: str, where: str) -> None:
     rows = dict(EntityVocabulary.load(folder).row_of) | {name: lukes.ENTITIES}
     (folder / "entity_vocab.json").unlink()
     (folder / where).write_text(json.dumps(rows if where != SETTINGS else {"entity_vocab": rows}))
     refuses(folder, str(folder / where), "in row 11, but the model's entity table has 11 rows", "of one model")
 
 
-def test_masks_beyond_the_table_of_the_authors_files_are_refused_in_a_line(tmp_path: Path) -> None:
+def test_masks_beyond_the_table_of_the_authors_files_raise_a_one_line_error(tmp_path: Path) -> None:
     theirs, it = lukes.build("ForMaskedLM"), tmp_path / "it"
     it.mkdir()
     torch.save(
@@ -197,14 +198,14 @@ def test_masks_beyond_the_table_of_the_authors_files_are_refused_in_a_line(tmp_p
     refuses(it, "entity_vocab.tsv has [MASK] or [MASK2] in row 11, but the model's entity table has 11 rows")
 
 
-def test_a_head_that_ours_has_not_is_not_made_up(tmp_path: Path) -> None:
+def test_a_head_missing_in_our_folder_is_not_initialised(tmp_path: Path) -> None:
     lukes.save(lukes.build(), tmp_path / "theirs")
     convert_luke(tmp_path / "theirs", tmp_path / "ours")
     with pytest.raises(InputError, match=r"lacks weights of its model: classifier.*num_labels"):
         load(tmp_path / "ours", "ForEntityClassification")
 
 
-def test_a_family_without_heads_of_entities_has_its_other_heads(tmp_path: Path) -> None:
+def test_a_family_without_entity_heads_has_its_other_heads(tmp_path: Path) -> None:
     saved = lukes.save(infuse(infused.build("Electra", "ForMaskedLM"), [LukeConfig(entities=11)]), tmp_path)
     assert type(load(saved)).__name__ == "InfusedElectraForMaskedLM"
     with pytest.raises(InputError, match="there is no head LukeForEntityClassification for electra"):

@@ -17,8 +17,8 @@ from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.load import load_encoder, load_tokenizer
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.records import Entity
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
-from wellread.models.knowbert.model import KnowBertConfig
 
 LENGTHS = (6, 3, 7, 1, 5)
 ENTITIES, RAW, DIM, KINDS = 20, 6, 8, 3

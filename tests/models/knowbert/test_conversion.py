@@ -306,7 +306,7 @@ def test_archives_that_are_none_are_refused(files, tmp_path):
     broken["bits"] = whole[:2000] + bytes(200) + whole[2200:]
     for name, data in broken.items():
         (tmp_path / name).write_bytes(data)
-        refused(tmp_path / name, tmp_path, files, r"is no archive, or cut off or damaged .*download it again")
+        refused(tmp_path / name, tmp_path, files, r"not an archive, or it is truncated or damaged .*download it again")
     refused(tmp_path / "absent", tmp_path, files, "there is no .*absent; give the archive")
 
 
@@ -357,12 +357,12 @@ LINKER = "soldered_kgs.wiki.entity_linker"
     [
         ("type", "simple-classifier", 'model: \'type\' is "simple-classifier"; expected "knowbert"; give the archive'),
         ("soldered_layers", {"wiki": 9}, "layer 9 is not one of the encoder's 3"),
-        ("soldered_layers", {"wikt": 1}, "has the layers of wiki, and tells the places of wikt"),
+        ("soldered_layers", {"wikt": 1}, "has the layers of wiki, but positions of wikt"),
         (f"{LINKER}.type", "own", "expected .entity_linking_with_candidate_mentions."),
         (f"{LINKER}.loss_type", "hinge", 'expected "margin" or "softmax"'),
         (f"{LINKER}.span_encoder_config", None, "span_encoder_config' is nothing"),
         (f"{LINKER}.span_encoder_config.num_hidden_layers", 2, "more than one block over its mentions"),
-        (f"{LINKER}.span_encoder_config.intermediate_size", 7, "have not the same size"),
+        (f"{LINKER}.span_encoder_config.intermediate_size", 7, "have different sizes"),
         (
             f"{LINKER}.output_feed_forward_hidden_dim",
             7,
@@ -384,7 +384,9 @@ def one(files):
     return files / "wiki"
 
 
-@pytest.mark.parametrize(("text", "message"), [("[]", "has no table `model`"), ("{", "is no JSON"), ("", "is no JSON")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("[]", "has no table `model`"), ("{", "is not JSON"), ("", "is not JSON")]
+)
 def test_what_is_no_config_is_refused(files, tmp_path, text, message):
     shutil.copytree(one(files), tmp_path / "theirs")
     (tmp_path / "theirs" / "config.json").write_text(text)
@@ -406,9 +408,12 @@ DISAMBIGUATOR = "wiki_soldered_kg.entity_linker.disambiguator"
         ({f"{DISAMBIGUATOR}.bert_to_kg_projector.weight": None}, "are missing: .*bert_to_kg_projector"),
         ({f"{DISAMBIGUATOR}.entity_embeddings.weight": torch.zeros(5, 8)}, "has 5 entity vectors, .* list of 11"),
         ({f"{DISAMBIGUATOR}.span_encoder.layer.1.x": torch.zeros(1)}, "are not KnowBERT's: .*layer.1.x;"),
-        ({"model.classifier.weight": torch.zeros(1)}, "does not tell of: model.classifier.weight; only models of type"),
+        (
+            {"model.classifier.weight": torch.zeros(1)},
+            "config.json does not define: model.classifier.weight; only models of type",
+        ),
         ({"wiki_soldered_kg.output_layer_norm.bias": torch.zeros(3)}, "have other sizes: .*output_layer_norm.bias;"),
-        ({"pretrained_bert.cls.predictions.decoder.weight": torch.zeros(1)}, "is not the embedding of pieces"),
+        ({"pretrained_bert.cls.predictions.decoder.weight": torch.zeros(1)}, "is not the token embedding"),
         ({"pretrained_bert.bert.pooler.dense.bias": None}, "are missing: pretrained_bert.bert.pooler.dense.bias"),
     ],
 )
@@ -421,9 +426,9 @@ def test_weights_that_do_not_fit_are_named(files, tmp_path, changes, message):
 
 def test_a_vocabulary_of_others_is_refused(files, tmp_path):
     (tmp_path / "less.txt").write_text("\n".join(VOCAB[:-1]))
-    refused(one(files), tmp_path, files, r"has \d+ pieces and the weights \d+", vocab=tmp_path / "less.txt")
+    refused(one(files), tmp_path, files, r"has \d+ tokens and the weights \d+", vocab=tmp_path / "less.txt")
     (tmp_path / "maskless.txt").write_text("\n".join("x[" if piece == "[MASK]" else piece for piece in VOCAB))
-    refused(one(files), tmp_path, files, r"has no piece \[MASK\]", vocab=tmp_path / "maskless.txt")
+    refused(one(files), tmp_path, files, r"has no token \[MASK\]", vocab=tmp_path / "maskless.txt")
     refused(one(files), tmp_path, files, r"give either the vocab\.txt of bert-base-uncased", UsageError, vocab=None)
 
 

@@ -15,7 +15,8 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity, Form
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.candidates import CandidateFinder
-from wellread.models.knowbert.inputs import MASK_ENTITY, NO_ENTITY, CandidateConfig, KnowBertProvider
+from wellread.models.knowbert.config import MASK_ENTITY, NO_ENTITY, CandidateConfig
+from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.tasks.masked_lm import hide as hide_pieces
 from wellread.text.segments import Mark, Segmenter
 
@@ -73,14 +74,14 @@ def provider(kbs):
 
 @pytest.fixture(scope="module")
 def finders(kbs):
-    return {name: CandidateFinder(kb, CandidateConfig().reading(kb)) for name, kb in kbs.items()}
+    return {name: CandidateFinder(kb, CandidateConfig().match_options(kb)) for name, kb in kbs.items()}
 
 
 def offered(provider, text, *marks, kb="senses"):
     """(text of the mention, {row: prior}) of one text with marks (word, lemma)."""
     found = [Mark(0, text.index(word), text.index(word) + len(word), lemma, "n") for word, lemma in marks]
     one = replace(SEGMENTER.tokenize(text), marks=tuple(found))
-    offers = provider.offers([one])[kb]
+    offers = provider.find_candidates([one])[kb]
     return [
         (text[start:end], {row: pytest.approx(prior) for row, prior in zip(rows, priors, strict=True) if row >= 0})
         for (start, end), rows, priors in zip(
@@ -142,7 +143,7 @@ def test_names_that_begin_or_end_with_stop_words_can_be_passed_over(tmp_path):
 def test_the_authors_stop_words_need_spacy(kbs, monkeypatch):
     monkeypatch.setitem(sys.modules, "spacy.lang.en.stop_words", None)
     with pytest.raises(MissingExtraError, match=r"wellread\[spacy\]"):
-        CandidateConfig(stop_words="knowbert").reading(kbs["names"])
+        CandidateConfig(stop_words="knowbert").match_options(kbs["names"])
 
 
 def listed(told, name="senses"):
@@ -227,7 +228,7 @@ def test_offers_are_arrays_that_an_encoder_takes(provider):
         (2, 5, 5, {"old-a": 0.75, "old-n": 0.25}, []),
     ]
     assert told["entities"].shape == told["priors"].shape == (9, 2)
-    offers = provider.offers(tokenized)["names"]
+    offers = provider.find_candidates(tokenized)["names"]
     assert offers.segment_of.tolist() == [0, 0, 0]
     assert offers.characters.tolist() == [[8, 16], [3, 16], [3, 11]]
 
@@ -241,7 +242,7 @@ def test_without_a_mention_offers_are_empty(provider):
 def test_a_mark_on_the_last_letter_is_not_cut_off(kbs):
     segmenter = Segmenter(word_piece())
     provider = KnowBertProvider([("names", kbs["names"], ROWS["names"])])
-    (offered,) = provider.offers([segmenter.tokenize("zz\u0301")]).values()
+    (offered,) = provider.find_candidates([segmenter.tokenize("zz\u0301")]).values()
     assert (offered.characters.tolist(), offered.spans.tolist()) == ([[0, 3]], [[1, 2]])
 
 

@@ -25,14 +25,13 @@ from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import Decoding
 from wellread.models import folder as packaged
 from wellread.models.knowbert import linker as knowbert
-from wellread.models.knowbert.compression import shrink
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
-from wellread.models.knowbert.folder import LinkerSettings, Parts, load_parts, save_linker
+from wellread.models.knowbert.folder import LinkerParts, LinkerSettings, load_parts, save_linker, shrink
 from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.linker import KnowBertBackend
-from wellread.models.knowbert.model import KnowBertConfig
-from wellread.models.knowbert.pos_tags import Tagging
-from wellread.models.knowbert.quantized_entities import ReadyTable
+from wellread.models.knowbert.pos_tags import PosTags
+from wellread.models.knowbert.quantization import Int8EntityTable
 from wellread.text.segments import Segmenter
 
 SENSES = [
@@ -98,7 +97,7 @@ def psi(home, text, folder="model", kb="senses"):
         vectors = EntityVectors.open(home / f"{part.config.kb}.kb.vectors")
         part.take(EntityTable.of(vectors))
         parts.append((part.config.kb, opened, vectors))
-    offers = KnowBertProvider(parts).offers(tokenized)
+    offers = KnowBertProvider(parts).find_candidates(tokenized)
     told = {
         name: {key: torch.from_numpy(part) for key, part in some.as_arrays().items()} for name, some in offers.items()
     }
@@ -242,9 +241,9 @@ def small(home, folder, encoder, **options):
     vectors = EntityVectors.open(home / "senses.kb.vectors")
     model.infusions[0].take(EntityTable.of(vectors))
     ids = vectors.ids.take(range(len(vectors)))
-    ready = ReadyTable.build(model.infusions[0].linker.entities, ids, fingerprint=options.pop("fingerprint", ""))
+    table = Int8EntityTable.build(model.infusions[0].linker.entities, ids, fingerprint=options.pop("fingerprint", ""))
     settings = LinkerSettings(kb="senses")
-    return save_linker(folder, model, load_tokenizer(encoder), settings, ready=ready, **options)
+    return save_linker(folder, model, load_tokenizer(encoder), settings, entities=table, **options)
 
 
 @pytest.mark.parametrize("base", [True, False], ids=["changes", "whole"])
@@ -290,7 +289,7 @@ def test_a_small_linker_has_what_changed_and_needs_no_vectors(own, encoder):
 
 
 def test_a_low_rank_says_what_it_loses(own, encoder, monkeypatch):
-    monkeypatch.setattr("wellread.models.knowbert.folder._FEW", 16)
+    monkeypatch.setattr("wellread.models.knowbert.folder._SMALL", 16)
     model = load_encoder(str(own / "model"))
     with torch.no_grad():
         model.encoder.layer[0].intermediate.dense.weight.add_(torch.randn(24, 16))
@@ -301,7 +300,7 @@ def test_a_low_rank_says_what_it_loses(own, encoder, monkeypatch):
 
 
 def test_changes_of_any_rank_are_kept_in_4_bits(own, encoder, monkeypatch):
-    monkeypatch.setattr("wellread.models.knowbert.folder._FEW", 16)
+    monkeypatch.setattr("wellread.models.knowbert.folder._SMALL", 16)
     model = load_encoder(str(own / "model"))
     torch.manual_seed(0)
     change = torch.randn(24, 16) * 0.3
@@ -370,7 +369,7 @@ def test_a_linker_with_vectors_follows_the_kb_as_far_as_these_do(own, capsys, mo
         assert "pile" not in chances(linker.score("the old bank"))[8, 12]
         assert "left out: 1 so far (pile)" in capsys.readouterr().err
         monkeypatch.setattr(
-            "wellread.models.knowbert.linker_entities.Entities._encoder", lambda self, fingerprint: Hashing()
+            "wellread.models.knowbert.linker_entities.LinkerEntities._encoder", lambda self, fingerprint: Hashing()
         )
         linker.kb.update(Entity("pile", "bank", "a pile of clouds", "n", 1, {"bank": 4}))
         assert "pile" in chances(linker.score("the old bank"))[8, 12]
@@ -380,7 +379,7 @@ def test_a_linker_with_vectors_follows_the_kb_as_far_as_these_do(own, capsys, mo
 def test_a_kind_that_the_model_does_not_know_leaves_rows_and_vectors_in_step(own, encoder, capsys, monkeypatch):
     write_model(own / "kinds", encoder, layer(kinds=3, kind_width=2))
     monkeypatch.setattr(
-        "wellread.models.knowbert.linker_entities.Entities._encoder", lambda self, fingerprint: Hashing()
+        "wellread.models.knowbert.linker_entities.LinkerEntities._encoder", lambda self, fingerprint: Hashing()
     )
     with load(own, "kinds") as linker:
         before = chances(linker.score("the old bank"))
@@ -392,7 +391,7 @@ def test_a_kind_that_the_model_does_not_know_leaves_rows_and_vectors_in_step(own
 
 def parts_of(home, **options):
     parts = load_parts(home / "model", "senses")
-    return Parts(**{name: getattr(parts, name) for name in Parts.__slots__} | options)
+    return LinkerParts(**{name: getattr(parts, name) for name in LinkerParts.__slots__} | options)
 
 
 class Verbs:
@@ -406,7 +405,7 @@ class Verbs:
             if word in text
         ]
         places, ends, kinds = np.array(sorted(words), np.int64).reshape(-1, 3).T
-        return Tagging(places, ends, kinds.astype(np.int8))
+        return PosTags(places, ends, kinds.astype(np.int8))
 
 
 def test_words_keep_to_their_part_of_speech(home):
@@ -470,7 +469,7 @@ def test_what_mentions_are_like_does_not_depend_on_their_candidates(home):
         backend = linker.backend
         backend.score_many([text])
         ((stretch,),) = backend.window_tokenizer.tokenize([text], words=False)
-        offers = {name: some.as_arrays() for name, some in backend._provider.offers([stretch.input]).items()}
+        offers = {name: some.as_arrays() for name, some in backend._provider.find_candidates([stretch.input]).items()}
         told = {name: {key: torch.from_numpy(part) for key, part in some.items()} for name, some in offers.items()}
         mine = told["senses"]
         kept = torch.arange(mine["entities"].shape[1]) == 0
@@ -498,7 +497,7 @@ def test_a_tagger_that_fails_says_so_and_the_next_text_is_read(home):
 
 
 def test_a_tag_that_fits_no_candidate_is_not_believed():
-    tagging = Tagging(np.array([5]), np.array([9]), np.array([1], np.int8))
+    tagging = PosTags(np.array([5]), np.array([9]), np.array([1], np.int8))
     kinds, spoken = tagging.of(np.array([0, 0, 1]), np.array([[5, 9], [5, 8], [5, 9]]))
     assert kinds.tolist()[0] == 1
     assert (kinds[1:] < 0).all()
@@ -507,13 +506,13 @@ def test_a_tag_that_fits_no_candidate_is_not_believed():
 
 def test_spacy_tells_parts_of_speech(monkeypatch):
     from wellread.assets import is_cached
-    from wellread.models.knowbert.pos_tags import KINDS, Tagger
+    from wellread.models.knowbert.pos_tags import KINDS, PosTagger
 
     if not is_cached("spacy-en"):
         pytest.skip("spaCy's model is not there; run: make assets")
-    monkeypatch.setattr("wellread.models.knowbert.pos_tags._AT_ONCE", 64)
+    monkeypatch.setattr("wellread.models.knowbert.pos_tags._MAX_CHARS", 64)
     texts = ["", "He leaves the old leaves.", "word " * 40 + "x" * 100 + " leaves"]
-    tagging = Tagger().tag(texts)
+    tagging = PosTagger().tag(texts)
     said = [
         (int(place) >> 40, int(place) & (1 << 40) - 1, kind)
         for place, kind in zip(tagging.places, tagging.kinds, strict=True)
@@ -528,7 +527,7 @@ def test_spacy_tells_parts_of_speech(monkeypatch):
 
 def test_rules_that_were_asked_before_answer_the_same():
     from wellread.assets import is_cached
-    from wellread.models.knowbert.pos_tags import Tagger
+    from wellread.models.knowbert.pos_tags import PosTagger
 
     if not is_cached("spacy-en"):
         pytest.skip("spaCy's model is not there; run: make assets")
@@ -537,12 +536,12 @@ def test_rules_that_were_asked_before_answer_the_same():
         "That these things (which ones?) don't matter to them: 3 of 4 said so .\n\n  And to whom?",
         "Whoever has been there will've seen the old U.S. leader's leaves leave -- again.",
     ]
-    fast, slow = Tagger(), Tagger()
+    fast, slow = PosTagger(), PosTagger()
     slow._rules = None
     slow._disabled.remove("attribute_ruler")
     for some in (texts, texts, texts[::-1]):
         found, expected = fast.tag(some), slow.tag(some)
-        for name in Tagging.__slots__:
+        for name in PosTags.__slots__:
             assert np.array_equal(getattr(found, name), getattr(expected, name))
     assert len(set(found.kinds.tolist())) == 5
 
@@ -561,9 +560,9 @@ def test_rules_that_were_asked_before_answer_the_same():
     ],
 )
 def test_rules_are_remembered_only_where_a_word_alone_decides(pattern, attrs, alone):
-    from wellread.models.knowbert.pos_tags import asks_words_alone
+    from wellread.models.knowbert.pos_tags import is_context_free
 
-    assert asks_words_alone([{"patterns": [pattern], "attrs": attrs, "index": 0}]) is alone
+    assert is_context_free([{"patterns": [pattern], "attrs": attrs, "index": 0}]) is alone
 
 
 def test_below_the_threshold_nothing_is_meant(own, encoder):
@@ -602,7 +601,7 @@ def test_layers_below_have_their_own_knowledge(own, encoder, monkeypatch):
     text = "the old bank near the river"
     with load(own, "two") as linker:
         assert_same(chances(linker.score(text)), psi(own, text, "two"))
-    with pytest.raises(UsageError, match="8 bits know no knowledge layers below"):
+    with pytest.raises(UsageError, match="int8 does not support knowledge layers below"):
         Linker.load(own / "senses.kb", own / "two", precision="int8")
 
 
@@ -642,14 +641,14 @@ def test_layers_below_are_offered_what_their_recipe_says(own, encoder, monkeypat
     places = {"kb": str(own / "towns.kb"), "vectors": str(own / "elsewhere"), "reading": {"candidates": 3}}
     (own / "two" / "task.json").write_text(json.dumps({"recipe": {"task": "RTE", "offers": {"places": places}}}))
     with load(own, "two") as linker:
-        assert linker.backend._offers["places"].candidates == 3
+        assert linker.backend._candidate_configs["places"].candidates == 3
         assert [link.text for link in linker.link("the old bank").links] == ["old", "bank"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "model", "tags": "spacy"}, "does not know parts of speech"),
+        ({"model": "model", "tags": "spacy"}, "has no parts of speech"),
         ({"model": "model", "tags": "maybe"}, "choose auto, spacy or none"),
         ({"model": "model", "mentions": "spacy"}, "finds its mentions itself"),
         ({"model": "three"}, "layers of a, b, and none of senses"),
@@ -668,11 +667,11 @@ def test_without_spacy_senses_are_told_apart_without_it(error, monkeypatch, caps
     def missing():
         raise error
 
-    monkeypatch.setattr(knowbert, "Tagger", missing)
-    assert knowbert._tagger(asked=False) is None
+    monkeypatch.setattr(knowbert, "PosTagger", missing)
+    assert knowbert._load_tagger(required=False) is None
     assert str(error) in capsys.readouterr().err
     with pytest.raises(type(error)):
-        knowbert._tagger(asked=True)
+        knowbert._load_tagger(required=True)
 
 
 def test_the_packaged_linker_is_named_only_where_it_is(home, monkeypatch, tmp_path):

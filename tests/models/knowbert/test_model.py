@@ -396,7 +396,7 @@ def test_the_linker_learns_to_link_by_itself(mode: Any) -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "a span beyond its text": ({"spans": offers()["spans"] + 4}, "in a text of 6 pieces; give its first and last"),
+    "a span beyond its text": ({"spans": offers()["spans"] + 4}, "in a text of 6 tokens; give its first and last"),
     "texts out of order": ({"text_of": offers()["text_of"].flip(0)}, "in the order of the batch's 5 texts"),
     "a text that is not there": ({"text_of": offers()["text_of"] + 1}, "in the order of the batch's 5 texts"),
     "parts that do not fit": ({"priors": offers()["priors"][:, 1:]}, "offers of wordnet do not fit together"),

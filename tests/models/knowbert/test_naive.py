@@ -15,8 +15,8 @@ from tests.infused_models import batch, build
 from tests.knowbert_data import LENGTHS, MENTIONS, config, make, offers
 from wellread.encoders.infusion.hooks import Flow
 from wellread.encoders.packing import Packing
-from wellread.models.knowbert.kar import Block, Mentions
-from wellread.models.knowbert.model import CandidateTensors, KnowBert
+from wellread.models.knowbert.mention_linker import CandidateTensors, MentionPacking, TransformerBlock
+from wellread.models.knowbert.model import KnowBert
 
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
 EMPTY_TEXTS = [text for text in range(len(LENGTHS)) if text not in MENTIONS]
@@ -36,7 +36,7 @@ def softmax(scores: list[Tensor]) -> list[Tensor]:
     return [power / sum(powers) for power in powers]
 
 
-def attend(block: Block, heads: int, asking: list[Tensor], asked: list[Tensor]) -> list[Tensor]:
+def attend(block: TransformerBlock, heads: int, asking: list[Tensor], asked: list[Tensor]) -> list[Tensor]:
     """A post-norm block, one head and one row at a time."""
     width = len(asking[0]) // heads
     keys, values = ([linear(part, state) for state in asked] for part in (block.key, block.value))
@@ -202,7 +202,7 @@ def test_every_step_is_the_paper_s(options: dict[str, Any]) -> None:
     given = offers()
     steps = read_all(kar, states, LENGTHS, given)
     packing = Packing.of(LENGTHS)
-    read, mentions = CandidateTensors.of(given, packing, "wordnet"), Mentions.of(given["text_of"], len(LENGTHS))
+    read, mentions = CandidateTensors.of(given, packing, "wordnet"), MentionPacking.of(given["text_of"], len(LENGTHS))
     narrow = kar.linker.narrow(states)
     torch.testing.assert_close(narrow, torch.stack(steps.narrow), **EXACT)
     contextual = kar.linker.contextualize(narrow, read, mentions)
@@ -210,11 +210,11 @@ def test_every_step_is_the_paper_s(options: dict[str, Any]) -> None:
     torch.testing.assert_close(contextual, torch.stack(steps.contextual), **EXACT)
     for grad in (True, False):  # by the batch's distinct entities, and by the table of all
         with torch.set_grad_enabled(grad):
-            chosen = kar.linker.choose(mentions.pick(contextual), read)
+            chosen = kar.linker.score(mentions.drop_empty(contextual), read)
         for row, scores in zip(chosen.scores, steps.scores, strict=True):
             wanted = torch.stack(scores) if scores else row[:0]
             torch.testing.assert_close(row[: len(scores)], wanted, **EXACT)
-        mixed = mentions.lay(torch.where(chosen.left_mask[:, None], chosen.mixed, kar.null), kar.null)
+        mixed = mentions.add_empty(torch.where(chosen.kept_mask[:, None], chosen.mixed, kar.null), kar.null)
         torch.testing.assert_close(mixed, torch.stack(steps.mixed), **EXACT)
 
 

@@ -16,9 +16,10 @@ from tests.weights import moved, weights
 from wellread import config
 from wellread.encoders.load import silence
 from wellread.errors import InputError, UsageError
-from wellread.models.knowbert.model import KnowBertConfig
-from wellread.models.knowbert.pretraining import Pretraining, PretrainingRecipe, WordsData, pretrain
-from wellread.models.knowbert.recipe import give_tables, open_candidate_kb
+from wellread.models.knowbert.config import KnowBertConfig
+from wellread.models.knowbert.pretraining import Pretraining, PretrainingRecipe, pretrain
+from wellread.models.knowbert.pretraining_task import WordsData
+from wellread.models.knowbert.recipe import load_entity_tables, open_candidate_kb
 from wellread.plots import curves as plots
 from wellread.tasks.masked_lm import hide
 from wellread.tasks.recipe import Data, TaskRecipe
@@ -235,7 +236,7 @@ def test_what_comes_out_is_a_masked_language_model_of_transformers(whole):
     work = Pretraining(replace(recipe, encoder=replace(recipe.encoder, name=str(run / "model"))), None)
     assert work.has_head
     assert work.schedule().rates["head"] == recipe.lower
-    give_tables(work.task, model.base_model)
+    load_entity_tables(work.task, model.base_model)
     batch = work.parts["words"].batches(0)[0]
     network = work.network.eval()
     with torch.no_grad():
@@ -272,7 +273,9 @@ def test_the_recipe_of_a_task_keeps_what_the_layers_learned(whole):
         assert torch.equal(weight, trained[f"encoder.infusions.0.{name}"]), name
     assert network.encoder.infusions[0].config.dropout == 0.0
     other = replace(task, knowbert={"names": replace(recipe.knowbert["names"], layer=1)})
-    with pytest.raises(UsageError, match=r"a layer of names with layer = 0, and .* layer = 1; say the same in \[knowb"):
+    with pytest.raises(
+        UsageError, match=r"a layer of names trained with layer = 0, but .* layer = 1; set the same in \[knowb"
+    ):
         build_network(other, build(task, {}, Pretraining(recipe, None).tokenizer))
     plain = build_network(replace(task, infusion="none"), build(task, {}, Pretraining(recipe, None).tokenizer))
     assert len(plain.encoder.infusions) == 0
@@ -312,10 +315,10 @@ def test_a_recipe_is_written_and_read_as_it_was(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"words": WordsData(), "links": ()}, r"nothing to learn from; give \[words\]"),
-        ({"words": WordsData(("x",))}, r"\[words\] has nothing to develop on"),
+        ({"words": WordsData(), "links": ()}, r"nothing to train on; give \[words\]"),
+        ({"words": WordsData(("x",))}, r"\[words\] has nothing to validate on"),
         ({"shares": {"words": 1.0}}, "shares are of words, but there is data of words, names"),
-        ({"score": "words.perplexity"}, "more is better, such as words.log_chance"),
+        ({"score": "words.perplexity"}, "better if higher, such as words.log_chance"),
         ({"score": "wordnet.f1"}, "score is 'wordnet.f1'; expected"),
         ({"knowbert": {"words": KnowBertConfig(layer=0, **SIZES)}}, "no knowledge base can be called 'words'"),
         ({"batch": 0}, "batch is 0"),
@@ -327,12 +330,12 @@ def test_a_recipe_that_makes_no_sense_is_refused(recipe, changes, message):
 
 
 def test_a_recipe_without_the_layer_that_it_needs_names_the_fix(recipe, tmp_path):
-    with pytest.raises(UsageError, match=r"no layer; say of which knowledge base, and after which layer: \[knowb"):
+    with pytest.raises(UsageError, match=r"no knowledge layer; add \[knowbert.NAME\] with layer = N"):
         Pretraining(replace(recipe, knowbert={}), None)
     other = {"senses": KnowBertConfig(layer=1, **SIZES)}
     with_both = with_senses(recipe, tmp_path)
     with pytest.raises(UsageError, match=r"text linked to names, but no layer of it; add \[knowbert.names\]"):
         Pretraining(replace(with_both, knowbert=other), None)
     few = replace(recipe, words=replace(recipe.words, develop=1000))
-    with pytest.raises(InputError, match="no text left to learn from; lower develop"):
+    with pytest.raises(InputError, match="no text left to train on; lower develop"):
         Pretraining(few, None).parts  # noqa: B018

@@ -14,9 +14,9 @@ from wellread.document import Document, Link
 from wellread.encoders.infusion.infuse import Read, infuse
 from wellread.errors import UsageError
 from wellread.kb.packaged import open_kb
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.models.knowbert.inputs import KnowBertProvider
-from wellread.models.knowbert.model import KnowBertConfig
 from wellread.models.knowbert.pretraining_task import GoldText, Linking, parts_of
 from wellread.tasks.learner import TaskLearner
 from wellread.tasks.task import EncoderWithHead
@@ -185,13 +185,13 @@ def test_links_are_counted_once_by_the_best_score_and_above_the_threshold(vector
 
 def test_an_encoder_without_the_layer_or_a_batch_without_offers_names_the_fix(vectors):
     task = Linking("names", vectors)
-    with pytest.raises(UsageError, match=r"no knowledge layer of names that could link; add \[knowbert.names\]"):
+    with pytest.raises(UsageError, match=r"no knowledge layer of names that can link; add \[knowbert.names\]"):
         task.head(tiny_encoder())
     encoder = infuse(tiny_encoder(), [KnowBertConfig(kb="names", layer=0, raw=6, **SIZES)])
     learner = TaskLearner(
         task, EncoderWithHead(encoder, task.head(encoder)), SEGMENTER, [gold("in rome", rome="c-rome")], []
     )
-    with pytest.raises(UsageError, match="nobody offers candidates of names"):
+    with pytest.raises(UsageError, match="the batch has no candidates of names"):
         learner.batches(0)[0]
 
 

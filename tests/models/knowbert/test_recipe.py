@@ -10,7 +10,7 @@ from tests.task_data import SCHEDULE, rte_recipe
 from wellread import config
 from wellread.data.readers.raganato import write_lines_of_senses
 from wellread.errors import InputError, KnowledgeBaseError, UsageError
-from wellread.models.knowbert.model import KnowBertConfig
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.plots import curves as plots
 from wellread.tasks.recipe import CandidateOptions, Data, EncoderOptions, TaskRecipe
 from wellread.tasks.senses import SenseOptions
@@ -98,5 +98,5 @@ def test_kinds_of_entities_are_numbered_by_name_and_limited(recipe):
     learner, _ = build_learner(with_kinds, None)
     entities = learner.model.encoder.infusions[0].linker.entities
     assert torch.bincount(torch.from_numpy(entities.table.kinds)).tolist() == [2, 2, 2]
-    with pytest.raises((KnowledgeBaseError, UsageError), match=r"3 kinds of entities.* room for 2; set kinds = 0"):
+    with pytest.raises((KnowledgeBaseError, UsageError), match=r"3 kinds of entities.* supports 2; set kinds = 0"):
         build_learner(replace(with_kinds, knowbert={"wordnet": replace(LAYER, kinds=2)}), None)

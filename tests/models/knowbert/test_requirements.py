@@ -23,11 +23,9 @@ from wellread.index.entity_vectors import EntityVectors
 from wellread.inference.embedder import load_embedder
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
-from wellread.models.knowbert.compression import shrink
+from wellread.models.knowbert.config import CandidateConfig, KnowBertConfig
 from wellread.models.knowbert.conversion import convert_knowbert, open_tables
-from wellread.models.knowbert.mention_cache import CandidateConfig
-from wellread.models.knowbert.model import KnowBertConfig
-from wellread.models.knowbert.requirements import Needs
+from wellread.models.knowbert.folder import LayerRequirements, shrink
 from wellread.plots import curves as plots
 from wellread.tasks.recipe import CandidateOptions, Data, EncoderOptions, TaskRecipe
 from wellread.tasks.senses import SenseOptions
@@ -72,7 +70,7 @@ def table_of(encoder):
 def test_a_converted_model_links_by_its_own_vectors_and_kinds(converted, capsys):
     with Linker.load("wordnet", converted, precision="fp32", tags="none") as linker:
         found = [(link.text, link.entity) for link in linker.link(TEXT).links]
-        table = linker.network.entities.linker.entities.table
+        table = linker.backend.entities.linker.entities.table
     assert [text for text, _ in found] == ["ba", "ca"]
     assert {entity for _, entity in found} <= {entity.id for entity in SYNSETS}
     mine = open_tables(converted)["wordnet"]
@@ -89,7 +87,7 @@ def test_layers_below_have_their_own_vectors_too(tmp_path, converted):
         pass  # nobody has made vectors of it
     with Linker.load("wordnet", tmp_path / "two", tags="none") as linker:
         assert [link.text for link in linker.link(TEXT).links] == ["ba", "ca"]
-        tables = {part.config.kb: part.linker.entities.table for part in linker.network.encoder.infusions}
+        tables = {part.config.kb: part.linker.entities.table for part in linker.backend.encoder.infusions}
     for name, table in open_tables(tmp_path / "two").items():
         assert np.array_equal(tables[name].vectors, table.vectors)
 
@@ -114,7 +112,7 @@ def test_the_recipe_of_a_task_takes_the_vectors_of_its_converted_encoder_and_say
         told, infusion="knowbert", knowbert={"wordnet": layer}, encoder=EncoderOptions(str(converted), longest=12)
     )
     train_task(told, tmp_path / "run")
-    needs = Needs.of(tmp_path / "run" / "model", "wordnet")
+    needs = LayerRequirements.of(tmp_path / "run" / "model", "wordnet")
     assert needs.vectors == str(converted.resolve() / "vectors" / "wordnet")
     table = table_of(load_task(tmp_path / "run").network.encoder)
     assert np.array_equal(table.vectors, open_tables(converted)["wordnet"].vectors)
@@ -177,10 +175,10 @@ def pretrained(tmp_path, encoder):
 
 
 def test_what_a_pretrained_model_needs_is_read(pretrained, tmp_path):
-    needs = Needs.of(pretrained, "senses")
+    needs = LayerRequirements.of(pretrained, "senses")
     assert (needs.kb, needs.vectors) == (str(tmp_path / "senses.kb"), str(tmp_path / "elsewhere"))
     assert (needs.fingerprint, needs.reading) == ("hashing 2", CandidateConfig(candidates=1))
-    assert Needs.of(pretrained, "moon") == Needs("moon", None, None, CandidateConfig())
+    assert LayerRequirements.of(pretrained, "moon") == LayerRequirements("moon", None, None, CandidateConfig())
 
 
 def test_a_pretrained_model_embeds_with_what_it_was_pretrained_with(pretrained):
@@ -188,7 +186,7 @@ def test_a_pretrained_model_embeds_with_what_it_was_pretrained_with(pretrained):
         embedder = load_embedder(str(pretrained), stack)
         assert table_of(embedder.encoder).folder == pretrained.parent / "elsewhere"
         ((stretch,),) = embedder.window_tokenizer.tokenize(["the old bank"])
-        offers = embedder.provider.offers([stretch.input])["senses"]
+        offers = embedder.provider.find_candidates([stretch.input])["senses"]
     assert offers.entities.shape == (2, 1)  # one candidate each, as its recipe reads texts
 
 

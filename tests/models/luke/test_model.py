@@ -19,7 +19,7 @@ from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 from wellread.models.kam.model import KamConfig
-from wellread.models.knowbert.model import KnowBertConfig
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.luke.layout import from_hf
 from wellread.models.luke.model import Luke, LukeConfig, luke_of
 

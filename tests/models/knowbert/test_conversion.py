@@ -66,7 +66,7 @@ def convert(archive, to, files, **options):
 
 
 def assert_the_same(folder, state, config, mentions=MENTIONS):
-    """Hidden states, candidate scores, linking losses and the loss of hidden words."""
+    """Hidden states, candidate scores, linking losses and the loss of masked words."""
     ids, types = draw_texts()
     kbs = list(config["soldered_kgs"])
     reference = Reference(state, config)
@@ -81,9 +81,9 @@ def assert_the_same(folder, state, config, mentions=MENTIONS):
         with torch.set_grad_enabled(training):
             read = encoder.read(ids[there], Packing.of(LENGTHS), types[there], offers=offers)
         torch.testing.assert_close(read.states.double(), states[there], atol=1e-5, rtol=0)
-        for kb, told in offers.items():
-            for row, (text, entities) in enumerate(zip(told["text_of"].tolist(), told["entities"], strict=True)):
-                place = row - int((told["text_of"] < text).sum())
+        for kb, arrays in offers.items():
+            for row, (text, entities) in enumerate(zip(arrays["text_of"].tolist(), arrays["entities"], strict=True)):
+                place = row - int((arrays["text_of"] < text).sum())
                 count = int((entities != -1).sum())
                 found = read.told["links"][kb][row, :count].double()
                 torch.testing.assert_close(found, scores[kb][text, place, :count], atol=1e-5, rtol=0)
@@ -133,15 +133,15 @@ def test_mentions_without_candidates_and_texts_without_mentions_are_theirs(files
     assert_the_same(tmp_path / "to", state, config, {kb: {} for kb in NAMES})
 
 
-def test_what_is_not_among_the_candidates_is_not_learned_where_theirs_learns_the_first(converted):
+def test_gold_that_is_not_a_candidate_has_no_loss_where_theirs_trains_the_first(converted):
     config, state = model_config({"wordnet": 2, "wiki": 1}), draw_state()
     mentions = MENTIONS | {"wordnet": {0: [(3, 3, (2, 3), 3)], 2: [(6, 7, (5, 4), 2)]}}
     only_known = MENTIONS | {"wordnet": {0: [(3, 3, (2, 3), 3)]}}
     ids, types = draw_texts()
     losses = []
     for given in (mentions, only_known):
-        told = {kb: their_mentions(kb, given[kb]) for kb in NAMES}
-        losses.append(float(Reference(state, config).read(ids, types, told)[2]["wordnet"]))
+        arrays = {kb: their_mentions(kb, given[kb]) for kb in NAMES}
+        losses.append(float(Reference(state, config).read(ids, types, arrays)[2]["wordnet"]))
     model = AutoModelForMaskedLM.from_pretrained(converted).eval()
     take_vectors(model, converted)
     vectors = EntityVectors.open(converted / "vectors" / "wordnet")
@@ -212,7 +212,7 @@ def test_a_converted_model_links_in_floats(converted):
     assert json.loads((converted / "config.json").read_text())["precision"] == "fp32"
 
 
-def test_pieces_are_small_but_keep_their_accents_as_theirs_do(converted):
+def test_tokens_are_lowercased_but_keep_their_accents_as_theirs_do(converted):
     pieces = Tokenizer.from_file(str(converted / "tokenizer.json"))
     assert pieces.encode("Éa bÉ", "a").tokens == ["[CLS]", "é", "##a", "b", "##é", "[SEP]", "a", "[SEP]"]
 
@@ -234,7 +234,7 @@ def test_synsets_can_have_the_ids_of_the_wordnet_kb(files, tmp_path):
     assert wiki.rows_of(["Place_3"])[0] >= 0
 
 
-def test_a_folder_without_vectors_is_told(tmp_path):
+def test_a_folder_without_vectors_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no entity vectors in"):
         open_tables(tmp_path)
 

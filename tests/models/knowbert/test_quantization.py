@@ -24,27 +24,27 @@ def projection():
     return made.eval().requires_grad_(False)
 
 
-def looked_up(entities, asked):
-    vectors, rows = entities.look_up(asked)
+def looked_up(entities, wanted):
+    vectors, rows = entities.look_up(wanted)
     found = vectors[rows.clamp(min=0)]
     return torch.where(rows[..., None] >= 0, found, torch.zeros(()))
 
 
-def test_a_ready_table_is_the_projection_in_8_bits(projection, tmp_path):
+def test_the_table_is_the_projection_in_8_bits(projection, tmp_path):
     Int8EntityTable.build(projection, IDS, fingerprint="f", kinds="abc").save(tmp_path / "entities.safetensors")
     table = Int8EntityTable.load(tmp_path / "entities.safetensors")
     assert (len(table), table.dim, table.fingerprint, table.kinds) == (50, 8, "f", ("a", "b", "c"))
     assert sorted(table.rows_of(IDS).tolist()) == list(range(50))
-    assert table.rows_of(["e3", "nobody", "e4"]).tolist()[1] == -1
+    assert table.rows_of(["e3", "unknown", "e4"]).tolist()[1] == -1
     raw = torch.tensor([[3, 49, -1], [-2, 3, 0]])
     rows = torch.where(raw >= 0, torch.from_numpy(table.rows_of(IDS))[raw.clamp(min=0)], raw)
     expected = looked_up(projection, raw)
     found = looked_up(Int8Entities(table, projection), rows)
     assert (found - expected).abs().max() < 0.01 * expected.abs().max()
-    assert (found[0, 0] - expected[0, 0]).abs().max() > 0  # 8 bits it is
+    assert (found[0, 0] - expected[0, 0]).abs().max() > 0  # it is rounded
 
 
-def test_what_is_added_is_projected(projection):
+def test_added_entities_are_projected(projection):
     added = Int8Entities(Int8EntityTable.build(projection, IDS), projection)
     vectors = torch.randn(2, 6)
     rows = added.add(vectors, torch.tensor([2, 0]))

@@ -1,4 +1,4 @@
-"""Recipes that offer candidates: a knowledge base, its vectors and a layer in, a model that links and answers out."""
+"""Recipes with knowledge bases, entity vectors and knowledge layers."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def recipe(tmp_path, encoder):
 
 
 @pytest.mark.parametrize("infusion", ["none", "knowbert", "kam+knowbert"])
-def test_senses_are_learned_with_and_without_a_layer(recipe, tmp_path, infusion):
+def test_senses_are_trained_with_and_without_a_layer(recipe, tmp_path, infusion):
     recipe = replace(recipe, infusion=infusion, maps=replace(recipe.maps, maps=()))
     scores = train_task(recipe, tmp_path / "run")
     model = load_task(tmp_path / "run")
@@ -56,10 +56,10 @@ def test_senses_are_learned_with_and_without_a_layer(recipe, tmp_path, infusion)
     assert len((tmp_path / "answers.txt").read_text().splitlines()) == sum(len(text.marks) for text in examples)
 
 
-def test_the_layer_of_another_task_is_told_what_the_texts_mention(recipe, tmp_path, encoder):
-    told = rte_recipe(tmp_path, encoder)
-    told = replace(told, infusion="knowbert", offers=recipe.offers, knowbert=recipe.knowbert)
-    learner, _ = build_learner(told, None)
+def test_the_layer_of_another_task_gets_the_candidates_of_its_texts(recipe, tmp_path, encoder):
+    rte = rte_recipe(tmp_path, encoder)
+    rte = replace(rte, infusion="knowbert", offers=recipe.offers, knowbert=recipe.knowbert)
+    learner, _ = build_learner(rte, None)
     batch = learner.batches(0)[0]
     assert set(batch.knowledge["offers"]) == {"wordnet"}
     losses = learner.loss(batch)

@@ -84,9 +84,9 @@ class PosTagger:
         tagged = self.pipeline.pipe((part for _, _, part in parts), disable=self._disabled, batch_size=_BATCH)
         columns = []
         for (number, begin, _), parsed in zip(parts, tagged, strict=True):
-            words = parsed.to_array(["IDX", "LENGTH", "POS", "TAG", "ORTH"]).reshape(-1, 5)
-            starts, ends = begin + words[:, 0].astype(np.int64), begin + words[:, :2].sum(1).astype(np.int64)
-            columns.append(((number << 40) + starts, ends, words[:, 2:]))
+            table = parsed.to_array(["IDX", "LENGTH", "POS", "TAG", "ORTH"]).reshape(-1, 5)
+            starts, ends = begin + table[:, 0].astype(np.int64), begin + table[:, :2].sum(1).astype(np.int64)
+            columns.append(((number << 40) + starts, ends, table[:, 2:]))
         if not columns:
             return PosTags(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int8))
         keys, ends, words = (np.concatenate(column) for column in zip(*columns, strict=True))

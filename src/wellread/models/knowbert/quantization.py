@@ -122,8 +122,8 @@ class Int8EntityTable:
         rest = self.keys & np.uint64((1 << 8 * (self.width - 4)) - 1)
         tails = rest.astype(np.uint8 if self.width == _HASH_BYTES else np.uint32)
         metadata = {"format": FORMAT, "fingerprint": self.fingerprint, "kinds": json.dumps(self.kinds)}
-        arrays = {"codes": self.codes, "scales": self.scales, "keys": high, "key_tails": tails}
-        save_arrays(Path(path), arrays, metadata)
+        arrays = (self.codes, self.scales, high, tails)
+        save_arrays(Path(path), dict(zip(("codes", "scales", "keys", "key_tails"), arrays, strict=True)), metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> Int8EntityTable:

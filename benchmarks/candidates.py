@@ -23,7 +23,8 @@ from wellread.errors import WellreadError
 from wellread.kb.packaged import kb_path
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.candidates import CandidateFinder
-from wellread.models.knowbert.inputs import CandidateConfig, KnowBertProvider
+from wellread.models.knowbert.config import CandidateConfig
+from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.text.segments import Segmented, Segmenter
 
 _TEXTS, _TOKENS = 8, 128

@@ -32,8 +32,8 @@ from benchmarks.report import Report, arguments, interleaved
 from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.packing import Packing
 from wellread.io.arrays import Blocks, map_arrays, save_arrays
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
-from wellread.models.knowbert.model import KnowBertConfig
 
 _TEXTS, _TOKENS, _MENTIONS, _CANDIDATES = 8, 128, 115, 30
 _ENTITIES, _RAW, _SENSES = 117_659, 584, 4

@@ -17,12 +17,12 @@ from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.load import load_encoder, load_tokenizer
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.records import Entity
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
-from wellread.models.knowbert.model import KnowBertConfig
 
 LENGTHS = (6, 3, 7, 1, 5)
 ENTITIES, RAW, DIM, KINDS = 20, 6, 8, 3
-MENTIONS = {  # of each text: first and last piece, candidates, which of them are right
+MENTIONS = {  # of each text: first and last token, candidates, which of them are right
     0: [(1, 1, (3, 4, 5), (1,)), (1, 3, (7,), ()), (2, 5, (4, 9, 11, 2), (0, 3))],
     2: [(0, 6, (8, -2), (0,)), (4, 5, (), ()), (6, 6, (-2,), ())],
     3: [(0, 0, (19, 0, 3, 12, 5), (4,))],
@@ -33,18 +33,18 @@ MENTIONS = {  # of each text: first and last piece, candidates, which of them ar
 
 def offers(only: tuple[int, ...] = tuple(range(len(LENGTHS))), wide: int = 6) -> dict[str, Tensor]:
     """The mentions of some of the texts, as of a batch of these alone."""
-    told = [(place, mention) for place, text in enumerate(only) for mention in MENTIONS.get(text, [])]
-    entities = torch.full((len(told), wide), -1)
-    gold, priors = torch.zeros_like(entities), torch.zeros(len(told), wide)
-    for row, (_, (first, last, candidates, right)) in enumerate(told):
+    mentions = [(place, mention) for place, text in enumerate(only) for mention in MENTIONS.get(text, [])]
+    entities = torch.full((len(mentions), wide), -1)
+    gold, priors = torch.zeros_like(entities), torch.zeros(len(mentions), wide)
+    for row, (_, (first, last, candidates, right)) in enumerate(mentions):
         draw = torch.Generator().manual_seed(100 * first + last)
         entities[row, : len(candidates)] = torch.tensor(candidates, dtype=torch.long)
         shares = torch.rand(len(candidates), generator=draw)
         priors[row, : len(candidates)] = shares / shares.sum()
         gold[row, list(right)] = 1
     return {
-        "text_of": torch.tensor([place for place, _ in told], dtype=torch.long),
-        "spans": torch.tensor([mention[:2] for _, mention in told], dtype=torch.long).view(-1, 2),
+        "text_of": torch.tensor([place for place, _ in mentions], dtype=torch.long),
+        "spans": torch.tensor([mention[:2] for _, mention in mentions], dtype=torch.long).view(-1, 2),
         "entities": entities,
         "priors": priors,
         "gold": gold,
@@ -64,7 +64,7 @@ def config(**options: Any) -> KnowBertConfig:
 
 
 def make(*configs: KnowBertConfig, head: str = "Model", learned: float = 0.4, **options: Any) -> PreTrainedModel:
-    """A tiny model whose knowledge layers have learned something, with their tables."""
+    """Return a tiny model with changed knowledge layers and their tables."""
     model = infuse(build(head=head, **options), list(configs) or [config(dropout=0.0)])
     torch.manual_seed(7)
     for seed, infusion in enumerate(getattr(model, model.base_model_prefix, model).infusions):

@@ -14,8 +14,9 @@ from tests.toy_models import write_kb
 from wellread.data.readers.raganato import write_lines_of_senses
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.records import Entity
-from wellread.models.knowbert.model import KnowBertConfig
-from wellread.models.knowbert.pretraining import LinksData, PretrainingRecipe, WordsData
+from wellread.models.knowbert.config import KnowBertConfig
+from wellread.models.knowbert.pretraining import PretrainingRecipe
+from wellread.models.knowbert.pretraining_task import LinksData, WordsData
 from wellread.tasks.recipe import CandidateOptions, EncoderOptions
 from wellread.training.schedule import Schedule
 

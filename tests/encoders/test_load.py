@@ -26,7 +26,7 @@ from wellread.encoders.load import (
 )
 from wellread.encoders.packing import Packing, encode
 from wellread.errors import AssetError, InputError
-from wellread.models.knowbert.model import KnowBertConfig
+from wellread.models.knowbert.config import KnowBertConfig
 
 
 @pytest.fixture

@@ -41,9 +41,9 @@ from wellread.errors import InputError, UsageError
 from wellread.evaluation.senses import answer_first, score_by_part
 from wellread.kb.readers.sense_keys import SenseKeys, kind_of
 from wellread.kb.store import KnowledgeBase
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.models.knowbert.inputs import KnowBertProvider
-from wellread.models.knowbert.model import KnowBertConfig
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.recipe import Data, TaskRecipe
 from wellread.tasks.registry import read_parts

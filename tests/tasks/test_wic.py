@@ -11,8 +11,8 @@ from tests.sense_data import Offering, write_vectors
 from tests.task_models import SEGMENTER, TOKENIZER, teach, tiny_encoder, tiny_network
 from wellread.encoders.infusion.infuse import infuse
 from wellread.errors import InputError
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
-from wellread.models.knowbert.model import KnowBertConfig
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.recipe import TaskRecipe
 from wellread.tasks.registry_senses import KINDS

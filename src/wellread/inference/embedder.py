@@ -53,9 +53,9 @@ def _load(model: str, stack: ExitStack) -> tuple[Any, Any, KnowledgeProvider | N
 
 
 def _cut(encoder: Any, layers: int) -> None:
-    from wellread.models.knowbert.folder import cut_layers
+    from wellread.models.knowbert.folder import keep_first_layers
 
     count = int(encoder.config.num_hidden_layers)
     if layers > count:
         raise UsageError(f"the encoder has {count} layers, not {layers}; ask for fewer")
-    cut_layers(encoder, layers)
+    keep_first_layers(encoder, layers)

@@ -20,9 +20,9 @@ from tokenizers import Tokenizer
 from wellread.encoders.infusion.infuse import InfusedEncoder, infuse
 from wellread.encoders.load import find_encoder, load_encoder, load_tokenizer, positions_of
 from wellread.errors import InputError, UsageError
+from wellread.models.knowbert.folder import MANIFESTS
 from wellread.models.knowbert.model import KnowBert
 from wellread.models.knowbert.recipe import load_knowbert_provider
-from wellread.models.knowbert.requirements import TOLD
 from wellread.tasks.lama import Probing
 from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import WordHead, load_word_head, words_of
@@ -67,7 +67,7 @@ def is_run(model: str | Path) -> bool:
 
 def _pretrained(folder: Path) -> Path | None:
     """The model in the folder of a run that pretrained it."""
-    task, knowledge = (folder / MODEL / name for name in TOLD)
+    task, knowledge = (folder / MODEL / name for name in MANIFESTS)
     return folder / MODEL if knowledge.is_file() and not task.exists() else None
 
 

@@ -28,9 +28,9 @@ from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
 from wellread.models.folder import find_folder
-from wellread.models.knowbert.folder import Parts, load_parts
+from wellread.models.knowbert.folder import LinkerParts, load_parts
 from wellread.models.knowbert.inputs import KnowBertProvider
-from wellread.models.knowbert.linker_entities import Entities
+from wellread.models.knowbert.linker_entities import LinkerEntities
 from wellread.tasks.learner import ask
 from wellread.tasks.senses import SenseHead, SenseOptions, Senses, instances_of, score_answers
 from wellread.tasks.task import Batch, EncoderWithHead
@@ -40,7 +40,7 @@ from wellread.text.segments import Segmenter
 class LinkerSenses(Senses):
     """The senses that a linker's own entities are."""
 
-    def __init__(self, keys: SenseKeys, entities: Entities, kb: str) -> None:
+    def __init__(self, keys: SenseKeys, entities: LinkerEntities, kb: str) -> None:
         super().__init__(keys, cast(Any, entities), SenseOptions(kb=kb))
         self.entities = entities
         self._encoder_takes = False
@@ -52,7 +52,7 @@ class LinkerSenses(Senses):
 class LinkerNetwork(EncoderWithHead):
     """The encoder and the linker of a folder, which reads as many layers as it has learned to."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: LinkerParts) -> None:
         super().__init__(cast(Any, parts.encoder), SenseHead.of(parts.linker))
         self.reads = parts.config.reads
 
@@ -75,7 +75,7 @@ def answer_senses(
         raise UsageError(
             f"{model} has knowledge layers below that of {parts.config.kb}; take its run: wellread evaluate RUN DATA"
         )
-    entities = Entities(kb, parts)
+    entities = LinkerEntities(kb, parts)
     entities.follow()
     task = LinkerSenses(keys, entities, parts.config.kb)
     network = LinkerNetwork(parts)

@@ -26,8 +26,7 @@ from wellread.evaluation.classification import Metric
 from wellread.evaluation.ranking import ESCI_GAINS
 from wellread.models.kam.inputs import MapsConfig
 from wellread.models.kam.model import KamConfig
-from wellread.models.knowbert.mention_cache import CandidateConfig
-from wellread.models.knowbert.model import KnowBertConfig
+from wellread.models.knowbert.config import CandidateConfig, KnowBertConfig
 from wellread.models.luke.recipe import LukeOptions
 from wellread.tasks.entity_typing import TypeOptions
 from wellread.tasks.ner import NerOptions

@@ -29,10 +29,10 @@ from wellread.errors import UsageError
 from wellread.evaluation.senses import SenseInstance, answer_first, back_off, score_by_part, score_senses
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.readers.sense_keys import SenseKeys
+from wellread.models.knowbert.config import NO_ENTITY, KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
-from wellread.models.knowbert.kar import Mentions
-from wellread.models.knowbert.mention_cache import NO_ENTITY
-from wellread.models.knowbert.model import CandidateTensors, KnowBertConfig, MentionLinker, softmax_loss
+from wellread.models.knowbert.mention_linker import CandidateTensors, MentionLinker, MentionPacking
+from wellread.models.knowbert.model import softmax_loss
 from wellread.tasks.task import Batch, in_full
 from wellread.tasks.word_spans import CANDIDATES, halve, mentions_of, takes_candidates, withhold_candidates
 from wellread.text.segments import Mark, Segmented, Segmenter
@@ -111,10 +111,10 @@ class SenseHead(nn.Module):
         asked: Int[Tensor, " mark"],
     ) -> Float[Tensor, "mark cand"]:
         """Scores of the candidates of the mentions that are asked for; minus infinity where there is none."""
-        mentions = Mentions.of(offers.text_of, len(packing.lengths))
+        mentions = MentionPacking.of(offers.text_of, len(packing.lengths))
         seen = self.linker.contextualize(self.linker.narrow(states), offers, mentions)
         some = replace(offers, entities=offers.entities[asked], priors=offers.priors[asked])
-        return self.linker.choose(mentions.pick(seen)[asked], some).scores
+        return self.linker.score(mentions.drop_empty(seen)[asked], some).scores
 
 
 class Senses:

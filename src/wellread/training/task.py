@@ -30,14 +30,14 @@ from wellread.io import console
 from wellread.io.files import storage
 from wellread.models.kam.inputs import KamProvider
 from wellread.models.knowbert.recipe import (
-    about_vectors,
     build_knowbert_provider,
     candidate_options,
     check_vectors,
-    give_tables,
-    keep_learned,
-    layers_of,
-    learned_in,
+    describe_vectors,
+    layer_configs,
+    load_entity_tables,
+    restore_trained,
+    trained_infusions,
 )
 from wellread.models.luke.model import Luke, luke_in
 from wellread.models.luke.recipe import build_entities, give_masks, keep_entities, luke_config, vocabulary_of
@@ -116,15 +116,15 @@ def build_network(recipe: TaskRecipe, task: Task[Any]) -> EncoderWithHead:
     """
     encoder = load_encoder(recipe.encoder.name)
     seed_all(recipe.schedule.seed)
-    before = learned_in(encoder)
+    before = trained_infusions(encoder)
     infuse(encoder, infusions_of(recipe, before))
-    keep_learned(recipe, cast(InfusedEncoder, encoder), before)
+    restore_trained(recipe, cast(InfusedEncoder, encoder), before)
     made = luke_in(encoder)
     if made is not None:
         keep_entities(recipe, made, cast(Luke | None, before.get("luke")))
-    if lost := sorted(before.keys() - learned_in(encoder).keys()):
+    if lost := sorted(before.keys() - trained_infusions(encoder).keys()):
         console.note(f"{recipe.encoder.name} has learned {', '.join(lost)}, which this recipe does without")
-    give_tables(recipe, cast(InfusedEncoder, encoder))
+    load_entity_tables(recipe, cast(InfusedEncoder, encoder))
     check_positions(
         cast(InfusedEncoder, encoder), recipe.encoder.longest + (recipe.maps.terms if recipe.provides else 0)
     )
@@ -148,7 +148,7 @@ def infusions_of(recipe: TaskRecipe, before: Mapping[str, Infusion] | None = Non
     """The configurations that `infuse` takes, for an encoder that has these already."""
     made: dict[str, Callable[[], list[Any]]] = {
         "kam": lambda: [replace(recipe.kam, maps=recipe.maps.maps)],
-        "knowbert": lambda: layers_of(recipe),
+        "knowbert": lambda: layer_configs(recipe),
         "luke": lambda: [luke_config(recipe, before or {})],
     }
     return [infusion for name in recipe.infusions for infusion in made[name]()]
@@ -281,7 +281,7 @@ def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:
     if not isinstance(encoder, InfusedEncoder):
         infuse(encoder, [])
     check_vectors(recipe, candidate_kbs(recipe))
-    give_tables(recipe, infused)
+    load_entity_tables(recipe, infused)
     give_masks(recipe, infused)
     network = EncoderWithHead(infused, task.head(infused))
     try:
@@ -309,7 +309,7 @@ def _save(folder: Path, model: torch.nn.Module, tokenizer: Tokenizer, recipe: Ta
             vocabulary_of(recipe).save(part)
         names = candidate_kbs(recipe)
         saved = replace(recipe, offers=candidate_options(recipe, names))
-        told = {"recipe": config.to_dict(saved), "facts": dict(facts), "vectors": about_vectors(recipe, names)}
+        told = {"recipe": config.to_dict(saved), "facts": dict(facts), "vectors": describe_vectors(recipe, names)}
         (part / "task.json").write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", "utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         part.rename(folder)

@@ -12,7 +12,7 @@ from tests.toy_models import ENTITIES
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.store import KnowledgeBase
 from wellread.models.kam.inputs import MapsConfig
-from wellread.models.knowbert.model import KnowBertConfig
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.luke.model import luke_of
 from wellread.models.luke.recipe import LukeOptions, vocabulary_of
 from wellread.plots import curves as plots

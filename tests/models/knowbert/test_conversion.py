@@ -66,7 +66,7 @@ def convert(archive, to, files, **options):
 
 
 def assert_the_same(folder, state, config, mentions=MENTIONS):
-    """Hidden states, candidate scores, linking losses and the loss of hidden words."""
+    """Hidden states, candidate scores, linking losses and the loss of masked words."""
     ids, types = draw_texts()
     kbs = list(config["soldered_kgs"])
     reference = Reference(state, config)
@@ -81,9 +81,9 @@ def assert_the_same(folder, state, config, mentions=MENTIONS):
         with torch.set_grad_enabled(training):
             read = encoder.read(ids[there], Packing.of(LENGTHS), types[there], offers=offers)
         torch.testing.assert_close(read.states.double(), states[there], atol=1e-5, rtol=0)
-        for kb, told in offers.items():
-            for row, (text, entities) in enumerate(zip(told["text_of"].tolist(), told["entities"], strict=True)):
-                place = row - int((told["text_of"] < text).sum())
+        for kb, arrays in offers.items():
+            for row, (text, entities) in enumerate(zip(arrays["text_of"].tolist(), arrays["entities"], strict=True)):
+                place = row - int((arrays["text_of"] < text).sum())
                 count = int((entities != -1).sum())
                 found = read.told["links"][kb][row, :count].double()
                 torch.testing.assert_close(found, scores[kb][text, place, :count], atol=1e-5, rtol=0)
@@ -133,15 +133,15 @@ def test_mentions_without_candidates_and_texts_without_mentions_are_theirs(files
     assert_the_same(tmp_path / "to", state, config, {kb: {} for kb in NAMES})
 
 
-def test_what_is_not_among_the_candidates_is_not_learned_where_theirs_learns_the_first(converted):
+def test_gold_that_is_not_a_candidate_has_no_loss_where_theirs_trains_the_first(converted):
     config, state = model_config({"wordnet": 2, "wiki": 1}), draw_state()
     mentions = MENTIONS | {"wordnet": {0: [(3, 3, (2, 3), 3)], 2: [(6, 7, (5, 4), 2)]}}
     only_known = MENTIONS | {"wordnet": {0: [(3, 3, (2, 3), 3)]}}
     ids, types = draw_texts()
     losses = []
     for given in (mentions, only_known):
-        told = {kb: their_mentions(kb, given[kb]) for kb in NAMES}
-        losses.append(float(Reference(state, config).read(ids, types, told)[2]["wordnet"]))
+        arrays = {kb: their_mentions(kb, given[kb]) for kb in NAMES}
+        losses.append(float(Reference(state, config).read(ids, types, arrays)[2]["wordnet"]))
     model = AutoModelForMaskedLM.from_pretrained(converted).eval()
     take_vectors(model, converted)
     vectors = EntityVectors.open(converted / "vectors" / "wordnet")
@@ -212,7 +212,7 @@ def test_a_converted_model_links_in_floats(converted):
     assert json.loads((converted / "config.json").read_text())["precision"] == "fp32"
 
 
-def test_pieces_are_small_but_keep_their_accents_as_theirs_do(converted):
+def test_tokens_are_lowercased_but_keep_their_accents_as_theirs_do(converted):
     pieces = Tokenizer.from_file(str(converted / "tokenizer.json"))
     assert pieces.encode("Éa bÉ", "a").tokens == ["[CLS]", "é", "##a", "b", "##é", "[SEP]", "a", "[SEP]"]
 
@@ -234,7 +234,7 @@ def test_synsets_can_have_the_ids_of_the_wordnet_kb(files, tmp_path):
     assert wiki.rows_of(["Place_3"])[0] >= 0
 
 
-def test_a_folder_without_vectors_is_told(tmp_path):
+def test_a_folder_without_vectors_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no entity vectors in"):
         open_tables(tmp_path)
 
@@ -306,7 +306,7 @@ def test_archives_that_are_none_are_refused(files, tmp_path):
     broken["bits"] = whole[:2000] + bytes(200) + whole[2200:]
     for name, data in broken.items():
         (tmp_path / name).write_bytes(data)
-        refused(tmp_path / name, tmp_path, files, r"is no archive, or cut off or damaged .*download it again")
+        refused(tmp_path / name, tmp_path, files, r"not an archive, or it is truncated or damaged .*download it again")
     refused(tmp_path / "absent", tmp_path, files, "there is no .*absent; give the archive")
 
 
@@ -357,12 +357,12 @@ LINKER = "soldered_kgs.wiki.entity_linker"
     [
         ("type", "simple-classifier", 'model: \'type\' is "simple-classifier"; expected "knowbert"; give the archive'),
         ("soldered_layers", {"wiki": 9}, "layer 9 is not one of the encoder's 3"),
-        ("soldered_layers", {"wikt": 1}, "has the layers of wiki, and tells the places of wikt"),
+        ("soldered_layers", {"wikt": 1}, "has the layers of wiki, but positions of wikt"),
         (f"{LINKER}.type", "own", "expected .entity_linking_with_candidate_mentions."),
         (f"{LINKER}.loss_type", "hinge", 'expected "margin" or "softmax"'),
         (f"{LINKER}.span_encoder_config", None, "span_encoder_config' is nothing"),
         (f"{LINKER}.span_encoder_config.num_hidden_layers", 2, "more than one block over its mentions"),
-        (f"{LINKER}.span_encoder_config.intermediate_size", 7, "have not the same size"),
+        (f"{LINKER}.span_encoder_config.intermediate_size", 7, "have different sizes"),
         (
             f"{LINKER}.output_feed_forward_hidden_dim",
             7,
@@ -384,7 +384,9 @@ def one(files):
     return files / "wiki"
 
 
-@pytest.mark.parametrize(("text", "message"), [("[]", "has no table `model`"), ("{", "is no JSON"), ("", "is no JSON")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("[]", "has no table `model`"), ("{", "is not JSON"), ("", "is not JSON")]
+)
 def test_what_is_no_config_is_refused(files, tmp_path, text, message):
     shutil.copytree(one(files), tmp_path / "theirs")
     (tmp_path / "theirs" / "config.json").write_text(text)
@@ -406,9 +408,12 @@ DISAMBIGUATOR = "wiki_soldered_kg.entity_linker.disambiguator"
         ({f"{DISAMBIGUATOR}.bert_to_kg_projector.weight": None}, "are missing: .*bert_to_kg_projector"),
         ({f"{DISAMBIGUATOR}.entity_embeddings.weight": torch.zeros(5, 8)}, "has 5 entity vectors, .* list of 11"),
         ({f"{DISAMBIGUATOR}.span_encoder.layer.1.x": torch.zeros(1)}, "are not KnowBERT's: .*layer.1.x;"),
-        ({"model.classifier.weight": torch.zeros(1)}, "does not tell of: model.classifier.weight; only models of type"),
+        (
+            {"model.classifier.weight": torch.zeros(1)},
+            "config.json does not define: model.classifier.weight; only models of type",
+        ),
         ({"wiki_soldered_kg.output_layer_norm.bias": torch.zeros(3)}, "have other sizes: .*output_layer_norm.bias;"),
-        ({"pretrained_bert.cls.predictions.decoder.weight": torch.zeros(1)}, "is not the embedding of pieces"),
+        ({"pretrained_bert.cls.predictions.decoder.weight": torch.zeros(1)}, "is not the token embedding"),
         ({"pretrained_bert.bert.pooler.dense.bias": None}, "are missing: pretrained_bert.bert.pooler.dense.bias"),
     ],
 )
@@ -421,9 +426,9 @@ def test_weights_that_do_not_fit_are_named(files, tmp_path, changes, message):
 
 def test_a_vocabulary_of_others_is_refused(files, tmp_path):
     (tmp_path / "less.txt").write_text("\n".join(VOCAB[:-1]))
-    refused(one(files), tmp_path, files, r"has \d+ pieces and the weights \d+", vocab=tmp_path / "less.txt")
+    refused(one(files), tmp_path, files, r"has \d+ tokens and the weights \d+", vocab=tmp_path / "less.txt")
     (tmp_path / "maskless.txt").write_text("\n".join("x[" if piece == "[MASK]" else piece for piece in VOCAB))
-    refused(one(files), tmp_path, files, r"has no piece \[MASK\]", vocab=tmp_path / "maskless.txt")
+    refused(one(files), tmp_path, files, r"has no token \[MASK\]", vocab=tmp_path / "maskless.txt")
     refused(one(files), tmp_path, files, r"give either the vocab\.txt of bert-base-uncased", UsageError, vocab=None)
 
 

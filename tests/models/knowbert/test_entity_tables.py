@@ -67,7 +67,7 @@ def test_what_is_projected_once_is_what_is_projected_in_training(
     assert len(list(tmp_path.iterdir())) == (kept == "mapped")
 
 
-def test_only_distinct_entities_are_projected_while_it_learns() -> None:
+def test_training_projects_only_distinct_entities() -> None:
     projection = make().train()
     seen = []
     projection.linear.register_forward_hook(lambda module, given, made: seen.append(len(made)))
@@ -100,7 +100,7 @@ def test_the_table_is_made_once_and_anew_when_weights_change() -> None:
     assert not torch.allclose(second, third)
 
 
-def test_what_was_learned_is_seen_however_weights_were_changed() -> None:
+def test_changed_weights_are_noticed_in_every_way_of_changing_them() -> None:
     projection = make().eval()
     with torch.no_grad():
         before = vectors_of(projection)
@@ -114,7 +114,7 @@ def test_what_was_learned_is_seen_however_weights_were_changed() -> None:
         assert not torch.allclose(vectors_of(projection), before)
 
 
-def test_while_it_learns_no_table_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_leaves_no_table_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "SMALL", 0)
     projection = make().train()
     projection.take(table(folder=tmp_path, fingerprint="one"))
@@ -124,7 +124,7 @@ def test_while_it_learns_no_table_is_left_behind(tmp_path: Path, monkeypatch: py
     assert not list(tmp_path.iterdir())
 
 
-def test_with_gradients_it_learns_in_evaluation_too() -> None:
+def test_gradients_in_evaluation_mode_project_the_batch() -> None:
     projection = make().eval()
     vectors_of(projection).sum().backward()
     assert bool((projection.linear.weight.grad != 0).any())
@@ -150,7 +150,7 @@ def test_a_large_table_is_written_once_for_all_processes(tmp_path: Path, monkeyp
         assert written.stat().st_size > 50
 
 
-def test_what_weights_were_while_they_learned_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_of_former_weights_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "SMALL", 0)
     projection = make().eval()
     projection.take(table(folder=tmp_path, fingerprint="one"))

@@ -1,4 +1,4 @@
-"""Offers: mentions and candidates of a batch as they are lent to an encoder, held against a slow reading."""
+"""Mentions and candidates of a batch, compared with a slow implementation."""
 
 import random
 import sys
@@ -15,7 +15,8 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity, Form
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.candidates import CandidateFinder
-from wellread.models.knowbert.inputs import MASK_ENTITY, NO_ENTITY, CandidateConfig, KnowBertProvider
+from wellread.models.knowbert.config import MASK_ENTITY, NO_ENTITY, CandidateConfig
+from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.tasks.masked_lm import hide as hide_pieces
 from wellread.text.segments import Mark, Segmenter
 
@@ -73,14 +74,14 @@ def provider(kbs):
 
 @pytest.fixture(scope="module")
 def finders(kbs):
-    return {name: CandidateFinder(kb, CandidateConfig().reading(kb)) for name, kb in kbs.items()}
+    return {name: CandidateFinder(kb, CandidateConfig().match_options(kb)) for name, kb in kbs.items()}
 
 
 def offered(provider, text, *marks, kb="senses"):
     """(text of the mention, {row: prior}) of one text with marks (word, lemma)."""
     found = [Mark(0, text.index(word), text.index(word) + len(word), lemma, "n") for word, lemma in marks]
     one = replace(SEGMENTER.tokenize(text), marks=tuple(found))
-    offers = provider.offers([one])[kb]
+    offers = provider.find_candidates([one])[kb]
     return [
         (text[start:end], {row: pytest.approx(prior) for row, prior in zip(rows, priors, strict=True) if row >= 0})
         for (start, end), rows, priors in zip(
@@ -142,13 +143,13 @@ def test_names_that_begin_or_end_with_stop_words_can_be_passed_over(tmp_path):
 def test_the_authors_stop_words_need_spacy(kbs, monkeypatch):
     monkeypatch.setitem(sys.modules, "spacy.lang.en.stop_words", None)
     with pytest.raises(MissingExtraError, match=r"wellread\[spacy\]"):
-        CandidateConfig(stop_words="knowbert").reading(kbs["names"])
+        CandidateConfig(stop_words="knowbert").match_options(kbs["names"])
 
 
-def listed(told, name="senses"):
-    """Offers as (text, first, last, {entity: prior}, gold) with ids in place of rows."""
+def listed(arrays, name="senses"):
+    """Return candidates as (text, first, last, {entity: prior}, gold) with ids in place of rows."""
     ids = {NO_ENTITY: None, MASK_ENTITY: "MASK"} | dict(enumerate(ROWS[name].ids))
-    columns = (told[part].tolist() for part in ("text_of", "spans", "entities", "priors", "gold"))
+    columns = (arrays[part].tolist() for part in ("text_of", "spans", "entities", "priors", "gold"))
     return [
         (
             text,
@@ -167,12 +168,12 @@ def touched(tokenized, segment, start, end):
 
 
 def covered(tokenized, tokens):
-    """The characters of pieces; a character may be several of them, and have lost some."""
+    """Return the characters of tokens; a character may be several tokens, some of them truncated."""
     return {place for start, end in tokenized.spans[tokens].tolist() for place in range(start, end)}
 
 
 def slowly(finder, vectors, tokenized, whole):
-    """The offers of each input mention by mention; what covers less than in the uncut input is left out."""
+    """Yield the candidates of each input mention by mention; mentions with truncated tokens are left out."""
     for number, (one, uncut) in enumerate(zip(tokenized, whole, strict=True)):
         for segment, text in enumerate(one.texts):
             for mention in finder.mentions(text):
@@ -191,7 +192,7 @@ BYTEWISE = Segmenter(byte_level())
 
 @settings(max_examples=20)
 @given(SEEDS)
-def test_offers_are_those_of_a_slow_reading(finders, provider, seed):
+def test_candidates_are_those_of_a_slow_implementation(finders, provider, seed):
     chance = random.Random(seed)
     tokenized = cuts_of(chance, inputs_of(chance))
     bytewise = Segmenter(byte_level(), longest=chance.randint(9, 40))
@@ -199,23 +200,23 @@ def test_offers_are_those_of_a_slow_reading(finders, provider, seed):
     whole = [(SEGMENTER if one.ids[0] == 2 else BYTEWISE).tokenize(*one.texts) for one in tokenized]
     chosen = chance.sample(range(len(tokenized)), min(len(tokenized), 6))
     tokenized, whole = [tokenized[place] for place in chosen], [whole[place] for place in chosen]
-    told = provider.collate(tokenized, provider.prepare(tokenized))["offers"]
-    assert list(told) == ["senses", "names"]
+    arrays = provider.collate(tokenized, provider.prepare(tokenized))["offers"]
+    assert list(arrays) == ["senses", "names"]
     for name, finder in finders.items():
-        assert listed(told[name], name) == list(slowly(finder, ROWS[name], tokenized, whole))
+        assert listed(arrays[name], name) == list(slowly(finder, ROWS[name], tokenized, whole))
 
 
-def test_offers_are_arrays_that_an_encoder_takes(provider):
+def test_candidates_are_arrays_that_an_encoder_takes(provider):
     tokenized = SEGMENTER.tokenize_many([("the old new york", "buy"), ("who",), ("is New York City old",)])
-    told = provider.collate(tokenized)["offers"]["senses"]
-    assert {name: (array.dtype, array.ndim) for name, array in told.items()} == {
+    arrays = provider.collate(tokenized)["offers"]["senses"]
+    assert {name: (array.dtype, array.ndim) for name, array in arrays.items()} == {
         "text_of": (np.int64, 1),
         "spans": (np.int64, 2),
         "entities": (np.int64, 2),
         "priors": (np.float32, 2),
         "gold": (np.int64, 2),
     }
-    assert listed(told) == [
+    assert listed(arrays) == [
         (0, 2, 2, {"old-a": 0.75, "old-n": 0.25}, []),
         (0, 3, 4, {"york-2": 0.75, "york-n": 0.25}, []),
         (0, 4, 4, {"york-n": 1}, []),
@@ -226,38 +227,38 @@ def test_offers_are_arrays_that_an_encoder_takes(provider):
         (2, 4, 4, {"city-n": 1}, []),
         (2, 5, 5, {"old-a": 0.75, "old-n": 0.25}, []),
     ]
-    assert told["entities"].shape == told["priors"].shape == (9, 2)
-    offers = provider.offers(tokenized)["names"]
+    assert arrays["entities"].shape == arrays["priors"].shape == (9, 2)
+    offers = provider.find_candidates(tokenized)["names"]
     assert offers.segment_of.tolist() == [0, 0, 0]
     assert offers.characters.tolist() == [[8, 16], [3, 16], [3, 11]]
 
 
-def test_without_a_mention_offers_are_empty(provider):
-    told = provider.collate(SEGMENTER.tokenize_many([("who of me",), ("",)]))["offers"]["senses"]
-    assert [array.shape for array in told.values()] == [(0,), (0, 2), (0, 1), (0, 1), (0, 1)]
+def test_without_a_mention_the_arrays_are_empty(provider):
+    arrays = provider.collate(SEGMENTER.tokenize_many([("who of me",), ("",)]))["offers"]["senses"]
+    assert [array.shape for array in arrays.values()] == [(0,), (0, 2), (0, 1), (0, 1), (0, 1)]
     assert provider.collate([])["offers"]["names"]["spans"].shape == (0, 2)
 
 
-def test_a_mark_on_the_last_letter_is_not_cut_off(kbs):
+def test_a_combining_mark_on_the_last_letter_stays(kbs):
     segmenter = Segmenter(word_piece())
     provider = KnowBertProvider([("names", kbs["names"], ROWS["names"])])
-    (offered,) = provider.offers([segmenter.tokenize("zz\u0301")]).values()
+    (offered,) = provider.find_candidates([segmenter.tokenize("zz\u0301")]).values()
     assert (offered.characters.tolist(), offered.spans.tolist()) == ([[0, 3]], [[1, 2]])
 
 
 def test_candidates_without_a_vector_are_left_out(kbs):
     provider = KnowBertProvider([("names", kbs["names"], Rows(["Q1"]))])
-    told = provider.collate(SEGMENTER.tokenize_many([("new york city zz 東京",)]))["offers"]["names"]
-    assert told["entities"].tolist() == [[0], [0]]
-    assert told["priors"].tolist() == [[1], [1]]
+    arrays = provider.collate(SEGMENTER.tokenize_many([("new york city zz 東京",)]))["offers"]["names"]
+    assert arrays["entities"].tolist() == [[0], [0]]
+    assert arrays["priors"].tolist() == [[1], [1]]
 
 
 def test_settings_are_kept_to(kbs):
     configs = {"names": CandidateConfig(overlaps="longest", candidates=1), "senses": CandidateConfig(max_words=1)}
     provider = KnowBertProvider([(name, kb, ROWS[name]) for name, kb in kbs.items()], configs)
-    told = provider.collate(SEGMENTER.tokenize_many([("new york city . new york",)]))["offers"]
-    assert listed(told["names"], "names") == [(0, 1, 3, {"Q1": 1}, []), (0, 5, 6, {"Q2": 1}, [])]
-    assert [row[1:3] for row in listed(told["senses"])] == [(2, 2), (3, 3), (6, 6)]
+    arrays = provider.collate(SEGMENTER.tokenize_many([("new york city . new york",)]))["offers"]
+    assert listed(arrays["names"], "names") == [(0, 1, 3, {"Q1": 1}, []), (0, 5, 6, {"Q2": 1}, [])]
+    assert [row[1:3] for row in listed(arrays["senses"])] == [(2, 2), (3, 3), (6, 6)]
 
 
 # marks
@@ -275,13 +276,13 @@ def test_a_mark_has_the_candidates_of_its_lemma_and_kind_and_what_is_right(provi
             Mark(0, 13, 16, "buy", "v", ("buy-n",)),
         )
     ]
-    told = provider.collate(tokenized, provider.prepare(tokenized))["offers"]
-    assert listed(told["senses"]) == [
+    arrays = provider.collate(tokenized, provider.prepare(tokenized))["offers"]
+    assert listed(arrays["senses"]) == [
         (0, 2, 2, {"old-a": 1}, ["old-a"]),
         (0, 3, 3, {"york-2": 0.75, "york-n": 0.25}, ["york-2", "york-n"]),
         (0, 4, 4, {"buy-v": 1}, []),
     ]
-    assert listed(told["names"], "names") == []
+    assert listed(arrays["names"], "names") == []
 
 
 def test_a_mark_without_a_lemma_is_read_as_it_stands(provider):
@@ -300,16 +301,16 @@ def test_a_mark_of_which_nothing_is_known_is_no_mention(provider):
 
 def test_a_mark_of_a_kind_that_a_kb_has_not_speaks_of_another(provider):
     tokenized = [marked(Mark(0, 0, 8, "city", "n"), Mark(0, 14, 16, "zz", "thing", ("Q5",)), text="new york city zz")]
-    told = provider.collate(tokenized)["offers"]
-    assert listed(told["names"], "names") == [
+    arrays = provider.collate(tokenized)["offers"]
+    assert listed(arrays["names"], "names") == [
         (0, 1, 3, {"Q1": 1}, []),
         (0, 1, 2, {"Q1": 0.25, "Q2": 0.75}, []),
         (0, 4, 5, {"Q5": 1}, ["Q5"]),
     ]
-    assert listed(told["senses"])[0] == (0, 1, 2, {"city-n": 1}, [])
+    assert listed(arrays["senses"])[0] == (0, 1, 2, {"city-n": 1}, [])
 
 
-def test_marks_that_are_cut_off_are_no_mentions(kbs, provider):
+def test_truncated_marks_are_not_mentions(kbs, provider):
     tokenized = replace(
         Segmenter(word_piece(), longest=5).tokenize("the old city buy"),
         marks=(Mark(0, 8, 12, "city", "n", ("city-n",)), Mark(0, 13, 16, "buy", "v"), Mark(0, 8, 16, "york", "n")),
@@ -354,7 +355,7 @@ def test_marks_can_be_passed_over(kbs):
     assert [row[1:3] for row in listed(provider.collate(tokenized)["offers"]["senses"])] == [(2, 2), (3, 3), (4, 4)]
 
 
-# hidden words
+# masked words
 
 
 def hide(tokenized, *hidden):
@@ -362,14 +363,14 @@ def hide(tokenized, *hidden):
     return replace(tokenized, words=words, word_of=np.where(np.isin(tokenized.word_of, hidden), -1, tokenized.word_of))
 
 
-def test_of_a_mention_with_a_hidden_word_only_the_mask_is_told(provider):
+def test_a_mention_with_a_masked_word_has_only_the_mask_entity(provider):
     mask = {"MASK": 1}
     tokenized = [
         hide(marked(Mark(0, 4, 7, "old", "a", ("old-a",))), 1),
         hide(SEGMENTER.tokenize("old city", "buy new york city"), 4, 0),
     ]
-    told = provider.collate(tokenized, provider.prepare(tokenized))["offers"]
-    assert listed(told["senses"]) == [
+    arrays = provider.collate(tokenized, provider.prepare(tokenized))["offers"]
+    assert listed(arrays["senses"]) == [
         (0, 2, 2, mask, []),
         (0, 3, 3, {"city-n": 1}, []),
         (0, 4, 4, {"buy-n": 0.5, "buy-v": 0.5}, []),
@@ -380,39 +381,39 @@ def test_of_a_mention_with_a_hidden_word_only_the_mask_is_told(provider):
         (1, 6, 6, mask, []),
         (1, 7, 7, {"city-n": 1}, []),
     ]
-    assert listed(told["names"], "names") == [(1, 5, 7, mask, []), (1, 5, 6, mask, [])]
+    assert listed(arrays["names"], "names") == [(1, 5, 7, mask, []), (1, 5, 6, mask, [])]
 
 
 @pytest.mark.parametrize("segmenter", [SEGMENTER, Segmenter(byte_level())], ids=["words", "bytes"])
-def test_of_a_name_whose_joiner_is_hidden_only_the_mask_is_told(provider, segmenter):
+def test_a_name_whose_joiner_is_masked_has_only_the_mask_entity(provider, segmenter):
     one = segmenter.tokenize("old well-known u.s. city")
     (joiner,) = [place for place, (start, end) in enumerate(one.spans.tolist()) if one.texts[0][start:end] == "-"]
     assert one.word_of[joiner] == -1
-    told = provider.collate([hide_pieces(one, one.ids, np.array([joiner]))])["offers"]
-    offered = {name: [row[3] for row in listed(told[name], name)] for name in told}
+    arrays = provider.collate([hide_pieces(one, one.ids, np.array([joiner]))])["offers"]
+    offered = {name: [row[3] for row in listed(arrays[name], name)] for name in arrays}
     assert offered["senses"] == [{"old-a": 0.75, "old-n": 0.25}, {"MASK": 1}, {"city-n": 1}]
     assert offered["names"] == [{"Q4": 1}]
     both = np.array([joiner, int(np.flatnonzero(one.word_of == 0)[0])])
-    told = provider.collate([hide_pieces(one, one.ids, np.sort(both))] * 2)["offers"]
-    masked = [row[3] == {"MASK": 1} for row in listed(told["senses"])]
+    arrays = provider.collate([hide_pieces(one, one.ids, np.sort(both))] * 2)["offers"]
+    masked = [row[3] == {"MASK": 1} for row in listed(arrays["senses"])]
     assert masked == [True, True, False] * 2
 
 
-def test_a_hidden_joiner_draws_a_fate_as_hidden_words_do(provider):
+def test_candidates_of_a_masked_joiner_are_drawn_as_those_of_masked_words(provider):
     one = SEGMENTER.tokenize("well-known")
     joiner = np.flatnonzero((one.word_of < 0) & (one.segment_of >= 0))
-    told = provider.collate([hide_pieces(one, one.ids, joiner)] * 2000, draw=np.random.default_rng(3))["offers"][
+    arrays = provider.collate([hide_pieces(one, one.ids, joiner)] * 2000, draw=np.random.default_rng(3))["offers"][
         "senses"
     ]
-    assert (told["entities"][:, 0] == MASK_ENTITY).mean() == pytest.approx(0.8, abs=0.03)
+    assert (arrays["entities"][:, 0] == MASK_ENTITY).mean() == pytest.approx(0.8, abs=0.03)
 
 
 def test_a_draw_lets_some_stay_and_gives_some_the_candidates_of_another(provider):
     tokenized = [hide(marked(Mark(0, 4, 7, "old", "a", ("old-a",))), 1)] * 4000
     notes = provider.prepare(tokenized)
-    told = provider.collate(tokenized, notes, draw=np.random.default_rng(1))["offers"]["senses"]
-    hidden = told["spans"][:, 0] == 2
-    rows, gold = told["entities"][hidden], told["gold"][hidden]
+    arrays = provider.collate(tokenized, notes, draw=np.random.default_rng(1))["offers"]["senses"]
+    hidden = arrays["spans"][:, 0] == 2
+    rows, gold = arrays["entities"][hidden], arrays["gold"][hidden]
     own = ROWS["senses"].ids.index("old-a")
     masked, stays = rows[:, 0] == MASK_ENTITY, gold[:, 0] == 1
     assert masked.mean() == pytest.approx(0.8, abs=0.02)
@@ -421,17 +422,17 @@ def test_a_draw_lets_some_stay_and_gives_some_the_candidates_of_another(provider
     others = rows[~masked & ~stays]
     assert len(np.unique(others[:, 0])) > 2
     assert not gold[~stays].any()
-    assert np.allclose(told["priors"].sum(1), 1)
+    assert np.allclose(arrays["priors"].sum(1), 1)
     again = provider.collate(tokenized, notes, draw=np.random.default_rng(1))["offers"]["senses"]
-    assert all(np.array_equal(told[name], again[name]) for name in told)
+    assert all(np.array_equal(arrays[name], again[name]) for name in arrays)
 
 
-def test_all_mentions_with_a_hidden_word_have_its_fate(provider):
+def test_all_mentions_with_a_masked_word_are_treated_alike(provider):
     tokenized = [hide(SEGMENTER.tokenize("new york city"), 1)] * 300
-    told = provider.collate(tokenized, draw=np.random.default_rng(2))["offers"]
+    arrays = provider.collate(tokenized, draw=np.random.default_rng(2))["offers"]
     fates = {}
-    for name in told:
-        for text, first, last, offered, _ in listed(told[name], name):
+    for name in arrays:
+        for text, first, last, offered, _ in listed(arrays[name], name):
             if first <= 2 <= last:
                 fates.setdefault(text, set()).add("MASK" in offered)
     assert {tuple(some) for some in fates.values()} == {(True,), (False,)}
@@ -443,14 +444,14 @@ def test_all_mentions_with_a_hidden_word_have_its_fate(provider):
 def test_mentions_are_found_once_and_mapped(kbs, tmp_path, monkeypatch):
     parts = [(name, kb, ROWS[name]) for name, kb in kbs.items()]
     tokenized = [marked(Mark(0, 4, 7, "old", "a", ("old-a",))), SEGMENTER.tokenize("new york", "old mayor")]
-    told = KnowBertProvider(parts).collate(tokenized)["offers"]
+    arrays = KnowBertProvider(parts).collate(tokenized)["offers"]
     KnowBertProvider(parts).prepare(tokenized, cache=tmp_path / "notes")
     assert len(list((tmp_path / "notes").glob("offers-*.safetensors"))) == 2
     again = KnowBertProvider(parts)
     monkeypatch.setattr(CandidateFinder, "find", None)
     kept = again.collate(tokenized, again.prepare(tokenized, cache=tmp_path / "notes"))["offers"]
-    for name in told:
-        assert listed(kept[name], name) == listed(told[name], name)
+    for name in arrays:
+        assert listed(kept[name], name) == listed(arrays[name], name)
 
 
 def test_another_state_of_kb_vectors_or_settings_is_found_anew(tmp_path):
@@ -506,7 +507,7 @@ def test_settings_that_cannot_be_are_refused(kbs):
         KnowBertProvider([("a", kbs["names"], ROWS["names"])], {"b": CandidateConfig()})
 
 
-def test_a_lender_of_offers_lends_beside_others(provider):
+def test_a_provider_combines_with_others(provider):
     tokenized = SEGMENTER.tokenize_many([("old",)])
     both = CombinedProvider([provider])
     assert list(both.collate(tokenized, both.prepare(tokenized))["offers"]) == ["senses", "names"]

@@ -25,14 +25,13 @@ from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import Decoding
 from wellread.models import folder as packaged
 from wellread.models.knowbert import linker as knowbert
-from wellread.models.knowbert.compression import shrink
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
-from wellread.models.knowbert.folder import LinkerSettings, Parts, load_parts, save_linker
+from wellread.models.knowbert.folder import LinkerParts, LinkerSettings, load_parts, save_linker, shrink
 from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.linker import KnowBertBackend
-from wellread.models.knowbert.model import KnowBertConfig
-from wellread.models.knowbert.pos_tags import Tagging
-from wellread.models.knowbert.quantized_entities import ReadyTable
+from wellread.models.knowbert.pos_tags import PosTags
+from wellread.models.knowbert.quantization import Int8EntityTable
 from wellread.text.segments import Segmenter
 
 SENSES = [
@@ -89,7 +88,7 @@ def links(document):
 
 
 def psi(home, text, folder="model", kb="senses"):
-    """What the infused encoder itself says of a text: {(start, end): {entity: probability}}."""
+    """Return the links of a text by the infused encoder itself: {(start, end): {entity: probability}}."""
     model = load_encoder(str(home / folder)).eval()
     tokenized = [Segmenter(load_tokenizer(str(home / folder))).tokenize(text)]
     parts = []
@@ -98,13 +97,13 @@ def psi(home, text, folder="model", kb="senses"):
         vectors = EntityVectors.open(home / f"{part.config.kb}.kb.vectors")
         part.take(EntityTable.of(vectors))
         parts.append((part.config.kb, opened, vectors))
-    offers = KnowBertProvider(parts).offers(tokenized)
-    told = {
+    offers = KnowBertProvider(parts).find_candidates(tokenized)
+    arrays = {
         name: {key: torch.from_numpy(part) for key, part in some.as_arrays().items()} for name, some in offers.items()
     }
     with torch.no_grad():
-        read = model.read(torch.from_numpy(tokenized[0].ids), Packing.of([len(tokenized[0])]), None, offers=told)
-    vectors, mine = {name: vectors for name, _, vectors in parts}[kb], offers[kb]
+        read = model.read(torch.from_numpy(tokenized[0].ids), Packing.of([len(tokenized[0])]), None, offers=arrays)
+    vectors, ours = {name: vectors for name, _, vectors in parts}[kb], offers[kb]
     chances = torch.softmax(read.told["links"][kb], 1).numpy()
     return {
         tuple(span): {
@@ -112,7 +111,7 @@ def psi(home, text, folder="model", kb="senses"):
             for row, chance in zip(rows.tolist(), some.tolist(), strict=True)
             if row >= 0
         }
-        for span, rows, some in zip(mine.characters.tolist(), mine.entities, chances, strict=True)
+        for span, rows, some in zip(ours.characters.tolist(), ours.entities, chances, strict=True)
     }
 
 
@@ -130,8 +129,8 @@ def chances(scored):
 
 def assert_same(found, expected, tolerance=1e-5):
     assert found.keys() == expected.keys()
-    for span, mine in found.items():
-        assert mine == pytest.approx(expected[span], abs=tolerance)
+    for span, ours in found.items():
+        assert ours == pytest.approx(expected[span], abs=tolerance)
 
 
 def test_it_says_what_the_encoder_says(home):
@@ -185,7 +184,7 @@ def test_weak_links_are_left_out_and_the_threshold_needs_no_second_run(home):
         assert len(strict.document().links) < len(strict.document(threshold=0.0).links) == 8
 
 
-def test_a_text_is_read_sentence_by_sentence_as_it_has_learned(home):
+def test_a_text_is_read_sentence_by_sentence_as_in_training(home):
     first = TEXT.index("Run")
     with load(home) as linker:
         whole, (head, tail) = linker.link(TEXT), linker.link_many([TEXT[:first], TEXT[first:]])
@@ -196,11 +195,11 @@ def test_a_text_is_read_sentence_by_sentence_as_it_has_learned(home):
     )
 
 
-def test_a_long_text_loses_no_name_and_tells_none_twice(own):
+def test_a_long_text_loses_no_mention_and_has_none_twice(own):
     text = " ".join(["the old bank near the river bank who is to run"] * 40)
     settings = LinkerSettings(kb="senses", sentences=0, width=40)
-    told = {"format": "wellread knowbert linker 1", "kb": "senses", "sentences": 0, "width": 40}
-    (own / "model" / "linker.json").write_text(json.dumps(told))
+    saved = {"format": "wellread knowbert linker 1", "kb": "senses", "sentences": 0, "width": 40}
+    (own / "model" / "linker.json").write_text(json.dumps(saved))
     with load(own) as linker:
         assert linker.backend.settings == settings
         found = linker.link(text)
@@ -225,15 +224,15 @@ def test_8_bits_say_nearly_the_same(home):
         assert_same(chances(linker.score("the old bank")), psi(home, "the old bank"), tolerance=0.1)
 
 
-@pytest.mark.parametrize("told", ["auto", "fp32"])
-def test_auto_is_the_precision_that_the_model_s_config_says(own, told, monkeypatch):
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+def test_auto_is_the_precision_that_the_model_s_config_says(own, precision, monkeypatch):
     file = own / "model" / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "precision": told}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "precision": precision}))
     calls = []
-    monkeypatch.setattr(knowbert, "quantise_where_able", lambda encoder, sample: calls.append(told) or encoder)
+    monkeypatch.setattr(knowbert, "quantise_where_able", lambda encoder, sample: calls.append(precision) or encoder)
     with Linker.load(own / "senses.kb", own / "model") as linker:
         linker.link("the old bank")
-    assert calls == (["auto"] if told == "auto" else [])
+    assert calls == (["auto"] if precision == "auto" else [])
 
 
 def small(home, folder, encoder, **options):
@@ -242,9 +241,9 @@ def small(home, folder, encoder, **options):
     vectors = EntityVectors.open(home / "senses.kb.vectors")
     model.infusions[0].take(EntityTable.of(vectors))
     ids = vectors.ids.take(range(len(vectors)))
-    ready = ReadyTable.build(model.infusions[0].linker.entities, ids, fingerprint=options.pop("fingerprint", ""))
+    table = Int8EntityTable.build(model.infusions[0].linker.entities, ids, fingerprint=options.pop("fingerprint", ""))
     settings = LinkerSettings(kb="senses")
-    return save_linker(folder, model, load_tokenizer(encoder), settings, ready=ready, **options)
+    return save_linker(folder, model, load_tokenizer(encoder), settings, entities=table, **options)
 
 
 @pytest.mark.parametrize("base", [True, False], ids=["changes", "whole"])
@@ -290,7 +289,7 @@ def test_a_small_linker_has_what_changed_and_needs_no_vectors(own, encoder):
 
 
 def test_a_low_rank_says_what_it_loses(own, encoder, monkeypatch):
-    monkeypatch.setattr("wellread.models.knowbert.folder._FEW", 16)
+    monkeypatch.setattr("wellread.models.knowbert.folder._SMALL", 16)
     model = load_encoder(str(own / "model"))
     with torch.no_grad():
         model.encoder.layer[0].intermediate.dense.weight.add_(torch.randn(24, 16))
@@ -301,7 +300,7 @@ def test_a_low_rank_says_what_it_loses(own, encoder, monkeypatch):
 
 
 def test_changes_of_any_rank_are_kept_in_4_bits(own, encoder, monkeypatch):
-    monkeypatch.setattr("wellread.models.knowbert.folder._FEW", 16)
+    monkeypatch.setattr("wellread.models.knowbert.folder._SMALL", 16)
     model = load_encoder(str(own / "model"))
     torch.manual_seed(0)
     change = torch.randn(24, 16) * 0.3
@@ -370,7 +369,7 @@ def test_a_linker_with_vectors_follows_the_kb_as_far_as_these_do(own, capsys, mo
         assert "pile" not in chances(linker.score("the old bank"))[8, 12]
         assert "left out: 1 so far (pile)" in capsys.readouterr().err
         monkeypatch.setattr(
-            "wellread.models.knowbert.linker_entities.Entities._encoder", lambda self, fingerprint: Hashing()
+            "wellread.models.knowbert.linker_entities.LinkerEntities._encoder", lambda self, fingerprint: Hashing()
         )
         linker.kb.update(Entity("pile", "bank", "a pile of clouds", "n", 1, {"bank": 4}))
         assert "pile" in chances(linker.score("the old bank"))[8, 12]
@@ -380,7 +379,7 @@ def test_a_linker_with_vectors_follows_the_kb_as_far_as_these_do(own, capsys, mo
 def test_a_kind_that_the_model_does_not_know_leaves_rows_and_vectors_in_step(own, encoder, capsys, monkeypatch):
     write_model(own / "kinds", encoder, layer(kinds=3, kind_width=2))
     monkeypatch.setattr(
-        "wellread.models.knowbert.linker_entities.Entities._encoder", lambda self, fingerprint: Hashing()
+        "wellread.models.knowbert.linker_entities.LinkerEntities._encoder", lambda self, fingerprint: Hashing()
     )
     with load(own, "kinds") as linker:
         before = chances(linker.score("the old bank"))
@@ -392,7 +391,7 @@ def test_a_kind_that_the_model_does_not_know_leaves_rows_and_vectors_in_step(own
 
 def parts_of(home, **options):
     parts = load_parts(home / "model", "senses")
-    return Parts(**{name: getattr(parts, name) for name in Parts.__slots__} | options)
+    return LinkerParts(**{name: getattr(parts, name) for name in LinkerParts.__slots__} | options)
 
 
 class Verbs:
@@ -406,7 +405,7 @@ class Verbs:
             if word in text
         ]
         places, ends, kinds = np.array(sorted(words), np.int64).reshape(-1, 3).T
-        return Tagging(places, ends, kinds.astype(np.int8))
+        return PosTags(places, ends, kinds.astype(np.int8))
 
 
 def test_words_keep_to_their_part_of_speech(home):
@@ -431,7 +430,7 @@ def test_the_most_likely_senses_are_counted_within_a_part_of_speech(home):
 
 
 class Late(Verbs):
-    """A tagger who is ready when all has been read."""
+    """Tagger that finishes after the encoder."""
 
     def tag(self, texts):
         time.sleep(0.1)
@@ -447,7 +446,7 @@ def test_tags_that_come_early_or_late_make_no_difference(home, windows, monkeypa
     with KnowledgeBase.open(home / "senses.kb") as kb:
         late = KnowBertBackend(parts, kb, tags=Late(), precision="fp32")
         early = KnowBertBackend(parts, kb, tags=Verbs(), precision="fp32")
-        monkeypatch.setattr(early, "_tagged", lambda texts: nullcontext(ready(early.tagger.tag(texts))))
+        monkeypatch.setattr(early, "_tagged", lambda texts: nullcontext(finished(early.tagger.tag(texts))))
         for some in (texts, texts[::-1], texts[:1], texts[4:]):
             assert [list(chances(one).items()) for one in late.score_many(some)] == [
                 list(chances(one).items()) for one in early.score_many(some)
@@ -458,9 +457,9 @@ def test_tags_that_come_early_or_late_make_no_difference(home, windows, monkeypa
         assert next(map(len, late.window_tokenizer.tokenize(texts[4:]))) > 1 or not windows
 
 
-def ready(tagging):
+def finished(tags):
     future = Future()
-    future.set_result(tagging)
+    future.set_result(tags)
     return future
 
 
@@ -469,16 +468,16 @@ def test_what_mentions_are_like_does_not_depend_on_their_candidates(home):
     with load(home) as linker:
         backend = linker.backend
         backend.score_many([text])
-        ((stretch,),) = backend.window_tokenizer.tokenize([text], words=False)
-        offers = {name: some.as_arrays() for name, some in backend._provider.offers([stretch.input]).items()}
-        told = {name: {key: torch.from_numpy(part) for key, part in some.items()} for name, some in offers.items()}
-        mine = told["senses"]
-        kept = torch.arange(mine["entities"].shape[1]) == 0
-        left = mine | {"entities": torch.where(kept, mine["entities"], -1), "priors": mine["priors"] * kept}
-        asked = torch.from_numpy(stretch.input.ids), Packing.of([len(stretch)])
+        ((window,),) = backend.window_tokenizer.tokenize([text], words=False)
+        offers = {name: some.as_arrays() for name, some in backend._provider.find_candidates([window.input]).items()}
+        arrays = {name: {key: torch.from_numpy(part) for key, part in some.items()} for name, some in offers.items()}
+        ours = arrays["senses"]
+        kept = torch.arange(ours["entities"].shape[1]) == 0
+        left = ours | {"entities": torch.where(kept, ours["entities"], -1), "priors": ours["priors"] * kept}
+        batch = torch.from_numpy(window.input.ids), Packing.of([len(window)])
         with torch.inference_mode():
-            later = backend._score(*asked, told)(left)
-            at_once = backend._score(*asked, {"senses": left})(left)
+            later = backend._score(*batch, arrays)(left)
+            at_once = backend._score(*batch, {"senses": left})(left)
         assert torch.equal(later, at_once)
         assert (later[:, 1:] == float("-inf")).all()
 
@@ -498,37 +497,34 @@ def test_a_tagger_that_fails_says_so_and_the_next_text_is_read(home):
 
 
 def test_a_tag_that_fits_no_candidate_is_not_believed():
-    tagging = Tagging(np.array([5]), np.array([9]), np.array([1], np.int8))
-    kinds, spoken = tagging.of(np.array([0, 0, 1]), np.array([[5, 9], [5, 8], [5, 9]]))
+    tags = PosTags(np.array([5]), np.array([9]), np.array([1], np.int8))
+    kinds, content_mask = tags.of(np.array([0, 0, 1]), np.array([[5, 9], [5, 8], [5, 9]]))
     assert kinds.tolist()[0] == 1
     assert (kinds[1:] < 0).all()
-    assert spoken.all()
+    assert content_mask.all()
 
 
-def test_spacy_tells_parts_of_speech(monkeypatch):
+def test_spacy_tags_parts_of_speech(monkeypatch):
     from wellread.assets import is_cached
-    from wellread.models.knowbert.pos_tags import KINDS, Tagger
+    from wellread.models.knowbert.pos_tags import KINDS, PosTagger
 
     if not is_cached("spacy-en"):
         pytest.skip("spaCy's model is not there; run: make assets")
-    monkeypatch.setattr("wellread.models.knowbert.pos_tags._AT_ONCE", 64)
+    monkeypatch.setattr("wellread.models.knowbert.pos_tags._MAX_CHARS", 64)
     texts = ["", "He leaves the old leaves.", "word " * 40 + "x" * 100 + " leaves"]
-    tagging = Tagger().tag(texts)
-    said = [
-        (int(place) >> 40, int(place) & (1 << 40) - 1, kind)
-        for place, kind in zip(tagging.places, tagging.kinds, strict=True)
-    ]
-    assert [(start, KINDS[kind]) for text, start, kind in said if text == 1 and kind >= 0] == [
+    tags = PosTagger().tag(texts)
+    words = [(int(key) >> 40, int(key) & (1 << 40) - 1, kind) for key, kind in zip(tags.keys, tags.kinds, strict=True)]
+    assert [(start, KINDS[kind]) for text, start, kind in words if text == 1 and kind >= 0] == [
         (3, "v"),
         (14, "a"),
         (18, "n"),
     ]
-    assert (2, 301) in [place[:2] for place in said]
+    assert (2, 301) in [word[:2] for word in words]
 
 
-def test_rules_that_were_asked_before_answer_the_same():
+def test_cached_rules_give_the_same_tags():
     from wellread.assets import is_cached
-    from wellread.models.knowbert.pos_tags import Tagger
+    from wellread.models.knowbert.pos_tags import PosTagger
 
     if not is_cached("spacy-en"):
         pytest.skip("spaCy's model is not there; run: make assets")
@@ -537,12 +533,12 @@ def test_rules_that_were_asked_before_answer_the_same():
         "That these things (which ones?) don't matter to them: 3 of 4 said so .\n\n  And to whom?",
         "Whoever has been there will've seen the old U.S. leader's leaves leave -- again.",
     ]
-    fast, slow = Tagger(), Tagger()
-    slow._rules = None
+    fast, slow = PosTagger(), PosTagger()
+    slow._ruler = None
     slow._disabled.remove("attribute_ruler")
     for some in (texts, texts, texts[::-1]):
         found, expected = fast.tag(some), slow.tag(some)
-        for name in Tagging.__slots__:
+        for name in PosTags.__slots__:
             assert np.array_equal(getattr(found, name), getattr(expected, name))
     assert len(set(found.kinds.tolist())) == 5
 
@@ -561,9 +557,9 @@ def test_rules_that_were_asked_before_answer_the_same():
     ],
 )
 def test_rules_are_remembered_only_where_a_word_alone_decides(pattern, attrs, alone):
-    from wellread.models.knowbert.pos_tags import asks_words_alone
+    from wellread.models.knowbert.pos_tags import is_context_free
 
-    assert asks_words_alone([{"patterns": [pattern], "attrs": attrs, "index": 0}]) is alone
+    assert is_context_free([{"patterns": [pattern], "attrs": attrs, "index": 0}]) is alone
 
 
 def test_below_the_threshold_nothing_is_meant(own, encoder):
@@ -602,7 +598,7 @@ def test_layers_below_have_their_own_knowledge(own, encoder, monkeypatch):
     text = "the old bank near the river"
     with load(own, "two") as linker:
         assert_same(chances(linker.score(text)), psi(own, text, "two"))
-    with pytest.raises(UsageError, match="8 bits know no knowledge layers below"):
+    with pytest.raises(UsageError, match="int8 does not support knowledge layers below"):
         Linker.load(own / "senses.kb", own / "two", precision="int8")
 
 
@@ -614,9 +610,9 @@ def test_layers_above_are_left_out(own, encoder):
 
 
 def test_a_run_of_word_senses_says_how_it_was_trained(own):
-    told = {"recipe": {"task": "senses", "senses": {"together": 3}, "encoder": {"longest": 77}}}
-    told["recipe"]["offers"] = {"senses": {"reading": {"candidates": 2}}}
-    (own / "model" / "task.json").write_text(json.dumps(told))
+    manifest = {"recipe": {"task": "senses", "senses": {"together": 3}, "encoder": {"longest": 77}}}
+    manifest["recipe"]["offers"] = {"senses": {"reading": {"candidates": 2}}}
+    (own / "model" / "task.json").write_text(json.dumps(manifest))
     with Linker.load(own / "senses.kb", own, precision="fp32") as linker:
         settings = linker.backend.settings
         assert (settings.sentences, settings.width, settings.offers.candidates) == (3, 77, 2)
@@ -625,16 +621,16 @@ def test_a_run_of_word_senses_says_how_it_was_trained(own):
 
 def test_an_encoder_that_was_pretrained_says_so_too(own):
     links = [{"kb": "other", "form": "senses", "together": 9}, {"kb": "senses", "form": "senses", "together": 2}]
-    told = {"layers": [], "recipe": {"pretrain": "knowbert", "links": links, "encoder": {"longest": 66}}}
-    told["recipe"]["offers"] = {"senses": {"reading": {"candidates": 1}}}
-    (own / "model" / "knowledge.json").write_text(json.dumps(told))
+    manifest = {"layers": [], "recipe": {"pretrain": "knowbert", "links": links, "encoder": {"longest": 66}}}
+    manifest["recipe"]["offers"] = {"senses": {"reading": {"candidates": 1}}}
+    (own / "model" / "knowledge.json").write_text(json.dumps(manifest))
     with load(own, "model") as linker:
         settings = linker.backend.settings
         assert (settings.sentences, settings.width, settings.offers.candidates) == (2, 66, 1)
         assert len(linker.link("bank").links[0].candidates) == 1
 
 
-def test_layers_below_are_offered_what_their_recipe_says(own, encoder, monkeypatch):
+def test_layers_below_get_the_candidates_of_their_recipe(own, encoder, monkeypatch):
     monkeypatch.setattr("wellread.models.knowbert.linker.open_kb", KnowledgeBase.open)
     with write_kb(own / "towns.kb", [Entity("x", "river", "a place", "n", 1, {"river": 1, "old": 1})]) as kb:
         EntityVectors.build(kb, Hashing(), own / "elsewhere")
@@ -642,14 +638,14 @@ def test_layers_below_are_offered_what_their_recipe_says(own, encoder, monkeypat
     places = {"kb": str(own / "towns.kb"), "vectors": str(own / "elsewhere"), "reading": {"candidates": 3}}
     (own / "two" / "task.json").write_text(json.dumps({"recipe": {"task": "RTE", "offers": {"places": places}}}))
     with load(own, "two") as linker:
-        assert linker.backend._offers["places"].candidates == 3
+        assert linker.backend._candidate_configs["places"].candidates == 3
         assert [link.text for link in linker.link("the old bank").links] == ["old", "bank"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "model", "tags": "spacy"}, "does not know parts of speech"),
+        ({"model": "model", "tags": "spacy"}, "has no parts of speech"),
         ({"model": "model", "tags": "maybe"}, "choose auto, spacy or none"),
         ({"model": "model", "mentions": "spacy"}, "finds its mentions itself"),
         ({"model": "three"}, "layers of a, b, and none of senses"),
@@ -664,15 +660,15 @@ def test_what_cannot_be_loaded_says_why(own, encoder, options, message):
 
 
 @pytest.mark.parametrize("error", [MissingExtraError("no spaCy"), AssetError("not fetched")])
-def test_without_spacy_senses_are_told_apart_without_it(error, monkeypatch, capsys):
+def test_without_spacy_senses_are_linked_without_tags(error, monkeypatch, capsys):
     def missing():
         raise error
 
-    monkeypatch.setattr(knowbert, "Tagger", missing)
-    assert knowbert._tagger(asked=False) is None
+    monkeypatch.setattr(knowbert, "PosTagger", missing)
+    assert knowbert._load_tagger(required=False) is None
     assert str(error) in capsys.readouterr().err
     with pytest.raises(type(error)):
-        knowbert._tagger(asked=True)
+        knowbert._load_tagger(required=True)
 
 
 def test_the_packaged_linker_is_named_only_where_it_is(home, monkeypatch, tmp_path):
@@ -700,7 +696,7 @@ def test_given_spans_that_are_names_get_their_meaning_and_others_none(home):
         (document,) = linker.link_given([TEXT], [spans])
         likeliest = {span: max(some, key=some.get) for span, some in chances(linker.score(TEXT)).items()}
     assert [(link.start, link.end) for link in document.links] == spans
-    assert links(document)[2] == (8, 17, None)  # "bank near" is no name
+    assert links(document)[2] == (8, 17, None)  # "bank near" is not an alias
     assert [found for found in links(document) if found[:2] != (8, 17)] == [
         (*span, likeliest[span]) for span in spans if span != (8, 17)
     ]

@@ -1,4 +1,4 @@
-"""KnowBERT's layer in an encoder: what it must not mix up, how it starts, is saved and learns."""
+"""KnowBERT's layer in an encoder: independence of texts, initial weights, saving and training."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ BOTH = (config(kb="names", mode="margin", layer=0), config(kb="wordnet", layer=2
 LABELS = torch.tensor([0, 2, 1, 0, 1])
 
 
-def told(**more: Any) -> dict[str, Any]:
+def arrays(**more: Any) -> dict[str, Any]:
     return {"offers": {"names": offers(), "wordnet": {**offers(), **more}}}
 
 
 def read(model: Any, only: tuple[int, ...] = tuple(range(len(LENGTHS))), **offered: Any) -> Any:
-    """The packed states of some of the texts, and what is told and learned of them."""
+    """Return the packed states, outputs and losses of some of the texts."""
     given = batch(LENGTHS)
     ids, types = (
         torch.cat([given[name][text, : LENGTHS[text]] for text in only]) for name in ("input_ids", "token_type_ids")
@@ -62,7 +62,7 @@ def test_a_text_does_not_depend_on_its_neighbours() -> None:
             row += len(scores)
         some = read(model, (4, 1, 2))
         torch.testing.assert_close(some.states, torch.cat([states[text] for text in (4, 1, 2)]), **EXACT)
-        padded = model(**batch(LENGTHS), **told()).last_hidden_state
+        padded = model(**batch(LENGTHS), **arrays()).last_hidden_state
         torch.testing.assert_close(padded[batch(LENGTHS)["attention_mask"].bool()], whole.states, **EXACT)
 
 
@@ -80,8 +80,8 @@ def test_padding_candidates_and_their_priors_have_no_say() -> None:
         assert bool((scores[:, 6:] == float("-inf")).all())
 
 
-def test_what_is_lent_for_a_hidden_word_tells_nothing_of_it(tmp_path: Path) -> None:
-    """Two texts that differ in the hidden word alone are the same to the model; of words that are not hidden, not."""
+def test_candidates_of_a_masked_word_do_not_reveal_it(tmp_path: Path) -> None:
+    """Texts that differ only in a masked word are the same to the model; texts that differ in other words are not."""
     vectors = write_names(tmp_path)
     model = infuse(tiny_encoder(), [config(kb="names", raw=vectors.rows.shape[1], dropout=0.0)]).eval()
     shake(model.infusions[0], 0.4)
@@ -98,11 +98,11 @@ def test_what_is_lent_for_a_hidden_word_tells_nothing_of_it(tmp_path: Path) -> N
                 ("hidden", hide(tokenized, ids, place)),
                 ("plain", dataclasses.replace(tokenized, ids=ids)),
             ):
-                told = {
+                arrays = {
                     name: torch.from_numpy(part) for name, part in provider.collate([one])["offers"]["names"].items()
                 }
-                assert len(told["spans"]) == 2
-                read = model.read(torch.from_numpy(one.ids), Packing.of([len(one)]), offers={"names": told})
+                assert len(arrays["spans"]) == 2
+                read = model.read(torch.from_numpy(one.ids), Packing.of([len(one)]), offers={"names": arrays})
                 states[name].append(read.states)
     torch.testing.assert_close(*states["hidden"], atol=1e-6, rtol=1e-6)
     assert not torch.allclose(*states["plain"], atol=1e-3)
@@ -139,7 +139,7 @@ def test_a_text_without_mentions_looks_at_one_that_is_empty() -> None:
         torch.testing.assert_close(bare.last_hidden_state[0], read(model, (1,)).states, **EXACT)
 
 
-def test_without_gold_there_is_nothing_to_learn() -> None:
+def test_without_gold_there_is_no_loss() -> None:
     model = make(*BOTH)
     nothing = torch.zeros_like(offers()["gold"])
     without = {name: value for name, value in offers().items() if name != "gold"}
@@ -161,7 +161,7 @@ def test_a_mention_without_gold_has_no_share_in_the_loss() -> None:
     assert scores.shape == offers()["entities"].shape
 
 
-def test_what_is_judged_is_learned_from_though_nothing_is_right() -> None:
+def test_judged_mentions_have_a_loss_without_gold() -> None:
     model = make(config(dropout=0.0, mode="margin"))
     nothing = torch.zeros_like(offers()["gold"])
     judged = torch.ones(len(nothing), dtype=torch.long)
@@ -301,7 +301,7 @@ def gradients(model: Any, given: dict[str, Any]) -> tuple[Tensor, dict[str, Tens
 
 
 def ask() -> dict[str, Any]:
-    return {**batch(LENGTHS), "labels": LABELS, **told()}
+    return {**batch(LENGTHS), "labels": LABELS, **arrays()}
 
 
 @pytest.mark.parametrize("layers", [BOTH, (config(kb="names", layer=0), config(layer=2, reads=3))])
@@ -342,7 +342,7 @@ def test_bf16_is_nearly_the_same() -> None:
 
 @pytest.mark.parametrize("reads", [1, 2])
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_compiled_it_says_and_learns_the_same(reads: int) -> None:
+def test_a_compiled_model_has_the_same_outputs_and_gradients(reads: int) -> None:
     layer = config(layer=reads - 1, reads=reads, dropout=0.0)
     model = make(layer, head="ForSequenceClassification", num_hidden_layers=reads).train()
     given = {**batch(LENGTHS), "labels": LABELS, "offers": {"wordnet": offers()}}
@@ -354,7 +354,7 @@ def test_compiled_it_says_and_learns_the_same(reads: int) -> None:
     torch.testing.assert_close((loss.detach(), got), gradients(model, given), atol=1e-6, rtol=1e-5)
 
 
-def test_adapters_of_the_encoder_learn_beside_it() -> None:
+def test_adapters_of_the_encoder_are_trained_beside_it() -> None:
     model = make(config(dropout=0.0), head="ForSequenceClassification")
     given = {**batch(LENGTHS), "labels": LABELS, "offers": {"wordnet": offers()}}
     before = model(**given).logits
@@ -378,8 +378,8 @@ def test_adapters_of_the_encoder_learn_beside_it() -> None:
 
 
 @pytest.mark.parametrize("mode", ["softmax", "margin"])
-def test_the_linker_learns_to_link_by_itself(mode: Any) -> None:
-    """The first stage: nothing but the linker learns, by its own loss."""
+def test_the_linker_can_be_trained_alone(mode: Any) -> None:
+    """The first stage trains only the linker, by its own loss."""
     model = make(config(dropout=0.0, mode=mode, dim=12, inner=16), learned=0.1)
     model.requires_grad_(False)
     model.infusions[0].linker.requires_grad_(True)
@@ -396,7 +396,7 @@ def test_the_linker_learns_to_link_by_itself(mode: Any) -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "a span beyond its text": ({"spans": offers()["spans"] + 4}, "in a text of 6 pieces; give its first and last"),
+    "a span beyond its text": ({"spans": offers()["spans"] + 4}, "in a text of 6 tokens; give its first and last"),
     "texts out of order": ({"text_of": offers()["text_of"].flip(0)}, "in the order of the batch's 5 texts"),
     "a text that is not there": ({"text_of": offers()["text_of"] + 1}, "in the order of the batch's 5 texts"),
     "parts that do not fit": ({"priors": offers()["priors"][:, 1:]}, "offers of wordnet do not fit together"),
@@ -406,12 +406,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("wrong", "said"), WRONG.values(), ids=WRONG)
-def test_offers_that_do_not_fit_are_refused(wrong: dict[str, Any], said: str) -> None:
+def test_candidates_of_wrong_shapes_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         read(make(), offers={"wordnet": {**offers(), **wrong}})
 
 
-def test_offers_that_lack_something_are_refused() -> None:
+def test_incomplete_candidates_are_refused() -> None:
     lacking = {name: value for name, value in offers().items() if name != "spans"}
     with pytest.raises(UsageError, match="offers of wordnet lack 'spans'; give text_of, spans, entities and priors"):
         read(make(), offers={"wordnet": lacking})

@@ -1,4 +1,4 @@
-"""KnowBERT's layer against loops over texts, mentions, pieces and candidates, written from the paper."""
+"""KnowBERT's layer against loops over texts, mentions, tokens and candidates, written from the paper."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.infused_models import batch, build
 from tests.knowbert_data import LENGTHS, MENTIONS, config, make, offers
 from wellread.encoders.infusion.hooks import Flow
 from wellread.encoders.packing import Packing
-from wellread.models.knowbert.kar import Block, Mentions
-from wellread.models.knowbert.model import CandidateTensors, KnowBert
+from wellread.models.knowbert.mention_linker import CandidateTensors, MentionPacking, TransformerBlock
+from wellread.models.knowbert.model import KnowBert
 
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
 EMPTY_TEXTS = [text for text in range(len(LENGTHS)) if text not in MENTIONS]
@@ -36,17 +36,17 @@ def softmax(scores: list[Tensor]) -> list[Tensor]:
     return [power / sum(powers) for power in powers]
 
 
-def attend(block: Block, heads: int, asking: list[Tensor], asked: list[Tensor]) -> list[Tensor]:
+def attend(block: TransformerBlock, heads: int, queries: list[Tensor], context: list[Tensor]) -> list[Tensor]:
     """A post-norm block, one head and one row at a time."""
-    width = len(asking[0]) // heads
-    keys, values = ([linear(part, state) for state in asked] for part in (block.key, block.value))
+    width = len(queries[0]) // heads
+    keys, values = ([linear(part, state) for state in context] for part in (block.key, block.value))
     after = []
-    for state in asking:
+    for state in queries:
         query, mixed = linear(block.query, state), []
         for head in range(heads):
-            mine = slice(head * width, (head + 1) * width)
-            weights = softmax([query[mine] @ key[mine] / width**0.5 for key in keys])
-            mixed.append(sum(weight * value[mine] for weight, value in zip(weights, values, strict=True)))
+            own = slice(head * width, (head + 1) * width)
+            weights = softmax([query[own] @ key[own] / width**0.5 for key in keys])
+            mixed.append(sum(weight * value[own] for weight, value in zip(weights, values, strict=True)))
         middle = norm(block.mixed_norm, linear(block.mixed, torch.cat(mixed)) + state, 1e-12)
         wide = linear(block.wide, middle)
         wide = wide * 0.5 * (1 + torch.erf(wide / 2**0.5))
@@ -67,7 +67,7 @@ def entity(kar: KnowBert, row: int) -> Tensor:
 
 @dataclass
 class Steps:
-    """What each step of the layer gives, for all texts."""
+    """Results of each step of the layer, for all texts."""
 
     narrow: list[Tensor] = field(default_factory=list)
     contextual: list[Tensor] = field(default_factory=list)
@@ -78,22 +78,22 @@ class Steps:
 
 
 def read_text(
-    kar: KnowBert, states: Tensor, told: list[dict[str, Any]], steps: Steps, read: Tensor | None = None
+    kar: KnowBert, states: Tensor, mentions: list[dict[str, Any]], steps: Steps, read: Tensor | None = None
 ) -> None:
-    """The eight steps for one text, linked by its states or by what else is read."""
+    """Run the eight steps for one text, linked by its states or by `read`."""
     linker, options = kar.linker, kar.config
     narrow = [linear(linker.narrow, state) for state in (states if read is None else read)]
     pooled = []
-    for mention in told:
+    for mention in mentions:
         tokens = narrow[mention["first"] : mention["last"] + 1]
         weights = softmax([linear(linker.pooling.score, token)[0] for token in tokens])
         pooled.append(sum(weight * token for weight, token in zip(weights, tokens, strict=True)))
-    if not told:
+    if not mentions:
         pooled = [torch.zeros(options.dim, dtype=torch.float64)]
     normed = [norm(linker.mention_norm, state, 1e-5) for state in pooled]
     contextual = attend(linker.block, options.heads, normed, normed)
     mixed = []
-    for mention, state in zip(told or [None], contextual, strict=True):
+    for mention, state in zip(mentions or [None], contextual, strict=True):
         found, scores = [], []
         for row, prior in mention["candidates"] if mention else ():
             vector = entity(kar, row)
@@ -108,8 +108,8 @@ def read_text(
             steps.scores.append(scores)
             learn(kar, scores, mention["right"], steps)
     known = [norm(kar.mixed_norm, state + more, 1e-5) for state, more in zip(contextual, mixed, strict=True)]
-    told_of = attend(kar.block, options.heads, narrow, known)
-    after = [state + linear(kar.back, more) for state, more in zip(states, told_of, strict=True)]
+    update = attend(kar.block, options.heads, narrow, known)
+    after = [state + linear(kar.back, more) for state, more in zip(states, update, strict=True)]
     steps.states += after if kar.norm is None else [norm(kar.norm, state, 1e-5) for state in after]
     steps.narrow += narrow
     steps.contextual += contextual
@@ -117,7 +117,7 @@ def read_text(
 
 
 def learn(kar: KnowBert, scores: list[Tensor], right: list[int], steps: Steps) -> None:
-    """What a mention has to learn, if any of its candidates is right: one number, or one a candidate."""
+    """Append the loss of a mention with a gold candidate: one number, or one per candidate."""
     if not right:
         return
     if kar.config.mode == "softmax":
@@ -128,7 +128,7 @@ def learn(kar: KnowBert, scores: list[Tensor], right: list[int], steps: Steps) -
             steps.losses.append((kar.config.margin + (-score if place in right else score)).clamp(min=0))
 
 
-def told_of(given: dict[str, Tensor], text: int) -> list[dict[str, Any]]:
+def mentions_in(given: dict[str, Tensor], text: int) -> list[dict[str, Any]]:
     found = []
     for row in (given["text_of"] == text).nonzero()[:, 0].tolist():
         first, last = given["spans"][row].tolist()
@@ -142,7 +142,7 @@ def told_of(given: dict[str, Tensor], text: int) -> list[dict[str, Any]]:
 def read_all(kar: KnowBert, states: Tensor, lengths: tuple[int, ...], given: dict[str, Tensor]) -> Steps:
     steps = Steps()
     for text, part in enumerate(states.split(list(lengths))):
-        read_text(kar, part, told_of(given, text), steps)
+        read_text(kar, part, mentions_in(given, text), steps)
     return steps
 
 
@@ -171,19 +171,19 @@ def prepare(options: dict[str, Any]) -> tuple[KnowBert, Tensor]:
 def test_the_layer_is_what_loops_make_of_the_paper(options: dict[str, Any], training: bool) -> None:
     kar, states = prepare(options)
     given, aims = offers(), torch.randn_like(states)
-    loops, mine = copy.deepcopy(kar), states.clone().requires_grad_()
+    loops, own = copy.deepcopy(kar), states.clone().requires_grad_()
     theirs = states.clone().requires_grad_()
     steps = read_all(loops, theirs, LENGTHS, given)
     wanted, loss = torch.stack(steps.states), torch.stack(steps.losses).mean()
     ((wanted * aims).sum() + loss).backward()
     flow = Flow(Packing.of(LENGTHS), [kar], {"offers": {"wordnet": given}})
     kar.train(training)
-    got = kar.between(flow, 1, mine)
+    got = kar.between(flow, 1, own)
     losses = kar.losses(flow)
     torch.testing.assert_close(got, wanted, **EXACT)
     torch.testing.assert_close(losses, {"links wordnet": loss}, **EXACT)
     ((got * aims).sum() + losses["links wordnet"]).backward()
-    torch.testing.assert_close(mine.grad, theirs.grad, **EXACT)
+    torch.testing.assert_close(own.grad, theirs.grad, **EXACT)
     for (name, weight), other in zip(kar.named_parameters(), loops.parameters(), strict=True):
         theirs_grad = torch.zeros_like(other) if other.grad is None else other.grad
         torch.testing.assert_close(weight.grad, theirs_grad, **EXACT, msg=lambda said, name=name: f"{name}: {said}")
@@ -202,7 +202,7 @@ def test_every_step_is_the_paper_s(options: dict[str, Any]) -> None:
     given = offers()
     steps = read_all(kar, states, LENGTHS, given)
     packing = Packing.of(LENGTHS)
-    read, mentions = CandidateTensors.of(given, packing, "wordnet"), Mentions.of(given["text_of"], len(LENGTHS))
+    read, mentions = CandidateTensors.of(given, packing, "wordnet"), MentionPacking.of(given["text_of"], len(LENGTHS))
     narrow = kar.linker.narrow(states)
     torch.testing.assert_close(narrow, torch.stack(steps.narrow), **EXACT)
     contextual = kar.linker.contextualize(narrow, read, mentions)
@@ -210,11 +210,11 @@ def test_every_step_is_the_paper_s(options: dict[str, Any]) -> None:
     torch.testing.assert_close(contextual, torch.stack(steps.contextual), **EXACT)
     for grad in (True, False):  # by the batch's distinct entities, and by the table of all
         with torch.set_grad_enabled(grad):
-            chosen = kar.linker.choose(mentions.pick(contextual), read)
+            chosen = kar.linker.score(mentions.drop_empty(contextual), read)
         for row, scores in zip(chosen.scores, steps.scores, strict=True):
             wanted = torch.stack(scores) if scores else row[:0]
             torch.testing.assert_close(row[: len(scores)], wanted, **EXACT)
-        mixed = mentions.lay(torch.where(chosen.left_mask[:, None], chosen.mixed, kar.null), kar.null)
+        mixed = mentions.add_empty(torch.where(chosen.kept_mask[:, None], chosen.mixed, kar.null), kar.null)
         torch.testing.assert_close(mixed, torch.stack(steps.mixed), **EXACT)
 
 
@@ -230,20 +230,20 @@ def test_without_gradients_the_table_of_all_entities_says_the_same() -> None:
 def test_several_layers_may_be_read() -> None:
     kar, states = prepare({"reads": 2})
     loops, before, aims = copy.deepcopy(kar), torch.randn_like(states), torch.randn_like(states)
-    mine, theirs = ([part.clone().requires_grad_() for part in (before, states)] for _ in range(2))
+    own, theirs = ([part.clone().requires_grad_() for part in (before, states)] for _ in range(2))
     given, steps = offers(), Steps()
     for text, (early, late) in enumerate(zip(*(part.split(list(LENGTHS)) for part in theirs), strict=True)):
-        read_text(loops, late, told_of(given, text), steps, read=(early + late) / 2)
+        read_text(loops, late, mentions_in(given, text), steps, read=(early + late) / 2)
     wanted, loss = torch.stack(steps.states), torch.stack(steps.losses).mean()
     ((wanted * aims).sum() + loss).backward()
     flow = Flow(Packing.of(LENGTHS), [kar], {"offers": {"wordnet": given}})
-    assert kar.between(flow, 0, mine[0]) is mine[0]
-    got = kar.between(flow, 1, mine[1])
+    assert kar.between(flow, 0, own[0]) is own[0]
+    got = kar.between(flow, 1, own[1])
     losses = kar.losses(flow)
     torch.testing.assert_close(got, wanted, **EXACT)
     torch.testing.assert_close(losses, {"links wordnet": loss}, **EXACT)
     ((got * aims).sum() + losses["links wordnet"]).backward()
-    for one, other in zip(mine, theirs, strict=True):
+    for one, other in zip(own, theirs, strict=True):
         torch.testing.assert_close(one.grad, other.grad, **EXACT)
 
 
@@ -262,9 +262,9 @@ def test_two_knowledge_bases_in_one_encoder() -> None:
     plain.set_attn_implementation("eager")
     loops = copy.deepcopy(model.infusions)
     given = batch(LENGTHS)
-    told = {"names": offers(), "wordnet": {**offers(), "entities": offers()["entities"].flip(0)}}
-    told["wordnet"]["gold"] = told["wordnet"]["gold"].flip(0)
-    told["wordnet"]["priors"] = told["wordnet"]["priors"].flip(0)
+    arrays = {"names": offers(), "wordnet": {**offers(), "entities": offers()["entities"].flip(0)}}
+    arrays["wordnet"]["gold"] = arrays["wordnet"]["gold"].flip(0)
+    arrays["wordnet"]["priors"] = arrays["wordnet"]["priors"].flip(0)
     wanted, steps = [], (Steps(), Steps())
     for text, length in enumerate(LENGTHS):
         states = plain_states(plain, given["input_ids"][text, :length], given["token_type_ids"][text, :length])
@@ -274,13 +274,13 @@ def test_two_knowledge_bases_in_one_encoder() -> None:
             for kar, taken in zip(loops, steps, strict=True):
                 if number == kar.config.layer:
                     before = len(taken.states)
-                    read_text(kar, states[0], told_of(told[kar.config.kb], text), taken)
+                    read_text(kar, states[0], mentions_in(arrays[kar.config.kb], text), taken)
                     states = torch.stack(taken.states[before:])[None]
         wanted.append(states[0])
     states = torch.cat(wanted)
     mask = given["attention_mask"].bool()
     packing = Packing.of(LENGTHS)
-    got = model.read(given["input_ids"][mask], packing, given["token_type_ids"][mask], offers=told)
+    got = model.read(given["input_ids"][mask], packing, given["token_type_ids"][mask], offers=arrays)
     torch.testing.assert_close(got.states, states, **EXACT)
     losses = {
         f"links {kar.config.kb}": torch.stack(taken.losses).mean() for kar, taken in zip(loops, steps, strict=True)

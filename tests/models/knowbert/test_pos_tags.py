@@ -1,12 +1,12 @@
-"""What is remembered of words and tags is bounded."""
+"""The cache of part-of-speech rules is bounded."""
 
 import numpy as np
 
-from wellread.models.knowbert import pos_tags as tagging
+from wellread.models.knowbert import pos_tags
 
 
 class Pipeline:
-    """As much of a spaCy pipeline as `_Rules` asks for."""
+    """Part of a spaCy pipeline that `_CachedRuler` uses."""
 
     vocab = None
 
@@ -14,11 +14,11 @@ class Pipeline:
         return None
 
 
-def test_words_and_tags_are_forgotten_beyond_a_bound(monkeypatch):
-    monkeypatch.setattr(tagging, "_MOST_KNOWN", 100)
-    rules = tagging._Rules(Pipeline())
-    monkeypatch.setattr(rules, "_ask", lambda rows: [int(row[2]) % 7 for row in rows])
+def test_the_cache_of_words_and_tags_is_bounded(monkeypatch):
+    monkeypatch.setattr(pos_tags, "_CACHE_SIZE", 100)
+    rules = pos_tags._CachedRuler(Pipeline())
+    monkeypatch.setattr(rules, "_run", lambda rows: [int(row[2]) % 7 for row in rows])
     for first in range(0, 1_000, 10):
         words = np.array([(1, 2, word) for word in range(first, first + 10)], np.uint64)
         assert rules.apply(words).tolist() == [word % 7 for word in range(first, first + 10)]
-        assert len(rules._known) <= 110
+        assert len(rules._cache) <= 110

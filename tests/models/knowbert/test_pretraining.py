@@ -16,9 +16,10 @@ from tests.weights import moved, weights
 from wellread import config
 from wellread.encoders.load import silence
 from wellread.errors import InputError, UsageError
-from wellread.models.knowbert.model import KnowBertConfig
-from wellread.models.knowbert.pretraining import Pretraining, PretrainingRecipe, WordsData, pretrain
-from wellread.models.knowbert.recipe import give_tables, open_candidate_kb
+from wellread.models.knowbert.config import KnowBertConfig
+from wellread.models.knowbert.pretraining import Pretraining, PretrainingRecipe, pretrain
+from wellread.models.knowbert.pretraining_task import WordsData
+from wellread.models.knowbert.recipe import load_entity_tables, open_candidate_kb
 from wellread.plots import curves as plots
 from wellread.tasks.masked_lm import hide
 from wellread.tasks.recipe import Data, TaskRecipe
@@ -107,7 +108,7 @@ def test_batches_are_of_one_task_each_and_in_their_proportions(recipe):
     assert sorted(first) != sorted(text for some in texts[1 : len(words.batches(0)) + 1] for text in some)
 
 
-def test_every_loss_is_told_of_every_batch_and_only_its_own_is_not_nothing(recipe):
+def test_every_batch_has_every_loss_and_only_its_own_is_not_zero(recipe):
     mixture = Pretraining(recipe, None).mixture()
     seen = set()
     for batch in mixture.batches(0)[:10]:
@@ -120,25 +121,25 @@ def test_every_loss_is_told_of_every_batch_and_only_its_own_is_not_nothing(recip
 
 
 def fates(work, batch):
-    """What became of the mentions of a batch: whether each is hidden, and told as MASK, as itself or as another."""
+    """Return for each mention of a batch: is it masked, and are its candidates MASK, unchanged or of another name."""
     offers = batch.knowledge["offers"]["names"]
     kb, vectors = open_candidate_kb(work.task, "names")
     kb.close()
-    told = []
+    found = []
     for text, (first, last), (entity, *_) in zip(
         *(offers[name].tolist() for name in ("text_of", "spans", "entities")), strict=True
     ):
         one = batch.inputs[text]
-        assert first == last  # the names of cities are one piece each
+        assert first == last  # the names of cities are one token each
         name = TOKENIZER.id_to_token(
             dict(zip(one.places.tolist(), one.gold.tolist(), strict=True)).get(first, one.ids[first])
         )
         itself = int(vectors.rows_of([f"c-{name}"])[0])
-        told.append((first in one.places, {-2: "mask", itself: "itself"}.get(entity, "another")))
-    return told
+        found.append((first in one.places, {-2: "mask", itself: "itself"}.get(entity, "another")))
+    return found
 
 
-def test_what_is_told_of_hidden_words_is_drawn_to_learn_and_is_mask_to_be_scored(recipe, monkeypatch):
+def test_candidates_of_masked_words_are_drawn_in_training_and_mask_in_evaluation(recipe, monkeypatch):
     work = Pretraining(recipe, None)
     words, counts = work.parts["words"], Counter()
     for seed in range(10):
@@ -163,8 +164,8 @@ def seeded(learner, *seeds):
     return learner.batches(0)[seeds[-1]]
 
 
-def test_nothing_of_a_hidden_mention_reaches_the_layer(recipe):
-    """Two texts that differ in a name only, where it is hidden: all that an encoder is given and says is the same."""
+def test_a_masked_mention_does_not_reach_the_layer(recipe):
+    """Texts that differ only in a masked name have the same inputs and outputs."""
     work = Pretraining(recipe, None)
     network = work.network.eval()
     pair = [f"the mayor of {name} was born in cork" for name in ("avon", "brno")]
@@ -178,7 +179,7 @@ def test_nothing_of_a_hidden_mention_reaches_the_layer(recipe):
         hidden = hide(one, ids, np.array([place]))
         provided = work.provider.collate([hidden], work.provider.prepare([hidden]))
         tensors = {
-            key: {kb: {n: torch.from_numpy(v) for n, v in told.items()} for kb, told in value.items()}
+            key: {kb: {n: torch.from_numpy(v) for n, v in arrays.items()} for kb, arrays in value.items()}
             for key, value in provided.items()
         }
         batch = make_batch([None], [[hidden]], tensors)
@@ -193,7 +194,7 @@ def test_nothing_of_a_hidden_mention_reaches_the_layer(recipe):
     assert torch.equal(links, other_links)
     shown, shown_states, _ = read(tokenized[0], at - 1)
     other_shown, other_shown_states, _ = read(tokenized[1], at - 1)
-    assert not torch.equal(shown["entities"], other_shown["entities"])  # where it is not hidden, it is told
+    assert not torch.equal(shown["entities"], other_shown["entities"])  # unmasked, its candidates are visible
     assert not torch.equal(shown_states, other_shown_states)
 
 
@@ -218,24 +219,24 @@ def test_a_run_that_breaks_off_in_any_stage_ends_with_the_same_bits(whole, tmp_p
     assert [line["losses"] for line in read_log(run)] == [line["losses"] for line in read_log(tmp_path / "run")]
 
 
-def test_scores_are_of_words_and_of_links_and_the_best_is_the_one_asked_for(whole):
+def test_scores_are_of_words_and_links_and_the_best_is_that_of_the_recipe(whole):
     recipe, run, scores = whole
     assert {"words.perplexity", "words.accuracy", "words.log_chance", "names.f1", "names.prior"} <= scores.keys()
-    told = json.loads((run / "scores.json").read_bytes())
-    assert told["score"] == recipe.best == "words.log_chance"
+    saved = json.loads((run / "scores.json").read_bytes())
+    assert saved["score"] == recipe.best == "words.log_chance"
     evaluated = [line["dev"] for line in read_log(run) if "dev" in line]
     assert len(evaluated) == 2
     assert max(one["words.log_chance"] for one in evaluated) == scores["words.log_chance"]
 
 
-def test_what_comes_out_is_a_masked_language_model_of_transformers(whole):
+def test_the_output_is_a_masked_language_model_of_transformers(whole):
     recipe, run, _ = whole
     with silence():
         model = AutoModelForMaskedLM.from_pretrained(run / "model")
     work = Pretraining(replace(recipe, encoder=replace(recipe.encoder, name=str(run / "model"))), None)
     assert work.has_head
     assert work.schedule().rates["head"] == recipe.lower
-    give_tables(work.task, model.base_model)
+    load_entity_tables(work.task, model.base_model)
     batch = work.parts["words"].batches(0)[0]
     network = work.network.eval()
     with torch.no_grad():
@@ -249,13 +250,13 @@ def test_what_comes_out_is_a_masked_language_model_of_transformers(whole):
     assert torch.allclose(found.logits[0], expected, atol=1e-5)
     best = load_file(run / "best.safetensors")
     assert torch.equal(model.base_model.infusions[0].back.weight, best["encoder.infusions.0.back.weight"])
-    told = json.loads((run / "model/knowledge.json").read_bytes())["vectors"]
-    assert told.keys() == {"names"}
-    assert (told["names"]["dim"], told["names"]["entities"], told["names"]["fingerprint"]) == (6, 12, "hashing 1")
-    assert told["names"]["file"].startswith("vectors-")
+    saved = json.loads((run / "model/knowledge.json").read_bytes())["vectors"]
+    assert saved.keys() == {"names"}
+    assert (saved["names"]["dim"], saved["names"]["entities"], saved["names"]["fingerprint"]) == (6, 12, "hashing 1")
+    assert saved["names"]["file"].startswith("vectors-")
 
 
-def test_the_recipe_of_a_task_keeps_what_the_layers_learned(whole):
+def test_the_recipe_of_a_task_keeps_trained_layers(whole):
     recipe, run, _ = whole
     trained = load_file(run / "best.safetensors")
     task = TaskRecipe(
@@ -272,7 +273,9 @@ def test_the_recipe_of_a_task_keeps_what_the_layers_learned(whole):
         assert torch.equal(weight, trained[f"encoder.infusions.0.{name}"]), name
     assert network.encoder.infusions[0].config.dropout == 0.0
     other = replace(task, knowbert={"names": replace(recipe.knowbert["names"], layer=1)})
-    with pytest.raises(UsageError, match=r"a layer of names with layer = 0, and .* layer = 1; say the same in \[knowb"):
+    with pytest.raises(
+        UsageError, match=r"a layer of names trained with layer = 0, but .* layer = 1; set the same in \[knowb"
+    ):
         build_network(other, build(task, {}, Pretraining(recipe, None).tokenizer))
     plain = build_network(replace(task, infusion="none"), build(task, {}, Pretraining(recipe, None).tokenizer))
     assert len(plain.encoder.infusions) == 0
@@ -296,7 +299,7 @@ def test_a_second_knowledge_base_is_added_and_the_first_stays(whole, tmp_path):
     assert list(json.loads((tmp_path / "run/model/knowledge.json").read_bytes())["vectors"]) == ["names", "senses"]
 
 
-def test_words_alone_and_links_alone_can_be_learned(recipe, tmp_path):
+def test_words_alone_and_links_alone_can_be_trained(recipe, tmp_path):
     links = replace(recipe, words=WordsData(), linker=None, schedule=Schedule(steps=1, learning_rate=1e-3))
     assert pretrain(links, tmp_path / "links").keys() >= {"names.f1", "names.accuracy"}
     words = replace(recipe, links=(), schedule=links.schedule)
@@ -312,10 +315,10 @@ def test_a_recipe_is_written_and_read_as_it_was(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"words": WordsData(), "links": ()}, r"nothing to learn from; give \[words\]"),
-        ({"words": WordsData(("x",))}, r"\[words\] has nothing to develop on"),
+        ({"words": WordsData(), "links": ()}, r"nothing to train on; give \[words\]"),
+        ({"words": WordsData(("x",))}, r"\[words\] has nothing to validate on"),
         ({"shares": {"words": 1.0}}, "shares are of words, but there is data of words, names"),
-        ({"score": "words.perplexity"}, "more is better, such as words.log_chance"),
+        ({"score": "words.perplexity"}, "better if higher, such as words.log_chance"),
         ({"score": "wordnet.f1"}, "score is 'wordnet.f1'; expected"),
         ({"knowbert": {"words": KnowBertConfig(layer=0, **SIZES)}}, "no knowledge base can be called 'words'"),
         ({"batch": 0}, "batch is 0"),
@@ -327,12 +330,12 @@ def test_a_recipe_that_makes_no_sense_is_refused(recipe, changes, message):
 
 
 def test_a_recipe_without_the_layer_that_it_needs_names_the_fix(recipe, tmp_path):
-    with pytest.raises(UsageError, match=r"no layer; say of which knowledge base, and after which layer: \[knowb"):
+    with pytest.raises(UsageError, match=r"no knowledge layer; add \[knowbert.NAME\] with layer = N"):
         Pretraining(replace(recipe, knowbert={}), None)
     other = {"senses": KnowBertConfig(layer=1, **SIZES)}
     with_both = with_senses(recipe, tmp_path)
     with pytest.raises(UsageError, match=r"text linked to names, but no layer of it; add \[knowbert.names\]"):
         Pretraining(replace(with_both, knowbert=other), None)
     few = replace(recipe, words=replace(recipe.words, develop=1000))
-    with pytest.raises(InputError, match="no text left to learn from; lower develop"):
+    with pytest.raises(InputError, match="no text left to train on; lower develop"):
         Pretraining(few, None).parts  # noqa: B018

@@ -1,4 +1,4 @@
-"""Text with gold links: what it marks, how it is cut, what is offered and judged, and how links are scored."""
+"""Text with gold links: marks, splitting, candidates, judged mentions and scores."""
 
 from dataclasses import replace
 
@@ -14,9 +14,9 @@ from wellread.document import Document, Link
 from wellread.encoders.infusion.infuse import Read, infuse
 from wellread.errors import UsageError
 from wellread.kb.packaged import open_kb
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.models.knowbert.inputs import KnowBertProvider
-from wellread.models.knowbert.model import KnowBertConfig
 from wellread.models.knowbert.pretraining_task import GoldText, Linking, parts_of
 from wellread.tasks.learner import TaskLearner
 from wellread.tasks.task import EncoderWithHead
@@ -49,19 +49,19 @@ def prepared(task, provider, examples):
 
 
 def test_links_are_marks_by_their_characters_and_nil_has_no_gold():
-    told = GoldText.of_links(document("paris and rome in cork", ("paris", "h-paris"), ("cork", None)), "all")
-    assert told == GoldText("paris and rome in cork", (Mark(0, 0, 5, gold=("h-paris",)), Mark(0, 18, 22)), "all")
+    gold = GoldText.of_links(document("paris and rome in cork", ("paris", "h-paris"), ("cork", None)), "all")
+    assert gold == GoldText("paris and rome in cork", (Mark(0, 0, 5, gold=("h-paris",)), Mark(0, 18, 22)), "all")
 
 
 def test_senses_are_marks_with_lemma_part_of_speech_and_synsets():
-    told = GoldText.of_senses(sense_text("d.1", "the old river bank", bank=(SHORE, "none%1:00:00::"), old=AGED), keys())
-    assert told.marks == (
+    gold = GoldText.of_senses(sense_text("d.1", "the old river bank", bank=(SHORE, "none%1:00:00::"), old=AGED), keys())
+    assert gold.marks == (
         Mark(0, 14, 18, "bank", "n", ("00000002-n",)),
         Mark(0, 4, 7, "old", "a", ("00000005-a",)),
     )
 
 
-def test_long_texts_are_cut_outside_of_marks_and_every_mark_is_kept():
+def test_long_texts_are_split_outside_of_marks_and_every_mark_is_kept():
     text = " ".join(f"the mayor of new rome wrote to {n} in avon" for n in range(12))
     starts = [at for at in range(len(text)) if text.startswith("new rome", at)]
     whole = GoldText(text, tuple(Mark(0, at, at + 8, gold=("c-new-rome",)) for at in starts), "near")
@@ -74,7 +74,7 @@ def test_long_texts_are_cut_outside_of_marks_and_every_mark_is_kept():
     short = gold("in rome", rome="c-rome")
     assert list(parts_of(short, SEGMENTER)) == [short]
     blank = GoldText("avon" * 30, ())
-    assert list(parts_of(blank, Segmenter(TOKENIZER, longest=16))) == [blank]  # there is no place to cut it at
+    assert list(parts_of(blank, Segmenter(TOKENIZER, longest=16))) == [blank]  # there is no blank to split it at
 
 
 def test_gold_is_marked_among_the_candidates_of_the_right_mention(vectors, provider):
@@ -87,7 +87,7 @@ def test_gold_is_marked_among_the_candidates_of_the_right_mention(vectors, provi
         for pair in zip(ids, offers["gold"].tolist(), strict=True)
     ]
     assert ids == [["c-paris", "h-paris"], ["c-rome", None], ["c-paris", "h-paris"]]
-    assert right == [["h-paris"], ["c-rome"], []]  # of the second "paris" nobody said what it means
+    assert right == [["h-paris"], ["c-rome"], []]  # the second "paris" has no gold
     assert batch.target["mentions"].tolist() == [0, 1]
 
 
@@ -101,10 +101,10 @@ def test_what_is_judged_besides_is_said_by_the_text(vectors, provider, judged, e
     offers = batch.knowledge["offers"]["names"]
     words = ["", "paris", "of", "new", "rome", ""]
     spans = [" ".join(words[first : last + 1]) for first, last in offers["spans"].tolist()]
-    assert [span for span, told in zip(spans, offers["judged"].tolist(), strict=True) if told] == expected
+    assert [span for span, arrays in zip(spans, offers["judged"].tolist(), strict=True) if arrays] == expected
 
 
-def test_where_one_learns_texts_without_gold_of_the_kb_are_left_out(vectors):
+def test_training_leaves_out_texts_without_gold_of_the_kb(vectors):
     task = Linking("names", vectors)
     examples = [gold("in rome", rome="elsewhere"), gold("in rome", rome="c-rome"), GoldText("in rome", ())]
     assert [len(some) for some in task.tokenize(SEGMENTER, examples, learning=True)] == [0, 1, 0]
@@ -127,7 +127,7 @@ def test_the_loss_is_the_layers_and_nothing_where_nothing_is_known(vectors, prov
     nothing = replace(batch, knowledge={"offers": {"names": {k: v for k, v in offers.items() if k != "judged"}}})
     loss = unknown.loss(nothing)["links names"]
     assert float(loss.detach()) == 0
-    loss.backward()  # the loop asks it of every loss
+    loss.backward()  # the loop does this for every loss
 
 
 def test_links_are_counted_once_by_the_best_score_and_above_the_threshold(vectors, provider):
@@ -139,8 +139,8 @@ def test_links_are_counted_once_by_the_best_score_and_above_the_threshold(vector
     task = Linking("names", vectors, threshold=0.0)
     learner, _ = prepared(task, provider, examples)
     tokenized = [one for some in learner.dev_tokenized for one in some]
-    told = provider.collate(tokenized, provider.prepare(tokenized))["offers"]["names"]
-    spans = [tuple(span) for span in np.column_stack((told["text_of"], told["spans"])).tolist()]
+    arrays = provider.collate(tokenized, provider.prepare(tokenized))["offers"]["names"]
+    spans = [tuple(span) for span in np.column_stack((arrays["text_of"], arrays["spans"])).tolist()]
     low = float("-inf")
     scores = {
         (0, 1, 1): [-1.0, 2.0],  # paris: the person, right
@@ -170,7 +170,7 @@ def test_links_are_counted_once_by_the_best_score_and_above_the_threshold(vector
     assert len(task_of) == 3
     learner.model.encoder = Said()
     found = learner.evaluate()
-    # Known to the KB: paris, new rome, cork, zzyzx; offered: all but zzyzx. Linked: paris, new rome, avon.
+    # In the KB: paris, new rome, cork, zzyzx; candidates: all but zzyzx. Linked: paris, new rome, avon.
     assert found == pytest.approx(
         {
             "f1": 2 * 2 / (3 + 4),
@@ -183,15 +183,15 @@ def test_links_are_counted_once_by_the_best_score_and_above_the_threshold(vector
     )
 
 
-def test_an_encoder_without_the_layer_or_a_batch_without_offers_names_the_fix(vectors):
+def test_an_encoder_without_the_layer_or_a_batch_without_candidates_names_the_fix(vectors):
     task = Linking("names", vectors)
-    with pytest.raises(UsageError, match=r"no knowledge layer of names that could link; add \[knowbert.names\]"):
+    with pytest.raises(UsageError, match=r"no knowledge layer of names that can link; add \[knowbert.names\]"):
         task.head(tiny_encoder())
     encoder = infuse(tiny_encoder(), [KnowBertConfig(kb="names", layer=0, raw=6, **SIZES)])
     learner = TaskLearner(
         task, EncoderWithHead(encoder, task.head(encoder)), SEGMENTER, [gold("in rome", rome="c-rome")], []
     )
-    with pytest.raises(UsageError, match="nobody offers candidates of names"):
+    with pytest.raises(UsageError, match="the batch has no candidates of names"):
         learner.batches(0)[0]
 
 

@@ -1,4 +1,4 @@
-"""Recipes that offer candidates: a knowledge base, its vectors and a layer in, a model that links and answers out."""
+"""Recipes with knowledge bases, entity vectors and knowledge layers."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from tests.task_data import SCHEDULE, rte_recipe
 from wellread import config
 from wellread.data.readers.raganato import write_lines_of_senses
 from wellread.errors import InputError, KnowledgeBaseError, UsageError
-from wellread.models.knowbert.model import KnowBertConfig
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.plots import curves as plots
 from wellread.tasks.recipe import CandidateOptions, Data, EncoderOptions, TaskRecipe
 from wellread.tasks.senses import SenseOptions
@@ -42,7 +42,7 @@ def recipe(tmp_path, encoder):
 
 
 @pytest.mark.parametrize("infusion", ["none", "knowbert", "kam+knowbert"])
-def test_senses_are_learned_with_and_without_a_layer(recipe, tmp_path, infusion):
+def test_senses_are_trained_with_and_without_a_layer(recipe, tmp_path, infusion):
     recipe = replace(recipe, infusion=infusion, maps=replace(recipe.maps, maps=()))
     scores = train_task(recipe, tmp_path / "run")
     model = load_task(tmp_path / "run")
@@ -56,10 +56,10 @@ def test_senses_are_learned_with_and_without_a_layer(recipe, tmp_path, infusion)
     assert len((tmp_path / "answers.txt").read_text().splitlines()) == sum(len(text.marks) for text in examples)
 
 
-def test_the_layer_of_another_task_is_told_what_the_texts_mention(recipe, tmp_path, encoder):
-    told = rte_recipe(tmp_path, encoder)
-    told = replace(told, infusion="knowbert", offers=recipe.offers, knowbert=recipe.knowbert)
-    learner, _ = build_learner(told, None)
+def test_the_layer_of_another_task_gets_the_candidates_of_its_texts(recipe, tmp_path, encoder):
+    rte = rte_recipe(tmp_path, encoder)
+    rte = replace(rte, infusion="knowbert", offers=recipe.offers, knowbert=recipe.knowbert)
+    learner, _ = build_learner(rte, None)
     batch = learner.batches(0)[0]
     assert set(batch.knowledge["offers"]) == {"wordnet"}
     losses = learner.loss(batch)
@@ -98,5 +98,5 @@ def test_kinds_of_entities_are_numbered_by_name_and_limited(recipe):
     learner, _ = build_learner(with_kinds, None)
     entities = learner.model.encoder.infusions[0].linker.entities
     assert torch.bincount(torch.from_numpy(entities.table.kinds)).tolist() == [2, 2, 2]
-    with pytest.raises((KnowledgeBaseError, UsageError), match=r"3 kinds of entities.* room for 2; set kinds = 0"):
+    with pytest.raises((KnowledgeBaseError, UsageError), match=r"3 kinds of entities.* supports 2; set kinds = 0"):
         build_learner(replace(with_kinds, knowbert={"wordnet": replace(LAYER, kinds=2)}), None)

@@ -1,4 +1,4 @@
-"""A saved model says what its knowledge layers need, and whoever loads it takes that."""
+"""Saved models name the KB and vectors of their knowledge layers, and loading uses them."""
 
 import json
 from contextlib import ExitStack
@@ -23,11 +23,9 @@ from wellread.index.entity_vectors import EntityVectors
 from wellread.inference.embedder import load_embedder
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
-from wellread.models.knowbert.compression import shrink
+from wellread.models.knowbert.config import CandidateConfig, KnowBertConfig
 from wellread.models.knowbert.conversion import convert_knowbert, open_tables
-from wellread.models.knowbert.mention_cache import CandidateConfig
-from wellread.models.knowbert.model import KnowBertConfig
-from wellread.models.knowbert.requirements import Needs
+from wellread.models.knowbert.folder import LayerRequirements, shrink
 from wellread.plots import curves as plots
 from wellread.tasks.recipe import CandidateOptions, Data, EncoderOptions, TaskRecipe
 from wellread.tasks.senses import SenseOptions
@@ -72,13 +70,13 @@ def table_of(encoder):
 def test_a_converted_model_links_by_its_own_vectors_and_kinds(converted, capsys):
     with Linker.load("wordnet", converted, precision="fp32", tags="none") as linker:
         found = [(link.text, link.entity) for link in linker.link(TEXT).links]
-        table = linker.network.entities.linker.entities.table
+        table = linker.backend.entities.linker.entities.table
     assert [text for text, _ in found] == ["ba", "ca"]
     assert {entity for _, entity in found} <= {entity.id for entity in SYNSETS}
-    mine = open_tables(converted)["wordnet"]
-    assert np.array_equal(table.vectors, mine.vectors)
+    own = open_tables(converted)["wordnet"]
+    assert np.array_equal(table.vectors, own.vectors)
     (row,) = EntityVectors.open(converted / "vectors" / "wordnet").rows_of(["run.v.01"])
-    assert int(table.kinds[row]) == int(mine.kinds[row]) == POS[WORDNET.index("run.v.01")]
+    assert int(table.kinds[row]) == int(own.kinds[row]) == POS[WORDNET.index("run.v.01")]
     assert "1 so far (new.n.01)" in capsys.readouterr().err
 
 
@@ -86,10 +84,10 @@ def test_layers_below_have_their_own_vectors_too(tmp_path, converted):
     write_archive(tmp_path / "both", draw_state(), model_config({"wordnet": 2, "wiki": 1}))
     convert_knowbert(tmp_path / "both", tmp_path / "two", vocab=tmp_path / "vocab.txt", heads=HEADS)
     with write_kb(tmp_path / "kb" / "wiki.kb", [Entity("Place_3", "a place", "somewhere", "", 1, {"ba": 1})]):
-        pass  # nobody has made vectors of it
+        pass  # it has no vectors
     with Linker.load("wordnet", tmp_path / "two", tags="none") as linker:
         assert [link.text for link in linker.link(TEXT).links] == ["ba", "ca"]
-        tables = {part.config.kb: part.linker.entities.table for part in linker.network.encoder.infusions}
+        tables = {part.config.kb: part.linker.entities.table for part in linker.backend.encoder.infusions}
     for name, table in open_tables(tmp_path / "two").items():
         assert np.array_equal(tables[name].vectors, table.vectors)
 
@@ -108,17 +106,17 @@ def test_a_converted_model_embeds_by_its_own_vectors(converted):
 
 
 def test_the_recipe_of_a_task_takes_the_vectors_of_its_converted_encoder_and_says_so(converted, tmp_path):
-    told = rte_recipe(tmp_path, str(converted))
+    rte = rte_recipe(tmp_path, str(converted))
     layer = replace(load_encoder(str(converted)).infusions[0].config, dropout=0.0)
-    told = replace(
-        told, infusion="knowbert", knowbert={"wordnet": layer}, encoder=EncoderOptions(str(converted), longest=12)
+    rte = replace(
+        rte, infusion="knowbert", knowbert={"wordnet": layer}, encoder=EncoderOptions(str(converted), longest=12)
     )
-    train_task(told, tmp_path / "run")
-    needs = Needs.of(tmp_path / "run" / "model", "wordnet")
+    train_task(rte, tmp_path / "run")
+    needs = LayerRequirements.of(tmp_path / "run" / "model", "wordnet")
     assert needs.vectors == str(converted.resolve() / "vectors" / "wordnet")
     table = table_of(load_task(tmp_path / "run").network.encoder)
     assert np.array_equal(table.vectors, open_tables(converted)["wordnet"].vectors)
-    named = replace(told, offers={"wordnet": CandidateOptions(vectors=needs.vectors)})
+    named = replace(rte, offers={"wordnet": CandidateOptions(vectors=needs.vectors)})
     learner, _ = build_learner(named, None)
     assert np.array_equal(table_of(learner.model.encoder).kinds, open_tables(converted)["wordnet"].kinds)
 
@@ -171,34 +169,34 @@ def pretrained(tmp_path, encoder):
         "vectors": str(tmp_path / "elsewhere"),
         "reading": {"candidates": 1},
     }
-    told = {"recipe": {"offers": {"senses": offers}}, "vectors": {"senses": {"fingerprint": vectors.fingerprint}}}
-    (tmp_path / "model" / "knowledge.json").write_text(json.dumps(told))
+    manifest = {"recipe": {"offers": {"senses": offers}}, "vectors": {"senses": {"fingerprint": vectors.fingerprint}}}
+    (tmp_path / "model" / "knowledge.json").write_text(json.dumps(manifest))
     return tmp_path / "model"
 
 
 def test_what_a_pretrained_model_needs_is_read(pretrained, tmp_path):
-    needs = Needs.of(pretrained, "senses")
+    needs = LayerRequirements.of(pretrained, "senses")
     assert (needs.kb, needs.vectors) == (str(tmp_path / "senses.kb"), str(tmp_path / "elsewhere"))
     assert (needs.fingerprint, needs.reading) == ("hashing 2", CandidateConfig(candidates=1))
-    assert Needs.of(pretrained, "moon") == Needs("moon", None, None, CandidateConfig())
+    assert LayerRequirements.of(pretrained, "moon") == LayerRequirements("moon", None, None, CandidateConfig())
 
 
 def test_a_pretrained_model_embeds_with_what_it_was_pretrained_with(pretrained):
     with ExitStack() as stack:
         embedder = load_embedder(str(pretrained), stack)
         assert table_of(embedder.encoder).folder == pretrained.parent / "elsewhere"
-        ((stretch,),) = embedder.window_tokenizer.tokenize(["the old bank"])
-        offers = embedder.provider.offers([stretch.input])["senses"]
-    assert offers.entities.shape == (2, 1)  # one candidate each, as its recipe reads texts
+        ((window,),) = embedder.window_tokenizer.tokenize(["the old bank"])
+        offers = embedder.provider.find_candidates([window.input])["senses"]
+    assert offers.entities.shape == (2, 1)  # one candidate each, as in its recipe
 
 
 def test_vectors_of_another_encoder_are_refused_however_wide_they_are(pretrained, tmp_path):
     with KnowledgeBase.open(tmp_path / "senses.kb") as kb:
         EntityVectors.build(kb, Hashing(), tmp_path / "elsewhere")
-    told = r"fingerprint hashing 1\) than .* learned with \(hashing 2\); make"
-    with pytest.raises(KnowledgeBaseError, match=told):
+    message = r"fingerprint hashing 1\) than .* learned with \(hashing 2\); make"
+    with pytest.raises(KnowledgeBaseError, match=message):
         Linker.load(tmp_path / "senses.kb", pretrained)
-    with ExitStack() as stack, pytest.raises(KnowledgeBaseError, match=told):
+    with ExitStack() as stack, pytest.raises(KnowledgeBaseError, match=message):
         load_embedder(str(pretrained), stack)
 
 

@@ -19,7 +19,7 @@ from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 from wellread.models.kam.model import KamConfig
-from wellread.models.knowbert.model import KnowBertConfig
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.luke.config import LukeConfig
 from wellread.models.luke.conversion import from_hf
 from wellread.models.luke.model import Luke, luke_of

@@ -17,7 +17,7 @@ from tests.training.test_task import PROCESSES  # noqa: F401  # its server has i
 from wellread.errors import InputError, StorageError, TrainingError, UsageError
 from wellread.io.files import only_writer
 from wellread.models.kam.inputs import MapsConfig
-from wellread.models.knowbert.model import KnowBertConfig
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.luke.recipe import LukeOptions
 from wellread.plots import curves as plots
 from wellread.tasks.learner import TaskLearner

@@ -1,25 +1,24 @@
-"""The released checkpoints of KnowBERT's authors as an infused BERT of ours, with the same states, scores and losses.
+"""Conversion of the checkpoints of KnowBERT's authors to an infused BERT with the same states, scores and losses.
 
-Theirs (allenai/kb) is an archive of AllenNLP (`models.knowbert.archive`). What it becomes is a folder that needs
-nothing outside of itself:
+Their archive (allenai/kb, `models.knowbert.archive`) becomes a self-contained folder:
 
-    config.json, model.safetensors    BERT with its head for hidden words, and a knowledge layer for each KB
+    config.json, model.safetensors    BERT with its masked-language-model head, and a knowledge layer for each KB
     tokenizer.json
-    vectors/wiki/, vectors/wordnet/   entity vectors (`EntityVectors`, as precise as theirs), with the entities' kinds
+    vectors/wiki/, vectors/wordnet/   entity vectors (`EntityVectors`, in their precision), with the entities' kinds
 
     model = AutoModelForMaskedLM.from_pretrained(folder)
     take_vectors(model, folder)
 
 Facts of their code that are not in the paper:
 
-- Layers count from 0, and a knowledge base comes after its layer; two after one layer go by their names.
-- The embedding of parts of speech has a row for every entity, of which nine are used: those are our kinds.
-- MASK is an entity with a vector like all others; NULL is a copy of one, which is not normed.
-- In softmax mode there is no NULL: a mention without candidates takes the normed vector of the padding entity. So that
-  is what our NULL becomes.
-- Accents are not stripped from pieces, though letters are made small.
-- A span's weights are a softmax over zeros outside of it too, then divided by their sum plus 1e-13. It makes a
-  difference only where scores of pieces are below -18 or so.
+- Layers count from 0, and a KB follows its layer; two KBs after one layer are ordered by name.
+- The embedding of parts of speech has a row for every entity, of which nine are used: those become our kinds.
+- MASK is an entity with a vector like all others; NULL is a copy of one that is not normed.
+- In softmax mode there is no NULL: a mention without candidates gets the normed vector of the padding entity, which
+  becomes our NULL.
+- Accents are not stripped from tokens, even where they are lowercased.
+- The pooling weights of a span are a softmax that includes zeros outside of it, then divided by their sum plus 1e-13.
+  The difference matters only if token scores are below about -18.
 """
 
 from __future__ import annotations
@@ -61,22 +60,23 @@ from wellread.models.knowbert.archive import (
     MASK,
     NULL,
     PADDING,
-    PIECES,
     UNKNOWN,
+    VOCAB,
     WEIGHTS,
     Archive,
     KnowBertParams,
     LayerParams,
     parse_entities,
 )
+from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
-from wellread.models.knowbert.model import KnowBert, KnowBertConfig
+from wellread.models.knowbert.model import KnowBert
 
 _BERT, _HEAD = "pretrained_bert.bert.", "pretrained_bert.cls."
-_TWICE = ("pretraining_heads.", "pooler.")
-"""How names begin of what is there under another name already."""
+_DUPLICATES = ("pretraining_heads.", "pooler.")
+"""Prefixes of weights that are also there under another name."""
 _UNUSED = ("seq_relationship.",)
-"""What the head has for the order of sentences."""
+"""Prefix of the head's weights for next-sentence prediction."""
 _BLOCK = 8192
 _SYNSET = re.compile(r"(.+)\.([nvars])\.(\d+)")
 
@@ -91,11 +91,11 @@ def convert_knowbert(
     entities: Mapping[str, str | Path] | None = None,
     senses: SenseKeys | None = None,
 ) -> KnowBertParams:
-    """Write the authors' archive (a tar file or a folder) as an infused BERT to a new folder.
+    """Convert the authors' archive (a tar file or a folder) to an infused BERT in a new folder.
 
-    Their archives have no vocabulary of pieces: give the `vocab.txt` of their `bert_model_name`, or an encoder with its
-    tokenizer. `entities` are lists of ids where the archive lacks them, by knowledge base. With `senses`, synsets are
-    called as in the WordNet KB ("02084071-n" for "dog.n.01").
+    Their archives have no token vocabulary: give the `vocab.txt` of their `bert_model_name`, or an encoder with its
+    tokenizer. `entities` are files of entity ids by KB, where the archive lacks them. With `senses`, synsets get
+    the ids of the WordNet KB ("02084071-n" for "dog.n.01").
     """
     to = Path(to)
     refuse_full(to)
@@ -103,12 +103,12 @@ def convert_knowbert(
         scratch = part / ".archive"
         opened = Archive.open(archive, scratch)
         params = opened.params()
-        pieces = _find_pieces(params, opened, vocab, tokenizer)
+        tokens = _find_tokenizer(params, opened, vocab, tokenizer)
         lists = _find_entities(params, opened, entities or {})
         weights = opened.weights()
         model, layers = _build(params, weights, lists, heads)
-        _check_pieces(pieces, model, params)
-        _write(part, model, weights, pieces)
+        _check_vocabulary(tokens, model, params)
+        _write(part, model, weights, tokens)
         for layer in layers:
             layer.write(part / "vectors", senses)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -116,7 +116,7 @@ def convert_knowbert(
 
 
 def take_vectors(model: PreTrainedModel, folder: str | Path) -> None:
-    """Give the knowledge layers of a converted model the entity vectors that lie beside it."""
+    """Set the entity vectors of a converted model's layers to those in its folder."""
     tables = open_tables(folder)
     for infusion in cast(Any, base_of(model)).infusions:
         if isinstance(infusion, KnowBert):
@@ -124,19 +124,19 @@ def take_vectors(model: PreTrainedModel, folder: str | Path) -> None:
 
 
 def open_tables(folder: str | Path) -> dict[str, EntityTable]:
-    """The entity vectors in the folder of a converted model, by knowledge base, with the kinds of their entities."""
+    """Open the entity vectors in the folder of a converted model, by KB, with the kinds of their entities."""
     tables = {}
-    for place in sorted(Path(folder, "vectors").glob("*/vectors.json")):
-        vectors = EntityVectors.open(place.parent)
-        tables[place.parent.name] = EntityTable.of(vectors, vectors.kinds)
+    for manifest in sorted(Path(folder, "vectors").glob("*/vectors.json")):
+        vectors = EntityVectors.open(manifest.parent)
+        tables[manifest.parent.name] = EntityTable.of(vectors, vectors.kinds)
     if not tables:
-        raise UsageError(f"there are no entity vectors in {Path(folder, 'vectors')}; give what convert knowbert wrote")
+        raise UsageError(f"there are no entity vectors in {Path(folder, 'vectors')}; give a converted folder")
     return tables
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """The layer of one knowledge base in the archive: its weights by our names, and its entities."""
+    """Layer of one KB in the archive: its weights by our names, and its entities."""
 
     kb: str
     config: KnowBertConfig
@@ -169,14 +169,14 @@ class _Layer:
 
     @torch.no_grad()
     def load(self, layer: KnowBert) -> None:
-        """Load the weights, and make weights of what is an entity in theirs."""
-        without = dict(self.weights)
+        """Load the weights; the MASK and NULL entities of theirs become weights of ours."""
+        weights = dict(self.weights)
         dim, softmax = self.config.dim, self.config.mode == "softmax"
-        without["linker.entities.mask"] = torch.zeros(dim)
+        weights["linker.entities.mask"] = torch.zeros(dim)
         if softmax:
-            without["null"] = torch.zeros(dim)
+            weights["null"] = torch.zeros(dim)
         names = {ours: theirs for theirs, ours in KNOWBERT.items()}
-        _load(layer, without, f"{self.kb}_soldered_kg.", names)
+        _load(layer, weights, f"{self.kb}_soldered_kg.", names)
         layer.linker.entities.mask.copy_(self._project(layer, self.ids.index(MASK if MASK in self.ids else UNKNOWN)))
         if softmax:
             layer.null.copy_(layer.linker.entities.norm(self._project(layer, self.ids.index(PADDING))))
@@ -188,7 +188,7 @@ class _Layer:
         return vector if parts.linear is None else cast(Tensor, parts.linear(vector))
 
     def write(self, folder: Path, senses: SenseKeys | None) -> None:
-        """Write the vectors in the order of `EntityVectors`, without those of entities that became weights."""
+        """Write the vectors in the order of `EntityVectors`, without entities that became weights."""
         rows = [row for row, id in enumerate(self.ids) if id not in (PADDING, MASK, NULL)]
         ids = [_synset_id(self.ids[row], senses) if senses is not None else self.ids[row] for row in rows]
         hashes = np.fromiter(map(id_key, ids), np.uint32, len(ids))
@@ -206,12 +206,12 @@ class _Layer:
         }
         if self.kinds is not None:
             arrays["kinds"] = self.kinds.numpy()[taken].astype(np.uint16)
-        told: dict[str, Any] = {"format": FORMAT, "kb": self.kb, "uid": ANY, "revision": 0, "fingerprint": digest}
-        told |= {"dim": vectors.shape[1], "count": len(taken), "file": f"vectors-{digest}.safetensors"}
-        place = folder / self.kb
-        place.mkdir(parents=True)
-        save_arrays(place / told["file"], arrays, {"format": FORMAT, "uid": ANY, "revision": "0"})
-        write_manifest(place / "vectors.json", told)
+        manifest: dict[str, Any] = {"format": FORMAT, "kb": self.kb, "uid": ANY, "revision": 0, "fingerprint": digest}
+        manifest |= {"dim": vectors.shape[1], "count": len(taken), "file": f"vectors-{digest}.safetensors"}
+        path = folder / self.kb
+        path.mkdir(parents=True)
+        save_arrays(path / manifest["file"], arrays, {"format": FORMAT, "uid": ANY, "revision": "0"})
+        write_manifest(path / "vectors.json", manifest)
 
 
 def _blocks(vectors: NDArray[np.float32], rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
@@ -220,7 +220,7 @@ def _blocks(vectors: NDArray[np.float32], rows: NDArray[np.int64]) -> Iterator[N
 
 
 def _synset_id(name: str, senses: SenseKeys) -> str:
-    """What the WordNet KB calls a synset: "dog.n.01" -> "02084071-n"; what is none keeps its name."""
+    """Return the id of a synset in the WordNet KB: "dog.n.01" -> "02084071-n"; other names are unchanged."""
     if (match := _SYNSET.fullmatch(name)) is None:
         return name
     keys = senses.senses(match[1], "a" if match[2] == "s" else match[2])
@@ -257,7 +257,7 @@ def _config(kb: str, place: int, params: LayerParams, weights: Weights, vectors:
 def _build(
     params: KnowBertParams, weights: Weights, lists: Mapping[str, list[str]], heads: int | None
 ) -> tuple[PreTrainedModel, list[_Layer]]:
-    """The model, and its layers in the order in which they come."""
+    """Build the model and its layers, bottom up."""
     begins = [_BERT, _HEAD, *(f"{kb}_soldered_kg." for kb in params.soldered_kgs)]
     parts: dict[str, Weights] = {begin: {} for begin in begins}
     unknown = []
@@ -265,11 +265,11 @@ def _build(
         begin = next((begin for begin in begins if name.startswith(begin)), None)
         if begin is not None:
             parts[begin][name.removeprefix(begin)] = weight
-        elif not name.startswith(_TWICE):
+        elif not name.startswith(_DUPLICATES):
             unknown.append(name)
     if unknown or not parts[_BERT]:
         raise InputError(
-            f"{WEIGHTS} has {'names' if unknown else 'no weights'} that its config.json does not tell of: "
+            f"{WEIGHTS} {'has weights that its config.json does not define' if unknown else 'lacks weights'}: "
             f"{some(unknown or [_BERT + '*'])}; only models of type knowbert can be converted"
         )
     bert = build_bert(
@@ -297,7 +297,7 @@ def _with_head(bert: BertModel, head: Weights) -> PreTrainedModel:
     tied = head.pop("predictions.decoder.weight", None)
     if tied is not None and not torch.equal(tied, bert.embeddings.word_embeddings.weight):
         raise InputError(
-            f"{_HEAD}predictions.decoder.weight is not the embedding of pieces, as in BERT; download the archive again"
+            f"{_HEAD}predictions.decoder.weight is not the token embedding, as in BERT; download the archive again"
         )
     model = BertForMaskedLM(bert.config)  # type: ignore[no-untyped-call]
     model.bert.load_state_dict({n: part for n, part in bert.state_dict().items() if not n.startswith("pooler.")})
@@ -309,9 +309,9 @@ def _with_head(bert: BertModel, head: Weights) -> PreTrainedModel:
 
 
 def _load(module: torch.nn.Module, weights: Weights, where: str, names: Mapping[str, str]) -> None:
-    """Load all weights of a part; `names` are theirs by ours, for messages."""
+    """Load all weights of a module; `names` maps our names to theirs, for errors."""
     ours, given = ({name: tuple(part.shape) for name, part in all.items()} for all in (module.state_dict(), weights))
-    for found, told in (
+    for found, problem in (
         ([name for name in ours if name not in given], "are missing"),
         ([name for name in given if name not in ours], "are not KnowBERT's"),
         ([name for name in ours if name in given and given[name] != ours[name]], "have other sizes"),
@@ -319,7 +319,7 @@ def _load(module: torch.nn.Module, weights: Weights, where: str, names: Mapping[
         if found:
             theirs = [where + next(iter(rename_weights({name: torch.empty(0)}, names))) for name in found]
             raise InputError(
-                f"weights {told}: {some(theirs)}; convert a released model, with the config.json that belongs to it"
+                f"weights {problem}: {some(theirs)}; convert a released model, with the config.json that belongs to it"
             )
     module.load_state_dict(weights)
 
@@ -333,46 +333,46 @@ def _find_entities(params: KnowBertParams, archive: Archive, given: Mapping[str,
     }
 
 
-def _find_pieces(
+def _find_tokenizer(
     params: KnowBertParams, archive: Archive, vocab: str | Path | None, tokenizer: str | None
 ) -> Tokenizer:
-    own = archive.folder / PIECES
+    own = archive.folder / VOCAB
     if vocab is None and tokenizer is None and own.is_file():
         vocab = own
     if (vocab is None) == (tokenizer is None):
         raise UsageError(
-            f"the archive has no vocabulary of pieces; give either the vocab.txt of {params.bert_model_name} (--vocab) "
+            f"the archive has no token vocabulary; give either the vocab.txt of {params.bert_model_name} (--vocab) "
             "or the folder or hub name of an encoder with its tokenizer (--tokenizer)"
         )
     if tokenizer is not None:
-        pieces = load_tokenizer(tokenizer)
+        tokens = load_tokenizer(tokenizer)
     else:
-        small = "uncased" in params.bert_model_name or "cased" not in params.bert_model_name
-        pieces = read_vocab(str(vocab), small)
-        pieces.normalizer = normalizers.BertNormalizer(lowercase=small, strip_accents=False)
-    needed = [piece for piece in ("[CLS]", "[SEP]", "[UNK]", "[MASK]") if pieces.token_to_id(piece) is None]
-    if needed:
+        lowercase = "uncased" in params.bert_model_name or "cased" not in params.bert_model_name
+        tokens = read_vocab(str(vocab), lowercase)
+        tokens.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+    missing = [token for token in ("[CLS]", "[SEP]", "[UNK]", "[MASK]") if tokens.token_to_id(token) is None]
+    if missing:
         raise InputError(
-            f"{tokenizer or vocab} has no piece {', '.join(needed)}; give the vocabulary of {params.bert_model_name}"
+            f"{tokenizer or vocab} has no token {', '.join(missing)}; give the vocabulary of {params.bert_model_name}"
         )
-    return pieces
+    return tokens
 
 
-def _check_pieces(pieces: Tokenizer, model: PreTrainedModel, params: KnowBertParams) -> None:
-    if pieces.get_vocab_size() != model.config.vocab_size:
+def _check_vocabulary(tokens: Tokenizer, model: PreTrainedModel, params: KnowBertParams) -> None:
+    if tokens.get_vocab_size() != model.config.vocab_size:
         raise InputError(
-            f"the vocabulary has {pieces.get_vocab_size()} pieces and the weights {model.config.vocab_size}; give that "
+            f"the vocabulary has {tokens.get_vocab_size()} tokens and the weights {model.config.vocab_size}; give that "
             f"of {params.bert_model_name}"
         )
 
 
-def _write(folder: Path, model: PreTrainedModel, weights: Weights, pieces: Tokenizer) -> None:
-    """With BERT's pooler too, which a head for hidden words has not, but an encoder that is read from here does."""
+def _write(folder: Path, model: PreTrainedModel, weights: Weights, tokens: Tokenizer) -> None:
+    """Write model and tokenizer; with BERT's pooler, which the masked-LM model lacks, for loading it as an encoder."""
     state = model.state_dict()
     if model is not base_of(model):
         state |= {f"bert.pooler.dense.{n}": weights[f"{_BERT}pooler.dense.{n}"].float() for n in ("weight", "bias")}
         model.config.pooler = True
-    model.config.precision = "fp32"  # of linkers with this model, unless another one is asked for
+    model.config.precision = "fp32"  # default precision of linkers with this model
     with silence():
         model.save_pretrained(folder, state_dict=state)
-    save_tokenizer(pieces, folder, model.config)
+    save_tokenizer(tokens, folder, model.config)

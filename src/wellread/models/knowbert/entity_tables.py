@@ -1,9 +1,8 @@
-"""Entity vectors for a model: mapped, no weights; what it makes of them is computed once where nothing is learned.
+"""Entity vectors of a KB for a model: memory-mapped, not weights; projected once in inference.
 
-While a model learns, only the distinct entities of a batch are projected and normed. Where it does not, all entities of
-the knowledge base are, once: a small table stays in memory, a large one is written beside the vectors and mapped, so
-that memory does not grow with the knowledge base and processes share it. Such a file is named by a digest of the
-vectors and of the weights that made it.
+In training only the distinct entities of a batch are projected and normed. In inference all entities of the KB are,
+once: a small table stays in memory, a large one is written beside the vectors and memory-mapped, so that memory does
+not grow with the KB and processes share it. Such a file is named by a digest of the vectors and the weights.
 """
 
 from __future__ import annotations
@@ -24,37 +23,37 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
-from wellread.errors import StorageError, UsageError
+from wellread.errors import KnowledgeBaseError, StorageError, UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.io.arrays import Blocks, save_arrays
+from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
-from wellread.models.knowbert.entity_types import find_kinds
-from wellread.models.knowbert.mention_cache import MASK_ENTITY, NO_ENTITY
+from wellread.models.knowbert.config import MASK_ENTITY, NO_ENTITY
 
 SMALL = 8 << 20
-"""Bytes of a table that stays in memory."""
+"""Maximum size in bytes of a projected table that stays in memory."""
 _ROWS = 8192
-"""Entities that are projected together."""
+"""Number of entities that are projected together."""
 _BITS: dict[torch.dtype, type[np.generic]] = {
     torch.float64: np.uint64,
     torch.float32: np.float32,
     torch.float16: np.float16,
     torch.bfloat16: np.uint16,
 }
-"""What numbers are in a file: those that numpy does not know (and files of ours) as their bits."""
+"""Types of numbers in a file; what numpy or our files do not support is stored as integers of the same bits."""
 
 
 @dataclass(frozen=True, eq=False)
 class EntityTable:
-    """The vectors of all entities of a knowledge base, by their rows, as they lie on the disk."""
+    """Memory-mapped vectors of all entities of a KB, by row."""
 
     vectors: NDArray[Any] = field(repr=False)
     kinds: NDArray[np.integer[Any]] | None = field(default=None, repr=False)
-    """Of every row, the kind of its entity from 0, for WordNet its part of speech; None: there are no kinds."""
+    """Number of each entity's kind, from 0 (WordNet: its part of speech); None without kinds."""
     folder: Path | None = None
-    """Where a projected table may be kept; None: it is made anew by every process."""
+    """Folder that keeps projected tables; None: every process makes its own."""
     fingerprint: str = ""
-    """What changes whenever vectors or kinds do; without one nothing is kept in the folder."""
+    """Identifies vectors and kinds; without it nothing is kept in the folder."""
 
     def __post_init__(self) -> None:
         if self.vectors.ndim != 2:
@@ -64,7 +63,7 @@ class EntityTable:
 
     @classmethod
     def of(cls, vectors: EntityVectors, kinds: NDArray[np.integer[Any]] | None = None) -> EntityTable:
-        """The vectors of a knowledge base, which lie in a folder."""
+        """Build the table of a folder's vectors, with the kinds of their entities."""
         fingerprint = vectors.file
         if kinds is not None:
             fingerprint += hashlib.blake2b(np.ascontiguousarray(kinds).tobytes(), digest_size=8).hexdigest()
@@ -74,21 +73,21 @@ class EntityTable:
         return len(self.vectors)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EntityTable:
-        """Nobody changes it, so a copy of a model shares it."""
+        """Return itself: the table is read-only, so copies of a model share it."""
         return self
 
     def take(self, rows: Int[Tensor, " row"], dtype: torch.dtype) -> tuple[Float[Tensor, "row raw"], Tensor | None]:
-        """The vectors of some entities, and their kinds."""
+        """Return the vectors and kinds of some rows."""
         return self._tensors(rows.cpu().numpy(), rows.device, dtype)
 
     def blocks(self, device: torch.device, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """The vectors and kinds of all entities, some at a time."""
+        """Yield the vectors and kinds of all entities in blocks."""
         for begin in range(0, len(self), _ROWS):
             yield self._tensors(slice(begin, begin + _ROWS), device, dtype)
 
     def _tensors(self, rows: Any, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
         found = self.vectors[rows]
-        found = found if found.flags.writeable else found.copy()  # torch minds what cannot be written
+        found = found if found.flags.writeable else found.copy()  # torch warns about read-only arrays
         vectors = torch.from_numpy(found).to(device, dtype)
         if self.kinds is None:
             return vectors, None
@@ -96,9 +95,9 @@ class EntityTable:
 
 
 class EntityProjection(nn.Module):
-    """What a model makes of entity vectors: [vector ; embedding of its kind] projected and normed, and a MASK entity.
+    """Projection of entity vectors: e = LayerNorm([vector ; kind embedding] W + b), and a trained MASK entity.
 
-    The vectors themselves are given by `table`, after building or loading; they are no weights.
+    The vectors are set by `take` after building or loading; they are not weights.
     """
 
     def __init__(
@@ -111,10 +110,10 @@ class EntityProjection(nn.Module):
         self.mask = nn.Parameter(torch.empty(dim))
         self.norm = nn.LayerNorm(dim, eps=1e-5)
         self.table: EntityTable | None = None
-        self._known = _Known()
+        self._projected = _ProjectedTable()
 
     def take(self, table: EntityTable) -> None:
-        """Have these vectors from now on."""
+        """Set the entity vectors."""
         if table.vectors.shape[1] != self.raw:
             raise UsageError(
                 f"the entity vectors have {table.vectors.shape[1]} numbers, the model expects {self.raw}; give it the "
@@ -126,19 +125,19 @@ class EntityProjection(nn.Module):
             most = int(table.kinds.max(initial=0))
             if most >= self.kinds.num_embeddings or int(table.kinds.min(initial=0)) < 0:
                 raise UsageError(f"the table has the kind {most}, the model knows {self.kinds.num_embeddings} from 0")
-        self.table, self._known = table, _Known()
+        self.table, self._projected = table, _ProjectedTable()
 
     def take_of(self, kb: KnowledgeBase, vectors: EntityVectors) -> None:
-        """Have the vectors of a knowledge base from now on, with the kinds of its entities if these have embeddings."""
+        """Set the vectors of a KB, with the kinds of its entities if these have embeddings."""
         kinds = None if self.kinds is None else find_kinds(kb, vectors, self.kinds.num_embeddings)
         self.take(EntityTable.of(vectors, kinds))
 
     def look_up(
         self, entities: Int[Tensor, "mention cand"]
     ) -> tuple[Float[Tensor, "row dim"], Int[Tensor, "mention cand"]]:
-        """Projected and normed vectors, and which of them each candidate has (-1: none).
+        """Return projected, normed vectors and the row of each candidate in them (-1: none).
 
-        Where something is to be learned of it the vectors are those of the batch, else those of all entities.
+        The vectors are those of the batch if the projection is trained, else those of all entities.
         """
         if not entities.numel():
             return self.norm(self.mask[None]), entities
@@ -149,15 +148,15 @@ class EntityProjection(nn.Module):
                 f"candidates are rows {int(entities.min())} to {int(entities.max())} of the entity vectors, which have "
                 f"{len(self.table)}; make candidates and vectors of the same revision of the knowledge base"
             )
-        if self._learns():
-            self._known.doubt()
-            self._known.learns = True
+        if self._needs_gradient():
+            self._projected.invalidate()
+            self._projected.is_trained = True
             distinct, rows = torch.unique(entities, return_inverse=True)
             named = distinct >= 0
             vectors = torch.cat((self._project(*self.table.take(distinct[named], self._dtype)), self.mask[None]))
             rows = torch.where(entities >= 0, rows - (~named).sum(), entities)
             return self.norm(vectors), rows.masked_fill(entities == MASK_ENTITY, len(vectors) - 1)
-        projected = self._known.of(self)
+        projected = self._projected.of(self)
         rows = entities.masked_fill(entities == MASK_ENTITY, len(self.table))
         if entities.device.type == "cpu":
             return projected, rows
@@ -165,31 +164,31 @@ class EntityProjection(nn.Module):
         return projected[distinct.clamp(min=0).cpu()].to(rows.device), rows.masked_fill(entities == NO_ENTITY, -1)
 
     def train(self, mode: bool = True) -> EntityProjection:
-        """As any module's; who learns may change weights in ways that are not seen."""
+        """Set the mode; training invalidates the projected table, because weight changes may go unnoticed."""
         if mode:
-            self._known.doubt()
+            self._projected.invalidate()
         return super().train(mode)
 
     @property
     def _dtype(self) -> torch.dtype:
         return self.mask.dtype
 
-    def _learns(self) -> bool:
+    def _needs_gradient(self) -> bool:
         return self.training or (torch.is_grad_enabled() and any(part.requires_grad for part in self.parameters()))
 
     def _project(self, vectors: Float[Tensor, "row raw"], kinds: Int[Tensor, " row"] | None) -> Tensor:
         if self.linear is None:
             return vectors
         if self.kinds is None:
-            made = self.linear(vectors)
-        else:  # each kind is projected once; and vectors, which learn nothing, need no gradient then
+            projected = self.linear(vectors)
+        else:  # each kind is projected once, and the vectors, which are not trained, need no gradient
             of_vectors, of_kinds = self.linear.weight[:, : self.raw], self.linear.weight[:, self.raw :]
-            made = linear(vectors, of_vectors) + linear(self.kinds.weight, of_kinds, self.linear.bias)[kinds]
-        return dropout(made, self.drop, self.training)
+            projected = linear(vectors, of_vectors) + linear(self.kinds.weight, of_kinds, self.linear.bias)[kinds]
+        return dropout(projected, self.drop, self.training)
 
     @torch.no_grad()
     def project_all(self) -> Iterator[Float[Tensor, "row dim"]]:
-        """The vectors of all entities, some at a time, and of the MASK entity behind them."""
+        """Yield the projected vectors of all entities in blocks, then that of the MASK entity."""
         assert self.table is not None
         with torch.autocast(self.mask.device.type, enabled=False):
             for vectors, kinds in self.table.blocks(self.mask.device, self._dtype):
@@ -197,41 +196,43 @@ class EntityProjection(nn.Module):
             yield self.norm(self.mask[None]).cpu()
 
     def digest(self) -> str:
-        """The same for the same vectors and weights."""
+        """Return a digest of vectors and weights."""
         assert self.table is not None
-        made = hashlib.blake2b(f"{self.table.fingerprint} {len(self.table)} {self._dtype}".encode(), digest_size=16)
+        digest = hashlib.blake2b(f"{self.table.fingerprint} {len(self.table)} {self._dtype}".encode(), digest_size=16)
         for name, weight in self.state_dict().items():
-            made.update(name.encode() + weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return made.hexdigest()
+            digest.update(
+                name.encode() + weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            )
+        return digest.hexdigest()
 
 
-class _Known:
-    """The table of one state of a projection."""
+class _ProjectedTable:
+    """Cache of all projected entity vectors for the present weights."""
 
     def __init__(self) -> None:
         self._table: Tensor | None = None
         self._digest = ""
         self._seen: list[Any] = []
-        self._mine: Path | None = None
+        self._written: Path | None = None
         self._lock = threading.Lock()
-        self.learns = False
-        """Whether these weights were seen to learn: then nobody else will ask for what they are now."""
+        self.is_trained = False
+        """True once the weights were trained here; their table is then of no use to other processes."""
 
-    def __reduce__(self) -> tuple[type[_Known], tuple[()]]:
-        """A copy, in this process or in another, knows nothing yet."""
-        return _Known, ()
+    def __reduce__(self) -> tuple[type[_ProjectedTable], tuple[()]]:
+        """Copy or pickle as an empty cache."""
+        return _ProjectedTable, ()
 
-    def doubt(self) -> None:
-        """Look at the weights themselves next time, not at how often they were changed.
+    def invalidate(self) -> None:
+        """Compare the weights themselves next time, not their version counters.
 
-        Who learns may change them in ways that are not counted, as a fused optimizer does.
+        Training may change weights without counting it, as a fused optimizer does.
         """
         self._seen = []
 
     def of(self, projection: EntityProjection) -> Float[Tensor, "row dim"]:
-        """All entities' vectors by the weights as they are, made anew only if these are others."""
+        """Return the vectors of all entities, projected again only if the weights have changed."""
         seen = [(part.data_ptr(), part.dtype, _changes(part)) for part in projection.parameters()]
-        with self._lock, torch.inference_mode(False):  # it may be used later where something is learned
+        with self._lock, torch.inference_mode(False):  # the table may be used later with gradients
             if self._table is None or seen != self._seen:
                 digest = projection.digest()
                 if self._table is None or digest != self._digest:
@@ -246,16 +247,16 @@ class _Known:
         size = shape[0] * dim * dtype.itemsize
         if size <= SMALL:
             return torch.cat(list(projection.project_all()))
-        if self._mine is not None:  # nobody will ask for what these weights were while they learned
-            self._mine.unlink(missing_ok=True)
-            self._mine = None
+        if self._written is not None:  # a table of former weights of this process
+            self._written.unlink(missing_ok=True)
+            self._written = None
         found = None
-        if table.folder is not None and table.fingerprint and not self.learns:
+        if table.folder is not None and table.fingerprint and not self.is_trained:
             path = table.folder / f"projected-{digest}.safetensors"
             found = _map(path, shape, dtype)
             if found is None and _write(path, shape, dtype, projection):
-                self._mine, found = path, _map(path, shape, dtype)
-        return _unnamed(shape, dtype, projection) if found is None else found
+                self._written, found = path, _map(path, shape, dtype)
+        return _map_unnamed(shape, dtype, projection) if found is None else found
 
 
 def _changes(weight: Tensor) -> int:
@@ -267,7 +268,7 @@ def _map(path: Path, shape: tuple[int, int], dtype: torch.dtype) -> Tensor | Non
         with safe_open(path, "pt") as file:
             table: Tensor = file.get_tensor("table").view(dtype)
     except (OSError, SafetensorError):
-        return None  # not there, or it was swept away or damaged: it is made anew
+        return None  # missing, deleted or damaged: it is made again
     return table if table.shape == shape else None
 
 
@@ -280,16 +281,40 @@ def _write(path: Path, shape: tuple[int, int], dtype: torch.dtype, projection: E
 
     try:
         save_arrays(path, {"table": Blocks(bits, shape, blocks())}, {"format": "wellread projected 1"})
-    except StorageError:  # a folder of somebody else, or a full disk
+    except StorageError:  # a read-only folder, or a full disk
         return False
     return True
 
 
-def _unnamed(shape: tuple[int, int], dtype: torch.dtype, projection: EntityProjection) -> Tensor:
-    """A table in a file that has no name and is gone with the process."""
+def _map_unnamed(shape: tuple[int, int], dtype: torch.dtype, projection: EntityProjection) -> Tensor:
+    """Return a table in an unnamed file that is deleted with the process."""
     with tempfile.NamedTemporaryFile(suffix=".table") as file:
         for block in projection.project_all():
             file.write(block.contiguous().view(torch.uint8).numpy().data)
         file.flush()
         table: Tensor = torch.from_file(file.name, shared=False, size=shape[0] * shape[1], dtype=dtype)
         return table.view(shape)
+
+
+def kind_names(kb: KnowledgeBase) -> list[str]:
+    """Return the kinds of a KB's entities in the order in which a model numbers them."""
+    with sqlite_errors(kb.path):
+        return [name for (name,) in kb.connection.execute("SELECT DISTINCT kind FROM entities ORDER BY kind")]
+
+
+def find_kinds(kb: KnowledgeBase, vectors: EntityVectors, most: int) -> NDArray[np.integer[Any]]:
+    """Return the kind number of every row: as saved with the vectors, else by the sorted names of the KB's kinds."""
+    if vectors.kinds is not None:
+        return vectors.kinds
+    with sqlite_errors(kb.path), kb.snapshot():
+        names = kind_names(kb)
+        if len(names) > most:
+            raise KnowledgeBaseError(
+                f"{kb.path} has {len(names):,} kinds of entities, and the model supports {most}; set kinds = 0"
+            )
+        number = {name: place for place, name in enumerate(names)}
+        entities = kb.connection.execute("SELECT id, kind FROM entities").fetchall()
+    rows = vectors.rows_of([id for id, _ in entities])
+    found = np.zeros(len(vectors), np.int64)
+    found[rows[rows >= 0]] = np.array([number[kind] for _, kind in entities], np.int64)[rows >= 0]
+    return found

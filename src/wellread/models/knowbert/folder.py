@@ -1,22 +1,28 @@
-"""The folder of a linker that is a knowledge layer (`models.knowbert.model`), and how little of it links need.
+"""Folders of models with knowledge layers: their requirements, and linkers made from them.
 
-A link depends on the layers up to the one that the knowledge layer comes after, and on the linker inside of it. Three
-kinds of folders have that:
+A link depends only on the encoder layers up to the knowledge layer, and on its mention linker. Three kinds of folders
+can link:
 
-- an infused encoder as `save_pretrained` writes it, with its tokenizer: also the run of a task, or its `model`, or what
-  `convert knowbert` wrote
-- the same with `linker.json` (`LinkerSettings`), which says how texts are read
-- a small one: `linker.json` names the encoder that everybody has, `linker.safetensors` has what learning changed in it
-  (differences in 4 bits, or of low rank) and the linker's own weights
+- an infused encoder as `save_pretrained` writes it, with its tokenizer: also the run of a task, its `model` folder, or
+  the output of `convert knowbert`
+- the same with `linker.json` (`LinkerSettings`), the settings of a linker
+- a small one: `linker.json` names a packaged encoder, and `linker.safetensors` has the trained changes of its weights
+  (in 4 bits, or of low rank) and the weights of the mention linker
 
-With `entities.safetensors` (`models.knowbert.quantized_entities`) a folder needs no vectors of the knowledge base's
-entities; else those that it names or has (`models.knowbert.requirements`).
+With `entities.safetensors` (`models.knowbert.quantization`) a folder needs no entity vectors of the KB. Otherwise
+`LayerRequirements` names them: by the recipe in `task.json` or `knowledge.json`, or as `vectors/NAME` in the folder of
+a converted model. They are checked by fingerprint: vectors of another encoder are incompatible even if the dimensions
+match.
+
+    wellread train recipes/knowbert-senses.toml --to runs/senses
+    wellread convert linker runs/senses --kb wordnet --to models/senses      # some megabytes
+    wellread link --kb wordnet --model models/senses "…"
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -32,135 +38,187 @@ from wellread import config as configs
 from wellread.encoders.infusion.infuse import FAMILIES, InfusedEncoder
 from wellread.encoders.load import load_encoder, load_tokenizer, positions_of, save_tokenizer, silence
 from wellread.errors import InputError, UsageError
+from wellread.index.entity_vectors import EntityVectors
 from wellread.io.files import storage, write_atomically
-from wellread.models.folder import SETTINGS, layers_told
-from wellread.models.knowbert import four_bit
-from wellread.models.knowbert.mention_cache import CandidateConfig
-from wellread.models.knowbert.model import KnowBert, KnowBertConfig, MentionLinker
-from wellread.models.knowbert.quantized_entities import ReadyTable
-from wellread.models.knowbert.requirements import Needs, read_told
+from wellread.kb.store import KnowledgeBase
+from wellread.models.folder import SETTINGS, find_folder, layers_told
+from wellread.models.knowbert.config import CandidateConfig, KnowBertConfig
+from wellread.models.knowbert.entity_tables import kind_names
+from wellread.models.knowbert.mention_linker import MentionLinker
+from wellread.models.knowbert.model import KnowBert
+from wellread.models.knowbert.quantization import Int8EntityTable, decode_4bit, encode_4bit
 
 FORMAT = "wellread knowbert linker 1"
 WEIGHTS, ENTITIES = "linker.safetensors", "entities.safetensors"
+MANIFESTS = ("task.json", "knowledge.json")
+"""Files with the recipe and vectors of a trained task, and of a pretrained model."""
 
-_FEW = 1 << 16
-"""Numbers of a weight that is written whole if it changed; of more the difference is written."""
+_SMALL = 1 << 16
+"""Maximum number of elements of a changed weight that is written whole instead of as a difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRequirements:
+    """KB, entity vectors and candidate options that a saved knowledge layer needs."""
+
+    kb: str
+    """Name or path of the KB."""
+    vectors: str | None
+    """Folder of its entity vectors; None: beside the KB."""
+    fingerprint: str | None
+    """Fingerprint of the entity vectors used in training; None if unknown."""
+    reading: CandidateConfig
+
+    @classmethod
+    def of(cls, folder: Path, name: str) -> LayerRequirements:
+        """Read the requirements of the layer with this name, with defaults for what the folder does not say."""
+        manifest = read_manifest(folder)
+        options = _table(_table(_table(manifest, "recipe"), "offers"), name)
+        return cls(
+            options.get("kb") or name,
+            options.get("vectors") or own_vectors(folder, name),
+            _table(_table(manifest, "vectors"), name).get("fingerprint"),
+            configs.from_dict(CandidateConfig, options.get("reading") or {}),
+        )
+
+    def open_vectors(self, kb: KnowledgeBase) -> EntityVectors:
+        """Open the vectors of a KB; those with another fingerprint are refused."""
+        return EntityVectors.of_kb(kb, self.vectors, fingerprint=self.fingerprint)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the recipe and vectors that a folder's model was trained with; empty if it has no manifest."""
+    for name in MANIFESTS:
+        try:
+            manifest = json.loads((folder / name).read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(manifest, dict):
+            return manifest
+    return {}
+
+
+def own_vectors(folder: Path, name: str) -> str | None:
+    """Return the folder of entity vectors inside that of a converted model; None if it has none."""
+    path = folder / "vectors" / name
+    return str(path.resolve()) if (path / "vectors.json").is_file() else None
+
+
+def _table(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = mapping.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkerSettings:
-    """How a knowledge layer links texts; `linker.json`."""
+    """Settings of a linker that is a knowledge layer; `linker.json`."""
 
     kb: str = "wordnet"
-    """The name of its knowledge base in the encoder."""
+    """Name of the KB in the encoder."""
     sentences: int = 1
-    """Sentences that are read together, as the layer has learned; 0: windows, wherever sentences end."""
+    """Number of sentences read together, as in training; 0: windows, regardless of sentences."""
     width: int = 128
-    """Pieces that are read at once."""
+    """Maximum number of tokens of a window."""
     threshold: float = 0.0
-    """The probability that a link must exceed, unless another is asked for."""
+    """Default probability that a link must exceed."""
     tags: Literal["spacy"] | None = None
-    """Who tells the part of speech of words, to which their candidates are then restricted; None: nobody."""
+    """Part-of-speech tagger that restricts the candidates of words; None for no restriction."""
     offers: CandidateConfig = field(default_factory=CandidateConfig)
     vectors: str | None = None
-    """The folder of the entity vectors; None: beside the knowledge base."""
+    """Folder of the entity vectors; None: beside the KB."""
     fingerprint: str | None = None
-    """That of the vectors it has learned with; None: nobody says."""
+    """Fingerprint of the entity vectors used in training; None if unknown."""
     encoder: str | None = None
-    """The encoder that `linker.safetensors` tells the differences to; None: the folder has one."""
+    """Encoder that `linker.safetensors` has the differences to; None: the folder has an encoder."""
     layer: KnowBertConfig | None = None
-    """What the layer is, where the folder has no encoder that says it."""
+    """Configuration of the layer, if the folder has no encoder."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What links are made with."""
+class LinkerParts:
+    """Loaded model and settings of a linker."""
 
     settings: LinkerSettings
     config: KnowBertConfig
     encoder: PreTrainedModel
-    """Only its layers up to the knowledge layer."""
+    """Encoder with only its layers up to the knowledge layer."""
     linker: MentionLinker
-    below: tuple[tuple[KnowBertConfig, Needs], ...]
-    """Other knowledge layers that these states depend on; the encoder has them, and the knowledge layer itself."""
+    below: tuple[tuple[KnowBertConfig, LayerRequirements], ...]
+    """Knowledge layers of other KBs that the states depend on; if there are any, the encoder contains them and the
+    linking layer."""
     tokenizer: Tokenizer
-    ready: ReadyTable | None
+    entities: Int8EntityTable | None
 
 
 def read_settings(folder: Path, kb: str) -> LinkerSettings:
-    """What a folder says of how it links: `linker.json`, or what the recipe of its task says; `kb` chooses a layer."""
+    """Return the settings in `linker.json`, else those of the recipe; `kb` selects one of several layers."""
     if (folder / SETTINGS).is_file():
         try:
-            told = json.loads((folder / SETTINGS).read_bytes())
-            if told.pop("format", None) != FORMAT:
+            data = json.loads((folder / SETTINGS).read_bytes())
+            if data.pop("format", None) != FORMAT:
                 raise ValueError("its format is another")
-            return configs.from_dict(LinkerSettings, told)
+            return configs.from_dict(LinkerSettings, data)
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{folder / SETTINGS} cannot be read ({error}); copy the linker again") from error
     names = [str(entry["kb"]) for entry in layers_told(folder)]
     if kb not in names and len(names) > 1:
         raise UsageError(f"{folder} has knowledge layers of {', '.join(names)}, and none of {kb}; name the KB like one")
-    mine = kb if kb in names else names[0]
-    needs = Needs.of(folder, mine)
-    settings = LinkerSettings(kb=mine, offers=needs.reading, vectors=needs.vectors, fingerprint=needs.fingerprint)
-    recipe = read_told(folder).get("recipe")
+    name = kb if kb in names else names[0]
+    needs = LayerRequirements.of(folder, name)
+    settings = LinkerSettings(kb=name, offers=needs.reading, vectors=needs.vectors, fingerprint=needs.fingerprint)
+    recipe = read_manifest(folder).get("recipe")
     if not recipe:
         return settings
-    return replace(
-        settings,
-        sentences=_sentences(recipe, mine),
-        width=int(recipe.get("encoder", {}).get("longest", settings.width)),
-    )
+    width = int(recipe.get("encoder", {}).get("longest", settings.width))
+    return replace(settings, sentences=_sentences(recipe, name), width=width)
 
 
 def _sentences(recipe: dict[str, Any], kb: str) -> int:
-    """How many sentences a layer has read together; 0 where what it learned from was no sentences."""
-    told = [recipe.get("senses", {})] if recipe.get("task") == "senses" else []
-    told += [one for one in recipe.get("links", ()) if one.get("kb") == kb and one.get("form") == "senses"]
-    return int(told[0].get("together", 1)) if told else 0
+    """Return the number of sentences a layer was trained on together; 0 if its texts were not sentences."""
+    senses = [recipe.get("senses", {})] if recipe.get("task") == "senses" else []
+    senses += [data for data in recipe.get("links", ()) if data.get("kb") == kb and data.get("form") == "senses"]
+    return int(senses[0].get("together", 1)) if senses else 0
 
 
-def load_parts(folder: Path, kb: str) -> Parts:
-    """What a folder has, for linking to a KB of this name (or to any, where it has one layer)."""
+def load_parts(folder: Path, kb: str) -> LinkerParts:
+    """Load the model that links to a KB of this name (or to any, if the folder has one layer)."""
     settings = read_settings(folder, kb)
-    ready = ReadyTable.load(folder / ENTITIES) if (folder / ENTITIES).is_file() else None
+    entities = Int8EntityTable.load(folder / ENTITIES) if (folder / ENTITIES).is_file() else None
     if settings.encoder is not None:
         encoder, config, linker = _load_small(folder, settings)
-        below: tuple[tuple[KnowBertConfig, Needs], ...] = ()
+        below: tuple[tuple[KnowBertConfig, LayerRequirements], ...] = ()
         name = settings.encoder
     else:
         encoder, config, linker, others = _load_whole(folder, settings)
-        below = tuple((other, Needs.of(folder, other.kb)) for other in others)
+        below = tuple((other, LayerRequirements.of(folder, other.kb)) for other in others)
         name = str(folder)
-    tokenizer = load_tokenizer(name)
     settings = replace(settings, width=min(settings.width, positions_of(name)))
-    return Parts(
-        settings, config, encoder.train(False).requires_grad_(False), linker.train(False), below, tokenizer, ready
-    )
+    encoder = encoder.train(False).requires_grad_(False)
+    return LinkerParts(settings, config, encoder, linker.train(False), below, load_tokenizer(name), entities)
 
 
 def _load_whole(
     folder: Path, settings: LinkerSettings
 ) -> tuple[PreTrainedModel, KnowBertConfig, MentionLinker, tuple[KnowBertConfig, ...]]:
     encoder = load_encoder(str(folder))
-    infusions = list(cast(InfusedEncoder, encoder).infusions) if isinstance(encoder, InfusedEncoder) else []
-    mine = [part for part in infusions if isinstance(part, KnowBert) and part.config.kb == settings.kb]
-    if not mine:
+    infusions = list(encoder.infusions) if isinstance(encoder, InfusedEncoder) else []
+    layers = [part for part in infusions if isinstance(part, KnowBert)]
+    layer = next((part for part in layers if part.config.kb == settings.kb), None)
+    if layer is None:
         raise UsageError(f"{folder} has no knowledge layer of {settings.kb}; give a folder that has one")
-    config = mine[0].config
     if other := [type(part).__name__ for part in infusions if not isinstance(part, KnowBert)]:
         raise UsageError(
-            f"{folder} is lent more than candidates ({', '.join(other)}), which a linker is not; train one without"
+            f"{folder} was trained with other infusions ({', '.join(other)}); only KnowBERT layers can be used as a "
+            "linker: train one without"
         )
-    layers = [part for part in infusions if isinstance(part, KnowBert)]
-    # Of layers at one place those that come first are read first.
-    earlier = layers[: layers.index(mine[0])]
-    below = [part for part in layers if part.config.layer < config.layer]
-    below += [part for part in earlier if part.config.layer == config.layer]
-    kept = [part for part in layers if part in below or part is mine[0]] if below else []
+    # Layers after the same encoder layer run in the order of their list.
+    position = layer.config.layer
+    below = [part for part in layers if part.config.layer < position]
+    below += [part for part in layers[: layers.index(layer)] if part.config.layer == position]
+    kept = [part for part in layers if part in below or part is layer] if below else []
     cast(InfusedEncoder, encoder).take_in(nn.ModuleList(kept))
-    cut_layers(encoder, config.layer + 1)
-    return encoder, config, mine[0].linker, tuple(part.config for part in below)
+    keep_first_layers(encoder, position + 1)
+    return encoder, layer.config, layer.linker, tuple(part.config for part in below)
 
 
 def _load_small(folder: Path, settings: LinkerSettings) -> tuple[PreTrainedModel, KnowBertConfig, MentionLinker]:
@@ -168,21 +226,19 @@ def _load_small(folder: Path, settings: LinkerSettings) -> tuple[PreTrainedModel
     if config is None:
         raise InputError(f"{folder / SETTINGS} does not say what its layer is; copy the linker again")
     encoder = load_encoder(str(settings.encoder))
-    cut_layers(encoder, config.layer + 1)
+    keep_first_layers(encoder, config.layer + 1)
     linker = MentionLinker(config, int(encoder.config.hidden_size))
     try:
         weights = load_file(folder / WEIGHTS)
-        own = {
-            name.removeprefix("linker."): weights.pop(name).float() for name in list(weights) if name[:7] == "linker."
-        }
-        linker.load_state_dict(own)
+        names = [name for name in weights if name.startswith("linker.")]
+        linker.load_state_dict({name.removeprefix("linker."): weights.pop(name).float() for name in names})
         with torch.no_grad():
             for name, weight in encoder.named_parameters():
                 if f"{name}.up" in weights:
                     weight.add_(weights.pop(f"{name}.up").float() @ weights.pop(f"{name}.down").float())
                 elif f"{name}.codes" in weights:
                     codes, scales = weights.pop(f"{name}.codes"), weights.pop(f"{name}.scales")
-                    weight.add_(four_bit.decode(codes, scales, weight.shape[1]))
+                    weight.add_(decode_4bit(codes, scales, weight.shape[1]))
                 elif name in weights:
                     weight.copy_(weights.pop(name))
         if weights:
@@ -192,20 +248,58 @@ def _load_small(folder: Path, settings: LinkerSettings) -> tuple[PreTrainedModel
     return encoder, config, linker
 
 
-def cut_layers(encoder: PreTrainedModel, count: int) -> None:
-    """Leave an encoder only its first layers."""
+def keep_first_layers(encoder: PreTrainedModel, count: int) -> None:
+    """Remove all layers of an encoder after the first `count`."""
     family = FAMILIES[str(encoder.config.model_type).removeprefix("infused-")]
     layers = cast(nn.ModuleList, cast(nn.Module, encoder).get_submodule(family.layers))
     del layers[count:]
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """How a linker was written."""
+class SavedLinker:
+    """Size and precision of a written linker."""
 
     bytes: int
     error: float
-    """The largest share of a weight's change that was lost; 0 where the encoder was written whole."""
+    """Largest relative error of a weight's change; 0 if the encoder was written whole."""
+
+
+def shrink(
+    model: str | Path,
+    kb: KnowledgeBase,
+    folder: str | Path,
+    *,
+    base: str | None = None,
+    rank: int | None = None,
+    tags: Literal["spacy"] | None = None,
+    threshold: float = 0.0,
+) -> SavedLinker:
+    """Write a model's knowledge layer of a KB as a linker that needs no entity vectors.
+
+    `base` is the encoder before training; without it the whole encoder is written. The trained changes are written in 4
+    bits, or with a `rank` as differences of that rank.
+    """
+    if Path(folder).exists():
+        raise UsageError(f"{folder} is there already; name a new folder")
+    found = find_folder(model)
+    if found is None:
+        raise UsageError(f"{model} has no knowledge layer; give the folder of an encoder that has, or of its run")
+    settings = read_settings(found, kb.path.stem)
+    encoder = load_encoder(str(found))
+    layers = _knowledge_layers(encoder)
+    layer = next(part for part in layers if part.config.kb == settings.kb)
+    if base is not None and len(layers) > 1:
+        raise UsageError(f"{model} has {len(layers)} knowledge layers, so its encoder must be kept; leave --base out")
+    vectors = EntityVectors.of_kb(kb, settings.vectors, fingerprint=settings.fingerprint)
+    layer.take_of(kb, vectors)
+    entities = Int8EntityTable.build(
+        layer.linker.entities,
+        vectors.ids.take(range(len(vectors))),
+        fingerprint=vectors.fingerprint,
+        kinds=kind_names(kb) if layer.config.kinds and vectors.kinds is None else (),
+    )
+    settings = replace(settings, vectors=None, fingerprint=None, tags=tags, threshold=threshold)
+    return save_linker(folder, encoder, load_tokenizer(str(found)), settings, entities=entities, base=base, rank=rank)
 
 
 def save_linker(
@@ -214,24 +308,20 @@ def save_linker(
     tokenizer: Tokenizer,
     settings: LinkerSettings,
     *,
-    ready: ReadyTable | None = None,
+    entities: Int8EntityTable | None = None,
     base: str | None = None,
     rank: int | None = None,
-) -> Saved:
+) -> SavedLinker:
     """Write the knowledge layer of an infused encoder as a linker.
 
-    With a `base`, the encoder it was before it learned ("minilm"), only what changed is written: in 4 bits, or with a
-    `rank` as differences of it, which is exact where adapters of that rank learned. Without one the whole encoder is.
+    With a `base`, the encoder before training ("minilm"), only the changes are written: in 4 bits, or with a `rank` as
+    differences of that rank, which is exact for adapters of that rank. Without it the whole encoder is written.
     """
     folder = Path(folder)
-    found = [
-        part
-        for part in cast(InfusedEncoder, encoder).infusions
-        if isinstance(part, KnowBert) and part.config.kb == settings.kb
-    ]
-    if not found:
+    layer = next((part for part in _knowledge_layers(encoder) if part.config.kb == settings.kb), None)
+    if layer is None:
         raise UsageError(f"the encoder has no knowledge layer of {settings.kb}; give one that has")
-    layer, error = found[0], 0.0
+    error = 0.0
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if base is None:
@@ -241,32 +331,36 @@ def save_linker(
         else:
             settings = replace(settings, encoder=base, layer=layer.config)
             weights = {f"linker.{name}": weight for name, weight in layer.linker.state_dict().items()}
-            for name, part, lost in _changes(encoder, base, layer.config.layer + 1, rank):
-                weights[name], error = part, max(error, lost)
+            for name, weight, lost in _changes(encoder, base, layer.config.layer + 1, rank):
+                weights[name], error = weight, max(error, lost)
             save_file({name: _half(weight).contiguous() for name, weight in weights.items()}, folder / WEIGHTS)
-        if ready is not None:
-            ready.save(folder / ENTITIES)
+        if entities is not None:
+            entities.save(folder / ENTITIES)
         with write_atomically(folder / SETTINGS) as file:
             file.write(json.dumps({"format": FORMAT, **configs.to_dict(settings)}, indent=2).encode() + b"\n")
-        return Saved(sum(path.stat().st_size for path in folder.iterdir()), error)
+        return SavedLinker(sum(path.stat().st_size for path in folder.iterdir()), error)
+
+
+def _knowledge_layers(encoder: PreTrainedModel) -> list[KnowBert]:
+    return [part for part in cast(InfusedEncoder, encoder).infusions if isinstance(part, KnowBert)]
 
 
 def _changes(encoder: PreTrainedModel, base: str, layers: int, rank: int | None) -> Iterator[tuple[str, Tensor, float]]:
-    """(name, weight, share that is lost) of what differs from the base in the embeddings and first layers."""
+    """Yield (name, weight, relative error) of embeddings and first layers that differ from the base encoder."""
     before = load_encoder(base)
-    cut_layers(before, layers)
+    keep_first_layers(before, layers)
     now = dict(encoder.named_parameters())
     for name, old in before.named_parameters():
         new = now[name].detach().cpu().to(old.dtype)
         if torch.equal(new, old):
             continue
-        if old.numel() <= _FEW:
+        if old.numel() <= _SMALL:
             yield name, new, 0.0
             continue
         change = (new - old.detach()).double()
         if rank is None:
-            codes, scales = four_bit.code(change)
-            lost = float((change - four_bit.decode(codes, scales, change.shape[1])).norm() / change.norm())
+            codes, scales = encode_4bit(change)
+            lost = float((change - decode_4bit(codes, scales, change.shape[1])).norm() / change.norm())
             yield f"{name}.codes", codes, lost
             yield f"{name}.scales", scales, lost
             continue

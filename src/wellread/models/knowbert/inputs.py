@@ -1,23 +1,24 @@
-"""Offers: the mentions of texts and what each may mean, as they are lent to an encoder (KnowBERT: Candidates).
+"""KnowBERT's knowledge provider: the mentions of texts and their candidates, as arrays for an encoder.
 
-1. All names of a knowledge base are looked for in the texts, once for a dataset (`annotate`, cached). WordNet: lemmas
-   of up to 6 words, prior = sense count + 1; others: aliases of up to 5 words, prior = link count. They may overlap.
-2. Mentions that the data names (`Segmented.marks`) get the candidates of their lemma and kind, in place of what was
-   found at the same pieces; a mark of which nothing is known is no mention. Names of persons, places and groups, which
-   data sets of senses mark with these lemmas, have the first sense of the lemma for their only candidate.
-3. For a batch (`told`: numpy only) characters become pieces, and what was cut off is left out.
-4. Of a mention that a hidden word is part of only the MASK entity is told, so that candidates do not give away what a
-   masked language model is to guess. Where a draw is asked for, 10 % stay and 10 % get those of another name.
+1. `prepare` finds all aliases of a KB in the texts of a dataset, once (cached). WordNet: lemmas of up to 6 words, prior
+   = sense count + 1; other KBs: aliases of up to 5 words, prior = link count. Mentions may overlap.
+2. Mentions that the data annotates (`Segmented.marks`) get the candidates of their lemma and kind and replace what was
+   found at the same tokens; a mark without candidates is not a mention. Names of persons, places and groups, which data
+   sets of senses mark with these lemmas, have the first sense of the lemma as their only candidate.
+3. `collate` (numpy only) maps characters to tokens for a batch and leaves out truncated mentions.
+4. A mention with a masked word has the MASK entity as its only candidate, so that candidates do not reveal the word
+   that a masked language model is to predict. With a `draw`: 80 % MASK, 10 % unchanged, 10 % the candidates of another
+   name.
 
-    lender = KnowBertProvider([("wordnet", kb, EntityVectors.open(folder))])
-    notes = lender.prepare(cut, cache="runs/notes")
-    told = lender.collate(cut[:8], notes)["offers"]["wordnet"]
+    provider = KnowBertProvider([("wordnet", kb, EntityVectors.open(folder))])
+    notes = provider.prepare(tokenized, cache="runs/notes")
+    arrays = provider.collate(tokenized[:8], notes)["offers"]["wordnet"]
 
-Unlike the authors' code: all mentions with a hidden word share the word's fate, in all knowledge bases. Names that are
-made of stop words alone are passed over (theirs, for Wikipedia: names that begin or end with one of spaCy's stop words,
-`CandidateConfig(stop_words="knowbert")`); names with a sign of punctuation between their words are candidates (theirs:
-are not). Of the lemmas person, location and group, "groups" and "Person" keep all senses (theirs: the first alone, for
-all that is not spelled as the lemma).
+Differences from the authors' code: all mentions with a masked word are treated alike, in all KBs. Names that consist
+only of stop words are skipped (theirs, for Wikipedia: names that begin or end with one of spaCy's stop words,
+`CandidateConfig(stop_words="knowbert")`); names with punctuation between their words are candidates (theirs: they are
+not). For the lemmas person, location and group, "groups" and "Person" keep all senses (theirs: only the first, unless
+the word is spelled as the lemma).
 """
 
 from __future__ import annotations
@@ -35,92 +36,93 @@ from wellread.document import short
 from wellread.errors import InputError, UsageError
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.candidate_lists import NONE
+from wellread.models.knowbert.config import MASK_ENTITY, NO_ENTITY, CandidateConfig
 from wellread.models.knowbert.mention_cache import (
-    MASK_ENTITY,
-    NO_ENTITY,
-    PASSED_OVER,
-    CandidateConfig,
-    Finder,
+    OTHER_KB,
+    EntityRows,
+    KbMentions,
     MentionCache,
-    Notes,
-    Rows,
-    asked_by,
+    MentionFinder,
+    mark_key,
 )
 from wellread.text.positions import MASKED, OTHER, STAYS, Hidden, Places
 from wellread.text.segments import Segmented
 from wellread.text.words import Offsets
 
-__all__ = ["MASK_ENTITY", "NO_ENTITY", "CandidateArrays", "CandidateConfig", "KnowBertProvider", "MentionCache", "Rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class CandidateArrays:
-    """The mentions of a batch in one knowledge base, text by text in order of their first piece, the longer first."""
+    """Mentions of a batch in one KB, sorted by input and first token, longer mentions first."""
 
     text_of: Int64[np.ndarray, " mention"]
-    """Which input of the batch."""
+    """Index of the input in the batch."""
     segment_of: Int64[np.ndarray, " mention"]
     characters: Int64[np.ndarray, "mention 2"]
-    """(start, end) in the segment's text."""
+    """(start, end) in the text of the segment."""
     spans: Int64[np.ndarray, "mention 2"]
-    """First and last piece, inclusive, special ones counted."""
+    """First and last token, inclusive; special tokens count."""
     entities: Int64[np.ndarray, "mention cand"]
-    """Rows of the KB's vectors, best prior first; `NO_ENTITY` where there are no more, `MASK_ENTITY` where hidden."""
+    """Rows of the KB's vectors, best prior first; padded with `NO_ENTITY`; `MASK_ENTITY` for masked mentions."""
     priors: Float32[np.ndarray, "mention cand"]
     gold: Int64[np.ndarray, "mention cand"]
-    """1 where the data says that a candidate is right."""
+    """1 for candidates that the data marks as correct."""
 
     def as_arrays(self) -> dict[str, NDArray[Any]]:
-        """What an encoder takes of them."""
+        """Return the arrays that `KnowBert` takes."""
         return {name: getattr(self, name) for name in ("text_of", "spans", "entities", "priors", "gold")}
 
 
 class KnowBertProvider:
-    """Offers the mentions of texts to an encoder, from one or several knowledge bases by their names there."""
+    """Knowledge provider of mentions and candidates from one or several KBs, given as (name, KB, vectors)."""
 
     def __init__(
         self,
-        parts: Sequence[tuple[str, KnowledgeBase, Rows]],
+        parts: Sequence[tuple[str, KnowledgeBase, EntityRows]],
         configs: Mapping[str, CandidateConfig] | None = None,
     ) -> None:
         configs = configs or {}
-        self._finders = {name: Finder(kb, vectors, configs.get(name, CandidateConfig())) for name, kb, vectors in parts}
+        self._finders = {
+            name: MentionFinder(kb, vectors, configs.get(name, CandidateConfig())) for name, kb, vectors in parts
+        }
         if len(self._finders) < len(parts):
             raise UsageError(f"two of {', '.join(name for name, _, _ in parts)} have one name; name each differently")
         if unknown := sorted(configs.keys() - self._finders.keys()):
-            raise UsageError(f"there are settings for {', '.join(unknown)}, but only {', '.join(self._finders)} offers")
+            raise UsageError(
+                f"there are settings for {', '.join(unknown)}, but the knowledge bases are {', '.join(self._finders)}; "
+                "use one of these names"
+            )
 
     def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> MentionCache:
-        """The mentions of all texts, and what the marks of the inputs may mean; found once and kept in a folder."""
-        texts = sorted({text for one in inputs for text in one.texts})
+        """Find the mentions of all texts and the candidates of all marks; keep the mentions in the `cache` folder."""
+        texts = sorted({text for item in inputs for text in item.texts})
         folder = Path(cache) if cache is not None else None
-        marks = {(one.texts[mark.segment], mark) for one in inputs for mark in one.marks}
+        marks = {(item.texts[mark.segment], mark) for item in inputs for mark in item.marks}
         found = {
-            name: finder.marked(finder.notes(texts, title=name, folder=folder), marks)
+            name: finder.add_marks(finder.find(texts, title=name, folder=folder), marks)
             for name, finder in self._finders.items()
         }
         return MentionCache({text: row for row, text in enumerate(texts)}, found)
 
-    def offers(
+    def find_candidates(
         self,
         tokenized: Sequence[Segmented],
         notes: MentionCache | None = None,
         *,
         draw: np.random.Generator | None = None,
     ) -> dict[str, CandidateArrays]:
-        """The offers of a batch by the name of their knowledge base; without notes its texts are read now.
+        """Return the candidates of a batch by KB; without `notes` the mentions of its texts are found now.
 
-        With a draw, what becomes of mentions with hidden words is left to chance.
+        With a `draw`, candidates of masked mentions are drawn (80/10/10), as in training.
         """
         notes = notes if notes is not None else self.prepare(tokenized)
         places = Places.of(tokenized)
         rows = notes.rows(places.texts)
         hidden = Hidden.of(tokenized, places, draw)
-        offered = {}
-        for name, known in notes.of_kb.items():
-            mentions = _found(places, known, rows).with_marks(_marked(tokenized, places, known))
-            offered[name] = mentions.offers(places, known, hidden, draw)
-        return offered
+        candidates = {}
+        for name, found in notes.of_kb.items():
+            mentions = _found(places, found, rows).with_marks(_marked(tokenized, places, found))
+            candidates[name] = mentions.with_candidates(places, found, hidden, draw)
+        return candidates
 
     def collate(
         self,
@@ -129,15 +131,14 @@ class KnowBertProvider:
         *,
         draw: np.random.Generator | None = None,
     ) -> dict[str, Any]:
-        """The same by the keyword of the encoder."""
-        return {
-            "offers": {name: offers.as_arrays() for name, offers in self.offers(tokenized, notes, draw=draw).items()}
-        }
+        """Return the same as arrays, by the encoder's keyword `offers`."""
+        found = self.find_candidates(tokenized, notes, draw=draw)
+        return {"offers": {name: candidates.as_arrays() for name, candidates in found.items()}}
 
 
 @dataclass(frozen=True, slots=True)
 class _Mentions:
-    """Mentions of a batch that are wholly there, and what is known to be right."""
+    """Mentions of a batch that are not truncated, with their gold entities."""
 
     units: Offsets
     starts: Offsets
@@ -146,7 +147,7 @@ class _Mentions:
     inputs: Offsets
     spans: Int64[np.ndarray, "mention 2"]
     gold: Int64[np.ndarray, "mention right"]
-    """Rows of what a mention means; filled up with `NO_ENTITY`."""
+    """Rows of gold entities, padded with `NO_ENTITY`."""
 
     @classmethod
     def of(
@@ -158,31 +159,31 @@ class _Mentions:
         return cls(units, starts[whole], ends[whole], numbers[whole], inputs, spans[whole], gold[whole])
 
     def with_marks(self, marks: _Mentions | None) -> _Mentions:
-        """With marks in place of what has the same pieces; a mark of which nothing is known leaves nothing there."""
+        """Replace mentions at the tokens of a mark by the mark; one without candidates only removes them."""
         if marks is None:
             return self
-        free = np.flatnonzero(~np.isin(self._spots(), marks._spots()))
+        free = np.flatnonzero(~np.isin(self._token_keys(), marks._token_keys()))
         known = np.flatnonzero(marks.numbers != NONE)
         gold = np.full((len(known) + len(free), marks.gold.shape[1]), NO_ENTITY, np.int64)
         gold[: len(known)] = marks.gold[known]
         names = ("units", "starts", "ends", "numbers", "inputs", "spans")
         columns = {name: np.concatenate((getattr(marks, name)[known], getattr(self, name)[free])) for name in names}
         joined = _Mentions(**columns, gold=gold)
-        # Sorting is stable: of equals, marks come first.
+        # The sort is stable: marks precede found mentions with the same tokens.
         return joined._take(np.lexsort((-joined.spans[:, 1], joined.spans[:, 0], joined.inputs)))
 
-    def offers(
-        self, places: Places, notes: Notes, hidden: Hidden | None, draw: np.random.Generator | None
+    def with_candidates(
+        self, places: Places, mentions: KbMentions, hidden: Hidden | None, draw: np.random.Generator | None
     ) -> CandidateArrays:
-        """Candidates of all mentions; those of mentions with hidden words as it befits them."""
+        """Build the candidate arrays; candidates of masked mentions are replaced."""
         numbers, fates = self.numbers, None
         if hidden is not None:
             fates = hidden.fates(self.units, self.starts, self.ends)
             others = np.flatnonzero(fates == OTHER)
             if draw is not None and len(others):
                 numbers = numbers.copy()
-                numbers[others] = draw.choice(np.flatnonzero(notes.table.sizes), len(others))
-        entities, priors = notes.table.take(numbers)
+                numbers[others] = draw.choice(np.flatnonzero(mentions.table.sizes), len(others))
+        entities, priors = mentions.table.take(numbers)
         gold = (entities[:, :, None] == self.gold[:, None, :]) & (self.gold >= 0)[:, None, :]
         gold = gold.any(2)
         if fates is not None:
@@ -194,54 +195,56 @@ class _Mentions:
         characters = np.stack((self.starts, self.ends), axis=1)
         return CandidateArrays(self.inputs, segments, characters, self.spans, entities, priors, gold.astype(np.int64))
 
-    def _spots(self) -> Offsets:
-        """The input and pieces of each as one number; an input has less than a million pieces."""
-        spots: Offsets = (self.inputs << 40) + (self.spans[:, 0] << 20) + self.spans[:, 1]
-        return spots
+    def _token_keys(self) -> Offsets:
+        """Return input, first and last token as one number; an input has less than a million tokens."""
+        keys: Offsets = (self.inputs << 40) + (self.spans[:, 0] << 20) + self.spans[:, 1]
+        return keys
 
     def _take(self, order: Offsets) -> _Mentions:
         names = ("units", "starts", "ends", "numbers", "inputs", "spans", "gold")
         return _Mentions(**{name: getattr(self, name)[order] for name in names})
 
 
-def _found(places: Places, notes: Notes, rows: Sequence[int]) -> _Mentions:
-    """The mentions of the batch's texts that begin where something of the text is left."""
+def _found(places: Places, mentions: KbMentions, rows: Sequence[int]) -> _Mentions:
+    """Return the found mentions that begin in the part of a text that its input has."""
     begins, counts = [], []
-    offsets, lows, highs = notes.offsets, places.lows.tolist(), places.highs.tolist()
+    offsets, lows, highs = mentions.offsets, places.lows.tolist(), places.highs.tolist()
     for row, low, high in zip(rows, lows, highs, strict=True):
         begin, end = int(offsets[row]), int(offsets[row + 1])
-        starts = notes.starts[begin:end]
-        # Of a passage that is read in windows only a window's own mentions are looked at.
+        starts = mentions.starts[begin:end]
+        # A window of a long text takes only the mentions that begin in it.
         skipped = int(np.searchsorted(starts, low)) if low else 0
         begins.append(begin + skipped)
         counts.append(int(np.searchsorted(starts, high)) - skipped)
     many = np.array(counts, np.int64)
     at = np.arange(many.sum()) + np.repeat(np.array(begins, np.int64) - (np.cumsum(many) - many), many)
-    starts, ends, numbers = (column[at].astype(np.int64) for column in (notes.starts, notes.ends, notes.numbers))
+    starts, ends, numbers = (
+        column[at].astype(np.int64) for column in (mentions.starts, mentions.ends, mentions.numbers)
+    )
     nothing = np.zeros((len(at), 0), np.int64)
     return _Mentions.of(places, np.repeat(np.arange(len(rows)), many), starts, ends, numbers, nothing)
 
 
-def _marked(tokenized: Sequence[Segmented], places: Places, notes: Notes) -> _Mentions | None:
-    """The marks of a batch that speak of this knowledge base; None where there are none."""
-    lines, gold = [], []
-    for unit, one in zip(places.first_unit.tolist(), tokenized, strict=True):
-        for mark in one.marks:
-            asked = asked_by(one.texts[mark.segment], mark)
-            number = notes.marked.get(asked)
-            if number == PASSED_OVER:
+def _marked(tokenized: Sequence[Segmented], places: Places, mentions: KbMentions) -> _Mentions | None:
+    """Return the marks of a batch that belong to this KB; None if there are none."""
+    marks, gold = [], []
+    for unit, item in zip(places.first_unit.tolist(), tokenized, strict=True):
+        for mark in item.marks:
+            key = mark_key(item.texts[mark.segment], mark)
+            number = mentions.marked.get(key)
+            if number == OTHER_KB:
                 continue
             if number is None:
                 raise InputError(
-                    f"the mark {short(asked[0], 60)!r} was not annotated; give all inputs to "
+                    f"the mark {short(key[0], 60)!r} was not annotated; give all inputs to "
                     "KnowBertProvider.prepare first"
                 )
-            lines.append((unit + mark.segment, mark.start, mark.end, number))
-            gold.append([notes.gold[id] for id in mark.gold])
-    if not lines:
+            marks.append((unit + mark.segment, mark.start, mark.end, number))
+            gold.append([mentions.gold[id] for id in mark.gold])
+    if not marks:
         return None
-    right = np.full((len(gold), max(1, *map(len, gold))), NO_ENTITY, np.int64)
-    for place, rows in enumerate(gold):
-        right[place, : len(rows)] = rows
-    units, starts, ends, numbers = np.array(lines, np.int64).T
-    return _Mentions.of(places, units, starts, ends, numbers, right)
+    gold_rows = np.full((len(gold), max(1, *map(len, gold))), NO_ENTITY, np.int64)
+    for number, rows in enumerate(gold):
+        gold_rows[number, : len(rows)] = rows
+    units, starts, ends, numbers = np.array(marks, np.int64).T
+    return _Mentions.of(places, units, starts, ends, numbers, gold_rows)

@@ -1,14 +1,15 @@
-"""Linking with a knowledge layer (Peters et al. 2019): every name that the KB knows in a text gets its best candidate.
+"""Linker backend of KnowBERT: every alias of the KB in a text gets its best candidate.
 
-1. Texts are cut into sentences (or windows), and all names of the KB are found with their candidates
+1. Texts are tokenized into sentences (or windows), and all aliases of the KB are found with their candidates
    (`models.knowbert.inputs`).
 2. One pass of the encoder, only up to the knowledge layer, in 8 bits where that is faster.
-3. The layer's linker scores the candidates; their softmax are the probabilities. A layer with a threshold (`margin`)
-   also weighs that nothing is meant, NULL, whose score is the threshold.
-4. Of names that overlap the longest is linked, where every name means something (`softmax`), else the likeliest.
+3. The mention linker scores the candidates; the probabilities are the softmax of their scores. In `margin` mode NULL
+   competes with them, with the threshold as its score.
+4. Of overlapping mentions the longest is linked in `softmax` mode, where every mention has a meaning, else the most
+   probable one.
 
-Where parts of speech are told, words are restricted to senses of theirs, and function words are not linked. Tags are
-found beside steps 1 and 2, which do not need them.
+With part-of-speech tags, candidates of words are restricted to their part of speech, and function words are not linked.
+Tags are computed in a thread beside steps 1 and 2, which do not need them.
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored, without_overlaps
 from wellread.mentions.candidates import has_senses
 from wellread.models.folder import find_folder
-from wellread.models.knowbert.folder import Parts, load_parts
-from wellread.models.knowbert.inputs import NO_ENTITY, CandidateArrays, KnowBertProvider
-from wellread.models.knowbert.kar import Mentions
-from wellread.models.knowbert.linker_entities import Entities
-from wellread.models.knowbert.model import CandidateTensors, KnowBert, MentionLinker
-from wellread.models.knowbert.pos_tags import KINDS, Tagger, Tagging
+from wellread.models.knowbert.config import NO_ENTITY
+from wellread.models.knowbert.folder import LinkerParts, load_parts
+from wellread.models.knowbert.inputs import CandidateArrays, KnowBertProvider
+from wellread.models.knowbert.linker_entities import LinkerEntities
+from wellread.models.knowbert.mention_cache import MentionCache
+from wellread.models.knowbert.mention_linker import CandidateTensors, MentionLinker, MentionPacking
+from wellread.models.knowbert.model import KnowBert
+from wellread.models.knowbert.pos_tags import KINDS, PosTagger, PosTags
 from wellread.text.batching import gather
 from wellread.text.sentence_windows import TextWindow, TextWindowTokenizer
 
@@ -52,18 +55,19 @@ Precision = Literal["auto", "fp32", "int8"]
 Tags = Literal["auto", "spacy", "none"]
 
 _TOKENS = 2048
-"""Pieces of one pass: enough to keep the cores busy, little enough for the cache."""
+"""Tokens of one pass: enough to keep the cores busy, few enough for the cache."""
 _SHARED = 24
-_PARTS_OF_SPEECH = len(KINDS)
-_NOBODY: Future[Tagging | None] = Future()
-_NOBODY.set_result(None)
+"""Tokens that two windows of a text share."""
+_NO_TAGS: Future[PosTags | None] = Future()
+_NO_TAGS.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)
 class SenseScored(Scored):
-    """Scores of mentions that are names of the KB; of those that overlap the longest may be taken."""
+    """Scores of mentions that are aliases of the KB."""
 
     longest: bool = True
+    """Keep the longest of overlapping mentions, else the most probable."""
 
     def _kept(self, decoding: Decoding) -> list[int]:
         if decoding.overlaps == "keep" or not self.longest or not self.rows.size:
@@ -75,15 +79,15 @@ class SenseScored(Scored):
 
 
 class KnowBertBackend:
-    """Scores texts with one knowledge layer against one knowledge base; follows the KB when that changes."""
+    """Linker backend of one knowledge layer and one KB; uses the present state of the KB in every call."""
 
     def __init__(
         self,
-        parts: Parts,
+        parts: LinkerParts,
         kb: KnowledgeBase,
         *,
         decoding: Decoding | None = None,
-        tags: Tagger | None = None,
+        tags: PosTagger | None = None,
         among: Iterable[str] | None = None,
         precision: Precision = "auto",
         name: str | None = None,
@@ -98,17 +102,17 @@ class KnowBertBackend:
             shared=min(_SHARED, max(2, self.settings.width // 4)),
             sentences=self.settings.sentences,
         )
-        self.entities = Entities(kb, parts, among=among)
+        self.entities = LinkerEntities(kb, parts, among=among)
         self._others: list[tuple[str, KnowledgeBase, EntityVectors]] = []
-        mine = self.settings.offers
-        self._most = mine.candidates
-        if tags is not None:  # of these, those of one part of speech will be left
-            mine = replace(mine, candidates=_PARTS_OF_SPEECH * mine.candidates)
-        self._offers = {self.config.kb: mine} | {config.kb: needs.reading for config, needs in parts.below}
+        own = self.settings.offers
+        self._most_candidates = own.candidates
+        if tags is not None:  # enough for every part of speech: only those of one will be kept
+            own = replace(own, candidates=len(KINDS) * own.candidates)
+        self._candidate_configs = {self.config.kb: own} | {config.kb: needs.reading for config, needs in parts.below}
         self._score = self._build(parts, precision)
         self._revision: int | None = None
 
-    def _build(self, parts: Parts, precision: Precision) -> _Alone | _Among:
+    def _build(self, parts: LinkerParts, precision: Precision) -> _SingleLayer | _SeveralLayers:
         if precision == "auto":
             precision = getattr(parts.encoder.config, "precision", "auto")
         if not parts.below:
@@ -116,9 +120,9 @@ class KnowBertBackend:
             if precision != "fp32":
                 reduce = quantise if precision == "int8" else quantise_where_able
                 encoder = reduce(encoder, self._sample())
-            return _Alone(encoder, parts.linker, self.config.kb, self.config.reads)
+            return _SingleLayer(encoder, parts.linker, self.config.kb, self.config.reads)
         if precision == "int8":
-            raise UsageError("8 bits know no knowledge layers below the one that links; leave precision out")
+            raise UsageError("int8 does not support knowledge layers below the linking one; leave precision out")
         infused = cast(InfusedEncoder, parts.encoder)
         for config, needs in parts.below:
             layer = next(part for part in infused.infusions if cast(KnowBert, part).config is config)
@@ -126,112 +130,117 @@ class KnowBertBackend:
             vectors = needs.open_vectors(other)
             cast(KnowBert, layer).take_of(other, vectors)
             self._others.append((config.kb, other, vectors))
-        return _Among(infused, self.config.kb)
+        return _SeveralLayers(infused, self.config.kb)
 
     def _sample(self) -> tuple[Tensor, Packing] | None:
-        """Some texts like those to come, to measure the ranges of 8 bits by: what the KB says of its first entities."""
+        """Return calibration texts for 8 bits: titles and descriptions of the KB's first entities."""
         with sqlite_errors(self.kb.path):
             rows = self.kb.connection.execute("SELECT title, description FROM entities LIMIT 128").fetchall()
-        windows = [
-            one for some in self.window_tokenizer.tokenize([f"{t}: {d}" for t, d in rows], words=False) for one in some
-        ]
+        tokenized = self.window_tokenizer.tokenize([f"{title}: {text}" for title, text in rows], words=False)
+        windows = [window for windows in tokenized for window in windows]
         return _pack(windows) if windows else None
 
     @property
     def encoder(self) -> nn.Module:
-        """What reads the texts, as `encoders.packing.encode` takes it."""
+        """Encoder of the texts, as `encoders.packing.encode` takes it."""
         return cast(nn.Module, self._score.encoder)
 
     def close(self) -> None:
-        """Let go of the knowledge bases of other layers."""
+        """Close the KBs of other layers."""
         for _, kb, _ in self._others:
             kb.close()
 
     def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
-        """The links of each text."""
+        """Yield the links of each text."""
         return (scored.document() for scored in self.score_many(texts))
 
     def score_many(self, texts: Sequence[str]) -> list[SenseScored]:
-        """The scores of each text."""
-        # in no snapshot of the KB: within one the finder would remember no candidates
-        with torch.inference_mode(), self._tagged(texts) as tagging:
+        """Return the scores of each text."""
+        # Not in a snapshot of the KB: within one the candidate finder keeps no candidates.
+        with torch.inference_mode(), self._tagged(texts) as tags:
             self._follow()
             tokenized = self.window_tokenizer.tokenize(texts, words=False)
-            notes = self._provider.prepare([one.input for some in tokenized for one in some])
-            found: list[list[_Found]] = [[] for _ in texts]
-            waiting: list[_Asked] = []
-            for batch in gather(sorted((one for some in tokenized for one in some), key=len), largest=_TOKENS):
-                waiting += self._read(batch, self._provider.offers([one.input for one in batch], notes))
-                if tagging.done():
-                    self._answer(waiting, tagging.result(), found)
-            self._answer(waiting, tagging.result(), found)
-            self.entities.tell_of_missing()
-            return [self._scored(text, parts) for text, parts in zip(texts, found, strict=True)]
+            windows = sorted((window for some in tokenized for window in some), key=len)
+            notes = self._provider.prepare([window.input for window in windows])
+            scored: list[list[_ScoredMentions]] = [[] for _ in texts]
+            waiting: list[_EncodedBatch] = []
+            for batch in gather(windows, largest=_TOKENS):
+                waiting += self._encode(batch, notes)
+                if tags.done():
+                    self._score_all(waiting, tags.result(), scored)
+            self._score_all(waiting, tags.result(), scored)
+            self.entities.report_missing()
+            return [self._scored(text, parts) for text, parts in zip(texts, scored, strict=True)]
 
     @contextmanager
-    def _tagged(self, texts: Sequence[str]) -> Iterator[Future[Tagging | None]]:
-        """The tags of texts, in a thread of their own: the encoder need not wait for them, only its answers do."""
+    def _tagged(self, texts: Sequence[str]) -> Iterator[Future[PosTags | None]]:
+        """Tag texts in a thread of its own, beside the encoder."""
         with ThreadPoolExecutor(1) as pool:
-            yield pool.submit(self.tagger.tag, texts) if self.tagger is not None else _NOBODY
+            yield pool.submit(self.tagger.tag, texts) if self.tagger is not None else _NO_TAGS
 
     def _follow(self) -> None:
-        """Look at the KB as it is now."""
+        """Use the present state of the KB."""
         if self._revision == self.kb.revision:
             return
         self.entities.follow()
         parts = [(self.config.kb, self.kb, self.entities), *self._others]
-        self._provider = KnowBertProvider(cast(Any, parts), self._offers)
+        self._provider = KnowBertProvider(cast(Any, parts), self._candidate_configs)
         self._revision = self.kb.revision
 
-    def _read(self, batch: Sequence[TextWindow], offered: dict[str, CandidateArrays]) -> Iterator[_Asked]:
-        """What is to be answered of some stretches, when it is known which candidates are left; nothing if it is."""
-        mine = offered[self.config.kb]
-        if len(mine.text_of):
-            told = {name: _tensors(some) for name, some in offered.items()}
-            text_of = np.array([one.text for one in batch])[mine.text_of]
-            yield _Asked(mine, text_of, _owned(batch, mine), self._score(*_pack(batch), told))
+    def _encode(self, batch: Sequence[TextWindow], notes: MentionCache) -> Iterator[_EncodedBatch]:
+        """Encode some windows; yield nothing if they have no mentions."""
+        candidates = self._provider.find_candidates([window.input for window in batch], notes)
+        own = candidates[self.config.kb]
+        if len(own.text_of):
+            tensors = {name: _tensors(arrays) for name, arrays in candidates.items()}
+            text_of = np.array([window.text for window in batch])[own.text_of]
+            yield _EncodedBatch(own, text_of, _owned_mask(batch, own), self._score(*_pack(batch), tensors))
 
-    def _answer(self, waiting: list[_Asked], tagging: Tagging | None, found: list[list[_Found]]) -> None:
-        for asked in waiting:
-            self._find(asked, tagging, found)
+    def _score_all(
+        self, waiting: list[_EncodedBatch], tags: PosTags | None, scored: list[list[_ScoredMentions]]
+    ) -> None:
+        for batch in waiting:
+            self._score_batch(batch, tags, scored)
         waiting.clear()
 
-    def _find(self, asked: _Asked, tagging: Tagging | None, found: list[list[_Found]]) -> None:
-        mine, text_of, owned = asked.offers, asked.text_of, asked.owned
-        if tagging is not None:
-            mine, spoken = self._restricted(mine, tagging, text_of)
-            owned = owned & spoken
-        scores = asked.score(_tensors(mine)).double().numpy()[owned]
-        rows, priors = mine.entities[owned], mine.priors[owned].astype(np.float64)
+    def _score_batch(self, batch: _EncodedBatch, tags: PosTags | None, scored: list[list[_ScoredMentions]]) -> None:
+        candidates, text_of, owned = batch.candidates, batch.text_of, batch.owned_mask
+        if tags is not None:
+            candidates, content_mask = self._restricted(candidates, tags, text_of)
+            owned = owned & content_mask
+        scores = batch.score(_tensors(candidates)).double().numpy()[owned]
+        rows, priors = candidates.entities[owned], candidates.priors[owned].astype(np.float64)
         rows = np.where(rows >= 0, rows, NONE)
         if self.config.mode == "margin":
-            rows, priors = _behind(rows, NIL), _behind(priors, 0)
-            scores = _behind(scores, self.config.threshold)
+            rows, priors = _append(rows, NIL), _append(priors, 0)
+            scores = _append(scores, self.config.threshold)
         log_p = scores - _log_sum(scores)
         order = np.argsort(-log_p, axis=1, kind="stable")
-        columns = [np.take_along_axis(part, order, 1) for part in (rows, log_p, priors)]
-        text_of, spans = text_of[owned], mine.characters[owned]
+        columns = [np.take_along_axis(column, order, 1) for column in (rows, log_p, priors)]
+        text_of, spans = text_of[owned], candidates.characters[owned]
         for text in np.unique(text_of).tolist():
             here = text_of == text
-            found[text].append(_Found(spans[here], *(part[here] for part in columns)))
+            scored[text].append(_ScoredMentions(spans[here], *(column[here] for column in columns)))
 
     def _restricted(
-        self, mine: CandidateArrays, tagging: Tagging, text_of: Ints
+        self, candidates: CandidateArrays, tags: PosTags, text_of: Ints
     ) -> tuple[CandidateArrays, NDArray[np.bool_]]:
-        """Candidates of words that are tagged, of that part of speech if there are any; and what may be linked."""
-        kinds, spoken = tagging.of(text_of, mine.characters)
-        there = mine.entities >= 0
-        same = (self.entities.kinds_of(mine.entities) == kinds[:, None]) & there
-        left = np.where(same.any(1)[:, None], same, there)  # of another kind, or not tagged: all of them
-        best = np.argsort(~left, axis=1, kind="stable")[:, : self._most]
-        left, entities, priors = (np.take_along_axis(part, best, 1) for part in (left, mine.entities, mine.priors))
+        """Keep the candidates with a word's part of speech, or all if none has it; also return which words to link."""
+        kinds, content_mask = tags.of(text_of, candidates.characters)
+        there = candidates.entities >= 0
+        same = (self.entities.kinds_of(candidates.entities) == kinds[:, None]) & there
+        left = np.where(same.any(1)[:, None], same, there)
+        best = np.argsort(~left, axis=1, kind="stable")[:, : self._most_candidates]
+        left, entities, priors, gold = (
+            np.take_along_axis(part, best, 1)
+            for part in (left, candidates.entities, candidates.priors, candidates.gold)
+        )
         entities, priors = np.where(left, entities, NO_ENTITY), np.where(left, priors, 0)
         totals = priors.sum(1, keepdims=True)
         priors = (priors / np.where(totals > 0, totals, 1)).astype(np.float32)
-        gold = np.take_along_axis(mine.gold, best, 1)
-        return replace(mine, entities=entities, priors=priors, gold=gold), spoken
+        return replace(candidates, entities=entities, priors=priors, gold=gold), content_mask
 
-    def _scored(self, text: str, parts: Sequence[_Found]) -> SenseScored:
+    def _scored(self, text: str, parts: Sequence[_ScoredMentions]) -> SenseScored:
         width = max((part.rows.shape[1] for part in parts), default=0)
         count = sum(len(part.spans) for part in parts)
         spans = np.concatenate([part.spans for part in parts]) if parts else np.zeros((0, 2), np.int64)
@@ -261,26 +270,26 @@ class KnowBertBackend:
         )
 
 
-Told = dict[str, Tensor]
-"""What an encoder is told of one knowledge base (`models.knowbert.inputs`)."""
-Score = Callable[[Told], Tensor]
-"""The scores of a batch's candidates, which may be fewer than were offered when it was read."""
+_Tensors = dict[str, Tensor]
+"""Candidates of one KB as `KnowBert` takes them."""
+_ScoreFunction = Callable[[_Tensors], Tensor]
+"""Scores the candidates of an encoded batch, or those that a restriction left of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The mentions of some stretches that were read, before it is known which of their candidates are left."""
+class _EncodedBatch:
+    """Mentions of some encoded windows, before their candidates are restricted and scored."""
 
-    offers: CandidateArrays
+    candidates: CandidateArrays
     text_of: Ints
-    owned: NDArray[np.bool_]
-    """Whether a mention is told by its stretch."""
-    score: Score
+    owned_mask: NDArray[np.bool_]
+    """True for mentions that begin in the part of the text that their window answers for."""
+    score: _ScoreFunction
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Mentions of one text with what they may mean, best first."""
+class _ScoredMentions:
+    """Mentions of one text with their candidates, best first."""
 
     spans: Ints
     rows: Ints
@@ -289,37 +298,38 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Alone:
-    """An encoder of which nothing but the layer's linker is asked."""
+class _SingleLayer:
+    """Scoring with a plain encoder and one mention linker."""
 
     encoder: nn.Module
     linker: MentionLinker
     kb: str
     reads: int
 
-    def __call__(self, ids: Tensor, packing: Packing, told: dict[str, Told]) -> Score:
-        """Mentions are read at once: what they are like does not depend on their candidates."""
-        offers = CandidateTensors.of(told[self.kb], packing, self.kb)
-        mentions = Mentions.of(offers.text_of, len(packing.lengths))
+    def __call__(self, ids: Tensor, packing: Packing, candidates: dict[str, _Tensors]) -> _ScoreFunction:
+        """Encode the batch now: contextual mentions do not depend on their candidates."""
+        tensors = CandidateTensors.of(candidates[self.kb], packing, self.kb)
+        mentions = MentionPacking.of(tensors.text_of, len(packing.lengths))
         narrow = self.linker.narrow(encode(self.encoder, ids, packing, self.reads))
-        return partial(self._choose, mentions.pick(self.linker.contextualize(narrow, offers, mentions)), offers)
+        return partial(self._scores, mentions.drop_empty(self.linker.contextualize(narrow, tensors, mentions)), tensors)
 
-    def _choose(self, mentions: Tensor, offers: CandidateTensors, left: Told) -> Tensor:
-        return self.linker.choose(mentions, replace(offers, entities=left["entities"], priors=left["priors"])).scores
+    def _scores(self, mentions: Tensor, tensors: CandidateTensors, left: _Tensors) -> Tensor:
+        return self.linker.score(mentions, replace(tensors, entities=left["entities"], priors=left["priors"])).scores
 
 
 @dataclass(frozen=True, slots=True)
-class _Among:
-    """An encoder with other knowledge layers below."""
+class _SeveralLayers:
+    """Scoring with an infused encoder that has other knowledge layers below the linking one."""
 
     encoder: InfusedEncoder
     kb: str
 
-    def __call__(self, ids: Tensor, packing: Packing, told: dict[str, Told]) -> Score:
-        return partial(self._links, ids, packing, told)
+    def __call__(self, ids: Tensor, packing: Packing, candidates: dict[str, _Tensors]) -> _ScoreFunction:
+        return partial(self._scores, ids, packing, candidates)
 
-    def _links(self, ids: Tensor, packing: Packing, told: dict[str, Told], left: Told) -> Tensor:
-        links: Tensor = self.encoder.read(ids, packing, None, offers=told | {self.kb: left}).told["links"][self.kb]
+    def _scores(self, ids: Tensor, packing: Packing, candidates: dict[str, _Tensors], left: _Tensors) -> Tensor:
+        output = self.encoder.read(ids, packing, None, offers=candidates | {self.kb: left})
+        links: Tensor = output.told["links"][self.kb]
         return links
 
 
@@ -335,7 +345,7 @@ def load_backend(
     precision: Precision,
     name: str,
 ) -> KnowBertBackend:
-    """A reader for inference, by the name or folder of its model."""
+    """Load the backend of a model, given by its name or folder."""
     if precision not in ("auto", "fp32", "int8"):
         raise UsageError(f"precision={precision!r} is not known; choose auto, fp32 or int8")
     if tags not in ("auto", "spacy", "none"):
@@ -346,57 +356,58 @@ def load_backend(
     parts = load_parts(folder, kb.path.stem)
     if str(model) == "knowbert" and not has_senses(kb):
         console.note(
-            f"knowbert has learned the senses of WordNet, and gives every name of {kb.path.name} a meaning, right or "
-            "not; elq is the model for names"
+            f"knowbert is trained on the senses of WordNet, and links every name in {kb.path.name}, right or wrong; "
+            "elq is the model for names"
         )
     wanted = parts.settings.tags if tags == "auto" else tags
     if tags == "spacy" and not has_senses(kb):
-        raise UsageError(f"{kb.path.name} does not know parts of speech; leave tags out")
+        raise UsageError(f"{kb.path.name} has no parts of speech; leave tags out")
     return KnowBertBackend(
         parts,
         kb,
         decoding=Decoding(
             threshold=parts.settings.threshold if threshold is None else threshold, overlaps=overlaps, nil=nil
         ),
-        tags=_tagger(asked=tags == "spacy") if wanted == "spacy" else None,
+        tags=_load_tagger(required=tags == "spacy") if wanted == "spacy" else None,
         among=among,
         precision=precision,
         name=name,
     )
 
 
-def _tagger(*, asked: bool) -> Tagger | None:
-    """Who tags parts of speech; nobody where that is not installed and was not asked for."""
+def _load_tagger(*, required: bool) -> PosTagger | None:
+    """Load the part-of-speech tagger; None if it is not installed and not required."""
     try:
-        return Tagger()
+        return PosTagger()
     except (MissingExtraError, AssetError) as error:
-        if asked:
+        if required:
             raise
-        console.note(f"senses are told apart better where parts of speech are known: {error}")
+        console.note(f"without part-of-speech tags senses are less accurate: {error}")
         return None
 
 
 def _pack(batch: Sequence[TextWindow]) -> tuple[Tensor, Packing]:
-    ids = torch.from_numpy(np.concatenate([one.input.ids for one in batch]))
-    return ids, Packing.of([len(one) for one in batch])
+    ids = torch.from_numpy(np.concatenate([window.input.ids for window in batch]))
+    return ids, Packing.of([len(window) for window in batch])
 
 
-def _tensors(offers: CandidateArrays) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(part) for name, part in offers.as_arrays().items() if name != "gold"}
+def _tensors(candidates: CandidateArrays) -> _Tensors:
+    return {name: torch.from_numpy(array) for name, array in candidates.as_arrays().items() if name != "gold"}
 
 
-def _owned(batch: Sequence[TextWindow], offers: CandidateArrays) -> NDArray[np.bool_]:
-    """Whether a mention begins where its stretch is the one that tells."""
-    firsts, lasts = (np.array([getattr(one, name) for one in batch])[offers.text_of] for name in ("first", "last"))
-    return np.asarray((firsts <= offers.spans[:, 0]) & (offers.spans[:, 0] < lasts))
+def _owned_mask(batch: Sequence[TextWindow], candidates: CandidateArrays) -> NDArray[np.bool_]:
+    """Return True for mentions that begin in the tokens that their window answers for, not in the overlap."""
+    firsts, lasts = (np.array([getattr(one, name) for one in batch])[candidates.text_of] for name in ("first", "last"))
+    return np.asarray((firsts <= candidates.spans[:, 0]) & (candidates.spans[:, 0] < lasts))
 
 
-def _behind(part: NDArray[Any], value: float) -> NDArray[Any]:
-    return np.concatenate((part, np.full((len(part), 1), value, part.dtype)), 1)
+def _append(array: NDArray[Any], value: float) -> NDArray[Any]:
+    """Append a column with one value."""
+    return np.concatenate((array, np.full((len(array), 1), value, array.dtype)), 1)
 
 
 def _log_sum(scores: Floats) -> Floats:
-    """The logarithm of the sum of exponentials, row by row; 0 where all are minus infinity."""
+    """Return log(sum(exp(row))) of every row; 0 for rows of minus infinity."""
     most = scores.max(1, keepdims=True, initial=-np.inf)
     most = np.where(np.isfinite(most), most, 0.0)
     total = np.exp(scores - most).sum(1, keepdims=True)

@@ -1,15 +1,15 @@
-"""Pretraining of KnowBERT: an encoder learns to link and to guess masked words, with knowledge layers between its own.
+"""Pretraining of KnowBERT: linking and masked words, with knowledge layers between those of the encoder.
 
-1. The linker of each new layer learns alone, from text with gold links; all else is frozen. Then the way back is set to
-   the pseudo-inverse of the way in (`KnowBert.invert`). Several new layers: one after another, from the bottom up.
-2. All weights learn (entity vectors are none): batches of masked words and of links, each wholly of one of them, in
-   given proportions; layers by one rate, the encoder below and above the lowest layer by two others.
+1. The mention linker of each new layer is trained alone on text with gold links; all other weights are frozen. Then W2
+   is set to the pseudo-inverse of W1 (`KnowBert.invert`). Several new layers are trained one after another, bottom up.
+2. All weights are trained (entity vectors are not weights). A batch is either of masked words or of links, in given
+   proportions. Knowledge layers have one learning rate, the encoder below and above the lowest of them two others.
 
-A recipe may start from a folder that an earlier pretraining wrote and add a layer: those that are there stay. Its
-`model/` is the encoder with its head for masked words, as transformers has it; `knowledge.json` says which entity
-vectors its layers need.
+A recipe may start from the folder of an earlier pretraining and add a layer; existing layers are kept. The output
+`model/` is the encoder with its masked-language-model head, in the layout of transformers; its `knowledge.json` names
+the entity vectors that the layers need.
 
-Unlike the paper: no next sentences, one text an input; mentions with a hidden word as in `models.knowbert.inputs`.
+Differences from the paper: no next-sentence task, one text per input; masked mentions as in `models.knowbert.inputs`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from wellread import config
-from wellread.data.corpus import Unit
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.infusion.providers import KnowledgeProvider
 from wellread.encoders.load import find_encoder, load_tokenizer, save_tokenizer, silence
@@ -35,10 +34,10 @@ from wellread.encoders.pretrained import build_auto
 from wellread.errors import InputError, UsageError
 from wellread.io import console
 from wellread.io.files import storage, write_atomically
-from wellread.models.knowbert.model import KnowBert, KnowBertConfig
-from wellread.models.knowbert.pretraining_data import read_gold, read_words
-from wellread.models.knowbert.pretraining_task import Judged, Linking
-from wellread.models.knowbert.recipe import about_vectors, candidate_options, open_candidate_kb
+from wellread.models.knowbert.config import KnowBertConfig
+from wellread.models.knowbert.model import KnowBert
+from wellread.models.knowbert.pretraining_task import Linking, LinksData, WordsData, read_gold, read_words
+from wellread.models.knowbert.recipe import candidate_options, describe_vectors, open_candidate_kb
 from wellread.tasks.learner import TaskLearner
 from wellread.tasks.lm_head import NAMES, WordHead, load_word_head
 from wellread.tasks.masked_lm import Masking
@@ -52,94 +51,52 @@ from wellread.training.stopping import stop_if_requested
 from wellread.training.task import MODEL, NOTES, build_network, build_provider
 
 WORDS = "words"
-"""The name of the part that guesses masked words, among those of knowledge bases."""
+"""Name of the masked-word task; the linking tasks are named by their KBs."""
 KNOWLEDGE = "knowledge.json"
 
 
 @dataclass(frozen=True, slots=True)
-class WordsData:
-    """The texts whose words are masked: files, folders and JSONL, compressed or not."""
-
-    train: tuple[str, ...] = ()
-    root: str = ""
-    """The folder that all of them are in; "" is where you are."""
-    dev: tuple[str, ...] = ()
-    """Texts to develop on, in files of their own."""
-    develop: int = 0
-    """Or: so many of those to learn from, chosen by what they say."""
-    most: int | None = None
-    """Learn from so many texts at most, chosen by what they say too."""
-    unit: Unit = "paragraph"
-    fields: tuple[str, ...] = ("text",)
-    """Of JSONL."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinksData:
-    """A file of text with gold links, in [[links]]."""
-
-    kb: str
-    """The knowledge base whose layer learns from it, by its name in [knowbert]."""
-    train: str
-    """A file, or a pattern of names such as "semcor_*.jsonl.xz"."""
-    form: Literal["links", "senses"] = "links"
-    """`links`: what `wellread kb build wikipedia --paragraphs` writes, JSONL, AIDA, NIF. `senses`: words with sense
-    keys of WordNet (`data.readers.raganato`)."""
-    root: str = ""
-    dev: str | None = None
-    develop: int = 0
-    most: int | None = None
-    judged: Judged = "right"
-    """Of links, which mentions are known to mean nothing else: see `models.knowbert.pretraining_task`; `all` where
-    every mention has its link. Only layers in margin mode learn from it."""
-    together: int = 1
-    """Of senses, sentences that are read as one text."""
-    wordnet: str = ""
-    """Of senses, the WNDB folder whose index.sense names them; "" is the asset."""
-
-
-@dataclass(frozen=True, slots=True)
 class PretrainingRecipe:
-    """Which layers an encoder gets, what they learn from, and how."""
+    """Recipe of a pretraining: knowledge layers, data and schedules."""
 
     pretrain: Literal["knowbert"]
     knowbert: dict[str, KnowBertConfig] = field(default_factory=dict)
-    """The layers of knowledge bases by their names; those that the encoder has already need not be told again."""
+    """Layers by KB; those that the encoder already has can be omitted."""
     encoder: EncoderOptions = field(default_factory=EncoderOptions)
     """`name` may be the `model` folder of an earlier pretraining."""
     offers: dict[str, CandidateOptions] = field(default_factory=dict)
-    """Where the knowledge bases are, if not under their names."""
+    """Path, vectors and candidate options of KBs, where the defaults do not apply."""
     words: WordsData = field(default_factory=WordsData)
     masking: MaskingOptions = field(default_factory=MaskingOptions)
     links: tuple[LinksData, ...] = ()
     shares: dict[str, float] = field(default_factory=dict)
-    """Of all batches: { words = 0.8, wordnet = 0.2 }; if nothing is said, knowledge bases share the 0.2."""
+    """Shares of the batches: { words = 0.8, wordnet = 0.2 }; by default the KBs divide the 0.2."""
     batch: int = 16
-    """Texts read together."""
+    """Texts per batch."""
     score: str = ""
-    """By which the best weights are chosen; "words.log_chance" (as perplexity, but more is better) if there are words
-    to guess, else the F1 of the first knowledge base's links."""
+    """Score that selects the best weights; by default "words.log_chance" (like perplexity, but higher is better), or
+    without [words] the linking F1 of the first KB."""
     lower: float = 2e-5
-    """The rate of the encoder up to its lowest knowledge layer."""
+    """Learning rate of the encoder up to its lowest knowledge layer."""
     upper: float = 5e-5
-    """The rate of the encoder above it."""
+    """Learning rate of the encoder above it."""
     linker: Schedule | None = None
-    """The first stage, for each new layer; without it there is none."""
+    """Schedule of the first stage, for each new layer; None skips it."""
     schedule: Schedule = field(default_factory=lambda: Schedule(epochs=1, learning_rate=1e-4))
-    """The second stage; its rate is that of knowledge layers, and of a head that the encoder's checkpoint lacks."""
+    """Schedule of the second stage; its rate applies to knowledge layers, and to a head that the checkpoint lacks."""
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise UsageError(f"batch is {self.batch}; expected 1 or more")
         if self.encoder.rank:
-            raise UsageError(f"encoder.rank is {self.encoder.rank}, but pretraining learns all weights; leave it out")
+            raise UsageError(f"encoder.rank is {self.encoder.rank}, but pretraining trains all weights; leave it out")
         if not self.words.train and not self.links:
-            raise UsageError("the recipe has nothing to learn from; give [words] with train, or a [[links]]")
+            raise UsageError("the recipe has nothing to train on; give [words] with train, or a [[links]]")
         if self.words.train and not (self.words.dev or self.words.develop):
-            raise UsageError("[words] has nothing to develop on; give develop = 500, or dev")
+            raise UsageError("[words] has nothing to validate on; give develop = 500, or dev")
         for links in self.links:
             if links.dev is None and not links.develop:
-                raise UsageError(f"the links of {links.kb} have nothing to develop on; give develop = 200, or dev")
+                raise UsageError(f"the links of {links.kb} have nothing to validate on; give develop = 200, or dev")
         if WORDS in self.knowbert:
             raise UsageError(f"no knowledge base can be called {WORDS!r}; give it another name in [offers]")
         if self.shares and self.shares.keys() != set(self.parts):
@@ -150,25 +107,25 @@ class PretrainingRecipe:
         part, _, score = self.score.partition(".")
         if self.score and (part not in self.parts or score in ("", "perplexity")):
             raise UsageError(
-                f"score is {self.score!r}; expected one of which more is better, such as {self.parts[0]}."
+                f"score is {self.score!r}; expected one that is better if higher, such as {self.parts[0]}."
                 f"{'log_chance' if self.parts[0] == WORDS else 'f1'}"
             )
 
     @property
     def parts(self) -> list[str]:
-        """What is learned: masked words, and the links of knowledge bases."""
+        """Names of the tasks: masked words, and the KBs with gold links."""
         return [*([WORDS] if self.words.train else []), *dict.fromkeys(links.kb for links in self.links)]
 
     @property
     def proportions(self) -> dict[str, float]:
-        """The share of each part."""
+        """Share of the batches of each task."""
         linking = [part for part in self.parts if part != WORDS]
         each = 0.2 / max(1, len(linking))
         return self.shares or {part: 0.8 if part == WORDS else each for part in self.parts}
 
     @property
     def best(self) -> str:
-        """The score by which the best weights are chosen."""
+        """Score that selects the best weights."""
         return self.score or (f"{WORDS}.log_chance" if self.words.train else f"{self.parts[0]}.f1")
 
 
@@ -180,9 +137,9 @@ def pretrain(
     notes: str | Path | None = None,
     **options: Any,
 ) -> dict[str, float]:
-    """Pretrain in a folder, or go on there; its `model` has the weights with the best score on development texts.
+    """Pretrain in a folder, or resume there; its `model` has the weights with the best validation score.
 
-    `options` are those of the loop.
+    `options` are passed to the training loop.
     """
     folder = Path(folder)
     work = Pretraining(recipe, notes or folder / NOTES)
@@ -198,12 +155,12 @@ def pretrain(
 
 
 class Pretraining:
-    """What a recipe asks for, before its first step: the reader, and the learners of its parts."""
+    """Network and tasks of a pretraining recipe."""
 
     def __init__(self, recipe: PretrainingRecipe, notes: str | Path | None) -> None:
         self.recipe = recipe
-        self.there = layers_there(recipe.encoder.name)
-        self.task = as_task(recipe, self.there)
+        self.existing = existing_layers(recipe.encoder.name)
+        self.task = as_task(recipe, self.existing)
         self.tokenizer: Tokenizer = load_tokenizer(recipe.encoder.name)
         self.segmenter = Segmenter(self.tokenizer, longest=recipe.encoder.longest)
         self.masking = Masking(
@@ -218,42 +175,47 @@ class Pretraining:
 
     @property
     def encoder(self) -> InfusedEncoder:
-        """The encoder with its layers."""
+        """Encoder with its knowledge layers."""
         return cast(InfusedEncoder, self.network.encoder)
 
     @property
     def layers(self) -> list[KnowBert]:
-        """All knowledge layers, from the bottom up."""
+        """Knowledge layers, bottom up."""
         found = [part for part in self.encoder.infusions if isinstance(part, KnowBert)]
         return sorted(found, key=lambda layer: layer.config.layer)
 
     def new_layers(self) -> list[KnowBert]:
-        """Those that the encoder did not have, and that there is gold for."""
-        new = [layer for layer in self.layers if layer.config.kb not in self.there]
+        """Return the layers that the encoder did not have and that have gold links."""
+        new = [layer for layer in self.layers if layer.config.kb not in self.existing]
         for layer in new:
-            if above := [kb for kb, one in self.there.items() if one.layer > layer.config.layer]:
+            if above := [kb for kb, config in self.existing.items() if config.layer > layer.config.layer]:
                 console.note(
-                    f"the layer of {layer.config.kb} comes below that of {above[0]}, which has learned without it; add "
+                    f"the layer of {layer.config.kb} comes below that of {above[0]}, which was trained without it; add "
                     "knowledge bases from the bottom up"
                 )
             if layer.config.kb not in self.recipe.parts:
-                console.note(f"there is no text linked to {layer.config.kb}; its linker learns from masked words alone")
+                console.note(f"there is no text linked to {layer.config.kb}; its linker sees masked words alone")
         return [layer for layer in new if layer.config.kb in self.recipe.parts]
 
     @cached_property
     def provider(self) -> KnowledgeProvider | None:
-        """Who offers mentions and candidates of all layers' knowledge bases."""
+        """Knowledge provider of the candidates of all layers."""
         return build_provider(self.task, self.tokenizer)
 
     @cached_property
     def parts(self) -> dict[str, TaskLearner]:
-        """The learners of masked words, and of links to each knowledge base."""
-        made = {}
+        """Learners of masked words and of links to each KB."""
+        learners = {}
         for name in self.recipe.parts:
-            task, read = (self._words, read_words) if name == WORDS else (self._linking, read_gold)
-            examples, dev = read(self.recipe, name, self.segmenter)
-            made[name] = TaskLearner(
-                task(name),
+            task: Any
+            examples: list[Any]
+            dev: list[Any]
+            if name == WORDS:
+                task, (examples, dev) = self.masking, read_words(self.recipe.words, self.segmenter)
+            else:
+                task, (examples, dev) = self._linking(name), read_gold(self.recipe.links, name)
+            learners[name] = TaskLearner(
+                task,
                 self.network,
                 self.segmenter,
                 examples,
@@ -264,24 +226,19 @@ class Pretraining:
                 seed=self.recipe.schedule.seed,
             )
             if distributed_state().is_main_process:
-                console.note(f"{name}: learning from {len(made[name].examples):,} texts, developing on {len(dev):,}")
-        return made
+                console.note(f"{name}: training on {len(learners[name].examples):,} texts, validating on {len(dev):,}")
+        return learners
 
-    def _words(self, name: str) -> Any:
-        return self.masking
-
-    def _linking(self, name: str) -> Any:
+    def _linking(self, name: str) -> Linking:
         kb, vectors = open_candidate_kb(self.task, name)
         kb.close()
         layer = self.task.knowbert[name]
         return Linking(name, vectors, threshold=layer.threshold if layer.mode == "margin" else None)
 
-    # stages
-
     def train_linker(
         self, layer: KnowBert, folder: Path, schedule: Schedule, *, resume: bool = True, **options: Any
     ) -> dict[str, float]:
-        """The first stage: the linker of one layer, from its links alone; then the way back is set."""
+        """Run the first stage: train the mention linker of one layer on its links, then set W2."""
         kb = layer.config.kb
         self.network.requires_grad_(False)
         layer.linker.requires_grad_(True)
@@ -291,33 +248,31 @@ class Pretraining:
         return scores
 
     def free(self) -> None:
-        """For the second stage: all weights learn."""
+        """Make all weights trainable, for the second stage."""
         self.network.requires_grad_(True)
 
     def mixture(self) -> Mixture:
-        """What the second stage learns."""
+        """Return the mixture of tasks of the second stage."""
         return Mixture(self.parts, self.recipe.proportions, self.losses, score=self.recipe.best)
 
     @property
     def losses(self) -> list[str]:
-        """Their names."""
+        """Names of the losses."""
         return ["word", *(f"links {layer.config.kb}" for layer in self.layers)]
 
     def schedule(self) -> Schedule:
-        """That of the second stage, with the rates of the encoder's parts."""
+        """Return the schedule of the second stage, with the learning rates of the encoder's parts."""
         recipe, encoder = self.recipe, self.encoder
         lowest = self.layers[0].config.layer
-        below = [f"encoder.{encoder.family.layers}.{number}." for number in range(encoder.config.num_hidden_layers)]
+        names = [f"encoder.{encoder.family.layers}.{number}." for number in range(encoder.config.num_hidden_layers)]
         rates = {"encoder.embeddings": recipe.lower}
-        rates |= {name: recipe.lower if number <= lowest else recipe.upper for number, name in enumerate(below)}
+        rates |= {name: recipe.lower if number <= lowest else recipe.upper for number, name in enumerate(names)}
         if self.has_head:
             rates["head"] = recipe.lower
         return replace(recipe.schedule, rates={**rates, **recipe.schedule.rates})
 
-    # what comes out
-
     def save(self, folder: Path) -> None:
-        """Write a model beside its place and then move it there."""
+        """Write the model to a temporary folder and move it into place."""
         part = folder.with_name(f".{folder.name}.part")
         with storage(folder):
             shutil.rmtree(part, ignore_errors=True)
@@ -327,30 +282,30 @@ class Pretraining:
             save_tokenizer(self.tokenizer, part, self.encoder.config)
             names = [layer.config.kb for layer in self.layers]
             saved = replace(self.recipe, offers=candidate_options(self.task, names))
-            told = {"vectors": about_vectors(self.task, names), "recipe": config.to_dict(saved)}
+            manifest = {"vectors": describe_vectors(self.task, names), "recipe": config.to_dict(saved)}
             with write_atomically(part / KNOWLEDGE) as file:
-                file.write(json.dumps(told, indent=2, ensure_ascii=False).encode() + b"\n")
+                file.write(json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
             shutil.rmtree(folder, ignore_errors=True)
             part.rename(folder)
 
 
-def layers_there(name: str) -> dict[str, KnowBertConfig]:
-    """The knowledge layers that an encoder has already, by their knowledge bases."""
+def existing_layers(name: str) -> dict[str, KnowBertConfig]:
+    """Return the knowledge layers that an encoder already has, by KB."""
     file = find_encoder(name) / "config.json"
     try:
-        told = json.loads(file.read_bytes()).get("infusions", ())
-        found = [dict(entry) for entry in told if entry.get("kind") == "knowbert"]
-        settings = [config.from_dict(KnowBertConfig, {k: v for k, v in one.items() if k != "kind"}) for one in found]
+        infusions = json.loads(file.read_bytes()).get("infusions", ())
+        found = [dict(entry) for entry in infusions if entry.get("kind") == "knowbert"]
+        layers = [config.from_dict(KnowBertConfig, {k: v for k, v in one.items() if k != "kind"}) for one in found]
     except (OSError, ValueError, AttributeError, InputError) as error:
         raise InputError(f"{file} cannot be read: {error}; give the folder of an encoder") from error
-    return {one.kb: one for one in settings}
+    return {layer.kb: layer for layer in layers}
 
 
-def as_task(recipe: PretrainingRecipe, there: Mapping[str, KnowBertConfig]) -> TaskRecipe:
-    """The recipe of masked words with the same encoder, layers and knowledge bases."""
-    layers = {**there, **recipe.knowbert}
+def as_task(recipe: PretrainingRecipe, existing: Mapping[str, KnowBertConfig]) -> TaskRecipe:
+    """Return the recipe of the masked-word task with the same encoder, layers and KBs."""
+    layers = {**existing, **recipe.knowbert}
     if not layers:
-        raise UsageError("the recipe has no layer; say of which knowledge base, and after which layer: [knowbert.NAME]")
+        raise UsageError("the recipe has no knowledge layer; add [knowbert.NAME] with layer = N for a knowledge base")
     return TaskRecipe(
         "masking",
         "knowbert",
@@ -365,13 +320,13 @@ def as_task(recipe: PretrainingRecipe, there: Mapping[str, KnowBertConfig]) -> T
 
 
 def as_masked_lm(encoder: InfusedEncoder, head: WordHead) -> PreTrainedModel:
-    """An encoder and a head for masked words as the model that transformers has of both."""
+    """Return the transformers model that consists of an encoder and a masked-language-model head."""
     model: Any = build_auto(AutoModelForMaskedLM, encoder.config)
     setattr(model, model.base_model_prefix, encoder)
-    theirs: dict[str, nn.Parameter] = dict(model.named_parameters(remove_duplicate=False))
+    parameters: dict[str, nn.Parameter] = dict(model.named_parameters(remove_duplicate=False))
     for name, weight in head.state_dict().items():
-        begin = next(begin for begin in NAMES if name.startswith(begin))
-        places = [there + name.removeprefix(begin) for there in NAMES[begin]]
-        theirs[next(place for place in places if place in theirs)].data.copy_(weight)
+        prefix = next(prefix for prefix in NAMES if name.startswith(prefix))
+        targets = [target + name.removeprefix(prefix) for target in NAMES[prefix]]
+        parameters[next(target for target in targets if target in parameters)].data.copy_(weight)
     model.tie_weights()
     return cast(PreTrainedModel, model)

@@ -1,12 +1,12 @@
-"""Text whose links are known, for a knowledge layer that learns to link: the second task of KnowBERT's pretraining.
+"""Data and linking task of KnowBERT's pretraining.
 
-1. An example is a text with marks (`text.segments.Mark`), each with what it means: linked paragraphs (JSONL, AIDA,
-   NIF; what the Wikipedia reader writes) or words with senses of WordNet. What does not fit is read in parts that leave
-   every mark whole.
-2. The lender offers each mark its candidates among the other mentions of the text; the layer scores them, and what is
-   learned is its own loss. There is no head.
-3. Where nothing is right a mention tells nothing, unless the text says more (`Judged`): then, in margin mode, all its
-   candidates are wrong.
+1. An example is a text with marks (`text.segments.Mark`) and their gold entities: linked paragraphs (JSONL, AIDA, NIF;
+   output of the Wikipedia reader) or words with WordNet senses. A text that is too long is split so that every mark
+   stays whole.
+2. The knowledge provider gives each mark its candidates among the other mentions of the text; the layer scores them,
+   and the loss is the layer's own. There is no head.
+3. Mentions without a gold candidate are ignored in the loss, unless the text says more (`Judged`): then, in margin
+   mode, all their candidates are wrong.
 """
 
 from __future__ import annotations
@@ -21,24 +21,72 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from wellread.data.readers.raganato import SenseText
+from wellread.data.corpus import Unit
+from wellread.data.formats import read_linked
+from wellread.data.readers.raganato import SenseText, join_sentences, read_senses
+from wellread.data.splits import split_by
 from wellread.document import Document
 from wellread.encoders.infusion.infuse import InfusedEncoder
-from wellread.errors import UsageError
+from wellread.errors import InputError, UsageError
+from wellread.io import console
 from wellread.kb.readers.sense_keys import SenseKeys
-from wellread.models.knowbert.inputs import Rows
+from wellread.models.knowbert.mention_cache import EntityRows
+from wellread.tasks.masked_lm import read_texts
 from wellread.tasks.task import Batch
+from wellread.tasks.task_type import find_file, find_files
 from wellread.tasks.word_spans import CANDIDATES, halve, mentions_of, tokens_of_words
 from wellread.text.segments import Mark, Segmented, Segmenter
 
 Judged = Literal["right", "near", "all"]
-"""Of which mentions it is known that a candidate is wrong. `right`: of those that a right one is offered too. `near`:
-of those that share pieces with a mark, its own included. `all`: of all, where a text is linked completely."""
+"""Mentions whose candidates are known to be wrong unless they are gold. `right`: those with a gold candidate. `near`:
+those that share tokens with a mark, including its own. `all`: all mentions, for completely linked text."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordsData:
+    """Texts for masked words, in [words]: files, folders and JSONL, compressed or not."""
+
+    train: tuple[str, ...] = ()
+    root: str = ""
+    """Folder that all of them are in; "" is the working directory."""
+    dev: tuple[str, ...] = ()
+    """Separate files of validation texts."""
+    develop: int = 0
+    """Number of training texts to hold out for validation instead, selected by a hash of their text."""
+    most: int | None = None
+    """Maximum number of training texts, selected by a hash of their text."""
+    unit: Unit = "paragraph"
+    fields: tuple[str, ...] = ("text",)
+    """Fields of JSONL."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinksData:
+    """Text with gold links, in [[links]]."""
+
+    kb: str
+    """KB whose layer is trained on it, by its name in [knowbert]."""
+    train: str
+    """A file, or a pattern of names such as "semcor_*.jsonl.xz"."""
+    form: Literal["links", "senses"] = "links"
+    """`links`: output of `wellread kb build wikipedia --paragraphs`, JSONL, AIDA, NIF. `senses`: words with sense keys
+    of WordNet (`data.readers.raganato`)."""
+    root: str = ""
+    dev: str | None = None
+    develop: int = 0
+    most: int | None = None
+    judged: Judged = "right"
+    """For links: the mentions whose other candidates are wrong; `all` for completely linked text. Only layers in margin
+    mode use it."""
+    together: int = 1
+    """For senses: number of sentences joined to one text."""
+    wordnet: str = ""
+    """For senses: WNDB folder with index.sense; "" is the asset."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldText:
-    """A text and the mentions in it whose meaning is known."""
+    """Text with annotated mentions."""
 
     text: str
     marks: tuple[Mark, ...]
@@ -46,14 +94,14 @@ class GoldText:
 
     @classmethod
     def of_links(cls, document: Document, judged: Judged = "right") -> GoldText:
-        """Linked text; a link to nothing (NIL) is a mark without gold."""
+        """Build from linked text; a NIL link becomes a mark without gold."""
         links = ((link.start, link.end, link.entity) for link in document.links)
         marks = (Mark(0, start, end, gold=() if entity is None else (entity,)) for start, end, entity in links)
         return cls(document.text, tuple(marks), judged)
 
     @classmethod
     def of_senses(cls, text: SenseText, keys: SenseKeys) -> GoldText:
-        """Words with senses, which are looked up by lemma and part of speech."""
+        """Build from words with senses; candidates are looked up by lemma and part of speech."""
         found = ((mark.start, mark.end, mark.instance) for mark in text.marks)
         marks = (
             Mark(0, start, end, one.lemma.replace("_", " "), one.kind, keys.synsets(one.gold))
@@ -62,7 +110,7 @@ class GoldText:
         return cls(text.text, tuple(marks))
 
     def part(self, start: int, end: int) -> GoldText:
-        """What stands from one character to another, with the marks that are wholly there."""
+        """Return the text between two characters, with the marks inside it."""
         marks = (
             replace(mark, start=mark.start - start, end=mark.end - start)
             for mark in self.marks
@@ -72,167 +120,209 @@ class GoldText:
 
 
 def parts_of(gold: GoldText, segmenter: Segmenter) -> Iterator[GoldText]:
-    """A text in parts that fit the segmenter's `longest`, cut at blanks that are in no mark; what has none stays."""
+    """Split a text into parts that fit the segmenter's `longest`, at blanks outside of marks, as far as possible."""
     for start, end in halve(gold.text, [(mark.start, mark.end) for mark in gold.marks], segmenter):
         yield gold.part(start, end)
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
-    """How the marks of an input were linked: counts that are added up over all of them."""
+class LinkCounts:
+    """Counts of the marks and links of one input."""
 
-    asked: int = 0
-    """Marks whose meaning the knowledge base has."""
-    offered: int = 0
-    """Of these, those that it is offered for."""
+    gold: int = 0
+    """Marks whose gold entity is in the KB."""
+    reachable: int = 0
+    """Marks whose gold entity is a candidate."""
     right: int = 0
-    """Of these, those where it scores best."""
+    """Marks whose gold entity has the best score."""
     first: int = 0
-    """And those where it has the best prior."""
+    """Marks whose gold entity has the best prior."""
     linked: int = 0
-    """Mentions that are linked, of those that are judged: overlapping ones not twice."""
+    """Linked mentions among the judged ones, without overlaps."""
     hits: int = 0
-    """Of these, those that are linked rightly."""
+    """Linked mentions whose link is correct."""
 
 
 class Linking:
-    """What a layer links the mentions of a text to; examples are `GoldText`."""
+    """Task that trains and scores the links of one knowledge layer; examples are `GoldText`."""
 
     score = "f1"
 
-    def __init__(self, kb: str, rows: Rows, *, threshold: float | None = None) -> None:
-        """`kb` by its name among the offers; mentions whose best score is below the threshold are not linked."""
+    def __init__(self, kb: str, rows: EntityRows, *, threshold: float | None = None) -> None:
+        """`kb` is the name of its candidates; mentions whose best score is below the threshold are not linked."""
         self.kb, self.rows, self.threshold = kb, rows, threshold
 
     def tokenize(self, segmenter: Segmenter, examples: Sequence[GoldText], *, learning: bool) -> list[list[Segmented]]:
-        """The text of each in parts that fit; where one learns, those without gold of this knowledge base are none."""
-        parts = [[part for part in parts_of(one, segmenter) if self._tells(part, learning)] for one in examples]
+        """Tokenize each text in parts that fit; in training, parts without gold of this KB are left out."""
+        parts = [[part for part in parts_of(gold, segmenter) if self._is_used(part, learning)] for gold in examples]
         tokenized = iter(segmenter.tokenize_many([(part.text,) for some in parts for part in some]))
         return [[_marked(next(tokenized), part) for part in some] for some in parts]
 
-    def _tells(self, part: GoldText, learning: bool) -> bool:
+    def _is_used(self, part: GoldText, learning: bool) -> bool:
         gold = [id for mark in part.marks for id in mark.gold]
         return not learning or bool((self.rows.rows_of(gold) >= 0).any()) or (part.judged != "right" and bool(gold))
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
-        """None: the encoder's layer links by itself."""
+        """Return an empty module: the encoder's layer links."""
         if not any(getattr(getattr(part, "config", None), "kb", None) == self.kb for part in encoder.infusions):
-            raise UsageError(
-                f"the encoder has no knowledge layer of {self.kb} that could link; add [knowbert.{self.kb}]"
-            )
+            raise UsageError(f"the encoder has no knowledge layer of {self.kb} that can link; add [knowbert.{self.kb}]")
         return nn.Module()
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
-        """With the mention that each mark is as its target, and, of every mention, whether it is judged."""
-        offers: Any = batch.knowledge.get(CANDIDATES, {})
-        if self.kb not in offers:
-            raise UsageError(f"nobody offers candidates of {self.kb}; give a lender of its offers")
-        mine = {**offers[self.kb], "judged": torch.from_numpy(_judged(batch, offers[self.kb]))}
-        told: Any = {**batch.knowledge, CANDIDATES: {**offers, self.kb: mine}}
-        return replace(batch, knowledge=told, target={"mentions": mentions_of(batch, mine)})
+        """Add the mention of each mark as target, and the judged mentions to the candidates."""
+        candidates: Any = batch.knowledge.get(CANDIDATES, {})
+        if self.kb not in candidates:
+            raise UsageError(f"the batch has no candidates of {self.kb}; give a KnowBertProvider of it")
+        own = {**candidates[self.kb], "judged": torch.from_numpy(_judged(batch, candidates[self.kb]))}
+        knowledge: Any = {**batch.knowledge, CANDIDATES: {**candidates, self.kb: own}}
+        return replace(batch, knowledge=knowledge, target={"mentions": mentions_of(batch, own)})
 
     def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
-        """Nothing of its own: the layer's takes its place by its name, where there is something to learn."""
+        """Return zero; the layer's own loss replaces it by its name if the batch has one."""
         return {f"links {self.kb}": states.sum() * 0.0}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
-        """How the marks of each input were linked (`Linked`)."""
-        offers: Any = batch.knowledge[CANDIDATES]
-        told = {name: value.cpu().numpy() for name, value in offers[self.kb].items()}
+        """Return the `LinkCounts` of each input."""
+        candidates: Any = batch.knowledge[CANDIDATES]
+        arrays = {name: value.cpu().numpy() for name, value in candidates[self.kb].items()}
         scores = batch.told["links"][self.kb].float().cpu().numpy()
         mentions = batch.target["mentions"].tolist()
         answers, begin = [], 0
-        for text, one in enumerate(batch.inputs):
-            end = begin + len(one.marks)
-            answers.append(
-                self._linked(one, mentions[begin:end], np.flatnonzero(told["text_of"] == text), told, scores)
-            )
+        for text, item in enumerate(batch.inputs):
+            end = begin + len(item.marks)
+            here = np.flatnonzero(arrays["text_of"] == text)
+            answers.append(self._count(item, mentions[begin:end], here, arrays, scores))
             begin = end
         return answers
 
-    def _linked(
-        self, one: Segmented, mentions: list[int], here: NDArray[Any], told: dict[str, Any], scores: NDArray[Any]
-    ) -> Linked:
-        golds = [set(self.rows.rows_of(mark.gold).tolist()) - {-1} if mark.gold else set() for mark in one.marks]
-        asked = [(place, gold) for place, gold in zip(mentions, golds, strict=True) if gold]
-        offered = [place for place, _ in asked if place >= 0 and told["gold"][place].any()]
+    def _count(
+        self, item: Segmented, mentions: list[int], here: NDArray[Any], arrays: dict[str, Any], scores: NDArray[Any]
+    ) -> LinkCounts:
+        gold = arrays["gold"]
+        known = [bool((self.rows.rows_of(mark.gold) >= 0).any()) if mark.gold else False for mark in item.marks]
+        with_gold = [mention for mention, is_known in zip(mentions, known, strict=True) if is_known]
+        reachable = [mention for mention in with_gold if mention >= 0 and gold[mention].any()]
         best = scores.argmax(1) if scores.shape[1] else np.zeros(len(scores), np.int64)
-        right = [place for place in offered if told["gold"][place, best[place]]]
-        judged = np.union1d(here[told["judged"][here]], [place for place in mentions if place >= 0]).astype(np.int64)
-        taken = _apart(judged, best, told["spans"], scores, self.threshold)
-        return Linked(
-            asked=len(asked),
-            offered=len(offered),
-            right=len(right),
-            first=sum(bool(told["gold"][place, 0]) for place in offered),  # the best prior comes first
-            linked=len(taken),
-            hits=sum(bool(told["gold"][place, best[place]]) for place in taken),
+        marked = [mention for mention in mentions if mention >= 0]
+        judged = np.union1d(here[arrays["judged"][here]], marked).astype(np.int64)
+        linked = _without_overlaps(judged, best, arrays["spans"], scores, self.threshold)
+        return LinkCounts(
+            gold=len(with_gold),
+            reachable=len(reachable),
+            right=sum(bool(gold[mention, best[mention]]) for mention in reachable),
+            first=sum(bool(gold[mention, 0]) for mention in reachable),  # candidates are sorted by prior
+            linked=len(linked),
+            hits=sum(bool(gold[mention, best[mention]]) for mention in linked),
         )
 
     def scores(self, examples: Sequence[GoldText], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """F1 of links; of marks whose meaning is known, the share of right ones, by the prior alone, and offered."""
-        every = [one for some in answers for one in some]
-        total = {name: sum(getattr(one, name) for one in every) for name in Linked.__slots__}
+        """Return F1, precision and recall of links, and shares of marks: best by score, best by prior, reachable."""
+        counts = [count for parts in answers for count in parts]
+        total = {name: sum(getattr(count, name) for count in counts) for name in LinkCounts.__slots__}
 
         def share(part: int, whole: int) -> float:
             return part / whole if whole else 0.0
 
         return {
-            "f1": share(2 * total["hits"], total["linked"] + total["asked"]),
+            "f1": share(2 * total["hits"], total["linked"] + total["gold"]),
             "precision": share(total["hits"], total["linked"]),
-            "recall": share(total["hits"], total["asked"]),
-            "accuracy": share(total["right"], total["asked"]),
-            "prior": share(total["first"], total["asked"]),
-            "offered": share(total["offered"], total["asked"]),
+            "recall": share(total["hits"], total["gold"]),
+            "accuracy": share(total["right"], total["gold"]),
+            "prior": share(total["first"], total["gold"]),
+            "offered": share(total["reachable"], total["gold"]),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldInput(Segmented):
-    """A text, or part of one, with its marks."""
+    """Tokenized text, or a part of one, with its marks."""
 
     judged: Judged
 
 
 def _marked(tokenized: Segmented, part: GoldText) -> GoldInput:
-    told = {name: getattr(tokenized, name) for name in Segmented.__slots__ if name != "marks"}
-    return GoldInput(**told, marks=part.marks, judged=part.judged)
+    fields = {name: getattr(tokenized, name) for name in Segmented.__slots__ if name != "marks"}
+    return GoldInput(**fields, marks=part.marks, judged=part.judged)
 
 
-def _judged(batch: Batch, offers: dict[str, Tensor]) -> Bool[np.ndarray, " mention"]:
-    """Of every mention, whether its candidates are known to be wrong but for what is right."""
-    text_of, spans = offers["text_of"].numpy(), offers["spans"].numpy()
+def _judged(batch: Batch, candidates: dict[str, Tensor]) -> Bool[np.ndarray, " mention"]:
+    """Return True for mentions whose candidates are known to be wrong unless they are gold."""
+    text_of, spans = candidates["text_of"].numpy(), candidates["spans"].numpy()
     judged = np.zeros(len(text_of), np.bool_)
-    for text, one in enumerate(batch.inputs):
-        assert isinstance(one, GoldInput)
-        if one.judged == "right":
+    for text, item in enumerate(batch.inputs):
+        assert isinstance(item, GoldInput)
+        if item.judged == "right":
             continue
         here = np.flatnonzero(text_of == text)
-        if one.judged == "all":
+        if item.judged == "all":
             judged[here] = True
             continue
-        for mark in one.marks:
-            tokens = tokens_of_words(one, mark)
+        for mark in item.marks:
+            tokens = tokens_of_words(item, mark)
             if tokens is not None:
                 first, last = tokens
                 judged[here[(spans[here, 0] <= last) & (spans[here, 1] >= first)]] = True
     return judged
 
 
-def _apart(
+def _without_overlaps(
     judged: NDArray[np.int64],
     best: NDArray[np.int64],
     spans: NDArray[np.int64],
     scores: NDArray[np.float32],
     threshold: float | None,
 ) -> list[int]:
-    """Mentions that are linked, the best first where several share pieces; all of them are of one text."""
-    found = [(float(scores[place, best[place]]), place) for place in judged.tolist() if scores.shape[1]]
-    taken: list[int] = []
-    for score, place in sorted(found, key=lambda pair: (-pair[0], pair[1])):
+    """Return the linked mentions of one text; of those that share tokens the one with the best score."""
+    found = [(float(scores[mention, best[mention]]), mention) for mention in judged.tolist() if scores.shape[1]]
+    linked: list[int] = []
+    for score, mention in sorted(found, key=lambda pair: (-pair[0], pair[1])):
         if score == -np.inf or (threshold is not None and score < threshold):
             continue
-        first, last = spans[place]
-        if all(last < spans[other, 0] or first > spans[other, 1] for other in taken):
-            taken.append(place)
-    return taken
+        first, last = spans[mention]
+        if all(last < spans[other, 0] or first > spans[other, 1] for other in linked):
+            linked.append(mention)
+    return linked
+
+
+def read_words(data: WordsData, segmenter: Segmenter) -> tuple[list[str], list[str]]:
+    """Read training and validation texts for masked words, in parts that fit the encoder."""
+
+    def texts(paths: tuple[str, ...]) -> list[str]:
+        found = [find_file(data.root, path) for path in paths]
+        return list(dict.fromkeys(read_texts(found, segmenter, unit=data.unit, fields=data.fields)))
+
+    rest, dev = split_by(texts(data.train), data.develop, lambda text: text)
+    if not rest:
+        raise InputError(f"{', '.join(data.train)} has no text left to train on; lower develop in [words]")
+    return rest[: data.most], dev + texts(data.dev) if data.dev else dev
+
+
+def read_gold(links: Sequence[LinksData], kb: str) -> tuple[list[GoldText], list[GoldText]]:
+    """Read training and validation texts linked to one KB, from all its files."""
+    examples: list[GoldText] = []
+    dev: list[GoldText] = []
+    for data in links:
+        if data.kb != kb:
+            continue
+        rest, kept = split_by(list(_read(data, data.train)), data.develop, lambda gold: gold.text)
+        if not rest:
+            raise InputError(f"{data.train} has no text left to train on; lower develop in its [[links]]")
+        examples += rest[: data.most]
+        dev += kept
+        if data.dev is not None:
+            dev += _read(data, data.dev)
+    return examples, dev
+
+
+def _read(data: LinksData, name: str) -> Iterator[GoldText]:
+    broken: list[str] = []
+    for path in find_files(data.root, name):
+        if data.form == "senses":
+            keys = SenseKeys.read(data.wordnet or None)
+            for text in join_sentences(read_senses(path, skipped=broken), data.together):
+                yield GoldText.of_senses(text, keys)
+        else:
+            for document in read_linked(path, skipped=broken):
+                yield GoldText.of_links(document, data.judged)
+    if broken:
+        console.note(f"left out {len(broken):,} broken texts; the first: {broken[0]}")

@@ -1,4 +1,4 @@
-"""The knowledge bases whose candidates a recipe offers, with their entity vectors; and the layers that take them."""
+"""KBs, entity vectors and knowledge layers that a recipe names."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from wellread.errors import UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.packaged import open_kb
 from wellread.kb.store import KnowledgeBase
+from wellread.models.knowbert.config import KnowBertConfig
+from wellread.models.knowbert.folder import LayerRequirements, own_vectors
 from wellread.models.knowbert.inputs import KnowBertProvider
-from wellread.models.knowbert.model import KnowBert, KnowBertConfig
-from wellread.models.knowbert.requirements import Needs, own_vectors
+from wellread.models.knowbert.model import KnowBert
 from wellread.tasks.recipe import CandidateOptions, TaskRecipe
 
 
 def open_candidate_kb(
     recipe: TaskRecipe, name: str, fingerprint: str | None = None
 ) -> tuple[KnowledgeBase, EntityVectors]:
-    """A knowledge base by its name in a recipe, and its entity vectors; others than asked for are refused."""
-    told = recipe.offers.get(name)
-    kb = open_kb(name if told is None or told.kb is None else told.kb)
+    """Open a KB by its name in a recipe, and its entity vectors; vectors with another fingerprint are refused."""
+    options = recipe.offers.get(name)
+    kb = open_kb(name if options is None or options.kb is None else options.kb)
     try:
         return kb, EntityVectors.of_kb(kb, _vectors_of(recipe, name), fingerprint=fingerprint)
     except BaseException:
@@ -35,15 +36,15 @@ def open_candidate_kb(
 
 
 def _vectors_of(recipe: TaskRecipe, name: str) -> str | None:
-    """The folder of entity vectors: as the recipe says, else the encoder's own; None: beside the knowledge base."""
-    told = recipe.offers.get(name)
-    if told is not None and told.vectors is not None:
-        return told.vectors
+    """Return the folder of entity vectors in the recipe, else in the encoder's folder; None: beside the KB."""
+    options = recipe.offers.get(name)
+    if options is not None and options.vectors is not None:
+        return options.vectors
     return own_vectors(find_encoder(recipe.encoder.name), name)
 
 
 def candidate_options(recipe: TaskRecipe, names: Iterable[str]) -> dict[str, CandidateOptions]:
-    """The recipe's [offers] for the folder of a model, which does not take its encoder's own vectors along."""
+    """Return the recipe's [offers] for a saved model, whose folder will not contain its encoder's own vectors."""
     offers = dict(recipe.offers)
     for name in names:
         if (vectors := _vectors_of(recipe, name)) is not None:
@@ -51,53 +52,52 @@ def candidate_options(recipe: TaskRecipe, names: Iterable[str]) -> dict[str, Can
     return offers
 
 
-def about_vectors(recipe: TaskRecipe, names: Iterable[str]) -> dict[str, Any]:
-    """Which knowledge bases in which state, and which vectors of them, a model has learned with."""
-    return {name: _about(recipe, name) for name in names}
-
-
-def _about(recipe: TaskRecipe, name: str) -> dict[str, Any]:
-    kb, vectors = open_candidate_kb(recipe, name)
-    with kb:
-        about = kb.metadata
-    return {
-        "uid": about["uid"],
-        "revision": int(about["revision"]),
-        "fingerprint": vectors.fingerprint,
-        "file": vectors.file,
-        "entities": len(vectors),
-        "dim": vectors.dim,
-    }
+def describe_vectors(recipe: TaskRecipe, names: Iterable[str]) -> dict[str, Any]:
+    """Return the state of each KB and of the entity vectors that a model is trained with, for its manifest."""
+    described = {}
+    for name in names:
+        kb, vectors = open_candidate_kb(recipe, name)
+        with kb:
+            metadata = kb.metadata
+        described[name] = {
+            "uid": metadata["uid"],
+            "revision": int(metadata["revision"]),
+            "fingerprint": vectors.fingerprint,
+            "file": vectors.file,
+            "entities": len(vectors),
+            "dim": vectors.dim,
+        }
+    return described
 
 
 def check_vectors(recipe: TaskRecipe, names: Iterable[str]) -> None:
-    """Refuse other vectors of these knowledge bases than those that the recipe's encoder has learned with."""
+    """Refuse entity vectors with another fingerprint than those that the recipe's encoder was trained with."""
     folder = find_encoder(recipe.encoder.name)
     for name in names:
-        kb, _ = open_candidate_kb(recipe, name, Needs.of(folder, name).fingerprint)
+        kb, _ = open_candidate_kb(recipe, name, LayerRequirements.of(folder, name).fingerprint)
         kb.close()
 
 
 def build_knowbert_provider(recipe: TaskRecipe, names: Iterable[str]) -> KnowBertProvider:
-    """What offers the candidates of these knowledge bases."""
+    """Build the provider of the candidates of some KBs."""
     parts = [(name, *open_candidate_kb(recipe, name)) for name in names]
     return KnowBertProvider(parts, {name: recipe.offers[name].reading for name, _, _ in parts if name in recipe.offers})
 
 
 def load_knowbert_provider(folder: Path, encoder: Any, stack: ExitStack) -> KnowBertProvider | None:
-    """What the layers of a saved encoder need, by what its folder tells; they are given their entity vectors.
+    """Build the provider of a saved encoder and set the entity vectors of its layers, as its folder names them.
 
-    None for an encoder without knowledge layers. `stack` closes the knowledge bases.
+    None for an encoder without knowledge layers. `stack` closes the KBs.
     """
     parts, readings = [], {}
     for part in getattr(encoder, "infusions", ()):
         if not isinstance(part, KnowBert):
             raise UsageError(
-                f"this encoder is lent more than candidates ({type(part).__name__}), and only a trained task says how; "
-                "give the folder of its run"
+                f"this encoder has another infusion ({type(part).__name__}), whose inputs only a trained task "
+                "defines; give the folder of its run"
             )
         name = part.config.kb
-        needs = Needs.of(folder, name)
+        needs = LayerRequirements.of(folder, name)
         kb = stack.enter_context(open_kb(needs.kb))
         vectors = needs.open_vectors(kb)
         part.take_of(kb, vectors)
@@ -106,8 +106,8 @@ def load_knowbert_provider(folder: Path, encoder: Any, stack: ExitStack) -> Know
     return KnowBertProvider(parts, readings) if parts else None
 
 
-def layers_of(recipe: TaskRecipe) -> list[KnowBertConfig]:
-    """The layers of a recipe, as wide as the vectors that they will be given."""
+def layer_configs(recipe: TaskRecipe) -> list[KnowBertConfig]:
+    """Return the knowledge layers of a recipe, with `raw` set from their entity vectors."""
     layers = []
     for name, layer in recipe.knowbert.items():
         kb, vectors = open_candidate_kb(recipe, name)
@@ -116,8 +116,8 @@ def layers_of(recipe: TaskRecipe) -> list[KnowBertConfig]:
     return layers
 
 
-def give_tables(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:
-    """Give the layers of an encoder their entity vectors, which are no weights."""
+def load_entity_tables(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:
+    """Set the entity vectors of an encoder's layers, which are not part of its weights."""
     infusions: Iterable[Any] = encoder.infusions
     for infusion in infusions:
         if isinstance(infusion, KnowBert):
@@ -127,22 +127,25 @@ def give_tables(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:
 
 
 _FREE = ("margin", "threshold", "dropout", "start")
-"""Settings of a layer that its weights do not depend on."""
+"""Settings of a layer that may differ from those its weights were trained with."""
 
 
-def learned_in(encoder: Any) -> dict[str, Infusion]:
-    """What an encoder was infused with before, by kind and knowledge base; nothing in a plain one."""
+def trained_infusions(encoder: Any) -> dict[str, Infusion]:
+    """Return the infusions of an encoder by kind and KB; empty for a plain encoder."""
     if not isinstance(encoder, InfusedEncoder):
         return {}
-    names = (_name_of(told) for told in encoder.config.infusions)
+    names = map(_name_of, encoder.config.infusions)
     return dict(zip(names, encoder.infusions, strict=True))  # type: ignore[arg-type]
 
 
-def keep_learned(recipe: TaskRecipe, encoder: InfusedEncoder, before: Mapping[str, Infusion]) -> None:
-    """Give infusions that an encoder has again what they had learned there, as KnowBERT's layers in pretraining."""
+def restore_trained(recipe: TaskRecipe, encoder: InfusedEncoder, before: Mapping[str, Infusion]) -> None:
+    """Copy the weights of former infusions into the same infusions of a newly infused encoder.
+
+    A KnowBERT layer with other sizes or settings is an error.
+    """
     infusions: Iterable[Any] = encoder.infusions
-    for told, infusion in zip(encoder.config.infusions, infusions, strict=True):
-        old: Any = before.get(_name_of(told))
+    for entry, infusion in zip(encoder.config.infusions, infusions, strict=True):
+        old: Any = before.get(_name_of(entry))
         if old is None:
             continue
         was, now = asdict(old.config), asdict(infusion.config)
@@ -153,14 +156,14 @@ def keep_learned(recipe: TaskRecipe, encoder: InfusedEncoder, before: Mapping[st
                 check_vectors(recipe, [infusion.config.kb])
         elif isinstance(infusion, KnowBert):
             name, kb = differ[0], infusion.config.kb
-            fix = f"say the same in [knowbert.{kb}], or take an encoder that has no such layer"
+            fix = f"set the same in [knowbert.{kb}], or use an encoder without this layer"
             if name == "raw":
-                fix = f"give the vectors that it learned with, as vectors in [offers.{kb}]"
+                fix = f"give the vectors that it was trained with, as vectors in [offers.{kb}]"
             raise UsageError(
-                f"the encoder has learned a layer of {kb} with {name} = {was[name]}, and the recipe has one with "
+                f"the encoder has a layer of {kb} trained with {name} = {was[name]}, but the recipe sets "
                 f"{name} = {now[name]}; {fix}"
             )
 
 
-def _name_of(told: Mapping[str, Any]) -> str:
-    return f"{told['kind']}.{told['kb']}" if "kb" in told else str(told["kind"])
+def _name_of(entry: Mapping[str, Any]) -> str:
+    return f"{entry['kind']}.{entry['kb']}" if "kb" in entry else str(entry["kind"])

@@ -179,6 +179,6 @@ def test_an_encoder_of_another_build_is_refused() -> None:
 def test_where_there_are_no_8_bit_products_floats_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder: nn.Module = pack(build("bert"))
     monkeypatch.setattr(int8, "int8_available", lambda: False)
-    with pytest.raises(UsageError, match="use the encoder as it is"):
+    with pytest.raises(UsageError, match="use the encoder without quantise"):
         quantise(encoder)
     assert quantise_where_able(encoder) is encoder

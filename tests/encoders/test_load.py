@@ -15,7 +15,7 @@ from wellread import assets
 from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.load import (
     add_adapters,
-    digest_of,
+    encoder_digest,
     find_encoder,
     load_encoder,
     load_tokenizer,
@@ -90,7 +90,7 @@ def test_what_the_hub_does_not_give_names_the_fix(monkeypatch):
         raise ConnectionError
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    with pytest.raises(AssetError, match=r"the hub did not give it \(ConnectionError\); check the name"):
+    with pytest.raises(AssetError, match=r"could not be downloaded from the hub \(ConnectionError\); check the name"):
         find_encoder(f"somebody/model@{'0a' * 20}")
 
 
@@ -243,29 +243,29 @@ def test_merging_twice_is_merging_once(encoder):
 
 
 def test_a_digest_tells_weights_pieces_and_settings_apart(encoder, copied, tmp_path):
-    assert digest_of(str(copied)) == digest_of(encoder)
-    assert digest_of(write_encoder(tmp_path / "other", seed=9)) != digest_of(encoder)
+    assert encoder_digest(str(copied)) == encoder_digest(encoder)
+    assert encoder_digest(write_encoder(tmp_path / "other", seed=9)) != encoder_digest(encoder)
     for file in ("config.json", "tokenizer.json"):
         changed = tmp_path / file
         shutil.copytree(encoder, changed)
         (changed / file).write_text((changed / file).read_text() + "\n")
-        assert digest_of(str(changed)) != digest_of(encoder)
+        assert encoder_digest(str(changed)) != encoder_digest(encoder)
 
 
 def test_a_note_beside_the_weights_changes_no_digest(encoder, tmp_path):
     shutil.copytree(encoder, tmp_path / "noted")
     (tmp_path / "noted" / "README.md").write_text("hello")
-    assert digest_of(str(tmp_path / "noted")) == digest_of(encoder)
+    assert encoder_digest(str(tmp_path / "noted")) == encoder_digest(encoder)
 
 
 def test_a_folder_that_changed_has_another_digest(copied):
-    before = digest_of(str(copied))
+    before = encoder_digest(str(copied))
     shutil.rmtree(copied)
     write_encoder(copied, seed=9)
-    assert digest_of(str(copied)) != before
+    assert encoder_digest(str(copied)) != before
 
 
 def test_an_asset_s_digest_needs_no_download(monkeypatch):
     monkeypatch.setattr(assets, "fetch", lambda name: pytest.fail("fetched"))
-    digests = {digest_of(name) for name in assets.ASSETS}
+    digests = {encoder_digest(name) for name in assets.ASSETS}
     assert all(len(digest) == 64 for digest in digests)

@@ -16,13 +16,11 @@ import pytest
 from tests.index.test_entity_vectors import BagOfWords, things
 from tests.kb.conftest import build_kb
 from wellread.errors import KnowledgeBaseError, StorageError, UsageError
-from wellread.index import build as building
 from wellread.index import entity_index as module
-from wellread.index.build import build_index
-from wellread.index.entity_index import EntityIndex
+from wellread.index.entity_index import EntityIndex, build_index
 from wellread.index.entity_vectors import Encoding, EntityVectors
-from wellread.index.faiss_choice import choose, nearest, recall, trial_queries
-from wellread.index.faiss_search import WORKERS
+from wellread.index.faiss_choice import choose_index, nearest, recall, trial_queries
+from wellread.index.faiss_search import SEARCH_THREADS
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 
@@ -288,7 +286,7 @@ def test_a_subset_of_another_state_is_refused(few):
 
 
 def test_the_choice_goes_by_size_and_says_why():
-    chosen = [choose(count, 384) for count in (0, 500, 2_000, 25_000, 40_001, 1_000_000)]
+    chosen = [choose_index(count, 384) for count in (0, 500, 2_000, 25_000, 40_001, 1_000_000)]
     assert [(one.kind, one.compression, one.rows) for one in chosen] == [
         ("exact", "none", "float32"),
         ("exact", "none", "float32"),
@@ -298,14 +296,14 @@ def test_the_choice_goes_by_size_and_says_why():
         ("ivf", "pq", "int8"),
     ]
     assert chosen[-1].clusters == 4096
-    assert "above 40,000 entities only the nearest clusters" in chosen[-1].why
-    assert choose(1_000_000, 384, "hnsw").compression == "int8"
-    assert choose(50, 384, "ivf", "pq").why.startswith("50 entities are too few to learn")
-    assert choose(5_000, 384, "ivf", "int8").why == "as asked for"
-    with pytest.raises(UsageError, match="choose the compression int8, or the kind ivf"):
-        choose(5_000, 384, "hnsw", "pq")
+    assert "above 40,000 entities, only the nearest clusters" in chosen[-1].why
+    assert choose_index(1_000_000, 384, "hnsw").compression == "int8"
+    assert choose_index(50, 384, "ivf", "pq").why.startswith("50 entities are too few to learn")
+    assert choose_index(5_000, 384, "ivf", "int8").why == "as requested"
+    with pytest.raises(UsageError, match="choose_index the compression int8, or the kind ivf"):
+        choose_index(5_000, 384, "hnsw", "pq")
     with pytest.raises(UsageError, match="kinds are auto, exact, hnsw, ivf"):
-        choose(5_000, 384, "flat")
+        choose_index(5_000, 384, "flat")
 
 
 def test_what_was_measured_is_explained(many):
@@ -317,7 +315,7 @@ def test_what_was_measured_is_explained(many):
     assert abs(index.choice.recall - measured) < 0.02
     lines = index.explain().splitlines()
     assert lines[0] == "3,000 entities, 32 numbers each: exact search, compression pq"
-    assert lines[1] == "why: up to 40,000 entities all are compared, compressed"
+    assert lines[1] == "why: up to 40,000 entities, all are compared, compressed"
     assert "(measured)" in lines[3]
     assert progress.step == ""
 
@@ -418,7 +416,7 @@ def test_a_build_refreshes_few_changes_and_folds_in_many(many, monkeypatch):
     progress = Encoding()
     assert build_index(many, encoder, progress=progress).state == second.state
     assert (progress.encoded, progress.kept) == (0, MANY + 5)
-    monkeypatch.setattr(building, "MOST_CHANGES", 8)
+    monkeypatch.setattr(module, "MOST_CHANGES", 8)
     many.add([Entity(f"m{n}", f"another {n}") for n in range(5)])
     third = build_index(many, encoder)
     assert third.vectors.file != first.vectors.file
@@ -534,7 +532,7 @@ def test_where_faiss_has_one_core_the_search_is_done_by_who_asks():
 
     def ask():
         faiss.omp_set_num_threads(1)
-        WORKERS.share(work, queries)
+        SEARCH_THREADS.share(work, queries)
 
     asking = threading.Thread(target=ask)
     asking.start()

@@ -12,7 +12,7 @@ import pytest
 from tests.kb.conftest import CITIES, build_kb
 from wellread.errors import InputError, KnowledgeBaseError, StorageError
 from wellread.index import entity_vectors as module
-from wellread.index.build import build_index
+from wellread.index.entity_index import build_index
 from wellread.index.entity_vectors import Encoding, EntityVectors
 from wellread.io.arrays import Strings, map_arrays
 from wellread.kb.records import Entity
@@ -287,7 +287,7 @@ def test_vectors_that_cannot_be_stored_are_refused(kb):
 
     with pytest.raises(InputError, match=r"for 'thing 0' that is not finite .*check its weights"):
         EntityVectors.build(kb, Strange())
-    with pytest.raises(InputError, match=r"gave an array of \(50, 15\) for 50 entities of 16 numbers"):
+    with pytest.raises(InputError, match=r"returned an array of shape \(50, 15\); expected \(50, 16\)"):
         EntityVectors.build(kb, Narrow())
 
 
@@ -330,5 +330,5 @@ def test_strings_are_taken_by_row():
 def test_torch_is_not_needed():
     import subprocess
 
-    code = "import sys, wellread.index.entity_index, wellread.index.build; sys.exit('torch' in sys.modules)"
+    code = "import sys, wellread.index.entity_index, wellread.index.entity_index; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

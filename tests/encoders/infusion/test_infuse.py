@@ -169,7 +169,9 @@ def test_a_text_longer_than_the_encoder_reads_is_refused(family: str) -> None:
     mask = torch.ones_like(ids)
     mask[:, -1] = 0
     assert infused(ids, attention_mask=mask).last_hidden_state.shape[1] == room + 1
-    with pytest.raises(UsageError, match=f"{room + 1} pieces, and the encoder reads {room} at once; cut it into windo"):
+    with pytest.raises(
+        UsageError, match=f"{room + 1} tokens, and the encoder has {room} positions; split it into windo"
+    ):
         infused(ids)
 
 
@@ -266,16 +268,16 @@ def test_it_is_on_again_after_an_error() -> None:
 
 def test_what_is_not_there_cannot_be_switched_off() -> None:
     kam, nothing = infuse(build(), [KamConfig()]), infuse(build(), [])
-    with pytest.raises(UsageError, match="no infusion 'luke' here; there are: kam"), kam.without("luke"):
+    with pytest.raises(UsageError, match="the encoder has no infusion 'luke'; it has: kam"), kam.without("luke"):
         pass
     with pytest.raises(UsageError, match="there are: none"), nothing.without("kam"):
         pass
 
 
 def test_an_unknown_keyword_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(UsageError, match="no infusion here takes map; they take: maps, term_ids, term_mask"):
+    with pytest.raises(UsageError, match="no infusion takes map; expected: maps, term_ids, term_mask"):
         infuse(build(), [KamConfig()])(**batch(), map=draw_maps())
-    with pytest.raises(UsageError, match="no infusion here takes maps; they take: nothing"):
+    with pytest.raises(UsageError, match="no infusion takes maps; expected: no knowledge"):
         infuse(build(head="ForSequenceClassification"), [])(**batch(), maps=draw_maps())
 
 
@@ -310,7 +312,7 @@ def test_a_decoder_is_not_made_to_look_both_ways(settings: dict[str, bool]) -> N
 
 
 def test_what_is_no_infusion_is_refused() -> None:
-    with pytest.raises(UsageError, match="dict is no configuration of an infusion; there are: kam"):
+    with pytest.raises(UsageError, match="dict is not a configuration of an infusion; expected one of: kam"):
         infuse(build(), [{"kind": "kam"}])
 
 
@@ -330,22 +332,22 @@ def test_pieces_or_embeddings_but_not_both() -> None:
 
 
 def test_a_text_without_pieces_is_refused() -> None:
-    with pytest.raises(UsageError, match="no piece at all; leave it out"):
+    with pytest.raises(UsageError, match="a text of the batch has no tokens; leave it out"):
         infuse(build(), [])(torch.ones(2, 3).long(), attention_mask=torch.tensor([[1, 1, 0], [0, 0, 0]]))
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0)])
 def test_a_batch_without_pieces_is_refused(shape: tuple[int, int]) -> None:
     model = infuse(build(), [])
-    with pytest.raises(UsageError, match="the batch has no piece at all; leave it out"):
+    with pytest.raises(UsageError, match="the batch has no tokens; leave it out"):
         model(input_ids=torch.zeros(shape, dtype=torch.long))
-    with pytest.raises(UsageError, match="the batch has no piece at all; leave it out"):
+    with pytest.raises(UsageError, match="the batch has no tokens; leave it out"):
         model.states(torch.zeros(0, dtype=torch.long), Packing.of([0] * shape[0]))
 
 
 def test_a_mask_with_gaps_is_refused() -> None:
     infused = infuse(build(), [])
-    with pytest.raises(UsageError, match="hides pieces within a text"):
+    with pytest.raises(UsageError, match="hides tokens within a text"):
         infused(torch.ones(2, 4).long(), attention_mask=torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0]]))
     infused(torch.ones(3, 4).long(), attention_mask=torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]]))
 
@@ -355,7 +357,7 @@ def test_a_mask_with_gaps_is_refused() -> None:
 def test_its_attention_cannot_be_taken_away(head: str, infusions: list[KamConfig]) -> None:
     infused = infuse(build(head=head), infusions)
     for attention in ("sdpa", "eager", {"": "eager"}):
-        with pytest.raises(UsageError, match="an infused model attends in its own way"):
+        with pytest.raises(UsageError, match="an infused model has its own attention"):
             infused.set_attn_implementation(attention)
     infused.set_attn_implementation("wellread_packed")
     assert infused(**batch(), output_attentions=True).attentions

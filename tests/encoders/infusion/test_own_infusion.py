@@ -14,8 +14,8 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 
 from tests.infused_models import LAYERS, LENGTHS, batch, build, draw_maps, draw_terms, shake
-from wellread.encoders.infusion.hooks import Chunk, ExtraTokens, Flow, Infusion
-from wellread.encoders.infusion.infuse import KINDS, infuse
+from wellread.encoders.infusion.hooks import AttentionChunk, ExtraTokens, Flow, Infusion
+from wellread.encoders.infusion.infuse import INFUSION_KINDS, infuse
 from wellread.encoders.load import silence
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
@@ -38,15 +38,15 @@ class Near(Infusion):
         super().__init__()
         self.config = config
         self.slopes = nn.Parameter(torch.empty(encoder.num_attention_heads))
-        self.start()
+        self.init_weights()
 
-    def start(self) -> None:
+    def init_weights(self) -> None:
         init.zeros_(self.slopes)
 
     def attends(self, layer: int) -> bool:
         return layer in self.config.layers
 
-    def scores(self, flow: Flow, layer: int, chunk: Chunk, scores: Tensor) -> Tensor:
+    def scores(self, flow: Flow, layer: int, chunk: AttentionChunk, scores: Tensor) -> Tensor:
         rows, columns = torch.arange(scores.shape[2]), torch.arange(scores.shape[3])
         return scores - self.slopes[:, None, None] * (rows[:, None] - columns).abs()
 
@@ -66,9 +66,9 @@ class Told(Infusion):
         super().__init__()
         self.config = config
         self.weight = nn.Parameter(torch.empty(()))
-        self.start()
+        self.init_weights()
 
-    def start(self) -> None:
+    def init_weights(self) -> None:
         init.zeros_(self.weight)
 
     def between(self, flow: Flow, layer: int, states: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class Memory(Infusion):
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (Near, Told, Memory):
-        monkeypatch.setitem(KINDS, kind.__name__.lower(), f"{__name__}:{kind.__name__}")
+        monkeypatch.setitem(INFUSION_KINDS, kind.__name__.lower(), f"{__name__}:{kind.__name__}")
 
 
 VECTORS = torch.randn(len(LENGTHS), 8, generator=torch.Generator().manual_seed(0))
@@ -199,7 +199,7 @@ def test_kam_beside_another_is_kam_step_by_step() -> None:
 def test_two_of_a_kind_do_not_mix_what_they_keep() -> None:
     twice = make(KAM, KAM)
     order = copy.deepcopy(twice)
-    twice.infusions[1].start()
+    twice.infusions[1].init_weights()
     with order.without():
         pass
     order.infusions[1].on = False
@@ -209,7 +209,7 @@ def test_two_of_a_kind_do_not_mix_what_they_keep() -> None:
 def test_only_one_may_bring_guests() -> None:
     model = make(MemoryConfig(), KAM)
     terms = draw_terms((1, 0, 2, 1, 3))
-    with pytest.raises(UsageError, match="two infusions want to add positions to the texts; switch one of them off"):
+    with pytest.raises(UsageError, match="two infusions add extra tokens to the texts; switch one of them off"):
         ask(model, **terms)
     with model.without("memory"):
         ask(model, **terms)

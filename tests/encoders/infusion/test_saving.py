@@ -197,7 +197,7 @@ def test_a_typo_in_a_saved_configuration_names_the_fix(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'alfa' is not a setting of KamConfig; did you mean 'alpha'"):
         AutoModel.from_pretrained(tmp_path)
     file.write_text(told.replace('"kam"', '"cam"'))
-    with pytest.raises(UsageError, match="'cam' is no infusion; there are: kam"):
+    with pytest.raises(UsageError, match="'cam' is not an infusion; expected one of: kam"):
         AutoModel.from_pretrained(tmp_path)
 
 

@@ -306,12 +306,12 @@ def test_a_function_with_a_source_sees_what_it_found():
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ([[0.0]], "gave 1 × 1 for 2 words; expected a score from 0 to 1 for each pair of cut.words"),
+        ([[0.0]], "returned 1 × 1 for 2 words; expected a score from 0 to 1 for each pair of words"),
         (0.5, "gave a single number for 2 words"),
-        ("much", "gave no matrix"),
-        ([[0, 2], [0, 0]], "gave scores from 0 to 2.*divide by the largest"),
-        ([[0, -1], [0, 0]], "gave scores from -1 to 0"),
-        ([[0, float("nan")], [0, 0]], "gave scores from nan to nan"),
+        ("much", "did not return a matrix"),
+        ([[0, 2], [0, 0]], "returned scores from 0 to 2.*divide by the largest"),
+        ([[0, -1], [0, 0]], "returned scores from -1 to 0"),
+        ([[0, float("nan")], [0, 0]], "returned scores from nan to nan"),
     ],
 )
 def test_a_function_that_says_nonsense_is_told_what_was_expected(scores, message):
@@ -344,9 +344,9 @@ def test_the_maps_of_a_text_do_not_depend_on_its_batch():
 
 
 def test_two_maps_or_sources_of_one_name_are_refused():
-    with pytest.raises(UsageError, match="two maps have one name"):
+    with pytest.raises(UsageError, match="two maps have the same name"):
         KamProvider([FunctionMap(lambda tokenized: 0), FunctionMap(lambda tokenized: 1)], SEGMENTER)
-    with pytest.raises(UsageError, match="two sources are called 'told'"):
+    with pytest.raises(UsageError, match="two sources are named 'told'"):
         KamProvider([EntityMap(Told({})), EntityMap(Told({}), name="other")], SEGMENTER)
 
 

@@ -250,17 +250,17 @@ def test_layers_may_be_named_in_any_order() -> None:
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ({"maps": torch.zeros(5, 3, 7, 7)}, "the batch brings 3 maps, the model fuses 2: a, b"),
-        ({"maps": torch.zeros(4, 2, 7, 7)}, "maps tells of 4 texts, the batch has 5"),
+        ({"maps": torch.zeros(5, 3, 7, 7)}, "the batch has 3 maps; the model expects 2: a, b"),
+        ({"maps": torch.zeros(4, 2, 7, 7)}, "maps has 4 texts; the batch has 5"),
         ({"maps": torch.zeros(5, 7, 7)}, "maps .*texts, maps, rows, columns"),
-        ({"term_ids": torch.zeros(4, 1).long()}, "term_ids tells of 4 texts, the batch has 5"),
+        ({"term_ids": torch.zeros(4, 1).long()}, "term_ids has 4 texts; the batch has 5"),
         (
             {"term_ids": torch.zeros(5, 2).long(), "term_mask": torch.ones(5, 3).bool()},
-            r"term_mask is \(5, 3\) and term_ids is \(5, 2\); make them alike",
+            r"term_mask is \(5, 3\) and term_ids is \(5, 2\); shapes differ",
         ),
         (
             {"term_ids": torch.zeros(5, POSITIONS).long()},
-            "a text with its auxiliary pieces needs 47 positions, more than the encoder has; cut the texts shorter",
+            "a text with its auxiliary tokens needs 47 positions, more than the encoder has; split texts",
         ),
     ],
     ids=["count", "texts", "dimensions", "terms of texts", "mask of terms", "positions"],
@@ -293,5 +293,5 @@ def test_wrong_settings_are_refused() -> None:
         KamConfig(maps=("entity", "entity"))
     with pytest.raises(InputError, match="'skp' is not a setting of KamConfig"):
         build_infusion({"kind": "kam", "skp": "mix"}, build().config)
-    with pytest.raises(UsageError, match="'cam' is no infusion; there are: kam"):
+    with pytest.raises(UsageError, match="'cam' is not an infusion; expected one of: kam"):
         build_infusion({"kind": "cam"}, build().config)

@@ -225,13 +225,13 @@ def test_packed_and_padded_say_the_same() -> None:
     read = model.read(given["input_ids"][there], packing, given["token_type_ids"][there], entities=ENTITIES)
     close(read.states, wanted.last_hidden_state[there])
     counts = Packing.of(torch.bincount(ENTITIES["text_of"], minlength=len(LENGTHS)))
-    close(counts.spread(read.told["entities"]), wanted.entity_last_hidden_state)
+    close(counts.spread(read.outputs["entities"]), wanted.entity_last_hidden_state)
 
 
 def test_where_no_entity_is_given_none_is_told() -> None:
     packing = Packing.of([3, 2])
     read = build().read(torch.randint(3, VOCABULARY, (5,)), packing)
-    assert read.told["entities"].shape == (0, 8)
+    assert read.outputs["entities"].shape == (0, 8)
 
 
 def test_what_their_tokenizer_gives_is_what_ours_takes(both: tuple[PreTrainedModel, PreTrainedModel]) -> None:
@@ -342,7 +342,7 @@ def test_with_fresh_kam_it_is_luke_and_maps_have_a_say_when_they_are_learned() -
     given, maps = infused.batch(), draw_maps()
     alone, together = build(), build("Bert", KamConfig(maps=("a", "b")))
     together.infusions[0].load_state_dict(alone.infusions[0].state_dict())
-    together.infusions[1].start()
+    together.infusions[1].init_weights()
     wanted, found = alone(**given, entities=ENTITIES), together(**given, entities=ENTITIES, maps=maps)
     close(found.last_hidden_state, wanted.last_hidden_state)
     close(found.entity_last_hidden_state, wanted.entity_last_hidden_state)
@@ -365,7 +365,7 @@ def test_with_kam_a_text_reads_as_if_it_were_alone(aware: bool) -> None:
 
 def test_entities_and_auxiliary_terms_cannot_both_be_added() -> None:
     model = build("Bert", KamConfig())
-    with pytest.raises(UsageError, match="two infusions want to add positions to the texts; switch one of them off"):
+    with pytest.raises(UsageError, match="two infusions add extra tokens to the texts; switch one of them off"):
         model(**infused.batch(), entities=ENTITIES, **draw_terms((1, 2, 0, 1, 1)))
 
 

@@ -124,7 +124,7 @@ def test_the_loss_is_that_of_all_scores_at_hidden_places(windows, masking, aware
     found = work.loss(batch)
     read = work.model.encoder.read(batch.ids, batch.packing, None, entities=batch.entities)
     words = work.model.head(read.states)[batch.places]
-    rows = work.luke.predict(read.told["entities"])[batch.hidden]
+    rows = work.luke.predict(read.outputs["entities"])[batch.hidden]
     assert torch.allclose(found["word"], cross_entropy(words, batch.gold), atol=1e-6)
     assert torch.allclose(found["entity"], cross_entropy(rows, batch.gold_rows), atol=1e-6)
     (found["word"] + found["entity"]).backward()
@@ -200,7 +200,7 @@ def test_scores_are_those_of_a_loop_over_windows(windows, masking):
             batch = masking.batch([work.dev[place]], learning=False)
             read = work.model.encoder.read(batch.ids, batch.packing, None, entities=batch.entities)
             words = work.model.head(read.states[batch.places]).log_softmax(1)
-            rows = work.luke.predict(read.told["entities"][batch.hidden]).log_softmax(1)
+            rows = work.luke.predict(read.outputs["entities"][batch.hidden]).log_softmax(1)
             chances += words[torch.arange(len(words)), batch.gold].tolist()
             right += (words.argmax(1) == batch.gold).tolist()
             entity_chances += rows[torch.arange(len(rows)), batch.gold_rows].tolist()

@@ -158,7 +158,7 @@ def _load_whole(
     below = [part for part in layers if part.config.layer < config.layer]
     below += [part for part in earlier if part.config.layer == config.layer]
     kept = [part for part in layers if part in below or part is mine[0]] if below else []
-    cast(InfusedEncoder, encoder).take_in(nn.ModuleList(kept))
+    cast(InfusedEncoder, encoder).set_infusions(nn.ModuleList(kept))
     cut_layers(encoder, config.layer + 1)
     return encoder, config, mine[0].linker, tuple(part.config for part in below)
 

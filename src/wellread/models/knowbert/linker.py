@@ -319,7 +319,7 @@ class _Among:
         return partial(self._links, ids, packing, told)
 
     def _links(self, ids: Tensor, packing: Packing, told: dict[str, Told], left: Told) -> Tensor:
-        links: Tensor = self.encoder.read(ids, packing, None, offers=told | {self.kb: left}).told["links"][self.kb]
+        links: Tensor = self.encoder.read(ids, packing, None, offers=told | {self.kb: left}).outputs["links"][self.kb]
         return links
 
 

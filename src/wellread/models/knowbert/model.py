@@ -146,9 +146,9 @@ class KnowBert(Infusion):
         self.block = Block(dim, config.heads, config.inner, config.dropout)
         self.back = nn.Linear(dim, hidden)
         self.norm = nn.LayerNorm(hidden, eps=1e-5) if config.norm else None
-        self.start()
+        self.init_weights()
 
-    def start(self) -> None:
+    def init_weights(self) -> None:
         """As BERT's weights start, but for W2."""
         for part in self.modules():
             if isinstance(part, nn.Linear | nn.Embedding) and part is not self.back:
@@ -209,7 +209,7 @@ class KnowBert(Infusion):
         contextual = self.linker.contextualize(narrow, offers, mentions)
         chosen = self.linker.choose(mentions.pick(contextual), offers)
         if told is not None:
-            links = flow.told.setdefault("links", {})
+            links = flow.outputs.setdefault("links", {})
             if self.config.kb in links:
                 raise UsageError(f"two layers link to {self.config.kb}; give each knowledge base one")
             links[self.config.kb] = chosen.scores
@@ -223,7 +223,7 @@ class KnowBert(Infusion):
     def losses(self, flow: Flow) -> dict[str, Tensor]:
         """How badly it links, where it is known what is right."""
         kb = self.config.kb
-        scores = flow.told.get("links", {}).get(kb)
+        scores = flow.outputs.get("links", {}).get(kb)
         told = flow.knowledge.get("offers", {}).get(kb)
         if scores is None or told is None or told.get("gold") is None:
             return {}

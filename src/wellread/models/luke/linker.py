@@ -247,7 +247,7 @@ class LukeBackend:
             "spans": spans,
         }
         packing = Packing.of([len(one) for one in inputs])
-        states: Tensor = self.encoder.read(ids, packing, types, entities=entities).told[ENTITIES]
+        states: Tensor = self.encoder.read(ids, packing, types, entities=entities).outputs[ENTITIES]
         firsts = (counts.cumsum(0) - counts).tolist()
         places = [
             (window, place, first + place)

@@ -29,7 +29,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from wellread.encoders.infusion.entity_attention import Queries
+from wellread.encoders.infusion.entity_attention import EntityAwareQueries
 from wellread.encoders.infusion.hooks import ExtraTokens, Flow, Infusion
 from wellread.encoders.infusion.infuse import base_of
 from wellread.encoders.packing import Packing, first_position
@@ -108,9 +108,9 @@ class Luke(Infusion):
         self.queries = nn.ModuleList(EntityQueries(width) for _ in range(self.layers if config.aware else 0))
         activation = getattr(encoder, "hidden_act", getattr(encoder, "activation", "gelu"))
         self.prediction = EntityPrediction(width, config, activation, eps) if config.predicts else None
-        self.start()
+        self.init_weights()
 
-    def start(self) -> None:
+    def init_weights(self) -> None:
         """As BERT's weights start."""
         for part in self.modules():
             if isinstance(part, nn.Linear | nn.Embedding):
@@ -123,7 +123,9 @@ class Luke(Infusion):
             init.zeros_(self.prediction.bias)
 
     @torch.no_grad()
-    def adopt(self, encoder: nn.Module, layers: Sequence[nn.Module], projections: tuple[str, str, str]) -> None:
+    def copy_from_encoder(
+        self, encoder: nn.Module, layers: Sequence[nn.Module], projections: tuple[str, str, str]
+    ) -> None:
         """Queries as copies of the encoder's own; positions, types and norm as those of words, where they fit."""
         for made, layer in zip(self.queries, layers, strict=False):
             own = next(part for name, part in layer.named_modules() if name.split(".")[-1] == projections[0])
@@ -143,7 +145,7 @@ class Luke(Infusion):
         """The entities of all texts, which stay."""
         told, laid = _told(flow.knowledge)
         if told is None or (laid is None and not len(told["ids"])):
-            flow.told[ENTITIES] = self.norm.weight.new_zeros(0, self.norm.weight.shape[0])
+            flow.outputs[ENTITIES] = self.norm.weight.new_zeros(0, self.norm.weight.shape[0])
             return None
         self._check(told, flow.packing)
         counts = torch.bincount(told["text_of"], minlength=len(flow.packing.lengths))
@@ -153,8 +155,10 @@ class Luke(Infusion):
                 "maps would show words what they are not to look at; let words see entities (luke.seen = true), or "
                 "leave one of the two infusions out"
             )
-        ask = self.ask if self.config.aware else None
-        return ExtraTokens(self.embed(told), packing, stay=ENTITIES, ask=ask, seen=self.config.seen, laid=laid)
+        queries = self.ask if self.config.aware else None
+        return ExtraTokens(
+            self.embed(told), packing, output_name=ENTITIES, queries=queries, visible=self.config.seen, padded_mask=laid
+        )
 
     def embed(self, told: Mapping[str, Tensor]) -> Float[Tensor, "entity dim"]:
         """Entities as they enter the first layer."""
@@ -175,10 +179,10 @@ class Luke(Infusion):
         words: Float[Tensor, "token dim"],
         entities: Float[Tensor, "entity dim"],
         query: Float[Tensor, "token head dim"],
-    ) -> Queries:
+    ) -> EntityAwareQueries:
         """What words and entities ask each other in a layer, which has its own queries of words for words."""
         own, shape = cast(EntityQueries, self.queries[layer]), query.shape[1:]
-        return Queries(
+        return EntityAwareQueries(
             query,
             own.entity_to_word(entities).unflatten(-1, shape),
             own.word_to_entity(words).unflatten(-1, shape),

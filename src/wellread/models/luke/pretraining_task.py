@@ -253,7 +253,7 @@ class EntityMaskingLearner:
     def _read(self, batch: LinkedBatch) -> tuple[Float[Tensor, "masked dim"], Float[Tensor, "masked dim"]]:
         """The states of what is hidden: pieces and entities."""
         read = self.model.encoder.read(batch.ids, batch.packing, None, **{ENTITIES: batch.entities})
-        return read.states[batch.places], read.told[ENTITIES][batch.hidden]
+        return read.states[batch.places], read.outputs[ENTITIES][batch.hidden]
 
     def evaluate(self) -> dict[str, float]:
         """How well hidden words and entities are guessed, and how well by frequency alone."""

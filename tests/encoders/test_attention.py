@@ -1,4 +1,4 @@
-"""Attention convolved with maps: what it computes, its gradients, and what is dropped."""
+"""Attention convolved with maps: values, gradients and dropout."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WITHOUT = {
 
 
 @pytest.mark.parametrize("without", WITHOUT.values(), ids=WITHOUT)
-def test_it_is_what_its_formula_says(without: dict[str, None]) -> None:
+def test_it_follows_its_formula(without: dict[str, None]) -> None:
     given = draw(**without)
     mixed, scores = convolved_attention(**given, scaling=0.3)
     wanted = 0.3 * given["query"] @ given["key"].transpose(2, 3)
@@ -77,7 +77,7 @@ def test_gradients_are_those_of_small_steps(without: dict[str, None]) -> None:
 
 
 @pytest.mark.parametrize("frozen", ["query", "key", "value", "maps", "kernel", "below", "own", "carry"])
-def test_what_does_not_learn_gets_no_gradient_and_the_others_do(frozen: str) -> None:
+def test_frozen_inputs_get_no_gradient_and_others_do(frozen: str) -> None:
     given = draw()
     for name, part in given.items():
         part.requires_grad_(name not in (frozen, "column_mask"))

@@ -1,4 +1,4 @@
-"""Count the words and pairs of a corpus and make a table of correlations: `correlate`, and `add` for more text.
+"""Count the words and pairs of a corpus and make a table of correlations: `correlate`, and `add_corpus` for more text.
 
     text ─► shards: words and events ─► SQL: frequent words ─► chunks ─► pairs, block by block ─► SQL: sums ─► table
 
@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wellread.correlation.engines import Engine, EngineName, parse_memory, start_engine
+from wellread.correlation.engines import CountEngine, EngineName, parse_memory, start_engine
 from wellread.correlation.events import PLAN, missing, shard_files
-from wellread.correlation.pairs import BYTES_AN_ID, MOST_IDS, Block, arrange, count_pairs, plan_blocks, write_pairs
+from wellread.correlation.pairs import BYTES_AN_ID, MOST_IDS, PairBlock, arrange, count_pairs, plan_blocks, write_pairs
 from wellread.correlation.pmi import Counted, build_table, keep_positive, save_pairs
 from wellread.correlation.table import MANIFEST, TABLE_FORMAT, Correlation, Measure, read_about
 from wellread.data.corpus import Corpus
@@ -52,7 +52,7 @@ HAVING SUM(n) >= {min_pair}
 
 
 @dataclass(frozen=True)
-class Limits:
+class TableLimits:
     """Limits on the words and pairs of a table."""
 
     min_count: int = 5
@@ -72,7 +72,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Progress:
+class CountProgress:
     """Progress of a count, for the progress bar."""
 
     done_bytes: int = 0
@@ -88,16 +88,16 @@ def correlate(
     corpus: Corpus,
     to: str | Path,
     *,
-    limits: Limits | None = None,
-    engine: EngineName | Engine = "duckdb",
+    limits: TableLimits | None = None,
+    engine: EngineName | CountEngine = "duckdb",
     master: str | None = None,
     memory: str = "4GB",
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: CountProgress | None = None,
 ) -> Correlation:
     """Count a corpus into a table; continue a killed count, and apply other limits to a finished one."""
     folder = Path(to)
-    limits = limits or Limits()
+    limits = limits or TableLimits()
     size = parse_memory(memory)
     with _locked(folder):
         about = _about(folder)
@@ -109,19 +109,19 @@ def correlate(
         if about is not None and about["limits"] == asdict(limits):
             return Correlation.load(folder)
         with _engine(engine, folder, master=master, memory=size, workers=workers) as started:
-            run = _Run(folder, started, size, progress or Progress())
+            run = _Run(folder, started, size, progress or CountProgress())
             return run.make([run.count(corpus)], limits)
 
 
-def add(
+def add_corpus(
     corpus: Corpus,
     to: str | Path,
     *,
-    engine: EngineName | Engine = "duckdb",
+    engine: EngineName | CountEngine = "duckdb",
     master: str | None = None,
     memory: str = "4GB",
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: CountProgress | None = None,
 ) -> Correlation:
     """Add the counts of another corpus to a table, with the table's own limits."""
     folder = Path(to)
@@ -142,14 +142,14 @@ def add(
                 "or count all text into a new folder"
             )
         with _engine(engine, folder, master=master, memory=size, workers=workers) as started:
-            run = _Run(folder, started, size, progress or Progress())
-            return run.make([*about["corpora"], run.count(corpus)], Limits(**about["limits"]))
+            run = _Run(folder, started, size, progress or CountProgress())
+            return run.make([*about["corpora"], run.count(corpus)], TableLimits(**about["limits"]))
 
 
 class _Run:
     """One run of counting into a folder."""
 
-    def __init__(self, folder: Path, engine: Engine, memory: int, progress: Progress) -> None:
+    def __init__(self, folder: Path, engine: CountEngine, memory: int, progress: CountProgress) -> None:
         self.folder, self.engine, self.memory, self.progress = folder, engine, memory, progress
 
     def count(self, corpus: Corpus) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class _Run:
             "ids": ids,
         }
 
-    def make(self, corpora: Sequence[dict[str, Any]], limits: Limits) -> Correlation:
+    def make(self, corpora: Sequence[dict[str, Any]], limits: TableLimits) -> Correlation:
         """Make the table of the counted corpora and put it in place."""
         shards = _whole(files for one in corpora for files in _counted_files(self._counted(one["fingerprint"]), one))
         settings = json.dumps(
@@ -275,7 +275,7 @@ class _Run:
         return paths
 
     def _count_pairs(
-        self, chunks: Sequence[Path], blocks: Sequence[Block], counted: Counted, limits: Limits, work: Path
+        self, chunks: Sequence[Path], blocks: Sequence[PairBlock], counted: Counted, limits: TableLimits, work: Path
     ) -> list[Path]:
         """Write the pairs with PMI > 0 of each block."""
         groups = [list(chunks[number :: self.engine.groups]) for number in range(min(len(chunks), self.engine.groups))]
@@ -294,7 +294,12 @@ class _Run:
         return kept
 
     def _keep_pairs(
-        self, chunks: Sequence[Path], blocks: Sequence[Block], counted: Counted, limits: Limits, kept: Sequence[Path]
+        self,
+        chunks: Sequence[Path],
+        blocks: Sequence[PairBlock],
+        counted: Counted,
+        limits: TableLimits,
+        kept: Sequence[Path],
     ) -> None:
         """Write each block while the next one is counted."""
         found = count_pairs(
@@ -338,7 +343,7 @@ def _part(work: Path, group: int, block: int) -> Path:
 
 
 def _count_group(
-    groups: Sequence[Sequence[Path]], blocks: Sequence[Block], counts: NDArray[np.int64], work: Path, number: int
+    groups: Sequence[Sequence[Path]], blocks: Sequence[PairBlock], counts: NDArray[np.int64], work: Path, number: int
 ) -> None:
     """Count all pairs of a worker's chunks, for SQL to add to those of other workers."""
     chunks = [work / chunk.name for chunk in groups[number]]
@@ -367,8 +372,8 @@ def _event_name(window: int, step: int) -> str:
 
 @contextmanager
 def _engine(
-    engine: EngineName | Engine, folder: Path, *, master: str | None, memory: int, workers: int | None
-) -> Iterator[Engine]:
+    engine: EngineName | CountEngine, folder: Path, *, master: str | None, memory: int, workers: int | None
+) -> Iterator[CountEngine]:
     if not isinstance(engine, str):
         yield engine
         return

@@ -36,7 +36,7 @@ _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 LEAST_MEMORY = 512 << 20
 
 
-class Engine(Protocol):
+class CountEngine(Protocol):
     """Protocol of engines."""
 
     groups: int
@@ -53,7 +53,7 @@ class Engine(Protocol):
     def query(self, sql: str, tables: Tables) -> pa.Table:
         """Return the result of a query over Parquet files."""
 
-    def __enter__(self) -> Engine: ...
+    def __enter__(self) -> CountEngine: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
@@ -72,7 +72,7 @@ def parse_memory(text: str) -> int:
 
 def start_engine(
     name: EngineName, *, memory: int, workers: int | None, spill: Path, master: str | None = None
-) -> Engine:
+) -> CountEngine:
     """Return an engine by its name; `master` is Spark's."""
     if name == "spark":
         return SparkEngine(master, memory=memory, workers=workers)

@@ -37,7 +37,7 @@ _BATCH = 1 << 23
 Ids = NDArray[np.int32]
 
 
-def words_of(text: str) -> list[str]:
+def counted_words(text: str) -> list[str]:
     """Return the words of a text as they are counted: "Jean-Paul's CAFÉ!" -> ["jean", "paul", "s", "cafe"]."""
     return spaced(text).split()
 

@@ -55,14 +55,14 @@ _SHARE = 32
 """Part of the memory that a block's sums, or its sorted data, take (or a small multiple of it)."""
 
 Ids = NDArray[np.int32]
-Pairs = tuple[Ids, Ids, Ids]
+CountedPairs = tuple[Ids, Ids, Ids]
 """Left words, right words, and the number of events with both."""
 Wanted = Callable[[Ids, Ids, Ids], NDArray[np.bool_]]
 """Returns True for the pairs that can be in the table."""
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PairBlock:
     """Left words from `begin` to `end`, and the right words that they are counted with: from `low` to `high`.
 
     Without steps it is a panel. Otherwise words below a step are removed from the events once left words reach it.
@@ -75,14 +75,14 @@ class Block:
     steps: tuple[int, ...] = ()
 
 
-def plan_blocks(counts: NDArray[np.int64], ids: int, events: int, memory: int) -> list[Block]:
+def plan_blocks(counts: NDArray[np.int64], ids: int, events: int, memory: int) -> list[PairBlock]:
     """Return blocks for all pairs, from the number of events of each word and the numbers of ids and events."""
     words, blocks, begin = len(counts), [], 0
     rows = max(_PANEL, memory // _SHARE // (2 * _PANEL))
     while begin < words and counts[begin : begin + _PANEL].sum() >= _WORTH_A_PANEL * events:
         end = min(begin + _PANEL, words)
         lows = [begin, *range(begin + rows, words, rows)]
-        blocks += [Block(begin, end, low, high) for low, high in pairwise([*lows, words])]
+        blocks += [PairBlock(begin, end, low, high) for low, high in pairwise([*lows, words])]
         begin = end
     if begin == words:
         return blocks
@@ -95,7 +95,9 @@ def plan_blocks(counts: NDArray[np.int64], ids: int, events: int, memory: int) -
     while steps[-1] < words:
         steps.append(steps[-1] + 1 + int((mass[steps[-1] + 1 :] >= _WORTH_REMOVING * mass[steps[-1]]).sum()))
     return blocks + [
-        Block(begin, end, begin, words, tuple(step for step, over in pairwise(steps) if over > begin and step < end))
+        PairBlock(
+            begin, end, begin, words, tuple(step for step, over in pairwise(steps) if over > begin and step < end)
+        )
         for begin, end in pairwise(begins)
     ]
 
@@ -183,14 +185,14 @@ def _from_floor(ids: Ids, starts: Ids, floor: int, words: int) -> csr_array:
 
 def count_pairs(
     chunks: Sequence[Path],
-    blocks: Sequence[Block],
+    blocks: Sequence[PairBlock],
     counts: NDArray[np.int64],
     *,
     least: int,
     threads: int,
     done: Callable[[int], bool],
     wanted: Wanted | None = None,
-) -> Iterator[tuple[int, Pairs]]:
+) -> Iterator[tuple[int, CountedPairs]]:
     """Yield the pairs of each block with at least `least` events that are wanted; finished blocks are skipped."""
     opened = [_Chunk(chunk, len(counts)) for chunk in chunks]
     with ThreadPoolExecutor(threads) as pool:
@@ -203,7 +205,7 @@ def count_pairs(
             yield number, (left, right, n)
 
 
-def _keep(left: Ids, right: Ids, n: Any, *, least: int, wanted: Wanted | None) -> Pairs:
+def _keep(left: Ids, right: Ids, n: Any, *, least: int, wanted: Wanted | None) -> CountedPairs:
     there = right > left
     if least > 1:
         there &= n >= least
@@ -215,8 +217,8 @@ def _keep(left: Ids, right: Ids, n: Any, *, least: int, wanted: Wanted | None) -
 
 
 def _frequent_pairs(
-    chunks: Sequence[_Chunk], block: Block, counts: NDArray[np.int64], keep: Any, pool: ThreadPoolExecutor
-) -> list[Pairs]:
+    chunks: Sequence[_Chunk], block: PairBlock, counts: NDArray[np.int64], keep: Any, pool: ThreadPoolExecutor
+) -> list[CountedPairs]:
     """Return all pairs of a panel, by right word."""
     width = block.end - block.begin
     edges = [*range(block.low, block.high, _TASK_ROWS), block.high]
@@ -236,7 +238,7 @@ def _frequent_pairs(
     return list(pool.map(take, edges[:-1], sums))
 
 
-def _panel(block: Block, part: tuple[_Chunk, int, int]) -> tuple[csc_array, NDArray[np.uint16]]:
+def _panel(block: PairBlock, part: tuple[_Chunk, int, int]) -> tuple[csc_array, NDArray[np.uint16]]:
     """Return some events by the words of a panel, dense, and the events of each word from there on."""
     chunk, begin, end = part
     words_first = chunk.words_first(begin, end, block.begin)
@@ -257,19 +259,19 @@ def _add_part(
     sums += csr_array((np.ones(len(events), np.uint16), events, starts - starts[0]), shape=shape) @ panel
 
 
-def _panel_pairs(begin: int, keep: Any, low: int, sums: NDArray[Any]) -> Pairs:
+def _panel_pairs(begin: int, keep: Any, low: int, sums: NDArray[Any]) -> CountedPairs:
     at = np.flatnonzero(sums >= max(1, keep.keywords["least"]))
     n = sums.ravel()[at]
     right, left = np.divmod(at.astype(np.uint32), np.uint32(sums.shape[1]))
-    found: Pairs = keep(left.view(np.int32) + np.int32(begin), right.view(np.int32) + np.int32(low), n)
+    found: CountedPairs = keep(left.view(np.int32) + np.int32(begin), right.view(np.int32) + np.int32(low), n)
     return found
 
 
 def _rare_pairs(
-    chunks: Sequence[_Chunk], block: Block, counts: NDArray[np.int64], keep: Any, pool: ThreadPoolExecutor
-) -> list[Pairs]:
+    chunks: Sequence[_Chunk], block: PairBlock, counts: NDArray[np.int64], keep: Any, pool: ThreadPoolExecutor
+) -> list[CountedPairs]:
     """Return the pairs of some left words, by left word, then right."""
-    found: list[Pairs] = []
+    found: list[CountedPairs] = []
     for floor, over in pairwise((*block.steps, block.end)):
         tasks = list(_tasks(chunks, max(floor, block.begin), over, floor))
         count = partial(_count_keys, floor, len(counts) - floor, keep)
@@ -311,18 +313,18 @@ def _keys(chunk: _Chunk, part: csr_array, task: tuple[int, int]) -> NDArray[np.u
     return keys
 
 
-def _count_keys(floor: int, width: int, keep: Any, begin: int, keys: NDArray[np.uint32]) -> Pairs:
+def _count_keys(floor: int, width: int, keep: Any, begin: int, keys: NDArray[np.uint32]) -> CountedPairs:
     keys.sort()
     least = max(1, keep.keywords["least"])
     again = keys[np.flatnonzero(keys[least - 1 :] == keys[: len(keys) - least + 1])]
     first = np.flatnonzero(np.append(True, again[1:] != again[:-1])[: len(again)])
     n = np.diff(first, append=len(again)) + (least - 1)
     left, right = np.divmod(again[first], np.uint32(width))
-    found: Pairs = keep(left.view(np.int32) + np.int32(begin), right.view(np.int32) + np.int32(floor), n)
+    found: CountedPairs = keep(left.view(np.int32) + np.int32(begin), right.view(np.int32) + np.int32(floor), n)
     return found
 
 
-def write_pairs(path: Path, pairs: Pairs) -> None:
+def write_pairs(path: Path, pairs: CountedPairs) -> None:
     """Write counted pairs for SQL to sum."""
     import pyarrow as pa
     import pyarrow.parquet as pq

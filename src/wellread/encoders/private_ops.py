@@ -1,6 +1,6 @@
 """All private torch operators that wellread uses, each with a plain implementation of the same function.
 
-They are faster than what torch offers publicly, but may change without notice. So each is tried once on a small input:
+They are faster than the public operations, but may change without notice. So each is tried once on a small input:
 it is used if torch is of a major version that it was tested with and its result agrees with the plain implementation,
 which is used otherwise. The 8-bit product has no useful fallback, because plain integers are slower than floats:
 `has_int8_linear` says if it can be used.

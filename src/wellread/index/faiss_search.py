@@ -286,9 +286,9 @@ def matrix_product(queries: NDArray[np.float32], columns: NDArray[np.float32]) -
     wide = max(1, _ALONE // (_TALL * dim))
     found = np.empty((count, total), np.float32)
     for left in range(0, total, wide):
-        piece = columns[:, left : left + wide]
+        block = columns[:, left : left + wide]
         for top in range(0, count, _TALL):
-            np.matmul(queries[top : top + _TALL], piece, out=found[top : top + _TALL, left : left + wide])
+            np.matmul(queries[top : top + _TALL], block, out=found[top : top + _TALL, left : left + wide])
     return found
 
 

@@ -1,4 +1,4 @@
-"""Attention of words and entities with queries of their own, against a plain writing of it."""
+"""Entity-aware attention against a plain implementation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SEEN = pytest.mark.parametrize("seen", [True, False], ids=["words look at all", 
 @SEEN
 @pytest.mark.parametrize("aware", [True, False], ids=["own queries", "the same queries"])
 @pytest.mark.parametrize("learns", [True, False], ids=["to learn", "not to learn"])
-def test_it_is_what_a_plain_writing_gives(aware: bool, learns: bool, seen: bool) -> None:
+def test_it_agrees_with_a_plain_implementation(aware: bool, learns: bool, seen: bool) -> None:
     *asks, key, value = draw(aware=aware, learns=learns)
     found = entity_attention(EntityAwareQueries(*asks), key, value, WORDS, ENTITIES, scaling=0.3, entities_visible=seen)
     torch.testing.assert_close(found, plain(EntityAwareQueries(*asks), key, value, 0.3, entities_visible=seen))
@@ -54,7 +54,7 @@ def test_it_is_what_a_plain_writing_gives(aware: bool, learns: bool, seen: bool)
 
 @SEEN
 @pytest.mark.parametrize("aware", [True, False], ids=["own queries", "the same queries"])
-def test_its_gradients_are_those_of_a_plain_writing(aware: bool, seen: bool) -> None:
+def test_its_gradients_agree_with_a_plain_implementation(aware: bool, seen: bool) -> None:
     parts, gradients = draw(aware=aware), []
     weigh = torch.randn_like(parts[-1])
     for attend in (
@@ -75,7 +75,7 @@ def test_its_gradients_are_those_of_a_plain_writing(aware: bool, seen: bool) -> 
     range(6),
     ids=["words", "entities", "words to entities", "entities to entities", "keys", "values"],
 )
-def test_each_part_can_learn_alone(place: int, drop: float) -> None:
+def test_each_input_alone_gets_its_gradient(place: int, drop: float) -> None:
     gradients = []
     for learning in ([place], range(6)):
         parts = draw(learns=False)
@@ -102,7 +102,7 @@ def test_dropout_keeps_the_mean_and_its_gradient() -> None:
     torch.testing.assert_close(mean, torch.autograd.grad(wanted.sum(), value)[0], atol=0.35, rtol=0)
 
 
-def test_a_dropped_pass_has_the_gradient_of_what_it_gave() -> None:
+def test_the_gradient_uses_the_dropout_of_the_forward_pass() -> None:
     parts = draw()
 
     def attend(*parts: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def test_half_precision_is_close() -> None:
     torch.testing.assert_close(found.double(), exact, atol=0.05, rtol=0.05)
 
 
-def test_of_what_is_dropped_a_byte_is_kept() -> None:
+def test_dropout_keeps_one_byte_per_weight() -> None:
     *asks, key, value = draw(dtype=torch.float32)
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part) or part, lambda part: part):

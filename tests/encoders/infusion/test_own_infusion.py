@@ -1,4 +1,4 @@
-"""Infusions of a user's own, at each of the three places, alone and beside KAM."""
+"""Custom infusions at each of the three hooks, alone and with KAM."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NearConfig:
 
 
 class Near(Infusion):
-    """Attention: each head learns how much it minds the distance of two pieces."""
+    """Attention scores: each head has a trained weight for the distance of two tokens."""
 
     config_class = NearConfig
 
@@ -57,7 +57,7 @@ class ToldConfig:
 
 
 class Told(Infusion):
-    """Between layers: a vector that is told of each text is added to its pieces after one layer."""
+    """Between layers: a vector given for each text is added to its tokens after one layer."""
 
     config_class = ToldConfig
     inputs = ("vectors",)
@@ -83,7 +83,7 @@ class MemoryConfig:
 
 
 class Memory(Infusion):
-    """Sequence: learned positions that every text may look at."""
+    """Extra tokens: trained positions that every text attends to."""
 
     config_class = MemoryConfig
 
@@ -124,7 +124,7 @@ def test_at_their_start_they_change_nothing() -> None:
     torch.testing.assert_close(ask(model, **told), ask(make()), **TOLERANCE)
 
 
-def test_scores_are_what_an_infusion_makes_of_them() -> None:
+def test_an_infusion_changes_attention_scores() -> None:
     model = make(NearConfig(layers=(1,)))
     plain = build().double()
     plain.set_attn_implementation("eager")
@@ -143,7 +143,7 @@ def test_scores_are_what_an_infusion_makes_of_them() -> None:
     assert not torch.allclose(ask(model), ask(make()))
 
 
-def test_states_between_layers_are_what_an_infusion_makes_of_them() -> None:
+def test_an_infusion_changes_states_between_layers() -> None:
     model, plain = make(ToldConfig()), build().double()
     added = model.infusions[0].weight * VECTORS.double()
 
@@ -157,7 +157,7 @@ def test_states_between_layers_are_what_an_infusion_makes_of_them() -> None:
     assert len(steps) == LAYERS + 1
 
 
-def test_guests_are_seen_by_every_piece_of_every_layer() -> None:
+def test_all_tokens_attend_to_extra_tokens_in_every_layer() -> None:
     model = make(MemoryConfig())
     got = model(**batch(), output_attentions=True)
     torch.testing.assert_close(got.last_hidden_state, model(**batch()).last_hidden_state, **TOLERANCE)
@@ -168,7 +168,7 @@ def test_guests_are_seen_by_every_piece_of_every_layer() -> None:
     assert bool((model.infusions[0].slots.grad != 0).all())
 
 
-def test_all_places_of_one_model_learn_and_each_can_be_switched_off() -> None:
+def test_all_hooks_get_gradients_and_each_can_be_switched_off() -> None:
     told = {"vectors": VECTORS, "maps": draw_maps(), **draw_terms((1, 0, 2, 1, 3))}
     model = make(NearConfig(), KAM, ToldConfig())
     whole = ask(model, **told)
@@ -196,7 +196,7 @@ def test_kam_beside_another_is_kam_step_by_step() -> None:
     torch.testing.assert_close(ask(beside, **told), ask(alone, **told), **TOLERANCE)
 
 
-def test_two_of_a_kind_do_not_mix_what_they_keep() -> None:
+def test_two_of_a_kind_keep_separate_state() -> None:
     twice = make(KAM, KAM)
     order = copy.deepcopy(twice)
     twice.infusions[1].init_weights()
@@ -206,7 +206,7 @@ def test_two_of_a_kind_do_not_mix_what_they_keep() -> None:
     torch.testing.assert_close(ask(twice, maps=draw_maps()), ask(order, maps=draw_maps()), **TOLERANCE)
 
 
-def test_only_one_may_bring_guests() -> None:
+def test_only_one_may_add_extra_tokens() -> None:
     model = make(MemoryConfig(), KAM)
     terms = draw_terms((1, 0, 2, 1, 3))
     with pytest.raises(UsageError, match="two infusions add extra tokens to the texts; switch one of them off"):

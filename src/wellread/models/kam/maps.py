@@ -74,8 +74,8 @@ class MapBatch:
             for token in one.hidden:
                 segment = one.segment_of[token]
                 first, last = np.searchsorted(one.word_segment, (segment, segment + 1))
-                behind = np.searchsorted(one.word_spans[first:last, 0], one.spans[token, 0])
-                gaps[number, first + behind :] += 1
+                after = np.searchsorted(one.word_spans[first:last, 0], one.spans[token, 0])
+                gaps[number, first + after :] += 1
         return gaps
 
     @cached_property

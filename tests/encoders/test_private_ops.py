@@ -13,9 +13,10 @@ from wellread.encoders import private_ops
 
 @pytest.fixture(autouse=True)
 def _forget_trials() -> Iterator[None]:
-    private_ops._agrees.cache_clear()
+    agrees = private_ops._agrees  # a test may replace it
+    agrees.cache_clear()
     yield
-    private_ops._agrees.cache_clear()
+    agrees.cache_clear()
 
 
 def draw(*shape: int) -> Tensor:

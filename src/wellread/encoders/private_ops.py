@@ -64,8 +64,9 @@ def _convolution_backward(gradient: Tensor, channels: Tensor, kernel: Tensor) ->
 
 def plain_convolution_backward(gradient: Tensor, channels: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
     """Compute `convolution_backward` by public operations."""
-    d_channels = conv2d_input(list(channels.shape), kernel, gradient, padding=1)
-    return d_channels, conv2d_weight(channels, list(kernel.shape), gradient, padding=1)
+    d_channels = conv2d_input(list(channels.shape), kernel, gradient, padding=1)  # type: ignore[no-untyped-call]
+    d_kernel = conv2d_weight(channels, list(kernel.shape), gradient, padding=1)  # type: ignore[no-untyped-call]
+    return d_channels, d_kernel
 
 
 def attention_with_logsumexp(

@@ -57,7 +57,7 @@ def _vector_of(word: str) -> NDArray[np.float32]:
 
 def index(path: Path) -> None:
     """Encode the entities of a KB and build their index."""
-    from wellread.index.build import build_index
+    from wellread.index.entity_index import build_index
     from wellread.index.entity_vectors import EntityVectors
 
     with KnowledgeBase.open(path) as kb:

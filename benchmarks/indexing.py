@@ -26,7 +26,7 @@ from benchmarks.workers import new_entities, run
 from wellread.index.entity_index import EntityIndex
 from wellread.index.entity_vectors import Encoding, EntityVectors, text_key
 from wellread.index.faiss_choice import nearest, recall, trial_queries
-from wellread.index.rows import Rows
+from wellread.index.faiss_search import VectorRows
 from wellread.kb.store import KnowledgeBase
 
 AT_ONCE = 80
@@ -114,7 +114,9 @@ def _measure(report: Report, count: int, folder: Path, batches: int) -> None:
 
 def search_in_fresh_process(kb_path: str, folder: str, batches: int) -> dict[str, float]:
     """Open and search; what it took and what of memory grew (a worker's work)."""
-    warm = Rows(np.ones((9, 9), np.float32)).search(np.random.default_rng(5).standard_normal((9, 9), np.float32), 3)
+    warm = VectorRows(np.ones((9, 9), np.float32)).search(
+        np.random.default_rng(5).standard_normal((9, 9), np.float32), 3
+    )
     assert warm[1].shape == (9, 3)  # what numpy loads when it is used is not the index's
     with KnowledgeBase.open(kb_path) as kb:
         before = _status("VmRSS")

@@ -69,7 +69,7 @@ def pretrain(entities: int, steps: int) -> tuple[float, float]:
     windows = LinkedWindows((arrays,), np.stack((np.zeros(_WINDOWS, np.int64), np.arange(_WINDOWS)), 1))
     vocabulary = EntityVocabulary.of_ids(f"Q{number}" for number in range(entities))
     encoder = load_encoder("minilm")
-    infuse(encoder, [LukeConfig(entities=len(vocabulary), aware=False, predicts=True)])
+    encoder = infuse(encoder, [LukeConfig(entities=len(vocabulary), aware=False, predicts=True)])
     masking = EntityMasking(load_tokenizer("minilm"), vocabulary, entities=0.5)
     learner = EntityMaskingLearner(masking, EncoderWithHead(encoder, word_head(encoder, None)), *windows.split(4))
     clock: list[float] = []

@@ -36,7 +36,7 @@ def test_a_build_says_what_it_did_what_it_chose_and_why(run):
     assert done.out.splitlines()[:3] == [
         "x.kb.vectors: 40 encoded, 0 kept",
         "40 entities, 16 numbers each: exact search, compression none",
-        "why: up to 2,000 entities all are compared, as they are",
+        "why: up to 2,000 entities, all are compared, uncompressed",
     ]
     assert run("build", "--kb", "x.kb").out.startswith("x.kb.vectors: 0 encoded, 40 kept")
 
@@ -57,7 +57,7 @@ def test_another_folder_kind_and_model_are_heeded(run, work):
     assert (work / "there" / "index.json").exists()
     assert not (work / "x.kb.vectors").exists()
     told = json.loads(run("info", "--kb", "x.kb", "--to", "there", "--json").out)
-    assert (told["fingerprint"], told["why"], told["revision"], told["kb_revision"]) == ("mine", "as asked for", 1, 1)
+    assert (told["fingerprint"], told["why"], told["revision"], told["kb_revision"]) == ("mine", "as requested", 1, 1)
 
 
 def test_info_says_when_the_index_is_late(run):

@@ -15,9 +15,9 @@ import pytest
 
 from tests.kb.conftest import build_kb
 from wellread.correlation import counting, engines, events, pairs, pmi
-from wellread.correlation.counting import Limits, Progress, add, correlate
+from wellread.correlation.counting import CountProgress, TableLimits, add_corpus, correlate
 from wellread.correlation.engines import DuckEngine, parse_memory
-from wellread.correlation.events import count_shard, words_of
+from wellread.correlation.events import count_shard, counted_words
 from wellread.correlation.table import Correlation
 from wellread.data import corpus as corpora
 from wellread.data.corpus import Corpus
@@ -26,7 +26,7 @@ from wellread.io.arrays import map_arrays, save_arrays
 from wellread.kb.records import Entity
 from wellread.text.words import split, words
 
-ALL = Limits(min_count=2, min_pair=2, neighbours=0)
+ALL = TableLimits(min_count=2, min_pair=2, neighbours=0)
 
 
 def made_up(documents, seed=1, vocabulary=60):
@@ -85,9 +85,9 @@ def texts(tmp_path):
 
 @pytest.mark.parametrize("measure", ["pmi", "npmi"])
 @pytest.mark.parametrize(("min_count", "min_pair"), [(1, 1), (5, 3), (30, 12)])
-def test_a_table_is_what_loops_would_count(texts, tmp_path, measure, min_count, min_pair):
+def test_a_table_agrees_with_plain_loops(texts, tmp_path, measure, min_count, min_pair):
     path, events = texts
-    limits = Limits(min_count=min_count, min_pair=min_pair, measure=measure, neighbours=0)
+    limits = TableLimits(min_count=min_count, min_pair=min_pair, measure=measure, neighbours=0)
     check(correlate(Corpus.of_files([path]), tmp_path / "t.pmi", limits=limits), events, limits)
 
 
@@ -183,7 +183,7 @@ def test_several_workers_of_pairs_are_summed_by_sql(texts, tmp_path, monkeypatch
 def test_shards_are_counted_by_processes_side_by_side(texts, tmp_path):
     path, _ = texts
     whole = correlate(Corpus.of_files([path]), tmp_path / "whole.pmi", limits=ALL, workers=1)
-    progress = Progress()
+    progress = CountProgress()
     corpus = Corpus.of_files([path], shard_bytes=6000)
     cut = correlate(corpus, tmp_path / "cut.pmi", limits=ALL, workers=2, progress=progress)
     assert progress.shards == len(corpus.shards) > 1
@@ -191,28 +191,28 @@ def test_shards_are_counted_by_processes_side_by_side(texts, tmp_path):
     assert table_bytes(whole) == table_bytes(cut)
 
 
-def test_adding_gives_what_counting_all_at_once_gives(tmp_path):
+def test_adding_equals_counting_all_at_once(tmp_path):
     documents = made_up(300)
     for name, some in (("a", documents[:170]), ("b", documents[170:]), ("all", documents)):
         (tmp_path / f"{name}.txt").write_text("\n".join(some))
-    limits = Limits(min_count=8, min_pair=4)
+    limits = TableLimits(min_count=8, min_pair=4)
     all_at_once = correlate(Corpus.of_files([tmp_path / "all.txt"]), tmp_path / "all.pmi", limits=limits)
     correlate(Corpus.of_files([tmp_path / "a.txt"]), tmp_path / "t.pmi", limits=limits)
-    added = add(Corpus.of_files([tmp_path / "b.txt"]), tmp_path / "t.pmi")
+    added = add_corpus(Corpus.of_files([tmp_path / "b.txt"]), tmp_path / "t.pmi")
     assert table_bytes(added) == table_bytes(all_at_once)
     assert [one["sources"] for one in added.about["corpora"]] == [[str(tmp_path / "a.txt")], [str(tmp_path / "b.txt")]]
-    with pytest.raises(UsageError, match=r"has counted .*b\.txt already; give text that is new"):
-        add(Corpus.of_files([tmp_path / "b.txt"]), tmp_path / "t.pmi")
+    with pytest.raises(UsageError, match=r"has counted .*b\.txt already; give new text"):
+        add_corpus(Corpus.of_files([tmp_path / "b.txt"]), tmp_path / "t.pmi")
     with pytest.raises(UsageError, match="counts documents, this would count windows of 4 words every 2"):
-        add(Corpus.of_files([tmp_path / "all.txt"], window=4), tmp_path / "t.pmi")
+        add_corpus(Corpus.of_files([tmp_path / "all.txt"], window=4), tmp_path / "t.pmi")
 
 
 def test_other_limits_read_no_text_again(texts, tmp_path):
     path, events = texts
     corpus = Corpus.of_files([path])
     correlate(corpus, tmp_path / "t.pmi", limits=ALL)
-    progress = Progress()
-    limits = Limits(min_count=9, min_pair=5)
+    progress = CountProgress()
+    limits = TableLimits(min_count=9, min_pair=5)
     check(correlate(corpus, tmp_path / "t.pmi", limits=limits, progress=progress), events, limits)
     assert (progress.shards, progress.kept) == (0, 1)
     assert len(list((tmp_path / "t.pmi").glob("table-*"))) == 1
@@ -257,7 +257,7 @@ def test_a_count_that_was_killed_goes_on(texts, tmp_path, monkeypatch, moment):
     with pytest.raises(InputError, match="is not finished; run the same wellread correlate again"):
         Correlation.load(tmp_path / "t.pmi")
     work = {file: file.stat().st_mtime_ns for file in (tmp_path / "t.pmi").glob("work-*/kept-*")}
-    progress = Progress()
+    progress = CountProgress()
     table = correlate(corpus, tmp_path / "t.pmi", limits=ALL, workers=1, progress=progress)
     assert progress.kept == (2 if moment == "shard" else len(corpus.shards))
     assert bool(work) == (moment in ("pairs", "sums", "table"))
@@ -265,7 +265,7 @@ def test_a_count_that_was_killed_goes_on(texts, tmp_path, monkeypatch, moment):
     assert not list((tmp_path / "t.pmi").glob("work-*"))
 
 
-def test_a_process_that_was_killed_leaves_whole_shards(texts, tmp_path):
+def test_a_killed_process_leaves_complete_shards(texts, tmp_path):
     path, _ = texts
     corpus = Corpus.of_files([path], shard_bytes=2000)
     folder = tmp_path / "t.pmi" / "counted" / corpus.fingerprint
@@ -277,13 +277,13 @@ def test_a_process_that_was_killed_leaves_whole_shards(texts, tmp_path):
         worker.stdin.flush()
         assert worker.stdout.readline() == b"done\n"
         worker.kill()
-    progress = Progress()
+    progress = CountProgress()
     table = correlate(corpus, tmp_path / "t.pmi", limits=ALL, workers=1, progress=progress)
     assert 1 <= progress.kept <= 4
     assert table_bytes(table) == table_bytes(correlate(corpus, tmp_path / "w.pmi", limits=ALL, workers=1))
 
 
-def test_what_reads_shards_reads_every_document_once(tmp_path):
+def test_every_document_is_read_once(tmp_path):
     documents = made_up(200)
     plain = "\n".join(documents)
     folder = tmp_path / "corpus"
@@ -346,7 +346,7 @@ def test_an_archive_is_counted_block_by_block(tmp_path, monkeypatch, killed):
         "words-000000.parquet"
     ]
     next((tmp_path / "t.pmi").glob("counted/*/events-000000-000002*")).unlink()
-    with pytest.raises(InputError, match="is gone, so counts cannot be added up"):
+    with pytest.raises(InputError, match="is missing, so counts cannot be summed"):
         correlate(archive, tmp_path / "t.pmi", workers=1)
 
 
@@ -371,7 +371,7 @@ def test_fields_of_jsonl_are_joined(tmp_path):
     assert list(Corpus.of_files([path], fields=("title", "body")).documents(0)) == ["River\nflows", "Bank", "x"]
 
 
-def test_what_a_kb_says_can_be_counted(tmp_path):
+def test_descriptions_of_a_kb_can_be_counted(tmp_path):
     kb = tmp_path / "x.kb"
     build_kb(kb, [Entity(f"Q{n}", f"thing {n}", "a river flows" if n % 2 else "a bank lends") for n in range(40)])
     table = correlate(Corpus.of_kb(kb), tmp_path / "kb.pmi")
@@ -394,7 +394,7 @@ def test_what_a_kb_says_can_be_counted(tmp_path):
     ],
 )
 def test_words_are_folded_and_signs_left_out(text, expected):
-    assert words_of(text) == expected.split()
+    assert counted_words(text) == expected.split()
 
 
 def test_all_ways_to_split_find_the_words_of_names():
@@ -405,7 +405,7 @@ def test_all_ways_to_split_find_the_words_of_names():
         hashes = [
             word_hash for word_hash, word in zip(split(text).hashes, words(text), strict=True) if word[0].isalnum()
         ]
-        found = words_of(text)
+        found = counted_words(text)
         assert len(found) == len(hashes)
         assert [int(split(word).hashes[0]) for word in found if len(split(word).hashes) == 1] == [
             int(one) for one, word in zip(hashes, found, strict=True) if len(split(word).hashes) == 1
@@ -414,7 +414,7 @@ def test_all_ways_to_split_find_the_words_of_names():
 
 def test_events_without_words_do_not_count(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join(["a b", "", "...", "a b", " ", "c d", "c", "e"]))
-    limits = Limits(min_count=1, min_pair=1)
+    limits = TableLimits(min_count=1, min_pair=1)
     table = correlate(Corpus.of_files([tmp_path / "a.txt"]), tmp_path / "t.pmi", limits=limits)
     check(table, [["a", "b"], ["a", "b"], ["c", "d"], ["c"], ["e"]], limits)
 
@@ -435,8 +435,8 @@ def test_memory_is_read_as_people_write_it(text, size):
         (lambda at: Corpus.of_files([at], window=1), UsageError, "makes no pairs"),
         (lambda at: Corpus.of_files([at / "a.txt"], window=4, step=5), UsageError, "give a step of 4 or less"),
         (lambda at: Corpus.of_files([at / "a.txt"], unit="page"), UsageError, "a line, a paragraph or a file"),
-        (lambda at: Limits(min_count=0), UsageError, "min_count and min_pair are 1 or more"),
-        (lambda at: Limits(measure="lift"), UsageError, "choose pmi or npmi"),
+        (lambda at: TableLimits(min_count=0), UsageError, "expected min_count ≥ 1, min_pair ≥ 1"),
+        (lambda at: TableLimits(measure="lift"), UsageError, "choose pmi or npmi"),
         (lambda at: parse_memory("much"), UsageError, "write it like 4GB"),
         (lambda at: parse_memory("10MB"), UsageError, "give 512MB or more"),
         (lambda at: Correlation.load(at), InputError, "make one with: wellread correlate TEXT --to"),
@@ -448,7 +448,7 @@ def test_memory_is_read_as_people_write_it(text, size):
         ),
     ],
 )
-def test_what_cannot_be_counted_says_what_to_do(tmp_path, make, error, message):
+def test_errors_of_counting_name_the_fix(tmp_path, make, error, message):
     (tmp_path / "a.txt").write_text("a b c")
     with pytest.raises(error, match=message):
         make(tmp_path)
@@ -463,8 +463,8 @@ def test_what_cannot_be_counted_says_what_to_do(tmp_path, make, error, message):
         ("a.jsonl", b"[1]", "it is no object"),
         ("a.jsonl", b"{", "byte 0: no JSON"),
         ("a.txt.gz", gzip.compress(b"a b c" * 9000, mtime=0)[:40], "truncated or damaged"),
-        ("a.txt", b"", "nothing to count"),
-        ("a.txt", b"a b\nc d\n", "no two words of 2 events meet often enough"),
+        ("a.txt", b"", "there is no text in"),
+        ("a.txt", b"a b\nc d\n", "no two words of 2 events occur together often enough"),
     ],
 )
 @pytest.mark.parametrize("workers", [1])
@@ -474,7 +474,7 @@ def test_text_that_is_broken_says_where(tmp_path, name, content, message, worker
         correlate(Corpus.of_files([tmp_path / name]), tmp_path / "t.pmi", workers=workers)
 
 
-def test_a_failure_in_a_process_is_told_as_it_was(tmp_path):
+def test_a_failure_in_a_process_is_raised_unchanged(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_bytes(b"caf\xe9 " * 40)
     corpus = Corpus.of_files([tmp_path], shard_bytes=100)
@@ -486,7 +486,7 @@ def test_folders_of_others_and_other_corpora_are_left_alone(texts, tmp_path):
     path, _ = texts
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("dear diary")
-    with pytest.raises(UsageError, match="holds other files"):
+    with pytest.raises(UsageError, match="has other files"):
         correlate(Corpus.of_files([path]), tmp_path / "mine")
     with pytest.raises(UsageError, match="is a file; a table is a folder"):
         correlate(Corpus.of_files([path]), path)
@@ -494,17 +494,17 @@ def test_folders_of_others_and_other_corpora_are_left_alone(texts, tmp_path):
     with pytest.raises(UsageError, match=r"was counted on other text .*corpus.txt.*--add-to"):
         correlate(Corpus.of_files([tmp_path / "mine"]), tmp_path / "t.pmi", limits=ALL)
     with pytest.raises(InputError, match="there is no table"):
-        add(Corpus.of_files([path]), tmp_path / "new.pmi")
+        add_corpus(Corpus.of_files([path]), tmp_path / "new.pmi")
     events = next((tmp_path / "t.pmi" / "counted").glob("*/events-*"))
     events.unlink()
-    with pytest.raises(InputError, match="is gone, so counts cannot be added up"):
-        add(Corpus.of_files([tmp_path / "mine"]), tmp_path / "t.pmi")
+    with pytest.raises(InputError, match="is missing, so counts cannot be summed"):
+        add_corpus(Corpus.of_files([tmp_path / "mine"]), tmp_path / "t.pmi")
 
 
 def test_only_the_nearest_of_either_word_are_kept(texts, tmp_path):
     path, _ = texts
     whole = correlate(Corpus.of_files([path]), tmp_path / "whole.pmi", limits=ALL)
-    near = correlate(Corpus.of_files([path]), tmp_path / "near.pmi", limits=Limits(2, 2, neighbours=4))
+    near = correlate(Corpus.of_files([path]), tmp_path / "near.pmi", limits=TableLimits(2, 2, neighbours=4))
     nearest = {}
     for word in whole.words:
         scores = [one.relevance for one in whole.neighbours(word)]
@@ -523,7 +523,7 @@ def test_only_the_nearest_of_either_word_are_kept(texts, tmp_path):
 def table(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lookup")
     (folder / "a.txt").write_text("\n".join(made_up(500, vocabulary=120)))
-    return correlate(Corpus.of_files([folder / "a.txt"]), folder / "t.pmi", limits=Limits(3, 2), workers=1)
+    return correlate(Corpus.of_files([folder / "a.txt"]), folder / "t.pmi", limits=TableLimits(3, 2), workers=1)
 
 
 def naive(table):
@@ -563,7 +563,7 @@ def test_words_are_a_sequence_from_the_most_frequent_on(table):
     assert list(table.words[:2]) == [table.words[0], table.words[1]]
     assert table.words[-1] == list(table.words)[-1]
     assert (np.diff(table.counts) <= 0).all()
-    with pytest.raises(IndexError, match="there is no word"):
+    with pytest.raises(IndexError, match="out of range"):
         table.words[len(table)]
 
 
@@ -604,7 +604,7 @@ def test_a_table_that_is_damaged_says_so(tmp_path):
     with pytest.raises(InputError, match="is damaged"):
         Correlation.load(table.folder)
     file.unlink()
-    with pytest.raises(InputError, match="lacks its table"):
+    with pytest.raises(InputError, match="has no table file"):
         Correlation.load(table.folder)
     (table.folder / "correlation.json").write_text('{"format": "other"}')
     with pytest.raises(InputError, match="another version"):
@@ -637,7 +637,7 @@ def test_counts_that_do_not_fit_16_bits_are_right(tmp_path, monkeypatch):
         monkeypatch.setattr(pairs, "_WORTH_A_PANEL", worth)
         for times in (1, 2):
             counts = np.array([events, events]) * times
-            blocks = pairs.cut_blocks(counts, 2 * events * times, events * times, 1 << 30)
+            blocks = pairs.plan_blocks(counts, 2 * events * times, events * times, 1 << 30)
             chunks = [tmp_path / "chunk"] * times
             found = pairs.count_pairs(chunks, blocks, counts, least=1, threads=1, done=lambda _: False)
             assert [tuple(some.tolist() for some in each) for _, each in found] == [([0], [1], [events * times])]
@@ -656,7 +656,7 @@ def test_a_file_is_not_added_twice(tmp_path):
         (tmp_path / f"{name}.txt").write_text("\n".join(["x y"] * 6 + ["z w"] * 6))
     correlate(Corpus.of_files([tmp_path / "a.txt"]), tmp_path / "t.pmi", workers=1)
     with pytest.raises(UsageError, match=r"has counted .*a\.txt already; leave out what it has"):
-        add(Corpus.of_files([tmp_path / "a.txt", tmp_path / "b.txt"]), tmp_path / "t.pmi", workers=1)
+        add_corpus(Corpus.of_files([tmp_path / "a.txt", tmp_path / "b.txt"]), tmp_path / "t.pmi", workers=1)
 
 
 @pytest.mark.parametrize("shard_bytes", range(1, 32))
@@ -686,5 +686,5 @@ def test_a_chunk_has_no_more_words_than_32_bits_can_tell(texts, tmp_path, monkey
     check(correlate(corpus, tmp_path / "t.pmi", limits=ALL, workers=1), events, ALL)
     assert made["arrange"] > 2
     monkeypatch.setattr(pairs, "MOST_IDS", 3)
-    with pytest.raises(InputError, match="more than 3 words to pair; cut it into several"):
+    with pytest.raises(InputError, match="more than 3 words to pair; split it into several"):
         correlate(corpus, tmp_path / "u.pmi", limits=ALL, workers=1)

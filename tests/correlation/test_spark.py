@@ -62,7 +62,7 @@ def test_spark_and_duckdb_make_the_same_table(tmp_path):
     assert table_bytes(other) == table_bytes(one)
 
 
-def test_without_java_spark_says_what_it_needs(monkeypatch, tmp_path):
+def test_without_java_spark_names_its_requirement(monkeypatch, tmp_path):
     pytest.importorskip("pyspark", reason="Spark is not installed; run: pip install 'wellread[spark]'")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)

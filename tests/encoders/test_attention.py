@@ -1,4 +1,4 @@
-"""Attention convolved with maps: what it computes, its gradients, and what is dropped."""
+"""Attention convolved with maps: values, gradients and dropout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from wellread.encoders.attention import convolved_attention, mix, packed_attention
+from wellread.encoders.attention import attend_with_scores, convolved_attention, packed_attention
 
 TEXTS, HEADS, ROWS, COLUMNS, DIM, MAPS = 2, 2, 3, 4, 2, 1
 MASK = torch.tensor([[True, True, True, True], [True, True, False, False]])
@@ -50,7 +50,7 @@ WITHOUT = {
 
 
 @pytest.mark.parametrize("without", WITHOUT.values(), ids=WITHOUT)
-def test_it_is_what_its_formula_says(without: dict[str, None]) -> None:
+def test_it_follows_its_formula(without: dict[str, None]) -> None:
     given = draw(**without)
     mixed, scores = convolved_attention(**given, scaling=0.3)
     wanted = 0.3 * given["query"] @ given["key"].transpose(2, 3)
@@ -59,7 +59,9 @@ def test_it_is_what_its_formula_says(without: dict[str, None]) -> None:
     channels = wanted if given["maps"] is None else torch.cat((wanted, given["maps"]), 1)
     wanted = conv2d(channels, given["kernel"], padding=1)
     torch.testing.assert_close(scores, wanted, atol=1e-12, rtol=1e-12)
-    torch.testing.assert_close(mixed, mix(wanted, given["value"], given["column_mask"])[0], atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(
+        mixed, attend_with_scores(wanted, given["value"], given["column_mask"])[0], atol=1e-12, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("without", WITHOUT.values(), ids=WITHOUT)
@@ -75,7 +77,7 @@ def test_gradients_are_those_of_small_steps(without: dict[str, None]) -> None:
 
 
 @pytest.mark.parametrize("frozen", ["query", "key", "value", "maps", "kernel", "below", "own", "carry"])
-def test_what_does_not_learn_gets_no_gradient_and_the_others_do(frozen: str) -> None:
+def test_frozen_inputs_get_no_gradient_and_others_do(frozen: str) -> None:
     given = draw()
     for name, part in given.items():
         part.requires_grad_(name not in (frozen, "column_mask"))
@@ -90,7 +92,9 @@ def test_columns_that_are_not_there_have_no_say() -> None:
     before = convolved_attention(**given, scaling=0.3)[0]
     given["value"] = given["value"].masked_fill(~MASK[:, None, :, None], 1e6)
     assert torch.equal(convolved_attention(**given, scaling=0.3)[0], before)
-    weights = mix(torch.randn(TEXTS, HEADS, ROWS, COLUMNS), torch.randn(TEXTS, HEADS, COLUMNS, DIM), MASK)[1]
+    weights = attend_with_scores(
+        torch.randn(TEXTS, HEADS, ROWS, COLUMNS), torch.randn(TEXTS, HEADS, COLUMNS, DIM), MASK
+    )[1]
     assert not weights[1, :, :, 2:].any()
     torch.testing.assert_close(weights.sum(-1), torch.ones(TEXTS, HEADS, ROWS))
 
@@ -132,7 +136,7 @@ def test_texts_that_lie_end_to_end_attend_within_themselves() -> None:
     made = packed_attention(*lines, lengths, scaling=0.3).split(lengths)
     for text, parts in zip(made, zip(*(line.split(lengths) for line in lines), strict=True), strict=True):
         query, key, value = (part.transpose(0, 1)[None] for part in parts)
-        wanted = mix(0.3 * query @ key.transpose(2, 3), value, None)[0]
+        wanted = attend_with_scores(0.3 * query @ key.transpose(2, 3), value, None)[0]
         torch.testing.assert_close(text.transpose(0, 1)[None], wanted, atol=1e-12, rtol=1e-12)
 
 

@@ -83,7 +83,7 @@ def test_a_sample_of_the_texts_to_come_can_be_given() -> None:
 def test_products_are_exact_where_16_bits_would_overflow() -> None:
     weights = torch.full((24, 384), 64.0)
     weights[::2] = -64.0
-    product = int8._Product.of(weights, torch.zeros(24), torch.zeros(384))
+    product = int8._Int8Linear.of(weights, torch.zeros(24), torch.zeros(384))
     given = torch.full((40, 384), 255, dtype=torch.uint8)
     assert torch.equal(product(given), given.float() @ weights.t())
 
@@ -106,11 +106,11 @@ def test_neighbours_have_no_say_to_the_last_bit_with_any_number_of_threads(threa
 
 
 def test_products_meet_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """oneDNN keeps what it compiles for each: 40 numbers of pieces are 3 of rows."""
+    """oneDNN compiles code for each number of rows: 40 numbers of tokens need 3."""
     encoder, met = quantise(build_bert()), set[int]()
-    multiply = int8._Product.__call__
+    multiply = int8._Int8Linear.__call__
     monkeypatch.setattr(
-        int8._Product, "__call__", lambda product, given: met.add(len(given)) or multiply(product, given)
+        int8._Int8Linear, "__call__", lambda product, given: met.add(len(given)) or multiply(product, given)
     )
     for count in range(1, 41):
         packing = Packing.of([count])
@@ -118,7 +118,7 @@ def test_products_meet_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> N
     assert met == {16, 32, 48}
 
 
-def test_the_encoder_itself_stays_as_it_was() -> None:
+def test_the_original_encoder_is_not_changed() -> None:
     packing = Packing.of([3, 9, 1, 5])
     ids = draw_ids(packing)
     encoder = pack(build("bert"))
@@ -176,9 +176,9 @@ def test_an_encoder_of_another_build_is_refused() -> None:
         assert quantise_where_able(encoder) is encoder
 
 
-def test_where_there_are_no_8_bit_products_floats_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_8_bit_products_the_encoder_stays_in_floats(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder: nn.Module = pack(build("bert"))
     monkeypatch.setattr(int8, "int8_available", lambda: False)
-    with pytest.raises(UsageError, match="use the encoder as it is"):
+    with pytest.raises(UsageError, match="use the encoder without quantise"):
         quantise(encoder)
     assert quantise_where_able(encoder) is encoder

@@ -1,4 +1,4 @@
-"""Encoders by name: what is found, what is refused, and what tells two of them apart."""
+"""Loading encoders by name: folders, assets, errors and digests."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from wellread import assets
 from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.load import (
     add_adapters,
-    digest_of,
+    encoder_digest,
     find_encoder,
     load_encoder,
     load_tokenizer,
@@ -85,16 +85,16 @@ def test_a_file_is_no_folder(tmp_path):
         load_encoder(str(tmp_path / "model"))
 
 
-def test_what_the_hub_does_not_give_names_the_fix(monkeypatch):
+def test_a_failed_download_names_the_fix(monkeypatch):
     def refuse(*args, **options):
         raise ConnectionError
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    with pytest.raises(AssetError, match=r"the hub did not give it \(ConnectionError\); check the name"):
+    with pytest.raises(AssetError, match=r"could not be downloaded from the hub \(ConnectionError\); check the name"):
         find_encoder(f"somebody/model@{'0a' * 20}")
 
 
-def test_what_the_hub_gives_for_a_commit_is_taken(monkeypatch, encoder):
+def test_a_model_of_a_commit_is_downloaded(monkeypatch, encoder):
     asked = []
 
     def give(name, revision, allow_patterns):
@@ -107,7 +107,7 @@ def test_what_the_hub_gives_for_a_commit_is_taken(monkeypatch, encoder):
 
 
 @pytest.mark.parametrize("name", ["somebody/model", "somebody/model@main"])
-def test_what_may_change_on_the_hub_is_not_fetched(monkeypatch, name):
+def test_a_model_without_a_commit_is_not_downloaded(monkeypatch, name):
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *args, **options: pytest.fail("fetched"))
     with pytest.raises(InputError, match="somebody/model@COMMIT"):
         find_encoder(name)
@@ -166,7 +166,7 @@ def test_a_luke_of_others_is_to_be_converted_first(tmp_path):
 
 
 @pytest.mark.parametrize(("types", "wanted"), [(1, {0}), (2, {0, 1})])
-def test_an_encoder_of_one_type_is_told_of_no_other(tmp_path, types, wanted):
+def test_an_encoder_of_one_type_gets_no_other_types(tmp_path, types, wanted):
     """mLUKE's tokenizer counts the second text as of another type, which its encoder has not."""
     theirs = sentence_pieces()
     theirs.save_pretrained(tmp_path)
@@ -177,7 +177,7 @@ def test_an_encoder_of_one_type_is_told_of_no_other(tmp_path, types, wanted):
 
 
 def test_letters_that_mlukes_tokenizer_does_not_know_are_no_beginning_of_a_text(tmp_path):
-    """As transformers makes it, they are row 0, <s>, unless it is told of entities."""
+    """transformers maps them to row 0, <s>, unless the entities are added."""
     theirs = sentence_pieces()
     theirs.save_pretrained(tmp_path)
     text = "Los 日本 Angeles"
@@ -186,7 +186,7 @@ def test_letters_that_mlukes_tokenizer_does_not_know_are_no_beginning_of_a_text(
     assert code.ids.count(theirs.unk_token_id) == 1
 
 
-def test_a_saved_tokenizer_is_told_of_types_only_where_there_are_some(tmp_path):
+def test_a_saved_tokenizer_has_types_only_if_the_encoder_has(tmp_path):
     sizes = {"vocab_size": 50, "max_position_embeddings": 34, "pad_token_id": 1}
     for config, room, types in [
         (RobertaConfig(**sizes, type_vocab_size=1), 32, False),
@@ -201,7 +201,7 @@ def test_a_saved_tokenizer_is_told_of_types_only_where_there_are_some(tmp_path):
 
 def test_a_broken_tokenizer_is_refused_by_name(copied):
     (copied / "tokenizer.json").write_text("{}")
-    with pytest.raises(InputError, match=r"tokenizer\.json is no tokenizer"):
+    with pytest.raises(InputError, match=r"tokenizer\.json is not a tokenizer"):
         load_tokenizer(str(copied))
 
 
@@ -221,7 +221,7 @@ def test_adapters_freeze_all_but_themselves(encoder):
     assert all(".lora_" in name for name in learns)
 
 
-def test_what_is_infused_gets_no_adapters(encoder):
+def test_infusions_get_no_adapters(encoder):
     model = infuse(load_encoder(encoder), [KnowBertConfig(layer=0, dim=4, heads=2, inner=4, raw=3)])
     add_adapters(model, 2)
     assert not any(".lora_" in name for name in model.infusions.state_dict())
@@ -242,30 +242,30 @@ def test_merging_twice_is_merging_once(encoder):
     assert torch.allclose(once, before, atol=1e-5)
 
 
-def test_a_digest_tells_weights_pieces_and_settings_apart(encoder, copied, tmp_path):
-    assert digest_of(str(copied)) == digest_of(encoder)
-    assert digest_of(write_encoder(tmp_path / "other", seed=9)) != digest_of(encoder)
+def test_a_digest_depends_on_weights_tokens_and_settings(encoder, copied, tmp_path):
+    assert encoder_digest(str(copied)) == encoder_digest(encoder)
+    assert encoder_digest(write_encoder(tmp_path / "other", seed=9)) != encoder_digest(encoder)
     for file in ("config.json", "tokenizer.json"):
         changed = tmp_path / file
         shutil.copytree(encoder, changed)
         (changed / file).write_text((changed / file).read_text() + "\n")
-        assert digest_of(str(changed)) != digest_of(encoder)
+        assert encoder_digest(str(changed)) != encoder_digest(encoder)
 
 
 def test_a_note_beside_the_weights_changes_no_digest(encoder, tmp_path):
     shutil.copytree(encoder, tmp_path / "noted")
     (tmp_path / "noted" / "README.md").write_text("hello")
-    assert digest_of(str(tmp_path / "noted")) == digest_of(encoder)
+    assert encoder_digest(str(tmp_path / "noted")) == encoder_digest(encoder)
 
 
 def test_a_folder_that_changed_has_another_digest(copied):
-    before = digest_of(str(copied))
+    before = encoder_digest(str(copied))
     shutil.rmtree(copied)
     write_encoder(copied, seed=9)
-    assert digest_of(str(copied)) != before
+    assert encoder_digest(str(copied)) != before
 
 
 def test_an_asset_s_digest_needs_no_download(monkeypatch):
     monkeypatch.setattr(assets, "fetch", lambda name: pytest.fail("fetched"))
-    digests = {digest_of(name) for name in assets.ASSETS}
+    digests = {encoder_digest(name) for name in assets.ASSETS}
     assert all(len(digest) == 64 for digest in digests)

@@ -108,7 +108,7 @@ def test_packed_texts_are_encoded_as_if_alone(family: str, lengths: list[int]) -
 
 @pytest.mark.parametrize("lengths", LENGTHS[:2], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_learns_what_padded_learns(family: str, lengths: list[int]) -> None:
+def test_packed_and_padded_gradients_agree(family: str, lengths: list[int]) -> None:
     packing = Packing.of(lengths)
     ids = draw_ids(packing)
     padded, packed = build(family).train(), pack(build(family)).train()
@@ -203,7 +203,7 @@ def test_mean_is_that_of_each_text(lengths: list[int]) -> None:
     torch.testing.assert_close(Packing.of(lengths).mean(packed), wanted)
 
 
-def test_a_packing_knows_where_each_piece_lies() -> None:
+def test_a_packing_has_the_position_of_each_token() -> None:
     packing = Packing.of(torch.tensor([2, 1, 3]))
     assert packing.starts.tolist() == [0, 2, 3]
     assert packing.text_of.tolist() == [0, 0, 1, 2, 2, 2]

@@ -1,4 +1,4 @@
-"""Models that bring code: refused in one line, and never imported, whatever is piped into the command."""
+"""Models with their own code are refused and never imported, even with piped input."""
 
 import ast
 import json
@@ -22,7 +22,7 @@ CODE = "import pathlib\npathlib.Path({mark!r}).touch()\nclass Evil:\n    pass\n"
 
 @pytest.fixture
 def hostile(tmp_path):
-    """A folder whose configuration names a class in a Python file beside it, and the file that this code writes."""
+    """Return a folder whose configuration names a class in a Python file, and the file that this code would write."""
     folder, mark = tmp_path / "hostile", tmp_path / "ran"
     folder.mkdir()
     names = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil", "AutoTokenizer": ["evil.Evil", "evil.Evil"]}
@@ -131,7 +131,7 @@ def test_a_checkpoint_of_more_than_weights_is_refused_without_advice_to_allow_it
         path.write_bytes(path.read_bytes()[:300])
     else:
         path.write_bytes(b"")
-    with pytest.raises(InputError, match="no file of weights alone") as told:
+    with pytest.raises(InputError, match="not a file of weights") as told:
         read_weights(path)
     assert "weights_only" not in str(told.value)
     assert "download it again" in str(told.value)

@@ -11,7 +11,7 @@ LENGTHS = [[3, 7, 2, 5], [4, 4], [6], [2], [1, 1]]
 
 
 def special_mask_of(packing: Packing) -> Tensor:
-    """First and last piece of each text, and one inside the longest."""
+    """Return a mask of the first and last token of each text, and of one inside the longest."""
     mask = packing.places == 0
     mask |= packing.places == packing.lengths[packing.text_of] - 1
     mask |= (packing.places == 3) & (packing.lengths[packing.text_of] == 7)
@@ -31,7 +31,7 @@ def real_spans(packing: Packing, special_mask: Tensor, longest: int) -> set[tupl
 
 @pytest.mark.parametrize("longest", [1, 3, 10])
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_spans_stay_in_their_text_and_hold_no_special_piece(lengths: list[int], longest: int) -> None:
+def test_spans_are_within_one_text_without_special_tokens(lengths: list[int], longest: int) -> None:
     packing = Packing.of(lengths)
     special_mask = special_mask_of(packing)
     mask = span_mask(packing, special_mask, longest)
@@ -39,7 +39,7 @@ def test_spans_stay_in_their_text_and_hold_no_special_piece(lengths: list[int], 
     assert {tuple(span) for span in mask.nonzero().tolist()} == real_spans(packing, special_mask, longest)
 
 
-def test_without_special_pieces_only_the_ends_of_texts_count() -> None:
+def test_without_special_tokens_only_the_ends_of_texts_count() -> None:
     packing = Packing.of([2, 3])
     mask = span_mask(packing, torch.zeros(5, dtype=torch.bool), 4)
     assert mask.sum(1).tolist() == [2, 1, 3, 2, 1]
@@ -59,7 +59,7 @@ def test_scores_are_start_and_end_and_all_inside(lengths: list[int], longest: in
         torch.testing.assert_close(scores[first, more].double(), wanted, atol=1e-6, rtol=1e-6)
 
 
-def test_a_score_does_not_depend_on_what_stands_before() -> None:
+def test_a_score_does_not_depend_on_earlier_texts() -> None:
     start, end, inside = torch.randn(3, 6)
     alone = span_scores(start, end, inside, 3)
     before = torch.randn(3, 4000) * 100
@@ -68,7 +68,7 @@ def test_a_score_does_not_depend_on_what_stands_before() -> None:
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_means_are_those_of_the_pieces(lengths: list[int]) -> None:
+def test_means_are_those_of_the_tokens(lengths: list[int]) -> None:
     tokens = sum(lengths)
     states = torch.randn(tokens, 4)
     spans = [(first, last) for first in range(tokens) for last in range(first, tokens)]
@@ -87,7 +87,7 @@ def test_gradients_are_right() -> None:
     assert torch.autograd.gradcheck(lambda given: span_means(given, firsts, lasts), states)
 
 
-def test_what_is_masked_learns_nothing() -> None:
+def test_masked_spans_have_no_gradient() -> None:
     packing = Packing.of([4, 3])
     special_mask = special_mask_of(packing)
     mask = span_mask(packing, special_mask, 3)

@@ -16,13 +16,11 @@ import pytest
 from tests.index.test_entity_vectors import BagOfWords, things
 from tests.kb.conftest import build_kb
 from wellread.errors import KnowledgeBaseError, StorageError, UsageError
-from wellread.index import build as building
 from wellread.index import entity_index as module
-from wellread.index.build import build_index
-from wellread.index.entity_index import EntityIndex
+from wellread.index.entity_index import EntityIndex, build_index
 from wellread.index.entity_vectors import Encoding, EntityVectors
-from wellread.index.faiss_choice import choose, nearest, recall, trial_queries
-from wellread.index.faiss_search import WORKERS
+from wellread.index.faiss_choice import choose_index, nearest, recall, trial_queries
+from wellread.index.faiss_search import SEARCH_THREADS
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 
@@ -105,7 +103,7 @@ def queries_like(vectors, count=64, seed=3):
 
 
 @pytest.mark.parametrize(("kind", "compression"), KINDS)
-def test_each_kind_finds_what_a_naive_search_finds(many, built, kind, compression):
+def test_each_kind_agrees_with_a_naive_search(many, built, kind, compression):
     encoder = BagOfWords(32)
     index = built(kind, compression)
     queries = queries_like(index.vectors)
@@ -126,7 +124,7 @@ def test_each_kind_finds_what_a_naive_search_finds(many, built, kind, compressio
 
 
 @pytest.mark.parametrize(("kind", "compression"), KINDS)
-def test_changes_are_searched_with_what_was_built(many, built, kind, compression):
+def test_changes_are_searched_with_the_built_index(many, built, kind, compression):
     encoder = BagOfWords(32)
     index = put(built(kind, compression), many)
     queries = queries_like(index.vectors)
@@ -156,7 +154,7 @@ def test_changes_are_searched_with_what_was_built(many, built, kind, compression
     assert len(set(found_ids(index, index.search(queries[:1], 10)[1])[0]) & set(near[:10])) >= 8
 
 
-def test_refreshing_again_and_again_is_the_same_as_building_anew(few):
+def test_repeated_refreshes_equal_a_new_build(few):
     encoder, chance = BagOfWords(), random.Random(1)
     index = build_index(few, encoder)
     for step in range(25):
@@ -181,7 +179,7 @@ def test_refreshing_again_and_again_is_the_same_as_building_anew(few):
     assert not list(folder.glob("changes-*"))
 
 
-def test_what_has_the_same_text_is_not_encoded_again(few):
+def test_an_unchanged_text_is_not_encoded_again(few):
     index = build_index(few, BagOfWords())
     few.update(Entity("e3", "thing 3", "number 3 of the things", "kind", 9.0))
     encoder = BagOfWords()
@@ -288,7 +286,7 @@ def test_a_subset_of_another_state_is_refused(few):
 
 
 def test_the_choice_goes_by_size_and_says_why():
-    chosen = [choose(count, 384) for count in (0, 500, 2_000, 25_000, 40_001, 1_000_000)]
+    chosen = [choose_index(count, 384) for count in (0, 500, 2_000, 25_000, 40_001, 1_000_000)]
     assert [(one.kind, one.compression, one.rows) for one in chosen] == [
         ("exact", "none", "float32"),
         ("exact", "none", "float32"),
@@ -298,17 +296,17 @@ def test_the_choice_goes_by_size_and_says_why():
         ("ivf", "pq", "int8"),
     ]
     assert chosen[-1].clusters == 4096
-    assert "above 40,000 entities only the nearest clusters" in chosen[-1].why
-    assert choose(1_000_000, 384, "hnsw").compression == "int8"
-    assert choose(50, 384, "ivf", "pq").why.startswith("50 entities are too few to learn")
-    assert choose(5_000, 384, "ivf", "int8").why == "as asked for"
-    with pytest.raises(UsageError, match="choose the compression int8, or the kind ivf"):
-        choose(5_000, 384, "hnsw", "pq")
+    assert "above 40,000 entities, only the nearest clusters" in chosen[-1].why
+    assert choose_index(1_000_000, 384, "hnsw").compression == "int8"
+    assert choose_index(50, 384, "ivf", "pq").why.startswith("50 entities are too few to train")
+    assert choose_index(5_000, 384, "ivf", "int8").why == "as requested"
+    with pytest.raises(UsageError, match="choose_index the compression int8, or the kind ivf"):
+        choose_index(5_000, 384, "hnsw", "pq")
     with pytest.raises(UsageError, match="kinds are auto, exact, hnsw, ivf"):
-        choose(5_000, 384, "flat")
+        choose_index(5_000, 384, "flat")
 
 
-def test_what_was_measured_is_explained(many):
+def test_the_measured_recall_is_explained(many):
     progress = Encoding()
     index = EntityIndex.build(EntityVectors.open(f"{many.path}.vectors"), progress=progress)
     queries = queries_like(index.vectors, 300, seed=8)
@@ -317,7 +315,7 @@ def test_what_was_measured_is_explained(many):
     assert abs(index.choice.recall - measured) < 0.02
     lines = index.explain().splitlines()
     assert lines[0] == "3,000 entities, 32 numbers each: exact search, compression pq"
-    assert lines[1] == "why: up to 40,000 entities all are compared, compressed"
+    assert lines[1] == "why: up to 40,000 entities, all are compared, compressed"
     assert "(measured)" in lines[3]
     assert progress.step == ""
 
@@ -396,7 +394,7 @@ def test_a_damaged_file_is_refused_and_mended_by_a_build(many, name, harm):
     assert len(encoder.seen) == 1
 
 
-def test_the_manifest_says_what_the_files_are(few):
+def test_the_manifest_names_the_files(few):
     index = build_index(few, BagOfWords())
     told = json.loads((index.vectors.folder / "index.json").read_text())
     assert told["choice"]["kind"] == "exact"
@@ -418,7 +416,7 @@ def test_a_build_refreshes_few_changes_and_folds_in_many(many, monkeypatch):
     progress = Encoding()
     assert build_index(many, encoder, progress=progress).state == second.state
     assert (progress.encoded, progress.kept) == (0, MANY + 5)
-    monkeypatch.setattr(building, "MOST_CHANGES", 8)
+    monkeypatch.setattr(module, "MOST_CHANGES", 8)
     many.add([Entity(f"m{n}", f"another {n}") for n in range(5)])
     third = build_index(many, encoder)
     assert third.vectors.file != first.vectors.file
@@ -455,7 +453,7 @@ def test_a_crash_while_building_leaves_the_last_good_index(many, monkeypatch):
     assert len(build_index(many, encoder, kind="ivf")) == MANY + 1
 
 
-def test_who_refreshes_late_takes_up_what_another_wrote(few):
+def test_a_late_refresh_includes_the_changes_of_another_process(few):
     encoder = BagOfWords()
     mine = build_index(few, encoder)
     few.add(Entity("a", "first newcomer"))
@@ -524,7 +522,7 @@ def test_threads_and_forked_processes_search_one_index(many):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_where_faiss_has_one_core_the_search_is_done_by_who_asks():
+def test_with_one_core_the_search_runs_in_the_calling_thread():
     """In a thread of its own, since how many cores there are is set for each."""
     queries, here = np.zeros((80, 4), np.float32), []
 
@@ -534,7 +532,7 @@ def test_where_faiss_has_one_core_the_search_is_done_by_who_asks():
 
     def ask():
         faiss.omp_set_num_threads(1)
-        WORKERS.share(work, queries)
+        SEARCH_THREADS.share(work, queries)
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -542,7 +540,7 @@ def test_where_faiss_has_one_core_the_search_is_done_by_who_asks():
     assert here == [True]
 
 
-def test_readers_keep_what_they_mapped_while_others_build(many):
+def test_readers_keep_their_mapped_files_during_a_build(many):
     encoder = BagOfWords(32)
     index = build_index(many, encoder)
     queries = queries_like(index.vectors)

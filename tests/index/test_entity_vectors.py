@@ -1,4 +1,4 @@
-"""Entity vectors on disk: what is encoded, what is kept, and what a crash leaves."""
+"""Entity vectors on disk: incremental encoding and recovery after crashes."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ import pytest
 from tests.kb.conftest import CITIES, build_kb
 from wellread.errors import InputError, KnowledgeBaseError, StorageError
 from wellread.index import entity_vectors as module
-from wellread.index.build import build_index
+from wellread.index.entity_index import build_index
 from wellread.index.entity_vectors import Encoding, EntityVectors
 from wellread.io.arrays import Strings, map_arrays
 from wellread.kb.records import Entity
@@ -20,7 +20,7 @@ from wellread.kb.store import KnowledgeBase
 
 
 class BagOfWords:
-    """A small encoder: every word is a fixed random vector, a text their sum; notes what it is asked for."""
+    """Small encoder: a text is the sum of fixed random word vectors; records its inputs."""
 
     def __init__(self, dim=16, fingerprint="bag 1", fail_after=None):
         self.dim, self.fingerprint, self.fail_after = dim, fingerprint, fail_after
@@ -90,7 +90,7 @@ def test_a_second_build_encodes_nothing(kb):
     assert again.file == first.file
 
 
-def test_only_what_changed_is_encoded(kb):
+def test_only_changed_texts_are_encoded(kb):
     EntityVectors.build(kb, BagOfWords())
     with kb.change() as change:
         change.add(Entity("new", "newcomer", "who was not here"))
@@ -115,7 +115,7 @@ def test_an_id_that_comes_back_under_a_number_used_before_has_its_new_vector(kb)
     assert vectors.rows_of(["e49"]).tolist() == [-1]
 
 
-def test_a_kb_that_is_built_anew_keeps_the_vectors_of_known_texts(kb, tmp_path):
+def test_a_rebuilt_kb_keeps_the_vectors_of_known_texts(kb, tmp_path):
     EntityVectors.build(kb, BagOfWords())
     kb.close()
     build_kb(tmp_path / "x.kb", [*things(40), Entity("last", "one more")])
@@ -125,7 +125,7 @@ def test_a_kb_that_is_built_anew_keeps_the_vectors_of_known_texts(kb, tmp_path):
     assert encoder.seen == [("one more", "")]
 
 
-def test_another_encoder_begins_anew(kb):
+def test_another_encoder_starts_from_scratch(kb):
     EntityVectors.build(kb, BagOfWords())
     for other in (BagOfWords(fingerprint="bag 2"), BagOfWords(dim=8, fingerprint="bag 2")):
         vectors = EntityVectors.build(kb, other)
@@ -156,7 +156,7 @@ def test_an_interrupted_build_goes_on_after_its_last_chunk(kb):
     assert not list(vectors.folder.glob("*.part"))
 
 
-def test_what_a_killed_build_left_goes_where_there_is_nothing_to_do(kb):
+def test_files_of_a_killed_build_are_deleted_if_nothing_is_left_to_do(kb):
     index = build_index(kb, BagOfWords())
     left = index.vectors.folder / "encoding-0123-8.rows.part"
     left.write_bytes(b"left by a kill")
@@ -197,7 +197,7 @@ def test_a_build_killed_between_chunks_goes_on(kb, chunks):
     assert len(encoder.seen) == 50 - 8 * chunks
 
 
-def test_what_changes_while_it_is_encoded_is_encoded_as_it_became(kb):
+def test_entities_changed_during_the_build_are_encoded_again(kb):
     class Meddler(BagOfWords):
         def encode(self, entities):
             if not self.seen:
@@ -245,7 +245,7 @@ def test_ids_and_titles_of_any_script_come_back(tmp_path):
         assert_as_encoded(EntityVectors.build(kb, encoder), kb, encoder)
 
 
-def test_two_ids_of_one_hash_are_told_apart(kb, monkeypatch):
+def test_two_ids_with_the_same_hash_are_distinguished(kb, monkeypatch):
     monkeypatch.setattr(module, "id_key", lambda id: len(id))
     vectors = EntityVectors.build(kb, BagOfWords())
     ids = [f"e{n}" for n in range(50)]
@@ -265,7 +265,7 @@ def test_a_truncated_file_is_refused_with_the_command_that_mends_it_and_mended_b
     assert_as_encoded(EntityVectors.build(kb, encoder), kb, encoder)
 
 
-def test_a_lost_file_and_a_broken_manifest_are_refused_with_what_to_do(kb):
+def test_a_missing_file_and_a_damaged_manifest_name_the_fix(kb):
     vectors = EntityVectors.build(kb, BagOfWords())
     (vectors.folder / vectors.file).unlink()
     with pytest.raises(KnowledgeBaseError, match=r"lacks vectors-.*; build it again with: wellread index build"):
@@ -287,7 +287,7 @@ def test_vectors_that_cannot_be_stored_are_refused(kb):
 
     with pytest.raises(InputError, match=r"for 'thing 0' that is not finite .*check its weights"):
         EntityVectors.build(kb, Strange())
-    with pytest.raises(InputError, match=r"gave an array of \(50, 15\) for 50 entities of 16 numbers"):
+    with pytest.raises(InputError, match=r"returned an array of shape \(50, 15\); expected \(50, 16\)"):
         EntityVectors.build(kb, Narrow())
 
 
@@ -330,5 +330,5 @@ def test_strings_are_taken_by_row():
 def test_torch_is_not_needed():
     import subprocess
 
-    code = "import sys, wellread.index.entity_index, wellread.index.build; sys.exit('torch' in sys.modules)"
+    code = "import sys, wellread.index.entity_index, wellread.index.entity_index; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

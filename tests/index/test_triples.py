@@ -1,4 +1,4 @@
-"""Filtered ranks against a loop that sorts, and what ties, filters and broken numbers do."""
+"""Filtered ranks against a sorting loop; ties, filters and invalid numbers."""
 
 import math
 

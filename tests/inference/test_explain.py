@@ -15,7 +15,7 @@ from transformers.utils import logging
 from tests.infused_models import shake
 from tests.map_data import byte_level, word_piece
 from tests.toy_models import write_encoder
-from wellread.correlation.counting import Limits, correlate
+from wellread.correlation.counting import TableLimits, correlate
 from wellread.data.corpus import Corpus
 from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.load import load_encoder
@@ -53,7 +53,9 @@ def table(tmp_path_factory):
     folder = tmp_path_factory.mktemp("explain")
     lines = 3 * ["the mayor is old", "the mayor of york", "buy old shoes", "near york"]
     (folder / "lines.txt").write_text("\n".join(lines))
-    correlate(Corpus.of_files([folder / "lines.txt"]), folder / "lines.pmi", limits=Limits(min_count=2, min_pair=2))
+    correlate(
+        Corpus.of_files([folder / "lines.txt"]), folder / "lines.pmi", limits=TableLimits(min_count=2, min_pair=2)
+    )
     return str(folder / "lines.pmi")
 
 

@@ -280,7 +280,7 @@ def test_knowledge_that_was_moved_is_found_where_it_is_said_to_be(wellread, tmp_
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["nowhere", "own.jsonl"], 3, "'nowhere' is no asset and no folder"),
+        (["nowhere", "own.jsonl"], 3, "'nowhere' is neither an asset nor a folder"),
         (["{bert}", "nowhere.jsonl"], 3, "cannot read nowhere.jsonl"),
         (["{bert}"], 2, "Missing argument 'MODEL...'"),
         (["{bert}", "texts.jsonl"], 3, "texts.jsonl has no facts; the first that is left out: texts.jsonl, line 1: no"),

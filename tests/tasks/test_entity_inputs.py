@@ -62,7 +62,7 @@ TASKS = {
 def taking(task, **options):
     """A reader whose encoder takes entities."""
     encoder = tiny_encoder(**options)
-    infuse(encoder, [LukeConfig(entities=4, dim=8)])
+    encoder = infuse(encoder, [LukeConfig(entities=4, dim=8)])
     torch.manual_seed(3)
     with torch.no_grad():
         for weight in luke_of(encoder).parameters():
@@ -131,7 +131,7 @@ def test_mentions_with_their_markers_are_masks(name):
         found = model.encoder.read(
             ids, Packing.of([len(ids)]), torch.zeros_like(ids), entities=mine | {"text_of": mine["text_of"] * 0}
         )
-        naive.append(model.head.out(found.told[ENTITIES].flatten()))
+        naive.append(model.head.out(found.outputs[ENTITIES].flatten()))
     scores = torch.stack(naive)
     if name == "relations":
         expected = -scores.log_softmax(1)[torch.arange(len(examples)), batch.target].mean()
@@ -229,7 +229,7 @@ def test_what_was_learned_by_entities_can_be_asked_without_them(name):
 def test_other_rows_may_be_masks():
     task, examples, _ = TASKS["relations"]
     encoder = tiny_encoder()
-    infuse(encoder, [LukeConfig(entities=9, dim=8, masks=(7, random.Random(0).choice([5, 6])))])
+    encoder = infuse(encoder, [LukeConfig(entities=9, dim=8, masks=(7, random.Random(0).choice([5, 6])))])
     task.head(encoder)
     told = batch_of(task, examples).knowledge[ENTITIES]
     assert told["ids"].tolist() == list(luke_of(encoder).masks) * len(examples)

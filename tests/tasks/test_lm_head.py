@@ -26,8 +26,7 @@ def write(folder, family="Bert", **options):
 
 def encoder_of(model):
     encoder = base_of(model)
-    infuse(encoder, [])
-    return encoder
+    return infuse(encoder, [])
 
 
 @pytest.mark.parametrize("family", FAMILIES)

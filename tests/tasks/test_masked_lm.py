@@ -11,7 +11,7 @@ import torch
 from tests.map_data import SEGMENTER as NAMES
 from tests.map_data import Told, byte_level
 from tests.task_models import SEGMENTER, TEXTS, TOKENIZER, learner, provider, teach, tiny_encoder
-from wellread.correlation.counting import Limits, correlate
+from wellread.correlation.counting import TableLimits, correlate
 from wellread.data.corpus import Corpus
 from wellread.errors import UsageError
 from wellread.mentions.annotators import Marks
@@ -102,7 +102,7 @@ def test_knowledge_says_nothing_of_what_is_hidden():
 def test_auxiliary_terms_are_those_of_the_words_that_are_left(tmp_path):
     (tmp_path / "lines.txt").write_text("avon sells pills\nbrno sells shoes\navon has pills\nbrno has shoes\n" * 2)
     table = correlate(
-        Corpus.of_files([tmp_path / "lines.txt"]), tmp_path / "lines.pmi", limits=Limits(min_count=2, min_pair=2)
+        Corpus.of_files([tmp_path / "lines.txt"]), tmp_path / "lines.pmi", limits=TableLimits(min_count=2, min_pair=2)
     )
     provided = KamProvider([], SEGMENTER, terms=TermChoice(table, tokens=16, words=1))
     one = SEGMENTER.tokenize("brno")

@@ -175,7 +175,7 @@ def test_transformers_takes_a_run_of_names_with_its_head(encoder, tmp_path):
     entities = {"text_of": torch.zeros_like(masks), "ids": masks, "spans": spans}
     with torch.no_grad():
         read = model.network.encoder.read(ids, Packing.of([len(ids)]), entities=entities)
-        wanted = model.network.head(read.states, *spans.unbind(1), read.told["entities"])
+        wanted = model.network.head(read.states, *spans.unbind(1), read.outputs["entities"])
         found = theirs(
             ids[None],
             entity_ids=masks[None],

@@ -439,7 +439,7 @@ def test_a_share_of_words_may_be_learned_with_equal_priors(task, vectors):
 def knowing(vectors, **options):
     encoder = tiny_encoder()
     sizes = {"dim": 8, "heads": 2, "inner": 8, "prior_width": 4, "dropout": 0.0, "raw": 6}
-    infuse(encoder, [KnowBertConfig(kb="wordnet", layer=0, **sizes | options)])
+    encoder = infuse(encoder, [KnowBertConfig(kb="wordnet", layer=0, **sizes | options)])
     encoder.infusions[0].take(EntityTable.of(vectors))
     return encoder
 

@@ -164,7 +164,7 @@ def test_a_plain_encoder_learns_to_tell(pairs):
 def test_an_encoder_that_links_is_offered_the_word_s_senses_and_another_is_spared(tmp_path):
     vectors, task = write_vectors(tmp_path), WordInContext()
     encoder = tiny_encoder()
-    infuse(encoder, [KnowBertConfig(layer=0, raw=6, dim=8, heads=2, inner=8, dropout=0.0)])
+    encoder = infuse(encoder, [KnowBertConfig(layer=0, raw=6, dim=8, heads=2, inner=8, dropout=0.0)])
     encoder.infusions[0].take(EntityTable.of(vectors))
     for network in (EncoderWithHead(encoder, task.head(encoder)), tiny_network(task)):
         made = TaskLearner(task, network, SEGMENTER, PAIRS, PAIRS, provider=Offering(vectors), batch=4)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tests.index.test_entity_vectors import BagOfWords
 from tests.kb.conftest import build_kb
 from wellread.errors import InputError, KnowledgeBaseError, UsageError
-from wellread.index.combined_vectors import GraphVectors, Mixture, combine
+from wellread.index.combined_vectors import GraphVectors, VectorWeights, combine
 from wellread.index.entity_vectors import EntityVectors
 from wellread.index.triples import Graph, Queries
 from wellread.kb.records import Entity
@@ -121,7 +121,7 @@ def test_a_table_says_which_part_a_fact_belongs_to(kb, tmp_path):
     assert spelled(graph, split.test) == {("t3", "coloured", "c0"), ("c0", "reverse of coloured", "t3")}
     assert (len(split.train), len(split.dev)) == (178, 0)
     (tmp_path / "split.tsv").write_text("\n".join(lines[:-20]))
-    with pytest.raises(InputError, match=r"to which part \d+ facts of the knowledge base belong, e\.g\. "):
+    with pytest.raises(InputError, match=r"does not assign \d+ facts of the knowledge base to a part, e\.g\. "):
         graph.read_split(tmp_path / "split.tsv")
     (tmp_path / "split.tsv").write_text("a\tb\tc\n")
     with pytest.raises(InputError, match="line 1: expected subject, relation, object and train, valid or test"):
@@ -312,7 +312,7 @@ def parts(kb, tmp_path):
 
 def test_a_row_is_the_text_beside_the_graph_and_an_entity_without_facts_has_zeros(kb, tmp_path, parts):
     text, graph = parts
-    made = combine(kb, tmp_path / "both", text=text, graph=graph, mixture=Mixture(2.0, 3.0))
+    made = combine(kb, tmp_path / "both", text=text, graph=graph, mixture=VectorWeights(2.0, 3.0))
     vectors = EntityVectors.open(tmp_path / "both")
     assert (len(vectors), vectors.dim, made.without_facts) == (34, 21, 1)
     assert (vectors.uid, vectors.revision) == (kb.metadata["uid"], 1)
@@ -332,7 +332,7 @@ def test_a_row_is_the_text_beside_the_graph_and_an_entity_without_facts_has_zero
 def test_parts_are_joined_as_they_are_where_asked(kb, tmp_path, parts):
     text, graph = parts
     unit = combine(kb, tmp_path / "both", text=text, graph=graph).vectors
-    plain = combine(kb, tmp_path / "both", text=text, graph=graph, mixture=Mixture(unit=False)).vectors
+    plain = combine(kb, tmp_path / "both", text=text, graph=graph, mixture=VectorWeights(unit=False)).vectors
     assert unit.fingerprint != plain.fingerprint
     row = plain.rows[plain.rows_of(["t7"])[0]].astype(np.float32)
     np.testing.assert_allclose(row[16:], graph.rows[graph.ids.take(range(33)).index("t7")], atol=2e-3)
@@ -347,7 +347,7 @@ def test_parts_that_do_not_belong_together_are_refused(kb, tmp_path, parts):
     with pytest.raises(UsageError, match="nothing to combine"):
         combine(kb, tmp_path / "both")
     with pytest.raises(UsageError, match="the weight of graph is 0"):
-        Mixture(graph=0)
+        VectorWeights(graph=0)
     kb.add(Entity("new", "newcomer"))
     fresh = EntityVectors.build(kb, BagOfWords(), tmp_path / "text")
     with pytest.raises(KnowledgeBaseError, match=r"at revision 2, the graph vectors in \S+ are of revision 1 of it"):
@@ -370,7 +370,7 @@ def test_damaged_graph_vectors_say_what_to_do(tmp_path, parts):
 def test_numbers_beyond_half_precision_are_refused(kb, tmp_path, parts):
     text, graph = parts
     with pytest.raises(InputError, match="not finite"):
-        combine(kb, tmp_path / "both", text=text, graph=graph, mixture=Mixture(graph=1e6))
+        combine(kb, tmp_path / "both", text=text, graph=graph, mixture=VectorWeights(graph=1e6))
 
 
 def test_text_vectors_of_the_index_are_taken(kb, tmp_path):

@@ -104,7 +104,7 @@ def count(
       wellread correlate --kb wordnet --to wordnet.pmi
       wellread correlate /data/crawl --to /data/crawl.pmi --engine spark --master spark://host:7077
     """
-    from wellread.correlation.counting import Limits, Progress, add, correlate
+    from wellread.correlation.counting import CountProgress, TableLimits, add_corpus, correlate
     from wellread.data.corpus import Corpus
     from wellread.errors import UsageError
     from wellread.io import console
@@ -125,11 +125,15 @@ def count(
         corpus = Corpus.of_kb(kb, titles=titles, window=window, step=step)
     else:
         corpus = Corpus.of_files(text, unit=unit, fields=fields or ("text",), window=window, step=step)
-    limits = Limits(min_count=min_count, min_pair=min_pair, measure=measure, neighbours=neighbours)
-    progress = Progress()
+    limits = TableLimits(min_count=min_count, min_pair=min_pair, measure=measure, neighbours=neighbours)
+    progress = CountProgress()
     where = {"engine": engine, "master": master, "memory": memory, "workers": workers, "progress": progress}
     with console.progress_bar("counting", progress):
-        table = correlate(corpus, to, limits=limits, **where) if to is not None else add(corpus, str(add_to), **where)
+        table = (
+            correlate(corpus, to, limits=limits, **where)
+            if to is not None
+            else add_corpus(corpus, str(add_to), **where)
+        )
     about = table.about
     if as_json:
         click.echo(json.dumps({"folder": str(table.folder), "shards": progress.shards, "kept": progress.kept, **about}))

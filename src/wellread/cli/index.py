@@ -57,7 +57,7 @@ def build(kb: str, to: str | None, kind: Any, compression: Any, model: str | Non
       wellread index build --kb vital
       wellread index build --kb my.kb --to /data/my-index --kind ivf --compression pq
     """
-    from wellread.index.build import build_index
+    from wellread.index.entity_index import build_index
     from wellread.index.entity_vectors import Encoding
     from wellread.io import console
     from wellread.kb.packaged import open_kb
@@ -111,5 +111,5 @@ def _told(index: EntityIndex) -> dict[str, Any]:
         "added_since_build": len(index.changes),
         "gone_since_build": len(index.changes.gone),
         "bytes": index.bytes,
-        **index.choice.told(),
+        **index.choice.as_dict(),
     }

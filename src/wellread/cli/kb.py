@@ -204,14 +204,14 @@ class _Screen:
 
 def _damaged_beside(kb: KnowledgeBase) -> list[str]:
     """Return a line for each damaged file that was made from a KB, with what to do; all bytes are compared."""
-    from wellread.index.folder import damaged_in, mending, vectors_folder
+    from wellread.index.folder import build_command, damaged_in, vectors_folder
     from wellread.io.checksum import is_damaged
     from wellread.mentions.matcher import names_path
 
     names, folder = names_path(kb), vectors_folder(kb)
     found = [f"{names} is damaged; delete it, it is made again at the next use"] if is_damaged(names) else []
     for file in damaged_in(folder):
-        found.append(f"{file} is damaged; delete {folder} and build it again with: {mending(kb.path)}")
+        found.append(f"{file} is damaged; delete {folder} and build it again with: {build_command(kb.path)}")
     return found
 
 

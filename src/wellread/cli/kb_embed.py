@@ -58,7 +58,7 @@ def embed(
       wellread kb embed --kb wordnet --graph recipes/graph-wordnet.toml --to wordnet-vectors
     """
     from wellread.errors import UsageError
-    from wellread.index.combined_vectors import Mixture
+    from wellread.index.combined_vectors import VectorWeights
     from wellread.io import console
     from wellread.kb.packaged import open_kb
 
@@ -66,7 +66,7 @@ def embed(
         raise UsageError("--text none and --graph none leave nothing to make vectors of; give one of the two")
     if changes and graph == "none":
         raise UsageError("--set changes the recipe of a graph, and --graph is none; leave one of the two out")
-    mixture = Mixture(text_weight, graph_weight, unit)
+    mixture = VectorWeights(text_weight, graph_weight, unit)
     with open_kb(kb) as opened:
         recipe = None if graph == "none" else _recipe(graph, changes)
         folder = Path(to) if to is not None else Path(f"{opened.path}.embedded")

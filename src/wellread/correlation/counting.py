@@ -1,11 +1,11 @@
-"""Count the words and pairs of a corpus and make a table of correlations: `correlate`, and `add` for more text.
+"""Count the words and pairs of a corpus and make a table of correlations: `correlate`, and `add_corpus` for more text.
 
-    text ─► shards: words and events ─► SQL: words that count ─► chunks ─► pairs, block by block ─► SQL: sums ─► table
+    text ─► shards: words and events ─► SQL: frequent words ─► chunks ─► pairs, block by block ─► SQL: sums ─► table
 
-Where one machine counts all pairs their sums are whole, and go to the table without SQL. Every step leaves whole files:
-what was killed goes on where it stopped. The events of all corpora stay in the table's folder (`counted/`), so that
-adding a corpus, or setting other limits, reads no old text, and gives the table that counting everything at once would
-give. The SQL below is all there is, for every engine.
+If one machine counts all pairs, their sums are complete and go to the table without SQL. Every step writes complete
+files, so that a killed run continues where it stopped. The events of all corpora stay in the table's folder
+(`counted/`), so that adding a corpus, or changing the limits, reads no old text, and gives the same table as counting
+everything at once. All engines run the SQL below.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wellread.correlation.engines import Engine, EngineName, parse_memory, start_engine
+from wellread.correlation.engines import CountEngine, EngineName, parse_memory, start_engine
 from wellread.correlation.events import PLAN, missing, shard_files
-from wellread.correlation.pairs import BYTES_AN_ID, MOST_IDS, Block, arrange, count_pairs, cut_blocks, write_pairs
+from wellread.correlation.pairs import BYTES_AN_ID, MOST_IDS, PairBlock, arrange, count_pairs, plan_blocks, write_pairs
 from wellread.correlation.pmi import Counted, build_table, keep_positive, save_pairs
-from wellread.correlation.table import FORMAT, MANIFEST, Correlation, Measure, read_about
+from wellread.correlation.table import MANIFEST, TABLE_FORMAT, Correlation, Measure, read_about
 from wellread.data.corpus import Corpus
 from wellread.errors import InputError, StorageError, UsageError
 from wellread.io.arrays import map_arrays
 from wellread.io.files import only_writer, storage, write_atomically
 
 _WAY = 2
-"""Changes when pairs are cut into other blocks: what another version left is not gone on with."""
-WORDS = """
+"""Version of the division into blocks: files of another version are not continued."""
+WORDS_SQL = """
 SELECT word, CAST(SUM(n) AS BIGINT) AS events
 FROM word_parts
 GROUP BY word
 HAVING SUM(n) >= {min_count}
 ORDER BY events DESC, word
 """
-PAIRS = """
+PAIRS_SQL = """
 SELECT left_word, right_word, CAST(SUM(n) AS BIGINT) AS events
 FROM pair_parts
 GROUP BY left_word, right_word
@@ -52,52 +52,52 @@ HAVING SUM(n) >= {min_pair}
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What of all that was counted is in a table."""
+class TableLimits:
+    """Limits on the words and pairs of a table."""
 
     min_count: int = 5
-    """Events that a word must be in."""
+    """Minimum number of events with a word."""
     min_pair: int = 3
-    """Events that two words must be in together."""
+    """Minimum number of events with both words."""
     measure: Measure = "pmi"
-    """pmi: max(PMI, 0) by the largest; npmi: normalised pair by pair."""
+    """pmi: max(PMI, 0) divided by the largest; npmi: normalised per pair."""
     neighbours: int = 1000
-    """A pair stays if it is among so many nearest of either word; 0: all pairs stay."""
+    """A pair is kept if it is among this many nearest of either word; 0: all pairs are kept."""
 
     def __post_init__(self) -> None:
         if self.min_count < 1 or self.min_pair < 1 or self.neighbours < 0:
-            raise UsageError("min_count and min_pair are 1 or more, neighbours 0 (all) or more; mend what is less")
+            raise UsageError("expected min_count ≥ 1, min_pair ≥ 1 and neighbours ≥ 0 (0: all); change what is less")
         if self.measure not in ("pmi", "npmi"):
-            raise UsageError(f"measure={self.measure!r} is not known; choose pmi or npmi")
+            raise UsageError(f"measure={self.measure!r} is unknown; choose pmi or npmi")
 
 
 @dataclass(slots=True)
-class Progress:
-    """How far a count is, for the progress bar."""
+class CountProgress:
+    """Progress of a count, for the progress bar."""
 
     done_bytes: int = 0
     total_bytes: int = 0
     step: str = ""
     shards: int = 0
-    """Shards that this run read."""
+    """Number of shards read by this run."""
     kept: int = 0
-    """Shards that were there already."""
+    """Number of shards that were already counted."""
 
 
 def correlate(
     corpus: Corpus,
     to: str | Path,
     *,
-    limits: Limits | None = None,
-    engine: EngineName | Engine = "duckdb",
+    limits: TableLimits | None = None,
+    engine: EngineName | CountEngine = "duckdb",
     master: str | None = None,
     memory: str = "4GB",
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: CountProgress | None = None,
 ) -> Correlation:
-    """Count a corpus into a table; a count that was killed goes on, one that is whole is only given other limits."""
+    """Count a corpus into a table; continue a killed count, and apply other limits to a finished one."""
     folder = Path(to)
-    limits = limits or Limits()
+    limits = limits or TableLimits()
     size = parse_memory(memory)
     with _locked(folder):
         about = _about(folder)
@@ -109,31 +109,31 @@ def correlate(
         if about is not None and about["limits"] == asdict(limits):
             return Correlation.load(folder)
         with _engine(engine, folder, master=master, memory=size, workers=workers) as started:
-            run = _Run(folder, started, size, progress or Progress())
+            run = _Run(folder, started, size, progress or CountProgress())
             return run.make([run.count(corpus)], limits)
 
 
-def add(
+def add_corpus(
     corpus: Corpus,
     to: str | Path,
     *,
-    engine: EngineName | Engine = "duckdb",
+    engine: EngineName | CountEngine = "duckdb",
     master: str | None = None,
     memory: str = "4GB",
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: CountProgress | None = None,
 ) -> Correlation:
-    """Add another corpus's counts to a table and make it anew, with its own limits."""
+    """Add the counts of another corpus to a table, with the table's own limits."""
     folder = Path(to)
     size = parse_memory(memory)
     with _locked(folder, must_exist=True):
         about = read_about(folder)
         if any(one["fingerprint"] == corpus.fingerprint for one in about["corpora"]):
-            raise UsageError(f"{folder} has counted {', '.join(corpus.sources)} already; give text that is new")
+            raise UsageError(f"{folder} has counted {', '.join(corpus.sources)} already; give new text")
         if (about["window"], about["step"]) != (corpus.window, corpus.step):
             raise UsageError(
-                f"{folder} counts {_events_told(about['window'], about['step'])}, this would count "
-                f"{_events_told(corpus.window, corpus.step)}; give the same --window and --step"
+                f"{folder} counts {_event_name(about['window'], about['step'])}, this would count "
+                f"{_event_name(corpus.window, corpus.step)}; give the same --window and --step"
             )
         if twice := sorted(corpus.paths & _counted_paths(folder, about)):
             more = f" and {len(twice) - 1:,} more" if len(twice) > 1 else ""
@@ -142,20 +142,20 @@ def add(
                 "or count all text into a new folder"
             )
         with _engine(engine, folder, master=master, memory=size, workers=workers) as started:
-            run = _Run(folder, started, size, progress or Progress())
-            return run.make([*about["corpora"], run.count(corpus)], Limits(**about["limits"]))
+            run = _Run(folder, started, size, progress or CountProgress())
+            return run.make([*about["corpora"], run.count(corpus)], TableLimits(**about["limits"]))
 
 
 class _Run:
     """One run of counting into a folder."""
 
-    def __init__(self, folder: Path, engine: Engine, memory: int, progress: Progress) -> None:
+    def __init__(self, folder: Path, engine: CountEngine, memory: int, progress: CountProgress) -> None:
         self.folder, self.engine, self.memory, self.progress = folder, engine, memory, progress
 
     def count(self, corpus: Corpus) -> dict[str, Any]:
-        """Count the shards of a corpus that are missing; returns what the manifest says of it."""
+        """Count the missing shards of a corpus; return its entry for the manifest."""
         if not corpus.shards:
-            raise InputError(f"there is nothing to count in {', '.join(corpus.sources)}; give text")
+            raise InputError(f"there is no text in {', '.join(corpus.sources)}; give text")
         where = self._counted(corpus.fingerprint)
         with storage(where):
             where.mkdir(parents=True, exist_ok=True)
@@ -175,22 +175,29 @@ class _Run:
         for path in where.glob("words-*-*.parquet"):
             shard = str(int(path.stem.split("-")[1]))
             blocks[shard] = blocks.get(shard, 0) + 1
-        told = {
+        entry = {
             "fingerprint": corpus.fingerprint,
             "sources": list(corpus.sources),
             "shards": len(sizes),
             "blocks": blocks,
         }
         events = words = ids = 0
-        for _, events_file in _whole(_counted_files(where, told)):
+        for _, events_file in _whole(_counted_files(where, entry)):
             arrays = map_arrays(events_file)
             events += len(arrays["sizes"])
             words += int(arrays["words"][0])
             ids += len(arrays["ids"])
-        return {**told, "window": corpus.window, "step": corpus.step, "events": events, "words_read": words, "ids": ids}
+        return {
+            **entry,
+            "window": corpus.window,
+            "step": corpus.step,
+            "events": events,
+            "words_read": words,
+            "ids": ids,
+        }
 
-    def make(self, corpora: Sequence[dict[str, Any]], limits: Limits) -> Correlation:
-        """Make the table of the corpora that were counted, and put it in place."""
+    def make(self, corpora: Sequence[dict[str, Any]], limits: TableLimits) -> Correlation:
+        """Make the table of the counted corpora and put it in place."""
         shards = _whole(files for one in corpora for files in _counted_files(self._counted(one["fingerprint"]), one))
         settings = json.dumps(
             [_WAY, [one["fingerprint"] for one in corpora], asdict(limits), self.memory, self.engine.groups]
@@ -198,15 +205,15 @@ class _Run:
         work = self.folder / f"work-{hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()}"
         for old in self.folder.glob("work-*"):
             if old != work:
-                shutil.rmtree(old)  # of a run with other settings
+                shutil.rmtree(old)  # from a run with other settings
         with storage(work):
             work.mkdir(exist_ok=True)
         self.progress.step = "words"
         table = self.engine.query(
-            WORDS.format(min_count=limits.min_count), {"word_parts": [words_file for words_file, _ in shards]}
+            WORDS_SQL.format(min_count=limits.min_count), {"word_parts": [words_file for words_file, _ in shards]}
         )
         counted = Counted(table["word"].to_pylist(), table["events"].to_numpy(), sum(one["events"] for one in corpora))
-        blocks = cut_blocks(counted.counts, sum(one["ids"] for one in corpora), counted.events, self.memory)
+        blocks = plan_blocks(counted.counts, sum(one["ids"] for one in corpora), counted.events, self.memory)
         chunks = self._arrange(shards, table["word"].combine_chunks(), work, sum(one["ids"] for one in corpora))
         kept = self._count_pairs(chunks, blocks, counted, limits, work)
         made = build_table(
@@ -218,10 +225,10 @@ class _Run:
             memory=self.memory,
             threads=self.engine.threads,
             work=work,
-            tell=partial(setattr, self.progress, "step"),
+            report=partial(setattr, self.progress, "step"),
         )
         about = {
-            "format": FORMAT,
+            "format": TABLE_FORMAT,
             **made,
             "events": counted.events,
             "words_read": sum(one["words_read"] for one in corpora),
@@ -240,14 +247,14 @@ class _Run:
         named = {one["fingerprint"] for one in corpora}
         for path in (self.folder / "counted").iterdir():
             if path.is_dir() and path.name not in named:
-                shutil.rmtree(path)  # of a count that was given up
+                shutil.rmtree(path)  # from an abandoned count
         return Correlation.load(self.folder)
 
     def _counted(self, fingerprint: str) -> Path:
         return self.folder / "counted" / fingerprint
 
     def _arrange(self, shards: Sequence[tuple[Path, Path]], words: Any, work: Path, ids: int) -> list[Path]:
-        """Chunks of shards, each as large as memory allows; for several workers at least one each."""
+        """Write chunks of shards, each as large as memory allows; at least one for each worker."""
         most = min(self.memory // 2 // BYTES_AN_ID, MOST_IDS)
         if self.engine.groups > 1:
             most = min(most, -(-ids // self.engine.groups))
@@ -268,12 +275,12 @@ class _Run:
         return paths
 
     def _count_pairs(
-        self, chunks: Sequence[Path], blocks: Sequence[Block], counted: Counted, limits: Limits, work: Path
+        self, chunks: Sequence[Path], blocks: Sequence[PairBlock], counted: Counted, limits: TableLimits, work: Path
     ) -> list[Path]:
-        """The pairs with PMI > 0 of each block, on disk."""
+        """Write the pairs with PMI > 0 of each block."""
         groups = [list(chunks[number :: self.engine.groups]) for number in range(min(len(chunks), self.engine.groups))]
         kept = [work / f"kept-{number:06d}.safetensors" for number in range(len(blocks))]
-        if len(groups) == 1:  # its sums are whole, so that there is nothing for SQL to add up
+        if len(groups) == 1:  # its sums are complete: SQL has nothing to add
             self._keep_pairs(groups[0], blocks, counted, limits, kept)
             return kept
         self.progress.step = "pairs"
@@ -282,14 +289,19 @@ class _Run:
             self.progress.step = f"sums, block {number + 1} of {len(blocks)}"
             if not path.exists():
                 parts = [_part(work, group, number) for group in range(len(groups))]
-                pairs = self.engine.query(PAIRS.format(min_pair=limits.min_pair), {"pair_parts": parts})
+                pairs = self.engine.query(PAIRS_SQL.format(min_pair=limits.min_pair), {"pair_parts": parts})
                 keep_positive(pairs, counted, path)
         return kept
 
     def _keep_pairs(
-        self, chunks: Sequence[Path], blocks: Sequence[Block], counted: Counted, limits: Limits, kept: Sequence[Path]
+        self,
+        chunks: Sequence[Path],
+        blocks: Sequence[PairBlock],
+        counted: Counted,
+        limits: TableLimits,
+        kept: Sequence[Path],
     ) -> None:
-        """While a block is counted, the one before is written."""
+        """Write each block while the next one is counted."""
         found = count_pairs(
             chunks,
             blocks,
@@ -299,22 +311,22 @@ class _Run:
             done=lambda number: kept[number].exists(),
             wanted=counted.positive,
         )
-        with ThreadPoolExecutor(1) as behind:
+        with ThreadPoolExecutor(1) as writer:
             writing: Future[None] | None = None
             self.progress.step = f"pairs, block 1 of {len(blocks)}"
             for number, pairs in found:
                 self.progress.step = f"pairs, block {min(number + 2, len(blocks))} of {len(blocks)}"
                 if writing is not None:
                     writing.result()
-                writing = behind.submit(save_pairs, pairs, kept[number])
+                writing = writer.submit(save_pairs, pairs, kept[number])
             if writing is not None:
                 writing.result()
 
 
-def _counted_files(where: Path, told: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
-    """The words and events of all shards of a corpus, by what the manifest says of it."""
-    for shard in range(told["shards"]):
-        for block in range(told.get("blocks", {}).get(str(shard), 0)):
+def _counted_files(where: Path, entry: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
+    """Yield the words and events of all shards of a corpus, by its entry in the manifest."""
+    for shard in range(entry["shards"]):
+        for block in range(entry.get("blocks", {}).get(str(shard), 0)):
             yield shard_files(where, shard, block)
         yield shard_files(where, shard)
 
@@ -322,7 +334,7 @@ def _counted_files(where: Path, told: dict[str, Any]) -> Iterator[tuple[Path, Pa
 def _whole(files: Iterable[tuple[Path, Path]]) -> list[tuple[Path, Path]]:
     shards = list(files)
     if lost := [str(file) for pair in shards for file in pair if not file.exists()]:
-        raise InputError(f"{lost[0]} is gone, so counts cannot be added up; count all text anew into another folder")
+        raise InputError(f"{lost[0]} is missing, so counts cannot be summed; count all text again into another folder")
     return shards
 
 
@@ -331,9 +343,9 @@ def _part(work: Path, group: int, block: int) -> Path:
 
 
 def _count_group(
-    groups: Sequence[Sequence[Path]], blocks: Sequence[Block], counts: NDArray[np.int64], work: Path, number: int
+    groups: Sequence[Sequence[Path]], blocks: Sequence[PairBlock], counts: NDArray[np.int64], work: Path, number: int
 ) -> None:
-    """One worker's share: all pairs of its chunks, for SQL to add to those of the others."""
+    """Count all pairs of a worker's chunks, for SQL to add to those of other workers."""
     chunks = [work / chunk.name for chunk in groups[number]]
     to = partial(_part, work, number)
     for block, pairs in count_pairs(chunks, blocks, counts, least=1, threads=1, done=lambda block: to(block).exists()):
@@ -345,7 +357,7 @@ def _about(folder: Path) -> dict[str, Any] | None:
 
 
 def _counted_paths(folder: Path, about: dict[str, Any]) -> set[str]:
-    """The files that the corpora of a table were read from, as far as their plans are there."""
+    """Return the files that a table's corpora were read from, if their plans exist."""
     plans = [folder / "counted" / one["fingerprint"] / PLAN for one in about["corpora"]]
     return {path for plan in plans if plan.exists() for path in Corpus.from_json(plan.read_bytes()).paths}
 
@@ -354,14 +366,14 @@ def _sources(about: dict[str, Any]) -> str:
     return ", ".join(source for one in about["corpora"] for source in one["sources"])
 
 
-def _events_told(window: int, step: int) -> str:
+def _event_name(window: int, step: int) -> str:
     return f"windows of {window} words every {step}" if window else "documents"
 
 
 @contextmanager
 def _engine(
-    engine: EngineName | Engine, folder: Path, *, master: str | None, memory: int, workers: int | None
-) -> Iterator[Engine]:
+    engine: EngineName | CountEngine, folder: Path, *, master: str | None, memory: int, workers: int | None
+) -> Iterator[CountEngine]:
     if not isinstance(engine, str):
         yield engine
         return
@@ -372,13 +384,13 @@ def _engine(
 
 @contextmanager
 def _locked(folder: Path, *, must_exist: bool = False) -> Iterator[None]:
-    """One process at a time counts into a folder."""
+    """Lock a folder for counting; raise an error if it is in use or holds other files."""
     if must_exist:
         read_about(folder)
     if folder.is_file():
         raise UsageError(f"{folder} is a file; a table is a folder: choose another name")
     if folder.is_dir() and not (folder / MANIFEST).exists() and not _is_ours(folder):
-        raise UsageError(f"{folder} holds other files; choose a folder that is new, such as {folder / 'words.pmi'}")
+        raise UsageError(f"{folder} has other files; choose a new folder, such as {folder / 'words.pmi'}")
     refusal = StorageError(f"another process is counting into {folder}; wait for it, or choose another folder")
     with only_writer(folder, refusal):
         yield

@@ -1,8 +1,8 @@
-"""Where counting runs: DuckDB on this machine, or Spark on many; both read shards side by side and run the same SQL.
+"""Engines that count: DuckDB on this machine, or Spark on many; both read shards in parallel and run the same SQL.
 
-An engine has workers that count shards and pairs into Parquet files, and a SQL engine that sums those files. DuckDB
-stays within the memory it is given and spills to disk beyond. Spark's workers must see the corpus and the table's
-folder under the same paths, and have wellread installed.
+An engine has workers that count shards and pairs into Parquet files, and a SQL engine that sums them. DuckDB stays
+within its memory limit and spills to disk. Spark's workers must see the corpus and the table's folder under the same
+paths, and have wellread installed.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ if TYPE_CHECKING:
 
 EngineName = Literal["duckdb", "spark"]
 Tables = Mapping[str, Sequence[Path]]
-"""Parquet files by the name of the table they are."""
+"""Parquet files by table name."""
 
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 LEAST_MEMORY = 512 << 20
 
 
-class Engine(Protocol):
-    """What counting asks of an engine."""
+class CountEngine(Protocol):
+    """Protocol of engines."""
 
     groups: int
-    """Into how many parts pairs are counted, each by a worker of its own; SQL sums them."""
+    """Number of parts into which pairs are counted, each by its own worker; SQL sums them."""
     threads: int
-    """What the machine at hand may use."""
+    """Number of threads on this machine."""
 
     def count_shards(self, corpus: Corpus, shards: Sequence[int], folder: Path, done: Callable[[int], None]) -> None:
-        """Count shards side by side; `done` hears of each."""
+        """Count shards in parallel; `done` is called with each."""
 
     def run(self, work: Callable[[int], None], count: int) -> None:
-        """Call `work` with every number below `count`, side by side where there are several workers."""
+        """Call `work` with every number below `count`, in parallel if there are several workers."""
 
     def query(self, sql: str, tables: Tables) -> pa.Table:
-        """What a query finds in Parquet files."""
+        """Return the result of a query over Parquet files."""
 
-    def __enter__(self) -> Engine: ...
+    def __enter__(self) -> CountEngine: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
 
 def parse_memory(text: str) -> int:
-    """Bytes: "4GB" -> 4294967296; less than half a gigabyte is a `UsageError`."""
+    """Return bytes: "4GB" -> 4294967296; raise UsageError below half a gigabyte."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", text.lower())
     if not match:
-        raise UsageError(f"{text!r} is no amount of memory; write it like 4GB or 800MB")
+        raise UsageError(f"{text!r} is not an amount of memory; write it like 4GB or 800MB")
     size = int(float(match[1]) * _SIZES[match[2]])
     if size < LEAST_MEMORY:
         raise UsageError(f"{text} of memory is too little to count in; give {LEAST_MEMORY >> 20}MB or more")
@@ -72,19 +72,19 @@ def parse_memory(text: str) -> int:
 
 def start_engine(
     name: EngineName, *, memory: int, workers: int | None, spill: Path, master: str | None = None
-) -> Engine:
-    """An engine by its name; `master` is Spark's."""
+) -> CountEngine:
+    """Return an engine by its name; `master` is Spark's."""
     if name == "spark":
         return SparkEngine(master, memory=memory, workers=workers)
     if name != "duckdb":
-        raise UsageError(f"engine {name!r} is not known; choose duckdb or spark")
+        raise UsageError(f"engine {name!r} is unknown; choose duckdb or spark")
     if master is not None:
         raise UsageError("only Spark has a master; add --engine spark, or leave --master out")
     return DuckEngine(memory=memory, workers=workers, spill=spill)
 
 
 class DuckEngine:
-    """The machine at hand: worker processes for text, threads for pairs, DuckDB for sums."""
+    """Engine on one machine: worker processes for text, threads for pairs, DuckDB for sums."""
 
     groups = 1
 
@@ -95,7 +95,7 @@ class DuckEngine:
         self._spill = spill
         settings: dict[str, str | bool | int | float | list[str]] = {
             "threads": self.threads,
-            "memory_limit": f"{memory // 2 >> 20}MiB",  # the other half is for rows on their way in and out
+            "memory_limit": f"{memory // 2 >> 20}MiB",  # the other half is for input and output
             "temp_directory": str(spill),
             "autoinstall_known_extensions": "false",
         }
@@ -103,29 +103,29 @@ class DuckEngine:
         self._failed = (duckdb.OutOfMemoryException, duckdb.IOException)
 
     def count_shards(self, corpus: Corpus, shards: Sequence[int], folder: Path, done: Callable[[int], None]) -> None:
-        """Count shards in processes of their own; one alone, or one worker, counts here."""
+        """Count shards in worker processes; a single shard or worker runs in this process."""
         if min(self.threads, len(shards)) < 2:
             for shard in shards:
                 count_shard(corpus, shard, folder)
                 done(shard)
             return
         command = (sys.executable, "-m", "wellread.correlation.events", str(folder))
-        Workers(command, shards, done).run(min(self.threads, len(shards)))
+        ShardWorkers(command, shards, done).run(min(self.threads, len(shards)))
 
     def run(self, work: Callable[[int], None], count: int) -> None:
-        """One after the other."""
+        """Call `work` with one number after the other."""
         for number in range(count):
             work(number)
 
     def query(self, sql: str, tables: Tables) -> pa.Table:
-        """Run a query; beyond the memory limit DuckDB spills beside the table."""
+        """Run a query; beyond the memory limit DuckDB spills to the table's folder."""
         for name, files in tables.items():
             self._database.read_parquet([str(file) for file in files]).create_view(name, replace=True)
         try:
             return self._database.sql(sql).to_arrow_table()
         except self._failed as error:
             raise StorageError(
-                f"DuckDB could not go on in {self._spill} ({str(error).splitlines()[0]}); "
+                f"DuckDB failed in {self._spill} ({str(error).splitlines()[0]}); "
                 "free some space there, or give more --memory"
             ) from error
 
@@ -138,10 +138,10 @@ class DuckEngine:
         self._database.close()
 
 
-class Workers:
-    """Processes that work on shards: each is told a number, answers, and is told the next; it ends with its input.
+class ShardWorkers:
+    """Processes that each read the number of a shard from stdin, answer with a line when it is done, and read the next.
 
-    An answer is "done", or the name of one of our errors and its message. `env` is added to their environment.
+    An answer is "done", or the name of a wellread error and its message. `env` is added to their environment.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Workers:
         self._failures: list[BaseException] = []
 
     def run(self, workers: int) -> None:
-        """Have all shards done by so many processes; the first failure is raised when all have stopped."""
+        """Process all shards with this many processes; the first failure is raised when all have stopped."""
         threads = [threading.Thread(target=self._feed, daemon=True) for _ in range(workers)]
         for thread in threads:
             thread.start()
@@ -181,20 +181,20 @@ class Workers:
                     shard = self._shards.get_nowait()
                     worker.stdin.write(f"{shard}\n")
                     worker.stdin.flush()
-                    self._heard(worker.stdout.readline(), shard)
+                    self._receive(worker.stdout.readline(), shard)
                 worker.stdin.close()
         except queue.Empty:
             pass
         except (WellreadError, OSError) as error:
             self._failures.append(error)
 
-    def _heard(self, answer: str, shard: int) -> None:
+    def _receive(self, answer: str, shard: int) -> None:
         if answer.strip() == "done":
             self._done(shard)
             return
         kind, _, message = answer.strip().partition(" ")
         failure: Any = getattr(errors, kind, StorageError)
-        raise failure(message or f"a worker died at shard {shard}; run the same command again, it goes on")
+        raise failure(message or f"a worker died at shard {shard}; run the same command again, it continues")
 
 
 class SparkEngine:
@@ -225,7 +225,7 @@ class SparkEngine:
             builder = builder.config(key, value)
         try:
             self._spark = builder.getOrCreate()
-        except Exception as error:  # Spark has a tree of its own, and Java's beside it
+        except Exception as error:  # Spark's and Java's errors have no common class
             reason = str(error).splitlines()[0]
             raise UsageError(f"Spark did not start ({reason}); check --master, and that Java is 17 or later") from error
         context = self._spark.sparkContext
@@ -255,7 +255,7 @@ class SparkEngine:
                 done(shard)
 
     def run(self, work: Callable[[int], None], count: int) -> None:
-        """All at once on the executors."""
+        """Call `work` with all numbers on the executors."""
         self._context.parallelize(range(count), max(1, count)).foreach(work)
 
     def query(self, sql: str, tables: Tables) -> pa.Table:

@@ -1,10 +1,10 @@
-"""From text to events: which words each document or window of a shard has, written as numbers.
+"""From text to events: the words of each document or window of a shard, as numbers.
 
-Words are those of `text.words`, folded, without bare signs: "Jean-Paul's CAFÉ!" -> jean paul s cafe. A shard becomes
-two files: `events-N.safetensors` (the words of every event, by their place among the shard's) and `words-N.parquet`
-(each word, and in how many events it is), which is written last: where it is, the shard is done. Both are kept beside
-the table: with them counts can be added, or other limits be set, without reading the text again. A large archive has
-such files for every block of it: all but the last are `events-N-B.safetensors` and `words-N-B.parquet`.
+Words are those of `text.words`, folded, without punctuation: "Jean-Paul's CAFÉ!" -> jean paul s cafe. A shard becomes
+two files: `events-N.safetensors` (the words of every event, as indices into the shard's words) and `words-N.parquet`
+(each word and its number of events). The latter is written last: if it exists, the shard is done. Both are kept with
+the table: with them, counts can be added and limits changed without reading the text again. A large archive has such
+files for each of its blocks: all but the last are `events-N-B.safetensors` and `words-N-B.parquet`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ PLAN = "corpus.json"
 
 _ASCII_WORDS = str.maketrans({code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)})
 _SPACED_WORD = re.compile(r"[^\W_]+")
-# Latin, Greek, Cyrillic and most signs: there a word is a run of letters and digits. Elsewhere are marks that belong to
-# the letter before, and scripts without spaces.
+# Latin, Greek, Cyrillic and most symbols, where a word is a run of letters and digits. Other ranges have combining
+# marks and scripts without spaces.
 _UNUSUAL = re.compile("[^\0-\xac\xae-\u02ff\u0370-\u0482\u048a-\u0590\u1e00-\u200b\u2010-\u20cf\u2100-\u2bff]")
 _LONG = 1 << 18
 _BATCH = 1 << 23
@@ -37,13 +37,13 @@ _BATCH = 1 << 23
 Ids = NDArray[np.int32]
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a text as they are counted: "Jean-Paul's CAFÉ!" -> ["jean", "paul", "s", "cafe"]."""
+def counted_words(text: str) -> list[str]:
+    """Return the words of a text as they are counted: "Jean-Paul's CAFÉ!" -> ["jean", "paul", "s", "cafe"]."""
     return spaced(text).split()
 
 
 def spaced(text: str) -> str:
-    """The words of a text with blanks between them: "Jean-Paul's CAFÉ!" -> "jean paul s cafe "."""
+    """Return the words of a text with blanks between them: "Jean-Paul's CAFÉ!" -> "jean paul s cafe "."""
     if text.isascii():
         return text.translate(_ASCII_WORDS)
     if not _UNUSUAL.search(text):
@@ -62,13 +62,13 @@ def _folded(word: str) -> str:
 
 
 def shard_files(folder: Path, shard: int, block: int | None = None) -> tuple[Path, Path]:
-    """Where the words and the events of a shard are; of an archive's blocks the last has no number."""
+    """Return the words and events files of a shard; the last block of an archive has no number."""
     name = f"{shard:06d}" if block is None else f"{shard:06d}-{block:06d}"
     return folder / f"words-{name}.parquet", folder / f"events-{name}.safetensors"
 
 
 def count_shard(corpus: Corpus, shard: int, folder: Path) -> None:
-    """Read a shard, and write its events and words, block by block; blocks that are there are left alone."""
+    """Read a shard and write its events and words, block by block; existing blocks are kept."""
     blocks = corpus.blocks(shard)
     texts = next(blocks)
     for number, after in enumerate(blocks):
@@ -103,7 +103,7 @@ def _count_block(documents: Iterable[str], corpus: Corpus, files: tuple[Path, Pa
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Documents, their words spaced, some megabytes at a time."""
+    """Yield documents with spaced words, some megabytes at a time."""
     batch, size = [], 0
     for text in documents:
         batch.append(spaced(text))
@@ -115,7 +115,7 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _numbered(texts: Sequence[str], places: dict[str, int]) -> tuple[Ids, Ids]:
-    """The words of texts by their places, which get the words that are new; and where each text begins."""
+    """Return the words of texts as numbers, and the offset of each text; new words are added to `places`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -124,7 +124,7 @@ def _numbered(texts: Sequence[str], places: dict[str, int]) -> tuple[Ids, Ids]:
     known = [places.setdefault(word, len(places)) if word else -1 for word in found.dictionary.to_pylist()]
     numbers = np.array(known, np.int32)[found.indices.to_numpy()]
     starts = words_in.offsets.to_numpy()
-    if "" in texts or not numbers.min(initial=0) >= 0:  # a text without words is split into one empty word
+    if "" in texts or not numbers.min(initial=0) >= 0:  # pyarrow splits a text without words into one empty word
         there = numbers >= 0
         starts = np.append(0, np.cumsum(there))[starts].astype(np.int32)
         numbers = numbers[there]
@@ -132,7 +132,7 @@ def _numbered(texts: Sequence[str], places: dict[str, int]) -> tuple[Ids, Ids]:
 
 
 def _windows(numbers: Ids, starts: Ids, window: int, step: int) -> tuple[Ids, Ids]:
-    """Every window of every text as a text of its own."""
+    """Return every window of every text as a text of its own."""
     sizes = np.diff(starts)
     count = np.where(sizes > 0, -(-np.maximum(1, sizes - window + step) // step), 0)
     number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
@@ -144,12 +144,12 @@ def _windows(numbers: Ids, starts: Ids, window: int, step: int) -> tuple[Ids, Id
 
 
 def _once(numbers: Ids, starts: Ids, words: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """The distinct words of each text that has any, one behind the other, and how many each has."""
+    """Return the distinct words of each text that has any, concatenated, and their counts."""
     from scipy.sparse import csr_array
 
     shape = (len(starts) - 1, words)
     ordered = csr_array((np.ones(len(numbers), np.int8), numbers, starts), shape=shape).tocsc().tocsr()
-    ids = ordered.indices  # sorted within a text: both turns go by counting
+    ids = ordered.indices  # sorted within a text by the two conversions, which count
     first = np.ones(len(ids), bool)
     first[1:] = ids[1:] != ids[:-1]
     full = starts[:-1][np.diff(starts) > 0]
@@ -159,12 +159,12 @@ def _once(numbers: Ids, starts: Ids, words: int) -> tuple[NDArray[np.uint32], ND
 
 
 def missing(corpus: Corpus, folder: Path) -> Iterator[int]:
-    """The shards that are still to be counted."""
+    """Yield the shards that are not counted yet."""
     return (shard for shard in range(len(corpus.shards)) if not shard_files(folder, shard)[0].exists())
 
 
 def main() -> None:
-    """A worker: counts the shards whose numbers come in on stdin, one a line, and answers each with a line."""
+    """Run a worker: count the shards whose numbers come on stdin, one per line, and answer each with a line."""
     folder = Path(sys.argv[1])
     corpus = Corpus.from_json((folder / PLAN).read_bytes())
     for line in sys.stdin:

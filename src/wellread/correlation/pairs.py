@@ -1,17 +1,18 @@
-"""Counting pairs of words: frequent words by dense products, the others by sorting, some words at a time.
+"""Counts of word pairs: frequent words by dense products, the others by sorting, some words at a time.
 
-Words are numbered from the most frequent on, and a pair (left, right) has its smaller number first.
+Words are numbered by falling frequency, and a pair (left, right) has its smaller number first.
 
-- *Frequent left words*, a few hundred: a dense matrix of events by these words, a panel. How often any word meets them
-  is the sum of the panel's rows at its events: `scipy.sparse` adds a row of 256 in some sixty nanoseconds, as long as
-  the panel stays in the cache, so that events go through it in parts.
-- *The other left words*: the words of all events of a word, one behind the other, are sorted; what stands there `least`
-  times is a pair. That is some fifteen nanoseconds a pair, where a product of sparse matrices takes thirty and a
-  self-join in SQL a hundred. Words before a step are cut away from the events in some fifty steps, which leaves little
+- *Frequent left words*, a few hundred: a dense matrix of events by these words, a panel. The counts of any word with
+  them are the sum of the panel's rows at its events: `scipy.sparse` adds a row of 256 in about sixty nanoseconds, if
+  the panel stays in the cache, so events are processed in parts.
+- *The other left words*: the words of all events of a word are concatenated and sorted; a word that occurs `least`
+  times there is a pair. That takes about fifteen nanoseconds a pair; a product of sparse matrices takes thirty, a
+  self-join in SQL a hundred. Words below a step are removed from the events in about fifty steps, which leaves little
   more than the half that is needed.
 
-Events are arranged into chunks that fit in memory. A worker sums over its chunks; where one worker has all chunks its
-sums are whole, and pairs that no table would have are dropped at once. Else they are written for SQL to add up.
+Events are arranged into chunks that fit in memory. A worker sums over its chunks. If one worker has all chunks, its
+sums are complete, and pairs that cannot be in the table are dropped immediately; otherwise they are written for SQL to
+sum.
 """
 
 from __future__ import annotations
@@ -36,35 +37,35 @@ if TYPE_CHECKING:
     from scipy.sparse import csc_array, csr_array
 
 BYTES_AN_ID = 24
-"""Memory that a word of an event takes while pairs are counted: two mapped orders, and two parts of one."""
+"""Memory per word of an event while pairs are counted: two mapped orders, and two parts of one."""
 MOST_IDS = 2**31 - 1
-"""Words of events in a chunk: where an event starts is told in 32 bits."""
+"""Maximum number of words of events in a chunk: offsets have 32 bits."""
 _BLOCK_VISITS = 64_000_000
 _TASK_VISITS = 1 << 18
-"""Pairs looked at for a block, and by a thread at once: what is sorted stays in the cache."""
-_WORTH_CUTTING = 0.8
+"""Number of pairs visited for a block, and by a thread at once: sorted data stay in the cache."""
+_WORTH_REMOVING = 0.8
 _PANEL = 256
-"""Frequent words whose pairs are counted at once."""
+"""Number of frequent words whose pairs are counted together."""
 _PART_EVENTS = 8192
-"""Events that go through a panel at once: four megabytes."""
+"""Number of events of a panel that are processed together: four megabytes."""
 _WORTH_A_PANEL = 4.0
-"""Words of a panel that an event must have, on average."""
+"""Minimum mean number of a panel's words in an event."""
 _TASK_ROWS = 2048
 _SHARE = 32
-"""A block's sums, or what is sorted for it, take this part of the memory given, or some times that."""
+"""Part of the memory that a block's sums, or its sorted data, take (or a small multiple of it)."""
 
 Ids = NDArray[np.int32]
-Pairs = tuple[Ids, Ids, Ids]
-"""Left words, right words, and in how many events both are."""
+CountedPairs = tuple[Ids, Ids, Ids]
+"""Left words, right words, and the number of events with both."""
 Wanted = Callable[[Ids, Ids, Ids], NDArray[np.bool_]]
-"""Which of some pairs a table would have."""
+"""Returns True for the pairs that can be in the table."""
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PairBlock:
     """Left words from `begin` to `end`, and the right words that they are counted with: from `low` to `high`.
 
-    Without steps it is a panel. Else what is below a step is cut away from the events when left words come to it.
+    Without steps it is a panel. Otherwise words below a step are removed from the events once left words reach it.
     """
 
     begin: int
@@ -74,14 +75,14 @@ class Block:
     steps: tuple[int, ...] = ()
 
 
-def cut_blocks(counts: NDArray[np.int64], ids: int, events: int, memory: int) -> list[Block]:
-    """Blocks for all pairs, from how many events have each word, and how many ids and events there are."""
+def plan_blocks(counts: NDArray[np.int64], ids: int, events: int, memory: int) -> list[PairBlock]:
+    """Return blocks for all pairs, from the number of events of each word and the numbers of ids and events."""
     words, blocks, begin = len(counts), [], 0
     rows = max(_PANEL, memory // _SHARE // (2 * _PANEL))
     while begin < words and counts[begin : begin + _PANEL].sum() >= _WORTH_A_PANEL * events:
         end = min(begin + _PANEL, words)
         lows = [begin, *range(begin + rows, words, rows)]
-        blocks += [Block(begin, end, low, high) for low, high in pairwise([*lows, words])]
+        blocks += [PairBlock(begin, end, low, high) for low, high in pairwise([*lows, words])]
         begin = end
     if begin == words:
         return blocks
@@ -92,9 +93,11 @@ def cut_blocks(counts: NDArray[np.int64], ids: int, events: int, memory: int) ->
     mass = np.append(np.cumsum(counts[::-1])[::-1], 0)
     steps = [begin]
     while steps[-1] < words:
-        steps.append(steps[-1] + 1 + int((mass[steps[-1] + 1 :] >= _WORTH_CUTTING * mass[steps[-1]]).sum()))
+        steps.append(steps[-1] + 1 + int((mass[steps[-1] + 1 :] >= _WORTH_REMOVING * mass[steps[-1]]).sum()))
     return blocks + [
-        Block(begin, end, begin, words, tuple(step for step, over in pairwise(steps) if over > begin and step < end))
+        PairBlock(
+            begin, end, begin, words, tuple(step for step, over in pairwise(steps) if over > begin and step < end)
+        )
         for begin, end in pairwise(begins)
     ]
 
@@ -116,13 +119,14 @@ def arrange(shards: Sequence[tuple[Path, Path]], kept: pa.Array, to: Path) -> No
         before = arrays["sizes"].astype(np.int64)
         there = ids >= 0
         after = np.add.reduceat(there, np.cumsum(before) - before, dtype=np.int32)
-        there &= np.repeat(after > 1, before)  # one word makes no pair
+        there &= np.repeat(after > 1, before)  # a single word is not a pair
         parts.append(ids[there])
         sizes.append(after[after > 1])
     ids = np.concatenate(parts)
-    if len(ids) > MOST_IDS:  # of one shard, then
+    if len(ids) > MOST_IDS:  # a chunk of one shard
         raise InputError(
-            f"a part of the text has more than {MOST_IDS:,} words to pair; cut it into several, or give a larger --step"
+            f"a part of the text has more than {MOST_IDS:,} words to pair; split it into several, or use a larger "
+            "--step"
         )
     starts = np.zeros(sum(map(len, sizes)) + 1, np.int32)
     np.cumsum(np.concatenate(sizes), out=starts[1:])
@@ -133,7 +137,7 @@ def arrange(shards: Sequence[tuple[Path, Path]], kept: pa.Array, to: Path) -> No
 
 
 class _Chunk:
-    """An arranged chunk, mapped; keeps the part of its columns that was asked for last."""
+    """Memory-mapped chunk; caches the last part of its columns."""
 
     def __init__(self, path: Path, words: int) -> None:
         arrays = {name: some.view(np.int32) for name, some in map_arrays(path).items()}
@@ -144,30 +148,30 @@ class _Chunk:
         self._part: csr_array | None = None
 
     def from_word(self, floor: int) -> csr_array:
-        """Events by words, without the words below `floor`; made of the last part where that has them all."""
+        """Return events by words, without words below `floor`; made from the cached part if possible."""
         if self._part is None or floor != self._floor:
             ids, starts, base = self.ids, self.starts, 0
             if self._part is not None and self._floor < floor:
                 ids, starts, base = self._part.indices, self._part.indptr, self._floor
-            self._part, self._floor = _cut(ids, starts, floor - base, self.words - base), floor
+            self._part, self._floor = _from_floor(ids, starts, floor - base, self.words - base), floor
         return self._part
 
     def forget(self) -> None:
-        """Let go of the part, before another chunk makes its own."""
+        """Drop the cached part, before another chunk makes its own."""
         self._part = None
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """Events that go through a panel at once, from and to."""
+        """Yield ranges of events that are processed together in a panel."""
         return pairwise([*range(0, len(self.starts) - 1, _PART_EVENTS), len(self.starts) - 1])
 
     def words_first(self, begin: int, end: int, floor: int) -> csc_array:
-        """Of some events, those that each word from `floor` on is in."""
+        """Return the events of each word from `floor` on, of some events."""
         starts = self.starts[begin : end + 1]
-        return _cut(self.ids[starts[0] : starts[-1]], starts - starts[0], floor, self.words).tocsc()
+        return _from_floor(self.ids[starts[0] : starts[-1]], starts - starts[0], floor, self.words).tocsc()
 
 
-def _cut(ids: Ids, starts: Ids, floor: int, words: int) -> csr_array:
-    """Events by words, without the words below `floor`."""
+def _from_floor(ids: Ids, starts: Ids, floor: int, words: int) -> csr_array:
+    """Return events by words, without words below `floor`."""
     from scipy.sparse import csr_array
 
     if floor:
@@ -181,15 +185,15 @@ def _cut(ids: Ids, starts: Ids, floor: int, words: int) -> csr_array:
 
 def count_pairs(
     chunks: Sequence[Path],
-    blocks: Sequence[Block],
+    blocks: Sequence[PairBlock],
     counts: NDArray[np.int64],
     *,
     least: int,
     threads: int,
     done: Callable[[int], bool],
     wanted: Wanted | None = None,
-) -> Iterator[tuple[int, Pairs]]:
-    """The pairs of each block that are in `least` events or more, and wanted; a block that is done is left out."""
+) -> Iterator[tuple[int, CountedPairs]]:
+    """Yield the pairs of each block with at least `least` events that are wanted; finished blocks are skipped."""
     opened = [_Chunk(chunk, len(counts)) for chunk in chunks]
     with ThreadPoolExecutor(threads) as pool:
         for number, block in enumerate(blocks):
@@ -201,7 +205,7 @@ def count_pairs(
             yield number, (left, right, n)
 
 
-def _keep(left: Ids, right: Ids, n: Any, *, least: int, wanted: Wanted | None) -> Pairs:
+def _keep(left: Ids, right: Ids, n: Any, *, least: int, wanted: Wanted | None) -> CountedPairs:
     there = right > left
     if least > 1:
         there &= n >= least
@@ -213,9 +217,9 @@ def _keep(left: Ids, right: Ids, n: Any, *, least: int, wanted: Wanted | None) -
 
 
 def _frequent_pairs(
-    chunks: Sequence[_Chunk], block: Block, counts: NDArray[np.int64], keep: Any, pool: ThreadPoolExecutor
-) -> list[Pairs]:
-    """All pairs of a panel, by right word."""
+    chunks: Sequence[_Chunk], block: PairBlock, counts: NDArray[np.int64], keep: Any, pool: ThreadPoolExecutor
+) -> list[CountedPairs]:
+    """Return all pairs of a panel, by right word."""
     width = block.end - block.begin
     edges = [*range(block.low, block.high, _TASK_ROWS), block.high]
     sums = [  # no pair is in more events than its right word, the rarer one
@@ -226,7 +230,7 @@ def _frequent_pairs(
     ready = pool.map(partial(_panel, block), parts[:1])
     for number in range(len(parts)):
         words_first, panel = next(iter(ready))
-        ready = pool.map(partial(_panel, block), parts[number + 1 : number + 2])  # while this one is added
+        ready = pool.map(partial(_panel, block), parts[number + 1 : number + 2])  # prepared while this one is added
         add = partial(_add_part, words_first, panel, block.begin)
         for _ in pool.map(add, pairwise(edges), sums):
             pass
@@ -234,8 +238,8 @@ def _frequent_pairs(
     return list(pool.map(take, edges[:-1], sums))
 
 
-def _panel(block: Block, part: tuple[_Chunk, int, int]) -> tuple[csc_array, NDArray[np.uint16]]:
-    """Some events by the words of a panel, dense; and of each word from there on the events."""
+def _panel(block: PairBlock, part: tuple[_Chunk, int, int]) -> tuple[csc_array, NDArray[np.uint16]]:
+    """Return some events by the words of a panel, dense, and the events of each word from there on."""
     chunk, begin, end = part
     words_first = chunk.words_first(begin, end, block.begin)
     starts = words_first.indptr[: block.end - block.begin + 1]
@@ -255,19 +259,19 @@ def _add_part(
     sums += csr_array((np.ones(len(events), np.uint16), events, starts - starts[0]), shape=shape) @ panel
 
 
-def _panel_pairs(begin: int, keep: Any, low: int, sums: NDArray[Any]) -> Pairs:
+def _panel_pairs(begin: int, keep: Any, low: int, sums: NDArray[Any]) -> CountedPairs:
     at = np.flatnonzero(sums >= max(1, keep.keywords["least"]))
     n = sums.ravel()[at]
     right, left = np.divmod(at.astype(np.uint32), np.uint32(sums.shape[1]))
-    found: Pairs = keep(left.view(np.int32) + np.int32(begin), right.view(np.int32) + np.int32(low), n)
+    found: CountedPairs = keep(left.view(np.int32) + np.int32(begin), right.view(np.int32) + np.int32(low), n)
     return found
 
 
 def _rare_pairs(
-    chunks: Sequence[_Chunk], block: Block, counts: NDArray[np.int64], keep: Any, pool: ThreadPoolExecutor
-) -> list[Pairs]:
-    """The pairs of some left words, by left word, then right."""
-    found: list[Pairs] = []
+    chunks: Sequence[_Chunk], block: PairBlock, counts: NDArray[np.int64], keep: Any, pool: ThreadPoolExecutor
+) -> list[CountedPairs]:
+    """Return the pairs of some left words, by left word, then right."""
+    found: list[CountedPairs] = []
     for floor, over in pairwise((*block.steps, block.end)):
         tasks = list(_tasks(chunks, max(floor, block.begin), over, floor))
         count = partial(_count_keys, floor, len(counts) - floor, keep)
@@ -287,7 +291,7 @@ def _rare_pairs(
 
 
 def _tasks(chunks: Sequence[_Chunk], begin: int, end: int, floor: int) -> Iterator[tuple[int, int]]:
-    """Left words for one thread at once, by how much they look at, and no more than 32 bits can tell apart."""
+    """Yield ranges of left words for one thread, by their number of visits, and within 32-bit keys."""
     visits = np.zeros(end - begin)
     for chunk in chunks:
         mean = (len(chunk.ids) - chunk.word_starts[floor]) / max(1, len(chunk.starts) - 1)
@@ -299,7 +303,7 @@ def _tasks(chunks: Sequence[_Chunk], begin: int, end: int, floor: int) -> Iterat
 
 
 def _keys(chunk: _Chunk, part: csr_array, task: tuple[int, int]) -> NDArray[np.uint32]:
-    """Of every event of some left words all words, each as (left, right) in one number."""
+    """Return all words of every event of some left words, with (left, right) as one number."""
     begin, end = task
     starts = chunk.word_starts[begin : end + 1]
     events = part[chunk.events[starts[0] : starts[-1]]]
@@ -309,18 +313,18 @@ def _keys(chunk: _Chunk, part: csr_array, task: tuple[int, int]) -> NDArray[np.u
     return keys
 
 
-def _count_keys(floor: int, width: int, keep: Any, begin: int, keys: NDArray[np.uint32]) -> Pairs:
+def _count_keys(floor: int, width: int, keep: Any, begin: int, keys: NDArray[np.uint32]) -> CountedPairs:
     keys.sort()
     least = max(1, keep.keywords["least"])
     again = keys[np.flatnonzero(keys[least - 1 :] == keys[: len(keys) - least + 1])]
     first = np.flatnonzero(np.append(True, again[1:] != again[:-1])[: len(again)])
     n = np.diff(first, append=len(again)) + (least - 1)
     left, right = np.divmod(again[first], np.uint32(width))
-    found: Pairs = keep(left.view(np.int32) + np.int32(begin), right.view(np.int32) + np.int32(floor), n)
+    found: CountedPairs = keep(left.view(np.int32) + np.int32(begin), right.view(np.int32) + np.int32(floor), n)
     return found
 
 
-def write_pairs(path: Path, pairs: Pairs) -> None:
+def write_pairs(path: Path, pairs: CountedPairs) -> None:
     """Write counted pairs for SQL to sum."""
     import pyarrow as pa
     import pyarrow.parquet as pq

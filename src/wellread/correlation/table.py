@@ -1,13 +1,13 @@
-"""Term correlation: how much more often two words meet than chance would have it (KAM-BERT, eq. 7), looked up on disk.
+"""Table of term correlations: how much more often than by chance two words occur together (KAM-BERT, eq. 7).
 
-1. An event is a document or a window of one; a word is there or not, however often (`corpus`, `events`).
+1. An event is a document or a window of one; a word is in it or not, however often (`events`).
 2. PMI(x, y) = log p(x, y) - log p(x) - log p(y), natural logarithm, over all events (`counting`, `pmi`).
 3. The relevance of two words is max(PMI, 0) / Z, where Z is the largest PMI of the table, or NPMI = PMI / -log p(x, y)
-   where the table was made so. A word's relevance to itself is 1; of words that were not counted it is 0.
-4. Auxiliary terms are the words that a text does not have and that are, on average, most relevant to those it has.
+   if the table was made so. A word's relevance to itself is 1; that of unknown words is 0.
+4. Auxiliary terms are the words that a text does not have and that are, on average, most relevant to its words.
 
 Unlike the paper: words in fewer than `min_count` events and pairs in fewer than `min_pair` are left out, because rare
-pairs would rule Z and the auxiliary terms.
+pairs would dominate Z and the auxiliary terms.
 
 A table is a folder (`my.pmi`). Rows of neighbours, sorted by id, are mapped from one file, so that it opens in
 milliseconds and processes share its memory.
@@ -29,15 +29,15 @@ from wellread.errors import InputError
 from wellread.io.arrays import Strings, map_arrays
 from wellread.text.words import word_hash
 
-FORMAT = "wellread correlation 1"
+TABLE_FORMAT = "wellread correlation 1"
 MANIFEST = "correlation.json"
 Measure = Literal["pmi", "npmi"]
 
 Ids = NDArray[np.int64]
 
 
-class Words(Sequence[str]):
-    """The words of a table by their ids, read when asked for; the most frequent has id 0."""
+class WordList(Sequence[str]):
+    """Words of a table by id, read on access; the most frequent has id 0."""
 
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
@@ -53,17 +53,17 @@ class Words(Sequence[str]):
         if isinstance(at, slice):
             return self.take(np.arange(*at.indices(len(self))))
         if not -len(self) <= at < len(self):
-            raise IndexError(f"there is no word {at} among {len(self)}")
+            raise IndexError(f"word {at} is out of range: the table has {len(self)}")
         return self._strings.take([at % len(self)])[0]
 
     def take(self, ids: Sequence[int] | Ids) -> list[str]:
-        """The words of some ids."""
+        """Return the words of some ids."""
         return self._strings.take(ids)
 
 
 @dataclass(frozen=True)
-class Neighbour:
-    """A word that meets another one: how relevant it is, in how many events both are, and it alone."""
+class RelatedWord:
+    """A word that is correlated with another: its relevance, and the numbers of events with both and with itself."""
 
     word: str
     relevance: float
@@ -72,7 +72,7 @@ class Neighbour:
 
 
 class Correlation:
-    """A table of correlated words, memory-mapped.
+    """Memory-mapped table of correlated words.
 
     >>> table = Correlation.load("wordnet.pmi")
     >>> river, bank, bank_again, unknown = table.ids_of(["river", "bank", "Bank", "qwertz"])
@@ -83,10 +83,10 @@ class Correlation:
     def __init__(self, folder: Path, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         self.folder = folder
         self.about = about
-        """What the table says of itself: settings, corpora, figures."""
-        self.words = Words(Strings(arrays, "words"))
+        """Manifest: settings, corpora, figures."""
+        self.words = WordList(Strings(arrays, "words"))
         self.counts: NDArray[np.int64] = arrays["counts"]
-        """Of every word, the number of events that have it."""
+        """Number of events with each word."""
         self._hashes, self._hashed_ids = arrays["hashes"], arrays["hashed_ids"]
         self._starts: NDArray[np.int64] = arrays["starts"]
         self._neighbours: NDArray[np.uint32] = arrays["neighbours"]
@@ -95,9 +95,9 @@ class Correlation:
 
     @classmethod
     def load(cls, folder: str | Path) -> Correlation:
-        """Map the table in a folder that `wellread correlate` made."""
+        """Map the table in a folder of `wellread correlate`."""
         folder = Path(folder)
-        for _ in range(3):  # somebody may put another table in place just now
+        for _ in range(3):  # another process may be replacing the table
             about = read_about(folder)
             try:
                 return cls(folder, about, map_arrays(folder / about["file"]))
@@ -105,28 +105,28 @@ class Correlation:
                 continue
             except (OSError, ValueError, KeyError) as error:
                 raise InputError(f"{folder} is damaged ({error}); delete it and count again") from error
-        raise InputError(f"{folder} lacks its table; delete it and count again with: wellread correlate")
+        raise InputError(f"{folder} has no table file; delete it and count again with: wellread correlate")
 
     def __len__(self) -> int:
         return len(self.words)
 
     @property
     def events(self) -> int:
-        """Documents or windows that were counted."""
+        """Number of documents or windows that were counted."""
         return int(self.about["events"])
 
     @property
     def measure(self) -> Measure:
-        """What relevance is made of."""
+        """Measure of relevance."""
         return "npmi" if self.about["measure"] == "npmi" else "pmi"
 
     def ids_of(self, words: Sequence[str]) -> Ids:
-        """The ids of words, -1 for those that were not counted; case and diacritics do not matter."""
+        """Return the ids of words, -1 for unknown ones; case and diacritics are ignored."""
         hashes = np.fromiter((word_hash(word) if word else 0 for word in words), np.uint64, len(words))
         return self.ids_of_hashes(hashes)
 
     def ids_of_hashes(self, hashes: NDArray[np.uint64]) -> Ids:
-        """The same for words that `text.words.split` has hashed already."""
+        """Return the ids of words by their hashes, as `text.words.split` returns them."""
         if not len(self._hashes):
             return np.full(len(hashes), -1)
         places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
@@ -135,7 +135,7 @@ class Correlation:
     def relevance(
         self, left: Sequence[int] | NDArray[np.integer[Any]], right: Sequence[int] | NDArray[np.integer[Any]]
     ) -> NDArray[np.float32]:
-        """The relevance of every word of `left` to every one of `right`, [left, right]; a pair is looked up once."""
+        """Return the relevance of every word of `left` to every word of `right`: [left, right]."""
         lefts, left_at = np.unique(np.asarray(left, np.int64), return_inverse=True)
         rights, right_at = np.unique(np.asarray(right, np.int64), return_inverse=True)
         if np.array_equal(lefts, rights):
@@ -148,16 +148,16 @@ class Correlation:
         return block[np.ix_(left_at, right_at)]
 
     def relevance_of(self, rows: NDArray[np.integer[Any]], columns: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
-        """The relevance of pairs of words, element by element: ids of equal length in, one number a pair out."""
+        """Return the relevance of pairs of words: two arrays of ids of equal length in, one number per pair out."""
         rows, columns = np.asarray(rows, np.int64), np.asarray(columns, np.int64)
         scores: NDArray[np.float32] = ((rows == columns) & (rows >= 0)).astype(np.float32)
-        asked = np.flatnonzero((rows != columns) & (rows >= 0) & (columns >= 0))
-        if len(asked):
-            rows, columns = rows[asked], columns[asked]
-            swap = self._degrees[rows] > self._degrees[columns]  # the shorter row takes fewer steps
+        needed = np.flatnonzero((rows != columns) & (rows >= 0) & (columns >= 0))
+        if len(needed):
+            rows, columns = rows[needed], columns[needed]
+            swap = self._degrees[rows] > self._degrees[columns]  # search the shorter row
             places = self._find(np.where(swap, columns, rows), np.where(swap, rows, columns))
             met = places >= 0
-            scores[asked[met]] = self._scores[places[met]]
+            scores[needed[met]] = self._scores[places[met]]
         return scores
 
     @cached_property
@@ -165,7 +165,7 @@ class Correlation:
         return np.diff(self._starts)
 
     def _find(self, rows: Ids, columns: Ids) -> Ids:
-        """Where each column stands in the row of its pair, -1 where it does not: one binary search for all pairs."""
+        """Return the position of each column in its pair's row, or -1, by one binary search for all pairs."""
         last = len(self._neighbours) - 1
         if last < 0:
             return np.full(len(rows), -1)
@@ -183,10 +183,10 @@ class Correlation:
     def related(
         self, ids: Sequence[int] | NDArray[np.integer[Any]], k: int, *, leave_out: Collection[str] | Ids = ()
     ) -> list[tuple[int, float]]:
-        """The k words not among `ids` with the highest mean relevance to the distinct known of them; ties by the word.
+        """Return the k words not in `ids` with the highest mean relevance to the distinct known ids; ties by the word.
 
-        Words of `leave_out` (strings or ids) are never offered, nor is one that is relevant to none: fewer than k may
-        come back.
+        Words of `leave_out` (strings or ids) are never returned, nor words without relevance: there may be fewer than
+        k.
         """
         known = np.unique(np.asarray(ids, np.int64))
         known = known[known >= 0]
@@ -200,13 +200,13 @@ class Correlation:
         )
         sums[known] = 0
         sums[self._banned(leave_out)] = 0
-        offered = np.flatnonzero(sums)
-        if len(offered) > k:
-            least = np.partition(sums[offered], len(offered) - k)[len(offered) - k]
-            offered = offered[sums[offered] >= least]
-        means = (sums[offered] / len(known)).tolist()
+        found = np.flatnonzero(sums)
+        if len(found) > k:
+            least = np.partition(sums[found], len(found) - k)[len(found) - k]
+            found = found[sums[found] >= least]
+        means = (sums[found] / len(known)).tolist()
         ranked = sorted(
-            zip(means, self.words.take(offered), offered.tolist(), strict=True), key=lambda one: (-one[0], one[1])
+            zip(means, self.words.take(found), found.tolist(), strict=True), key=lambda one: (-one[0], one[1])
         )
         return [(id, mean) for mean, _, id in ranked[:k]]
 
@@ -224,8 +224,8 @@ class Correlation:
 
         return find
 
-    def neighbours(self, word: str, k: int | None = None) -> list[Neighbour]:
-        """The words most relevant to a word, best first; ties by the word. None for a word that was not counted."""
+    def neighbours(self, word: str, k: int | None = None) -> list[RelatedWord]:
+        """Return the words most relevant to a word, best first; ties by the word. An unknown word has none."""
         at = int(self.ids_of([word])[0])
         if at < 0:
             return []
@@ -237,23 +237,23 @@ class Correlation:
             self.counts[self._neighbours[span]].tolist(),
             strict=True,
         )
-        return [Neighbour(*one) for one in sorted(found, key=lambda one: (-one[1], one[0]))[:k]]
+        return [RelatedWord(*one) for one in sorted(found, key=lambda one: (-one[1], one[0]))[:k]]
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What a table says of itself; a folder without a finished table is an `InputError`."""
+    """Return the manifest of a table; raise InputError for a folder without a finished table."""
     try:
         about = json.loads((folder / MANIFEST).read_bytes())
     except FileNotFoundError:
         if (folder / "counted").is_dir():
             raise InputError(
-                f"{folder} is not finished; run the same wellread correlate again, it goes on where it stopped"
+                f"{folder} is not finished; run the same wellread correlate again, it continues where it stopped"
             ) from None
         raise InputError(
             f"there is no table of correlations in {folder}; make one with: wellread correlate TEXT --to {folder}"
         ) from None
     except (OSError, ValueError) as error:
         raise InputError(f"{folder / MANIFEST} is damaged ({error}); delete {folder} and count again") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise InputError(f"{folder} is of another version of wellread; delete it and count again")
+    if not isinstance(about, dict) or about.get("format") != TABLE_FORMAT:
+        raise InputError(f"{folder} was made by another version of wellread; delete it and count again")
     return about

@@ -1,6 +1,6 @@
-"""Checkpoints of others: read without running anything that is in them, their weights' names looked up in a table.
+"""Checkpoints of other projects: loaded without running their code, with weights renamed by a table.
 
-Only BERT is rebuilt here. Its sizes are told by the shapes of its weights, all but the number of attention heads.
+Only BERT is rebuilt here. Its sizes are inferred from the shapes of its weights, except the number of attention heads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ ELQ = {
     "cand_encoder.bert_model.": "entities",
     "classification_heads.mention_scores.bound_classifier.": "mention_head",
 }
-"""How names begin in the checkpoints of ELQ's authors (facebookresearch/BLINK, elq/), and the part of ours they are."""
+"""Prefixes of names in the checkpoints of ELQ's authors (facebookresearch/BLINK, elq/), and the part each belongs to.
+"""
 
 _LINKER = "entity_linker.disambiguator."
 KNOWBERT = {
@@ -51,8 +52,7 @@ KNOWBERT = {
     "kg_to_bert_projection.": "back.",
     "output_layer_norm.": "norm.",
 }
-"""How names begin in a soldered layer of KnowBERT's authors (allenai/kb), and how they begin in
-`models.knowbert.model`."""
+"""Prefixes of names in a KnowBERT layer of the authors (allenai/kb), and the prefixes in `models.knowbert.model`."""
 
 KNOWBERT_ENTITIES = {
     f"{_LINKER}entity_embeddings.weight": "vectors",
@@ -61,19 +61,20 @@ KNOWBERT_ENTITIES = {
     f"{_LINKER}entity_embeddings.pos_embeddings.weight": "kind_embeddings",
     f"{_LINKER}entity_embeddings.null_embedding": "idle",
 }
-"""What they have of entities, by its whole name, that is no weight of ours; "idle" is there twice."""
+"""Full names of their entity data, which are not weights in wellread; "idle" occurs twice."""
 
 IDLE = ("embeddings.position_ids", "embeddings.token_type_ids")
-"""How names end of what some versions of transformers saved though it never learns."""
+"""Suffixes of buffers that some versions of transformers saved although they are never trained."""
 
 _HEAD_DIM = 64
-"""Every BERT that Google released has a head for each 64 of its width."""
+"""Every BERT released by Google has heads of this size."""
 
 
 def read_weights(file: str | Path, *, name: str | None = None, such_as: str = "elq_wiki_large.bin") -> Weights:
-    """The weights in a file that `torch.save` wrote, on the CPU, without DataParallel's prefix.
+    """Return the weights in a file of `torch.save`, on the CPU, without DataParallel's prefix.
 
-    Messages call it by `name`, if it is a copy of what the user gave.
+    `name` replaces the file's name in messages, e.g. if it is a copy of the user's file; `such_as` is an example for
+    them.
     """
     name = name or str(file)
     try:
@@ -84,50 +85,50 @@ def read_weights(file: str | Path, *, name: str | None = None, such_as: str = "e
     except Exception as error:  # a broken pickle may raise anything
         reason = reason_of(error).partition("\n")[0]
         raise InputError(
-            f"{name} is no file of weights alone ({type(error).__name__}: {reason}); give a state dict that torch.save "
-            f"wrote, as {such_as}, or download it again"
+            f"{name} is not a file of weights ({type(error).__name__}: {reason}); give a state dict of torch.save, "
+            f"such as {such_as}, or download it again"
         ) from error
     if not isinstance(state, Mapping) or not all(isinstance(part, Tensor) for part in state.values()):
-        raise InputError(f"{name} holds more than weights or none; give a state dict, as {such_as}")
+        raise InputError(f"{name} does not contain weights alone; give a state dict, such as {such_as}")
     prefix = "module." if state and all(key.startswith("module.") for key in state) else ""
     return {key.removeprefix(prefix): part for key, part in state.items()}
 
 
 def sort_weights(weights: Mapping[str, Tensor], table: Mapping[str, str], file: str | Path) -> dict[str, Weights]:
-    """The weights of each part: {"mention_head": {"weight": …, "bias": …}, …}; names the table lacks are refused."""
+    """Return the weights of each part, e.g. {"mention_head": {"weight": …}}; raise InputError for unknown names."""
     parts: dict[str, Weights] = {part: {} for part in table.values()}
     unknown = []
     for name, weight in weights.items():
-        begin = next((begin for begin in table if name.startswith(begin)), None)
-        if begin is None:
+        prefix = next((prefix for prefix in table if name.startswith(prefix)), None)
+        if prefix is None:
             unknown.append(name)
         elif not name.endswith(IDLE):
-            parts[table[begin]][name.removeprefix(begin)] = weight.float()
-    missing = [f"{begin}*" for begin, part in table.items() if not parts[part]]
+            parts[table[prefix]][name.removeprefix(prefix)] = weight.float()
+    missing = [f"{prefix}*" for prefix, part in table.items() if not parts[part]]
     if missing:
         raise InputError(
             f"{file} has no weights named {some(missing)} (but e.g. {some(list(weights)[:1])}); give a checkpoint of "
-            "the authors' ELQ, as elq_wiki_large.bin: a bi-encoder of BLINK finds no mentions"
+            "the authors' ELQ, such as elq_wiki_large.bin: a bi-encoder of BLINK does not detect mentions"
         )
     if unknown:
         raise InputError(
-            f"{file} has weights that ELQ's released models have not: {some(unknown)}; only models with "
+            f"{file} has weights that ELQ's released models do not have: {some(unknown)}; only models with "
             "mention_aggregation_type all_avg and without add_linear can be converted"
         )
     return parts
 
 
 def rename_weights(weights: Mapping[str, Tensor], table: Mapping[str, str]) -> Weights:
-    """Names as ours begin, where theirs begin as the table says; a name it lacks stays."""
+    """Return weights with their prefixes replaced by the table; other names stay the same."""
     renamed = {}
     for name, weight in weights.items():
-        begin = max((begin for begin in table if name.startswith(begin)), key=len, default="")
-        renamed[table.get(begin, "") + name.removeprefix(begin)] = weight
+        prefix = max((prefix for prefix in table if name.startswith(prefix)), key=len, default="")
+        renamed[table.get(prefix, "") + name.removeprefix(prefix)] = weight
     return renamed
 
 
 def build_bert(weights: Mapping[str, Tensor], heads: int | None, *, where: str) -> BertModel:
-    """The BERT that these are the weights of; `where` is how their names begin in the file, for messages."""
+    """Return the BERT model of these weights; `where` is their prefix in the file, for messages."""
     layers = {int(match[1]) for name in weights if (match := re.match(r"encoder\.layer\.(\d+)\.", name))}
     try:
         vocab_size, width = weights["embeddings.word_embeddings.weight"].shape
@@ -153,17 +154,19 @@ def build_bert(weights: Mapping[str, Tensor], heads: int | None, *, where: str) 
     try:
         missing, unknown = bert.load_state_dict(weights, strict=False)
     except RuntimeError as error:
-        raise InputError(f"{where}*: {str(error).splitlines()[-1].strip()}; the weights fit no BERT") from error
-    for names, told in ((missing, "are missing"), (unknown, "are not BERT's")):
+        raise InputError(
+            f"{where}*: {str(error).splitlines()[-1].strip()}; the weights do not fit a BERT model"
+        ) from error
+    for names, problem in ((missing, "are missing"), (unknown, "are not BERT's")):
         if names:
             raise InputError(
-                f"weights {told}: {some([where + name for name in names])}; copy or download the checkpoint again, or "
-                "convert one whose encoders are BERT"
+                f"weights {problem}: {some([where + name for name in names])}; copy or download the checkpoint again, "
+                "or convert one whose encoders are BERT"
             )
     bert.train(False)
     return bert
 
 
 def some(names: list[str]) -> str:
-    """A few of them, for a message: a, b, c and 2 more."""
+    """Return a few names for a message: a, b, c and 2 more."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

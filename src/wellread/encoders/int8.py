@@ -1,26 +1,25 @@
-"""Encoders that compute in 8-bit integers on a CPU: some 1.7 times as fast, and nearly the same states.
+"""Encoders in 8-bit integers on a CPU: about 1.7 times as fast, with nearly the same states.
 
-`quantise` takes an encoder of the BERT family for packed texts (adapters merged) and gives one that `encode` takes too:
+`quantise` takes an encoder of the BERT family for packed texts (adapters merged) and returns one for `encode`:
 
-1. Ranges: the encoder reads some texts, and what goes into each of its projections is measured, channel by channel.
-2. Inputs become 0 … 255 by a scale and a shift a channel (SmoothQuant, Xiao et al. 2022: wide channels lend their range
-   to the weights). Both are folded into what makes the input: the norm before, or the projection of values, whose
-   attention sums to 1. Nothing of it depends on the batch, so a text's neighbours have no say.
-3. Weights become -64 … 64 by a scale a row: two products then fit 16 bits, where older CPUs would cut them off.
+1. Ranges: the encoder runs on some texts, and the inputs of each projection are measured per channel.
+2. Inputs become 0 … 255 by a scale and a shift per channel (SmoothQuant, Xiao et al. 2022: part of a wide channel's
+   range is moved to the weights). Both are folded into the operation before: the norm, or the projection of values,
+   whose attention weights sum to 1. Nothing depends on the batch, so a text's output does not depend on its neighbours.
+3. Weights become -64 … 64 by a scale per row: the sum of two products then fits 16 bits, which older CPUs need.
 4. Query, key and value are one product; the activation is computed in the product before it. Its output has one scale
-   for all channels, so the few channels that go far beyond the others are left out and computed in floats.
-5. What stays in floats is summed in one order, whatever else is in the batch and however many threads there are: a last
-   bit that differs would now and then be rounded to another byte. So texts attend without padding, those of one length
-   that stand together at once, and the few channels are sums of products, not products of matrices. (A text of a
-   single piece may still differ; with the marks of a tokenizer there is none.)
+   for all channels, so the few channels with a much larger range are computed in floats instead.
+5. Floats are summed in one order, whatever the batch and the number of threads: a last bit that differs would now and
+   then be rounded to another byte. So attention has no padding, texts of equal length that are adjacent are computed
+   together, and the few float channels are sums of products, not matrix products. (A text of one token may still
+   differ; with a tokenizer's special tokens there is none.)
 
-Unlike `torch.ao.quantization`: no quantised tensors and no dynamic ranges; only oneDNN's product of plain integers.
+Unlike `torch.ao.quantization`: no quantized tensors and no dynamic ranges; only oneDNN's product of plain integers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -31,95 +30,51 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutput
 
+from wellread.encoders.families import FAMILIES, EncoderFamily
 from wellread.encoders.packing import Packing, encode, first_position
+from wellread.encoders.private_ops import has_int8_linear, int8_linear, pack_int8_weights
 from wellread.errors import UsageError
 
-_WIDEST = 64
-"""Of a weight: 2 · 255 · 64 fits 16 bits."""
-_SPARED = 4
-"""Channels of an activation that are computed in floats."""
+_MAX_WEIGHT = 64
+"""Largest 8-bit weight: 2 · 255 · 64 fits 16 bits."""
+_FLOAT_CHANNELS = 4
+"""Number of activation channels that are computed in floats."""
 _ROWS = 16
-"""Rows of a product are filled up to a multiple of it: oneDNN keeps what it compiles for each number that it meets."""
+"""Rows of a product are padded to a multiple of this: oneDNN keeps compiled code for each number of rows."""
 _BALANCE = 0.5
-"""How much of a channel's range stays with the input; the rest goes to the weights."""
-_ROOM = {"query": 1.1, "mixed": 2.0, "wide": 1.1, "narrow": 1.3}
-"""What goes into a projection may go so far beyond what was measured."""
+"""Share of a channel's range that stays with the input; the rest goes to the weights (SmoothQuant's alpha)."""
+_HEADROOM = {"query": 1.1, "mixed": 2.0, "wide": 1.1, "narrow": 1.3}
+"""Factor by which the inputs of a projection may exceed the measured range."""
 _ACTIVATIONS = {
     "gelu": ("gelu", "none"),
     "gelu_new": ("gelu", "tanh"),
     "gelu_pytorch_tanh": ("gelu", "tanh"),
     "relu": ("relu", ""),
 }
-"""Names of transformers → oneDNN's operation and algorithm."""
+"""oneDNN's operation and algorithm, by transformers' name."""
 
 
-@dataclass(frozen=True)
-class _Names:
-    """What a family calls the parts of a layer."""
-
-    layers: str
-    query: str
-    key: str
-    value: str
-    mixed: str
-    mixed_norm: str
-    wide: str
-    narrow: str
-    norm: str
-
-
-_FAMILIES = (
-    _Names(
-        layers="encoder.layer",
-        query="attention.self.query",
-        key="attention.self.key",
-        value="attention.self.value",
-        mixed="attention.output.dense",
-        mixed_norm="attention.output.LayerNorm",
-        wide="intermediate.dense",
-        narrow="output.dense",
-        norm="output.LayerNorm",
-    ),
-    _Names(
-        layers="transformer.layer",
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        mixed="attention.out_lin",
-        mixed_norm="sa_layer_norm",
-        wide="ffn.lin1",
-        narrow="ffn.lin2",
-        norm="output_layer_norm",
-    ),
-)
-
-
-@cache
 def int8_available() -> bool:
-    """Whether this torch has oneDNN's product of 8-bit integers (x86 builds have), and it works on this CPU."""
-    try:
-        weights = torch.eye(8, dtype=torch.int8)
-        product = _Product.of(weights.float() * _WIDEST, torch.zeros(8), torch.zeros(8))
-        given = torch.arange(16, dtype=torch.uint8).view(2, 8)
-        return torch.equal(product(given), given.float() * _WIDEST)
-    except (AttributeError, RuntimeError, TypeError):
-        return False
+    """Return True if 8-bit products work with this torch and on this CPU."""
+    return has_int8_linear()
 
 
 def quantise(encoder: nn.Module, sample: tuple[Tensor, Packing] | None = None) -> nn.Module:
-    """The same encoder in 8 bits, for `encode` on a CPU; it does not learn.
+    """Return the encoder in 8 bits, for inference by `encode` on a CPU.
 
-    `sample` (ids, packing) are texts like those to come; without them random pieces tell the ranges nearly as well.
+    `sample` (ids, packing) are texts like those to expect; without them random tokens give nearly the same ranges.
     """
     if not int8_available():
-        raise UsageError("this torch or CPU has no 8-bit products (oneDNN on x86); use the encoder as it is")
+        raise UsageError("this torch or CPU has no 8-bit products (oneDNN on x86); use the encoder without quantise")
     if len(getattr(encoder, "infusions", ())):
-        raise UsageError("8 bits know no infusions and would leave the knowledge out; use the encoder as it is")
+        raise UsageError(
+            "an encoder with infusions cannot run in 8 bits, which would ignore its knowledge; use it without quantise"
+        )
     return Int8Encoder(encoder, *(sample or _random_texts(encoder)))
 
 
 def quantise_where_able(encoder: nn.Module, sample: tuple[Tensor, Packing] | None = None) -> nn.Module:
-    """The encoder in 8 bits, or itself where the machine or its architecture does not allow it."""
+    """Return the encoder in 8 bits, or unchanged if the machine or its architecture does not allow it."""
     try:
         return quantise(encoder, sample)
     except UsageError:
@@ -127,28 +82,28 @@ def quantise_where_able(encoder: nn.Module, sample: tuple[Tensor, Packing] | Non
 
 
 class Int8Encoder(nn.Module):
-    """Made by `quantise`; embeddings, norms and attention stay in floats."""
+    """Encoder with 8-bit projections, made by `quantise`; embeddings, norms and attention stay in floats."""
 
     def __init__(self, encoder: nn.Module, ids: Int[Tensor, " token"], packing: Packing) -> None:
         super().__init__()
-        names = _names_of(encoder)
+        family = _family_of(encoder)
         config: Any = encoder.config
         self.config = config
         self.embeddings: Any = encoder.embeddings
         self.embeddings_project: Any = getattr(encoder, "embeddings_project", None)
         activation = str(getattr(config, "hidden_act", None) or getattr(config, "activation", None))
         if activation not in _ACTIVATIONS:
-            raise UsageError(f"8 bits know the activations {', '.join(_ACTIVATIONS)}, not {activation}")
-        layers = list(encoder.get_submodule(names.layers).children())
+            raise UsageError(f"8 bits support the activations {', '.join(_ACTIVATIONS)}, not {activation}")
+        layers = list(encoder.get_submodule(family.layers).children())
         with torch.no_grad():
             ranges = _measure(
-                encoder, [layer.get_submodule(n) for layer in layers for n in _inputs(names)], ids, packing
+                encoder, [layer.get_submodule(n) for layer in layers for n in _measured(family)], ids, packing
             )
             self.layers = [
-                _Layer(layer, names, ranges, int(config.num_attention_heads), activation) for layer in layers
+                _Layer(layer, family, ranges, int(config.num_attention_heads), activation) for layer in layers
             ]
             for layer, following in zip(self.layers, [*self.layers[1:], None], strict=True):
-                layer.follow(following)
+                layer.set_output_code(following)
         self.train(False)
 
     @torch.no_grad()
@@ -159,40 +114,40 @@ class Int8Encoder(nn.Module):
         packing: Packing,
         output_hidden_states: bool = False,
     ) -> BaseModelOutput:
-        """As the encoder's own."""
+        """Return the states, as the encoder does."""
         states = self.embeddings(input_ids=input_ids, position_ids=position_ids)
         if self.embeddings_project is not None:
             states = self.embeddings_project(states)
-        every = [states]
+        all_states = [states]
         if count := len(packing.text_of):
-            ground = _Ground(packing)
-            coded = pad(self.layers[0].inputs.code(states[0]), (0, 0, 0, ground.spare))
+            padded = _PaddedPacking(packing)
+            coded = pad(self.layers[0].inputs.code(states[0]), (0, 0, 0, padded.padding))
             for layer, following in zip(self.layers, [*self.layers[1:], None], strict=True):
-                coded = layer(coded, ground)
+                coded = layer(coded, padded)
                 if following is None:
-                    every.append(coded[None, :count])
+                    all_states.append(coded[None, :count])
                 elif output_hidden_states:
-                    every.append(following.inputs.decode(coded[None, :count]))
+                    all_states.append(following.inputs.decode(coded[None, :count]))
         return BaseModelOutput(
-            last_hidden_state=every[-1], hidden_states=tuple(every) if output_hidden_states else None
+            last_hidden_state=all_states[-1], hidden_states=tuple(all_states) if output_hidden_states else None
         )
 
 
-class _Ground:
-    """What all layers need of a packing: runs of texts that have the same length, and rows to fill up with."""
+class _PaddedPacking:
+    """What all layers need of a packing: runs of texts of equal length, and the rows of padding at the end."""
 
     def __init__(self, packing: Packing) -> None:
         lengths = [length for length in packing.lengths.tolist() if length]
         self.texts = [len(list(run)) for _, run in groupby(lengths)]
-        self.spare = -sum(lengths) % _ROWS
-        self.sizes = [sum(run) for _, run in groupby(lengths)] + [self.spare]
+        self.padding = -sum(lengths) % _ROWS
+        self.sizes = [sum(run) for _, run in groupby(lengths)] + [self.padding]
 
     def attend(self, joined: Float[Tensor, "token three_dim"], heads: int) -> Float[Tensor, "token dim"]:
-        """What each piece makes of the others of its text; rows to fill up with stay to themselves."""
+        """Return attention within each text; rows of padding return their own values."""
         *runs, rest = joined.view(1, len(joined), 3, heads, -1).permute(2, 0, 3, 1, 4).split_with_sizes(self.sizes, 3)
         mixed = []
         for texts, run in zip(self.texts, runs, strict=True):
-            if texts > 1:  # of one length: at once
+            if texts > 1:  # of equal length: in one call
                 run = run.reshape(3, heads, texts, run.shape[3] // texts, -1).transpose(1, 2)
             query, key, value = run.unbind()
             mixed.append(scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(0, 1))
@@ -201,7 +156,7 @@ class _Ground:
 
 @dataclass(frozen=True)
 class _Range:
-    """The least and the greatest value of each channel that goes into a projection."""
+    """Minimum and maximum of each input channel of a projection."""
 
     low: Float[Tensor, " dim"]
     high: Float[Tensor, " dim"]
@@ -209,17 +164,17 @@ class _Range:
 
 @dataclass(frozen=True)
 class _Code:
-    """A channel's value x is held as x / scale + shift, which lies in -128 … 127 where nothing is out of range."""
+    """Scale and shift of each channel: x is stored as x / scale + shift, within -128 … 127 if it is in range."""
 
     scale: Float[Tensor, " dim"]
     shift: Float[Tensor, " dim"]
 
     @classmethod
-    def of(cls, measured: _Range, weights: Float[Tensor, "out dim"], room: float) -> _Code:
+    def of(cls, measured: _Range, weights: Float[Tensor, "out dim"], headroom: float) -> _Code:
         widths = (measured.high - measured.low).clamp(min=1e-6)
         loads = weights.abs().amax(0).clamp(min=1e-6)
         shares = widths**_BALANCE / loads ** (1 - _BALANCE)
-        scale = shares * ((widths / shares).max() * room / 254)
+        scale = shares * ((widths / shares).max() * headroom / 254)
         return cls(scale, -(measured.low + measured.high) / 2 / scale)
 
     def code(self, values: Float[Tensor, "token dim"]) -> Float[Tensor, "token dim"]:
@@ -229,14 +184,14 @@ class _Code:
         return (coded - self.shift) * self.scale
 
 
-def _cut(coded: Float[Tensor, "token dim"]) -> UInt8[Tensor, "token dim"]:
-    """The nearest of 256 steps; torch converts to signed bytes much faster than to unsigned ones."""
+def _to_bytes(coded: Float[Tensor, "token dim"]) -> UInt8[Tensor, "token dim"]:
+    """Round to the nearest of 256 steps; torch converts to signed bytes much faster than to unsigned ones."""
     return coded.clamp(-128, 127).round_().to(torch.int8).view(torch.uint8).bitwise_xor_(128)
 
 
 @dataclass(frozen=True)
-class _Product:
-    """Bytes @ weights + bias, in floats or, where there is an activation, in bytes again."""
+class _Int8Linear:
+    """Linear layer of bytes: output in floats, or in bytes again if there is an activation."""
 
     packed: Tensor
     scales: Float[Tensor, " out"]
@@ -253,61 +208,56 @@ class _Product:
         bias: Float[Tensor, " out"],
         shift: Float[Tensor, " dim"],
         **rest: Any,
-    ) -> _Product:
-        """For inputs held as x + shift, of which the bias takes the shift away again."""
-        scales = weights.abs().amax(1).clamp(min=1e-12) / _WIDEST
+    ) -> _Int8Linear:
+        """Return the layer for inputs stored as x + shift; the bias subtracts the shift."""
+        scales = weights.abs().amax(1).clamp(min=1e-12) / _MAX_WEIGHT
         whole: Int8[Tensor, "out dim"] = (weights / scales[:, None]).round().to(torch.int8)
         bias = bias - (whole * scales[:, None]) @ shift
-        packed = torch.ops.onednn.qlinear_prepack(whole, None)
+        packed = pack_int8_weights(whole)
         return cls(packed, scales, torch.zeros(len(scales), dtype=torch.long), bias.contiguous(), **rest)
 
     def __call__(self, given: UInt8[Tensor, "token dim"]) -> Tensor:
-        name, algorithm = self.activation
-        kind = torch.float32 if name == "none" else torch.uint8
         weights = (self.packed, self.scales, self.zeros, self.bias)
-        made: Tensor = torch.ops.onednn.qlinear_pointwise(
-            given, 1.0, 0, *weights, self.step, self.zero, kind, name, [], algorithm
-        )
-        return made
+        return int8_linear(given, *weights, self.activation, self.step, self.zero)
 
 
 class _Layer:
-    """One layer: coded states in, states in the code of the next layer out."""
+    """One layer: takes coded states, and returns states in the code of the next layer."""
 
     def __init__(
-        self, layer: nn.Module, names: _Names, ranges: dict[nn.Module, _Range], heads: int, activation: str
+        self, layer: nn.Module, family: EncoderFamily, ranges: dict[nn.Module, _Range], heads: int, activation: str
     ) -> None:
         def part(name: str) -> Any:
             return layer.get_submodule(name)
 
-        query, key, value = part(names.query), part(names.key), part(names.value)
-        mixed, wide, narrow = part(names.mixed), part(names.wide), part(names.narrow)
+        query, key, value = (part(f"{family.attention}.{name}") for name in family.projections)
+        mixed, wide, narrow = part(family.attention_output), part(family.expansion), part(family.contraction)
         self.heads = heads
-        self.mixed_norm, self.norm = part(names.mixed_norm), part(names.norm)
+        self.mixed_norm, self.norm = part(family.attention_norm), part(family.output_norm)
         joined = torch.cat([query.weight, key.weight, value.weight])
-        self.inputs = _Code.of(ranges[query], joined, _ROOM["query"])
-        between = _Code.of(ranges[mixed], mixed.weight, _ROOM["mixed"])
-        self.middle = _Code.of(ranges[wide], wide.weight, _ROOM["wide"])
+        self.inputs = _Code.of(ranges[query], joined, _HEADROOM["query"])
+        between = _Code.of(ranges[mixed], mixed.weight, _HEADROOM["mixed"])
+        self.middle = _Code.of(ranges[wide], wide.weight, _HEADROOM["wide"])
 
         ones, nothing = torch.ones(2 * len(between.scale)), torch.zeros(2 * len(between.scale))
         to_between = torch.cat([ones, 1 / between.scale])
         bias = torch.cat([query.bias, key.bias, value.bias]) * to_between + torch.cat([nothing, between.shift])
-        self.join = _Product.of(joined * self.inputs.scale * to_between[:, None], bias, self.inputs.shift + 128)
-        # a residual is scale · coded: the shift in it is taken away by the bias of what it is added to
+        self.join = _Int8Linear.of(joined * self.inputs.scale * to_between[:, None], bias, self.inputs.shift + 128)
+        # A residual is scale · coded; its shift is subtracted by the bias of the product that it is added to.
         bias = mixed.bias - self.inputs.shift * self.inputs.scale
-        self.mix = _Product.of(mixed.weight * between.scale, bias, between.shift + 128)
+        self.mix = _Int8Linear.of(mixed.weight * between.scale, bias, between.shift + 128)
         self._build_feed_forward(wide, narrow, ranges[narrow], activation)
         self.mixed_weight = self.mixed_norm.weight / self.middle.scale
         self.mixed_bias = self.mixed_norm.bias / self.middle.scale + self.middle.shift
 
     def _build_feed_forward(self, wide: Any, narrow: Any, measured: _Range, activation: str) -> None:
         order = measured.high.argsort(descending=True)
-        spared, rest = order[:_SPARED], order[_SPARED:]
+        spared, rest = order[:_FLOAT_CHANNELS], order[_FLOAT_CHANNELS:]
         low = min(float(measured.low.min()), 0.0)
-        step = (float(measured.high[rest].max().clamp(min=1e-6)) * _ROOM["narrow"] - low) / 255
+        step = (float(measured.high[rest].max().clamp(min=1e-6)) * _HEADROOM["narrow"] - low) / 255
         zero = round(-low / step)
         weights = wide.weight * self.middle.scale
-        self.widen = _Product.of(
+        self.widen = _Int8Linear.of(
             weights,
             wide.bias,
             self.middle.shift + 128,
@@ -315,60 +265,63 @@ class _Layer:
             step=step,
             zero=zero,
         )
-        # in floats: the few channels that would make the steps of all others coarse
+        # The few channels in floats, whose range would make the steps of all others coarse.
         self.act = ACT2FN[activation]
         chosen = weights[spared].contiguous()
-        self.spared_in = chosen.unbind()
-        self.spared_bias = (wide.bias[spared] - chosen @ self.middle.shift)[:, None, None]
-        self.spared_out = narrow.weight[:, spared].t().contiguous().unbind()
+        self.paddingd_in = chosen.unbind()
+        self.paddingd_bias = (wide.bias[spared] - chosen @ self.middle.shift)[:, None, None]
+        self.paddingd_out = narrow.weight[:, spared].t().contiguous().unbind()
         kept = narrow.weight.clone()
         kept[:, spared] = 0
         bias = narrow.bias - self.middle.shift * self.middle.scale
-        self.narrow = _Product.of(kept * step, bias, torch.full((kept.shape[1],), float(zero)))
+        self.narrow = _Int8Linear.of(kept * step, bias, torch.full((kept.shape[1],), float(zero)))
 
-    def follow(self, following: _Layer | None) -> None:
-        """Let the last norm write in the code of the layer that follows, or plainly where none does."""
+    def set_output_code(self, following: _Layer | None) -> None:
+        """Let the last norm write in the code of the next layer, or in plain numbers after the last one."""
         scale = 1.0 if following is None else following.inputs.scale
         shift = 0.0 if following is None else following.inputs.shift
         self.weight, self.bias = self.norm.weight / scale, self.norm.bias / scale + shift
 
-    def __call__(self, coded: Float[Tensor, "token dim"], ground: _Ground) -> Float[Tensor, "token dim"]:
-        mixed = self.mix(_cut(ground.attend(self.join(_cut(coded)), self.heads)))
+    def __call__(self, coded: Float[Tensor, "token dim"], padded: _PaddedPacking) -> Float[Tensor, "token dim"]:
+        mixed = self.mix(_to_bytes(padded.attend(self.join(_to_bytes(coded)), self.heads)))
         mixed.addcmul_(coded, self.inputs.scale)
         middle = torch.layer_norm(mixed, coded.shape[1:], self.mixed_weight, self.mixed_bias, self.mixed_norm.eps)
-        made = self.narrow(self.widen(_cut(middle)))
-        spared = torch.stack([(middle * row).sum(1, keepdim=True) for row in self.spared_in])
-        for states, out in zip(self.act(spared.add_(self.spared_bias)).unbind(), self.spared_out, strict=True):
+        made = self.narrow(self.widen(_to_bytes(middle)))
+        spared = torch.stack([(middle * row).sum(1, keepdim=True) for row in self.paddingd_in])
+        for states, out in zip(self.act(spared.add_(self.paddingd_bias)).unbind(), self.paddingd_out, strict=True):
             made.addcmul_(states, out)
         made.addcmul_(middle, self.middle.scale)
         return torch.layer_norm(made, coded.shape[1:], self.weight, self.bias, self.norm.eps)
 
 
-def _names_of(encoder: nn.Module) -> _Names:
-    """The family's names, where all of its parts are there and are what they should be."""
-    for names in _FAMILIES:
+def _family_of(encoder: nn.Module) -> EncoderFamily:
+    """Return the encoder's family, if it has all parts and they are plain linear layers; raise UsageError otherwise."""
+    for family in FAMILIES.values():
         try:
-            layers = list(encoder.get_submodule(names.layers).children())
-            parts = [
-                layer.get_submodule(name) for layer in layers for name in (*_inputs(names), names.key, names.value)
-            ]
+            layers = list(encoder.get_submodule(family.layers).children())
+            names = (*_measured(family), *(f"{family.attention}.{name}" for name in family.projections[1:]))
+            parts = [layer.get_submodule(name) for layer in layers for name in names]
         except AttributeError:
             continue
         odd = {type(part).__name__ for part in parts if type(part) is not nn.Linear}
         if odd:
-            raise UsageError(f"8 bits need plain projections, not {', '.join(sorted(odd))}; merge adapters first")
-        return names
-    raise UsageError(f"8 bits know encoders of the BERT family, not {type(encoder).__name__}; use it as it is")
+            raise UsageError(f"8 bits need plain linear layers, not {', '.join(sorted(odd))}; merge adapters first")
+        return family
+    raise UsageError(
+        f"8 bits support encoders of the BERT family, not {type(encoder).__name__}; use it without quantise"
+    )
 
 
-def _inputs(names: _Names) -> tuple[str, str, str, str]:
-    return names.query, names.mixed, names.wide, names.narrow
+def _measured(family: EncoderFamily) -> tuple[str, str, str, str]:
+    """Return the paths of the projections whose inputs are measured; key and value have the input of query."""
+    query = f"{family.attention}.{family.projections[0]}"
+    return query, family.attention_output, family.expansion, family.contraction
 
 
 def _measure(
     encoder: nn.Module, projections: list[nn.Module], ids: Int[Tensor, " token"], packing: Packing
 ) -> dict[nn.Module, _Range]:
-    """What goes into each projection when the encoder reads these texts."""
+    """Return the range of each projection's inputs when the encoder runs on these texts."""
     ranges: dict[nn.Module, _Range] = {}
 
     def note(projection: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -388,7 +341,7 @@ def _measure(
 
 
 def _random_texts(encoder: nn.Module) -> tuple[Int[Tensor, " token"], Packing]:
-    """24 texts of random pieces, the same each time."""
+    """Return 24 texts of random tokens, always the same."""
     config: Any = encoder.config
     longest = min(64, int(config.max_position_embeddings) - first_position(encoder))
     draw = torch.Generator().manual_seed(0)

@@ -1,7 +1,7 @@
-"""Pretrained encoders: found by name, made ready for packed texts, with adapters where they should learn little.
+"""Pretrained encoders and tokenizers: found by name, loaded for packed texts, with optional adapters.
 
-A name is an asset's ("minilm"), a folder in the Hugging Face layout, or a model on the hub with the commit that is
-meant ("roberta-base@e2da8e2f811d1448a5b465c236feacd80ffbac7b"): nothing is fetched that could change.
+A name is an asset ("minilm"), a folder in the Hugging Face layout, or a model on the hub with its commit
+("roberta-base@e2da8e2f811d1448a5b465c236feacd80ffbac7b"): nothing is downloaded that could change.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _SPECIAL = {
     "sep": ("</s>", "[SEP]"),
     "mask": ("<mask>", "[MASK]"),
 }
-"""Special pieces as RoBERTa and as BERT has them."""
+"""Special tokens of RoBERTa and of BERT."""
 
 
 def find_encoder(name: str) -> Path:
-    """The folder of an encoder: an asset's is fetched where needed, a folder is itself, a hub's is downloaded."""
+    """Return the folder of an encoder; an asset or a model on the hub is downloaded if needed."""
     if name in assets.ASSETS:
         return assets.fetch(name)
     path = Path(name)
@@ -52,8 +52,8 @@ def find_encoder(name: str) -> Path:
     model, _, commit = name.partition("@")
     if not re.fullmatch(r"[0-9a-f]{40}", commit):
         raise InputError(
-            f"{name!r} is no asset and no folder; for a model on the hub say which state is meant: {model}@COMMIT, "
-            "the 40 digits that its page of commits shows"
+            f"{name!r} is neither an asset nor a folder; for a model on the hub, add its commit: {model}@COMMIT, the "
+            "40 digits on its page of commits"
         )
     from huggingface_hub import snapshot_download
 
@@ -62,14 +62,14 @@ def find_encoder(name: str) -> Path:
         return Path(snapshot_download(model, revision=commit, allow_patterns=patterns))
     except Exception as error:
         raise AssetError(
-            f"{name!r} is no asset and no folder, and the hub did not give it ({type(error).__name__}); check the "
-            "name, or download the model elsewhere and give its folder"
+            f"{name!r} is neither an asset nor a folder, and could not be downloaded from the hub "
+            f"({type(error).__name__}); check the name, or download the model elsewhere and give its folder"
         ) from error
 
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Without the bars and reports of transformers."""
+    """Switch off the progress bars and reports of transformers within a `with` block."""
     level = logging.get_verbosity()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -81,12 +81,12 @@ def silence() -> Iterator[None]:
 
 
 def load_encoder(name: str) -> PreTrainedModel:
-    """An encoder for packed texts, without the pooler that nobody asks."""
+    """Load an encoder for packed texts, without its pooler."""
     folder = find_encoder(name)
-    _know_kind(folder)
+    _register_infused(folder)
     encoder: PreTrainedModel
     try:
-        with silence():  # its report on missing weights names the pooler's, which are not used; checked below
+        with silence():  # the report on missing weights names the unused pooler; checked below
             encoder, report = load_auto(AutoModel, folder, attn_implementation="sdpa", output_loading_info=True)
     except UNREADABLE as error:
         raise InputError(
@@ -103,56 +103,56 @@ def load_encoder(name: str) -> PreTrainedModel:
     return pack(encoder)
 
 
-def _know_kind(folder: Path) -> None:
-    """Tell transformers of infused encoders where there is one; it takes a second, which plain ones need not wait."""
+def _register_infused(folder: Path) -> None:
+    """Register infused classes with transformers if the folder needs them; others save the second that it takes."""
     try:
-        told = json.loads((folder / "config.json").read_bytes())
-        infused, kind = "infusions" in told, told.get("model_type")
+        config = json.loads((folder / "config.json").read_bytes())
+        infused, kind = "infusions" in config, config.get("model_type")
     except (OSError, ValueError, TypeError, AttributeError):
-        return  # transformers says what is wrong
-    if kind == "luke":  # whose attention cannot be replaced
+        return  # transformers raises the error
+    if kind == "luke":  # its attention cannot be replaced
         raise InputError(
-            f"{folder} is a LUKE of Hugging Face's layout; convert it first: wellread convert luke {folder} --to NEW"
+            f"{folder} is a LUKE in Hugging Face's layout; convert it first: wellread convert luke {folder} --to NEW"
         )
     if infused:
         import wellread.encoders.infusion.infuse  # noqa: F401
 
 
 def width_of(name: str) -> int:
-    """The width of an encoder's states, without loading its weights."""
+    """Return the size of an encoder's hidden states, without loading its weights."""
     return int(_config_of(name).hidden_size)
 
 
 def positions_of(name: str) -> int:
-    """The most pieces that an encoder reads at once; RoBERTa and its kin count from behind their padding id."""
+    """Return an encoder's maximum number of tokens; RoBERTa and similar encoders count from padding id + 1."""
     return _positions_in(_config_of(name))
 
 
 def _positions_in(config: Any) -> int:
-    behind = int(config.pad_token_id) + 1 if "roberta" in config.model_type else 0
-    return int(config.max_position_embeddings) - behind
+    first = int(config.pad_token_id) + 1 if "roberta" in config.model_type else 0
+    return int(config.max_position_embeddings) - first
 
 
 def _config_of(name: str) -> PreTrainedConfig:
     folder = find_encoder(name)
-    _know_kind(folder)
+    _register_infused(folder)
     try:
         config: PreTrainedConfig = load_auto(AutoConfig, folder)
-        config.hidden_size, config.max_position_embeddings  # noqa: B018  # what has none is no encoder of texts
+        config.hidden_size, config.max_position_embeddings  # noqa: B018  # raises AttributeError for other models
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"{folder} has no encoder that transformers can load: {error}") from error
     return config
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The encoder's tokenizer, without truncation and padding."""
+    """Load an encoder's tokenizer, without truncation and padding."""
     folder = find_encoder(name)
     file = folder / "tokenizer.json"
     if file.exists():
         try:
             tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # tokenizers has no exception of its own
-            raise InputError(f"{file} is no tokenizer ({error}); copy it again from the encoder's folder") from error
+            raise InputError(f"{file} is not a tokenizer ({error}); copy it again from the encoder's folder") from error
     else:
         from transformers import AutoTokenizer
 
@@ -160,7 +160,7 @@ def load_tokenizer(name: str) -> Tokenizer:
             if not any(
                 path.name in {"vocab.txt", "vocab.json"} or path.suffix == ".model" for path in folder.iterdir()
             ):
-                raise OSError("it has no pieces")  # of which transformers makes a tokenizer that knows none
+                raise OSError("it has no vocabulary")  # transformers would make an empty tokenizer
             tokenizer = load_auto(AutoTokenizer, folder).backend_tokenizer
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{folder} has no fast tokenizer; add its tokenizer.json") from error
@@ -172,38 +172,38 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, config: PreTrainedConfig) -> None:
-    """Write a tokenizer as `load_tokenizer` and AutoTokenizer read it, beside an encoder of this configuration."""
+    """Write a tokenizer for `load_tokenizer` and AutoTokenizer, next to an encoder with this configuration."""
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = json.dumps(tokenizer_settings(tokenizer, config), indent=2, ensure_ascii=False)
     (folder / TOKENIZER_SETTINGS).write_text(settings + "\n", "utf-8")
 
 
 def tokenizer_settings(tokenizer: Tokenizer, config: PreTrainedConfig) -> dict[str, Any]:
-    """What AutoTokenizer must be told beside a tokenizer.json: special pieces, the longest input, if there are types.
+    """Return tokenizer_config.json for a tokenizer.json: special tokens, maximum length and token types.
 
-    The class is the one that takes the file as it is; those of families make pieces by rules of their own.
+    The class is the one that uses the file as it is; those of families tokenize by rules of their own.
     """
-    told: dict[str, Any] = {"tokenizer_class": AS_IT_IS}
+    values: dict[str, Any] = {"tokenizer_class": AS_IT_IS}
     for name, tokens in _SPECIAL.items():
-        told |= {f"{name}_token": token for token in tokens if tokenizer.token_to_id(token) is not None}
+        values |= {f"{name}_token": token for token in tokens if tokenizer.token_to_id(token) is not None}
     types = ["token_type_ids"] if (getattr(config, "type_vocab_size", None) or 1) > 1 else []
-    return told | {
+    return values | {
         "model_input_names": ["input_ids", *types, "attention_mask"],
         "model_max_length": _positions_in(config),
     }
 
 
 def _types_of(folder: Path) -> int | None:
-    """The types of pieces that an encoder has, if its configuration says."""
+    """Return an encoder's number of token types, or None if its configuration has none."""
     try:
-        told = json.loads((folder / "config.json").read_bytes()).get("type_vocab_size")
+        types = json.loads((folder / "config.json").read_bytes()).get("type_vocab_size")
     except (OSError, ValueError, AttributeError):
-        return None  # whoever loads the encoder says what is wrong
-    return told if isinstance(told, int) else None
+        return None  # loading the encoder raises the error
+    return types if isinstance(types, int) else None
 
 
-def digest_of(name: str) -> str:
-    """A digest of an encoder's weights and pieces: two encoders with the same one give the same vectors."""
+def encoder_digest(name: str) -> str:
+    """Return a digest of an encoder's weights and vocabulary: encoders with the same digest give the same vectors."""
     if name in assets.ASSETS:
         pinned = assets.ASSETS[name].files
         files = sorted((file, digest) for file, digest in pinned.items() if _matters(file))
@@ -217,7 +217,7 @@ def digest_of(name: str) -> str:
 
 @cache
 def _digest_of_file(file: Path, size: int, changed_at: int) -> bytes:
-    """Of its bytes; size and time are but what it is remembered by."""
+    """Return the digest of a file's bytes; size and time are only the key of the cache."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").digest()
 
@@ -227,7 +227,7 @@ def _matters(file: str) -> bool:
 
 
 def add_adapters(encoder: PreTrainedModel, rank: int, dropout: float = 0.0) -> None:
-    """Freeze an encoder and give each of its own linear layers, not those infused, a trainable update of low rank."""
+    """Freeze an encoder and add a LoRA adapter to each of its own linear layers, not to those of infusions."""
     encoder.requires_grad_(False)
     own = [(name, module) for name, module in encoder.named_modules() if not name.startswith("infusions.")]
     linear = [name for name, module in own if isinstance(module, nn.Linear)]
@@ -237,14 +237,14 @@ def add_adapters(encoder: PreTrainedModel, rank: int, dropout: float = 0.0) -> N
 
 
 def set_dropout(encoder: nn.Module, rate: float) -> None:
-    """Set the rate of every dropout module, attention's included."""
+    """Set the rate of every dropout module, including attention's."""
     for module in encoder.modules():
         if isinstance(module, nn.Dropout):
             module.p = rate
 
 
 def merge_adapters(encoder: nn.Module) -> None:
-    """Add the adapters' updates to the weights and leave plain linear layers behind: nothing extra is computed."""
+    """Add the adapters' updates to the weights and restore plain linear layers, so that nothing extra is computed."""
     for name, module in list(encoder.named_modules()):
         if isinstance(module, LoraLayer):
             with warnings.catch_warnings():

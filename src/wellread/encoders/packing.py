@@ -1,9 +1,9 @@
-"""Texts of a batch laid end to end, so that no padding is computed.
+"""Packed batches: the texts of a batch laid end to end, so that no padding is computed.
 
-Everything that treats each position alone (embeddings, projections, feed-forward, norms) runs over the real pieces of
-all texts as one sequence; only the attention sees them text by text. `pack` tells a Hugging Face encoder to attend that
-way through transformers' own attention interface: its modules, names and weights stay as they are, so adapters,
-quantisation and `save_pretrained` work as before.
+Everything that treats each position alone (embeddings, projections, feed-forward, norms) runs over the tokens of all
+texts as one sequence; only attention is computed text by text. `pack` sets this attention on a Hugging Face encoder by
+transformers' attention interface. Modules, names and weights stay the same, so adapters, quantization and
+`save_pretrained` work as before.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from wellread.encoders.attention import packed_attention
 from wellread.errors import UsageError
 
 PACKED = "wellread_packed"
-"""What transformers calls attention over packed texts."""
+"""Name of packed attention in transformers' attention interface."""
 _FEW = 6 * 1024
-"""Where a text has fewer scores, in the mean, texts are attended to all at once: steps cost more than padding."""
+"""Below this mean number of attention scores per text, one padded batch is faster than a loop over texts."""
 
 
-class Attends(Protocol):
-    """A place of an infused encoder where attention is asked for (`encoders.infusion.hooks.Place`)."""
+class CustomAttention(Protocol):
+    """Attention of a layer that replaces packed attention (`encoders.infusion.hooks.LayerAttention`)."""
 
     @property
-    def concerns(self) -> bool:
-        """Whether it is to be asked."""
+    def is_needed(self) -> bool:
+        """True if it must be used in this layer."""
         ...
 
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None, dropout: float
     ) -> Tensor:
-        """The mixed values of all pieces."""
+        """Return the weighted values of all tokens."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How texts of `lengths` pieces lie in one sequence of `sum(lengths)` pieces."""
+    """Positions of texts of `lengths` tokens in one sequence of `sum(lengths)` tokens."""
 
     lengths: Int[Tensor, " batch"]
     starts: Int[Tensor, " batch"]
     text_of: Int[Tensor, " token"]
     places: Int[Tensor, " token"]
-    """The place of each piece within its own text, from 0."""
+    """Position of each token in its own text, from 0."""
     width: int
 
     @classmethod
     def of(cls, lengths: Sequence[int] | Tensor, device: torch.device | None = None) -> Packing:
-        """The packing of texts with so many pieces each."""
+        """Return the packing of texts of these lengths."""
         counts = torch.as_tensor(lengths, dtype=torch.long, device=device)
         starts = counts.cumsum(0) - counts
         text_of = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
@@ -65,15 +65,15 @@ class Packing:
 
     @property
     def is_even(self) -> bool:
-        """All texts have the same length: then packed and padded are the same thing."""
+        """True if all texts have the same length: then packed and padded batches are the same."""
         return len(self.text_of) == len(self.lengths) * self.width
 
     def there_mask(self) -> Bool[Tensor, "batch width"]:
-        """True where a padded batch would have a piece."""
+        """Return the mask of a padded batch: True for tokens, False for padding."""
         return torch.arange(self.width, device=self.lengths.device) < self.lengths[:, None]
 
     def spread(self, packed: Float[Tensor, "token ..."]) -> Float[Tensor, "batch width ..."]:
-        """Text by text, filled up with zeros."""
+        """Return a padded batch, with zeros as padding."""
         if self.is_even:
             return packed.reshape(len(self.lengths), self.width, *packed.shape[1:])
         padded = packed.new_zeros(len(self.lengths) * self.width, *packed.shape[1:])
@@ -81,12 +81,12 @@ class Packing:
         return filled.view(len(self.lengths), self.width, *packed.shape[1:])
 
     def gather(self, padded: Float[Tensor, "batch width ..."]) -> Float[Tensor, "token ..."]:
-        """The real pieces of a padded batch, end to end: what `spread` took apart."""
+        """Return the tokens of a padded batch end to end: the inverse of `spread`."""
         flat = padded.flatten(0, 1)
         return flat if self.is_even else flat.index_select(0, self._padded_places())
 
     def mean(self, packed: Float[Tensor, "token dim"]) -> Float[Tensor, "batch dim"]:
-        """The mean of each text's pieces."""
+        """Return the mean over each text's tokens."""
         total = packed.new_zeros(len(self.lengths), packed.shape[-1]).index_add(0, self.text_of, packed)
         return total / self.lengths[:, None]
 
@@ -95,21 +95,21 @@ class Packing:
 
 
 def pack(encoder: PreTrainedModel) -> PreTrainedModel:
-    """Let an encoder attend text by text over a packed sequence; call it then through `encode`.
+    """Set packed attention on an encoder, which is then called by `encode`.
 
-    Two short texts are encoded before and after: many encoders take another attention without a word and ignore it, or
-    add to theirs what ours does not know (the position biases of T5 and DeBERTa, the windows of ModernBERT).
+    Two short texts are encoded before and after: many encoders accept another attention and ignore it, or add to theirs
+    something that packed attention does not have (the position biases of T5 and DeBERTa, the windows of ModernBERT).
     """
     if encoder.config._attn_implementation == PACKED:
         return encoder
     refusal = UsageError(
-        f"{type(encoder).__name__} does not let its attention be replaced; use an encoder such as BERT, RoBERTa, "
+        f"the attention of {type(encoder).__name__} cannot be replaced; use an encoder such as BERT, RoBERTa, "
         "ELECTRA, XLM-R or DistilBERT"
     )
     training = encoder.training
     encoder.train(False)
     lengths = [1, 3]
-    last = int(encoder.config.vocab_size) - 1  # ids from the end of the vocabulary: padding stands at its beginning
+    last = int(encoder.config.vocab_size) - 1  # the last ids of the vocabulary: padding is among the first
     ids = torch.arange(last, last - sum(lengths), -1, device=encoder.device)
     with torch.no_grad():
         try:
@@ -130,9 +130,9 @@ def pack(encoder: PreTrainedModel) -> PreTrainedModel:
 def encode(
     encoder: nn.Module, ids: Int[Tensor, " token"], packing: Packing, reads: int = 1
 ) -> Float[Tensor, "token dim"]:
-    """The last hidden state of every piece of the packed texts, each as if its text were alone.
+    """Return the last hidden state of every token of packed texts, each as if its text were alone.
 
-    Or the mean of its last states, those of as many layers as are read.
+    With `reads` > 1, return the mean of the last `reads` layers.
     """
     places = packing.places + first_position(encoder)
     given: dict[str, Any] = {"input_ids": ids[None], "position_ids": places[None], "packing": packing}
@@ -143,19 +143,22 @@ def encode(
 
 
 def mean_of(states: Sequence[Float[Tensor, "token dim"]]) -> Float[Tensor, "token dim"]:
-    """The mean of several layers' states."""
+    """Return the mean of several layers' states."""
     return states[0] if len(states) == 1 else torch.stack(tuple(states)).mean(0)
 
 
 def first_position(encoder: nn.Module) -> int:
-    """RoBERTa and its kin count positions from behind their padding id."""
+    """Return the first position id: RoBERTa and similar encoders count from padding id + 1."""
     embeddings = getattr(encoder, "embeddings", None)
     padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
     return 0 if padding is None else int(padding) + 1
 
 
-def count_places(ids: Tensor | None, packing: Packing, first: int) -> Int[Tensor, " token"]:
-    """Positions of pieces; where they begin behind the padding id, padding that nobody hides is not counted."""
+def position_ids_of(ids: Tensor | None, packing: Packing, first: int) -> Int[Tensor, " token"]:
+    """Return position ids of packed tokens, from `first` on.
+
+    As in transformers, encoders that count from padding id + 1 do not count padding tokens, if the ids contain some.
+    """
     if ids is None or not first or not bool((ids == first - 1).any()):
         return packing.places + first
     there = (ids != first - 1).long()
@@ -166,36 +169,36 @@ def count_places(ids: Tensor | None, packing: Packing, first: int) -> Int[Tensor
 
 def _attend(
     module: nn.Module,
-    query: Float[Tensor, "one head piece dim"],
-    key: Float[Tensor, "one head piece dim"],
-    value: Float[Tensor, "one head piece dim"],
+    query: Float[Tensor, "one head token dim"],
+    key: Float[Tensor, "one head token dim"],
+    value: Float[Tensor, "one head token dim"],
     attention_mask: Tensor | None,
     *,
     packing: Packing,
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    at: Attends | None = None,
+    layer_attention: CustomAttention | None = None,
     **_: Any,
-) -> tuple[Float[Tensor, "one piece head dim"], None]:
-    """Attention within each text; in the layout that transformers expects."""
+) -> tuple[Float[Tensor, "one token head dim"], None]:
+    """Compute attention within each text; an attention function of transformers."""
     if attention_mask is not None or sliding_window is not None:
-        raise ValueError("only attention from every piece to every other of its text can be packed")
-    if at is not None and at.concerns:
-        return at.attend(module, query, key, value, scaling=scaling, dropout=dropout), None
-    lines = [part.squeeze(0).transpose(0, 1) for part in (query, key, value)]
+        raise ValueError("packed attention has no mask and no sliding window")
+    if layer_attention is not None and layer_attention.is_needed:
+        return layer_attention.attend(module, query, key, value, scaling=scaling, dropout=dropout), None
+    packed = [part.squeeze(0).transpose(0, 1) for part in (query, key, value)]
     if _goes_text_by_text(packing, query, dropout):
-        return _attend_text_by_text(lines, packing, scaling, dropout)[None], None
-    query, key, value = (packing.spread(line).transpose(1, 2) for line in lines)
+        return _attend_text_by_text(packed, packing, scaling, dropout)[None], None
+    query, key, value = (packing.spread(part).transpose(1, 2) for part in packed)
     mask = None if packing.is_even else packing.there_mask()[:, None, None, :]
     mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
     return packing.gather(mixed.transpose(1, 2))[None], None
 
 
 def _goes_text_by_text(packing: Packing, query: Tensor, dropout: float) -> bool:
-    """Whether that is faster than all texts at once: on a processor, unless texts are short or even.
+    """Return True if a loop over texts is faster than one padded batch: on a CPU, unless texts are short or even.
 
-    PyTorch's fast attention knows no dropout there; then even texts gain, too.
+    PyTorch's fast attention has no dropout on a CPU; with dropout even texts gain, too.
     """
     if query.device.type != "cpu" or torch.compiler.is_compiling() or not len(packing.lengths):
         return False
@@ -206,16 +209,16 @@ def _goes_text_by_text(packing: Packing, query: Tensor, dropout: float) -> bool:
 
 
 def _attend_text_by_text(
-    lines: Sequence[Float[Tensor, "token head dim"]], packing: Packing, scaling: float | None, dropout: float
+    packed: Sequence[Float[Tensor, "token head dim"]], packing: Packing, scaling: float | None, dropout: float
 ) -> Float[Tensor, "token head dim"]:
-    """Nothing is copied apart, filled up or masked."""
-    query, key, value = lines
+    """Compute attention text by text, without copies, padding or masks."""
+    query, key, value = packed
     lengths = packing.lengths.tolist()
     if dropout:
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         return packed_attention(query, key, value, lengths, scaling=scaling, drop=dropout)
-    texts = zip(*(line.transpose(0, 1)[None].split_with_sizes(lengths, 2) for line in lines), strict=True)
-    mixed = [scaled_dot_product_attention(asks, keys, values, scale=scaling) for asks, keys, values in texts]
+    texts = zip(*(part.transpose(0, 1)[None].split_with_sizes(lengths, 2) for part in packed), strict=True)
+    mixed = [scaled_dot_product_attention(queries, keys, values, scale=scaling) for queries, keys, values in texts]
     return torch.cat([text.transpose(1, 2) for text in mixed], 1).squeeze(0)
 
 

@@ -1,6 +1,6 @@
-"""All spans of packed texts at once: their scores and their mean states, by cumulative sums.
+"""Scores and mean states of all spans of packed texts, by cumulative sums.
 
-A span is (first piece, width - 1): row i, column w of a (piece, width) tensor is the span of pieces i … i + w.
+A span is (first token, width - 1): row i, column w of a (token, width) tensor is the span of tokens i … i + w.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def span_mask(
     begins_mask: Bool[Tensor, " token"] | None = None,
     ends_mask: Bool[Tensor, " token"] | None = None,
 ) -> Bool[Tensor, "token width"]:
-    """True for spans of at most `longest` pieces that stay in their text and hold no special piece.
+    """Return True for spans of at most `longest` tokens that are within one text and contain no special token.
 
-    `begins_mask` and `ends_mask` leave only those whose first and last piece may be one, e.g. to keep words whole.
+    `begins_mask` and `ends_mask` restrict the first and the last token of a span, e.g. to keep words whole.
     """
     tokens = len(special_mask)
     specials = pad(special_mask.long().cumsum(0), (1, 0))
@@ -41,10 +41,10 @@ def span_mask(
 def span_scores(
     start: Float[Tensor, " token"], end: Float[Tensor, " token"], inside: Float[Tensor, " token"], longest: int
 ) -> Float[Tensor, "token width"]:
-    """`start_i + end_j + sum(inside_i … inside_j)` for every span (ELQ, section 4.1).
+    """Return `start_i + end_j + sum(inside_i … inside_j)` for every span (ELQ, section 4.1).
 
     The sums run over the whole batch in double precision, so that a text's scores do not depend on its neighbours.
-    What crosses the end of a text is a number without a meaning; `span_mask` says which spans are real.
+    Spans that cross the end of a text have meaningless scores; `span_mask` marks the valid ones.
     """
     tokens = len(start)
     sums = pad(inside.double().cumsum(0), (1, 0))
@@ -57,7 +57,7 @@ def span_scores(
 def span_means(
     states: Float[Tensor, "token dim"], firsts: Int[Tensor, " mention"], lasts: Int[Tensor, " mention"]
 ) -> Float[Tensor, "mention dim"]:
-    """The mean state of pieces first … last of each mention."""
+    """Return the mean state of tokens first … last of each mention."""
     sums = pad(states.double().cumsum(0), (0, 0, 1, 0))
     widths = (lasts - firsts + 1)[:, None]
     return ((sums[lasts + 1] - sums[firsts]) / widths).to(states.dtype)

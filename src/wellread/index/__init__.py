@@ -1,1 +1,1 @@
-"""Entity vectors and the index of nearest entities."""
+"""Entity vectors, the index of nearest entities, and vectors trained on triples."""

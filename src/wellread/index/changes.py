@@ -1,7 +1,7 @@
-"""What has changed in a KB since its index was built: vectors of new entities, and rows that are gone.
+"""Changes of a KB since its index was built: vectors of new entities, and rows that were removed.
 
-A small file beside the index, written anew at every refresh; all of it is compared at every search, until the next
-build folds it in.
+A small file next to the index, rewritten by every refresh. All of its vectors are compared in every search, until the
+next build merges them into the index.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from wellread.io.arrays import Strings, map_arrays, save_arrays
 
 @dataclass(frozen=True)
 class Changes:
-    """Entities that were added (or changed: gone and added again) after the build."""
+    """Entities that were added after the build; a changed entity is removed and added again."""
 
     ids: Sequence[str]
     titles: Sequence[str]
     texts: NDArray[np.uint64]
     vectors: NDArray[np.float32]
     gone: NDArray[np.int64]
-    """Rows of the index that count no more, sorted."""
+    """Rows of the index that were removed, sorted."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @classmethod
     def none(cls, dim: int) -> Changes:
-        """Nothing has changed."""
+        """Return an empty set of changes."""
         return cls([], [], np.zeros(0, np.uint64), np.zeros((0, dim), np.float32), np.zeros(0, np.int64))
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Where each id stands."""
+        """Position of each id in `ids`."""
         return {id: place for place, id in enumerate(self.ids)}
 
     def with_changes(
@@ -49,7 +49,7 @@ class Changes:
         texts: Sequence[int],
         vectors: NDArray[np.float32],
     ) -> Changes:
-        """Without the ids that go `out`, with more rows gone, and with (id, title) entities added."""
+        """Return the changes without the ids in `out`, with more rows removed and (id, title) entities added."""
         leaving = set(out)
         stay = [place for place, id in enumerate(self.ids) if id not in leaving]
         return Changes(
@@ -61,14 +61,14 @@ class Changes:
         )
 
     def save(self, path: Path) -> None:
-        """Write it whole."""
+        """Write all changes to a file."""
         strings = Strings.pack(map(str.encode, self.ids), "ids") | Strings.pack(map(str.encode, self.titles), "titles")
         vectors = self.vectors.astype(np.float16)
         save_arrays(path, {**strings, "texts": self.texts, "vectors": vectors, "gone": self.gone}, {})
 
     @classmethod
     def load(cls, path: Path) -> Changes:
-        """Read it; a ValueError or KeyError where it is damaged."""
+        """Read changes from a file; raise ValueError or KeyError if it is damaged."""
         found = map_arrays(path)
         ids, titles = Strings(found, "ids"), Strings(found, "titles")
         every = range(len(ids))

@@ -1,7 +1,6 @@
-"""Combined vectors of entities: what is written of an entity beside what facts say of it, in one row.
+"""Combined entity vectors: the vector of an entity's text and the vector of its triples, concatenated.
 
-The rows lie as those of `EntityVectors` do, in the same files: whoever reads the one reads the other. An entity without
-facts has zeros in the place of its graph vector.
+They have the file format of `EntityVectors`. The graph part of an entity without triples is zero.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from wellread.errors import InputError, KnowledgeBaseError, UsageError
-from wellread.index.entity_vectors import FORMAT, EntityVectors, Scan
-from wellread.index.folder import locked, read_manifest, sweep, write_manifest
+from wellread.index.entity_vectors import VECTORS_FORMAT, EntityVectors, Scan
+from wellread.index.folder import delete_unused, locked, read_manifest, write_manifest
 from wellread.index.triples import Graph
 from wellread.io.arrays import Blocks, Strings, map_arrays, save_arrays
 from wellread.io.files import storage
@@ -32,7 +31,7 @@ _BLOCK = 8192
 
 @dataclass(frozen=True)
 class GraphVectors:
-    """Vectors that were learned from facts, of the entities that have some; memory-mapped."""
+    """Memory-mapped vectors trained on triples, of the entities that have some."""
 
     folder: Path
     uid: str
@@ -41,11 +40,11 @@ class GraphVectors:
     ids: Strings
     rows: Float32[np.ndarray, "entity dim"]
     about: Mapping[str, Any]
-    """Which model, and its scores on facts held out."""
+    """Model and its scores on held-out triples."""
 
     @property
     def dim(self) -> int:
-        """Numbers in a vector."""
+        """Size of a vector."""
         return int(self.rows.shape[1])
 
     @classmethod
@@ -57,48 +56,50 @@ class GraphVectors:
         fingerprint: str,
         about: Mapping[str, Any],
     ) -> GraphVectors:
-        """Write the vectors of a graph's entities; the manifest comes last."""
+        """Write the vectors of a graph's entities; the manifest is written last."""
         folder = Path(folder)
         strings = Strings.pack((id.encode("utf-8", "surrogatepass") for id in graph.entities), "ids")
         header = {"format": GRAPH_FORMAT, "uid": graph.uid, "revision": str(graph.revision)}
         save_arrays(folder / _FILE, {"vectors": vectors, **strings}, header)
-        told = {**header, "revision": graph.revision, "fingerprint": fingerprint}
-        told |= {"dim": int(vectors.shape[1]), "count": len(vectors), "file": _FILE, "about": dict(about)}
-        write_manifest(folder / "graph.json", told)
+        manifest = {**header, "revision": graph.revision, "fingerprint": fingerprint}
+        manifest |= {"dim": int(vectors.shape[1]), "count": len(vectors), "file": _FILE, "about": dict(about)}
+        write_manifest(folder / "graph.json", manifest)
         return cls.open(folder)
 
     @classmethod
     def open(cls, folder: str | Path) -> GraphVectors:
         """Map the vectors in a folder."""
         folder = Path(folder)
-        told = read_manifest(folder / "graph.json", GRAPH_FORMAT)
-        if told is None:
+        manifest = read_manifest(folder / "graph.json", GRAPH_FORMAT)
+        if manifest is None:
             raise KnowledgeBaseError(
                 f"there are no graph vectors in {folder}; make them with: wellread kb embed --help"
             )
         try:
-            found = map_arrays(folder / told["file"])
+            found = map_arrays(folder / manifest["file"])
             ids, rows = Strings(found, "ids"), found["vectors"]
-            if not len(ids) == len(rows) == told["count"]:
+            if not len(ids) == len(rows) == manifest["count"]:
                 raise ValueError("its parts do not fit together")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise KnowledgeBaseError(
-                f"{folder / told['file']} is missing or damaged ({error}); delete {folder} and make the vectors again "
-                "with: wellread kb embed"
+                f"{folder / manifest['file']} is missing or damaged ({error}); delete {folder} and make the vectors "
+                "again with: wellread kb embed"
             ) from error
-        return cls(folder, told["uid"], int(told["revision"]), told["fingerprint"], ids, rows, told["about"])
+        return cls(
+            folder, manifest["uid"], int(manifest["revision"]), manifest["fingerprint"], ids, rows, manifest["about"]
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
-    """How the parts of a row are put together."""
+class VectorWeights:
+    """Weights of the two parts of a combined vector."""
 
     text: float = 1.0
-    """What the numbers of the text vector are multiplied by."""
+    """Factor of the text vector."""
     graph: float = 1.0
-    """What the numbers of the graph vector are multiplied by."""
+    """Factor of the graph vector."""
     unit: bool = True
-    """Whether each part has length 1 first, so that none drowns the other; the paper joins them as they are."""
+    """Normalise each part to length 1 first, so that neither dominates; the paper concatenates them as they are."""
 
     def __post_init__(self) -> None:
         for name in ("text", "graph"):
@@ -108,11 +109,11 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """What came of combining."""
+    """Result of `combine`."""
 
     vectors: EntityVectors
     without_facts: int
-    """Entities whose graph part is zeros."""
+    """Number of entities whose graph part is zero."""
 
 
 def combine(
@@ -121,12 +122,12 @@ def combine(
     *,
     text: EntityVectors | None = None,
     graph: GraphVectors | None = None,
-    mixture: Mixture | None = None,
+    mixture: VectorWeights | None = None,
 ) -> Combined:
-    """Write [text ; graph] for every entity of a KB into a folder; parts of another KB or revision are refused."""
+    """Write [text ; graph] for every entity of a KB; raise KnowledgeBaseError for parts of another KB or revision."""
     if text is None and graph is None:
         raise UsageError("there is nothing to combine; give text vectors, graph vectors or both")
-    folder, mixture = Path(folder), mixture or Mixture()
+    folder, mixture = Path(folder), mixture or VectorWeights()
     with locked(folder, kb.path), storage(folder):
         scan = Scan.of(kb)
         for name, part in (("text", text), ("graph", graph)):
@@ -148,18 +149,18 @@ def combine(
             "hashes": scan.hashes,
             **scan.strings,
         }
-        save_arrays(folder / file, arrays, {"format": FORMAT, "uid": scan.uid, "revision": str(scan.revision)})
-        told = {"format": FORMAT, "kb": str(kb.path), "uid": scan.uid, "revision": scan.revision}
-        told |= {"fingerprint": fingerprint, "dim": dim, "count": len(ids), "file": file}
+        save_arrays(folder / file, arrays, {"format": VECTORS_FORMAT, "uid": scan.uid, "revision": str(scan.revision)})
+        manifest = {"format": VECTORS_FORMAT, "kb": str(kb.path), "uid": scan.uid, "revision": scan.revision}
+        manifest |= {"fingerprint": fingerprint, "dim": dim, "count": len(ids), "file": file}
         lacking = 0 if graph is None else int((places < 0).sum())
-        told |= {"parts": _parts(text, graph, mixture), "without_facts": lacking}
-        write_manifest(folder / "vectors.json", told)
-        sweep(folder)
-    return Combined(EntityVectors.of_manifest(folder, told), lacking)
+        manifest |= {"parts": _parts(text, graph, mixture), "without_facts": lacking}
+        write_manifest(folder / "vectors.json", manifest)
+        delete_unused(folder)
+    return Combined(EntityVectors.of_manifest(folder, manifest), lacking)
 
 
 def _places(ids: Strings, known: Strings) -> NDArray[np.int64]:
-    """Where each id stands among the known; -1 where it does not."""
+    """Return the position of each id among the known ones; -1 if it is not there."""
     at = {id: place for place, id in enumerate(known.take(range(len(known))))}
     return np.fromiter((at.get(id, -1) for id in ids.take(range(len(ids)))), np.int64, len(ids))
 
@@ -169,7 +170,7 @@ def _blocks(
     text: EntityVectors | None,
     graph: GraphVectors | None,
     places: NDArray[np.int64],
-    mixture: Mixture,
+    mixture: VectorWeights,
 ) -> Iterator[NDArray[np.float16]]:
     for begin in range(0, count, _BLOCK):
         some = places[begin : begin + _BLOCK]
@@ -182,7 +183,7 @@ def _blocks(
             parts.append(_scaled(rows, mixture.graph, mixture.unit))
         joined = np.concatenate(parts, axis=1)
         if not (np.abs(joined) < np.finfo(np.float16).max).all():
-            raise InputError("a vector is not finite (or beyond 65,504); train again, or give a smaller weight")
+            raise InputError("a vector is not finite (or beyond 65,504); train again, or set a smaller weight")
         yield joined.astype(np.float16)
 
 
@@ -191,7 +192,7 @@ def _scaled(rows: NDArray[np.float32], weight: float, unit: bool) -> NDArray[np.
     return np.asarray(weight * rows / np.where(lengths, lengths, 1), np.float32)
 
 
-def _parts(text: EntityVectors | None, graph: GraphVectors | None, mixture: Mixture) -> dict[str, Any]:
+def _parts(text: EntityVectors | None, graph: GraphVectors | None, mixture: VectorWeights) -> dict[str, Any]:
     parts: dict[str, Any] = {"unit": mixture.unit}
     if text is not None:
         parts["text"] = {"fingerprint": text.fingerprint, "dim": text.dim, "weight": mixture.text}
@@ -200,7 +201,7 @@ def _parts(text: EntityVectors | None, graph: GraphVectors | None, mixture: Mixt
     return parts
 
 
-def _fingerprint(text: EntityVectors | None, graph: GraphVectors | None, mixture: Mixture) -> str:
-    """Changes whenever a vector would."""
+def _fingerprint(text: EntityVectors | None, graph: GraphVectors | None, mixture: VectorWeights) -> str:
+    """Return a digest that changes whenever a vector would."""
     parts = (text and text.fingerprint, graph and graph.fingerprint, mixture.text, mixture.graph, mixture.unit)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

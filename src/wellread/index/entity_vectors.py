@@ -1,9 +1,9 @@
-"""Entity vectors on disk: one row of numbers for every entity of a knowledge base, mapped, not read.
+"""Entity vectors on disk: one memory-mapped row for every entity of a KB.
 
-They lie in a folder beside the KB (`my.kb.vectors/`): `vectors.json` says which KB and revision, which encoder and
-which file; it is written last, so that a crash leaves the last good state. A row is known by a hash of the text that
-was encoded, so that a build encodes only texts it has not met: those of an older revision, of a killed build (whose
-rows are appended to a `.part` file chunk by chunk) or of a KB that was built anew are kept.
+They are in a folder next to the KB (`my.kb.vectors/`). `vectors.json` names the KB, its revision, the encoder and the
+file; it is written last, so that a crash leaves the last good state. A row is identified by a hash of the encoded text,
+so that a build encodes new texts only: rows of an older revision, of a killed build (which appends them to a `.part`
+file in chunks) or of a KB that was built again are kept.
 """
 
 from __future__ import annotations
@@ -23,62 +23,70 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import InputError, KnowledgeBaseError
-from wellread.index.folder import locked, mending, read_manifest, sweep, sweep_parts, vectors_folder, write_manifest
+from wellread.index.folder import (
+    build_command,
+    delete_parts,
+    delete_unused,
+    locked,
+    read_manifest,
+    vectors_folder,
+    write_manifest,
+)
 from wellread.io.arrays import Blocks, Strings, map_arrays, save_arrays
 from wellread.io.files import storage
 from wellread.kb.schema import connect, sqlite_errors
 from wellread.kb.store import KnowledgeBase
 
-FORMAT = "wellread vectors 2"
+VECTORS_FORMAT = "wellread vectors 2"
 ANY = ""
-"""The `uid` of vectors that somebody else made: they are of every KB that has their ids."""
+"""The `uid` of vectors made by another project: they fit every KB that has their ids."""
 CHUNK = 1024
-"""Entities encoded at once: what a killed build loses at most; enough for the encoder to sort by length."""
+"""Entities encoded at once: the most that a killed build loses; enough for the encoder to sort by length."""
 
 _BLOCK = 8192
 
 
 class EntityEncoder(Protocol):
-    """What makes vectors of entities."""
+    """Protocol of encoders of entities."""
 
     @property
     def dim(self) -> int:
-        """Numbers in a vector."""
+        """Size of a vector."""
 
     @property
     def fingerprint(self) -> str:
-        """A hex digest that changes when the vectors would change."""
+        """Hex digest that changes when the vectors would change."""
 
     def encode(self, entities: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
-        """Vectors of (title, description) pairs, in their order; sorts by length itself."""
+        """Return the vectors of (title, description) pairs in order; the encoder sorts them by length itself."""
 
 
 @dataclass(slots=True)
 class Encoding:
-    """How far a build is (for the progress bar), and what it did."""
+    """Progress of a build, and what it did."""
 
     done_bytes: int = 0
     total_bytes: int = 0
     step: str = ""
     encoded: int = 0
     kept: int = 0
-    """Entities whose vector was there already."""
+    """Number of entities whose vector was already there."""
 
 
 def text_key(title: str, description: str) -> int:
-    """The same for the same text; what a vector is known by."""
+    """Return a hash of an entity's text, which identifies its vector."""
     text = f"{title}\0{description}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def id_key(id: str) -> int:
-    """What an entity's row is found by: 32 bits, for ids that share it are told apart anyway."""
+    """Return a 32-bit hash of an id, by which its row is found; collisions are resolved by the id itself."""
     return int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "little")
 
 
 @dataclass(frozen=True)
 class EntityVectors:
-    """Rows of vectors for the entities of one KB at one revision, memory-mapped."""
+    """Memory-mapped vectors of the entities of one KB at one revision."""
 
     folder: Path
     kb: str
@@ -87,17 +95,17 @@ class EntityVectors:
     fingerprint: str
     dim: int
     file: str
-    """The name of the file they are mapped from; another one after every change."""
+    """Name of the mapped file; it changes with every change."""
     rows: NDArray[np.floating[Any]]
-    """float16; float32 where they are somebody else's that were converted, to the last bit."""
+    """float16, or float32 for vectors converted from another project."""
     texts: NDArray[np.uint64]
-    """Of every row, the `text_key` of what was encoded."""
+    """The `text_key` of each row."""
     ids: Strings
     titles: Strings
     _hashes: NDArray[np.uint32] = field(repr=False)
-    """Of every row, the `id_key` of its entity: rows are in the order of these."""
+    """The `id_key` of each row; rows are sorted by it."""
     kinds: NDArray[np.integer[Any]] | None = field(default=None, repr=False)
-    """Of every row, the number of its entity's kind, where vectors come with it; None: the KB's kinds are numbered."""
+    """Number of each row's entity type, if the vectors have one; None: use the types of the KB."""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -106,63 +114,63 @@ class EntityVectors:
     def open(cls, folder: str | Path) -> EntityVectors:
         """Map the vectors in a folder."""
         folder, lacks = Path(folder), ""
-        for _ in range(3):  # somebody may put other files in place just now
-            told = read_manifest(folder / "vectors.json", FORMAT)
-            if told is None:
-                raise KnowledgeBaseError(f"there are no vectors in {folder}; make them with: {mending('KB')}")
+        for _ in range(3):  # another process may be replacing the files
+            manifest = read_manifest(folder / "vectors.json", VECTORS_FORMAT)
+            if manifest is None:
+                raise KnowledgeBaseError(f"there are no vectors in {folder}; make them with: {build_command('KB')}")
             try:
-                return cls.of_manifest(folder, told)
+                return cls.of_manifest(folder, manifest)
             except FileNotFoundError:
-                lacks = f"{folder} lacks {told['file']}; build it again with: {mending(told['kb'])}"
+                lacks = f"{folder} lacks {manifest['file']}; build it again with: {build_command(manifest['kb'])}"
         raise KnowledgeBaseError(lacks)
 
     @classmethod
     def of_kb(
         cls, kb: KnowledgeBase, folder: str | Path | None = None, *, fingerprint: str | None = None
     ) -> EntityVectors:
-        """Map the vectors of a KB, which lie beside it unless a folder is named; others than asked for are refused."""
+        """Map the vectors of a KB; raise KnowledgeBaseError if they are of another KB or encoder."""
         vectors = cls.open(vectors_folder(kb, folder))
         if vectors.uid not in (kb.metadata["uid"], ANY):
             raise KnowledgeBaseError(
                 f"{vectors.folder} has the vectors of another knowledge base than {kb.path}; make them with: "
-                f"{mending(kb.path)}"
+                f"{build_command(kb.path)}"
             )
         if vectors.uid == ANY and not vectors.is_of(kb):
             raise KnowledgeBaseError(
-                f"{vectors.folder} has no vector of any entity of {kb.path}, whose ids are others; give the knowledge "
+                f"{vectors.folder} has no vector of any entity of {kb.path}, whose ids differ; give the knowledge "
                 "base that it was made for (WordNet's ids: wellread convert knowbert --synsets)"
             )
         if fingerprint is not None and vectors.fingerprint != fingerprint:
             raise KnowledgeBaseError(
-                f"{vectors.folder} has vectors of another encoder (fingerprint {vectors.fingerprint}) than those that "
-                f"the model has learned with ({fingerprint}); make these again, or train the model anew"
+                f"{vectors.folder} has vectors of another encoder (fingerprint {vectors.fingerprint}) than the one "
+                f"that the model was trained with ({fingerprint}); make these again, or train the model again"
             )
         return vectors
 
     @classmethod
-    def of_manifest(cls, folder: Path, told: dict[str, Any]) -> EntityVectors:
+    def of_manifest(cls, folder: Path, manifest: dict[str, Any]) -> EntityVectors:
         """Map the file that a manifest names."""
         try:
-            path = folder / told["file"]
-            about = (str(told["kb"]), str(told["uid"]), int(told["revision"]), str(told["fingerprint"]))
-            known = (*about, int(told["dim"]), str(told["file"]))
+            path = folder / manifest["file"]
+            about = (str(manifest["kb"]), str(manifest["uid"]), int(manifest["revision"]), str(manifest["fingerprint"]))
+            known = (*about, int(manifest["dim"]), str(manifest["file"]))
         except (ValueError, KeyError, TypeError) as error:
             raise KnowledgeBaseError(
                 f"the manifest in {folder} is damaged ({type(error).__name__}: {error}); delete {folder} and build it "
-                f"again with: {mending('KB')}"
+                f"again with: {build_command('KB')}"
             ) from error
         try:
             found = map_arrays(path)
             ids, titles = Strings(found, "ids"), Strings(found, "titles")
             hashes, rows, texts = (found[name] for name in ("hashes", "vectors", "texts"))
-            if not len(rows) == len(texts) == len(ids) == len(titles) == len(hashes) == told["count"]:
+            if not len(rows) == len(texts) == len(ids) == len(titles) == len(hashes) == manifest["count"]:
                 raise ValueError("its parts do not fit together")
         except FileNotFoundError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise KnowledgeBaseError(
                 f"{path} is truncated or damaged ({error}); delete {folder} and build it again with: "
-                f"{mending(told['kb'])}"
+                f"{build_command(manifest['kb'])}"
             ) from error
         return cls(folder, *known, rows, texts, ids, titles, hashes, found.get("kinds"))
 
@@ -176,9 +184,9 @@ class EntityVectors:
         progress: Encoding | None = None,
         chunk: int = CHUNK,
     ) -> EntityVectors:
-        """Bring the vectors of a KB up to date: encode the texts that are new, keep the others.
+        """Bring the vectors of a KB up to date: encode new texts, keep the other rows.
 
-        A build that was killed goes on where its last chunk was written.
+        A build that was killed continues after its last chunk.
         """
         folder = vectors_folder(kb, folder)
         progress = progress if progress is not None else Encoding()
@@ -186,7 +194,7 @@ class EntityVectors:
             old = _usable(folder, encoder)
             with closing(_Part(folder, encoder)) as part:
                 known = [part.texts] + ([old.texts] if old is not None else [])
-                while True:  # once, unless the KB changes meanwhile
+                while True:  # repeated if the KB changes meanwhile
                     progress.step = "reading the knowledge base"
                     scan = Scan.of(kb)
                     missing = scan.without(part.texts, *known)
@@ -199,29 +207,29 @@ class EntityVectors:
                 progress.encoded = len(scan.texts) - progress.kept
                 progress.step = "putting vectors in place"
                 file = old.file if old is not None and scan.equals(old) else _assemble(scan, old, part, folder)
-            told = {"format": FORMAT, "kb": str(kb.path), "uid": scan.uid, "revision": scan.revision}
-            told |= {"fingerprint": encoder.fingerprint, "dim": encoder.dim, "count": len(scan.texts), "file": file}
-            write_manifest(folder / "vectors.json", told)
-            sweep_parts(folder)
-            sweep(folder)
+            manifest = {"format": VECTORS_FORMAT, "kb": str(kb.path), "uid": scan.uid, "revision": scan.revision}
+            manifest |= {"fingerprint": encoder.fingerprint, "dim": encoder.dim, "count": len(scan.texts), "file": file}
+            write_manifest(folder / "vectors.json", manifest)
+            delete_parts(folder)
+            delete_unused(folder)
         progress.step = ""
-        return cls.of_manifest(folder, told)
+        return cls.of_manifest(folder, manifest)
 
     def rows_of(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """The rows of entities; -1 for an id that is not there."""
+        """Return the rows of entities; -1 for unknown ids."""
         if not len(self) or not ids:
             return np.full(len(ids), -1, np.int64)
-        asked = np.fromiter(map(id_key, ids), np.uint32, len(ids))
-        places = np.minimum(np.searchsorted(self._hashes, asked), len(self) - 1)
-        rows = np.where(self._hashes[places] == asked, places, -1)
+        wanted = np.fromiter(map(id_key, ids), np.uint32, len(ids))
+        places = np.minimum(np.searchsorted(self._hashes, wanted), len(self) - 1)
+        rows = np.where(self._hashes[places] == wanted, places, -1)
         hits = np.flatnonzero(rows >= 0).tolist()
         for hit, id in zip(hits, self.ids.take(rows[hits].tolist()), strict=True):
-            if id != ids[hit]:  # two ids of one hash
+            if id != ids[hit]:  # two ids with the same hash
                 rows[hit] = self._among_equals(int(rows[hit]), ids[hit])
         return rows
 
     def is_of(self, kb: KnowledgeBase) -> bool:
-        """Whether any entity of a KB has a vector here."""
+        """Return True if any entity of a KB has a vector here."""
         with sqlite_errors(kb.path):
             ids = kb.connection.execute("SELECT id FROM entities")
             while some := ids.fetchmany(_BLOCK):
@@ -240,7 +248,7 @@ class EntityVectors:
 
 @dataclass(frozen=True)
 class Scan:
-    """All entities of one state of a KB: numbers, hashes of their texts, ids and titles."""
+    """All entities of one revision of a KB: numbers, hashes of their texts, ids and titles."""
 
     uid: str
     revision: int
@@ -251,7 +259,7 @@ class Scan:
 
     @classmethod
     def of(cls, kb: KnowledgeBase) -> Scan:
-        """Read them, in the order of `hashes`."""
+        """Read the entities of a KB, sorted by `hashes`."""
         nums, texts, hashes = array("q"), array("Q"), array("L")
         ids, titles, id_ends, title_ends = bytearray(), bytearray(), array("Q", [0]), array("Q", [0])
         with sqlite_errors(kb.path), closing(connect(kb.path, writable=False, mapped=False)) as connection:
@@ -277,12 +285,12 @@ class Scan:
         return cls(about["uid"], int(about["revision"]), *numbers, strings)
 
     def without(self, *known: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Numbers of the entities whose text is not known, one of each text."""
+        """Return the numbers of entities with unknown texts, one per distinct text."""
         _, first = np.unique(self.texts, return_index=True)
         return np.sort(self.nums[first[~np.isin(self.texts[first], np.concatenate(known))]])
 
     def equals(self, old: EntityVectors) -> bool:
-        """Are these the very rows that are there?"""
+        """Return True if these are the rows of existing vectors."""
         if not np.array_equal(self.texts, old.texts):
             return False
         ours = Strings(self.strings, "ids"), Strings(self.strings, "titles")
@@ -290,7 +298,7 @@ class Scan:
 
 
 class _Part:
-    """The rows that a build has encoded so far: two files that grow by a chunk, vectors first, then their keys."""
+    """Rows encoded so far by a build: two files that grow by a chunk, vectors first, then their keys."""
 
     def __init__(self, folder: Path, encoder: EntityEncoder) -> None:
         name = f"encoding-{hashlib.blake2b(encoder.fingerprint.encode(), digest_size=8).hexdigest()}-{encoder.dim}"
@@ -299,7 +307,7 @@ class _Part:
         self._keys = open(folder / f"{name}.keys.part", "ab+")  # noqa: SIM115
         wide = 2 * self._dim
         whole = min(os.fstat(self._keys.fileno()).st_size // 8, os.fstat(self._rows.fileno()).st_size // wide)
-        self._keys.truncate(8 * whole)  # what a killed build had begun to write
+        self._keys.truncate(8 * whole)  # an incomplete chunk of a killed build
         self._rows.truncate(wide * whole)
         self._keys.seek(0)
         self.texts: NDArray[np.uint64] = np.frombuffer(self._keys.read(), np.uint64)
@@ -322,7 +330,7 @@ class _Part:
 
 
 def _usable(folder: Path, encoder: EntityEncoder) -> EntityVectors | None:
-    """The vectors in a folder if they are of the same encoder and whole; else all is encoded anew."""
+    """Return the vectors in a folder if they are complete and of the same encoder; otherwise None."""
     try:
         old = EntityVectors.open(folder)
     except KnowledgeBaseError:
@@ -341,32 +349,32 @@ def _encode(
     query = "SELECT title, description FROM entities WHERE num IN (SELECT value FROM json_each(?)) ORDER BY num"
     with sqlite_errors(kb.path), closing(connect(kb.path, writable=False, mapped=False)) as connection:
         for begin in range(0, len(nums), chunk):
-            asked = nums[begin : begin + chunk].tolist()
-            texts = connection.execute(query, (json.dumps(asked),)).fetchall()
-            part.append([text_key(*text) for text in texts], encode(encoder, texts))
-            progress.done_bytes += len(asked)
+            wanted = nums[begin : begin + chunk].tolist()
+            texts = connection.execute(query, (json.dumps(wanted),)).fetchall()
+            part.append([text_key(*text) for text in texts], encode_entities(encoder, texts))
+            progress.done_bytes += len(wanted)
 
 
-def encode(encoder: EntityEncoder, texts: Sequence[tuple[str, str]]) -> NDArray[np.float16]:
-    """Vectors of texts, as they are stored; refused where they cannot be."""
+def encode_entities(encoder: EntityEncoder, texts: Sequence[tuple[str, str]]) -> NDArray[np.float16]:
+    """Return the vectors of texts as float16; raise InputError if their shape or range is wrong."""
     if not texts:
         return np.zeros((0, encoder.dim), np.float16)
     vectors = np.asarray(encoder.encode(texts), np.float32)
     if vectors.shape != (len(texts), encoder.dim):
         raise InputError(
-            f"the encoder gave an array of {vectors.shape} for {len(texts)} entities of {encoder.dim} numbers; mend it"
+            f"the encoder returned an array of shape {vectors.shape}; expected {(len(texts), encoder.dim)}"
         )
     beyond = ~(np.abs(vectors) < np.finfo(np.float16).max).all(1)
     if beyond.any():
         title = texts[int(np.flatnonzero(beyond)[0])][0]
         raise InputError(
-            f"the encoder gave a vector for {title!r} that is not finite (or beyond 65,504); check its weights"
+            f"the encoder returned a vector for {title!r} that is not finite (or beyond 65,504); check its weights"
         )
     return vectors.astype(np.float16)
 
 
 def _assemble(scan: Scan, old: EntityVectors | None, part: _Part, folder: Path) -> str:
-    """Write the rows of a scan in its order, each from where it is known; gives the file's name."""
+    """Write the rows of a scan in its order, from the part file and the old vectors; return the file's name."""
     sources = [part.rows()] + ([old.rows] if old is not None else [])
     known = np.concatenate([part.texts] + ([old.texts] if old is not None else []))
     order = np.argsort(known, kind="stable")
@@ -390,5 +398,5 @@ def _assemble(scan: Scan, old: EntityVectors | None, part: _Part, folder: Path) 
         **scan.strings,
     }
     file = f"vectors-{uuid.uuid4().hex[:12]}.safetensors"
-    save_arrays(folder / file, arrays, {"format": FORMAT, "uid": scan.uid, "revision": str(scan.revision)})
+    save_arrays(folder / file, arrays, {"format": VECTORS_FORMAT, "uid": scan.uid, "revision": str(scan.revision)})
     return file

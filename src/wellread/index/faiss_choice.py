@@ -1,12 +1,12 @@
-"""Which faiss index a number of entities calls for, how it is made, and how widely it must look to find enough.
+"""Choice of a faiss index by the number of entities, its training, and the tuning of its search.
 
-- *exact* looks at every entity. Uncompressed it is a matrix product; compressed by *pq* (4 bits for two numbers of a
-  vector turned onto its main axes) 25 k entities are scanned in the time of a few thousand.
-- *ivf* looks into the nearest of many clusters only; *hnsw* follows a graph of neighbours.
+- *exact* compares every entity. Uncompressed it is a matrix product; compressed by *pq* (4 bits for two numbers of a
+  vector rotated onto its main axes) 25 k entities are scanned in the time of a few thousand.
+- *ivf* searches only the nearest of many clusters; *hnsw* follows a graph of neighbours.
 
-What a compressed index proposes is scored again by the rows themselves, kept as float32, or as int8 where float32 would
-take more than `ROOM`. How many clusters and candidates are needed is measured on the entities' own vectors, disturbed
-as a mention disturbs them.
+Candidates of a compressed index are scored again by the rows themselves, kept as float32, or as int8 if float32 would
+take more than `MOST_BYTES`. The numbers of clusters and candidates are tuned on the entities' own vectors, with noise
+like that of mentions.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from numpy.typing import NDArray
 
 from wellread.errors import UsageError
 from wellread.index.entity_vectors import Encoding
-from wellread.index.faiss_search import Choice, Proposer, look
-from wellread.index.rows import Form, Rows, blocks
+from wellread.index.faiss_search import IndexChoice, Proposer, RowFormat, VectorRows, float_blocks, search_rows
 
-KINDS, COMPRESSIONS = ("auto", "exact", "hnsw", "ivf"), ("auto", "none", "int8", "pq")
+INDEX_KINDS, COMPRESSIONS = ("auto", "exact", "hnsw", "ivf"), ("auto", "none", "int8", "pq")
 
-ROOM = 256_000_000
-"""Bytes that the rows of an index may take as float32; larger ones are kept as int8."""
+MOST_BYTES = 256_000_000
+"""Maximum size of an index's rows as float32; larger ones are kept as int8."""
 
 UNCOMPRESSED, SCANNED = 2_000, 40_000
-"""Up to so many entities all are compared as they are; up to so many, compressed."""
+"""Up to these numbers of entities all are compared: uncompressed, and compressed."""
 
 WANTED = 0.992
-"""Share that a tuned index finds of what could be found by looking at all its rows; the bar is 0.98 of exact search."""
+"""Share of the rows found by a full search that a tuned index must find; the requirement is 0.98 of exact search."""
 
 _FEWEST = 1_000
 _LINKS = 32
@@ -41,14 +40,14 @@ _PROBES = {"exact": [1], "hnsw": [16, 32, 64, 128, 256], "ivf": [8, 12, 16, 20, 
 _SAMPLE = 131_072
 _TRIALS = 512
 _DISTURBANCE = 0.7
-"""Length of what is added to a vector to make a trial query of it, in its own: their cosine is then about 0.82."""
+"""Length of the noise added to make a trial query, relative to the vector: their cosine is then about 0.82."""
 
 
-def choose(count: int, dim: int, kind: str = "auto", compression: str = "auto") -> Choice:
-    """The kind and compression for so many entities, as asked for or by size."""
-    if kind not in KINDS or compression not in COMPRESSIONS:
+def choose_index(count: int, dim: int, kind: str = "auto", compression: str = "auto") -> IndexChoice:
+    """Return the kind and compression for a number of entities, as requested or by size."""
+    if kind not in INDEX_KINDS or compression not in COMPRESSIONS:
         raise UsageError(
-            f"kind={kind!r}, compression={compression!r} is no choice; kinds are {', '.join(KINDS)}, "
+            f"kind={kind!r}, compression={compression!r} is not a choice; kinds are {', '.join(INDEX_KINDS)}, "
             f"compressions {', '.join(COMPRESSIONS)}"
         )
     if (kind, compression) == ("hnsw", "pq"):
@@ -56,46 +55,46 @@ def choose(count: int, dim: int, kind: str = "auto", compression: str = "auto") 
             f"hnsw keeps {8 * _LINKS} bytes of links for every entity, so pq would save little; "
             "choose the compression int8, or the kind ivf"
         )
-    why = "as asked for"
+    why = "as requested"
     if count < _FEWEST and (kind, compression) != ("exact", "none"):
         if (kind, compression) != ("auto", "auto"):
-            why = f"{count:,} entities are too few to learn clusters or codes from (at least {_FEWEST:,})"
+            why = f"{count:,} entities are too few to train clusters or codes (at least {_FEWEST:,})"
         else:
-            why = f"up to {UNCOMPRESSED:,} entities all are compared, as they are"
+            why = f"up to {UNCOMPRESSED:,} entities, all are compared, uncompressed"
         kind, compression = "exact", "none"
     elif kind == "auto":
         kind = "exact" if count <= SCANNED else "ivf"
         why = (
-            f"up to {UNCOMPRESSED:,} entities all are compared, as they are"
+            f"up to {UNCOMPRESSED:,} entities, all are compared, uncompressed"
             if count <= UNCOMPRESSED
-            else f"up to {SCANNED:,} entities all are compared, compressed"
+            else f"up to {SCANNED:,} entities, all are compared, compressed"
             if count <= SCANNED
-            else f"above {SCANNED:,} entities only the nearest clusters are looked into"
+            else f"above {SCANNED:,} entities, only the nearest clusters are searched"
         )
     if compression == "auto":
         compression = "int8" if kind == "hnsw" else "none" if kind == "exact" and count <= UNCOMPRESSED else "pq"
     clusters = max(1, min(1 << round(np.log2(4 * max(count, 1) ** 0.5)), count // 39)) if kind == "ivf" else 0
-    small = (kind, compression) == ("exact", "int8") or (compression != "none" and 4 * count * dim > ROOM)
-    rows: Form = "int8" if small else "float32"
-    return Choice(kind, compression, rows, clusters, why)  # type: ignore[arg-type]  # checked above
+    small = (kind, compression) == ("exact", "int8") or (compression != "none" and 4 * count * dim > MOST_BYTES)
+    rows: RowFormat = "int8" if small else "float32"
+    return IndexChoice(kind, compression, rows, clusters, why)  # type: ignore[arg-type]  # checked above
 
 
-def make(choice: Choice, vectors: NDArray[np.floating[Any]], progress: Encoding) -> Proposer | None:
-    """What proposes candidates, learned from the vectors and filled with them; None where all rows are compared."""
+def build_proposer(choice: IndexChoice, vectors: NDArray[np.floating[Any]], progress: Encoding) -> Proposer | None:
+    """Train the index that proposes candidates and fill it with the vectors; None if all rows are compared."""
     if choice.kind == "exact" and choice.compression != "pq":
         return None
-    progress.step = "learning clusters and codes" if choice.kind == "ivf" else "learning codes"
+    progress.step = "training clusters and codes" if choice.kind == "ivf" else "training codes"
     proposer = _learn(choice, _sample(vectors, max(_SAMPLE, 32 * choice.clusters)))
     progress.step, progress.done_bytes, progress.total_bytes = "", 0, len(vectors)
-    for block in blocks(vectors):
+    for block in float_blocks(vectors):
         proposer.index.add(block @ proposer.axes if proposer.axes.size else block)
         progress.done_bytes += len(block)
     if choice.kind == "ivf":
-        proposer.index.quantizer.reset()  # has done its work
+        proposer.index.quantizer.reset()  # only needed to add vectors
     return proposer
 
 
-def _learn(choice: Choice, sample: NDArray[np.float32]) -> Proposer:
+def _learn(choice: IndexChoice, sample: NDArray[np.float32]) -> Proposer:
     nothing = np.zeros((0, 0), np.float32)
     metric, dim = faiss.METRIC_INNER_PRODUCT, sample.shape[1]
     if choice.kind == "hnsw":
@@ -110,7 +109,7 @@ def _learn(choice: Choice, sample: NDArray[np.float32]) -> Proposer:
     if choice.kind == "exact":
         index, centres = faiss.index_factory(turned.shape[1], codes, metric), nothing
     else:
-        # The graph of centres only finds the cluster of what is added; queries are compared with all of them.
+        # The graph of centres only assigns added vectors to clusters; queries are compared with all centres.
         index = faiss.index_factory(turned.shape[1], f"IVF{choice.clusters}_HNSW32,{codes}", metric)
         centres = _centres(turned, choice.clusters)
         index.quantizer.add(centres)
@@ -120,9 +119,9 @@ def _learn(choice: Choice, sample: NDArray[np.float32]) -> Proposer:
 
 
 def _main_axes(sample: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The main axes as columns, not quite half of them (of few, all), mixed, so that every code carries as much.
+    """Return nearly half of the main axes (of few, all) as columns, rotated so that all codes share the variance.
 
-    Not faiss's PCA: it takes the mean away, and an inner product with the mean differs from entity to entity.
+    Not faiss's PCA, which subtracts the mean: an inner product with the mean differs from entity to entity.
     """
     width = sample.shape[1]
     dim = width * 7 // 32 * 2 if width >= 64 else width + width % 2
@@ -132,7 +131,7 @@ def _main_axes(sample: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _centres(sample: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """Centres of clusters by direction (k-means); by numpy, whose matrix product is several times that of faiss."""
+    """Return the centres of clusters by direction (k-means); numpy's products are much faster than faiss's."""
     chance = np.random.default_rng(0)
     centres = _unit(sample[chance.choice(len(sample), count, replace=False)])
     for _ in range(_ROUNDS):
@@ -161,13 +160,17 @@ def _sample(vectors: NDArray[np.floating[Any]], most: int) -> NDArray[np.float32
     return vectors[np.sort(rows)].astype(np.float32)
 
 
-def tune(
-    choice: Choice, proposer: Proposer | None, rows: Rows, vectors: NDArray[np.floating[Any]], progress: Encoding
-) -> Choice:
-    """How far to look so that `WANTED` is found, by trial, the cheapest settings first."""
+def tune_index(
+    choice: IndexChoice,
+    proposer: Proposer | None,
+    rows: VectorRows,
+    vectors: NDArray[np.floating[Any]],
+    progress: Encoding,
+) -> IndexChoice:
+    """Return the cheapest settings that find `WANTED`, by trial."""
     if proposer is None and choice.rows == "float32":
         return choice
-    progress.step = "trying it out"
+    progress.step = "tuning"
     queries = trial_queries(vectors)
     true = nearest(vectors, queries, 10)
     ceiling = recall(rows.search(queries, 10)[1], true) if choice.rows == "int8" else 1.0
@@ -178,7 +181,7 @@ def tune(
     best = choice
     for probes, candidates in sorted(far, key=lambda one: 3 * size * one[0] + one[1]):
         trial = replace(choice, probes=probes, candidates=candidates)
-        found = recall(look(trial, proposer, rows, queries, 10)[1], true)
+        found = recall(search_rows(trial, proposer, rows, queries, 10)[1], true)
         if not best.candidates or found > best.recall:
             best = replace(trial, recall=found)
         if found >= WANTED * ceiling:
@@ -187,7 +190,7 @@ def tune(
 
 
 def trial_queries(vectors: NDArray[np.floating[Any]], count: int = _TRIALS, seed: int = 1) -> NDArray[np.float32]:
-    """Vectors of entities, disturbed by mixtures of others, so that the disturbance lies where vectors do."""
+    """Return vectors of entities with noise, which is a mixture of other vectors and so has their distribution."""
     chance = np.random.default_rng(seed)
     own = vectors[np.sort(chance.choice(len(vectors), min(count, len(vectors)), replace=False))].astype(np.float32)
     others = vectors[np.sort(chance.integers(0, len(vectors), 512))].astype(np.float32)
@@ -200,10 +203,10 @@ def trial_queries(vectors: NDArray[np.floating[Any]], count: int = _TRIALS, seed
 
 
 def nearest(vectors: NDArray[np.floating[Any]], queries: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """The true nearest rows, by comparing all."""
-    return Rows(vectors).search(queries, k)[1]
+    """Return the nearest rows by comparing all."""
+    return VectorRows(vectors).search(queries, k)[1]
 
 
 def recall(found: NDArray[np.int64], true: NDArray[np.int64]) -> float:
-    """Share of the true rows that were found: ([[1, 2]], [[2, 3]]) -> 0.5."""
+    """Return the share of the true rows that were found: ([[1, 2]], [[2, 3]]) -> 0.5."""
     return float((true[:, :, None] == found[:, None, :]).any(2).mean())

@@ -1,6 +1,6 @@
-"""The folder that vectors and index of a knowledge base lie in: manifests, a lock, and who may be deleted.
+"""Folder of a KB's vectors and index: manifests, lock, and deletion of unused files.
 
-A manifest (JSON) names the files of a state and is written last; a file is never changed once a manifest names it.
+A manifest (JSON) names the files of a state and is written last; a file never changes once a manifest names it.
 """
 
 from __future__ import annotations
@@ -20,50 +20,51 @@ from wellread.kb.store import KnowledgeBase
 PATIENCE = 10.0
 """Seconds to wait for another process."""
 _CHECKSUM = "checksum"
-"""The key of a manifest's own CRC-32, of all its other keys."""
+"""Key of a manifest's own CRC-32, computed over all its other keys."""
 
 
 def vectors_folder(kb: KnowledgeBase, folder: str | Path | None = None) -> Path:
-    """Where the vectors of a KB are, unless somewhere else is given: `my.kb.vectors`."""
+    """Return the folder of a KB's vectors: the given one, or `my.kb.vectors`."""
     return Path(folder) if folder is not None else Path(f"{kb.path}.vectors")
 
 
-def mending(kb: str | Path) -> str:
-    """The command that makes vectors and index of a KB right again."""
+def build_command(kb: str | Path) -> str:
+    """Return the command that builds the vectors and the index of a KB again."""
     return f"wellread index build --kb {kb}"
 
 
 @contextmanager
 def locked(folder: Path, kb: str | Path) -> Iterator[None]:
-    """One process at a time writes to a folder; others are told to wait."""
+    """Lock a folder for writing; raise KnowledgeBaseError if another process does not release it in time."""
     refusal = KnowledgeBaseError(
-        f"another process is writing to {folder}; wait for it, or choose another folder: {mending(kb)} --to FOLDER"
+        f"another process is writing to {folder}; wait for it, or choose another folder: {build_command(kb)} --to "
+        "FOLDER"
     )
     with only_writer(folder, refusal, patience=PATIENCE):
         yield
 
 
 def read_manifest(path: Path, format: str) -> dict[str, Any] | None:
-    """A manifest; None where there is none, or of another format."""
+    """Return a manifest; None if there is none, or one of another format."""
     try:
-        told = json.loads(path.read_bytes())
+        manifest = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise KnowledgeBaseError(f"{path} is damaged ({error}); delete {path.parent} and build it again") from error
-    if isinstance(told, dict) and told.pop(_CHECKSUM, None) not in (None, _checksum(told)):
+    if isinstance(manifest, dict) and manifest.pop(_CHECKSUM, None) not in (None, _checksum(manifest)):
         raise KnowledgeBaseError(f"{path} is damaged (its checksum is wrong); delete {path.parent} and build it again")
-    return told if isinstance(told, dict) and told.get("format") == format else None
+    return manifest if isinstance(manifest, dict) and manifest.get("format") == format else None
 
 
-def write_manifest(path: Path, told: dict[str, Any]) -> None:
-    """Written last, whole or not at all: from here on the files it names are the state."""
+def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    """Write a manifest atomically; the files that it names are then the state of the folder."""
     with write_atomically(path) as file:
-        file.write(json.dumps({**told, _CHECKSUM: _checksum(told)}, indent=2).encode())
+        file.write(json.dumps({**manifest, _CHECKSUM: _checksum(manifest)}, indent=2).encode())
 
 
-def _checksum(told: dict[str, Any]) -> int:
-    plain = json.loads(json.dumps(told))  # keys that are numbers become strings, which sort otherwise
+def _checksum(manifest: dict[str, Any]) -> int:
+    plain = json.loads(json.dumps(manifest))  # keys that are numbers become strings, which sort otherwise
     return zlib.crc32(json.dumps(plain, sort_keys=True).encode())
 
 
@@ -80,14 +81,14 @@ def damaged_in(folder: Path) -> list[Path]:
     return found
 
 
-def sweep_parts(folder: Path) -> None:
-    """Delete what an interrupted encoding left, once there is nothing to go on with."""
+def delete_parts(folder: Path) -> None:
+    """Delete the files of an interrupted build."""
     for left in folder.glob("*.part"):
         left.unlink(missing_ok=True)
 
 
-def sweep(folder: Path) -> None:
-    """Delete what no manifest of the folder names any more; who has it mapped keeps it."""
+def delete_unused(folder: Path) -> None:
+    """Delete files that no manifest of the folder names; processes that have them mapped can still use them."""
     named = "".join(path.read_text("utf-8") for path in folder.glob("*.json"))
     for path in folder.iterdir():
         if path.suffix in (".safetensors", ".faiss") and f'"{path.name}"' not in named:

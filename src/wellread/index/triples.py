@@ -1,11 +1,11 @@
-"""The facts of a knowledge base: which entities they join, and all of them as arrays to learn from.
+"""Triples of a KB: pairs of connected entities, and all triples as arrays to train on.
 
-To learn from them, facts are read both ways: every relation has a reverse one. A KB often has it itself (WordNet's
-"hyponym" is "hypernym" backwards, "antonym" is its own): then no other is made, so that no fact is there twice.
+For training, triples are read in both directions: every relation has a reverse. Often the KB has it (WordNet's
+"hyponym" is the reverse of "hypernym", "antonym" its own): then none is added, so that no triple occurs twice.
 
-Facts to test on are split off by the two entities that they join, with all facts between these two: a model that was
-told the one way round would only have to turn it. And they are split off only where both entities keep another
-neighbour, for of an entity without facts nothing can be learned.
+Held-out triples are selected by the two entities that they connect, with all triples between these two: otherwise a
+model would only have to reverse a training triple. Both entities must keep another neighbour, because nothing can be
+learned about an entity without triples.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ from wellread.kb.store import KnowledgeBase
 from wellread.text.words import Offsets
 
 MOST_HELD_OUT = 20_000
-"""Pairs of entities that are split off at most: enough to tell models apart by a thousandth, however large the KB."""
+"""Maximum number of held-out pairs: enough to tell models apart by a thousandth, for any KB."""
 
 ALIKE = 0.97
-"""The share of two relations' facts that the other must have backwards, for it to be the reverse: a KB has gaps."""
+"""Share of both relations' triples that must be reversed in the other for it to be the reverse; a KB has gaps."""
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """Which of some entities are joined by a fact in either direction; an entity is its number among them."""
+class FactPairs:
+    """Pairs of entities that are connected by a triple in either direction; entities are numbered."""
 
     count: int
     pairs: Offsets
-    """one * count + other, sorted, both ways round."""
+    """one * count + other, sorted, in both directions."""
 
     @classmethod
-    def read(cls, kb: KnowledgeBase, entities: Sequence[str]) -> Joined:
-        """The facts between the entities of these ids; ids that the KB does not hold have none."""
+    def read(cls, kb: KnowledgeBase, entities: Sequence[str]) -> FactPairs:
+        """Read the triples between the entities of these ids; ids unknown to the KB have none."""
         count, found = len(entities), []
         with sqlite_errors(kb.path), kb.snapshot():
-            ask = kb.connection.execute
+            execute = kb.connection.execute
             rows = (
-                (one, ask("SELECT num FROM entities WHERE id = ?", (id,)).fetchone()) for one, id in enumerate(entities)
+                (one, execute("SELECT num FROM entities WHERE id = ?", (id,)).fetchone())
+                for one, id in enumerate(entities)
             )
             here = {row[0]: one for one, row in rows if row is not None}
             for num, one in here.items():
-                for (other_num,) in ask("SELECT object FROM facts WHERE subject = ?", (num,)):
+                for (other_num,) in execute("SELECT object FROM facts WHERE subject = ?", (num,)):
                     other = here.get(other_num)
                     if other is not None:
                         found += [one * count + other, other * count + one]
@@ -58,7 +59,7 @@ class Joined:
     def between(
         self, one: Int64[np.ndarray, "*shape"], other: Int64[np.ndarray, "*shape"]
     ) -> Bool[np.ndarray, "*shape"]:
-        """Whether each pair is joined; a negative number is no entity."""
+        """Return True for pairs that are connected; False for negative numbers."""
         wanted = one * self.count + other
         if not len(self.pairs):
             return np.zeros(wanted.shape, bool)
@@ -68,34 +69,34 @@ class Joined:
 
 @dataclass(frozen=True)
 class Graph:
-    """Facts read both ways; entities and relations are their numbers in `entities` and `relations`."""
+    """Triples in both directions; entities and relations are indices into `entities` and `relations`."""
 
     uid: str
-    """Of the KB, as its revision."""
+    """Identifier of the KB."""
     revision: int
     entities: Sequence[str]
-    """Ids of the entities that stand in a fact, in the KB's order."""
+    """Ids of the entities with a triple, in the KB's order."""
     relations: Sequence[str]
     reverse: Int64[np.ndarray, " relation"]
-    """The reverse of each relation, which may be itself."""
+    """Reverse of each relation, possibly itself."""
     facts: Int64[np.ndarray, "fact 3"]
-    """Subject, relation, object; sorted, none twice, each with its reverse."""
+    """Subject, relation, object; sorted and distinct, each with its reverse."""
 
     @classmethod
     def read(cls, kb: KnowledgeBase) -> Graph:
-        """All facts of a KB."""
+        """Read all triples of a KB."""
         with sqlite_errors(kb.path), kb.snapshot():
-            ask = kb.connection.execute
-            about = dict(ask("SELECT key, value FROM metadata"))
-            rows = ask("SELECT subject, relation, object FROM facts")
+            execute = kb.connection.execute
+            about = dict(execute("SELECT key, value FROM metadata"))
+            rows = execute("SELECT subject, relation, object FROM facts")
             flat = np.fromiter((number for row in rows for number in row), np.int64)
             facts = flat.reshape(-1, 3)
             here = np.unique(facts[:, [0, 2]])
-            named = dict(ask("SELECT num, name FROM relations"))
-            ids = [id for num, id in ask("SELECT num, id FROM entities ORDER BY num") if _holds(here, num)]
+            named = dict(execute("SELECT num, name FROM relations"))
+            ids = [id for num, id in execute("SELECT num, id FROM entities ORDER BY num") if _holds(here, num)]
         if not len(facts):
             raise InputError(
-                f"{kb.path} has no facts to learn from; leave the graph out (--graph none), or build it with facts: "
+                f"{kb.path} has no triples to train on; leave the graph out (--graph none), or build it with triples: "
                 "wellread kb build --help"
             )
         used = np.unique(facts[:, 1])
@@ -112,14 +113,14 @@ class Graph:
         uid: str = "",
         revision: int = 0,
     ) -> Graph:
-        """From facts as they were told; those read backwards are added."""
+        """Return the graph of triples in one direction; the reverse ones are added."""
         facts = np.unique(facts, axis=0)
         twins = _twins(facts, len(entities), len(relations))
         names, reverse = list(relations), np.full(len(relations), -1, np.int64)
         for r in range(len(relations)):
             if reverse[r] >= 0:
                 continue
-            # Of several that say the same, each is the reverse of one: the first that is still free.
+            # Of several equal relations, each is the reverse of one: the first that is still free.
             free = [twin for twin in twins.get(r, ()) if reverse[twin] < 0]
             twin = r if r in free else next(iter(free), len(names))
             if twin == len(names):
@@ -130,7 +131,7 @@ class Graph:
         return cls(uid, revision, entities, names, reverse, both)
 
     def split(self, share: float, *, seed: int = 0) -> Split:
-        """Split off the facts of about this share of the joined pairs, half to develop on and half to test on."""
+        """Hold out the triples of about this share of the connected pairs, half for validation and half for testing."""
         if not 0 <= share < 1:
             raise UsageError(f"hold_out is {share}; expected a share of the facts, from 0 to less than 1")
         count = len(self.entities)
@@ -153,9 +154,9 @@ class Graph:
         return Split(*(self.facts[part[pair_of] == number] for number in (0, 1, 2)))
 
     def read_split(self, path: str | Path) -> Split:
-        """The split of a table (subject, relation, object, and train, valid or test), such as FB15k-237's.
+        """Read the split of a table (subject, relation, object, and train, valid or test), such as FB15k-237's.
 
-        Facts that the graph does not have are left out; one that the table does not have is an error.
+        Triples that the graph does not have are ignored; a triple that the table does not have is an error.
         """
         entity_of = {id: number for number, id in enumerate(self.entities)}
         relation_of = {name: number for number, name in enumerate(self.relations)}
@@ -173,23 +174,23 @@ class Graph:
             facts = np.array(rows, np.int64).reshape(-1, 3)
             there = self.places(np.concatenate([facts, _backwards(facts, self.reverse)]))
             there = np.unique(there[there >= 0])
-            there = there[~seen[there]]  # what is told twice belongs where it was told first
+            there = there[~seen[there]]  # a triple that occurs twice belongs to its first part
             seen[there] = True
             found.append(self.facts[there])
         if not seen.all():
             subject, relation, object = self.facts[np.flatnonzero(~seen)[0]].tolist()
             raise InputError(
-                f"{path} does not say to which part {int((~seen).sum()):,} facts of the knowledge base belong, e.g. "
+                f"{path} does not assign {int((~seen).sum()):,} facts of the knowledge base to a part, e.g. "
                 f"{self.entities[subject]} {self.relations[relation]} {self.entities[object]}; give the table that it "
                 "was built with"
             )
         return Split(*found)
 
     def places(self, facts: Int64[np.ndarray, "fact 3"]) -> Int64[np.ndarray, " fact"]:
-        """Where facts stand in `facts`; -1 for those that do not."""
-        own, asked = self._keys(self.facts), self._keys(facts)
-        at = np.minimum(np.searchsorted(own, asked), len(own) - 1)
-        return np.where(own[at] == asked, at, -1)
+        """Return the position of triples in `facts`; -1 for unknown ones."""
+        own, wanted = self._keys(self.facts), self._keys(facts)
+        at = np.minimum(np.searchsorted(own, wanted), len(own) - 1)
+        return np.where(own[at] == wanted, at, -1)
 
     def _keys(self, facts: Int64[np.ndarray, "fact 3"]) -> Int64[np.ndarray, " fact"]:
         pairs = facts[:, 0] * len(self.relations) + facts[:, 1]
@@ -198,7 +199,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Facts to learn from, to develop on and to test on."""
+    """Triples to train on, to validate on and to test on."""
 
     train: Int64[np.ndarray, "fact 3"]
     dev: Int64[np.ndarray, "fact 3"]
@@ -207,17 +208,17 @@ class Split:
 
 @dataclass(frozen=True)
 class Queries:
-    """Facts by what is asked: (subject, relation, ?) with all objects that are right."""
+    """Triples as queries (subject, relation, ?) with all correct objects."""
 
     subjects: Int64[np.ndarray, " query"]
     relations: Int64[np.ndarray, " query"]
     starts: Int64[np.ndarray, " query+1"]
-    """Where the objects of each query begin, and where the last end."""
+    """Offset of each query's objects, and the end of the last."""
     objects: Int64[np.ndarray, " fact"]
 
     @classmethod
     def of(cls, facts: Int64[np.ndarray, "fact 3"]) -> Queries:
-        """[[0, 1, 5], [0, 1, 7], [2, 0, 5]] -> two queries, with the objects [5, 7] and [5]."""
+        """Group triples: [[0, 1, 5], [0, 1, 7], [2, 0, 5]] -> two queries, with the objects [5, 7] and [5]."""
         facts = facts[np.lexsort((facts[:, 2], facts[:, 1], facts[:, 0]))]
         new = np.ones(len(facts), bool)
         new[1:] = (facts[1:, :2] != facts[:-1, :2]).any(1)
@@ -228,20 +229,20 @@ class Queries:
         return len(self.subjects)
 
     def find(
-        self, subjects: Int64[np.ndarray, " asked"], relations: Int64[np.ndarray, " asked"]
-    ) -> Int64[np.ndarray, " asked"]:
-        """The numbers of queries; -1 for one that has no object."""
+        self, subjects: Int64[np.ndarray, " query"], relations: Int64[np.ndarray, " query"]
+    ) -> Int64[np.ndarray, " query"]:
+        """Return the numbers of queries; -1 for those without an object."""
         wide = 1 + max((int(of.max(initial=0)) for of in (self.relations, relations)), default=0)
-        own, asked = self.subjects * wide + self.relations, subjects * wide + relations
+        own, wanted = self.subjects * wide + self.relations, subjects * wide + relations
         if not len(own):
-            return np.full(len(asked), -1, np.int64)
-        at = np.minimum(np.searchsorted(own, asked), len(own) - 1)
-        return np.where(own[at] == asked, at, -1)
+            return np.full(len(wanted), -1, np.int64)
+        at = np.minimum(np.searchsorted(own, wanted), len(own) - 1)
+        return np.where(own[at] == wanted, at, -1)
 
     def take(
-        self, numbers: Int64[np.ndarray, " asked"]
+        self, numbers: Int64[np.ndarray, " query"]
     ) -> tuple[Int64[np.ndarray, " right"], Int64[np.ndarray, " right"]]:
-        """The objects of some queries laid end to end, and for each the place of its query in `numbers`."""
+        """Return the objects of some queries, concatenated, and for each the position of its query in `numbers`."""
         counts = np.where(numbers < 0, 0, self.starts[numbers + 1] - self.starts[numbers])
         places = np.repeat(np.arange(len(numbers)), counts)
         begins = np.repeat(self.starts[numbers] - (np.cumsum(counts) - counts), counts)
@@ -258,11 +259,11 @@ def _backwards(facts: Int64[np.ndarray, "fact 3"], reverse: Int64[np.ndarray, " 
 
 
 def _twins(facts: Int64[np.ndarray, "fact 3"], entities: int, relations: int) -> dict[int, list[int]]:
-    """Of each relation, those that are it backwards."""
+    """Return the relations that are the reverse of each relation."""
     keys = facts[:, 0] * entities + facts[:, 2]
     order = np.argsort(keys, kind="stable")
-    asked = facts[:, 2] * entities + facts[:, 0]
-    first, end = (np.searchsorted(keys[order], asked, side=side) for side in ("left", "right"))
+    wanted = facts[:, 2] * entities + facts[:, 0]
+    first, end = (np.searchsorted(keys[order], wanted, side=side) for side in ("left", "right"))
     counts = end - first
     here = np.repeat(np.arange(len(facts)), counts)
     there = order[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(len(here))]

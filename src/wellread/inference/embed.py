@@ -76,7 +76,7 @@ class Embedder:
     ) -> Embedder:
         """Of an encoder, plain or infused, that reads `width` pieces at once (fewer if it has no more positions)."""
         if not isinstance(encoder, InfusedEncoder):
-            infuse(encoder, [])
+            encoder = infuse(encoder, [])
         encoder.train(False).requires_grad_(False)
         most = int(encoder.config.max_position_embeddings) - first_position(encoder)
         width = min(width, most)

@@ -172,7 +172,7 @@ class Explainer:
     def _attention(self, tokenized: Segmented, provided: KamInputs, without: Without) -> tuple[Any, Any]:
         encoder = cast(InfusedEncoder, self.encoder)
         ids, types = torch.from_numpy(tokenized.ids)[None], torch.from_numpy(tokenized.types)[None]
-        text = {"input_ids": ids, "token_type_ids": types if encoder.family.typed else None}
+        text = {"input_ids": ids, "token_type_ids": types if encoder.family.has_token_types else None}
         known = {"maps": torch.from_numpy(provided.maps)} if self.provider.maps else {}
         if provided.term_ids.size:
             known |= {

@@ -90,7 +90,7 @@ def load_prober(model: str | Path, stack: ExitStack, changes: Sequence[str] = ()
             f'give the run that it is of, or train one, by a recipe with task = "masking" and encoder.name = "{model}"'
         )
     if not len(infusions):
-        infuse(encoder, [])
+        encoder = infuse(encoder, [])
     head = WordHead(cast(InfusedEncoder, encoder))
     if not load_word_head(head, name):
         raise InputError(

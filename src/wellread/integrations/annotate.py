@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from wellread.correlation.engines import Workers
+from wellread.correlation.engines import ShardWorkers
 from wellread.data.corpus import Unit
 from wellread.data.text_shards import Inputs
 from wellread.errors import UsageError
@@ -120,7 +120,7 @@ def _make(
         make_parts(folder, shards, done, master=master, workers=processes)
     elif processes > 1:
         command = (sys.executable, "-m", "wellread.integrations.worker", str(folder))
-        Workers(command, shards, done, env=_THREADS).run(processes)
+        ShardWorkers(command, shards, done, env=_THREADS).run(processes)
     else:
         with Worker(folder) as worker:
             for shard in shards:

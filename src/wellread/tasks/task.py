@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 
-from wellread.encoders.infusion.infuse import InfusedEncoder, Read
+from wellread.encoders.infusion.infuse import InfusedEncoder, InfusedOutput
 from wellread.encoders.packing import Packing, first_position
 from wellread.errors import UsageError
 from wellread.text.segments import Segmented, Segmenter
@@ -117,8 +117,8 @@ class EncoderWithHead(nn.Module):
 
     def read(self, batch: Batch) -> tuple[Float[Tensor, "token dim"], Batch, dict[str, Tensor]]:
         """The hidden states of a batch's pieces, the batch with what was told besides, and losses of infusions."""
-        read: Read = self.encoder.read(batch.ids, batch.packing, batch.types, **batch.knowledge)
-        return read.states, replace(batch, told=read.told), read.losses
+        read: InfusedOutput = self.encoder.read(batch.ids, batch.packing, batch.types, **batch.knowledge)
+        return read.states, replace(batch, told=read.outputs), read.losses
 
     def states(self, batch: Batch) -> Float[Tensor, "token dim"]:
         """The hidden states alone."""

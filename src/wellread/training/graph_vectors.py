@@ -32,7 +32,7 @@ from torch.nn.functional import embedding, softplus
 from wellread import config
 from wellread.errors import InputError, KnowledgeBaseError, UsageError
 from wellread.evaluation.triples import FactScores, filtered_ranks, score_ranks
-from wellread.index.combined_vectors import Combined, GraphVectors, Mixture, combine
+from wellread.index.combined_vectors import Combined, GraphVectors, VectorWeights, combine
 from wellread.index.entity_vectors import Encoding, EntityEncoder, EntityVectors
 from wellread.index.folder import vectors_folder
 from wellread.index.triples import Graph, Queries, Split
@@ -357,7 +357,7 @@ def embed(
     *,
     encoder: EntityEncoder | None = None,
     recipe: GraphRecipe | None = None,
-    mixture: Mixture | None = None,
+    mixture: VectorWeights | None = None,
     resume: bool = True,
 ) -> tuple[Combined, dict[str, FactScores]]:
     """Vectors of a KB's entities in a folder: from their texts (in `text`), from facts (in `graph`), both in one row.

@@ -117,7 +117,7 @@ def build_network(recipe: TaskRecipe, task: Task[Any]) -> EncoderWithHead:
     encoder = load_encoder(recipe.encoder.name)
     seed_all(recipe.schedule.seed)
     before = trained_infusions(encoder)
-    infuse(encoder, infusions_of(recipe, before))
+    encoder = infuse(encoder, infusions_of(recipe, before))
     restore_trained(recipe, cast(InfusedEncoder, encoder), before)
     made = luke_in(encoder)
     if made is not None:
@@ -277,9 +277,9 @@ def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:
     tokenizer = load_tokenizer(str(folder))
     task = find_task_type(recipe.task).build(recipe, facts, tokenizer)
     encoder = load_encoder(str(folder))
-    infused = cast(InfusedEncoder, encoder)
     if not isinstance(encoder, InfusedEncoder):
-        infuse(encoder, [])
+        encoder = infuse(encoder, [])
+    infused = cast(InfusedEncoder, encoder)
     check_vectors(recipe, candidate_kbs(recipe))
     load_entity_tables(recipe, infused)
     give_masks(recipe, infused)

@@ -1,4 +1,4 @@
-"""With nothing to infuse an encoder is itself; what is wrongly asked is refused by name."""
+"""An infused encoder without infusions is the encoder; wrong inputs raise clear errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ask(head: str, lengths: tuple[int, ...], family: str) -> dict[str, Tensor]:
 
 
 def at_pieces(output: Tensor, mask: Tensor) -> Tensor:
-    """Without what a model says of padding."""
+    """Return the output without padding."""
     return output[mask.bool()] if output.shape[:2] == mask.shape else output
 
 
@@ -80,7 +80,7 @@ def test_with_nothing_infused_it_is_the_encoder_to_the_last_bit(family: str, hea
 
 @pytest.mark.parametrize("head", ["Model", *HEADS])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_padded_batches_have_the_same_answers_at_their_pieces(family: str, head: str) -> None:
+def test_padded_batches_agree_at_their_tokens(family: str, head: str) -> None:
     plain, infused = pair(family, head)
     given = ask(head, (5, 2, 7, 1), family)
     mask = given["attention_mask"]
@@ -138,7 +138,7 @@ def test_heads_hand_on_hidden_states_and_attentions(head: str) -> None:
 
 
 @pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
-def test_tuples_are_given_where_they_are_asked_for(head: str) -> None:
+def test_tuples_are_returned_on_request(head: str) -> None:
     plain, infused = pair("Bert", head)
     given = batch(EVEN)
     for options in ({"return_dict": False}, {"return_dict": False, "output_hidden_states": True}):
@@ -149,7 +149,7 @@ def test_tuples_are_given_where_they_are_asked_for(head: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_embeddings_may_be_given_instead_of_pieces(family: str) -> None:
+def test_embeddings_may_be_given_instead_of_token_ids(family: str) -> None:
     plain, infused = pair(family)
     given = batch(family=family)
     mask = given["attention_mask"].bool()
@@ -169,7 +169,9 @@ def test_a_text_longer_than_the_encoder_reads_is_refused(family: str) -> None:
     mask = torch.ones_like(ids)
     mask[:, -1] = 0
     assert infused(ids, attention_mask=mask).last_hidden_state.shape[1] == room + 1
-    with pytest.raises(UsageError, match=f"{room + 1} pieces, and the encoder reads {room} at once; cut it into windo"):
+    with pytest.raises(
+        UsageError, match=f"{room + 1} tokens, and the encoder has {room} positions; split it into windo"
+    ):
         infused(ids)
 
 
@@ -264,18 +266,18 @@ def test_it_is_on_again_after_an_error() -> None:
     assert infused.infusions[0].on
 
 
-def test_what_is_not_there_cannot_be_switched_off() -> None:
+def test_a_missing_infusion_cannot_be_switched_off() -> None:
     kam, nothing = infuse(build(), [KamConfig()]), infuse(build(), [])
-    with pytest.raises(UsageError, match="no infusion 'luke' here; there are: kam"), kam.without("luke"):
+    with pytest.raises(UsageError, match="the encoder has no infusion 'luke'; it has: kam"), kam.without("luke"):
         pass
-    with pytest.raises(UsageError, match="there are: none"), nothing.without("kam"):
+    with pytest.raises(UsageError, match="it has: none"), nothing.without("kam"):
         pass
 
 
 def test_an_unknown_keyword_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(UsageError, match="no infusion here takes map; they take: maps, term_ids, term_mask"):
+    with pytest.raises(UsageError, match="no infusion takes map; expected: maps, term_ids, term_mask"):
         infuse(build(), [KamConfig()])(**batch(), map=draw_maps())
-    with pytest.raises(UsageError, match="no infusion here takes maps; they take: nothing"):
+    with pytest.raises(UsageError, match="no infusion takes maps; expected: no knowledge"):
         infuse(build(head="ForSequenceClassification"), [])(**batch(), maps=draw_maps())
 
 
@@ -289,7 +291,7 @@ def test_an_unknown_keyword_is_refused_with_those_that_are_known() -> None:
     ],
     ids=["gpt2", "t5", "another head", "no model"],
 )
-def test_what_cannot_be_infused_is_refused_with_what_can(model: object, name: str) -> None:
+def test_other_models_are_refused_with_a_list_of_families(model: object, name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} cannot be infused; give an encoder of one of the families bert, "):
         infuse(model(), [])
 
@@ -309,8 +311,8 @@ def test_a_decoder_is_not_made_to_look_both_ways(settings: dict[str, bool]) -> N
         AutoModel.from_config(config)
 
 
-def test_what_is_no_infusion_is_refused() -> None:
-    with pytest.raises(UsageError, match="dict is no configuration of an infusion; there are: kam"):
+def test_other_objects_than_infusions_are_refused() -> None:
+    with pytest.raises(UsageError, match="dict is not a configuration of an infusion; expected one of: kam"):
         infuse(build(), [{"kind": "kam"}])
 
 
@@ -322,30 +324,30 @@ def test_a_refused_infusion_leaves_the_model_as_it_was() -> None:
     assert torch.equal(model(**batch()).last_hidden_state, build()(**batch()).last_hidden_state)
 
 
-def test_pieces_or_embeddings_but_not_both() -> None:
+def test_token_ids_or_embeddings_but_not_both() -> None:
     infused = infuse(build(), [])
     for given in ({}, {"input_ids": torch.ones(1, 2).long(), "inputs_embeds": torch.ones(1, 2, 8)}):
         with pytest.raises(UsageError, match="either input_ids or inputs_embeds"):
             infused(**given)
 
 
-def test_a_text_without_pieces_is_refused() -> None:
-    with pytest.raises(UsageError, match="no piece at all; leave it out"):
+def test_a_text_without_tokens_is_refused() -> None:
+    with pytest.raises(UsageError, match="a text of the batch has no tokens; leave it out"):
         infuse(build(), [])(torch.ones(2, 3).long(), attention_mask=torch.tensor([[1, 1, 0], [0, 0, 0]]))
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0)])
-def test_a_batch_without_pieces_is_refused(shape: tuple[int, int]) -> None:
+def test_a_batch_without_tokens_is_refused(shape: tuple[int, int]) -> None:
     model = infuse(build(), [])
-    with pytest.raises(UsageError, match="the batch has no piece at all; leave it out"):
+    with pytest.raises(UsageError, match="the batch has no tokens; leave it out"):
         model(input_ids=torch.zeros(shape, dtype=torch.long))
-    with pytest.raises(UsageError, match="the batch has no piece at all; leave it out"):
+    with pytest.raises(UsageError, match="the batch has no tokens; leave it out"):
         model.states(torch.zeros(0, dtype=torch.long), Packing.of([0] * shape[0]))
 
 
 def test_a_mask_with_gaps_is_refused() -> None:
     infused = infuse(build(), [])
-    with pytest.raises(UsageError, match="hides pieces within a text"):
+    with pytest.raises(UsageError, match="hides tokens within a text"):
         infused(torch.ones(2, 4).long(), attention_mask=torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0]]))
     infused(torch.ones(3, 4).long(), attention_mask=torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]]))
 
@@ -355,7 +357,7 @@ def test_a_mask_with_gaps_is_refused() -> None:
 def test_its_attention_cannot_be_taken_away(head: str, infusions: list[KamConfig]) -> None:
     infused = infuse(build(head=head), infusions)
     for attention in ("sdpa", "eager", {"": "eager"}):
-        with pytest.raises(UsageError, match="an infused model attends in its own way"):
+        with pytest.raises(UsageError, match="an infused model has its own attention"):
             infused.set_attn_implementation(attention)
     infused.set_attn_implementation("wellread_packed")
     assert infused(**batch(), output_attentions=True).attentions

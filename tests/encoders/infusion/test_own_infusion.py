@@ -1,4 +1,4 @@
-"""Infusions of a user's own, at each of the three places, alone and beside KAM."""
+"""Custom infusions at each of the three hooks, alone and with KAM."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 
 from tests.infused_models import LAYERS, LENGTHS, batch, build, draw_maps, draw_terms, shake
-from wellread.encoders.infusion.hooks import Chunk, ExtraTokens, Flow, Infusion
-from wellread.encoders.infusion.infuse import KINDS, infuse
+from wellread.encoders.infusion.hooks import AttentionChunk, ExtraTokens, Flow, Infusion
+from wellread.encoders.infusion.infuse import INFUSION_KINDS, infuse
 from wellread.encoders.load import silence
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
@@ -30,7 +30,7 @@ class NearConfig:
 
 
 class Near(Infusion):
-    """Attention: each head learns how much it minds the distance of two pieces."""
+    """Attention scores: each head has a trained weight for the distance of two tokens."""
 
     config_class = NearConfig
 
@@ -38,15 +38,15 @@ class Near(Infusion):
         super().__init__()
         self.config = config
         self.slopes = nn.Parameter(torch.empty(encoder.num_attention_heads))
-        self.start()
+        self.init_weights()
 
-    def start(self) -> None:
+    def init_weights(self) -> None:
         init.zeros_(self.slopes)
 
     def attends(self, layer: int) -> bool:
         return layer in self.config.layers
 
-    def scores(self, flow: Flow, layer: int, chunk: Chunk, scores: Tensor) -> Tensor:
+    def scores(self, flow: Flow, layer: int, chunk: AttentionChunk, scores: Tensor) -> Tensor:
         rows, columns = torch.arange(scores.shape[2]), torch.arange(scores.shape[3])
         return scores - self.slopes[:, None, None] * (rows[:, None] - columns).abs()
 
@@ -57,7 +57,7 @@ class ToldConfig:
 
 
 class Told(Infusion):
-    """Between layers: a vector that is told of each text is added to its pieces after one layer."""
+    """Between layers: a vector given for each text is added to its tokens after one layer."""
 
     config_class = ToldConfig
     inputs = ("vectors",)
@@ -66,9 +66,9 @@ class Told(Infusion):
         super().__init__()
         self.config = config
         self.weight = nn.Parameter(torch.empty(()))
-        self.start()
+        self.init_weights()
 
-    def start(self) -> None:
+    def init_weights(self) -> None:
         init.zeros_(self.weight)
 
     def between(self, flow: Flow, layer: int, states: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class MemoryConfig:
 
 
 class Memory(Infusion):
-    """Sequence: learned positions that every text may look at."""
+    """Extra tokens: trained positions that every text attends to."""
 
     config_class = MemoryConfig
 
@@ -99,7 +99,7 @@ class Memory(Infusion):
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (Near, Told, Memory):
-        monkeypatch.setitem(KINDS, kind.__name__.lower(), f"{__name__}:{kind.__name__}")
+        monkeypatch.setitem(INFUSION_KINDS, kind.__name__.lower(), f"{__name__}:{kind.__name__}")
 
 
 VECTORS = torch.randn(len(LENGTHS), 8, generator=torch.Generator().manual_seed(0))
@@ -124,7 +124,7 @@ def test_at_their_start_they_change_nothing() -> None:
     torch.testing.assert_close(ask(model, **told), ask(make()), **TOLERANCE)
 
 
-def test_scores_are_what_an_infusion_makes_of_them() -> None:
+def test_an_infusion_changes_attention_scores() -> None:
     model = make(NearConfig(layers=(1,)))
     plain = build().double()
     plain.set_attn_implementation("eager")
@@ -143,7 +143,7 @@ def test_scores_are_what_an_infusion_makes_of_them() -> None:
     assert not torch.allclose(ask(model), ask(make()))
 
 
-def test_states_between_layers_are_what_an_infusion_makes_of_them() -> None:
+def test_an_infusion_changes_states_between_layers() -> None:
     model, plain = make(ToldConfig()), build().double()
     added = model.infusions[0].weight * VECTORS.double()
 
@@ -157,7 +157,7 @@ def test_states_between_layers_are_what_an_infusion_makes_of_them() -> None:
     assert len(steps) == LAYERS + 1
 
 
-def test_guests_are_seen_by_every_piece_of_every_layer() -> None:
+def test_all_tokens_attend_to_extra_tokens_in_every_layer() -> None:
     model = make(MemoryConfig())
     got = model(**batch(), output_attentions=True)
     torch.testing.assert_close(got.last_hidden_state, model(**batch()).last_hidden_state, **TOLERANCE)
@@ -168,7 +168,7 @@ def test_guests_are_seen_by_every_piece_of_every_layer() -> None:
     assert bool((model.infusions[0].slots.grad != 0).all())
 
 
-def test_all_places_of_one_model_learn_and_each_can_be_switched_off() -> None:
+def test_all_hooks_get_gradients_and_each_can_be_switched_off() -> None:
     told = {"vectors": VECTORS, "maps": draw_maps(), **draw_terms((1, 0, 2, 1, 3))}
     model = make(NearConfig(), KAM, ToldConfig())
     whole = ask(model, **told)
@@ -196,20 +196,20 @@ def test_kam_beside_another_is_kam_step_by_step() -> None:
     torch.testing.assert_close(ask(beside, **told), ask(alone, **told), **TOLERANCE)
 
 
-def test_two_of_a_kind_do_not_mix_what_they_keep() -> None:
+def test_two_of_a_kind_keep_separate_state() -> None:
     twice = make(KAM, KAM)
     order = copy.deepcopy(twice)
-    twice.infusions[1].start()
+    twice.infusions[1].init_weights()
     with order.without():
         pass
     order.infusions[1].on = False
     torch.testing.assert_close(ask(twice, maps=draw_maps()), ask(order, maps=draw_maps()), **TOLERANCE)
 
 
-def test_only_one_may_bring_guests() -> None:
+def test_only_one_may_add_extra_tokens() -> None:
     model = make(MemoryConfig(), KAM)
     terms = draw_terms((1, 0, 2, 1, 3))
-    with pytest.raises(UsageError, match="two infusions want to add positions to the texts; switch one of them off"):
+    with pytest.raises(UsageError, match="two infusions add extra tokens to the texts; switch one of them off"):
         ask(model, **terms)
     with model.without("memory"):
         ask(model, **terms)

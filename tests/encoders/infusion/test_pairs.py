@@ -1,4 +1,4 @@
-"""Infusions in pairs by recipe: each is told what it needs, changes what the encoder says, and learns."""
+"""Pairs of infusions by recipe: each gets its inputs, changes the output, and is trained."""
 
 import json
 from dataclasses import replace
@@ -33,7 +33,7 @@ def undrawn(monkeypatch):
 
 
 def provided(made, toy, *, own=False):
-    """A recipe whose infusions all draw on the toy knowledge base; links are its names."""
+    """Return a recipe whose infusions all use the toy knowledge base; links are by name."""
     kb = str(toy / "toy.kb")
     return replace(
         made,
@@ -56,7 +56,7 @@ def tasks(tmp_path, encoder, toy):
 
 @pytest.mark.parametrize("infusion", PAIRS)
 @pytest.mark.parametrize("task", ["RTE", "squad", "ner"])
-def test_a_pair_learns_in_one_encoder(task, infusion, tasks, tmp_path):
+def test_a_pair_is_trained_in_one_encoder(task, infusion, tasks, tmp_path):
     learner, _ = build_learner(replace(tasks[task], infusion=infusion), tmp_path / "notes")
     encoder = learner.model.encoder
     names = infusion.split("+")
@@ -75,7 +75,7 @@ def test_a_pair_learns_in_one_encoder(task, infusion, tasks, tmp_path):
             assert float(sum(learner.loss(batch).values())) != float(loss), name
 
 
-def test_the_rows_of_fresh_entities_start_from_vectors_and_stay(tasks, toy, tmp_path):
+def test_rows_of_new_entities_start_from_vectors_and_are_kept(tasks, toy, tmp_path):
     made = replace(tasks["RTE"], infusion="luke")
     learner, _ = build_learner(made, tmp_path / "notes")
     table = luke_of(learner.model.encoder).table.weight
@@ -93,7 +93,7 @@ def test_the_rows_of_fresh_entities_start_from_vectors_and_stay(tasks, toy, tmp_
     assert len(table) == 4 + len(vectors)
 
 
-def test_what_was_learned_in_pairs_answers_as_before_it_was_saved(tasks, tmp_path):
+def test_a_trained_pair_is_the_same_after_saving(tasks, tmp_path):
     scores = train_task(replace(tasks["RTE"], infusion="kam+knowbert+luke"), tmp_path / "run")
     model = load_task(tmp_path / "run")
     _, dev = read_parts(model.recipe, model.facts)

@@ -1,4 +1,4 @@
-"""Infused models are saved and loaded as any of transformers, and every checkpoint of a family fits."""
+"""Saving and loading of infused models, and of plain checkpoints as infused ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def learned(family: str, head: str = "Model") -> PreTrainedModel:
 
 @pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_was_saved_comes_back(family: str, head: str, tmp_path: Path) -> None:
+def test_a_saved_model_is_loaded_unchanged(family: str, head: str, tmp_path: Path) -> None:
     model = learned(family, head)
     model.save_pretrained(tmp_path)
     auto = AutoModel if head == "Model" else AutoModelForSequenceClassification
@@ -68,7 +68,7 @@ def test_a_pickled_model_is_the_same(family: str, head: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_pickled_model_with_entities_is_the_same_and_learns(family: str) -> None:
+def test_a_pickled_model_with_entities_is_the_same_and_trains(family: str) -> None:
     model = infuse(build(family), [LukeConfig(entities=20, dim=6)])
     shake(model.infusions)
     entities = {
@@ -197,7 +197,7 @@ def test_a_typo_in_a_saved_configuration_names_the_fix(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'alfa' is not a setting of KamConfig; did you mean 'alpha'"):
         AutoModel.from_pretrained(tmp_path)
     file.write_text(told.replace('"kam"', '"cam"'))
-    with pytest.raises(UsageError, match="'cam' is no infusion; there are: kam"):
+    with pytest.raises(UsageError, match="'cam' is not an infusion; expected one of: kam"):
         AutoModel.from_pretrained(tmp_path)
 
 

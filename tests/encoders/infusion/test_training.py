@@ -1,4 +1,4 @@
-"""Infused models learn with all that the field learns with: checkpointing, bf16, compilation, adapters, Trainer."""
+"""Training of infused models: checkpointing, bf16, compilation, adapters, Trainer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ask(family: str = "Bert", terms: bool = True) -> dict[str, Tensor]:
 
 
 def gradients(model: PreTrainedModel, given: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss and what each weight learns of it."""
+    """Return the loss and the gradient of each weight."""
     torch.manual_seed(9)
     model.zero_grad()
     loss = model(**given).loss
@@ -107,7 +107,7 @@ def test_weights_in_bf16_work_too() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_compiled_it_says_and_learns_the_same() -> None:
+def test_compiled_outputs_and_gradients_agree() -> None:
     plain, given = build(head="ForSequenceClassification", num_hidden_layers=2), ask()
     model = infuse(plain, [KamConfig(maps=("a", "b"), skip="mix", map_init=1.0)]).train()
     torch._dynamo.reset()
@@ -119,7 +119,7 @@ def test_compiled_it_says_and_learns_the_same() -> None:
 
 
 @pytest.mark.parametrize(("family", "target"), [("Bert", "query"), ("DistilBert", "q_lin")])
-def test_adapters_learn_are_saved_and_merged(family: str, target: str, tmp_path: Path) -> None:
+def test_adapters_are_trained_saved_and_merged(family: str, target: str, tmp_path: Path) -> None:
     model, given = make(family, skip="mix"), ask(family)
     bare = copy.deepcopy(model)
     before = model(**given).logits
@@ -196,7 +196,7 @@ def arguments(folder: Path, **more: Any) -> TrainingArguments:
 
 
 @pytest.mark.parametrize("options", [None, {"preserve_rng_state": True}], ids=["usual", "own"])
-def test_trainer_learns_the_same_with_checkpointing(options: dict[str, Any] | None, tmp_path: Path) -> None:
+def test_trainer_gives_the_same_with_checkpointing(options: dict[str, Any] | None, tmp_path: Path) -> None:
     plain = make(skip="add", dropout=0.3)
     asked = copy.deepcopy(plain)
     seen: list[int] = []

@@ -353,7 +353,7 @@ BOUND = "classification_heads.mention_scores.bound_classifier."
         ({f"{BERT}encoder.more": torch.zeros(2)}, r"not BERT's: context_encoder.bert_model.encoder.more"),
         ({f"{BERT}encoder.layer.1.output.dense.bias": torch.zeros(2)}, "size mismatch.*fit no BERT"),
         ({"cand_encoder.additional_linear.weight": torch.zeros(2, 2)}, "additional_linear.weight; only models with"),
-        ({f"{BOUND}weight": None, f"{BOUND}bias": None}, "a bi-encoder of BLINK finds no mentions"),
+        ({f"{BOUND}weight": None, f"{BOUND}bias": None}, "a bi-encoder of BLINK does not detect mentions"),
         ({f"{BOUND}weight": torch.zeros(3, 8)}, "qa_linear"),
     ],
 )

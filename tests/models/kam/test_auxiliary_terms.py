@@ -1,4 +1,4 @@
-"""Correlation and auxiliary terms: what is lent equals loops written straight from the reading of the paper."""
+"""Correlation maps and auxiliary terms against loops written from the paper."""
 
 import random
 
@@ -27,7 +27,7 @@ from wellread.text.segments import Segmenter
 
 @settings(max_examples=25)
 @given(seed=SEEDS)
-def test_correlation_is_1_for_a_word_itself_and_0_for_what_is_unknown_and_reaches_across_segments(seed):
+def test_correlation_is_1_for_the_same_word_and_0_for_unknown_words_across_segments(seed):
     chance = random.Random(seed)
     table, inputs = table_of(chance), inputs_of(chance)
 
@@ -39,7 +39,7 @@ def test_correlation_is_1_for_a_word_itself_and_0_for_what_is_unknown_and_reache
 
 
 def naive_terms(table, tokenized, tokenizer, words, tokens):
-    """The k words not in the input with the highest mean, ties by the word; at most K pieces, never a cut word."""
+    """Return the k words not in the input with the highest mean, ties by the word; at most K tokens, whole words."""
     known = {word.casefold() for word in tokenized.words} & set(table.words)
     if not known:
         return [], []
@@ -96,14 +96,16 @@ def test_terms_follow_the_text_and_only_correlation_covers_them(tokenizer, seed)
 
 
 def test_a_table_that_was_counted_says_the_same_as_its_numbers(tmp_path):
-    from wellread.correlation.counting import Limits, correlate
+    from wellread.correlation.counting import TableLimits, correlate
     from wellread.data.corpus import Corpus
 
     chance = random.Random(5)
     groups = ("mayor city york new".split(), "who is near me".split(), "the of old".split())
     lines = [" ".join(chance.sample(chance.choice(groups) * 2 + groups[2], 4)) for _ in range(200)]
     (tmp_path / "corpus.txt").write_text("\n".join(lines))
-    table = correlate(Corpus.of_files([tmp_path / "corpus.txt"]), tmp_path / "my.pmi", limits=Limits(2, 1), workers=1)
+    table = correlate(
+        Corpus.of_files([tmp_path / "corpus.txt"]), tmp_path / "my.pmi", limits=TableLimits(2, 1), workers=1
+    )
     tokenized = SEGMENTER.tokenize_many([("Who is the mayor zz",), ("new york", "near the City"), ("zz",)])
     provider = KamProvider([CorrelationMap(table)], SEGMENTER, terms=TermChoice(table, words=3))
     provided = provider.build_inputs(tokenized, provider.prepare(tokenized, cache=tmp_path / "kept"))
@@ -136,7 +138,7 @@ def test_words_that_are_left_out_are_no_terms():
     assert provider.build_inputs([SEGMENTER.tokenize("york")]).terms == [("mayor",)]
 
 
-def test_terms_of_a_cut_text_do_not_come_from_what_was_cut_off():
+def test_terms_of_a_truncated_text_ignore_its_removed_words():
     table = Table({("who", "old"): 0.9, ("city", "new"): 0.9})
     provider = KamProvider([], Segmenter(word_piece(), longest=4), terms=TermChoice(table))
     tokenized = provider.segmenter.tokenize_many([("who is the city",)])
@@ -144,6 +146,6 @@ def test_terms_of_a_cut_text_do_not_come_from_what_was_cut_off():
     assert provider.build_inputs(tokenized, provider.prepare(tokenized)).terms == [("old",)]
 
 
-def test_terms_of_no_pieces_are_refused():
+def test_terms_without_tokens_are_refused():
     with pytest.raises(UsageError, match="at least 1"):
         TermChoice(Table({}), tokens=0)

@@ -1,4 +1,4 @@
-"""Maps: what is lent equals loops that are written straight from the reading of the paper."""
+"""Maps against loops written from the paper."""
 
 import random
 from types import SimpleNamespace
@@ -220,7 +220,7 @@ def test_words_of_one_noun_chunk_are_a_phrase_and_others_are_alone(seed):
     assert_provided(provider, cuts_of(chance, inputs), same_phrase(parsed, lambda _, chunk: chunk))
 
 
-def test_a_parser_without_trees_is_told_apart_from_a_text_without_phrases():
+def test_a_parser_without_trees_is_not_a_text_without_phrases():
     source = Told({"old york": Marks(leaves=np.array([[0, 3], [4, 8]], np.int32))})
     for reading, needed in (("chunks", "dependency"), ("dependency", "dependency"), ("constituency", "constituency")):
         with pytest.raises(InputError, match=f"no {needed} trees.*choose another reading"):
@@ -245,7 +245,7 @@ def kb(tmp_path_factory):
 
 @settings(max_examples=25)
 @given(seed=SEEDS)
-def test_words_are_relevant_whose_entities_a_fact_joins(kb, seed):
+def test_words_of_connected_entities_are_relevant(kb, seed):
     chance = random.Random(seed)
     inputs = inputs_of(chance)
     facts = {("a", "b"), ("a", "c"), ("c", "d"), ("d", "d")}
@@ -288,7 +288,7 @@ def test_a_function_says_how_relevant_words_are():
     )
 
 
-def test_a_function_with_a_source_sees_what_it_found():
+def test_a_function_with_a_source_gets_its_annotations():
     def linked(tokenized, documents):
         assert [document.text for document in documents] == list(tokenized.texts)
         found = [{link.entity for link in document.links} for document in documents]
@@ -306,15 +306,15 @@ def test_a_function_with_a_source_sees_what_it_found():
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ([[0.0]], "gave 1 × 1 for 2 words; expected a score from 0 to 1 for each pair of cut.words"),
-        (0.5, "gave a single number for 2 words"),
-        ("much", "gave no matrix"),
-        ([[0, 2], [0, 0]], "gave scores from 0 to 2.*divide by the largest"),
-        ([[0, -1], [0, 0]], "gave scores from -1 to 0"),
-        ([[0, float("nan")], [0, 0]], "gave scores from nan to nan"),
+        ([[0.0]], "returned 1 × 1 for 2 words; expected a score from 0 to 1 for each pair of words"),
+        (0.5, "returned a single number for 2 words"),
+        ("much", "did not return a matrix"),
+        ([[0, 2], [0, 0]], "returned scores from 0 to 2.*divide by the largest"),
+        ([[0, -1], [0, 0]], "returned scores from -1 to 0"),
+        ([[0, float("nan")], [0, 0]], "returned scores from nan to nan"),
     ],
 )
-def test_a_function_that_says_nonsense_is_told_what_was_expected(scores, message):
+def test_invalid_scores_of_a_function_are_refused_with_the_expected_form(scores, message):
     provider = KamProvider([FunctionMap(lambda tokenized: scores, name="mine")], SEGMENTER)
     with pytest.raises(InputError, match=f"the map 'mine' {message}"):
         provider.build_inputs([SEGMENTER.tokenize("old york")])
@@ -344,9 +344,9 @@ def test_the_maps_of_a_text_do_not_depend_on_its_batch():
 
 
 def test_two_maps_or_sources_of_one_name_are_refused():
-    with pytest.raises(UsageError, match="two maps have one name"):
+    with pytest.raises(UsageError, match="two maps have the same name"):
         KamProvider([FunctionMap(lambda tokenized: 0), FunctionMap(lambda tokenized: 1)], SEGMENTER)
-    with pytest.raises(UsageError, match="two sources are called 'told'"):
+    with pytest.raises(UsageError, match="two sources are named 'told'"):
         KamProvider([EntityMap(Told({})), EntityMap(Told({}), name="other")], SEGMENTER)
 
 

@@ -1,4 +1,4 @@
-"""KAM at its start is its checkpoint; padding, neighbours and what is masked have no say; wrong maps are refused."""
+"""KAM starts as its checkpoint; padding and masks have no influence; wrong maps are refused."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_padding_added_to_a_batch_has_no_say() -> None:
     assert not after[:, before.shape[1] :].any()
 
 
-def test_what_is_masked_has_no_say() -> None:
+def test_masked_positions_have_no_influence() -> None:
     kam, given, told = learned(), batch(), tell()
     before = kam(**given, **told).last_hidden_state
     for name in ("input_ids", "token_type_ids"):
@@ -148,7 +148,7 @@ def test_maps_beyond_the_end_of_a_text_have_no_say(fusion: Any) -> None:
     torch.testing.assert_close(kam(**given, **told | {"maps": spoilt}).last_hidden_state, before, **TOLERANCE)
 
 
-def test_maps_of_pieces_alone_are_zero_for_terms() -> None:
+def test_maps_of_tokens_alone_are_zero_for_terms() -> None:
     kam, given = learned(), batch()
     told = tell() | {"maps": draw_maps(LENGTHS, 2)}
     short = kam(**given, **told).last_hidden_state
@@ -186,7 +186,7 @@ def test_batches_where_no_text_has_terms_are_those_without() -> None:
     assert torch.equal(kam(**given, **empty).last_hidden_state, wanted)
 
 
-def test_terms_change_what_is_read() -> None:
+def test_terms_change_the_output() -> None:
     kam, given, told = learned(), batch(), tell()
     before = kam(**given, **told).last_hidden_state
     told["term_ids"][0, 0] += 1
@@ -204,7 +204,7 @@ def test_how_texts_share_the_cache_has_no_say(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("skip", ["none", "mix"])
-def test_attentions_are_told_with_those_of_terms_behind(skip: Any) -> None:
+def test_attentions_include_those_of_terms(skip: Any) -> None:
     kam = learned(KamConfig(maps=("a", "b"), skip=skip))
     given, told = batch(), tell()
     got = kam(**given, **told, output_attentions=True)
@@ -250,22 +250,22 @@ def test_layers_may_be_named_in_any_order() -> None:
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ({"maps": torch.zeros(5, 3, 7, 7)}, "the batch brings 3 maps, the model fuses 2: a, b"),
-        ({"maps": torch.zeros(4, 2, 7, 7)}, "maps tells of 4 texts, the batch has 5"),
+        ({"maps": torch.zeros(5, 3, 7, 7)}, "the batch has 3 maps; the model expects 2: a, b"),
+        ({"maps": torch.zeros(4, 2, 7, 7)}, "maps has 4 texts; the batch has 5"),
         ({"maps": torch.zeros(5, 7, 7)}, "maps .*texts, maps, rows, columns"),
-        ({"term_ids": torch.zeros(4, 1).long()}, "term_ids tells of 4 texts, the batch has 5"),
+        ({"term_ids": torch.zeros(4, 1).long()}, "term_ids has 4 texts; the batch has 5"),
         (
             {"term_ids": torch.zeros(5, 2).long(), "term_mask": torch.ones(5, 3).bool()},
-            r"term_mask is \(5, 3\) and term_ids is \(5, 2\); make them alike",
+            r"term_mask is \(5, 3\) and term_ids is \(5, 2\); shapes differ",
         ),
         (
             {"term_ids": torch.zeros(5, POSITIONS).long()},
-            "a text with its auxiliary pieces needs 47 positions, more than the encoder has; cut the texts shorter",
+            "a text with its auxiliary tokens needs 47 positions, more than the encoder has; split texts",
         ),
     ],
     ids=["count", "texts", "dimensions", "terms of texts", "mask of terms", "positions"],
 )
-def test_what_does_not_fit_is_refused(told: dict[str, Tensor], said: str) -> None:
+def test_inputs_of_the_wrong_shape_are_refused(told: dict[str, Tensor], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         learned()(**batch(), **told)
 
@@ -293,5 +293,5 @@ def test_wrong_settings_are_refused() -> None:
         KamConfig(maps=("entity", "entity"))
     with pytest.raises(InputError, match="'skp' is not a setting of KamConfig"):
         build_infusion({"kind": "kam", "skp": "mix"}, build().config)
-    with pytest.raises(UsageError, match="'cam' is no infusion; there are: kam"):
+    with pytest.raises(UsageError, match="'cam' is not an infusion; expected one of: kam"):
         build_infusion({"kind": "cam"}, build().config)

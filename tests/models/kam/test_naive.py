@@ -40,7 +40,7 @@ DISTILBERT = {
 
 
 def embed(model: nn.Module, id: Tensor, place: int, type: Tensor | None) -> Tensor:
-    """One piece: word + type + position, normed, and projected where the family does."""
+    """Return the embedding of one token: word + type + position, normed, and projected in some families."""
     tables = model.embeddings
     position = place + (2 if "Roberta" in type_name(model) else 0)
     state = tables.word_embeddings.weight[id] + tables.position_embeddings.weight[position]
@@ -146,7 +146,7 @@ def read(model: PreTrainedModel, ids: Tensor, types: Tensor | None, terms: Tenso
 
 
 def make(config: KamConfig, family: str = "Bert") -> PreTrainedModel:
-    """A model whose infusion has learned something."""
+    """Return a model whose infusion has random weights."""
     model = infuse(build(family, num_hidden_layers=3 if config.layers else 2), [config]).double()
     torch.manual_seed(7)
     shake(model.infusions, 0.3)
@@ -214,7 +214,7 @@ CASES: dict[str, tuple[dict[str, Any], int, tuple[int, ...] | None]] = {
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize(("options", "count", "terms"), CASES.values(), ids=CASES)
-def test_kam_is_what_loops_make_of_the_paper(
+def test_kam_agrees_with_loops_written_from_the_paper(
     options: dict[str, Any], count: int, terms: tuple[int, ...] | None, training: bool
 ) -> None:
     """Without dropout, so that training is the same."""

@@ -85,7 +85,7 @@ def assert_the_same(folder, state, config, mentions=MENTIONS):
             for row, (text, entities) in enumerate(zip(arrays["text_of"].tolist(), arrays["entities"], strict=True)):
                 place = row - int((arrays["text_of"] < text).sum())
                 count = int((entities != -1).sum())
-                found = read.told["links"][kb][row, :count].double()
+                found = read.outputs["links"][kb][row, :count].double()
                 torch.testing.assert_close(found, scores[kb][text, place, :count], atol=1e-5, rtol=0)
         assert read.losses.keys() == {f"links {kb}" for kb in offers if offers[kb]["gold"].any()}
         for name, loss in read.losses.items():

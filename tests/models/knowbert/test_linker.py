@@ -104,7 +104,7 @@ def psi(home, text, folder="model", kb="senses"):
     with torch.no_grad():
         read = model.read(torch.from_numpy(tokenized[0].ids), Packing.of([len(tokenized[0])]), None, offers=arrays)
     vectors, ours = {name: vectors for name, _, vectors in parts}[kb], offers[kb]
-    chances = torch.softmax(read.told["links"][kb], 1).numpy()
+    chances = torch.softmax(read.outputs["links"][kb], 1).numpy()
     return {
         tuple(span): {
             vectors.ids.take([row])[0]: chance

@@ -57,8 +57,8 @@ def test_a_text_does_not_depend_on_its_neighbours() -> None:
         for text in range(len(LENGTHS)):
             alone = read(model, (text,))
             torch.testing.assert_close(alone.states, states[text], **EXACT)
-            for kb, scores in alone.told["links"].items():
-                torch.testing.assert_close(scores, whole.told["links"][kb][row : row + len(scores)], **EXACT)
+            for kb, scores in alone.outputs["links"].items():
+                torch.testing.assert_close(scores, whole.outputs["links"][kb][row : row + len(scores)], **EXACT)
             row += len(scores)
         some = read(model, (4, 1, 2))
         torch.testing.assert_close(some.states, torch.cat([states[text] for text in (4, 1, 2)]), **EXACT)
@@ -75,8 +75,8 @@ def test_padding_candidates_and_their_priors_have_no_say() -> None:
     got = read(model, offers={"names": wide, "wordnet": wide})
     torch.testing.assert_close(got.states, wanted.states, **EXACT)
     torch.testing.assert_close(got.losses, wanted.losses, **EXACT)
-    for kb, scores in got.told["links"].items():
-        torch.testing.assert_close(scores[:, :6], wanted.told["links"][kb], **EXACT)
+    for kb, scores in got.outputs["links"].items():
+        torch.testing.assert_close(scores[:, :6], wanted.outputs["links"][kb], **EXACT)
         assert bool((scores[:, 6:] == float("-inf")).all())
 
 
@@ -115,7 +115,7 @@ def test_training_without_dropout_is_evaluation(mode: Any) -> None:
     with torch.no_grad():
         wanted, got = read(model.eval()), read(model.train())
     torch.testing.assert_close(got.states, wanted.states, **EXACT)
-    torch.testing.assert_close(got.told, wanted.told, **EXACT)
+    torch.testing.assert_close(got.outputs, wanted.outputs, **EXACT)
 
 
 def test_dropout_drops_only_in_training() -> None:
@@ -150,13 +150,13 @@ def test_without_gold_there_is_no_loss() -> None:
 
 def test_a_mention_without_gold_has_no_share_in_the_loss() -> None:
     model = make(config(dropout=0.0))
-    scores = read(model).told["links"]["wordnet"]
+    scores = read(model).outputs["links"]["wordnet"]
     model.zero_grad()
     read(model)
     kept = read(model)
-    kept.told["links"]["wordnet"].retain_grad()
+    kept.outputs["links"]["wordnet"].retain_grad()
     kept.losses["links wordnet"].backward()
-    learned = kept.told["links"]["wordnet"].grad.abs().sum(1) > 0
+    learned = kept.outputs["links"]["wordnet"].grad.abs().sum(1) > 0
     assert torch.equal(learned, offers()["gold"].bool().any(1) & ((offers()["entities"] != -1).sum(1) > 1))
     assert scores.shape == offers()["entities"].shape
 
@@ -167,7 +167,7 @@ def test_judged_mentions_have_a_loss_without_gold() -> None:
     judged = torch.ones(len(nothing), dtype=torch.long)
     got = read(model, offers={"wordnet": {**offers(), "gold": nothing, "judged": judged}})
     there = offers()["entities"] != -1
-    wanted = (0.2 + got.told["links"]["wordnet"][there]).clamp(min=0).mean()
+    wanted = (0.2 + got.outputs["links"]["wordnet"][there]).clamp(min=0).mean()
     torch.testing.assert_close(got.losses["links wordnet"], wanted)
     model = make(config(dropout=0.0))
     assert read(model, offers={"wordnet": {**offers(), "gold": nothing, "judged": judged}}).losses == {}
@@ -224,12 +224,12 @@ def test_each_of_two_can_be_switched_off() -> None:
         whole = read(model)
         with model.without("knowbert.names"):
             one = read(model)
-            assert list(one.told["links"]) == ["wordnet"]
+            assert list(one.outputs["links"]) == ["wordnet"]
         with model.without("knowbert"):
             none = read(model)
-            assert none.told == {}
+            assert none.outputs == {}
         assert not torch.allclose(whole.states, one.states)
-    said = r"no infusion 'kam' here; there are: knowbert\.names, knowbert\.wordnet"
+    said = r"the encoder has no infusion 'kam'; it has: knowbert\.names, knowbert\.wordnet"
     with pytest.raises(UsageError, match=said), model.without("kam"):
         pass
 
@@ -269,7 +269,7 @@ def test_it_is_saved_and_loaded_without_its_vectors(tmp_path: Path) -> None:
     with torch.no_grad():
         got, wanted = read(again), read(model)
     torch.testing.assert_close(got.states, wanted.states)
-    torch.testing.assert_close(got.told, wanted.told)
+    torch.testing.assert_close(got.outputs, wanted.outputs)
 
 
 def test_a_plain_checkpoint_loads_with_the_layer_at_its_start(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_the_linker_can_be_trained_alone(mode: Any) -> None:
         read(model.train()).losses["links wordnet"].backward()
         steer.step()
     with torch.no_grad():
-        best = read(model.eval()).told["links"]["wordnet"].argmax(1)
+        best = read(model.eval()).outputs["links"]["wordnet"].argmax(1)
     gold = offers()["gold"].bool()
     known = gold.any(1)
     assert bool(gold[known].gather(1, best[known, None]).all())

@@ -187,7 +187,7 @@ def test_the_layer_is_what_loops_make_of_the_paper(options: dict[str, Any], trai
     for (name, weight), other in zip(kar.named_parameters(), loops.parameters(), strict=True):
         theirs_grad = torch.zeros_like(other) if other.grad is None else other.grad
         torch.testing.assert_close(weight.grad, theirs_grad, **EXACT, msg=lambda said, name=name: f"{name}: {said}")
-    links = flow.told["links"]["wordnet"]
+    links = flow.outputs["links"]["wordnet"]
     for row, scores in zip(links, steps.scores, strict=True):
         torch.testing.assert_close(row[: len(scores)], torch.stack(scores) if scores else row[:0], **EXACT)
         assert bool((row[len(scores) :] == float("-inf")).all())
@@ -286,7 +286,7 @@ def test_two_knowledge_bases_in_one_encoder() -> None:
         f"links {kar.config.kb}": torch.stack(taken.losses).mean() for kar, taken in zip(loops, steps, strict=True)
     }
     torch.testing.assert_close(got.losses, losses, **EXACT)
-    assert list(got.told["links"]) == ["names", "wordnet"]
+    assert list(got.outputs["links"]) == ["names", "wordnet"]
     aims = torch.randn_like(states)
     ((states * aims).sum() + sum(losses.values())).backward()
     ((got.states * aims).sum() + sum(got.losses.values())).backward()

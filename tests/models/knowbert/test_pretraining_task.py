@@ -11,7 +11,7 @@ from tests.sense_data import AGED, SHORE, keys, sense_text
 from tests.task_models import SEGMENTER, TOKENIZER, tiny_encoder
 from tests.toy_models import document
 from wellread.document import Document, Link
-from wellread.encoders.infusion.infuse import Read, infuse
+from wellread.encoders.infusion.infuse import InfusedOutput, infuse
 from wellread.errors import UsageError
 from wellread.kb.packaged import open_kb
 from wellread.models.knowbert.config import KnowBertConfig
@@ -164,7 +164,9 @@ def test_links_are_counted_once_by_the_best_score_and_above_the_threshold(vector
             whose = [task_of[length] for length in text_of]
             rows = np.column_stack(([whose[text] for text in offers["text_of"].tolist()], offers["spans"].numpy()))
             links = torch.tensor([scores[tuple(row)] for row in rows.tolist()])
-            return Read(torch.zeros(len(ids), 4), {"links": {"names": links[:, : offers["entities"].shape[1]]}}, {})
+            return InfusedOutput(
+                torch.zeros(len(ids), 4), {"links": {"names": links[:, : offers["entities"].shape[1]]}}, {}
+            )
 
     task_of = {len(one): text for text, one in enumerate(tokenized)}
     assert len(task_of) == 3

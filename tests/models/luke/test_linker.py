@@ -66,7 +66,7 @@ def logits_of(backend, text, rows):
     }
     with torch.no_grad():
         read = backend.encoder.read(ids, Packing.of([len(ids)]), torch.zeros_like(ids), entities=entities)
-        return backend.luke.predict(read.told["entities"]).double()
+        return backend.luke.predict(read.outputs["entities"]).double()
 
 
 def test_local_scores_are_those_of_the_head_and_the_prior(kb, folder):
@@ -274,7 +274,7 @@ def test_a_trained_model_disambiguates(kb, encoder):
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for _ in range(40):
         read = model.read(ids, Packing.of([len(one) for one in windows]), torch.zeros_like(ids), entities=entities)
-        loss = torch.nn.functional.cross_entropy(luke.predict(read.told["entities"]), gold)
+        loss = torch.nn.functional.cross_entropy(luke.predict(read.outputs["entities"]), gold)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -226,13 +226,13 @@ def test_packed_and_padded_inputs_give_the_same_states() -> None:
     read = model.read(given["input_ids"][there], packing, given["token_type_ids"][there], entities=ENTITIES)
     close(read.states, wanted.last_hidden_state[there])
     counts = Packing.of(torch.bincount(ENTITIES["text_of"], minlength=len(LENGTHS)))
-    close(counts.spread(read.told["entities"]), wanted.entity_last_hidden_state)
+    close(counts.spread(read.outputs["entities"]), wanted.entity_last_hidden_state)
 
 
 def test_without_entities_the_output_is_empty() -> None:
     packing = Packing.of([3, 2])
     read = build().read(torch.randint(3, VOCABULARY, (5,)), packing)
-    assert read.told["entities"].shape == (0, 8)
+    assert read.outputs["entities"].shape == (0, 8)
 
 
 def test_outputs_of_transformers_tokenizer_are_valid_inputs(both: tuple[PreTrainedModel, PreTrainedModel]) -> None:
@@ -343,7 +343,7 @@ def test_untrained_kam_does_not_change_luke_and_trained_maps_do() -> None:
     given, maps = infused.batch(), draw_maps()
     alone, together = build(), build("Bert", KamConfig(maps=("a", "b")))
     together.infusions[0].load_state_dict(alone.infusions[0].state_dict())
-    together.infusions[1].start()
+    together.infusions[1].init_weights()
     wanted, found = alone(**given, entities=ENTITIES), together(**given, entities=ENTITIES, maps=maps)
     close(found.last_hidden_state, wanted.last_hidden_state)
     close(found.entity_last_hidden_state, wanted.entity_last_hidden_state)
@@ -366,7 +366,7 @@ def test_with_kam_texts_of_a_batch_are_independent(aware: bool) -> None:
 
 def test_entities_and_auxiliary_terms_cannot_both_be_added() -> None:
     model = build("Bert", KamConfig())
-    with pytest.raises(UsageError, match="two infusions want to add positions to the texts; switch one of them off"):
+    with pytest.raises(UsageError, match="two infusions add extra tokens to the texts; switch one of them off"):
         model(**infused.batch(), entities=ENTITIES, **draw_terms((1, 2, 0, 1, 1)))
 
 

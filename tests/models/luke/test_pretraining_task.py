@@ -123,7 +123,7 @@ def test_the_loss_equals_that_of_all_logits_at_masked_positions(windows, masking
     found = work.loss(batch)
     read = work.model.encoder.read(batch.ids, batch.packing, None, entities=batch.entities)
     words = work.model.head(read.states)[batch.masked_tokens]
-    rows = work.luke.predict(read.told["entities"])[batch.masked_entities]
+    rows = work.luke.predict(read.outputs["entities"])[batch.masked_entities]
     assert torch.allclose(found["word"], cross_entropy(words, batch.gold_ids), atol=1e-6)
     assert torch.allclose(found["entity"], cross_entropy(rows, batch.gold_rows), atol=1e-6)
     (found["word"] + found["entity"]).backward()
@@ -199,7 +199,7 @@ def test_scores_equal_those_of_a_loop_over_windows(windows, masking):
             batch = masking.batch([work.dev[place]], learning=False)
             read = work.model.encoder.read(batch.ids, batch.packing, None, entities=batch.entities)
             words = work.model.head(read.states[batch.masked_tokens]).log_softmax(1)
-            rows = work.luke.predict(read.told["entities"][batch.masked_entities]).log_softmax(1)
+            rows = work.luke.predict(read.outputs["entities"][batch.masked_entities]).log_softmax(1)
             chances += words[torch.arange(len(words)), batch.gold_ids].tolist()
             right += (words.argmax(1) == batch.gold_ids).tolist()
             entity_chances += rows[torch.arange(len(rows)), batch.gold_rows].tolist()

@@ -1,9 +1,8 @@
-"""An encoder that takes knowledge: how it is asked, how texts go through its layers, what comes back.
+"""Encoders with infusions: their configuration, forward pass and outputs.
 
-`InfusedEncoder` is mixed into the encoder of each family (`encoders.infusion.infuse` makes such classes). Its layers
-are those of transformers; between them and in their attention the infusions have their say (`encoders.infusion.hooks`).
-Pieces are packed: no padding goes through it, whether it is asked for packed texts (`read`, `states`) or as
-transformers asks (`forward`).
+`InfusedEncoder` is mixed into the encoder of each family (`encoders.infusion.infuse` makes these classes). The layers
+are those of transformers; infusions act between them and in their attention (`encoders.infusion.hooks`). Tokens are
+packed, so that no padding is computed, both for packed texts (`read`, `states`) and for padded ones (`forward`).
 """
 
 from __future__ import annotations
@@ -23,149 +22,137 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 from transformers.utils.generic import can_return_tuple
 
 from wellread import config as settings
-from wellread.encoders.infusion.entity_attention import entity_aware_class
-from wellread.encoders.infusion.hooks import ExtraTokens, Flow, Infusion, Place
-from wellread.encoders.packing import PACKED, Packing, count_places, first_position
+from wellread.encoders.families import EncoderFamily
+from wellread.encoders.infusion.entity_attention import make_entity_aware
+from wellread.encoders.infusion.hooks import ExtraTokens, Flow, Infusion, LayerAttention
+from wellread.encoders.packing import PACKED, Packing, first_position, position_ids_of
 from wellread.errors import UsageError
 
-KINDS = {
+INFUSION_KINDS = {
     "kam": "wellread.models.kam.model:Kam",
     "knowbert": "wellread.models.knowbert.model:KnowBert",
     "luke": "wellread.models.luke.model:Luke",
 }
-"""Where each kind of infusion is, by the name that configurations have for it; add your own."""
+"""Module and class of each kind of infusion, by its name in configurations; add your own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """What is different in the encoders of a family."""
-
-    name: str
-    """As its classes begin."""
-    layers: str
-    projections: tuple[str, str, str]
-    typed: bool = True
-    """Whether pieces have types (of the first or the second segment)."""
-    asking: str | None = "attention.self"
-    """Where a layer has its attention, if that can leave it to guests how they ask; else it makes queries in vain."""
-
-
-def _load(place: str) -> Any:
-    module, _, name = place.partition(":")
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-def kind_of(infusion: Any) -> str:
-    """The kind that a configuration is of: KamConfig() -> "kam"."""
-    for kind, place in KINDS.items():
-        if _load(place).config_class is type(infusion):
+def infusion_kind(infusion: Any) -> str:
+    """Return the kind of an infusion's configuration: KamConfig() -> "kam"."""
+    for kind, path in INFUSION_KINDS.items():
+        if _load(path).config_class is type(infusion):
             return kind
-    raise UsageError(f"{type(infusion).__name__} is no configuration of an infusion; there are: {', '.join(KINDS)}")
+    known = ", ".join(INFUSION_KINDS)
+    raise UsageError(f"{type(infusion).__name__} is not a configuration of an infusion; expected one of: {known}")
 
 
-def _names_of(told: dict[str, Any]) -> list[str]:
-    """What an infusion is called: its kind, and where it is of a knowledge base, of which."""
-    return [told["kind"], f"{told['kind']}.{told['kb']}"] if "kb" in told else [told["kind"]]
+def _names_of(entry: dict[str, Any]) -> list[str]:
+    """Return the names of an infusion: its kind, and with a knowledge base "kind.kb"."""
+    return [entry["kind"], f"{entry['kind']}.{entry['kb']}"] if "kb" in entry else [entry["kind"]]
 
 
-def build_infusion(told: dict[str, Any], config: PreTrainedConfig) -> Infusion:
-    """The infusion that an entry of a configuration tells of."""
-    options = dict(told)
+def build_infusion(entry: dict[str, Any], config: PreTrainedConfig) -> Infusion:
+    """Return the infusion that an entry of a configuration describes, with initial weights."""
+    options = dict(entry)
     kind = options.pop("kind", None)
-    if kind not in KINDS:
-        raise UsageError(f"{kind!r} is no infusion; there are: {', '.join(KINDS)}")
-    made = _load(KINDS[kind])
+    if kind not in INFUSION_KINDS:
+        raise UsageError(f"{kind!r} is not an infusion; expected one of: {', '.join(INFUSION_KINDS)}")
+    made = _load(INFUSION_KINDS[kind])
     infusion: Infusion = made(settings.from_dict(made.config_class, options), config)
     return infusion
 
 
 def build_infusions(config: PreTrainedConfig) -> nn.ModuleList:
-    """The infusions that a configuration names, as they start; a decoder takes none."""
+    """Return the infusions of a configuration, with initial weights; raise UsageError for decoders."""
     for name in ("is_decoder", "add_cross_attention"):
-        if getattr(config, name, False):  # packed attention looks both ways: a causal mask would be lost unsaid
+        if getattr(config, name, False):  # packed attention has no causal mask
             raise UsageError(
-                f"the model has {name} = True, and only encoders can be infused; load it with {name}=False if it is to "
-                "read both ways"
+                f"the model has {name} = True, and only encoders can be infused; load it with {name}=False to use it "
+                "as an encoder"
             )
-    return nn.ModuleList(build_infusion(told, config) for told in config.infusions)
+    return nn.ModuleList(build_infusion(entry, config) for entry in config.infusions)
 
 
 class InfusedConfig:
-    """What the configurations of all infused models have in common; mixed into that of each family."""
+    """Mixin for the configurations of infused models."""
 
     @classmethod
     def get_config_dict(
         cls, pretrained_model_name_or_path: Any, **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As transformers' own; but of a LUKE of others a class of ours would leave out what it knows of entities."""
+        """Read a configuration; raise UsageError for LUKE in Hugging Face's layout: entities would be lost."""
         name = pretrained_model_name_or_path
         found: tuple[dict[str, Any], dict[str, Any]] = super().get_config_dict(name, **kwargs)  # type: ignore[misc]
         if found[0].get("model_type") == "luke":
             where = name if Path(name).is_dir() else "FOLDER"
             first = "" if Path(name).is_dir() else f"download it first (hf download {name} --local-dir FOLDER), and "
             raise UsageError(
-                f"{name} is a LUKE of Hugging Face's layout; {first}load it by from_pretrained of a class in "
+                f"{name} is a LUKE in Hugging Face's layout; {first}load it by from_pretrained of a class in "
                 f"wellread.models.luke.heads.HEADS, or convert it first: wellread convert luke {where} --to NEW"
             )
         return found
 
 
 class Infused:
-    """What all infused models have in common: how their weights start, and are learned."""
+    """Mixin for all infused models, with or without a head: initial weights and training."""
 
     config: Any
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, Infusion):
-            module.start()
+            module.init_weights()
         else:
             super()._init_weights(module)  # type: ignore[misc]
 
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, *args: Any, **kwargs: Any
     ) -> None:
-        """As transformers' own; knowledge reaches a layer beside its states, where the reentrant kind sees nothing."""
-        options: dict[str, Any] = {"use_reentrant": False}  # torch has another default
+        """Enable gradient checkpointing, not reentrant: that would miss the knowledge, which is not a layer's input."""
+        options: dict[str, Any] = {"use_reentrant": False}  # not torch's default
         options |= gradient_checkpointing_kwargs or {}
         if self.config.infusions and options["use_reentrant"]:
             raise UsageError(
-                "reentrant gradient checkpointing would lose gradients of what is infused; give use_reentrant=False"
+                "reentrant gradient checkpointing would lose the gradients of infusions; give use_reentrant=False"
             )
         super().gradient_checkpointing_enable(options, *args, **kwargs)  # type: ignore[misc]
 
     def set_attn_implementation(self, attn_implementation: str | dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """As transformers' own; but any attention than ours would let texts of a batch see each other."""
+        """Accept packed attention only: others would let the texts of a batch attend to each other."""
         if attn_implementation not in (PACKED, {"": PACKED}):
             raise UsageError(
-                f"an infused model attends in its own way, and {attn_implementation!r} would leave knowledge out; keep "
-                "it as it is (output_attentions=True works)"
+                f"an infused model has its own attention, and {attn_implementation!r} would ignore its knowledge; do "
+                "not change it (output_attentions=True works)"
             )
         super().set_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
 
 
 @dataclass
-class Output(BaseModelOutputWithPoolingAndCrossAttentions):
-    """What transformers' encoders give, and the states of entities, named and filled up as those of its LUKE."""
+class InfusedModelOutput(BaseModelOutputWithPoolingAndCrossAttentions):
+    """Output of `InfusedEncoder.forward`; entity states are named and padded as in transformers' LUKE."""
 
     entity_last_hidden_state: Tensor | None = None
     entity_hidden_states: tuple[Tensor, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """What an infused encoder makes of packed texts."""
+class InfusedOutput:
+    """Output of `InfusedEncoder.read` for packed texts."""
 
     states: Float[Tensor, "token dim"]
-    told: dict[str, Any]
-    """What infusions say besides the states (`Flow.told`)."""
+    outputs: dict[str, Any]
+    """Outputs of infusions besides the states, by name (`Flow.outputs`)."""
     losses: dict[str, Tensor]
-    """What infusions are to learn by themselves, by name."""
+    """Training losses of the infusions themselves, by name."""
 
 
 class InfusedEncoder(Infused):
-    """An encoder that takes knowledge; mixed into the encoder of each family."""
+    """Mixin that gives a family's encoder infusions and packed computation."""
 
-    family: ClassVar[Family]
+    family: ClassVar[EncoderFamily]
     infusions: nn.ModuleList
     embeddings: nn.Module
 
@@ -174,35 +161,35 @@ class InfusedEncoder(Infused):
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         if not config.pooler and getattr(self, "pooler", None) is not None:
             self.pooler = None
-        self.take_in(build_infusions(config))
+        self.set_infusions(build_infusions(config))
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The encoder's layers, from the first on."""
+        """Layers of the encoder, in order."""
         return list(cast(nn.Module, self).get_submodule(self.family.layers).children())
 
-    def take_in(self, infusions: nn.ModuleList) -> None:
-        """Have these infusions, instead of those that were here."""
+    def set_infusions(self, infusions: nn.ModuleList) -> None:
+        """Replace the encoder's infusions."""
         device: Any = self.embeddings.word_embeddings.weight.device  # type: ignore[union-attr]
         self.infusions = infusions.to(device).train(cast(nn.Module, self).training)
-        if self.family.asking is not None:
+        if self.family.has_entity_attention:
             for layer in self.layers:
-                attention = layer.get_submodule(self.family.asking)
-                kind: Any = type(attention)
-                attention.__class__ = entity_aware_class(kind)
+                layer.set_submodule(
+                    self.family.attention, make_entity_aware(layer.get_submodule(self.family.attention))
+                )
 
     @contextmanager
     def without(self, *kinds: str) -> Iterator[None]:
-        """Switch infusions off for a while, all or by their kinds: what would the encoder say without them?
+        """Switch infusions off within a `with` block: all, or those of some kinds.
 
-        One of several of a kind is named by its knowledge base too, as in "knowbert.wordnet".
+        With several of a kind, name one with its knowledge base, as in "knowbert.wordnet".
         """
-        told = [_names_of(entry) for entry in self.config.infusions]
-        if unknown := set(kinds).difference(*told):
-            known = ", ".join(names[-1] for names in told) or "none"
-            raise UsageError(f"no infusion {sorted(unknown)[0]!r} here; there are: {known}")
-        some = zip(self.infusions, told, strict=True)
-        parts = [(part, part.on) for part, names in some if not kinds or not set(kinds).isdisjoint(names)]
+        all_names = [_names_of(entry) for entry in self.config.infusions]
+        if unknown := set(kinds).difference(*all_names):
+            known = ", ".join(names[-1] for names in all_names) or "none"
+            raise UsageError(f"the encoder has no infusion {sorted(unknown)[0]!r}; it has: {known}")
+        named = zip(self.infusions, all_names, strict=True)
+        parts = [(part, part.on) for part, names in named if not kinds or not set(kinds).isdisjoint(names)]
         try:
             for part, _ in parts:
                 part.on = False  # type: ignore[assignment]
@@ -218,7 +205,7 @@ class InfusedEncoder(Infused):
         types: Int[Tensor, " token"] | None = None,
         **knowledge: Any,
     ) -> Float[Tensor, "token dim"]:
-        """The last hidden state of every piece of packed texts."""
+        """Return the last hidden state of every token of packed texts."""
         return self.read(ids, packing, types, **knowledge).states
 
     def read(
@@ -227,11 +214,11 @@ class InfusedEncoder(Infused):
         packing: Packing,
         types: Int[Tensor, " token"] | None = None,
         **knowledge: Any,
-    ) -> Read:
-        """The states of packed texts, and what infusions say besides."""
+    ) -> InfusedOutput:
+        """Return the states of packed texts, and the outputs and losses of infusions."""
         states, flow, _ = self._run(ids, None, packing, None, types, knowledge)
         losses = {name: loss for infusion in flow.infusions for name, loss in infusion.losses(flow).items()}
-        return Read(states, flow.told, losses)
+        return InfusedOutput(states, flow.outputs, losses)
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
@@ -245,17 +232,17 @@ class InfusedEncoder(Infused):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         **knowledge: Any,
-    ) -> Output:
-        """As transformers' own, with knowledge beside; a text's knowledge is told in its own positions, from 0.
+    ) -> InfusedModelOutput:
+        """Return what transformers' encoder does; positions in the knowledge of a text count from its first token.
 
-        With `packing`, what is given and what comes back is packed, as one row.
+        With `packing`, inputs and outputs are packed, as one row.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise UsageError("give either input_ids or inputs_embeds")
         given = cast(Tensor, input_ids if inputs_embeds is None else inputs_embeds)
         keep_attention = self.config.output_attentions if output_attentions is None else output_attentions
         keep_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        layout = _Layout.of(given, attention_mask, packing)
+        layout = _BatchLayout.of(given, attention_mask, packing)
         ids, embeds, types = (layout.gather(part) for part in (input_ids, inputs_embeds, token_type_ids))
         places = layout.gather(position_ids)
         states, flow, steps = self._run(
@@ -267,14 +254,14 @@ class InfusedEncoder(Infused):
             last = torch.cat((firsts[:, None], last[:, 1:]), 1)
         pooler = getattr(self, "pooler", None)
         attentions: Any = tuple(flow.attentions[layer] for layer in sorted(flow.attentions))
-        made = Output(
+        made = InfusedModelOutput(
             last_hidden_state=last,
             pooler_output=pooler(firsts[:, None]) if pooler is not None else None,
             hidden_states=tuple(layout.spread(step[:count]) for step in steps) if keep_states else None,
             attentions=attentions if keep_attention else None,
         )
-        if flow.extra_tokens is not None and flow.extra_tokens.stay is not None:
-            made.entity_last_hidden_state = flow.extra_tokens.spread(flow.told[flow.extra_tokens.stay])
+        if flow.extra_tokens is not None and flow.extra_tokens.output_name is not None:
+            made.entity_last_hidden_state = flow.extra_tokens.spread(flow.outputs[flow.extra_tokens.output_name])
             if keep_states:
                 made.entity_hidden_states = tuple(flow.extra_tokens.spread(step[count:]) for step in steps)
         return made
@@ -290,47 +277,47 @@ class InfusedEncoder(Infused):
         keep_attention: bool = False,
         keep_states: bool = False,
     ) -> tuple[Float[Tensor, "token dim"], Flow, list[Tensor]]:
-        if not len(packing.text_of):  # of which transformers' layers can make no heads
-            raise UsageError("the batch has no piece at all; leave it out")
+        if not len(packing.text_of):  # transformers' layers cannot reshape an empty sequence
+            raise UsageError("the batch has no tokens; leave it out")
         infusions = [cast(Infusion, infusion) for infusion in self.infusions if infusion.on]
         known = self._known(knowledge, len(packing.lengths))
         flow = Flow(packing, infusions, known, types, embed=self._embed, keep_attention=keep_attention)
         if positions is None:
             first = first_position(cast(nn.Module, self))
-            if packing.width > (room := int(self.config.max_position_embeddings) - first):
+            if packing.width > (most := int(self.config.max_position_embeddings) - first):
                 raise UsageError(
-                    f"a text has {packing.width} pieces, and the encoder reads {room} at once; cut it into windows "
-                    f"(longest={room})"
+                    f"a text has {packing.width} tokens, and the encoder has {most} positions; split it into windows "
+                    f"(longest={most})"
                 )
-            positions = count_places(ids, packing, first)
+            positions = position_ids_of(ids, packing, first)
         states = self._embed_at(ids, positions, types, embeds)
-        flow.extra_tokens = extra_tokens = _invite(flow)
-        count, staying = len(states), extra_tokens is not None and extra_tokens.stay is not None
-        if extra_tokens is not None and staying:
+        flow.extra_tokens = extra_tokens = _extra_tokens(flow)
+        count, persistent = len(states), flow.has_persistent_tokens
+        if extra_tokens is not None and persistent:
             states = torch.cat((states, extra_tokens.states))
         steps = [states]
         for number, layer in enumerate(self.layers):
-            place = Place(flow, number, self.family.projections, states if staying else None)
-            states = layer(states[None], None, packing=packing, at=place)
-            states = (states[0] if isinstance(states, tuple) else states).squeeze(0)  # its gradient is not copied
+            attention = LayerAttention(flow, number, self.family.projections, states if persistent else None)
+            states = layer(states[None], None, packing=packing, layer_attention=attention)
+            states = (states[0] if isinstance(states, tuple) else states).squeeze(0)  # [0] would copy the gradient
             for infusion in infusions:
                 states = _between(infusion, flow, number, states, count)
             if keep_states:
                 steps.append(states)
-        if extra_tokens is not None and extra_tokens.stay is not None:
-            flow.told[extra_tokens.stay] = states[count:]
-        return states[:count] if staying else states, flow, steps
+        if extra_tokens is not None and extra_tokens.output_name is not None:
+            flow.outputs[extra_tokens.output_name] = states[count:]
+        return states[:count] if persistent else states, flow, steps
 
     def _known(self, knowledge: dict[str, Any], texts: int) -> dict[str, Any]:
-        """What is told to infusions, text by text; transformers passes more, most of it None."""
+        """Return the keywords that infusions take; transformers passes others too, most of them None."""
         taken = {name for infusion in self.infusions for name in cast(Infusion, infusion).inputs}
         known = {name: value for name, value in knowledge.items() if value is not None and name in taken}
         extra = {name for name, value in knowledge.items() if value is not None and name not in taken} - _PASSED
         if extra:
             raise UsageError(
-                f"no infusion here takes {', '.join(sorted(extra))}; they take: {', '.join(sorted(taken)) or 'nothing'}"
+                f"no infusion takes {', '.join(sorted(extra))}; expected: {', '.join(sorted(taken)) or 'no knowledge'}"
             )
-        for name, value in known.items():  # heads of choices make one text of each choice, but only of what they know
+        for name, value in known.items():  # multiple-choice heads flatten only inputs that they know
             if isinstance(value, Tensor) and len(value) < texts == value.shape[:2].numel():
                 known[name] = value.flatten(0, 1)
         return known
@@ -340,13 +327,13 @@ class InfusedEncoder(Infused):
         positions = places + first_position(cast(nn.Module, self))
         if len(positions) and int(positions.max()) >= most:
             raise UsageError(
-                f"a text with its auxiliary pieces needs {int(places.max()) + 1} positions, more than the encoder has; "
-                "cut the texts shorter or give fewer auxiliary pieces"
+                f"a text with its auxiliary tokens needs {int(places.max()) + 1} positions, more than the encoder has; "
+                "split texts into shorter windows, or give fewer auxiliary tokens"
             )
         return self._embed_at(ids, positions, types, None)
 
     def _embed_at(self, ids: Tensor | None, positions: Tensor, types: Tensor | None, embeds: Tensor | None) -> Tensor:
-        more = {} if types is None or not self.family.typed else {"token_type_ids": types[None]}
+        more = {} if types is None or not self.family.has_token_types else {"token_type_ids": types[None]}
         if ids is None:
             more["inputs_embeds"] = cast(Tensor, embeds)[None]
         states = self.embeddings(input_ids=None if ids is None else ids[None], position_ids=positions[None], **more)
@@ -356,46 +343,46 @@ class InfusedEncoder(Infused):
 
 
 _PASSED = {"return_dict", "use_cache", "num_items_in_batch"}
-"""What transformers' heads and Trainer may pass on, and nobody here needs."""
+"""Keywords that transformers' heads and Trainer may pass, and that have no effect here."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
-    """Between a padded batch, as callers have it, and a packed one."""
+class _BatchLayout:
+    """Conversion between a padded batch, as callers have it, and a packed one."""
 
     packing: Packing
     width: int
     where: Tensor | None
-    """The places of the pieces in the flat padded batch; None: all of them."""
+    """Indices of the tokens in the flattened padded batch; None: there is no padding."""
     packed: bool
     is_left: bool = False
-    """Some text has padding before its first piece."""
+    """Some text has padding before its first token."""
 
     @classmethod
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # how texts lie is known when they are there
-    def of(cls, given: Tensor, mask: Tensor | None, packing: Packing | None) -> _Layout:
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # depends on the mask's values
+    def of(cls, given: Tensor, mask: Tensor | None, packing: Packing | None) -> _BatchLayout:
         batch, width = given.shape[:2]
         if packing is not None:
             return cls(packing, width, None, packed=True)
         if mask is None or bool(mask.all()):
             return cls(Packing.of([width] * batch, given.device), width, None, packed=False)
         if mask.dim() != 2:
-            raise UsageError(f"the attention_mask has {mask.dim()} dimensions; give one of texts by pieces")
+            raise UsageError(f"the attention_mask has {mask.dim()} dimensions; expected two: texts, tokens")
         there = mask.bool()
         lengths = there.sum(1)
         if not bool(lengths.all()):
-            raise UsageError("a text of the batch has no piece at all; leave it out")
+            raise UsageError("a text of the batch has no tokens; leave it out")
         begins = there & ~there.roll(1, 1)
         begins[:, 0] = there[:, 0]
         if bool((begins.sum(1) > 1).any()):
-            raise UsageError("the attention_mask hides pieces within a text; hide padding alone, on one side or both")
+            raise UsageError("the attention_mask hides tokens within a text; mask padding alone, on one side or both")
         where, is_left = there.flatten().nonzero()[:, 0], not bool(there[:, 0].all())
         return cls(Packing.of(lengths, given.device), width, where, packed=False, is_left=is_left)
 
     def gather(self, padded: Tensor | None) -> Tensor | None:
         if padded is None:
             return None
-        if padded.shape[0] == 1 and len(self.packing.lengths) > 1:  # one row for all texts, as of positions
+        if padded.shape[0] == 1 and len(self.packing.lengths) > 1:  # one row for all texts, e.g. positions
             padded = padded.expand(1 if self.packed else len(self.packing.lengths), *padded.shape[1:])
         flat = padded.flatten(0, 1)
         return flat if self.where is None else flat.index_select(0, self.where)
@@ -411,8 +398,8 @@ class _Layout:
 
 
 def _between(infusion: Infusion, flow: Flow, layer: int, states: Tensor, count: int) -> Tensor:
-    """The states of pieces as an infusion would have them; those of guests, behind them, stay as they are."""
-    if not flow.stays:
+    """Apply `Infusion.between` to the first `count` states, those of tokens; extra tokens after them stay the same."""
+    if not flow.has_persistent_tokens:
         return infusion.between(flow, layer, states)
     tokens = states[:count]
     changed = infusion.between(flow, layer, tokens)
@@ -420,11 +407,9 @@ def _between(infusion: Infusion, flow: Flow, layer: int, states: Tensor, count: 
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _invite(flow: Flow) -> ExtraTokens | None:
-    """The guests of all infusions."""
-    extra_tokens = [found for infusion in flow.infusions if (found := infusion.extra_tokens(flow)) is not None]
-    if len(extra_tokens) > 1:
-        raise UsageError("two infusions want to add positions to the texts; switch one of them off")
-    return (
-        extra_tokens[0] if extra_tokens and (len(extra_tokens[0].states) or extra_tokens[0].laid is not None) else None
-    )
+def _extra_tokens(flow: Flow) -> ExtraTokens | None:
+    """Return the extra tokens of the one infusion that has some; None if there are none."""
+    found = [extra for infusion in flow.infusions if (extra := infusion.extra_tokens(flow)) is not None]
+    if len(found) > 1:
+        raise UsageError("two infusions add extra tokens to the texts; switch one of them off")
+    return found[0] if found and (len(found[0].states) or found[0].padded_mask is not None) else None

@@ -1,4 +1,4 @@
-"""Who lends knowledge to the texts of a dataset, whatever an encoder makes of it; several lend side by side."""
+"""Protocol of knowledge providers, and a composite of several."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from wellread.text.segments import Segmented
 
 
 class KnowledgeProvider(Protocol):
-    """What finds once what there is to know of the texts of a dataset, and then tells it batch by batch."""
+    """Gives an encoder the knowledge of each batch: KAM's maps, KnowBERT's candidates, LUKE's entities."""
 
     def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> Any:
-        """What it must find in the texts first, kept in a folder if one is given."""
+        """Annotate the texts of a dataset; with a folder, the annotations are cached there."""
         ...
 
     def collate(
         self, tokenized: Sequence[Segmented], notes: Any = None, *, draw: np.random.Generator | None = None
     ) -> dict[str, Any]:
-        """What an encoder is told of a batch: arrays, or dicts of them, by the keyword that the encoder has for it.
+        """Return the knowledge of a batch: arrays, or dicts of arrays, by the encoder's keyword for them.
 
-        With a draw, what is told of hidden words may be left to chance: to learn from, never to be scored by.
+        `notes` are the annotations of `prepare`. With `draw`, the knowledge of masked words may be randomized: for
+        training only.
         """
         ...
 
 
 class CombinedProvider:
-    """Several that lend to one encoder, each by keywords of its own."""
+    """Several providers for one encoder, each with keywords of its own."""
 
     def __init__(self, providers: Sequence[KnowledgeProvider]) -> None:
         self.providers = tuple(providers)
 
     def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> list[Any]:
-        """The annotations of each."""
+        """Return the annotations of each provider."""
         return [provider.prepare(inputs, cache=cache) for provider in self.providers]
 
     def collate(
@@ -45,9 +46,9 @@ class CombinedProvider:
         *,
         draw: np.random.Generator | None = None,
     ) -> dict[str, Any]:
-        """What all of them tell."""
-        known = [None] * len(self.providers) if notes is None else notes
-        told: dict[str, Any] = {}
-        for provider, mine in zip(self.providers, known, strict=True):
-            told |= provider.collate(tokenized, mine, draw=draw)
-        return told
+        """Return the knowledge of all providers in one dict."""
+        annotations = [None] * len(self.providers) if notes is None else notes
+        inputs: dict[str, Any] = {}
+        for provider, own in zip(self.providers, annotations, strict=True):
+            inputs |= provider.collate(tokenized, own, draw=draw)
+        return inputs

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from torch.nn.functional import normalize
 
-from wellread.encoders.load import digest_of, load_encoder, load_tokenizer
+from wellread.encoders.load import encoder_digest, load_encoder, load_tokenizer
 from wellread.encoders.packing import Packing, encode
 from wellread.models.elq.model import ElqConfig
 from wellread.text.batching import gather
@@ -67,4 +67,6 @@ class EntityTower:
 def fingerprint_of(config: ElqConfig) -> str:
     """Changes whenever the vectors of entities would: other weights, other pooling, another way to write an entity."""
     parts = (config.pooling, config.normalised, config.separator, config.entity_pieces)
-    return hashlib.sha256(repr((digest_of(config.entity_encoder or config.encoder), parts)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((encoder_digest(config.entity_encoder or config.encoder), parts)).encode()).hexdigest()[
+        :16
+    ]

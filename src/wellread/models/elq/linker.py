@@ -24,8 +24,7 @@ from wellread.encoders.int8 import quantise, quantise_where_able
 from wellread.encoders.load import load_tokenizer, merge_adapters, positions_of
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
-from wellread.index.build import build_index
-from wellread.index.entity_index import EntityIndex
+from wellread.index.entity_index import EntityIndex, build_index
 from wellread.index.entity_vectors import Encoding
 from wellread.index.folder import vectors_folder
 from wellread.io import console

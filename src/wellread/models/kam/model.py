@@ -1,17 +1,17 @@
-"""KAM-BERT: knowledge as maps of relevance between words, fused into the attention of a pretrained encoder.
+"""KAM-BERT's fusion: maps of relevance between words in the attention of a pretrained encoder.
 
 Bai et al. 2022, "Enhancing Self-Attention with Knowledge-Assisted Attention Maps". In every layer, before the softmax:
 
-1. A_sa = Q K^T / sqrt(d) for m heads, over the pieces of a text and its auxiliary pieces.
-2. Skip from the fused scores of the layer below: A = A_sa + beta S_below (`add`), (1 - beta) A_sa + beta S_below
-   (`mix`), or none; beta is learned, one a layer, and starts at 0.
-3. A_sem = a 3x3 convolution of [A ; M_1 … M_c], from m + c channels to m.
-4. S = alpha A_sem + (1 - alpha) A; the attention is softmax(S) over what is there.
-5. Auxiliary pieces (terms related to the text) stand behind its last piece, enter every layer anew with what the
-   embedding layer makes of them, and are cut off after it.
+1. A_sa = Q K^T / sqrt(d) for m heads, over the tokens of a text and its auxiliary tokens (eq. 1).
+2. Skip connection from the fused scores of the layer below: A = A_sa + beta S_below (`add`), (1 - beta) A_sa +
+   beta S_below (`mix`), or none; beta is trained, one per layer, from 0 on.
+3. A_sem = a 3 × 3 convolution of [A ; M_1 … M_c], from m + c channels to m.
+4. S = alpha A_sem + (1 - alpha) A; the attention is softmax(S) over all positions but padding.
+5. Auxiliary tokens (terms related to the text) are placed after its last token, enter every layer with their
+   embeddings, and are dropped after it.
 
-Unlike the paper: the kernel starts as the identity, so that the model starts as its checkpoint; the skip has a weight;
-padding has no say. Unlike a plain writing of it: alpha is folded into the kernel and one convolution gives S.
+Unlike the paper: the kernel starts as the identity, so that the model starts as its checkpoint; the skip connection has
+a weight; padding has no influence. For speed, alpha is folded into the kernel, so that one convolution gives S.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ from torch.nn.functional import conv2d, pad
 from transformers import PreTrainedConfig
 from transformers import initialization as init
 
-from wellread.encoders.attention import convolved_attention, mix
-from wellread.encoders.infusion.hooks import Chunk, ExtraTokens, Flow, Infusion
+from wellread.encoders.attention import attend_with_scores, convolved_attention
+from wellread.encoders.infusion.hooks import AttentionChunk, ExtraTokens, Flow, Infusion
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
 class KamConfig:
-    """Which maps are fused, where and how."""
+    """Maps that are fused, and how."""
 
     maps: tuple[str, ...] = ()
-    """Their names, in the order in which a batch brings them; none: the convolution alone, the arm to compare with."""
+    """Names of the maps, in the order of the batch's arrays; none: the convolution alone, the baseline to compare with.
+    """
     layers: tuple[int, ...] | None = None
-    """The layers that fuse, from 0; None: all."""
+    """Layers with fusion, from 0; None: all."""
     fusion: Literal["convolution", "mean", "none"] = "convolution"
     """mean: A_sem = (A + sum of maps) / (1 + c). none: maps are not used."""
     alpha: float = 0.2
     skip: Literal["none", "add", "mix"] = "none"
     start: Literal["identity", "random"] = "identity"
-    """The kernel's weights: nothing changes at the start, or drawn anew (as in the paper)."""
+    """Initial kernel: the identity, which changes nothing, or random (as in the paper)."""
     map_init: float = 0.0
-    """A start weight on the maps, in the middle of each kernel; at 0 they are slow to be used."""
+    """Initial weight of the maps at the centre of each kernel; from 0, training is slow to use them."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
@@ -59,13 +60,13 @@ class KamConfig:
             raise UsageError(f"maps = {list(self.maps)} names a map twice; name each once")
         if self.map_init and (self.start == "random" or self.fusion != "convolution"):
             raise UsageError(
-                f"map_init = {self.map_init:g} is for kernels that start as the identity; set map_init = 0, or take "
-                f"back start = {self.start!r} and fusion = {self.fusion!r}"
+                f"map_init = {self.map_init:g} needs start = 'identity' and fusion = 'convolution', not {self.start!r} "
+                f"and {self.fusion!r}; change these, or set map_init = 0"
             )
 
 
 class Kam(Infusion):
-    """The maps' share in the attention of an encoder."""
+    """Fusion of maps into the attention of an encoder."""
 
     config_class: ClassVar[type[KamConfig]] = KamConfig
     _identity: Tensor
@@ -84,10 +85,10 @@ class Kam(Infusion):
         skipping = self.layers[1:] if config.skip != "none" else ()
         self.betas = nn.ParameterDict({str(layer): nn.Parameter(torch.empty(())) for layer in skipping})
         self.register_buffer("_identity", nn.init.dirac_(torch.empty(shape)), persistent=False)
-        self.start()
+        self.init_weights()
 
-    def start(self) -> None:
-        """Kernels as the identity on scores and `map_init` on maps (or drawn anew), betas 0."""
+    def init_weights(self) -> None:
+        """Set kernels to the identity on scores and `map_init` on maps (or to random numbers), and betas to 0."""
         for kernel in self.kernels.values():
             if self.config.start == "random":
                 init.kaiming_uniform_(kernel, a=5**0.5)
@@ -101,18 +102,18 @@ class Kam(Infusion):
             init.copy_(self._identity, nn.init.dirac_(torch.empty_like(self._identity, device="cpu")))
 
     def attends(self, layer: int) -> bool:
-        """In the layers of the configuration."""
+        """Return True for the layers of the configuration."""
         return layer in self.layers
 
     def extra_tokens(self, flow: Flow) -> ExtraTokens | None:
-        """The auxiliary pieces as the embedding layer has them, placed behind their texts with their last type."""
+        """Return the embeddings of the auxiliary tokens, positioned after their texts, with the last token's type."""
         ids, mask = flow.knowledge.get("term_ids"), flow.knowledge.get("term_mask")
         if ids is None or flow.embed is None:
             return None
         mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         _check_texts("term_ids", ids, flow)
         if mask.shape != ids.shape:
-            raise UsageError(f"term_mask is {tuple(mask.shape)} and term_ids is {tuple(ids.shape)}; make them alike")
+            raise UsageError(f"term_mask is {tuple(mask.shape)} and term_ids is {tuple(ids.shape)}; shapes differ")
         packing = Packing.of(mask.sum(1), ids.device)
         lasts = flow.packing.starts + flow.packing.lengths - 1
         types = None if flow.types is None else flow.types[lasts][packing.text_of]
@@ -120,15 +121,15 @@ class Kam(Infusion):
         return ExtraTokens(flow.embed(ids[mask], places, types), packing)
 
     def extra_rows(self) -> int | None:
-        """The kernel sees the row below the last piece; by the skip, every layer sees one further."""
+        """Return 1, as the kernel sees the row after the last token; with a skip connection layers see ever more."""
         return 1 if self.config.skip == "none" else None
 
     def scores(
-        self, flow: Flow, layer: int, chunk: Chunk, scores: Float[Tensor, "text head row column"]
+        self, flow: Flow, layer: int, chunk: AttentionChunk, scores: Float[Tensor, "text head row column"]
     ) -> Float[Tensor, "text head row column"]:
-        """The fused scores, step by step as the paper has them."""
-        there = chunk.there_mask
-        scores = scores * there
+        """Return the fused scores, step by step as in the paper."""
+        pair_mask = chunk.pair_mask
+        scores = scores * pair_mask
         below = self._below(flow, layer, chunk)
         if below is not None:
             beta = self.betas[str(layer)]
@@ -149,7 +150,7 @@ class Kam(Infusion):
         self,
         flow: Flow,
         layer: int,
-        chunk: Chunk,
+        chunk: AttentionChunk,
         query: Float[Tensor, "text head row dim"],
         key: Float[Tensor, "text head column dim"],
         value: Float[Tensor, "text head column dim"],
@@ -157,11 +158,11 @@ class Kam(Infusion):
         scaling: float,
         dropout: float,
     ) -> Float[Tensor, "text head row dim"]:
-        """The same by one convolution, for speed."""
+        """Compute the same by one convolution, for speed."""
         column_mask = None if chunk.full else chunk.column_mask
         if self.config.fusion != "convolution":
             scores = self.scores(flow, layer, chunk, (query * scaling) @ key.transpose(2, 3))
-            return mix(scores[:, :, : chunk.tokens], value, column_mask, dropout)[0]
+            return attend_with_scores(scores[:, :, : chunk.tokens], value, column_mask, dropout)[0]
         alpha = self.config.alpha
         kernel = (alpha * self.kernels[str(layer)] + (1 - alpha) * self._identity).to(query.dtype)
         below = self._below(flow, layer, chunk)
@@ -183,47 +184,49 @@ class Kam(Infusion):
         self._remember(flow, layer, chunk, fused)
         return mixed
 
-    def _maps(self, flow: Flow, chunk: Chunk, dtype: torch.dtype) -> Float[Tensor, "text map row column"] | None:
-        """The maps of a chunk's texts; a text of which nothing is told has maps of zeros."""
+    def _maps(
+        self, flow: Flow, chunk: AttentionChunk, dtype: torch.dtype
+    ) -> Float[Tensor, "text map row column"] | None:
+        """Return the maps of a chunk's texts; zeros if the batch has no maps."""
         count = len(self.config.maps)
         if not count or self.config.fusion == "none":
             return None
         key = (self, "maps", int(chunk.texts[0]))
         if key not in flow.memory:
             rows, columns = chunk.rows, chunk.columns
-            told = flow.knowledge.get("maps")
-            if told is None:
+            given = flow.knowledge.get("maps")
+            if given is None:
                 made = chunk.texts.new_zeros((), dtype=dtype).expand(len(chunk.texts), count, rows, columns)
             else:
-                _check_texts("maps", told, flow)
-                if told.dim() != 4:
-                    raise UsageError(f"maps has {told.dim()} dimensions; expected texts, maps, rows, columns")
-                if told.shape[1] != count:
-                    raise UsageError(f"the batch brings {told.shape[1]} maps, the model fuses {count}: {self._told()}")
-                made = told[chunk.texts, :, :rows, :columns].to(dtype)
+                _check_texts("maps", given, flow)
+                if given.dim() != 4:
+                    raise UsageError(f"maps has {given.dim()} dimensions; expected texts, maps, rows, columns")
+                if given.shape[1] != count:
+                    names = ", ".join(self.config.maps)
+                    raise UsageError(f"the batch has {given.shape[1]} maps; the model expects {count}: {names}")
+                made = given[chunk.texts, :, :rows, :columns].to(dtype)
                 made = pad(made, (0, columns - made.shape[3], 0, rows - made.shape[2]))
-                made = made if chunk.full else made.masked_fill(~chunk.there_mask, 0)
+                made = made if chunk.full else made.masked_fill(~chunk.pair_mask, 0)
             flow.memory[key] = made
         maps: Tensor = flow.memory[key]
         return maps
 
-    def _below(self, flow: Flow, layer: int, chunk: Chunk) -> Float[Tensor, "text head row column"] | None:
-        """What the layer below of those that fuse left: its fused scores, zero where nothing is."""
+    def _below(self, flow: Flow, layer: int, chunk: AttentionChunk) -> Float[Tensor, "text head row column"] | None:
+        """Return the fused scores of the fusing layer below, zero at padding; None if there is no skip connection."""
         if str(layer) not in self.betas:
             return None
         below = self.layers[self.layers.index(layer) - 1]
         found: Tensor = flow.memory[(self, below, int(chunk.texts[0]))]
         return found
 
-    def _remember(self, flow: Flow, layer: int, chunk: Chunk, scores: Float[Tensor, "text head row column"]) -> None:
+    def _remember(
+        self, flow: Flow, layer: int, chunk: AttentionChunk, scores: Float[Tensor, "text head row column"]
+    ) -> None:
         if self.config.skip != "none":
-            kept = scores if chunk.full else scores * chunk.there_mask
+            kept = scores if chunk.full else scores * chunk.pair_mask
             flow.memory[(self, layer, int(chunk.texts[0]))] = kept
-
-    def _told(self) -> str:
-        return ", ".join(self.config.maps)
 
 
 def _check_texts(name: str, given: Any, flow: Flow) -> None:
     if len(given) != len(flow.packing.lengths):
-        raise UsageError(f"{name} tells of {len(given)} texts, the batch has {len(flow.packing.lengths)}")
+        raise UsageError(f"{name} has {len(given)} texts; the batch has {len(flow.packing.lengths)}")

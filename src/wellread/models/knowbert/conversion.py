@@ -50,7 +50,7 @@ from wellread.encoders.foreign_checkpoint import (
 from wellread.encoders.infusion.infuse import base_of, infuse
 from wellread.encoders.load import load_tokenizer, save_tokenizer, silence
 from wellread.errors import InputError, UsageError
-from wellread.index.entity_vectors import ANY, FORMAT, EntityVectors, id_key, text_key
+from wellread.index.entity_vectors import ANY, VECTORS_FORMAT, EntityVectors, id_key, text_key
 from wellread.index.folder import write_manifest
 from wellread.io.arrays import Blocks, Strings, save_arrays
 from wellread.io.files import read_text
@@ -206,11 +206,17 @@ class _Layer:
         }
         if self.kinds is not None:
             arrays["kinds"] = self.kinds.numpy()[taken].astype(np.uint16)
-        manifest: dict[str, Any] = {"format": FORMAT, "kb": self.kb, "uid": ANY, "revision": 0, "fingerprint": digest}
+        manifest: dict[str, Any] = {
+            "format": VECTORS_FORMAT,
+            "kb": self.kb,
+            "uid": ANY,
+            "revision": 0,
+            "fingerprint": digest,
+        }
         manifest |= {"dim": vectors.shape[1], "count": len(taken), "file": f"vectors-{digest}.safetensors"}
         path = folder / self.kb
         path.mkdir(parents=True)
-        save_arrays(path / manifest["file"], arrays, {"format": FORMAT, "uid": ANY, "revision": "0"})
+        save_arrays(path / manifest["file"], arrays, {"format": VECTORS_FORMAT, "uid": ANY, "revision": "0"})
         write_manifest(path / "vectors.json", manifest)
 
 
@@ -281,7 +287,7 @@ def _build(
     ]
     model = _with_head(bert, parts[_HEAD])
     try:
-        infuse(model, [layer.config for layer in layers])
+        model = infuse(model, [layer.config for layer in layers])
     except UsageError as error:
         raise InputError(f"{error}; config and weights must be of one archive") from None
     for layer, infusion in zip(layers, cast(Any, base_of(model)).infusions, strict=True):

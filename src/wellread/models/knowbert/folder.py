@@ -216,7 +216,7 @@ def _load_whole(
     below = [part for part in layers if part.config.layer < position]
     below += [part for part in layers[: layers.index(layer)] if part.config.layer == position]
     kept = [part for part in layers if part in below or part is layer] if below else []
-    cast(InfusedEncoder, encoder).take_in(nn.ModuleList(kept))
+    cast(InfusedEncoder, encoder).set_infusions(nn.ModuleList(kept))
     keep_first_layers(encoder, position + 1)
     return encoder, layer.config, layer.linker, tuple(part.config for part in below)
 

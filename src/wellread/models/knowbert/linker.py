@@ -329,7 +329,7 @@ class _SeveralLayers:
 
     def _scores(self, ids: Tensor, packing: Packing, candidates: dict[str, _Tensors], left: _Tensors) -> Tensor:
         output = self.encoder.read(ids, packing, None, offers=candidates | {self.kb: left})
-        links: Tensor = output.told["links"][self.kb]
+        links: Tensor = output.outputs["links"][self.kb]
         return links
 
 

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from wellread.errors import KnowledgeBaseError, StorageError
-from wellread.index.entity_vectors import ANY, EntityEncoder, EntityVectors, encode
-from wellread.index.folder import mending, vectors_folder
+from wellread.index.entity_vectors import ANY, EntityEncoder, EntityVectors, encode_entities
+from wellread.index.folder import build_command, vectors_folder
 from wellread.io import console
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
@@ -125,7 +125,7 @@ class LinkerEntities:
         if self.state.missing and not self.state.reported:
             self.state.reported = True
             many, some = len(self.state.missing), ", ".join(sorted(self.state.missing)[:3])
-            fix = f"make vectors with: {mending(self.kb.path)}"
+            fix = f"make vectors with: {build_command(self.kb.path)}"
             if self._vectors is not None and self._vectors.uid == ANY:
                 fix = f"{self._vectors.folder} has those that were converted"
             problem = f"{self.kb.path.name} has entities without a vector, which are left out"
@@ -202,7 +202,7 @@ class LinkerEntities:
         query = "SELECT id, title, description FROM entities WHERE id IN (SELECT value FROM json_each(?))"
         with sqlite_errors(self.kb.path):
             texts = self.kb.connection.execute(query, (json.dumps(left),)).fetchall()
-        made = encode(encoder, [(title, description) for _, title, description in texts])
+        made = encode_entities(encoder, [(title, description) for _, title, description in texts])
         return found | {row[0]: vector for row, vector in zip(texts, made, strict=True)}
 
     def _encoder(self, fingerprint: str) -> EntityEncoder | None:

@@ -97,9 +97,9 @@ class KnowBert(Infusion):
         self.block = TransformerBlock(dim, config.heads, config.inner, config.dropout)
         self.back = nn.Linear(dim, hidden)
         self.norm = nn.LayerNorm(hidden, eps=1e-5) if config.norm else None
-        self.start()
+        self.init_weights()
 
-    def start(self) -> None:
+    def init_weights(self) -> None:
         """Initialise all weights as BERT's, W2 by `config.start`."""
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding) and module is not self.back:
@@ -160,7 +160,7 @@ class KnowBert(Infusion):
         contextual = self.linker.contextualize(narrow, candidates, mentions)
         scored = self.linker.score(mentions.drop_empty(contextual), candidates)
         if given is not None:
-            links = flow.told.setdefault("links", {})
+            links = flow.outputs.setdefault("links", {})
             if kb in links:
                 raise UsageError(f"two layers link to {kb}; give each knowledge base one")
             links[kb] = scored.scores
@@ -174,7 +174,7 @@ class KnowBert(Infusion):
     def losses(self, flow: Flow) -> dict[str, Tensor]:
         """Return the linking loss of the mentions with gold candidates; empty if there are none."""
         kb = self.config.kb
-        scores = flow.told.get("links", {}).get(kb)
+        scores = flow.outputs.get("links", {}).get(kb)
         given = flow.knowledge.get("offers", {}).get(kb)
         if scores is None or given is None or given.get("gold") is None:
             return {}

@@ -42,7 +42,7 @@ from transformers.models.roberta.modeling_roberta import RobertaClassificationHe
 from transformers.utils.generic import can_return_tuple
 
 from wellread.encoders.infusion.infuse import FAMILIES, InfusedHead, base_of, infused_class
-from wellread.encoders.infusion.infuse import HEADS as INFUSED
+from wellread.encoders.infusion.infuse import INFUSED_HEADS as INFUSED
 from wellread.errors import UsageError
 from wellread.models.luke.checkpoint import DISAMBIGUATION, is_hf, read_hf
 from wellread.models.luke.model import candidate_loss, luke_of

@@ -239,7 +239,7 @@ class LukeBackend:
             "spans": spans,
         }
         packing = Packing.of([len(one) for one in inputs])
-        outputs: Tensor = self.encoder.read(ids, packing, types, entities=entities).told[ENTITIES]
+        outputs: Tensor = self.encoder.read(ids, packing, types, entities=entities).outputs[ENTITIES]
         firsts = (counts.cumsum(0) - counts).tolist()
         places = [
             (window, place, first + place)

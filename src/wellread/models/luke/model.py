@@ -29,7 +29,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from wellread.encoders.infusion.entity_attention import Queries
+from wellread.encoders.infusion.entity_attention import EntityAwareQueries
 from wellread.encoders.infusion.hooks import ExtraTokens, Flow, Infusion
 from wellread.encoders.infusion.infuse import base_of
 from wellread.encoders.packing import Packing, first_position
@@ -84,9 +84,9 @@ class Luke(Infusion):
         self.queries = nn.ModuleList(EntityQueries(width) for _ in range(self.layers if config.aware else 0))
         activation = getattr(encoder, "hidden_act", getattr(encoder, "activation", "gelu"))
         self.prediction = EntityPrediction(width, config, activation, eps) if config.predicts else None
-        self.start()
+        self.init_weights()
 
-    def start(self) -> None:
+    def init_weights(self) -> None:
         """Initialise all weights as BERT does."""
         for part in self.modules():
             if isinstance(part, nn.Linear | nn.Embedding):
@@ -99,7 +99,9 @@ class Luke(Infusion):
             init.zeros_(self.prediction.bias)
 
     @torch.no_grad()
-    def adopt(self, encoder: nn.Module, layers: Sequence[nn.Module], projections: tuple[str, str, str]) -> None:
+    def copy_from_encoder(
+        self, encoder: nn.Module, layers: Sequence[nn.Module], projections: tuple[str, str, str]
+    ) -> None:
         """Copy the encoder's queries, position and type embeddings and LayerNorm where the shapes agree."""
         for queries, layer in zip(self.queries, layers, strict=False):
             own = next(part for name, part in layer.named_modules() if name.split(".")[-1] == projections[0])
@@ -119,7 +121,7 @@ class Luke(Infusion):
         """Return the entities of all texts as extra tokens that go through all layers."""
         inputs, entity_mask = _entity_inputs(flow.knowledge)
         if inputs is None or (entity_mask is None and not len(inputs["ids"])):
-            flow.told[ENTITIES] = self.norm.weight.new_zeros(0, self.norm.weight.shape[0])
+            flow.outputs[ENTITIES] = self.norm.weight.new_zeros(0, self.norm.weight.shape[0])
             return None
         self._check(inputs, flow.packing)
         counts = torch.bincount(inputs["text_of"], minlength=len(flow.packing.lengths))
@@ -129,8 +131,15 @@ class Luke(Infusion):
                 "another infusion changes attention scores, but words must not attend to entities (luke.seen = false); "
                 "set luke.seen = true, or remove one of the two infusions"
             )
-        ask = self.project_queries if self.config.aware else None
-        return ExtraTokens(self.embed(inputs), packing, stay=ENTITIES, ask=ask, seen=self.config.seen, laid=entity_mask)
+        queries = self.project_queries if self.config.aware else None
+        return ExtraTokens(
+            self.embed(inputs),
+            packing,
+            output_name=ENTITIES,
+            queries=queries,
+            visible=self.config.seen,
+            padded_mask=entity_mask,
+        )
 
     def embed(self, inputs: Mapping[str, Tensor]) -> Float[Tensor, "entity dim"]:
         """Return the inputs of the first layer for all entities: dropout(LayerNorm(B U + mean of D + type))."""
@@ -150,10 +159,10 @@ class Luke(Infusion):
         words: Float[Tensor, "token dim"],
         entities: Float[Tensor, "entity dim"],
         query: Float[Tensor, "token head dim"],
-    ) -> Queries:
+    ) -> EntityAwareQueries:
         """Return the queries of one layer for the four kinds of pairs; `query` is the encoder's own, word to word."""
         queries, shape = cast(EntityQueries, self.queries[layer]), query.shape[1:]
-        return Queries(
+        return EntityAwareQueries(
             query,
             queries.entity_to_word(entities).unflatten(-1, shape),
             queries.word_to_entity(words).unflatten(-1, shape),

@@ -266,7 +266,7 @@ class LukePretraining:
         seed_all(recipe.schedule.seed)
         rows, masks = len(self.vocabulary), self.vocabulary.masks
         settings = LukeConfig(entities=rows, dim=recipe.dim, aware=recipe.aware, predicts=True, masks=masks)
-        infuse(encoder, [settings])
+        encoder = infuse(encoder, [settings])
         luke = cast(Luke, luke_in(encoder))
         if recipe.entities.start:
             self._start(luke)

@@ -245,7 +245,7 @@ class EntityMaskingLearner:
     def _read(self, batch: LinkedBatch) -> tuple[Float[Tensor, "masked dim"], Float[Tensor, "masked dim"]]:
         """Return the states of masked tokens and of masked entities."""
         read = self.model.encoder.read(batch.ids, batch.packing, None, **{ENTITIES: batch.entities})
-        return read.states[batch.masked_tokens], read.told[ENTITIES][batch.masked_entities]
+        return read.states[batch.masked_tokens], read.outputs[ENTITIES][batch.masked_entities]
 
     def evaluate(self) -> dict[str, float]:
         """Return accuracy and perplexity of masked words and entities on the validation windows, and the baselines."""

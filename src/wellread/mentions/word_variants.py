@@ -13,8 +13,8 @@ from wellread.mentions.matcher import Matcher
 from wellread.mentions.typos import SHORTEST, SHORTEST_NAME, folded
 from wellread.text.characters import is_capital, text_of
 from wellread.text.frequency import is_english
+from wellread.text.inflection import regular_forms
 from wellread.text.key_table import KeyTable, differ
-from wellread.text.regular_forms import regular_forms
 from wellread.text.words import Keys, Offsets, Words, follow, keys, word_hash
 
 EDIT, FORM, SIGN, LETTER = 1, 1 << 4, 1 << 8, 1 << 12

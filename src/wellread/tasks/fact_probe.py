@@ -40,7 +40,7 @@ from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import mask_of
 from wellread.tasks.masked_lm import MaskedWords, hide
 from wellread.tasks.task import Batch, EncoderWithHead, in_full
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 _SPANNED = re.compile(r"(\d+) (\d+)\t(.+)")
 
@@ -74,8 +74,8 @@ class FactProbing(MaskedWords):
         self.at, self.start = tuple(at), start
 
     def tokenize(
-        self, segmenter: Segmenter, examples: Sequence[RenderedFact], *, learning: bool
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, examples: Sequence[RenderedFact], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """Each sentence with its object masked; none where that was cut off."""
         tokenized = segmenter.tokenize_many([(fact.text,) for fact in examples])
         return [self._hidden(one, fact) for one, fact in zip(tokenized, examples, strict=True)]
@@ -100,7 +100,7 @@ class FactProbing(MaskedWords):
         told = {"mrr": found.micro.mrr, "macro_mrr": found.macro.mrr, "precision": found.micro.precision}
         return told | {f"precision@{k}": value for k, value in found.micro.at.items()} | {"facts": whole}
 
-    def _hidden(self, one: Segmented, fact: RenderedFact) -> list[Segmented]:
+    def _hidden(self, one: Tokenization, fact: RenderedFact) -> list[Tokenization]:
         touched = (one.segment_of == 0) & (one.spans[:, 0] < fact.end) & (one.spans[:, 1] > fact.start)
         places = np.flatnonzero(touched)
         if not len(places):
@@ -110,7 +110,7 @@ class FactProbing(MaskedWords):
 
 def probe_facts(
     model: EncoderWithHead,
-    segmenter: Segmenter,
+    segmenter: TextTokenizer,
     facts: Sequence[RenderedFact],
     *,
     provider: KnowledgeProvider | None = None,

@@ -42,7 +42,7 @@ from wellread.io.files import decode, make_or_tell, read_lines, told, write_atom
 from wellread.tasks.entity_inputs import masks_of
 from wellread.tasks.mention_markers import SIGNS, Marker, MarkerHead, Span, mask_mentions, mention_states
 from wellread.tasks.task import Batch
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 Rule = Literal["tacred", "semeval2010"]
 _T = TypeVar("_T")
@@ -100,8 +100,8 @@ class Relating:
         self._masks: tuple[int, int] | None = None
 
     def tokenize(
-        self, segmenter: Segmenter, examples: Sequence[EntityPair], *, learning: bool
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, examples: Sequence[EntityPair], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """One input for each pair, a `MarkedText`."""
         return self.marker.tokenize(segmenter, [(self._texts(pair), (pair.subject, pair.object)) for pair in examples])
 

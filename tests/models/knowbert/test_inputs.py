@@ -17,7 +17,7 @@ from wellread.kb.store import KnowledgeBase
 from wellread.mentions.candidates import CandidateFinder
 from wellread.models.knowbert.inputs import MASK_ENTITY, NO_ENTITY, CandidateConfig, KnowBertProvider
 from wellread.tasks.masked_lm import hide as hide_pieces
-from wellread.text.segments import Mark, Segmenter
+from wellread.text.tokenization import Mark, TextTokenizer
 
 SENSES = [
     Entity("city-n", "city", kind="n", aliases={"city": 4}),
@@ -186,7 +186,7 @@ def slowly(finder, vectors, tokenized, whole):
                         yield number, tokens[0], tokens[-1], shares, []
 
 
-BYTEWISE = Segmenter(byte_level())
+BYTEWISE = TextTokenizer(byte_level())
 
 
 @settings(max_examples=20)
@@ -194,7 +194,7 @@ BYTEWISE = Segmenter(byte_level())
 def test_offers_are_those_of_a_slow_reading(finders, provider, seed):
     chance = random.Random(seed)
     tokenized = cuts_of(chance, inputs_of(chance))
-    bytewise = Segmenter(byte_level(), longest=chance.randint(9, 40))
+    bytewise = TextTokenizer(byte_level(), longest=chance.randint(9, 40))
     tokenized += bytewise.tokenize_many(inputs_of(chance))
     whole = [(SEGMENTER if one.ids[0] == 2 else BYTEWISE).tokenize(*one.texts) for one in tokenized]
     chosen = chance.sample(range(len(tokenized)), min(len(tokenized), 6))
@@ -239,7 +239,7 @@ def test_without_a_mention_offers_are_empty(provider):
 
 
 def test_a_mark_on_the_last_letter_is_not_cut_off(kbs):
-    segmenter = Segmenter(word_piece())
+    segmenter = TextTokenizer(word_piece())
     provider = KnowBertProvider([("names", kbs["names"], ROWS["names"])])
     (offered,) = provider.offers([segmenter.tokenize("zz\u0301")]).values()
     assert (offered.characters.tolist(), offered.spans.tolist()) == ([[0, 3]], [[1, 2]])
@@ -311,7 +311,7 @@ def test_a_mark_of_a_kind_that_a_kb_has_not_speaks_of_another(provider):
 
 def test_marks_that_are_cut_off_are_no_mentions(kbs, provider):
     tokenized = replace(
-        Segmenter(word_piece(), longest=5).tokenize("the old city buy"),
+        TextTokenizer(word_piece(), longest=5).tokenize("the old city buy"),
         marks=(Mark(0, 8, 12, "city", "n", ("city-n",)), Mark(0, 13, 16, "buy", "v"), Mark(0, 8, 16, "york", "n")),
     )
     assert listed(provider.collate([tokenized])["offers"]["senses"]) == [
@@ -383,7 +383,7 @@ def test_of_a_mention_with_a_hidden_word_only_the_mask_is_told(provider):
     assert listed(told["names"], "names") == [(1, 5, 7, mask, []), (1, 5, 6, mask, [])]
 
 
-@pytest.mark.parametrize("segmenter", [SEGMENTER, Segmenter(byte_level())], ids=["words", "bytes"])
+@pytest.mark.parametrize("segmenter", [SEGMENTER, TextTokenizer(byte_level())], ids=["words", "bytes"])
 def test_of_a_name_whose_joiner_is_hidden_only_the_mask_is_told(provider, segmenter):
     one = segmenter.tokenize("old well-known u.s. city")
     (joiner,) = [place for place, (start, end) in enumerate(one.spans.tolist()) if one.texts[0][start:end] == "-"]

@@ -33,7 +33,7 @@ from wellread.models.knowbert.linker import KnowBertBackend
 from wellread.models.knowbert.model import KnowBertConfig
 from wellread.models.knowbert.pos_tags import Tagging
 from wellread.models.knowbert.quantized_entities import ReadyTable
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 SENSES = [
     Entity("money", "bank", "of money", "n", 1, {"bank": 5}),
@@ -91,7 +91,7 @@ def links(document):
 def psi(home, text, folder="model", kb="senses"):
     """What the infused encoder itself says of a text: {(start, end): {entity: probability}}."""
     model = load_encoder(str(home / folder)).eval()
-    tokenized = [Segmenter(load_tokenizer(str(home / folder))).tokenize(text)]
+    tokenized = [TextTokenizer(load_tokenizer(str(home / folder))).tokenize(text)]
     parts = []
     for part in model.infusions:
         opened = KnowledgeBase.open(home / f"{part.config.kb}.kb")

@@ -8,18 +8,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wellread.text.segments import Segmented
+from wellread.text.tokenization import Tokenization
 
 
 class KnowledgeProvider(Protocol):
     """What finds once what there is to know of the texts of a dataset, and then tells it batch by batch."""
 
-    def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> Any:
+    def prepare(self, inputs: Sequence[Tokenization], *, cache: str | Path | None = None) -> Any:
         """What it must find in the texts first, kept in a folder if one is given."""
         ...
 
     def collate(
-        self, tokenized: Sequence[Segmented], notes: Any = None, *, draw: np.random.Generator | None = None
+        self, tokenized: Sequence[Tokenization], notes: Any = None, *, draw: np.random.Generator | None = None
     ) -> dict[str, Any]:
         """What an encoder is told of a batch: arrays, or dicts of them, by the keyword that the encoder has for it.
 
@@ -34,13 +34,13 @@ class CombinedProvider:
     def __init__(self, providers: Sequence[KnowledgeProvider]) -> None:
         self.providers = tuple(providers)
 
-    def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> list[Any]:
+    def prepare(self, inputs: Sequence[Tokenization], *, cache: str | Path | None = None) -> list[Any]:
         """The annotations of each."""
         return [provider.prepare(inputs, cache=cache) for provider in self.providers]
 
     def collate(
         self,
-        tokenized: Sequence[Segmented],
+        tokenized: Sequence[Tokenization],
         notes: Sequence[Any] | None = None,
         *,
         draw: np.random.Generator | None = None,

@@ -42,8 +42,8 @@ from wellread.models.kam.relevance import (
     Relevance,
     spread,
 )
-from wellread.text.segments import Segmented, Segmenter
 from wellread.text.stopwords import STOP_WORDS
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 __all__ = [
     "Annotations",
@@ -143,7 +143,7 @@ class KamInputs:
 class KamProvider:
     """Lends knowledge to inputs: its maps, and auxiliary terms if it has a choice of them."""
 
-    def __init__(self, maps: Sequence[Relevance], segmenter: Segmenter, *, terms: TermChoice | None = None) -> None:
+    def __init__(self, maps: Sequence[Relevance], segmenter: TextTokenizer, *, terms: TermChoice | None = None) -> None:
         self.maps, self.segmenter, self.terms = tuple(maps), segmenter, terms
         self._tokens: dict[str, list[int]] = {}
         names = [each.name for each in self.maps]
@@ -177,24 +177,26 @@ class KamProvider:
         if config.terms:
             leave_out = STOP_WORDS if config.term_leave_out == "stop-words" else ()
             terms = TermChoice(_there(correlation), tokens=config.terms, words=config.term_words, leave_out=leave_out)
-        return cls([makers[name]() for name in config.maps], Segmenter(tokenizer, longest=longest), terms=terms)
+        return cls([makers[name]() for name in config.maps], TextTokenizer(tokenizer, longest=longest), terms=terms)
 
-    def prepare(self, inputs: Sequence[Segmented | tuple[str, ...]], *, cache: str | Path | None = None) -> Annotations:
+    def prepare(
+        self, inputs: Sequence[Tokenization | tuple[str, ...]], *, cache: str | Path | None = None
+    ) -> Annotations:
         """What the sources of all maps find in the texts, and the auxiliary terms; once for a dataset, and kept.
 
         `cache` is a folder. Give inputs as they were cut: their auxiliary terms are chosen by the words that were left.
         """
-        tokenized = [one for one in inputs if isinstance(one, Segmented)]
-        texts = [one.texts if isinstance(one, Segmented) else one for one in inputs]
+        tokenized = [one for one in inputs if isinstance(one, Tokenization)]
+        texts = [one.texts if isinstance(one, Tokenization) else one for one in inputs]
         notes = annotate((text for several in texts for text in several), self.sources, folder=cache)
         if self.terms is not None:
             if len(tokenized) < len(inputs):
-                tokenized += self.segmenter.tokenize_many([one for one in inputs if not isinstance(one, Segmented)])
+                tokenized += self.segmenter.tokenize_many([one for one in inputs if not isinstance(one, Tokenization)])
             known = (self.terms.known(one.words) for one in tokenized)
             notes.terms.update(self.terms.choose_many(known, Path(cache) if cache is not None else None))
         return notes
 
-    def build_inputs(self, tokenized: Sequence[Segmented], notes: Annotations | None = None) -> KamInputs:
+    def build_inputs(self, tokenized: Sequence[Tokenization], notes: Annotations | None = None) -> KamInputs:
         """The maps and terms of a batch; without annotations its texts are annotated now."""
         if notes is None:
             notes = self.prepare(tokenized)
@@ -221,7 +223,7 @@ class KamProvider:
 
     def collate(
         self,
-        tokenized: Sequence[Segmented],
+        tokenized: Sequence[Tokenization],
         notes: Annotations | None = None,
         *,
         draw: np.random.Generator | None = None,
@@ -233,7 +235,7 @@ class KamProvider:
             {"term_ids": provided.term_ids, "term_mask": provided.term_mask} if provided.term_ids.size else {}
         )
 
-    def _fitting(self, tokenized: Segmented, notes: Annotations) -> list[tuple[str, list[int]]]:
+    def _fitting(self, tokenized: Tokenization, notes: Annotations) -> list[tuple[str, list[int]]]:
         """The auxiliary terms of an input that fit, each with its pieces; the first that does not ends the list."""
         if self.terms is None:
             return []

@@ -30,7 +30,7 @@ from wellread.kb.store import KnowledgeBase
 from wellread.mentions.annotation_cache import Annotations, Source, TaggerName, tagger
 from wellread.models.kam.auxiliary_terms import Correlated, Vocabulary
 from wellread.models.kam.phrases import Reading, phrases
-from wellread.text.segments import Segmented
+from wellread.text.tokenization import Tokenization
 
 Scores = Float32[np.ndarray, "text word word"]
 
@@ -39,7 +39,7 @@ Scores = Float32[np.ndarray, "text word word"]
 class Batch:
     """Inputs with their annotations and auxiliary terms, and how the words of one lead to the words of the other."""
 
-    tokenized: Sequence[Segmented]
+    tokenized: Sequence[Tokenization]
     notes: Annotations
     terms: Sequence[tuple[str, ...]]
 
@@ -233,11 +233,11 @@ class FunctionMap:
             scores[number, :count, :count] = self._checked(self.function(one, *self._documents(batch, one)), one)
         return scores
 
-    def _documents(self, batch: Batch, tokenized: Segmented) -> Iterator[tuple[Document, ...]]:
+    def _documents(self, batch: Batch, tokenized: Tokenization) -> Iterator[tuple[Document, ...]]:
         if self.sources:
             yield tuple(batch.notes.document(self.sources[0].name, text) for text in tokenized.texts)
 
-    def _checked(self, given: Any, tokenized: Segmented) -> NDArray[np.float64]:
+    def _checked(self, given: Any, tokenized: Tokenization) -> NDArray[np.float64]:
         count = len(tokenized.words)
         try:
             scores = np.asarray(given, np.float64)

@@ -2,7 +2,7 @@
 
 1. All names of a knowledge base are looked for in the texts, once for a dataset (`annotate`, cached). WordNet: lemmas
    of up to 6 words, prior = sense count + 1; others: aliases of up to 5 words, prior = link count. They may overlap.
-2. Mentions that the data names (`Segmented.marks`) get the candidates of their lemma and kind, in place of what was
+2. Mentions that the data names (`Tokenization.marks`) get the candidates of their lemma and kind, in place of what was
    found at the same pieces; a mark of which nothing is known is no mention. Names of persons, places and groups, which
    data sets of senses mark with these lemmas, have the first sense of the lemma for their only candidate.
 3. For a batch (`told`: numpy only) characters become pieces, and what was cut off is left out.
@@ -46,8 +46,8 @@ from wellread.models.knowbert.mention_cache import (
     Rows,
     asked_by,
 )
-from wellread.text.positions import MASKED, OTHER, STAYS, Hidden, Places
-from wellread.text.segments import Segmented
+from wellread.text.positions import MASKED, OTHER, STAYS, MaskedSpans, TokenPositions
+from wellread.text.tokenization import Tokenization
 from wellread.text.words import Offsets
 
 __all__ = ["MASK_ENTITY", "NO_ENTITY", "CandidateArrays", "CandidateConfig", "KnowBertProvider", "MentionCache", "Rows"]
@@ -90,7 +90,7 @@ class KnowBertProvider:
         if unknown := sorted(configs.keys() - self._finders.keys()):
             raise UsageError(f"there are settings for {', '.join(unknown)}, but only {', '.join(self._finders)} offers")
 
-    def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> MentionCache:
+    def prepare(self, inputs: Sequence[Tokenization], *, cache: str | Path | None = None) -> MentionCache:
         """The mentions of all texts, and what the marks of the inputs may mean; found once and kept in a folder."""
         texts = sorted({text for one in inputs for text in one.texts})
         folder = Path(cache) if cache is not None else None
@@ -103,7 +103,7 @@ class KnowBertProvider:
 
     def offers(
         self,
-        tokenized: Sequence[Segmented],
+        tokenized: Sequence[Tokenization],
         notes: MentionCache | None = None,
         *,
         draw: np.random.Generator | None = None,
@@ -113,9 +113,9 @@ class KnowBertProvider:
         With a draw, what becomes of mentions with hidden words is left to chance.
         """
         notes = notes if notes is not None else self.prepare(tokenized)
-        places = Places.of(tokenized)
+        places = TokenPositions.of(tokenized)
         rows = notes.rows(places.texts)
-        hidden = Hidden.of(tokenized, places, draw)
+        hidden = MaskedSpans.of(tokenized, places, draw)
         offered = {}
         for name, known in notes.of_kb.items():
             mentions = _found(places, known, rows).with_marks(_marked(tokenized, places, known))
@@ -124,7 +124,7 @@ class KnowBertProvider:
 
     def collate(
         self,
-        tokenized: Sequence[Segmented],
+        tokenized: Sequence[Tokenization],
         notes: MentionCache | None = None,
         *,
         draw: np.random.Generator | None = None,
@@ -150,7 +150,13 @@ class _Mentions:
 
     @classmethod
     def of(
-        cls, places: Places, units: Offsets, starts: Offsets, ends: Offsets, numbers: Offsets, gold: NDArray[np.int64]
+        cls,
+        places: TokenPositions,
+        units: Offsets,
+        starts: Offsets,
+        ends: Offsets,
+        numbers: Offsets,
+        gold: NDArray[np.int64],
     ) -> _Mentions:
         spans, whole = places.tokens(units, starts, ends)
         units = units[whole]
@@ -172,7 +178,7 @@ class _Mentions:
         return joined._take(np.lexsort((-joined.spans[:, 1], joined.spans[:, 0], joined.inputs)))
 
     def offers(
-        self, places: Places, notes: Notes, hidden: Hidden | None, draw: np.random.Generator | None
+        self, places: TokenPositions, notes: Notes, hidden: MaskedSpans | None, draw: np.random.Generator | None
     ) -> CandidateArrays:
         """Candidates of all mentions; those of mentions with hidden words as it befits them."""
         numbers, fates = self.numbers, None
@@ -204,7 +210,7 @@ class _Mentions:
         return _Mentions(**{name: getattr(self, name)[order] for name in names})
 
 
-def _found(places: Places, notes: Notes, rows: Sequence[int]) -> _Mentions:
+def _found(places: TokenPositions, notes: Notes, rows: Sequence[int]) -> _Mentions:
     """The mentions of the batch's texts that begin where something of the text is left."""
     begins, counts = [], []
     offsets, lows, highs = notes.offsets, places.lows.tolist(), places.highs.tolist()
@@ -222,7 +228,7 @@ def _found(places: Places, notes: Notes, rows: Sequence[int]) -> _Mentions:
     return _Mentions.of(places, np.repeat(np.arange(len(rows)), many), starts, ends, numbers, nothing)
 
 
-def _marked(tokenized: Sequence[Segmented], places: Places, notes: Notes) -> _Mentions | None:
+def _marked(tokenized: Sequence[Tokenization], places: TokenPositions, notes: Notes) -> _Mentions | None:
     """The marks of a batch that speak of this knowledge base; None where there are none."""
     lines, gold = [], []
     for unit, one in zip(places.first_unit.tolist(), tokenized, strict=True):

@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from wellread.data.batches import gather
 from wellread.document import Document
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.int8 import quantise, quantise_where_able
@@ -45,8 +46,7 @@ from wellread.models.knowbert.kar import Mentions
 from wellread.models.knowbert.linker_entities import Entities
 from wellread.models.knowbert.model import CandidateTensors, KnowBert, MentionLinker
 from wellread.models.knowbert.pos_tags import KINDS, Tagger, Tagging
-from wellread.text.batching import gather
-from wellread.text.sentence_windows import TextWindow, TextWindowTokenizer
+from wellread.text.windows import TextWindow, TextWindowTokenizer
 
 Precision = Literal["auto", "fp32", "int8"]
 Tags = Literal["auto", "spacy", "none"]

@@ -27,8 +27,8 @@ from wellread.mentions.annotation_cache import digest_of
 from wellread.mentions.candidate_lists import NONE, CandidateLists
 from wellread.mentions.candidates import CandidateFinder, MatchOptions, has_senses
 from wellread.mentions.matcher import Overlaps
-from wellread.text.segments import Mark
 from wellread.text.stopwords import spacy_stop_words
+from wellread.text.tokenization import Mark
 from wellread.text.words import Case, Offsets
 
 NO_ENTITY, MASK_ENTITY = -1, -2

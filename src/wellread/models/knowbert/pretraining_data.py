@@ -14,13 +14,13 @@ from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.models.knowbert.pretraining_task import GoldText
 from wellread.tasks.masked_lm import read_texts
 from wellread.tasks.task_type import find_file, find_files
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 if TYPE_CHECKING:
     from wellread.models.knowbert.pretraining import LinksData, PretrainingRecipe
 
 
-def read_words(recipe: PretrainingRecipe, name: str, segmenter: Segmenter) -> tuple[list[str], list[str]]:
+def read_words(recipe: PretrainingRecipe, name: str, segmenter: TextTokenizer) -> tuple[list[str], list[str]]:
     """Texts to mask words of, to learn from and to develop on, in parts that fit the encoder."""
     data = recipe.words
 
@@ -34,7 +34,7 @@ def read_words(recipe: PretrainingRecipe, name: str, segmenter: Segmenter) -> tu
     return rest[: data.most], dev + texts(data.dev) if data.dev else dev
 
 
-def read_gold(recipe: PretrainingRecipe, name: str, segmenter: Segmenter) -> tuple[list[GoldText], list[GoldText]]:
+def read_gold(recipe: PretrainingRecipe, name: str, segmenter: TextTokenizer) -> tuple[list[GoldText], list[GoldText]]:
     """Texts linked to one knowledge base, from all its files."""
     examples: list[GoldText] = []
     dev: list[GoldText] = []

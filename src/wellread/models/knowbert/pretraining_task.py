@@ -1,6 +1,6 @@
 """Text whose links are known, for a knowledge layer that learns to link: the second task of KnowBERT's pretraining.
 
-1. An example is a text with marks (`text.segments.Mark`), each with what it means: linked paragraphs (JSONL, AIDA,
+1. An example is a text with marks (`text.tokenization.Mark`), each with what it means: linked paragraphs (JSONL, AIDA,
    NIF; what the Wikipedia reader writes) or words with senses of WordNet. What does not fit is read in parts that leave
    every mark whole.
 2. The lender offers each mark its candidates among the other mentions of the text; the layer scores them, and what is
@@ -29,7 +29,7 @@ from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.models.knowbert.inputs import Rows
 from wellread.tasks.task import Batch
 from wellread.tasks.word_spans import CANDIDATES, halve, mentions_of, tokens_of_words
-from wellread.text.segments import Mark, Segmented, Segmenter
+from wellread.text.tokenization import Mark, TextTokenizer, Tokenization
 
 Judged = Literal["right", "near", "all"]
 """Of which mentions it is known that a candidate is wrong. `right`: of those that a right one is offered too. `near`:
@@ -71,7 +71,7 @@ class GoldText:
         return GoldText(self.text[start:end], tuple(marks), self.judged)
 
 
-def parts_of(gold: GoldText, segmenter: Segmenter) -> Iterator[GoldText]:
+def parts_of(gold: GoldText, segmenter: TextTokenizer) -> Iterator[GoldText]:
     """A text in parts that fit the segmenter's `longest`, cut at blanks that are in no mark; what has none stays."""
     for start, end in halve(gold.text, [(mark.start, mark.end) for mark in gold.marks], segmenter):
         yield gold.part(start, end)
@@ -104,7 +104,9 @@ class Linking:
         """`kb` by its name among the offers; mentions whose best score is below the threshold are not linked."""
         self.kb, self.rows, self.threshold = kb, rows, threshold
 
-    def tokenize(self, segmenter: Segmenter, examples: Sequence[GoldText], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: TextTokenizer, examples: Sequence[GoldText], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """The text of each in parts that fit; where one learns, those without gold of this knowledge base are none."""
         parts = [[part for part in parts_of(one, segmenter) if self._tells(part, learning)] for one in examples]
         tokenized = iter(segmenter.tokenize_many([(part.text,) for some in parts for part in some]))
@@ -151,7 +153,7 @@ class Linking:
         return answers
 
     def _linked(
-        self, one: Segmented, mentions: list[int], here: NDArray[Any], told: dict[str, Any], scores: NDArray[Any]
+        self, one: Tokenization, mentions: list[int], here: NDArray[Any], told: dict[str, Any], scores: NDArray[Any]
     ) -> Linked:
         golds = [set(self.rows.rows_of(mark.gold).tolist()) - {-1} if mark.gold else set() for mark in one.marks]
         asked = [(place, gold) for place, gold in zip(mentions, golds, strict=True) if gold]
@@ -188,14 +190,14 @@ class Linking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoldInput(Segmented):
+class GoldInput(Tokenization):
     """A text, or part of one, with its marks."""
 
     judged: Judged
 
 
-def _marked(tokenized: Segmented, part: GoldText) -> GoldInput:
-    told = {name: getattr(tokenized, name) for name in Segmented.__slots__ if name != "marks"}
+def _marked(tokenized: Tokenization, part: GoldText) -> GoldInput:
+    told = {name: getattr(tokenized, name) for name in Tokenization.__slots__ if name != "marks"}
     return GoldInput(**told, marks=part.marks, judged=part.judged)
 
 

@@ -25,8 +25,8 @@ from wellread.errors import UsageError
 from wellread.io import console
 from wellread.mentions.annotation_cache import Annotations, Links, annotate
 from wellread.models.luke.vocabulary import EntityVocabulary, Unknown
-from wellread.text.positions import MASKED, Hidden, Places
-from wellread.text.segments import Segmented
+from wellread.text.positions import MASKED, MaskedSpans, TokenPositions
+from wellread.text.tokenization import Tokenization
 from wellread.text.words import Offsets
 
 _AT_ONCE = 1024
@@ -44,7 +44,7 @@ class LukeProvider:
         self.links, self.vocabulary, self.most, self.unknown = links, vocabulary, most, unknown
         self._noted = False
 
-    def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> Annotations:
+    def prepare(self, inputs: Sequence[Tokenization], *, cache: str | Path | None = None) -> Annotations:
         """The links of all texts; found once and kept in a folder."""
         notes = annotate((text for one in inputs for text in one.texts), [self.links], folder=cache)
         if not self._noted:
@@ -53,7 +53,7 @@ class LukeProvider:
 
     def collate(
         self,
-        tokenized: Sequence[Segmented],
+        tokenized: Sequence[Tokenization],
         notes: Annotations | None = None,
         *,
         draw: np.random.Generator | None = None,
@@ -63,7 +63,7 @@ class LukeProvider:
         places, at, units, starts, ends = self._links_of(tokenized, notes)
         spans, whole = places.tokens(units, starts, ends)
         ids = self._ids(notes)[at]
-        if (hidden := Hidden.of(tokenized, places, None)) is not None:
+        if (hidden := MaskedSpans.of(tokenized, places, None)) is not None:
             ids[(hidden.fates(units, starts, ends) == MASKED) & (ids >= 0)] = self.vocabulary.mask
         kept = self._first(places.input_of[units], whole & (ids >= 0))
         text_of = places.input_of[units[kept]]
@@ -73,10 +73,10 @@ class LukeProvider:
         return {"entities": {"text_of": text_of, "ids": ids[kept], "spans": spans[kept], "types": types}}
 
     def _links_of(
-        self, tokenized: Sequence[Segmented], notes: Annotations
-    ) -> tuple[Places, Offsets, Offsets, Offsets, Offsets]:
+        self, tokenized: Sequence[Tokenization], notes: Annotations
+    ) -> tuple[TokenPositions, Offsets, Offsets, Offsets, Offsets]:
         """The links of a batch's texts: their numbers, units, first characters, and the ones behind their last."""
-        places, marks = Places.of(tokenized), notes.marks(self.links.name, "mentions")
+        places, marks = TokenPositions.of(tokenized), notes.marks(self.links.name, "mentions")
         rows = np.array([notes.row_of(text) for text in places.texts], np.int64)
         begins = marks.offsets[rows]
         counts = marks.offsets[rows + 1] - begins
@@ -90,7 +90,7 @@ class LukeProvider:
         text_of = text_of[kept]
         return kept[np.arange(len(kept)) - np.searchsorted(text_of, text_of) < self.most]
 
-    def _note_untold(self, inputs: Sequence[Segmented], notes: Annotations) -> None:
+    def _note_untold(self, inputs: Sequence[Tokenization], notes: Annotations) -> None:
         """Say how many links are told nowhere, and why."""
         ids, (numbers, names) = self._ids(notes), notes.names(self.links.name)
         counts = np.bincount(numbers, minlength=len(names))

@@ -27,15 +27,14 @@ from tokenizers import Encoding, Tokenizer
 from wellread.document import short
 from wellread.errors import UsageError
 from wellread.models.luke.window_ranges import range_around, split_ranges, trim
-from wellread.text.segments import Mark, Segmented
-from wellread.text.tokenization import encode_many, owners, trim_blanks, with_unknown
+from wellread.text.tokenization import Mark, Tokenization, encode_many, owners, trim_blanks, with_unknown
 from wellread.text.words import split
 
 _AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marked(Segmented):
+class Marked(Tokenization):
     """An input whose marks are made of whole pieces."""
 
     mark_tokens: Int64[np.ndarray, "mark 2"]

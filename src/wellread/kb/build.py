@@ -13,7 +13,7 @@ import contextlib
 import os
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -21,13 +21,12 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
-from wellread.errors import InputError, KnowledgeBaseError, UsageError
+from wellread.errors import InputError, KnowledgeBaseError
 from wellread.io.files import storage
 from wellread.kb import schema
 from wellread.kb.changes import fault
 from wellread.kb.lookup import fill_names
 from wellread.kb.records import Alias, Entity, Fact, Form, Record, Redirect, Tally
-from wellread.kb.store import KnowledgeBase
 from wellread.text import words as names
 
 OnRepeat = Literal["skip", "merge"]
@@ -100,47 +99,11 @@ def build(
     return tally
 
 
-def merge(sources: Iterable[str | Path], to: str | Path, *, tally: Tally | None = None) -> Tally:
-    """One KB of several: entities with the same id become one, the first file's title and description first."""
-    paths = [Path(path) for path in sources]
-    if not paths:
-        raise UsageError("there is nothing to merge; give at least one knowledge base")
-
-    def records(tally: Tally) -> Iterator[Record]:
-        for path in paths:
-            yield from read_kb(path, tally)
-
-    described = []
-    for path in paths:
-        with KnowledgeBase.open(path) as kb:
-            described.append(kb.metadata)
-    origin = Origin(
-        source="merge of " + ", ".join(path.name for path in paths),
-        licence="; ".join(dict.fromkeys(data.get("licence", "") for data in described if data.get("licence"))),
-        language=described[0].get("language", "en"),
-        settings=" ".join(f"{data['uid']}@{data['revision']}" for data in described),
-        extra=next(({"inflection": data["inflection"]} for data in described if data.get("inflection")), {}),
-    )
-    return build(records, to, origin=origin, on_repeat="merge", tally=tally)
-
-
-def read_kb(path: Path, tally: Tally) -> Iterator[Record]:
-    """Everything a KB holds, as records."""
-    with KnowledgeBase.open(path) as kb:
-        tally.total_bytes += path.stat().st_size
-        before, share = tally.done_bytes, path.stat().st_size / max(len(kb), 1)
-        for count, entity in enumerate(kb.entities(), 1):
-            tally.read += 1
-            tally.done_bytes = before + int(share * count)
-            yield entity
-        yield from kb.forms()
-
-
 def _build(
     records: Callable[[Tally], Iterable[Record]], to: Path, origin: Origin, on_repeat: OnRepeat, tally: Tally
 ) -> None:
     if to.exists():
-        KnowledgeBase.open(to, writable=True).close()  # what is not a KB is refused before the work, not after
+        schema.connect(to, writable=True).close()  # refuses a file that is not a KB before the work, not after
     staging = Path(f"{to}.building")
     with schema.sqlite_errors(staging):
         connection = _resume(staging, origin) or _start(staging, origin)
@@ -396,9 +359,11 @@ def _put_in_place(staging: Path, to: Path) -> None:
         _delete(to)  # what an older file left beside its name would be read as changes to the new one
         os.replace(staging, to)
         return
-    with KnowledgeBase.open(to, writable=True) as old:
-        revision = old.revision + 1
+    with contextlib.closing(schema.connect(to, writable=True)) as old:
+        revision = old.execute("SELECT value FROM metadata WHERE key = 'revision'").fetchone()
+        if revision is None:
+            raise schema.damaged(to, "it has no revision")
         with contextlib.closing(sqlite3.connect(staging, isolation_level=None)) as new:
-            new.execute("UPDATE metadata SET value = ? WHERE key = 'revision'", (str(revision),))
-            new.backup(old.connection)
+            new.execute("UPDATE metadata SET value = ? WHERE key = 'revision'", (str(int(revision[0]) + 1),))
+            new.backup(old)
     _delete(staging)

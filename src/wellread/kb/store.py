@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
+import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from wellread.document import Candidate
 from wellread.errors import KnowledgeBaseError, ReplacedError, UnknownEntityError, UsageError
 from wellread.kb.lookup import Named, read_names
-from wellread.kb.records import Entity, Form
+from wellread.kb.records import FIELDS, Entity, Form
 from wellread.kb.schema import connect, damaged, sqlite_errors
 from wellread.text import words as names
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from wellread.kb.changes import Change
 
 How = Literal["prefix", "text", "fuzzy"]
+EntityLike = Entity | Mapping[str, Any]
 
 MOST_CANDIDATES = 30
 """KnowBERT's limit on the candidates of a mention."""
@@ -65,12 +69,51 @@ class KnowledgeBase:
         self._here = _Place()
         self._connections: list[tuple[int, sqlite3.Connection]] = []
         self._closed = False
+        self._delete: Callable[[], object] = int  # deletes a temporary KB
 
     @classmethod
     def open(cls, path: str | Path, *, writable: bool = False) -> KnowledgeBase:
         """Open the file at `path`; many may read while one writes."""
         kb = cls(Path(path), writable=writable)
         kb.connection  # noqa: B018  # what is no knowledge base is refused now
+        return kb
+
+    @classmethod
+    def from_csv(cls, path: str | Path, to: str | Path | None = None, **options: Any) -> KnowledgeBase:
+        """Build a knowledge base from a CSV or TSV file with a header row, and open it for changes.
+
+        >>> kb = KnowledgeBase.from_csv("products.csv", columns={"id": "sku", "title": "name"})
+
+        `to` is the file to write, which must not exist; without it the KB is temporary and deleted when it is closed.
+        Options: `columns` (field -> one column or several), `facts` (tables of triples), `on_broken` ("refuse" or
+        "skip"), `licence`, `language`; see `kb.readers.tables`.
+        """
+        return cls._from_table("csv", path, to, options)
+
+    @classmethod
+    def from_jsonl(cls, path: str | Path, to: str | Path | None = None, **options: Any) -> KnowledgeBase:
+        """Build a knowledge base from a JSONL file of entities, one object per line; arguments as of `from_csv`."""
+        return cls._from_table("jsonl", path, to, options)
+
+    @classmethod
+    def _from_table(
+        cls, form: Literal["csv", "jsonl"], path: str | Path, to: str | Path | None, options: dict[str, Any]
+    ) -> KnowledgeBase:
+        from wellread.kb.readers.tables import build_table
+
+        if to is not None and Path(to).exists():
+            raise KnowledgeBaseError(f"{to} exists already; open it with KnowledgeBase.open, or choose another file")
+        folder = Path(tempfile.mkdtemp(prefix="wellread-")) if to is None else None
+        target = Path(to) if folder is None else folder / f"{Path(path).stem or form}.kb"
+        try:
+            build_table(path, target, form=form, **options)
+            kb = cls.open(target, writable=True)
+        except BaseException:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if folder is not None:
+            kb._delete = weakref.finalize(kb, _delete_folder, folder, os.getpid())
         return kb
 
     @property
@@ -100,6 +143,7 @@ class KnowledgeBase:
         for process, connection in self._connections:
             if process == os.getpid():
                 connection.close()
+        self._delete()
 
     def __enter__(self) -> KnowledgeBase:
         return self
@@ -271,15 +315,18 @@ class KnowledgeBase:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
-    def add(self, entities: Entity | Iterable[Entity]) -> None:
-        """Add one or many new entities in one transaction; facts may point to each other in any order."""
-        with self.change() as change:
-            change.add(*([entities] if isinstance(entities, Entity) else entities))
+    def add(self, entities: EntityLike | Iterable[EntityLike]) -> None:
+        """Add one or many new entities in one transaction; their facts may refer to each other in any order.
 
-    def update(self, entities: Entity | Iterable[Entity]) -> None:
-        """Replace entities that are there, with their aliases and outgoing facts, in one transaction."""
+        An entity may be a mapping: `kb.add({"id": "Q90", "title": "Paris", "aliases": ["City of Light"]})`.
+        """
         with self.change() as change:
-            change.update(*([entities] if isinstance(entities, Entity) else entities))
+            change.add(*_entities(entities))
+
+    def update(self, entities: EntityLike | Iterable[EntityLike]) -> None:
+        """Replace existing entities with their aliases and outgoing facts, in one transaction."""
+        with self.change() as change:
+            change.update(*_entities(entities))
 
     def remove(self, ids: str | Iterable[str]) -> None:
         """Remove entities with their aliases and every fact they stand in, in one transaction."""
@@ -317,6 +364,24 @@ class KnowledgeBase:
         with sqlite_errors(self.path):
             value: str | int = self.connection.execute(query).fetchone()[0]
         return value
+
+
+def _entities(given: EntityLike | Iterable[EntityLike]) -> list[Entity]:
+    return [
+        entity if isinstance(entity, Entity) else _entity_of(entity)
+        for entity in ([given] if isinstance(given, Entity | Mapping) else given)
+    ]
+
+
+def _entity_of(data: Mapping[str, Any]) -> Entity:
+    if unknown := sorted(map(str, set(data) - set(FIELDS))):
+        raise UsageError(f"an entity has no field {unknown[0]!r}; choose from {', '.join(FIELDS)}")
+    return Entity.from_dict(data)
+
+
+def _delete_folder(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked process must not delete the KB of its parent
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_text(value: object) -> bool:

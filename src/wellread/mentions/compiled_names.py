@@ -6,21 +6,19 @@ and which revision it belongs to. It is derived: delete it and it is made again.
 
 from __future__ import annotations
 
-import json
-import mmap
+import contextlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import KnowledgeBaseError, StorageError
-from wellread.io import checksum
-from wellread.io.files import MappedFile, write_atomically
+from wellread.io.arrays import open_arrays, save_arrays
+from wellread.io.files import MappedFile
 from wellread.kb.schema import connect, damaged, sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.name_variants import VariantBuilder, Variants
@@ -40,7 +38,6 @@ KIND_BITS = {"n": 1, "v": 2, "a": 4, "r": 8}
 
 _FORMAT = "wellread names 5"
 _CHUNK = 100_000
-_CODES: dict[np.dtype[Any], str] = {np.dtype(np.uint64): "U64", np.dtype(np.uint32): "U32", np.dtype(np.uint8): "U8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,40 +170,18 @@ def save(names: CompiledNames, path: Path) -> None:
         **{f"{case}_folded": table.values for case, table in names.spelled.items()},
         **names.variants.arrays(),
     }
-    # The widest numbers first, so that all are aligned; written one by one, so that no copy of them is made.
-    arrays = dict(sorted(arrays.items(), key=lambda entry: -entry[1].itemsize))
-    about = {"format": _FORMAT, "uid": names.uid, "revision": str(names.revision), "max_words": str(names.max_words)}
-    header: dict[str, Any] = {"__metadata__": about}
-    end = 0
-    for name, array in arrays.items():
-        begin, end = end, end + array.nbytes
-        header[name] = {"dtype": _CODES[array.dtype], "shape": [len(array)], "data_offsets": [begin, end]}
-    header |= checksum.entry(end)
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
-    try:
-        with write_atomically(path, follow_links=False) as whole, checksum.added(whole) as file:
-            file.write(len(head).to_bytes(8, "little") + head)
-            for array in arrays.values():
-                file.write(np.ascontiguousarray(array).data)
-    except StorageError:
-        return  # a shared, read-only KB: the next process compiles for itself
+    metadata = {"format": _FORMAT, "uid": names.uid, "revision": str(names.revision), "max_words": str(names.max_words)}
+    with contextlib.suppress(StorageError):  # a shared, read-only KB: the next process compiles its own
+        save_arrays(path, arrays, metadata)
 
 
 def load(path: Path, *, uid: str) -> CompiledNames | None:
-    """Map the tables of the KB `uid`; None where there is no such file, it is damaged, or another KB's or format's."""
+    """Map the tables of the KB `uid`; None if there is no file, or it is damaged, of another KB, or another format."""
     try:
-        with open(path, "rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            state = MappedFile(file.fileno())
-        if not checksum.holds(mapped):
-            return None
-        size = int.from_bytes(mapped[:8], "little")
-        header = json.loads(mapped[8 : 8 + size])
-        about = header.pop("__metadata__")
+        mapped = open_arrays(path)
+        about, arrays = mapped.metadata, mapped.arrays
         if (about["format"], about["uid"]) != (_FORMAT, uid):
             return None
-        arrays = {name: _mapped(mapped, 8 + size, entry) for name, entry in header.items()}
     except (OSError, ValueError, KeyError):
         return None
     return CompiledNames(
@@ -222,11 +197,5 @@ def load(path: Path, *, uid: str) -> CompiledNames | None:
             arrays["form_last"],
         ),
         Variants.of_arrays(arrays),
-        state,
+        mapped.file,
     )
-
-
-def _mapped(mapped: mmap.mmap, begin: int, entry: dict[str, Any]) -> Any:
-    start, end = entry["data_offsets"]
-    dtype: np.dtype[Any] = next(dtype for dtype, code in _CODES.items() if code == entry["dtype"])
-    return np.frombuffer(mapped, dtype, (end - start) // dtype.itemsize, begin + start)

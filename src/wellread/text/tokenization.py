@@ -262,23 +262,25 @@ def blank_mask(text: str) -> NDArray[np.bool_]:
     return np.append(_IS_BLANK[np.minimum(codes, len(_IS_BLANK) - 1)], False)
 
 
-def trim_blanks(text: str, spans: Offsets) -> Offsets:
-    """Exclude white space that byte-level and SentencePiece tokenizers count to a token.
+def trim_blanks(text: str, spans: Offsets, *, trailing: bool = True) -> Offsets:
+    """Exclude white space before and (`trailing`) after a token, which some tokenizers include in its span.
 
-    A span of white space only keeps one character; an empty span stays as it is.
+    Byte-level and SentencePiece tokenizers count the space before a word to it. A span of white space only keeps one
+    character; an empty span stays as it is.
     """
     blank = blank_mask(text)[:-1]
     starts, ends = spans[:, 0], spans[:, 1]
     untrimmed = np.flatnonzero(starts + 1 < ends)
-    untrimmed = untrimmed[blank[starts[untrimmed]] | blank[ends[untrimmed] - 1]]
+    untrimmed = untrimmed[blank[starts[untrimmed]] | (blank[ends[untrimmed] - 1] & trailing)]
     if not len(untrimmed):
         return spans
     characters = np.arange(len(blank))
     next_solid = np.minimum.accumulate(np.where(blank, len(blank), characters)[::-1])[::-1]
-    last_solid = np.maximum.accumulate(np.where(blank, -1, characters))
     trimmed = spans.copy()
     trimmed[untrimmed, 0] = np.minimum(next_solid[starts[untrimmed]], ends[untrimmed] - 1)
-    trimmed[untrimmed, 1] = np.maximum(last_solid[ends[untrimmed] - 1], trimmed[untrimmed, 0]) + 1
+    if trailing:
+        last_solid = np.maximum.accumulate(np.where(blank, -1, characters))
+        trimmed[untrimmed, 1] = np.maximum(last_solid[ends[untrimmed] - 1], trimmed[untrimmed, 0]) + 1
     return trimmed
 
 

@@ -152,7 +152,7 @@ class WindowTokenizer:
         ids = np.array(code.ids, np.int64)
         if not len(ids):
             return
-        spans = trim_blanks(text, np.array(code.offsets, np.int64).reshape(-1, 2))
+        spans = trim_blanks(text, np.array(code.offsets, np.int64).reshape(-1, 2), trailing=False)
         # A mention neither begins nor ends with a token of white space.
         solid = np.flatnonzero((spans[:, 1] > spans[:, 0]) & ~blank_mask(text)[spans[:, 0]])
         begins, ends = np.zeros(len(ids), bool), np.zeros(len(ids), bool)

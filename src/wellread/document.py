@@ -133,7 +133,7 @@ def refuse_halves(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{where} has half a surrogate pair at {error.start}; write it anew as UTF-8") from error
+        raise InputError(f"{where} has half a surrogate pair at {error.start}; write it again as UTF-8") from error
 
 
 def _check_span(text: str, link: Link) -> None:

@@ -113,7 +113,7 @@ def test_a_source_must_answer_for_every_text():
         def mark(self, texts):
             return iter([])
 
-    with pytest.raises(InputError, match="'told' gave 0 answers for 1 texts"):
+    with pytest.raises(InputError, match="'told' gave 0 results for 1 texts"):
         annotate(["old"], [Silent(None)])
 
 

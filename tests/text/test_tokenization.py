@@ -319,7 +319,7 @@ HALF = "ok \ud83d broken"
 )
 def test_half_a_surrogate_pair_is_named_and_no_traceback_of_the_tokenizer(tokenize):
     with pytest.raises(
-        InputError, match=r"the text ' ?ok \\ud83d broken' has half a surrogate pair at \d; write it anew"
+        InputError, match=r"the text ' ?ok \\ud83d broken' has half a surrogate pair at \d; write it again"
     ):
         tokenize(TextTokenizer(map_data.word_piece(), longest=16))
 

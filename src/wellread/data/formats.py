@@ -1,13 +1,13 @@
-r"""Linked text in the formats of others: gold links are read as documents, links are written for other tools.
+r"""Linked text in other tools' formats: gold links are read as documents, links are written for other tools.
 
-- `jsonl` (read; `Document.to_json` writes): a document of ours a line, or
+- `jsonl` (read; `Document.to_json` writes): one of our documents per line, or
   `{"id": …, "text": …, "mentions": [[start, end, id or null], …]}`, where a mention may have a title as fourth element.
 - `aida` (read; `to_conll` writes): the columns of AIDA-CoNLL-YAGO, which are token, B or I, mention, YAGO2 entity,
   Wikipedia URL, Wikipedia number and Freebase mid.
 - `nif` (read): NIF 2.0 in Turtle, a `nif:Context` and phrases with `itsrdf:taIdentRef`.
 - brat (`to_brat` writes): stand-off `.ann` beside the `.txt`.
 
-An entity of None is NIL: named in the text, but in no knowledge base.
+An entity of None is NIL: named in the text, but not in the knowledge base.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wellread.io.files import decode, make_or_tell, read_lines, read_text, told
 Format = Literal["jsonl", "aida", "nif"]
 Ids = Literal["title", "url", "number", "mid"]
 Draft = Callable[[], Document]
-"""A document still to be made, or to fail by itself."""
+"""Function that builds a document, or raises for this document only."""
 
 _OPENINGS: dict[Format, tuple[bytes, ...]] = {
     "jsonl": (b"{",),
@@ -53,13 +53,13 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 def read_linked(
     path: str | Path, format: Format | None = None, *, ids: Ids | None = None, skipped: list[str] | None = None
 ) -> Iterator[Document]:
-    """Documents with their gold links, from a plain or compressed file; without `format` its first line tells.
+    """Yield documents with gold links from a plain or compressed file; without `format` the first line decides.
 
-    `ids` says what names an entity: in AIDA "title" (the default), "url", "number" or "mid"; in NIF "url" (the IRI, the
-    default) or "title". JSONL has one kind of id. "-" is standard input, JSONL unless `format` says otherwise.
+    `ids` is what identifies an entity: in AIDA "title" (the default), "url", "number" or "mid"; in NIF "url" (the IRI,
+    the default) or "title". JSONL has one kind of id. "-" is standard input, JSONL unless `format` says otherwise.
 
-    A document that is broken, such as one with a mention outside its text, is an `InputError`. Give a list as `skipped`
-    to leave out such documents instead: it gets their messages.
+    A broken document, such as one with a mention outside its text, is an `InputError`. With a list as `skipped`, such
+    documents are left out instead, and the list gets their messages.
     """
     kind = format or _told_format(path)
     if kind == "jsonl":
@@ -86,7 +86,7 @@ def _check_ids(ids: str | None, allowed: tuple[str, ...], why: str) -> None:
 
 
 def _told_format(path: str | Path) -> Format:
-    """Tell by the first line that is not blank, else by the name."""
+    """Detect the format by the first line that is not blank, else by the name."""
     if str(path) == "-":
         return "jsonl"
     first = next((line.lstrip(b"\xef\xbb\xbf \t") for _, line in read_lines(path) if line.strip()), b"")
@@ -156,7 +156,7 @@ def _own_document(data: dict[str, Any]) -> Document:
 
 
 def _mentions_document(data: dict[str, Any]) -> Document:
-    """Links from `mentions`; whatever else the line holds is kept in `meta`."""
+    """Build links from `mentions`; all other fields of the line are kept in `meta`."""
     text, name, mentions = data["text"], data.get("id"), data["mentions"]
     links = []
     for mention in mentions if isinstance(mentions, list) else [mentions]:
@@ -183,7 +183,7 @@ class _Row:
 
 
 def _read_aida(path: str | Path, ids: Ids) -> Iterator[Draft]:
-    """Tokens joined by a space and sentences by a newline are the text; a mention may go on in the next sentence."""
+    """Join tokens by a space and sentences by a newline; a mention may continue in the next sentence."""
     name: str | None = None
     rows: list[_Row] | None = None
     for number, line in _decoded_lines(path):
@@ -229,7 +229,7 @@ def _aida_document(path: str | Path, name: str | None, rows: list[_Row], ids: Id
 
 
 def _aida_entity(path: str | Path, row: _Row, ids: Ids) -> tuple[str | None, str | None]:
-    """Entity and title; a mention without a Freebase mid is NIL there, another missing column is an error."""
+    """Return entity and title; a mention without a Freebase mid is NIL there, another missing column is an error."""
     yago = row.columns[3]
     if yago == _NIL:
         return None, None
@@ -242,14 +242,14 @@ def _aida_entity(path: str | Path, row: _Row, ids: Ids) -> tuple[str | None, str
 
 
 def _title(reference: str) -> str:
-    """Title in a reference: http://en.wikipedia.org/wiki/Caf%C3%A9_au_lait -> Café au lait."""
+    """Return the title in a reference: http://en.wikipedia.org/wiki/Caf%C3%A9_au_lait -> Café au lait."""
     for marker in ("/wiki/", "/resource/"):
         if marker in reference:
             name = reference.partition(marker)[2]
             break
     else:
         name = reference.rstrip("/").rpartition("/")[2]
-    # Underscores first: a percent-encoded one (%5F) is a real one.
+    # Underscores first: a percent-encoded one (%5F) is literal.
     return unquote(name.replace("_", " "))
 
 
@@ -266,11 +266,11 @@ def _to_yago(name: str) -> str:
 
 
 def to_conll(document: Document) -> str:
-    r"""Columns of AIDA-CoNLL-YAGO: a token (`\w+` or one mark) a line, a blank line where the text has a newline.
+    r"""Write the columns of AIDA-CoNLL-YAGO: one token (`\w+` or one sign) per line, a blank line for a newline.
 
     The fourth column is the title as YAGO would write it, the fifth the entity: an http IRI as it is, another id
-    percent-encoded. So `read_linked(…, "aida")` gives the same links again (`ids="url"` for IRIs).
-    A token has one link at most: of links that share a token the longest wins, then the first, the others are left out.
+    percent-encoded. So `read_linked(…, "aida")` returns the same links (`ids="url"` for IRIs). A token has at most one
+    link: of links that share a token the longest is written, then the first.
     """
     tokens = list(_WORD.finditer(document.text))
     taken: dict[int, tuple[str, Link]] = {}
@@ -290,7 +290,7 @@ def to_conll(document: Document) -> str:
 
 
 def _tokens_of(link: Link, tokens: list[re.Match[str]]) -> range:
-    """Places of the tokens that a link touches."""
+    """Return the indices of the tokens that a link overlaps."""
     first = bisect_right(tokens, link.start, key=lambda token: token.end())
     return range(first, bisect_left(tokens, link.end, key=lambda token: token.start()))
 
@@ -314,12 +314,12 @@ def _one_line(text: str) -> str:
 
 
 def _read_nif(path: str | Path, ids: Ids) -> Iterator[Draft]:
-    """Every `nif:isString` is a document; a `nif:Phrase`, or whatever has a `taIdentRef`, is a link in its context."""
+    """Yield a document per `nif:isString`; a `nif:Phrase`, or a node with a `taIdentRef`, is a link in its context."""
     from rdflib import RDF, Graph, URIRef
 
     text = read_text(path)
     try:
-        # A base of its own, so that relative IRIs do not depend on the folder we run in.
+        # An explicit base, so that relative IRIs do not depend on the working directory.
         graph = Graph().parse(data=text, format="turtle", publicID=f"file:///{Path(path).name}")
     except Exception as error:  # rdflib raises SyntaxError, AssertionError, ValueError or RecursionError
         raise InputError(f"{told(path)} is not Turtle: {_one_line(str(error))[:200]}") from error
@@ -344,7 +344,7 @@ def _nif_document(path: str | Path, graph: Any, name: str, text: str, phrases: l
 
 
 def _nif_link(graph: Any, phrase: Any, text: str, ids: Ids) -> Link:
-    """Of several references the first by name that is in a wiki counts; an index counts Unicode characters."""
+    """Return the link of a phrase; of several references the first by name in a wiki counts; indices are characters."""
     from rdflib import BNode, URIRef
 
     begin, finish, anchor = (
@@ -371,15 +371,15 @@ def _nif_link(graph: Any, phrase: Any, text: str, ids: Ids) -> Link:
 
 
 def to_brat(document: Document) -> str:
-    """Lines of an `.ann` file for a `.txt` of the document's text: `T` for mentions, `N` for their entities.
+    """Return the lines of an `.ann` file for a `.txt` of the document's text: `T` for mentions, `N` for their entities.
 
-    A mention over several lines is cut at the newlines (brat's discontinuous spans); NIL has no `N` line. The knowledge
-    base before the colon is the link's `kb`, or "kb".
+    A mention over several lines is split at the newlines (brat's discontinuous spans); NIL has no `N` line. The
+    knowledge base before the colon is the link's `kb`, or "kb".
     """
     lines: list[str] = []
     mentions, entities = count(1), count(1)
     for link in document.links:
-        # A tab would end brat's column, so it cuts a mention as a newline does.
+        # A tab would end brat's column, so it splits a mention as a newline does.
         pieces = [match.span() for match in re.finditer(r"[^\r\n\t]+", document.text[link.start : link.end])]
         if not pieces:
             continue

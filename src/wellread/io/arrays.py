@@ -132,11 +132,11 @@ class Strings:
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Return the strings of some rows: [2, 0] -> ["c", "a"]."""
         places = np.asarray(rows, np.int64)
-        begins, ends = self._offsets(places).tolist(), self._offsets(places + 1).tolist()
+        begins, ends = self._ends_at(places).tolist(), self._ends_at(places + 1).tolist()
         text = self.text
         return [str(text[begin:end], "utf-8") for begin, end in zip(begins, ends, strict=True)]
 
-    def _offsets(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _ends_at(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.asarray(self._blocks.take(at // _IN_BLOCK) + self._offsets.take(at), np.int64)
 
     def equals(self, other: Strings) -> bool:

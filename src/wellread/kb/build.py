@@ -1,10 +1,10 @@
-"""Building a knowledge base in bulk from any source, in bounded memory, all or nothing, resumable.
+"""Bulk build of a knowledge base from any source: bounded memory, atomic, resumable.
 
-Records stream into a file beside the target (`NAME.building`). When the source is exhausted, what came apart from its
-entity (aliases, facts, redirects) is joined by SQLite, the indexes are made, and the file takes the target's place in
-one step. A target that exists is overwritten inside one transaction, so that its readers keep the old state until the
-new one is whole; the revision goes on from the old one's, under a new uid. A build that was killed goes on where its
-last batch was committed, when it is started again with the same source.
+Records stream into a file beside the target (`NAME.building`). After the last one, SQLite joins aliases, facts and
+redirects with their entities, the indexes are made, and the file replaces the target in one step. An existing target is
+overwritten inside one transaction, so that its readers keep the old state until the new one is complete; the revision
+continues from the old one, under a new uid. A killed build resumes after its last committed batch, when it is started
+again with the same source.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from wellread.text import words as names
 OnRepeat = Literal["skip", "merge"]
 
 _BATCH = 20_000
-"""Records a transaction; also what a killed build loses at most."""
+"""Records per transaction; the most that a killed build loses."""
 
 _STAGING = """
 CREATE TABLE staged_aliases (id TEXT, name TEXT, count REAL);
@@ -44,7 +44,7 @@ _STAGED = ("staged_aliases", "staged_facts", "staged_redirects")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a build comes from: what the KB will say of itself, and what tells a resumed build that it is the same."""
+    """Metadata of a build, and the fingerprint by which a build is resumed."""
 
     source: str
     licence: str = ""
@@ -53,12 +53,12 @@ class Origin:
     extra: dict[str, str] = field(default_factory=dict)
 
     def fingerprint(self) -> str:
-        """The same for the same source and settings, e.g. "wordnet WNDB/ 12345"."""
+        """Return a string that is equal for the same source and settings, e.g. "wordnet WNDB/ 12345"."""
         return f"{self.source}\n{self.settings}"
 
 
 def state_of(*paths: Path) -> str:
-    """What tells files from later ones in their place (path, size, time); a pipe is never the same as another."""
+    """Return a fingerprint of files (path, size, time); every pipe has another."""
     states = []
     for path in paths:
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
@@ -77,7 +77,7 @@ def build(
 ) -> Tally:
     """Write all records to the knowledge base at `to` and return the tally of what was read and skipped.
 
-    `records` is called with the tally that it should keep; a resumed build passes over what it already has.
+    `records` is called with the tally to update; a resumed build skips the records that it has already.
     """
     to = Path(to)
     tally = tally if tally is not None else Tally()
@@ -108,7 +108,7 @@ def _build(
     with schema.sqlite_errors(staging):
         connection = _resume(staging, origin) or _start(staging, origin)
         try:
-            # Reading is measured by the source; the tally of a resumed build must not count twice.
+            # The reader measures progress; the tally of a resumed build must not count twice.
             done = int(_state(connection, "done") or 0)
             batches = _Loader(connection, on_repeat, tally)
             stream = iter(records(tally))
@@ -120,7 +120,7 @@ def _build(
             _finish(connection, tally)
         except InputError:
             connection.close()
-            _delete(staging)  # a source that must be mended first is another source then
+            _delete(staging)  # a corrected source has another fingerprint
             raise
         finally:
             connection.close()
@@ -150,7 +150,7 @@ def _start(staging: Path, origin: Origin) -> sqlite3.Connection:
 
 
 def _resume(staging: Path, origin: Origin) -> sqlite3.Connection | None:
-    """The unfinished build of the same source, if there is one that can be gone on with."""
+    """Open the unfinished build of the same source; None if there is none that can be resumed."""
     if not staging.exists():
         return None
     connection = sqlite3.connect(staging, isolation_level=None, check_same_thread=False)
@@ -160,13 +160,13 @@ def _resume(staging: Path, origin: Origin) -> sqlite3.Connection | None:
             if _state(connection, "building") == origin.fingerprint():
                 return connection
     except sqlite3.DatabaseError:
-        pass  # killed before its tables were there: start anew
+        pass  # killed before its tables were created: start again
     connection.close()
     return None
 
 
 def _delete(path: Path) -> None:
-    """Remove an SQLite file with all that may lie beside it."""
+    """Remove an SQLite file with its log and index files."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
@@ -184,7 +184,7 @@ def _state(connection: sqlite3.Connection, key: str) -> str | None:
 
 
 class _Loader:
-    """Writes batches of records; one transaction each."""
+    """Writes batches of records, one transaction each."""
 
     def __init__(self, connection: sqlite3.Connection, on_repeat: OnRepeat, tally: Tally) -> None:
         self._connection = connection
@@ -253,7 +253,7 @@ class _Loader:
         return key != 0
 
     def _join(self, entity: Entity) -> int:
-        """Keep the first entity of an id, filled up with what the later one knows."""
+        """Keep the first entity of an id, with missing fields and names from a later one."""
         self._connection.execute(
             "UPDATE entities SET description = CASE description WHEN '' THEN ? ELSE description END, "
             "kind = CASE kind WHEN '' THEN ? ELSE kind END, popularity = max(popularity, ?) WHERE id = ?",
@@ -263,9 +263,9 @@ class _Loader:
 
 
 def _finish(connection: sqlite3.Connection, tally: Tally) -> None:
-    """Join what came apart, make the indexes, and leave a file that is ready to be opened.
+    """Join staged aliases, facts and redirects, make the indexes, and leave a file that is ready to be opened.
 
-    Two transactions; the first empties what it has joined, so that a build killed between them does not join it twice.
+    The first of two transactions empties what it has joined, so that a build killed between them does not join twice.
     """
     execute = connection.execute
     tally.step = "joining names and facts"
@@ -352,11 +352,11 @@ def _place_text(connection: sqlite3.Connection) -> None:
 
 
 def _put_in_place(staging: Path, to: Path) -> None:
-    """Let the finished file be the knowledge base; an older one under that name keeps its readers."""
+    """Replace the knowledge base by the finished file; readers of the old one keep their state."""
     if not to.exists():
         with open(staging, "rb+") as file:
             os.fsync(file.fileno())
-        _delete(to)  # what an older file left beside its name would be read as changes to the new one
+        _delete(to)  # the log of an older file would be read as changes to the new one
         os.replace(staging, to)
         return
     with contextlib.closing(schema.connect(to, writable=True)) as old:

@@ -1,7 +1,6 @@
-"""The names of a knowledge base as tables of keys, and the file they are mapped from.
+"""Names of a knowledge base compiled to tables of keys, and the file they are mapped from.
 
-The file is in the safetensors layout (a JSON header, then plain arrays), written whole or not at all, and says which KB
-and which revision it belongs to. It is derived: delete it and it is made again.
+The file (`io.arrays`) has the uid and revision of its KB. It is derived data: if deleted, it is made again.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from wellread.text.key_table import FormTable, KeyTable, differ
 from wellread.text.words import CASES, Case, Keys, keys, prefix_keys, word_hash, words
 
 NAME, INNER, KINDS_AT = 1, 2, 2
-"""A node of the trie is the end of a name, goes on to a longer one, or both; above that, the kinds the name has."""
+"""Flags of a trie node: end of a name, prefix of a longer one, or both; from bit `KINDS_AT` on, kinds of the name."""
 
 LOOSE_NAME, LOOSE_INNER = 64, 128
-"""The same for names without their punctuation (`mentions.name_variants`)."""
+"""The same flags for names without their punctuation (`mentions.name_variants`)."""
 
 ALL_KINDS = 255
 KIND_BITS = {"n": 1, "v": 2, "a": 4, "r": 8}
-"""Parts of speech that a form can stand for; other kinds of entities have no forms."""
+"""Parts of speech that have word forms; other kinds of entities have none."""
 
 _FORMAT = "wellread names 5"
 _CHUNK = 100_000
@@ -42,9 +41,9 @@ _CHUNK = 100_000
 
 @dataclass(frozen=True, slots=True)
 class CompiledNames:
-    """Names as nodes of a trie over words, the spellings they are written in, and the forms of their words.
+    """Names as nodes of a trie over words, their spellings, and the forms of their words.
 
-    `spelled` leads from the key of a name under a stricter policy to its folded key.
+    `spelled` maps the key of a name under a stricter policy to its folded key.
     """
 
     uid: str
@@ -55,10 +54,10 @@ class CompiledNames:
     forms: FormTable
     variants: Variants
     mapped: MappedFile | None = None
-    """The file that the tables are mapped from."""
+    """File that the tables are mapped from, if any."""
 
     def joined_with(self, added: CompiledNames, changed: Keys) -> CompiledNames:
-        """One table of both; of `changed` only `added` knows. Inner nodes that lead nowhere any more do no harm."""
+        """Return both as one; `changed` keys are taken from `added` only. Stale inner nodes stay, which is harmless."""
         there, new = self.nodes.slots != 0, added.nodes.slots != 0
         old, flags = self.nodes.slots[there], self.nodes.values[there].astype(np.uint8)
         flags[np.isin(old, changed)] &= np.uint8(INNER | LOOSE_NAME | LOOSE_INNER)
@@ -72,7 +71,7 @@ class CompiledNames:
 
 
 def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None = None) -> CompiledNames:
-    """The (name, kind) pairs of a KB, or of the given ones, as tables."""
+    """Compile the (name, kind) pairs of a KB, or the given ones."""
     data = kb.metadata
     whole = aliases is None
     pairs = iter(_all_aliases(kb) if aliases is None else aliases)
@@ -99,7 +98,7 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
         if data.get("inflection") == "wordnet":
             inflected.update((word.lower(), kind) for name, kind in chunk for word in words(name))
     loose, loose_inner = variants.ends, variants.inner
-    variant_tables = variants.finish()  # before the large tables are made: it needs memory for itself
+    variant_tables = variants.finish()  # before the large tables, as it needs memory too
     folded = np.concatenate(ends) if ends else np.zeros(0, np.uint64)
     named = (np.concatenate(kinds) << KINDS_AT | NAME) if kinds else np.zeros(0, np.uint8)
     prefixes = np.unique(np.concatenate(inner)) if inner else np.zeros(0, np.uint64)
@@ -118,7 +117,7 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
 def _all_aliases(kb: KnowledgeBase) -> Iterator[tuple[str, str]]:
     with sqlite_errors(kb.path), closing(connect(kb.path, writable=False, mapped=False)) as connection:
         if connection.execute("SELECT value FROM metadata WHERE key = 'uid'").fetchone() != (kb.metadata["uid"],):
-            raise KnowledgeBaseError(f"{kb.path} was put in the place of another while that was open; open it again")
+            raise KnowledgeBaseError(f"{kb.path} was replaced by another file while it was open; open it again")
         for name, kind in connection.execute(
             "SELECT a.name, e.kind FROM aliases a JOIN entities e ON e.num = a.entity"
         ):
@@ -149,7 +148,7 @@ def _joined_spellings(old: KeyTable, new: KeyTable, changed: Keys) -> KeyTable:
 
 
 def _node_table(nodes: Keys, flags: NDArray[np.uint8]) -> KeyTable:
-    """Nodes that stand several times become one with the flags of all."""
+    """Build a table of nodes; repeated nodes become one with the flags of all."""
     order = np.argsort(nodes, kind="stable")
     nodes = nodes[order]
     heads = np.flatnonzero(differ(nodes))
@@ -157,7 +156,7 @@ def _node_table(nodes: Keys, flags: NDArray[np.uint8]) -> KeyTable:
 
 
 def save(names: CompiledNames, path: Path) -> None:
-    """Write the tables whole; where the folder cannot be written they are simply kept in memory."""
+    """Write the tables; if the folder cannot be written, they stay in memory only."""
     arrays = {
         "nodes": names.nodes.slots,
         "flags": names.nodes.values,

@@ -199,8 +199,8 @@ class TextWindow:
 class TextWindowTokenizer:
     """Tokenizes texts into `TextWindow`s of at most `width` tokens.
 
-    With `sentences`, a window has up to so many whole sentences; a longer sentence, or with `sentences=0` the whole
-    text, is split into windows that overlap by `shared` tokens.
+    A window has up to `sentences` whole sentences; a longer sentence, or with `sentences=0` the whole text, is split
+    into windows that overlap by `shared` tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer | Any, *, width: int = 192, shared: int = 24, sentences: int = 0) -> None:

@@ -1,8 +1,8 @@
-"""The nine tasks of GLUE (Wang et al. 2018) in their official files, by one table of facts.
+"""The nine tasks of GLUE (Wang et al. 2018) in their official files, described by one table.
 
-`train.tsv`, `dev.tsv` and `test.tsv` need not be told apart: what the first line says decides which columns there are,
-and examples of test files have no label. MNLI has two development files, `dev_matched.tsv` and `dev_mismatched.tsv`;
-score them apart, as MNLI-m and MNLI-mm.
+`train.tsv`, `dev.tsv` and `test.tsv` need not be distinguished: the first line shows which columns there are, and
+examples of test files have no label. MNLI has two validation files, `dev_matched.tsv` and `dev_mismatched.tsv`; score
+them separately, as MNLI-m and MNLI-mm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wellread.io.files import told, write_atomically
 
 @dataclass(frozen=True, slots=True)
 class GlueColumns:
-    """What the columns of a task's files are called, in the header or (`bare`) in files that have none."""
+    """Names of the columns of a task's files, in the header or (`bare`) in files without one."""
 
     text: str
     text_b: str | None
@@ -63,14 +63,14 @@ GLUE: dict[str, tuple[LabelledTask, GlueColumns]] = {
 
 
 def glue_task(name: str) -> LabelledTask:
-    """A task by its name in any writing: "sst2", "SST-2"."""
+    """Return a task by its name in any spelling: "sst2", "SST-2"."""
     return _find(name)[0]
 
 
 def read_glue(path: str | Path, task: str, *, skipped: list[str] | None = None) -> Iterator[LabelledText]:
-    """Examples of a task's file, plain or compressed.
+    """Yield the examples of a task's file, plain or compressed.
 
-    The official QQP files have some lines with too few cells, which its users pass over: give a list as `skipped`.
+    The official QQP files have some lines with too few cells, which its users skip: give a list as `skipped`.
     """
     facts, columns = _find(task)
     rows = read_tsv(path)
@@ -92,7 +92,7 @@ def read_glue(path: str | Path, task: str, *, skipped: list[str] | None = None) 
 
 
 def write_glue(path: str | Path, task: str, examples: Sequence[LabelledText], predicted: Sequence[int | float]) -> None:
-    """Predictions as the leaderboard takes them (`CoLA.tsv`, `MNLI-m.tsv`, …): index and label, with a header."""
+    """Write predictions for the leaderboard (`CoLA.tsv`, `MNLI-m.tsv`, …): index and label, with a header."""
     facts = glue_task(task)
     if len(examples) != len(predicted):
         raise InputError(f"{len(predicted)} predictions for {len(examples)} examples; give one for each")
@@ -102,7 +102,7 @@ def write_glue(path: str | Path, task: str, examples: Sequence[LabelledText], pr
 
 
 def glue_average(scores: Mapping[str, float]) -> float:
-    """GLUE's one figure: the mean over tasks, where MNLI-m and MNLI-mm are one task together."""
+    """Return GLUE's score: the mean over tasks, with MNLI-m and MNLI-mm as one task."""
     unknown = [name for name in scores if name not in (*GLUE, "MNLI-m", "MNLI-mm")]
     if unknown or not scores or ("MNLI" in scores and scores.keys() & {"MNLI-m", "MNLI-mm"}):
         raise InputError(f"cannot average {', '.join(scores) or 'nothing'}; give {', '.join(GLUE)}, or MNLI-m, MNLI-mm")

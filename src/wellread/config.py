@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from wellread.errors import InputError, UsageError, WellreadError
-from wellread.io.files import read_text, told
+from wellread.io.files import path_name, read_text
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def read(cls: type[T], path: str | Path) -> T:
     try:
         return from_dict(cls, table)
     except InputError as error:
-        raise InputError(f"{told(path)}: {error}") from None
+        raise InputError(f"{path_name(path)}: {error}") from None
 
 
 def read_table(path: str | Path) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def read_table(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{told(path)}: not TOML: {error}; expected lines like: name = value") from None
+        raise InputError(f"{path_name(path)}: not TOML: {error}; expected lines like: name = value") from None
 
 
 def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:

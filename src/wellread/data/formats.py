@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote
 
 from wellread.document import Document, Link, refuse_halves
 from wellread.errors import InputError, UsageError
-from wellread.io.files import decode, make_or_tell, read_lines, read_text, told
+from wellread.io.files import decode, make_or_skip, path_name, read_lines, read_text
 
 Format = Literal["jsonl", "aida", "nif"]
 Ids = Literal["title", "url", "number", "mid"]
@@ -76,7 +76,7 @@ def read_linked(
 
 def _made(drafts: Iterator[Draft], skipped: list[str] | None) -> Iterator[Document]:
     for draft in drafts:
-        yield from make_or_tell(draft, skipped)
+        yield from make_or_skip(draft, skipped)
 
 
 def _check_ids(ids: str | None, allowed: tuple[str, ...], why: str) -> None:
@@ -102,7 +102,7 @@ def _told_format(path: str | Path) -> Format:
 
 
 def _decoded_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    return ((number, decode(line, f"{told(path)}, line {number}")) for number, line in read_lines(path))
+    return ((number, decode(line, f"{path_name(path)}, line {number}")) for number, line in read_lines(path))
 
 
 def _checked_span(start: object, end: object, text: str) -> tuple[int, int]:
@@ -123,7 +123,7 @@ def _by_place(links: list[Link]) -> tuple[Link, ...]:
 
 def _read_jsonl(path: str | Path) -> Iterator[Draft]:
     return (
-        partial(_json_document, f"{told(path)}, line {number}", line)
+        partial(_json_document, f"{path_name(path)}, line {number}", line)
         for number, line in _decoded_lines(path)
         if line.strip()
     )
@@ -195,7 +195,9 @@ def _read_aida(path: str | Path, ids: Ids) -> Iterator[Draft]:
         elif rows is not None:
             rows.append(_Row(number, line.split("\t")))
         elif line.strip():
-            raise InputError(f"{told(path)}, line {number}: expected -DOCSTART- before the first token; is this AIDA?")
+            raise InputError(
+                f"{path_name(path)}, line {number}: expected -DOCSTART- before the first token; is this AIDA?"
+            )
     if rows is not None:
         yield partial(_aida_document, path, name, rows, ids)
 
@@ -219,7 +221,7 @@ def _aida_document(path: str | Path, name: str | None, rows: list[_Row], ids: Id
             begun[-1].end = row.end
         elif tag != "O":
             raise InputError(
-                f"{told(path)}, line {row.number}: expected a bare token, or token, B, mention and entity between "
+                f"{path_name(path)}, line {row.number}: expected a bare token, or token, B, mention and entity between "
                 f"tabs, or I after a B; got {row.columns!r}"
             )
         inside = tag != "O"
@@ -237,7 +239,9 @@ def _aida_entity(path: str | Path, row: _Row, ids: Ids) -> tuple[str | None, str
     url, number, mid = (*row.columns[4:7], "", "", "")[:3]
     entity = {"title": _title(_from_yago(url)) or title, "url": _from_yago(url), "number": number, "mid": mid}[ids]
     if not entity and ids != "mid":
-        raise InputError(f"{told(path)}, line {row.number}: no {ids} column for {yago!r}; name entities by ids='title'")
+        raise InputError(
+            f"{path_name(path)}, line {row.number}: no {ids} column for {yago!r}; name entities by ids='title'"
+        )
     return entity or None, title
 
 
@@ -322,7 +326,7 @@ def _read_nif(path: str | Path, ids: Ids) -> Iterator[Draft]:
         # An explicit base, so that relative IRIs do not depend on the working directory.
         graph = Graph().parse(data=text, format="turtle", publicID=f"file:///{Path(path).name}")
     except Exception as error:  # rdflib raises SyntaxError, AssertionError, ValueError or RecursionError
-        raise InputError(f"{told(path)} is not Turtle: {_one_line(str(error))[:200]}") from error
+        raise InputError(f"{path_name(path)} is not Turtle: {_one_line(str(error))[:200]}") from error
     texts = {context: str(text) for context, text in graph.subject_objects(URIRef(_NIF + "isString"))}
     phrases: dict[Any, list[Any]] = {context: [] for context in texts}
     for phrase, context in graph.subject_objects(URIRef(_NIF + "referenceContext")):
@@ -330,7 +334,9 @@ def _read_nif(path: str | Path, ids: Ids) -> Iterator[Draft]:
         if phrase in texts or not (named or (phrase, RDF.type, URIRef(_NIF + "Phrase")) in graph):
             continue
         if context not in texts:
-            raise InputError(f"{told(path)}: {phrase} refers to {context}, which has no nif:isString; add the text")
+            raise InputError(
+                f"{path_name(path)}: {phrase} refers to {context}, which has no nif:isString; add the text"
+            )
         phrases[context].append(phrase)
     for context, text in texts.items():
         yield partial(_nif_document, path, graph, str(context), text, phrases[context], ids)
@@ -340,7 +346,7 @@ def _nif_document(path: str | Path, graph: Any, name: str, text: str, phrases: l
     try:
         return Document(text, _by_place([_nif_link(graph, phrase, text, ids) for phrase in phrases]), name)
     except InputError as error:
-        raise InputError(f"{told(path)}: {error}") from error
+        raise InputError(f"{path_name(path)}: {error}") from error
 
 
 def _nif_link(graph: Any, phrase: Any, text: str, ids: Ids) -> Link:

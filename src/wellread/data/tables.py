@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from wellread.errors import InputError, UsageError
-from wellread.io.files import csv_fault, decode, make_or_tell, read_lines, read_text, told
+from wellread.io.files import csv_fault, decode, make_or_skip, path_name, read_lines, read_text
 
 Form = Literal["tsv", "csv", "jsonl"]
 Record = dict[str, Any]
@@ -58,7 +58,7 @@ def make_each(
 ) -> Iterator[_T]:
     """Yield the results of `make` for each row of a file and its line number, which is an id of last resort."""
     for number, row in rows:
-        yield from make_or_tell(partial(_make, make, row, number), skipped, f"{told(path)}, line {number}")
+        yield from make_or_skip(partial(_make, make, row, number), skipped, f"{path_name(path)}, line {number}")
 
 
 def _make(make: Callable[[Record, str], _T], row: Draft, number: int) -> _T:
@@ -80,24 +80,26 @@ def read_json(path: str | Path) -> Any:
     try:
         return json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{told(path)} is not JSON: {error}") from error
+        raise InputError(f"{path_name(path)} is not JSON: {error}") from error
 
 
 def read_json_drafts(path: str | Path) -> Iterator[JsonDraft]:
     """Yield each line as a function that parses it as JSON and returns it with its location (or raises)."""
-    return (partial(_any_json, f"{told(path)}, line {number}", line) for number, line in _lines(path))
+    return (partial(_any_json, f"{path_name(path)}, line {number}", line) for number, line in _lines(path))
 
 
 def read_json_folder(folder: str | Path) -> Iterator[JsonDraft]:
     """Yield each JSON file of a folder, in alphabetical order, as a function that parses it (or raises)."""
     files = sorted(file for file in Path(folder).iterdir() if ".json" in file.suffixes)
     if not files:
-        raise InputError(f"{told(folder)} has no .json files; give the folder that they are in, or a file of lines")
+        raise InputError(
+            f"{path_name(folder)} has no .json files; give the folder that they are in, or a file of lines"
+        )
     return (partial(_file_json, file) for file in files)
 
 
 def _file_json(file: Path) -> tuple[str, Any]:
-    return _any_json(told(file), read_text(file))
+    return _any_json(path_name(file), read_text(file))
 
 
 def _told_form(path: str | Path) -> Form:
@@ -110,18 +112,18 @@ def _told_form(path: str | Path) -> Form:
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
     for number, line in read_lines(path):
         if line.strip():
-            yield number, decode(line, f"{told(path)}, line {number}")
+            yield number, decode(line, f"{path_name(path)}, line {number}")
 
 
 def _read_csv(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    lines = (f"{decode(line, f'{told(path)}, line {number}')}\n" for number, line in read_lines(path))
+    lines = (f"{decode(line, f'{path_name(path)}, line {number}')}\n" for number, line in read_lines(path))
     reader = csv.reader(lines, strict=True)
     while True:
         number = reader.line_num + 1
         try:
             row = next(reader, None)
         except csv.Error as error:
-            raise InputError(f"{told(path)}, line {number}: {csv_fault(error)}; mend the quotes") from error
+            raise InputError(f"{path_name(path)}, line {number}: {csv_fault(error)}; mend the quotes") from error
         if row is None:
             return
         if row:
@@ -131,7 +133,7 @@ def _read_csv(path: str | Path) -> Iterator[tuple[int, list[str]]]:
 def _named_rows(path: str | Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, Draft]]:
     _, header = next(rows, (0, None))
     if header is None:
-        raise InputError(f"{told(path)} is empty; expected a header with the names of columns")
+        raise InputError(f"{path_name(path)} is empty; expected a header with the names of columns")
     header = [name.strip() for name in header]
     return ((number, partial(name_cells, header, row)) for number, row in rows)
 

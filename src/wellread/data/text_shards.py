@@ -25,7 +25,7 @@ import orjson
 from wellread.data import corpus
 from wellread.data.corpus import Unit, blocks_of, group, split_file, suffix_of
 from wellread.errors import InputError, UsageError
-from wellread.io.files import decode, make_or_tell
+from wellread.io.files import decode, make_or_skip
 
 Kind = Literal["text", "jsonl", "parquet"]
 
@@ -266,7 +266,7 @@ def _batches(file: Any, part: ShardPart, groups: list[int], columns: list[str]) 
 
 def _read(make: Callable[[], tuple[str, str]], skipped: list[str] | None) -> Iterator[tuple[str, str]]:
     try:
-        yield from make_or_tell(make, skipped)
+        yield from make_or_skip(make, skipped)
     except InputError as error:
         raise InputError(f"{error}, or leave out what is broken with --broken skip") from None
 

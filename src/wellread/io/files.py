@@ -75,7 +75,7 @@ class _Stream(io.RawIOBase):
         super().close()
 
 
-def told(path: str | Path) -> str:
+def path_name(path: str | Path) -> str:
     """Return the name of a file for messages: its path, or "standard input" for "-"."""
     return "standard input" if str(path) == "-" else str(path)
 
@@ -114,7 +114,7 @@ def read_lines(path: str | Path, progress: Progress | None = None) -> Iterator[t
                 yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r\n")
         except BROKEN as error:
             raise InputError(
-                f"{told(path)} is truncated or damaged after line {number}: {error}; fetch or copy it again"
+                f"{path_name(path)} is truncated or damaged after line {number}: {error}; fetch or copy it again"
             ) from error
 
 
@@ -124,11 +124,11 @@ def read_text(path: str | Path) -> str:
         try:
             data = file.read()
         except BROKEN as error:
-            raise InputError(f"{told(path)} is truncated or damaged: {error}; fetch or copy it again") from error
-    return decode(data, told(path))
+            raise InputError(f"{path_name(path)} is truncated or damaged: {error}; fetch or copy it again") from error
+    return decode(data, path_name(path))
 
 
-def make_or_tell(make: Callable[[], _T], skipped: list[str] | None, where: str = "") -> Iterator[_T]:
+def make_or_skip(make: Callable[[], _T], skipped: list[str] | None, where: str = "") -> Iterator[_T]:
     """Yield the result of `make`, or nothing if it raises `InputError`.
 
     The message then goes to `skipped`, with `where`; without such a list the error is raised.

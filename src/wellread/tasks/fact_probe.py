@@ -34,7 +34,7 @@ from wellread.document import short
 from wellread.encoders.infusion.providers import KnowledgeProvider
 from wellread.errors import InputError
 from wellread.evaluation.probe import ProbeScores, gold_ranks, score_probe
-from wellread.io.files import decode, read_lines, told, write_atomically
+from wellread.io.files import decode, path_name, read_lines, write_atomically
 from wellread.kb.store import KnowledgeBase
 from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import mask_of
@@ -168,7 +168,7 @@ def _render(relation: Relation, subject: str, object: str) -> tuple[str, int, in
 def _lines(path: str | Path) -> Iterator[tuple[int, Draft]]:
     for number, line in read_lines(path):
         if line.strip():
-            yield number, partial(_spanned, decode(line, f"{told(path)}, line {number}").strip())
+            yield number, partial(_spanned, decode(line, f"{path_name(path)}, line {number}").strip())
 
 
 def _spanned(line: str) -> Record:

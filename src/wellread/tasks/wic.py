@@ -29,7 +29,7 @@ from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.spans import span_means
 from wellread.errors import InputError
 from wellread.evaluation.classification import accuracy, f1
-from wellread.io.files import decode, make_or_tell, open_bytes, read_lines, told, write_atomically
+from wellread.io.files import decode, make_or_skip, open_bytes, path_name, read_lines, write_atomically
 from wellread.tasks.task import Batch, in_full
 from wellread.tasks.word_spans import takes_candidates, tokens_of_words, withhold_candidates
 from wellread.text.tokenization import Mark, TextTokenizer, Tokenization
@@ -223,15 +223,15 @@ def _read_aligned(path: str | Path, beside: Any, make: Any, skipped: list[str] |
     for name, some in files.items():
         if len(some) != len(lines):
             raise InputError(
-                f"{told(path)} has {len(lines)} lines, but {beside[name]} has {len(some)}; they belong together"
+                f"{path_name(path)} has {len(lines)} lines, but {beside[name]} has {len(some)}; they belong together"
             )
     for number, line in enumerate(lines):
         pair = partial(make, line.split("\t"), {name: some[number] for name, some in files.items()}, str(number))
-        yield from make_or_tell(pair, skipped, f"{told(path)}, line {number + 1}")
+        yield from make_or_skip(pair, skipped, f"{path_name(path)}, line {number + 1}")
 
 
 def _text(path: str | Path, number: int, line: bytes) -> str:
-    return decode(line, f"{told(path)}, line {number}")
+    return decode(line, f"{path_name(path)}, line {number}")
 
 
 def _of_wic(cells: Sequence[str], beside: dict[str, str], id: str) -> WordPair:

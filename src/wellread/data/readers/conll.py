@@ -30,7 +30,7 @@ from wellread.data.splits import split_by
 from wellread.document import short
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk, Scheme, chunks_of, split_tag, tags_of
-from wellread.io.files import decode, make_or_tell, read_lines, told, write_atomically
+from wellread.io.files import decode, make_or_skip, path_name, read_lines, write_atomically
 from wellread.text.words import split
 
 Span = tuple[int, int]
@@ -105,7 +105,7 @@ def read_conll(
             yield from in_document(document or [])
             document = []
             continue
-        found = make_or_tell(partial(_sentence, path, number, rows, columns), skipped)
+        found = make_or_skip(partial(_sentence, path, number, rows, columns), skipped)
         if document is None:
             yield from found
         else:
@@ -159,7 +159,7 @@ def _sentences(path: str | Path) -> Iterator[tuple[int, list[tuple[int, list[str
     rows: list[tuple[int, list[str]]] = []
     width: int | None = None
     for number, line in read_lines(path):
-        said = decode(line, f"{told(path)}, line {number}")
+        said = decode(line, f"{path_name(path)}, line {number}")
         cells = said.split("\t") if "\t" in said else said.split()
         begins = _DOCUMENT.match(said) is not None
         if begins or not said.strip():
@@ -181,8 +181,8 @@ def _sentence(path: str | Path, number: int, rows: Sequence[tuple[int, list[str]
     width = len(rows[0][1])
     if not (-width <= columns.word < width and -width <= columns.tag < width):
         raise UsageError(
-            f"{told(path)} has {width} columns, and word is {columns.word}, tag is {columns.tag}; say which they are, "
-            "from 0, or below 0 from the end"
+            f"{path_name(path)} has {width} columns, and word is {columns.word}, tag is {columns.tag}; give their "
+            "numbers from 0, or below 0 from the end"
         )
     words, tags = [], []
     for line, cells in rows:
@@ -194,7 +194,7 @@ def _sentence(path: str | Path, number: int, rows: Sequence[tuple[int, list[str]
             if width > 1:
                 split_tag(cells[columns.tag])
         except InputError as error:
-            raise InputError(f"{told(path)}, line {line}: {error}; mend the line") from error
+            raise InputError(f"{path_name(path)}, line {line}: {error}; mend the line") from error
         words.append(cells[columns.word])
         tags.append(cells[columns.tag])
     return NamedText.of_words(str(number), words, chunks_of(tags) if width > 1 else None)

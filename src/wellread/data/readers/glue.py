@@ -17,7 +17,7 @@ from pathlib import Path
 from wellread.data.readers.labelled import LabelledTask, LabelledText
 from wellread.data.tables import Record, make_each, name_cells, read_tsv, text_of
 from wellread.errors import InputError, UsageError
-from wellread.io.files import told, write_atomically
+from wellread.io.files import path_name, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,14 @@ def read_glue(path: str | Path, task: str, *, skipped: list[str] | None = None) 
     rows = read_tsv(path)
     first = next(rows, None)
     if first is None:
-        raise InputError(f"{told(path)} is empty; expected the {facts.name} file of GLUE")
+        raise InputError(f"{path_name(path)} is empty; expected the {facts.name} file of GLUE")
     header = [name.strip() for name in first[1]]
     wanted = [name for name in (columns.text, columns.text_b) if name is not None]
     if not set(wanted) <= set(header):
         if len(header) != len(columns.bare):
             expected = f"{len(columns.bare)} cells without a header, or " if columns.bare else ""
             raise InputError(
-                f"{told(path)}, line {first[0]}: expected {expected}a header with {', '.join(wanted)}, "
+                f"{path_name(path)}, line {first[0]}: expected {expected}a header with {', '.join(wanted)}, "
                 f"got {' | '.join(header)[:100]!r}; is this the {facts.name} file of GLUE?"
             )
         header, rows = list(columns.bare), chain([first], rows)

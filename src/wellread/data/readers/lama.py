@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 from wellread.data.tables import Record, make_each, read_records, text_of
 from wellread.errors import InputError, UsageError
-from wellread.io.files import decode, read_lines, told
+from wellread.io.files import decode, path_name, read_lines
 
 Part = Literal["google_re", "trex", "conceptnet", "squad"]
 
@@ -104,10 +104,14 @@ def read_probe(path: str | Path, part: Part | None = None, *, skipped: list[str]
             yield from read_lama(folder, each, skipped=skipped)
         return
     if part is not None:
-        raise UsageError(f"{told(path)} is a file, and {part!r} a part of LAMA's data folder; give that, or no part")
+        raise UsageError(
+            f"{path_name(path)} is a file, and {part!r} a part of LAMA's data folder; give that, or no part"
+        )
     files = _fact_files(path) if path.is_dir() else [path]
     if not files:
-        raise InputError(f"{told(path)} has no facts; give LAMA's data folder, or a JSONL file with obj_label in it")
+        raise InputError(
+            f"{path_name(path)} has no facts; give LAMA's data folder, or a JSONL file with obj_label in it"
+        )
     for file in files:
         yield from read_facts(file, _relation_of(file), skipped=skipped)
 
@@ -170,7 +174,7 @@ def read_facts(path: str | Path, relation: Relation, *, skipped: list[str] | Non
     for number, fact, reason in make_each(path, read_records(path, "jsonl"), make, skipped):
         if reason is not None:
             if skipped is not None:
-                skipped.append(f"{told(path)}, line {number}: {reason}")
+                skipped.append(f"{path_name(path)}, line {number}: {reason}")
         elif relation.template is None or (fact.subject, fact.object) not in asked:
             asked.add((fact.subject, fact.object))
             yield fact
@@ -195,7 +199,7 @@ def lower(fact: MaskedFact) -> MaskedFact:
 
 def read_vocabulary(path: str | Path) -> frozenset[str]:
     """Read the words of a file, one per line, such as LAMA's `common_vocab_cased.txt`."""
-    words = (decode(line, f"{told(path)}, line {number}").strip() for number, line in read_lines(path))
+    words = (decode(line, f"{path_name(path)}, line {number}").strip() for number, line in read_lines(path))
     return frozenset(word for word in words if word)
 
 

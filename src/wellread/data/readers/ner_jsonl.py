@@ -84,7 +84,7 @@ def place_names(one: NamedText, names: Iterable[Name], borders: Borders = "miss"
     return one.with_names(chunks, missed)
 
 
-def tell_of_missed(texts: Iterable[NamedText], tell: Callable[[str], None]) -> Iterator[NamedText]:
+def report_missed(texts: Iterable[NamedText], tell: Callable[[str], None]) -> Iterator[NamedText]:
     """Yield the same texts; after the last one report how many names do not match a run of words."""
     names = missed = 0
     example = ""

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 from wellread.data.tables import JsonDraft, read_json_drafts, read_json_folder
 from wellread.errors import InputError
 from wellread.evaluation.answers import normalise
-from wellread.io.files import make_or_tell, told
+from wellread.io.files import make_or_skip, path_name
 
 _D = TypeVar("_D")
 _T = TypeVar("_T")
@@ -94,7 +94,7 @@ def read_quasar(
         where, data = draft()
         uid = _text(data, "uid", where)
         if uid not in found:
-            raise InputError(f"{where}: {told(contexts)} has no contexts for {uid!r}; take those of the same part")
+            raise InputError(f"{where}: {path_name(contexts)} has no contexts for {uid!r}; take those of the same part")
         return OpenQuestion(uid, _text(data, "question", where), _answers(data, where), found[uid])
 
     yield from _each(read_json_drafts(questions), make, skipped)
@@ -197,7 +197,8 @@ def _side_by_side(questions: str | Path, passages: str | Path) -> Iterator[tuple
         if first is None or second is None:
             shorter = questions if first is None else passages
             raise InputError(
-                f"{told(shorter)} ends before its line {number}; questions and passages go line by line: copy it again"
+                f"{path_name(shorter)} ends before its line {number}; questions and passages correspond by line: copy "
+                "it again"
             )
         yield number, first, second
 
@@ -205,7 +206,7 @@ def _side_by_side(questions: str | Path, passages: str | Path) -> Iterator[tuple
 def _each(drafts: Iterable[_D], make: Callable[[_D], _T], skipped: list[str] | None) -> Iterator[_T]:
     """Yield the results of `make`; errors are raised, or reported to `skipped` if given."""
     for draft in drafts:
-        yield from make_or_tell(partial(make, draft), skipped)
+        yield from make_or_skip(partial(make, draft), skipped)
 
 
 def _not_blank(texts: Iterable[str]) -> tuple[str, ...]:

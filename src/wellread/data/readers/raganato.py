@@ -30,7 +30,7 @@ from lxml import etree
 from wellread.data.tables import Record, make_each, read_records, text_of
 from wellread.errors import InputError
 from wellread.evaluation.senses import SenseInstance, refuse_twins
-from wellread.io.files import BROKEN, decode, open_bytes, read_lines, told, write_atomically
+from wellread.io.files import BROKEN, decode, open_bytes, path_name, read_lines, write_atomically
 from wellread.kb.readers.sense_keys import SenseKeys, as_lemma, kind_of
 
 _KINDS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r", "NN": "n", "VB": "v", "JJ": "a", "RB": "r"}
@@ -78,7 +78,7 @@ def read_senses(path: str | Path, gold: str | Path | None = None, **options: Any
     if is_xml:
         return read_xml(path, gold, **options)
     if gold is not None:
-        raise InputError(f"{told(path)} is not XML, and has its gold keys itself; leave {gold} out")
+        raise InputError(f"{path_name(path)} is not XML, and has its gold keys itself; leave {gold} out")
     return read_lines_of_senses(path, **options)
 
 
@@ -111,13 +111,13 @@ def read_xml(
     with open_bytes(path) as file:
         try:
             for sentence, source in _sentences(file, path):
-                made = _sentence(sentence, source, keys, told(path), skipped)
+                made = _sentence(sentence, source, keys, path_name(path), skipped)
                 count += len(made.marks)
                 yield made
         except (etree.XMLSyntaxError, *BROKEN) as error:
-            raise InputError(f"{told(path)} is broken XML: {error}; fetch or copy it again") from error
+            raise InputError(f"{path_name(path)} is broken XML: {error}; fetch or copy it again") from error
     if keys and not count:
-        raise InputError(f"{told(path)} has no instance that {keys_file} has a key for; are they of one data set?")
+        raise InputError(f"{path_name(path)} has no instance that {keys_file} has a key for; are they of one data set?")
 
 
 def gold_of(path: str | Path) -> Path:
@@ -230,8 +230,8 @@ def _sentences(file: Any, path: str | Path) -> Iterator[tuple[Any, str]]:
         root = element.getroottree().getroot()
         if root.tag != "corpus":
             raise InputError(
-                f"{told(path)} is XML, but not of the framework: expected <corpus>, got <{root.tag}>; give a file such "
-                "as semeval2007.data.xml"
+                f"{path_name(path)} is XML, but not of the framework: expected <corpus>, got <{root.tag}>; give a file "
+                "such as semeval2007.data.xml"
             )
         yield element, root.get("source") or _stem(path)
         element.clear()

@@ -27,7 +27,7 @@ from wellread.data.tables import read_json, read_json_drafts
 from wellread.document import short
 from wellread.errors import InputError
 from wellread.evaluation.answers import AnswerScores, score_answers
-from wellread.io.files import make_or_tell, read_lines, told
+from wellread.io.files import make_or_skip, path_name, read_lines
 
 Span = tuple[int, int]
 
@@ -49,10 +49,10 @@ class ClozeQuestion:
 def read_record(path: str | Path, *, skipped: list[str] | None = None) -> Iterator[ClozeQuestion]:
     """Yield the questions of a file in ReCoRD's or SuperGLUE's layout, plain or compressed."""
     for where, make in _passages(path):
-        for asked in make_or_tell(make, skipped):
+        for asked in make_or_skip(make, skipped):
             for place, (passage, entities, data) in enumerate(asked):
                 question = partial(_question, passage, entities, data, f"{where}.qas[{place}]")
-                yield from make_or_tell(question, skipped)
+                yield from make_or_skip(question, skipped)
 
 
 def score_record(questions: Sequence[ClozeQuestion], predicted: Mapping[str, str]) -> AnswerScores:
@@ -84,11 +84,11 @@ def _passages(path: str | Path) -> Iterator[tuple[str, Any]]:
         is_lines = False
     if is_lines:
         for number, draft in enumerate(read_json_drafts(path), 1):
-            yield f"{told(path)}, passage {number}", lambda draft=draft: _of_line(*draft())
+            yield f"{path_name(path)}, passage {number}", lambda draft=draft: _of_line(*draft())
         return
     data = read_json(path)
-    for number, passage in enumerate(_part(data, "data", list, told(path))):
-        where = f"{told(path)}, data[{number}]"
+    for number, passage in enumerate(_part(data, "data", list, path_name(path))):
+        where = f"{path_name(path)}, data[{number}]"
         yield where, lambda passage=passage, where=where: _asked(passage, where)
 
 

@@ -16,7 +16,7 @@ from wellread.data.splits import split_by
 from wellread.data.tables import read_json
 from wellread.errors import InputError
 from wellread.evaluation.answers import AnswerScores, Version, score_answers
-from wellread.io.files import told, write_atomically
+from wellread.io.files import path_name, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ def read_squad(path: str | Path, *, misplaced: list[str] | None = None) -> Itera
     start instead (for scoring, but not for training), and the list gets the messages.
     """
     data = read_json(path)
-    articles = _part(data, "data", list, told(path))
+    articles = _part(data, "data", list, path_name(path))
     for i, article in enumerate(articles):
-        where = f"{told(path)}, data[{i}]"
+        where = f"{path_name(path)}, data[{i}]"
         for j, paragraph in enumerate(_part(article, "paragraphs", list, where)):
             place = f"{where}.paragraphs[{j}]"
             context = _part(paragraph, "context", str, place)
@@ -64,7 +64,7 @@ def squad_version(path: str | Path) -> Version:
         return "2.0"
     asked = (
         one
-        for article in _part(data, "data", list, told(path))
+        for article in _part(data, "data", list, path_name(path))
         for paragraph in article.get("paragraphs", ())
         for one in paragraph.get("qas", ())
     )
@@ -75,7 +75,7 @@ def read_predictions(path: str | Path) -> dict[str, str]:
     """Read the answers of a file {question id: answer}."""
     data = read_json(path)
     if not isinstance(data, dict) or not all(isinstance(answer, str) for answer in data.values()):
-        raise InputError(f"{told(path)}: expected an object with the answer for each question id")
+        raise InputError(f"{path_name(path)}: expected an object with the answer for each question id")
     return data
 
 
@@ -83,7 +83,7 @@ def read_no_answers(path: str | Path) -> dict[str, float]:
     """Read the probability of no answer for each question: a file {question id: number}."""
     data = read_json(path)
     if not isinstance(data, dict) or not all(type(number) in (int, float) for number in data.values()):
-        raise InputError(f"{told(path)}: expected an object with a number for each question id")
+        raise InputError(f"{path_name(path)}: expected an object with a number for each question id")
     return {name: float(number) for name, number in data.items()}
 
 

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 import orjson
 
 from wellread.errors import InputError, UsageError
-from wellread.io.files import conversion, csv_fault, decode, read_lines, told
+from wellread.io.files import conversion, csv_fault, decode, path_name, read_lines
 from wellread.kb.build import Origin, build, state_of
 from wellread.kb.records import FIELDS, NUL, Columns, Entity, Fact, Form, Record, Tally, texts_of
 
@@ -97,7 +97,7 @@ def read_jsonl(
                 yield _checked(record)
             tally.read += 1
         except InputError as error:
-            _broken(f"{told(path)}, line {number}", error, on_broken, tally)
+            _broken(f"{path_name(path)}, line {number}", error, on_broken, tally)
 
 
 def read_csv(
@@ -108,15 +108,15 @@ def read_csv(
     rows = _rows(path, tally, on_broken)
     _, header = next(rows, (0, None))
     if header is None:
-        raise InputError(f"{told(path)} is empty; expected a header row such as id,title,description,aliases")
+        raise InputError(f"{path_name(path)} is empty; expected a header row such as id,title,description,aliases")
     if repeated := [name for name, times in Counter(header).items() if name and times > 1]:
-        raise InputError(f"{told(path)} has several columns {', '.join(repeated)}; give each a name of its own")
+        raise InputError(f"{path_name(path)} has several columns {', '.join(repeated)}; give each a name of its own")
     wanted = {field: columns.get(field, (field,)) for field in ("id", "title", *columns)}
     absent = {name: field for field, names in wanted.items() for name in names if name not in header}
     if absent:
         fix = " ".join(f"--map {field}=COLUMN" for field in dict.fromkeys(absent.values()))
         has = shorten(", ".join(header), _SHOWN, placeholder=" …")  # a file that is not a table may be one long line
-        raise InputError(f"{told(path)} has no column {', '.join(absent)} (it has {has}); map yours with {fix}")
+        raise InputError(f"{path_name(path)} has no column {', '.join(absent)} (it has {has}); map yours with {fix}")
     for number, row in rows:
         try:
             if len(row) != len(header):
@@ -124,7 +124,7 @@ def read_csv(
             yield _checked(Entity.from_dict(dict(zip(header, row, strict=True)), columns))
             tally.read += 1
         except InputError as error:
-            _broken(f"{told(path)}, line {number}", error, on_broken, tally)
+            _broken(f"{path_name(path)}, line {number}", error, on_broken, tally)
 
 
 def read_facts(path: str | Path, tally: Tally, *, on_broken: OnBroken = "refuse") -> Iterator[Fact]:
@@ -136,7 +136,7 @@ def read_facts(path: str | Path, tally: Tally, *, on_broken: OnBroken = "refuse"
             yield _checked(Fact(*row[:3]))
             tally.read += 1
         except InputError as error:
-            _broken(f"{told(path)}, line {number}", error, on_broken, tally)
+            _broken(f"{path_name(path)}, line {number}", error, on_broken, tally)
 
 
 def read_header(path: str | Path) -> dict[str, str]:
@@ -174,7 +174,7 @@ def _is_utf8(line: bytes) -> bool:
 
 def _rows(path: str | Path, tally: Tally, on_broken: OnBroken) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a table with their first line number; cells are separated by tabs, semicolons or commas."""
-    lines = ((decode(line, f"{told(path)}, line {number}") + "\n") for number, line in read_lines(path, tally))
+    lines = ((decode(line, f"{path_name(path)}, line {number}") + "\n") for number, line in read_lines(path, tally))
     first = next(lines, "")
     delimiter = "\t" if "\t" in first else max(";,", key=first.count)
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
@@ -184,7 +184,7 @@ def _rows(path: str | Path, tally: Tally, on_broken: OnBroken) -> Iterator[tuple
         try:
             row = next(reader, None)
         except csv.Error as error:
-            _broken(f"{told(path)}, line {number}", InputError(csv_fault(error)), on_broken, tally)
+            _broken(f"{path_name(path)}, line {number}", InputError(csv_fault(error)), on_broken, tally)
         else:
             if row:
                 yield number, row

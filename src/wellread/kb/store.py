@@ -104,7 +104,7 @@ class KnowledgeBase:
         if to is not None and Path(to).exists():
             raise KnowledgeBaseError(f"{to} exists already; open it with KnowledgeBase.open, or choose another file")
         folder = Path(tempfile.mkdtemp(prefix="wellread-")) if to is None else None
-        target = Path(to) if folder is None else folder / f"{Path(path).stem or form}.kb"
+        target = folder / f"{Path(path).stem or form}.kb" if folder is not None else Path(str(to))
         try:
             build_table(path, target, form=form, **options)
             kb = cls.open(target, writable=True)

@@ -25,7 +25,7 @@ from wellread.kb.store import KnowledgeBase
 from wellread.mentions.candidates import CandidateFinder
 from wellread.models.knowbert.config import CandidateConfig
 from wellread.models.knowbert.inputs import KnowBertProvider
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 _TEXTS, _TOKENS = 8, 128
 
@@ -57,7 +57,7 @@ def main(given: Sequence[str] | None = None) -> int:
     source, texts = english(100_000 if options.quick else 12_000_000, kb_path("wordnet"))
     words = sum(len(text.split()) for text in texts)
     report.about = {"text": f"{words:,} words of {source}, {len(texts):,} paragraphs"}
-    tokenized = Segmenter(tokenizer, longest=_TOKENS).tokenize_many([(text,) for text in texts[:8000]])
+    tokenized = TextTokenizer(tokenizer, longest=_TOKENS).tokenize_many([(text,) for text in texts[:8000]])
     for name in ("wordnet", "vital"):
         if kb_path(name).exists():
             with KnowledgeBase.open(kb_path(name)) as kb:
@@ -74,11 +74,17 @@ def _tokenizer() -> object:
 
 
 def _measure(
-    report: Report, name: str, kb: KnowledgeBase, texts: list[str], words: int, tokenized: list[Segmented], rounds: int
+    report: Report,
+    name: str,
+    kb: KnowledgeBase,
+    texts: list[str],
+    words: int,
+    tokenized: list[Tokenization],
+    rounds: int,
 ) -> None:
     vectors, reading = _Rows(kb), CandidateConfig().reading(kb)
     finder, provider = CandidateFinder(kb, reading), KnowBertProvider([(name, kb, vectors)])
-    whole = Segmenter(_tokenizer()).tokenize_many([("",)])[0]
+    whole = TextTokenizer(_tokenizer()).tokenize_many([("",)])[0]
     inputs = [_with(whole, text) for text in texts]
     finder.find(texts), provider.prepare(inputs)  # what is met for the first time is looked up now
     begin = time.process_time()
@@ -103,7 +109,7 @@ def _measure(
     report.add(f"{name}, told, batches of {_TEXTS} × {_TOKENS}", pieces / seconds["told"], "pieces/s", at_least=100_000)
 
 
-def _with(tokenized: Segmented, text: str) -> Segmented:
+def _with(tokenized: Tokenization, text: str) -> Tokenization:
     """An input of which only the text counts."""
     return replace(tokenized, texts=(text,))
 

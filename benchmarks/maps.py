@@ -28,7 +28,7 @@ from wellread.data.corpus import Corpus
 from wellread.errors import WellreadError
 from wellread.linking.linker import Linker
 from wellread.models.kam.inputs import Annotations, KamProvider, MapName, MapsConfig
-from wellread.text.segments import Segmented
+from wellread.text.tokenization import Tokenization
 
 _BATCH = 32
 _ALL: tuple[MapName, ...] = ("entity", "phrase", "correlation", "graph")
@@ -101,7 +101,7 @@ def _pairs(kb: Path, count: int) -> tuple[str, list[tuple[str, str]]]:
     return source, list(zip(halves[::2], halves[1::2], strict=False))
 
 
-def _lend(provider: KamProvider, batches: Sequence[Sequence[Segmented]], notes: Annotations) -> None:
+def _lend(provider: KamProvider, batches: Sequence[Sequence[Tokenization]], notes: Annotations) -> None:
     for batch in batches:
         provider.build_inputs(batch, notes)
 
@@ -112,7 +112,7 @@ def _timed(work: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
-def _step(encoder: Path, tokenized: Sequence[Segmented]) -> Callable[[], None]:
+def _step(encoder: Path, tokenized: Sequence[Tokenization]) -> Callable[[], None]:
     """A step of the plain encoder with AdamW; what it learns does not matter."""
     model = AutoModel.from_pretrained(encoder, trust_remote_code=False).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from benchmarks.data import wordnet_kb
 from benchmarks.report import Report, arguments, interleaved
+from wellread.data.batches import gather
 from wellread.encoders.packing import Packing, encode
 from wellread.errors import WellreadError
 from wellread.kb.packaged import kb_path
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
 from wellread.models.knowbert.linker import KnowBertBackend
-from wellread.text.batching import gather
 
 _CORES, _TOKENS = 2, 2048
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789,.?!-:'"
 WORDS = "who is the mayor of old new york city buy near me".split()
@@ -46,7 +46,7 @@ class Told:
             yield self.marks(text) if callable(self.marks) else self.marks[text]
 
 
-SEGMENTER = Segmenter(word_piece())
+SEGMENTER = TextTokenizer(word_piece())
 VOCABULARY = "who is the mayor of old new york city buy near me zz U.S. don't well-known 東京".split()
 SEEDS = st.integers(0, 10**6)
 
@@ -62,7 +62,7 @@ def inputs_of(chance):
 
 def cuts_of(chance, inputs):
     """Some inputs whole, some cut short, some in windows."""
-    tokenized = SEGMENTER.tokenize_many(inputs[:2]) + Segmenter(
+    tokenized = SEGMENTER.tokenize_many(inputs[:2]) + TextTokenizer(
         word_piece(), longest=chance.randint(6, 14)
     ).tokenize_many(inputs)
     for texts in inputs[:2]:

@@ -21,7 +21,7 @@ from wellread.tasks.masked_lm import Masking
 from wellread.tasks.multiple_choice import Choosing
 from wellread.tasks.open_qa import OpenQa
 from wellread.tasks.task import EncoderWithHead
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 WORDS = "who is the mayor of old new city buy near me where was born river in paris rome wrote planet a".split()
 PLACES = "avon brno cork dover essen fargo genoa hanoi".split()
@@ -44,7 +44,7 @@ def word_piece():
 
 
 TOKENIZER = word_piece()
-SEGMENTER = Segmenter(TOKENIZER, longest=48)
+SEGMENTER = TextTokenizer(TOKENIZER, longest=48)
 
 
 def tiny_encoder(*, knowing=False, seed=0, dropout=0.0, width=16):

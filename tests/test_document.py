@@ -1,6 +1,7 @@
 """A document goes to JSON and comes back; what is not one is refused."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -83,3 +84,31 @@ def test_what_is_not_json_is_refused():
 
 def test_a_long_text_is_cut_and_shows_it():
     assert [short(text, 7) for text in ("", "seven 7", "a long text")] == ["", "seven 7", "a long…"]
+
+
+def test_html_marks_links_with_their_titles():
+    text = "Mozart lived in Vienna."
+    html = Document(text, (Link(0, 6, "Mozart", "Q254", "Wolfgang Amadeus Mozart", 0.9), Link(16, 22, "Vienna", None)))
+    shown = html._repr_html_()
+    assert re.findall(r"<mark[^>]*>(\w+) <small[^>]*>([^<]+)</small></mark>", shown) == [
+        ("Mozart", "Wolfgang Amadeus Mozart"),
+        ("Vienna", "NIL"),
+    ]
+    assert 'title="Q254, score 0.90"' in shown
+    assert re.sub(r" <small.*?</small>|<[^>]+>", "", shown) == text
+
+
+def test_html_escapes_markup_in_text_entity_and_title():
+    evil = '<script>alert("1 & 2")</script>'
+    shown = Document(f"a {evil} b {evil}", (Link(2, 2 + len(evil), evil, f'"{evil}', evil),))._repr_html_()
+    assert "<script" not in shown
+    assert shown.count("&lt;script&gt;alert(&quot;1 &amp; 2&quot;)&lt;/script&gt;") == 4
+    assert set(re.findall(r"<(\w+)", shown)) == {"div", "mark", "small"}
+    assert 'title="&quot;&lt;script' in shown
+
+
+def test_html_shows_overlapping_links_once():
+    links = (Link(0, 8, "New York", "a"), Link(4, 8, "York", "b"), Link(9, 13, "City", "c"))
+    shown = Document("New York City", links)._repr_html_()
+    assert re.findall(r"<small[^>]*>(\w)</small>", shown) == ["a", "c"]
+    assert re.sub(r" <small.*?</small>|<[^>]+>", "", shown) == "New York City"

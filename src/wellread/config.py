@@ -1,8 +1,8 @@
-"""Frozen dataclasses ⇄ TOML: a recipe is read, changed from the command line, written whole, and read as it was.
+"""Frozen dataclasses ⇄ TOML: recipes are read, overridden from the command line and written completely.
 
 A setting is a bool, int, float, str, a `Literal`, a tuple, a dict with str keys, another dataclass (a table in TOML),
-or one of these or None. TOML has no word for None: it is left out, so what may be None has None as its default. A typo,
-a wrong type or a value outside its `Literal` is an error that says what was expected.
+or one of these or None. TOML has no None, so such a setting is left out and must have None as its default. A typo, a
+wrong type or a value outside its `Literal` is an error that says what was expected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from wellread.errors import InputError, UsageError, WellreadError
-from wellread.io.files import read_text, told
+from wellread.io.files import path_name, read_text
 
 T = TypeVar("T")
 
@@ -27,30 +27,30 @@ _PLAIN: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "
 
 
 def read(cls: type[T], path: str | Path) -> T:
-    """The settings in a TOML file; what is not in it has its default."""
+    """Read settings from a TOML file; missing ones have their defaults."""
     table = read_table(path)
     try:
         return from_dict(cls, table)
     except InputError as error:
-        raise InputError(f"{told(path)}: {error}") from None
+        raise InputError(f"{path_name(path)}: {error}") from None
 
 
 def read_table(path: str | Path) -> dict[str, Any]:
-    """A TOML file as it is, whatever is in it."""
+    """Read a TOML file as a plain dict."""
     text = read_text(path)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{told(path)}: not TOML: {error}; expected lines like: name = value") from None
+        raise InputError(f"{path_name(path)}: not TOML: {error}; expected lines like: name = value") from None
 
 
 def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
-    """The dataclass with these settings: `from_dict(cls, to_dict(settings)) == settings`."""
+    """Build a dataclass from a dict: `from_dict(cls, to_dict(settings)) == settings`."""
     return typing.cast(T, _table(cls, data, ""))
 
 
 def to_dict(settings: Any) -> dict[str, Any]:
-    """Plain dicts, lists and values as TOML has them, without what is None."""
+    """Return settings as plain dicts, lists and values as TOML has them, without those that are None."""
     return {
         field.name: _plain(value)
         for field in _fields(type(settings)).values()
@@ -59,15 +59,15 @@ def to_dict(settings: Any) -> dict[str, Any]:
 
 
 def to_toml(settings: Any) -> str:
-    """The settings as TOML, defaults included: `from_dict(cls, tomllib.loads(to_toml(settings))) == settings`."""
+    """Return settings as TOML, defaults included: `from_dict(cls, tomllib.loads(to_toml(settings))) == settings`."""
     return "\n".join(_lines(to_dict(settings), "")).strip("\n") + "\n"
 
 
 def override(settings: T, changes: Iterable[str]) -> T:
-    """The settings with changes as from a command line: `override(recipe, ["training.steps=100"])`.
+    """Return settings with changes as from a command line: `override(recipe, ["training.steps=100"])`.
 
-    Values are as in TOML, but a string needs no quotes; `none` takes a setting away that may be left out. A list may
-    also be its members joined by "+", "maps.maps=entity+phrase", and `none` where it is empty.
+    Values are written as in TOML, but a string needs no quotes; `none` removes an optional setting. A list may also be
+    its members joined by "+", "maps.maps=entity+phrase", or `none` if it is empty.
     """
     valid, joint, refused = to_dict(settings), to_dict(settings), None
     for change in changes:
@@ -80,26 +80,26 @@ def override(settings: T, changes: Iterable[str]) -> T:
         keys = _keys(type(settings), name)
         joint = _with(joint, keys, value)
         valid = _with(valid, keys, value) if error is None else valid
-    try:  # two changes may make sense together where one alone does not
+    try:  # two changes may be valid together where one alone is not
         return from_dict(type(settings), joint)
     except InputError as error:
         raise UsageError(str(refused or error)) from None
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings that two tables have not in common, by their full name: {"training.steps": (100, 200)}; None is none."""
+    """Return settings that differ between two tables, by full name: {"training.steps": (100, 200)}; None if missing."""
     before, after = _flat(old), _flat(new)
     names = [*before, *(name for name in after if name not in before)]
     return {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
 
 
 def changed(path: str | Path, settings: Any) -> dict[str, tuple[Any, Any]]:
-    """In what settings differ from those that a file was written of, perhaps by an earlier version.
+    """Return how settings differ from those in a file, perhaps written by an earlier version.
 
-    Such a file lacks what did not exist then, which has its default.
+    Settings that did not exist then have their defaults.
     """
     before = read_table(path)
-    with contextlib.suppress(WellreadError):  # one with settings that are no more is told as it is
+    with contextlib.suppress(WellreadError):  # a file with removed settings is compared as it is
         before = to_dict(from_dict(type(settings), before))
     return differences(before, to_dict(settings))
 
@@ -108,7 +108,7 @@ def changed(path: str | Path, settings: Any) -> dict[str, tuple[Any, Any]]:
 
 
 class _SenselessError(InputError):
-    """Values that are what they should be, each by itself, but make no sense together."""
+    """Values that are valid one by one, but not together."""
 
 
 def _fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
@@ -116,7 +116,7 @@ def _fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
 
 
 def _table(cls: Any, data: Any, name: str) -> Any:
-    """The dataclass `cls` of a table whose full name is `name` ("" is the whole file)."""
+    """Build the dataclass `cls` from a table whose full name is `name` ("" is the whole file)."""
     if not isinstance(data, Mapping):
         raise InputError(f"{name!r} is {_shown(data)}; expected a table of settings: {', '.join(_fields(cls))}")
     hints, fields, values = typing.get_type_hints(cls), _fields(cls), {}
@@ -142,7 +142,7 @@ def _table(cls: Any, data: Any, name: str) -> Any:
 
 
 def _value(kind: Any, value: Any, name: str) -> Any:
-    """A value of the kind that a field says it has."""
+    """Convert a value to the type of its field."""
     if _is_union(kind):
         return None if value is None else _value(_one_of(kind), value, name)
     if dataclasses.is_dataclass(kind):
@@ -175,7 +175,7 @@ def _is_union(kind: Any) -> bool:
 
 
 def _one_of(kind: Any) -> Any:
-    """What `X | None` is when it is not None."""
+    """Return the type `X` of `X | None`."""
     (one,) = (each for each in get_args(kind) if each is not type(None))
     return one
 
@@ -198,7 +198,7 @@ def _expected(kind: Any) -> str:
 
 
 def _hint(cls: Any, hints: Mapping[str, Any], name: str, key: str) -> str:
-    """What may have been meant: a name like it, or the same name in a table below."""
+    """Suggest a setting: a similar name, or the same name in another table."""
     for table, kind in hints.items():
         if dataclasses.is_dataclass(kind) and key in _fields(kind):
             return f"did you mean {_join(name, table, key)!r}?"
@@ -229,7 +229,7 @@ def _plain(value: Any) -> Any:
 
 
 def _lines(table: Mapping[str, Any], name: str) -> list[str]:
-    """Values first, then the tables below: what follows a header belongs to it."""
+    """Return TOML lines: values first, then tables, since lines after a header belong to it."""
     below = {key: each for key, each in table.items() if isinstance(each, Mapping) or _has_tables(each)}
     lines = [f"{_key(key)} = {_written(each)}" for key, each in table.items() if key not in below]
     for key, each in below.items():
@@ -268,8 +268,8 @@ def _written(value: Any) -> str:
 
 
 def _settle(cls: type, data: dict[str, Any], name: str, text: str) -> tuple[Any, InputError | None]:
-    """What a text means as the value of a setting; and why it makes no sense beside the others, if it does not."""
-    # What may be left out has None as its default; of anything else, None says what is expected.
+    """Return the data with the value of one setting parsed; and the error of the whole, if it is not valid so."""
+    # None is the default of an optional setting; for others it produces the error that names what is expected.
     readings = (None, text) if text == "none" else _readings(text)
     refused: InputError | None = None
     senseless: list[tuple[Any, InputError]] = []
@@ -290,7 +290,7 @@ def _settle(cls: type, data: dict[str, Any], name: str, text: str) -> tuple[Any,
 
 
 def _keys(kind: Any, name: str) -> list[str]:
-    """The name of a setting, table by table: "schedule.rates.encoder.infusions" are three, since rates are plain."""
+    """Split the name of a setting by table: "schedule.rates.encoder.infusions" has three parts, as rates are a dict."""
     kind = _one_of(kind) if _is_union(kind) else kind
     below_dict = get_args(kind)[1] if get_origin(kind) is dict else None
     if below_dict in _PLAIN:
@@ -303,7 +303,7 @@ def _keys(kind: Any, name: str) -> list[str]:
 
 
 def _with(data: dict[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
-    """The same with another value of a setting."""
+    """Return a copy of the data with one value replaced."""
     key, *below = keys
     if not below:
         return {**data, key: value}
@@ -314,7 +314,7 @@ def _with(data: dict[str, Any], keys: Sequence[str], value: Any) -> dict[str, An
 
 
 def _readings(text: str) -> Sequence[Any]:
-    """What a value may mean: as TOML has it, else the letters themselves ("1" is also a name)."""
+    """Return possible values of a text: its TOML value, and the text itself ("1" may be a name)."""
     try:
         table = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -325,7 +325,7 @@ def _readings(text: str) -> Sequence[Any]:
 
 
 def _list_readings(text: str) -> Sequence[Any]:
-    """What a value means where only a list will do: its members, each as TOML has it, else as its letters."""
+    """Return possible values of a text for a list: its members, each as TOML or as text."""
     members = [] if text == "none" else [member.strip() for member in text.split("+")]
     if not all(members):
         return ()

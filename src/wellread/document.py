@@ -1,4 +1,4 @@
-"""What the rooms hand to each other: a text and what was found in it.
+"""Texts with mentions and links: the types that packages exchange.
 
 Offsets are character offsets into the original text (Python's `str` indices), `end` exclusive, everywhere.
 """
@@ -6,7 +6,9 @@ Offsets are character offsets into the original text (Python's `str` indices), `
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any
 
 from wellread.errors import InputError
@@ -14,7 +16,7 @@ from wellread.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An entity that a mention may mean; `prior` is what the name alone says, `score` what the linker says."""
+    """An entity proposed for a mention, with its prior (from the name alone) and the linker's score."""
 
     entity: str
     title: str
@@ -24,7 +26,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A span that may name something, with its candidates best first; `label` is a tagger's word for it."""
+    """A span that may name an entity, with its candidates best first; `label` is the label of a tagger."""
 
     start: int
     end: int
@@ -37,7 +39,7 @@ class Mention:
 class Link:
     """A mention and the entity it was linked to; `entity` is None for NIL (named, but not in the KB).
 
-    `score` is how sure the linker is of the whole, `mention_score` (where the linker tells it) of the span alone.
+    `score` is the probability of the link, `mention_score` (if the linker has one) that of the span alone.
     `found_by` is how the span was found: as a name of the KB ("exact", "case", "inflected", "typo", …: the `WAYS` of
     `mentions.proposals`), or by the "encoder" alone; None where neither is known.
     """
@@ -64,16 +66,16 @@ class Document:
     meta: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and dicts, the same that `from_dict` takes."""
+        """Return plain lists and dicts, as `from_dict` takes them."""
         return asdict(self)
 
     def to_json(self) -> str:
-        """One line of JSON; `Document.from_json(document.to_json()) == document`."""
+        """Return one line of JSON; `Document.from_json(document.to_json()) == document`."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Document:
-        """The document that `to_dict` wrote; spans are checked against the text."""
+        """Build a document from the result of `to_dict`; spans are checked against the text."""
         try:
             links = tuple(
                 Link(**{**link, "candidates": tuple(Candidate(**c) for c in link.get("candidates", ()))})
@@ -92,25 +94,46 @@ class Document:
 
     @classmethod
     def from_json(cls, line: str) -> Document:
-        """The document that `to_json` wrote."""
+        """Build a document from the result of `to_json`."""
         try:
             data = json.loads(line)
         except json.JSONDecodeError as error:
             raise InputError(f"not JSON: {error}") from error
         return cls.from_dict(data)
 
+    def _repr_html_(self) -> str:
+        """Return the text as HTML for notebooks, with links marked; of overlapping links the first is shown."""
+        return f'<div style="white-space: pre-wrap; line-height: 1.9">{"".join(self._html_parts())}</div>'
+
+    def _html_parts(self) -> Iterator[str]:
+        end = 0
+        for link in sorted(self.links, key=lambda link: (link.start, -link.end)):
+            if link.start < end:
+                continue
+            yield escape(self.text[end : link.start])
+            title = "NIL" if link.entity is None else link.title or link.entity
+            tooltip = "not in the knowledge base" if link.entity is None else f"{link.entity}, score {link.score:.2f}"
+            yield (
+                f'<mark title="{escape(tooltip)}" style="padding: 0.1em 0.3em; border-radius: 0.3em; '
+                f'background: {"#eee" if link.entity is None else "#dbeafe"}; color: #111">'
+                f"{escape(self.text[link.start : link.end])} "
+                f'<small style="color: #1d4ed8">{escape(title)}</small></mark>'
+            )
+            end = link.end
+        yield escape(self.text[end:])
+
 
 def short(text: str, most: int) -> str:
-    """At most so many characters: `short("a long text", 7)` -> "a long…"."""
+    """Shorten a text to at most `most` characters: `short("a long text", 7)` -> "a long…"."""
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def refuse_halves(text: str, where: str) -> None:
-    """A text that no UTF-8 can hold: JSON may name half of a surrogate pair, and tokenizers take that for no text."""
+    """Raise an `InputError` for half a surrogate pair, which JSON escapes allow, but UTF-8 and tokenizers do not."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{where} has half a surrogate pair at {error.start}; write it anew as UTF-8") from error
+        raise InputError(f"{where} has half a surrogate pair at {error.start}; write it again as UTF-8") from error
 
 
 def _check_span(text: str, link: Link) -> None:

@@ -1,13 +1,13 @@
-"""Everything wellread raises on purpose: one tree, each with a message that names the fix.
+"""Exceptions of wellread: one tree, each with a message that names the fix.
 
-The command line prints the message and leaves with `exit_code`; a traceback means a bug of ours.
+The command line prints the message and exits with `exit_code`; a traceback means a bug in wellread.
 """
 
 from __future__ import annotations
 
 
 class WellreadError(Exception):
-    """Something the user can mend; the message says what was given, what was expected and what to do."""
+    """Base of all errors that a user can fix; the message says what was given, what was expected and what to do."""
 
     exit_code = 1
 
@@ -25,19 +25,19 @@ class InputError(WellreadError):
 
 
 class AssetError(WellreadError):
-    """A default asset that is not in the cache, did not arrive, or is not what was pinned."""
+    """A default asset that is not in the cache, was not delivered, or differs from the pinned one."""
 
     exit_code = 4
 
 
 class KnowledgeBaseError(WellreadError):
-    """A knowledge base that cannot be opened, is not one, is busy, or would be broken by a change."""
+    """A knowledge base that cannot be opened, has another format, is busy, or would be broken by a change."""
 
     exit_code = 5
 
 
 class UnknownEntityError(KnowledgeBaseError, KeyError):
-    """An entity id that the knowledge base does not hold."""
+    """An entity id that is not in the knowledge base."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -60,6 +60,6 @@ class MissingExtraError(WellreadError, ImportError):
 
 
 class TrainingError(WellreadError):
-    """A training that cannot go on: a loss that is not a number, a checkpoint that does not fit the model."""
+    """A training that cannot continue: a loss that is not a number, a checkpoint that does not fit the model."""
 
     exit_code = 8

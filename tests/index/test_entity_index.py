@@ -300,7 +300,7 @@ def test_the_choice_goes_by_size_and_says_why():
     assert choose_index(1_000_000, 384, "hnsw").compression == "int8"
     assert choose_index(50, 384, "ivf", "pq").why.startswith("50 entities are too few to train")
     assert choose_index(5_000, 384, "ivf", "int8").why == "as requested"
-    with pytest.raises(UsageError, match="choose_index the compression int8, or the kind ivf"):
+    with pytest.raises(UsageError, match="choose the compression int8, or the kind ivf"):
         choose_index(5_000, 384, "hnsw", "pq")
     with pytest.raises(UsageError, match="kinds are auto, exact, hnsw, ivf"):
         choose_index(5_000, 384, "flat")

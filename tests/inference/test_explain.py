@@ -35,7 +35,7 @@ from wellread.plots.attention import (
     units,
 )
 from wellread.plots.attention_page import explained_page
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ BESIDE = (FunctionMap(neighbours, name="beside"),)
 def explainer(model, weight=0.0, *, alpha=0.2, maps=BESIDE, **options):
     names = tuple(each.name for each in maps)
     encoder = infuse(load_encoder(model), [KamConfig(maps=names, map_init=weight, alpha=alpha)])
-    return Explainer(encoder, KamProvider(maps, Segmenter(word_piece())), **options)
+    return Explainer(encoder, KamProvider(maps, TextTokenizer(word_piece())), **options)
 
 
 def made_up(**changes):
@@ -147,7 +147,7 @@ def test_pieces_have_labels_words_and_segments(model):
 def test_a_piece_of_blanks_can_be_seen(model):
     encoder = infuse(load_encoder(model), [KamConfig()])
     encoder.resize_token_embeddings(300, mean_resizing=False)
-    seen = Explainer(encoder, KamProvider([], Segmenter(byte_level()))).explain("a b")
+    seen = Explainer(encoder, KamProvider([], TextTokenizer(byte_level()))).explain("a b")
     assert by_words(seen).labels == ("<s>", "a", "␣", "b", "</s>")
 
 
@@ -240,7 +240,7 @@ def test_a_run_without_a_model_is_not_finished(tmp_path):
 def test_other_maps_than_the_model_has_are_refused(model):
     encoder = infuse(load_encoder(model), [KamConfig(maps=("entity",))])
     with pytest.raises(UsageError, match="fuses the maps entity, these are beside"):
-        Explainer(encoder, KamProvider([FunctionMap(neighbours, name="beside")], Segmenter(word_piece())))
+        Explainer(encoder, KamProvider([FunctionMap(neighbours, name="beside")], TextTokenizer(word_piece())))
 
 
 # words instead of pieces

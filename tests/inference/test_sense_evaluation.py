@@ -23,7 +23,7 @@ from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.tasks.learner import ask
 from wellread.tasks.senses import SenseOptions, Senses
 from wellread.tasks.task import EncoderWithHead
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 SIZES = {"dim": 8, "heads": 2, "inner": 8, "prior_width": 4, "raw": 6}
 
@@ -54,7 +54,7 @@ def test_it_answers_as_its_encoder_does(home):
         task = Senses(keys(), vectors, SenseOptions(kb="senses"))
         network = EncoderWithHead(model, task.head(model))
         provider = KnowBertProvider([("senses", kb, vectors)])
-        answers = ask(task, network, Segmenter(tokenizer(), longest=32), TEXTS, provider=provider)
+        answers = ask(task, network, TextTokenizer(tokenizer(), longest=32), TEXTS, provider=provider)
         for made in ("model", "small"):
             chosen, scores = answer_senses(home / made, kb, keys(), TEXTS)
             assert chosen == task.chosen(TEXTS, answers)
@@ -75,7 +75,11 @@ def test_it_scores_candidates_by_as_many_layers_as_it_has_learned_with(tmp_path,
         task = Senses(keys(), vectors, SenseOptions(kb="senses"))
         provider = KnowBertProvider([("senses", kb, vectors)])
         ask(
-            task, EncoderWithHead(model, task.head(model)), Segmenter(tokenizer(), longest=32), TEXTS, provider=provider
+            task,
+            EncoderWithHead(model, task.head(model)),
+            TextTokenizer(tokenizer(), longest=32),
+            TEXTS,
+            provider=provider,
         )
         answer_senses(home / "model", kb, keys(), TEXTS)
     wanted, found = scored

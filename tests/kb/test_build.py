@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.kb.conftest import CITIES, FORMS, build_kb, content, text_index
 from wellread.errors import InputError, KnowledgeBaseError, StorageError, UsageError
 from wellread.kb import build as module
-from wellread.kb.build import Origin, build, merge, state_of
+from wellread.kb.build import Origin, build, state_of
 from wellread.kb.check import check
+from wellread.kb.export import merge
 from wellread.kb.records import Alias, Entity, Fact, Form, Redirect, Tally
 from wellread.kb.store import KnowledgeBase
 

@@ -11,7 +11,7 @@ from tests.kb.conftest import CITIES, build_kb
 from wellread.errors import KnowledgeBaseError, WellreadError
 from wellread.kb.build import Origin, build
 from wellread.kb.check import check
-from wellread.kb.readers.tables import write_jsonl
+from wellread.kb.export import write_jsonl
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker

@@ -34,7 +34,7 @@ def test_a_thread_is_not_connected_to_another_file_than_the_others(two):
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
-    assert told == [f"{kb.path} was put in the place of another while that was open; open it again"]
+    assert told == [f"{kb.path} was replaced by another file while it was open; open it again"]
     assert "0" in kb  # this thread still asks the old one
     with KnowledgeBase.open(kb.path) as new:
         assert "1" in new

@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 import time
 from itertools import pairwise
 
@@ -384,3 +385,57 @@ def test_the_largest_counts_still_share_a_prior_of_one(kb):
     assert [candidate.prior for candidate in kb.candidates("Huge")] == [0.5, 0.5]
     with pytest.raises(KnowledgeBaseError, match="not a number"):
         kb.add(Entity("c", "Huge", aliases={"Huge": 1e308}))
+
+
+def test_a_kb_is_built_from_csv_into_a_file(tmp_path):
+    (tmp_path / "cities.csv").write_text("sku,name,synonyms\nQ1,Paris,City of Light|Lutetia\nQ2,Riga,\n")
+    (tmp_path / "facts.tsv").write_text("Q1\ttwin town\tQ2\n")
+    columns = {"id": "sku", "title": "name", "aliases": ["synonyms"]}
+    target = tmp_path / "cities.kb"
+    with KnowledgeBase.from_csv(
+        tmp_path / "cities.csv", target, columns=columns, facts=[tmp_path / "facts.tsv"], licence="CC0"
+    ) as kb:
+        assert len(kb) == 2
+        assert kb.candidates("lutetia")[0].entity == "Q1"
+        assert kb.get("Q1").facts == (("twin town", "Q2"),)
+        assert (kb.metadata["source"], kb.metadata["licence"]) == ("csv: cities.csv", "CC0")
+    assert target.is_file()
+    with pytest.raises(KnowledgeBaseError, match="exists already; open it with"):
+        KnowledgeBase.from_csv(tmp_path / "cities.csv", target, columns=columns)
+
+
+def test_a_kb_from_jsonl_without_a_path_is_temporary_and_can_be_changed(tmp_path):
+    (tmp_path / "cities.jsonl").write_text('{"id": "Q1", "title": "Paris", "aliases": ["Lutetia"]}\n')
+    with KnowledgeBase.from_jsonl(tmp_path / "cities.jsonl") as kb:
+        kb.add({"id": "Q2", "title": "Riga", "facts": [("twin town", "Q1")]})
+        assert [entity.title for entity in kb.entities()] == ["Paris", "Riga"]
+        path = kb.path
+        assert path.is_file()
+    assert not path.parent.exists()
+
+
+def test_a_temporary_kb_of_a_broken_file_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "broken.csv").write_text("name\nParis\n")
+    with pytest.raises(InputError, match="has no column id, title"):
+        KnowledgeBase.from_csv(tmp_path / "broken.csv")
+    with pytest.raises(UsageError, match="no field 'sku' to map; choose from id, title"):
+        KnowledgeBase.from_csv(tmp_path / "broken.csv", columns={"sku": "name"})
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_entities_may_be_given_as_mappings(path):
+    with KnowledgeBase.open(path, writable=True) as kb:
+        count = len(kb)
+        kb.add([{"id": "new1", "title": "New one", "aliases": {"Newcomer": 3}, "popularity": 2}, Entity("new2", "Two")])
+        assert len(kb) == count + 2
+        assert kb.get("new1") == Entity("new1", "New one", popularity=2.0, aliases=kb.get("new1").aliases)
+        assert kb.candidates("newcomer")[0].entity == "new1"
+        kb.update({"id": "new1", "title": "Renamed"})
+        assert kb.get("new1").title == "Renamed"
+        with pytest.raises(UsageError, match="no field 'tittle'; choose from id, title"):
+            kb.add({"id": "new3", "tittle": "Three"})
+        with pytest.raises(InputError, match="needs 'id' and 'title'"):
+            kb.add({"id": "new3"})
+        assert "new3" not in kb

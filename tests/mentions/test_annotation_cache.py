@@ -16,7 +16,7 @@ from wellread.mentions.annotation_cache import Annotations, Links, Tagger, annot
 from wellread.mentions.annotators import Marks, SpacyAnnotator, StanzaAnnotator
 from wellread.models.kam.inputs import EntityMap, KamProvider, MapsConfig, TermChoice
 from wellread.text import words as names
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 TEXTS = ["the mayor of york", "", "東京 is old\r\nnew-york", "e\u0301 -", "\u0301 the", "who\n", "-a", "a-"]
 SOURCES = ("mentions", "leaves", "heads", "constituents", "chunks")
@@ -113,7 +113,7 @@ def test_a_source_must_answer_for_every_text():
         def mark(self, texts):
             return iter([])
 
-    with pytest.raises(InputError, match="'told' gave 0 answers for 1 texts"):
+    with pytest.raises(InputError, match="'told' gave 0 results for 1 texts"):
         annotate(["old"], [Silent(None)])
 
 
@@ -386,7 +386,7 @@ class Counting:
 
 
 def test_terms_are_chosen_once_and_kept(tmp_path):
-    segmenter = Segmenter(word_piece())
+    segmenter = TextTokenizer(word_piece())
     inputs = [("the city",), ("old city",), ("york",), ("is",)]
     tables = []
     for file in ("table-1", "table-1", "table-2"):

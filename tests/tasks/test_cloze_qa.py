@@ -12,7 +12,7 @@ from wellread.data.readers.squad import write_predictions
 from wellread.errors import InputError
 from wellread.tasks.cloze_qa import Chosen, Cloze
 from wellread.tasks.learner import ask
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 PASSAGE = "The mayor of Avon was born in Brno , near the old river of Cork .\n@highlight\nAvon is a new city"
 
@@ -178,7 +178,7 @@ def test_answers_and_loss_are_those_of_placeholder_and_candidate():
 
 @pytest.mark.parametrize("knowing", [False, True])
 def test_cloze_questions_are_learned(knowing):
-    segmenter = Segmenter(TOKENIZER, longest=40)
+    segmenter = TextTokenizer(TOKENIZER, longest=40)
     made = learner(TASK, QUESTIONS, knowing=knowing, segmenter=segmenter)
     assert made.evaluate()["exact"] < 1
     teach(made, 60, rate=1e-2)
@@ -189,7 +189,7 @@ def test_a_tokenizer_without_masks_reads_the_placeholder_itself():
     from tests.toy_models import tokenizer
 
     task = Cloze(tokenizer(), longest=40, stride=8)
-    ((one,),) = task.tokenize(Segmenter(tokenizer()), QUESTIONS[3:], learning=True)
+    ((one,),) = task.tokenize(TextTokenizer(tokenizer()), QUESTIONS[3:], learning=True)
     hole = slice(one.spans[one.placeholder[0], 0], one.spans[one.placeholder[1], 1])
     assert one.texts[0][hole] == "@placeholder"
     assert tiny_network(TASK).head.out.out_features == 1

@@ -19,7 +19,7 @@ from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.ner import NamedEntities, NerOptions
 from wellread.tasks.relations import Relating, RelationOptions, parse_pair
 from wellread.tasks.task import EncoderWithHead, make_batch
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 RELATIONS = ("Other", "Near(e1,e2)", "Near(e2,e1)")
 PAIRS = [
@@ -154,7 +154,9 @@ def test_no_entity_of_a_long_text_is_lost_to_a_relation(entities, turned, capsys
     )
     batch = task.prepare(
         make_batch(
-            [near, far], tokenized := task.tokenize(Segmenter(TOKENIZER, longest=32), [near, far], learning=True), {}
+            [near, far],
+            tokenized := task.tokenize(TextTokenizer(TOKENIZER, longest=32), [near, far], learning=True),
+            {},
         ),
         learning=True,
     )
@@ -167,10 +169,10 @@ def test_no_entity_of_a_long_text_is_lost_to_a_relation(entities, turned, capsys
         assert told["spans"].tolist() == [
             list(edge) for (one,) in tokenized for edge in zip(one.places, one.ends, strict=True)
         ]
-    answers = [some[0] for some in ask(task, model, Segmenter(TOKENIZER, longest=32), [near, far])]
+    answers = [some[0] for some in ask(task, model, TextTokenizer(TOKENIZER, longest=32), [near, far])]
     assert set(answers) <= set(RELATIONS)
     assert capsys.readouterr().err == ""
-    ask(task, model, Segmenter(TOKENIZER, longest=8), [near, far])
+    ask(task, model, TextTokenizer(TOKENIZER, longest=8), [near, far])
     assert "1 of 2 texts have mentions that do not fit into inputs of 8 pieces" in capsys.readouterr().err
 
 

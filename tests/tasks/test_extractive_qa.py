@@ -15,7 +15,7 @@ from wellread.tasks.answer_spans import Span, answerable, best_spans, gold_token
 from wellread.tasks.extractive_qa import ExtractiveQa, WindowAnswer
 from wellread.tasks.learner import ask
 from wellread.tasks.task import make_batch
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 TASK = ExtractiveQa("2.0", longest=18, stride=5, longest_answer=4)
 
@@ -46,7 +46,7 @@ def test_only_pieces_of_the_passage_can_be_answers():
 
 @pytest.mark.parametrize("tokenizer", [SEGMENTER.tokenizer, byte_level()], ids=["word pieces", "bytes"])
 def test_gold_pieces_have_the_characters_of_the_answer_in_the_windows_that_have_all_of_it(tokenizer):
-    segmenter, chance = Segmenter(tokenizer), random.Random(0)
+    segmenter, chance = TextTokenizer(tokenizer), random.Random(0)
     context = "The  mayor of Ävon, was\tborn in Brno — near the old river of 東京 !"
     question, found = "who", 0
     windows = segmenter.tokenize_windows(question, context, longest=15, stride=5)

@@ -11,7 +11,7 @@ from wellread.errors import InputError
 from wellread.tasks.lama import Probing, probe
 from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import words_of
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 
 def byte_pairs():
@@ -72,7 +72,7 @@ def test_a_tokenizer_with_another_mask_and_capitals_is_asked_in_its_way():
     assert not task.uncased
     (fact,) = task.usable(FACTS)
     assert fact.object == "Rome"
-    ((one,),) = task.tokenize(Segmenter(tokenizer), [fact], learning=False)
+    ((one,),) = task.tokenize(TextTokenizer(tokenizer), [fact], learning=False)
     assert [tokenizer.id_to_token(id) for id in one.ids[one.places]] == ["<mask>"]
     assert [tokenizer.id_to_token(id) for id in one.gold] == ["ĠRome"]
 

@@ -17,7 +17,7 @@ from wellread.errors import UsageError
 from wellread.mentions.annotators import Marks
 from wellread.models.kam.inputs import EntityMap, FunctionMap, KamProvider, PhraseMap, TermChoice
 from wellread.tasks.masked_lm import Guesses, Masking, choose_tokens, hide, read_texts, window_texts
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 MASK = TOKENIZER.token_to_id("[MASK]")
 LONG = SEGMENTER.tokenize("glipizide of avon , mayor of the old zzyzx river in brno was near me")
@@ -151,19 +151,19 @@ def test_a_share_that_is_none_is_refused():
 
 @pytest.mark.parametrize("tokenizer", [TOKENIZER, byte_level()], ids=["word pieces", "bytes"])
 def test_long_texts_are_cut_at_words_and_nothing_is_lost(tokenizer):
-    segmenter = Segmenter(tokenizer, longest=24)
+    segmenter = TextTokenizer(tokenizer, longest=24)
     text = "  the mayor of avon , was born\tin brno near the old river . " * 4
     parts = list(window_texts([text, " ", "", "me"], segmenter))
     assert parts[-1] == "me"
     assert "".join("".join(parts[:-1]).split()) == "".join(text.split())
     assert len(parts) > 3
-    assert all(len(Segmenter(tokenizer).tokenize(part)) <= 24 for part in parts)
+    assert all(len(TextTokenizer(tokenizer).tokenize(part)) <= 24 for part in parts)
     assert all(word in text.split() for part in parts[:-1] for word in part.split())
-    assert list(window_texts(["  " + text], Segmenter(tokenizer))) == [text.strip()]
+    assert list(window_texts(["  " + text], TextTokenizer(tokenizer))) == [text.strip()]
 
 
 def test_a_word_that_is_longer_than_a_window_is_cut():
-    parts = list(window_texts(["z" * 50], Segmenter(TOKENIZER, longest=12)))
+    parts = list(window_texts(["z" * 50], TextTokenizer(TOKENIZER, longest=12)))
     assert "".join(parts) == "z" * 50
     assert len(parts) == 5
 
@@ -172,7 +172,7 @@ def test_texts_are_read_from_folders_of_files_of_many_kinds(tmp_path):
     (tmp_path / "one.txt").write_text("the mayor\nof avon\n\nwas born\n")
     with lzma.open(tmp_path / "two.jsonl.xz", "wt") as file:
         file.write(json.dumps({"text": "in brno"}) + "\n" + json.dumps({"text": ""}) + "\n")
-    segmenter = Segmenter(TOKENIZER, longest=16)
+    segmenter = TextTokenizer(TOKENIZER, longest=16)
     assert sorted(read_texts([tmp_path], segmenter)) == ["in brno", "the mayor\nof avon", "was born"]
     assert sorted(read_texts([tmp_path / "one.txt"], segmenter, unit="line")) == ["of avon", "the mayor", "was born"]
 

@@ -11,8 +11,8 @@ from wellread.mentions.annotation_cache import Links
 from wellread.models.kam.inputs import EntityMap, KamProvider
 from wellread.tasks.mention_markers import Marker, MarkerHead, marked_places
 from wellread.tasks.task import make_batch
-from wellread.text.positions import Places
-from wellread.text.segments import Segmenter
+from wellread.text.positions import TokenPositions
+from wellread.text.tokenization import TextTokenizer
 
 TEXT = "the mayor of Avon was born in old Brno near the river"
 AVON, BRNO, OLD_BRNO = (13, 17), (34, 38), (30, 38)
@@ -24,7 +24,7 @@ def tokens(one):
 
 
 def tokenize(text, *mentions, longest=48, other=()):
-    ((one,),) = MARKER.tokenize(Segmenter(TOKENIZER, longest=longest), [((text, *other), mentions)])
+    ((one,),) = MARKER.tokenize(TextTokenizer(TOKENIZER, longest=longest), [((text, *other), mentions)])
     return one
 
 
@@ -65,7 +65,7 @@ def test_knowledge_of_words_is_lent_to_the_same_pieces():
 def test_mentions_of_a_knowledge_base_are_found_at_their_own_pieces():
     one = tokenize(TEXT, AVON, BRNO)
     spans = np.array([AVON, OLD_BRNO, (39, 53)])
-    found, whole = Places.of([one]).tokens(np.zeros(3, np.int64), spans[:, 0], spans[:, 1])
+    found, whole = TokenPositions.of([one]).tokens(np.zeros(3, np.int64), spans[:, 0], spans[:, 1])
     said = [tokens(one).split()[first : last + 1] for first, last in found.tolist()]
     # A marker may lie within a mention that it does not enclose.
     assert said == [["avon"], ["old", "-", "brno"], ["near", "the", "river"]]
@@ -162,7 +162,7 @@ def test_a_mention_with_a_hole_in_it_is_not_whole():
     one = tokenize(FAR, FIRST, SECOND, longest=14)
     assert tokens(one) == "[CLS] who wrote : avon : near the river - brno - in [SEP]"
     spans = np.array([(4, 14), FIRST, (15, 23), (15, 27), (40, 50), (10, SECOND[1]), SECOND, (SECOND[0], len(FAR))])
-    found, whole = Places.of([one]).tokens(np.zeros(len(spans), np.int64), spans[:, 0], spans[:, 1])
+    found, whole = TokenPositions.of([one]).tokens(np.zeros(len(spans), np.int64), spans[:, 0], spans[:, 1])
     assert whole.tolist() == [True, True, True, False, False, False, True, False]
     said = [tokens(one).split()[first : last + 1] for first, last in found[whole].tolist()]
     assert said == [["wrote", ":", "avon"], ["avon"], ["near", "the"], ["brno"]]
@@ -186,7 +186,7 @@ def test_what_is_known_of_words_is_lent_to_them_on_both_sides_of_a_hole():
 def test_mentions_that_do_not_fit_are_counted_and_their_beginnings_stay(apart, capsys):
     text = f"who {'old ' * 9}Avon {'near ' * apart}the new river"
     inputs = [((text,), ((4, 44), (len(text) - 13, len(text)))), (("old Avon near Brno",), ((0, 8), (14, 18)))]
-    (one,), (other,) = MARKER.tokenize(Segmenter(TOKENIZER, longest=12), inputs)
+    (one,), (other,) = MARKER.tokenize(TextTokenizer(TOKENIZER, longest=12), inputs)
     assert tokens(one) == "[CLS] : old old old : - the new river - [SEP]"
     assert tokens(other) == "[CLS] : old avon : near - brno - [SEP]"
     assert capsys.readouterr().err == (

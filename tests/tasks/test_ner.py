@@ -14,7 +14,7 @@ from wellread.evaluation.chunks import Chunk
 from wellread.tasks.learner import ask
 from wellread.tasks.ner import ChunkHead, Found, NamedEntities, NerOptions
 from wellread.tasks.task import make_batch
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 LABELS = ("place", "who")
 
@@ -47,7 +47,7 @@ def test_every_span_is_asked_once_however_long_a_sentence_is(longest, room):
     task = NamedEntities(LABELS, NerOptions(longest=longest))
     one = sentence("the mayor of avon wrote of fargo and me near the old river of cork in genoa where who was born")
     reach = min(longest, 6)  # words that windows of 14 pieces surely hold
-    found = asked_in(task, one, Segmenter(TOKENIZER, longest=room))
+    found = asked_in(task, one, TextTokenizer(TOKENIZER, longest=room))
     assert len(found) == len(set(found))
     wanted = all_spans(len(one.words), longest if room != 14 else reach)
     assert set(wanted) <= set(found) <= set(all_spans(len(one.words), longest))
@@ -61,7 +61,7 @@ def test_a_spans_pieces_have_its_characters(tokenizer, room):
     document = (other.text, one.text, "who wrote to me ?")
     one = NamedText(one.id, one.text, one.words, one.chunks, document, 1)
     task = NamedEntities(LABELS)
-    for part in task.tokenize(Segmenter(tokenizer, longest=room), [one], learning=False)[0]:
+    for part in task.tokenize(TextTokenizer(tokenizer, longest=room), [one], learning=False)[0]:
         assert len(part) <= (room or 1000)
         for start, end in part.chunks(16).tolist():
             first, last = part.edges[start, 0], part.edges[end - 1, 1]
@@ -75,7 +75,7 @@ def test_the_document_is_read_around_its_sentence():
     one = NamedText.of_words("1", document[2].split(), ())
     one = NamedText(one.id, one.text, one.words, (), document, 2)
     for room, there in ((48, document), (17, document[1:4]), (7, document[2:3])):
-        ((tokenized,),) = NamedEntities(LABELS).tokenize(Segmenter(TOKENIZER, longest=room), [one], learning=False)
+        ((tokenized,),) = NamedEntities(LABELS).tokenize(TextTokenizer(TOKENIZER, longest=room), [one], learning=False)
         words = {name for name in document if name.split()[0] in tokenized.words}
         assert words == set(there)
         assert TOKENIZER.decode(tokenized.ids[tokenized.edges[0, 0] : tokenized.edges[-1, 1] + 1]) == one.text
@@ -96,16 +96,16 @@ def test_words_and_names_longer_than_a_window_are_counted(capsys):
     names = [(0, 1, "who"), (2, 3, "who"), (3, 5, "place"), (6, 7, "place"), (7, 9, "who")]
     one, other = sentence(f"avon wrote {long} to {long} {long} brno zzzzzz zzzzzz", *names), sentence("who is old")
     task = NamedEntities(LABELS, NerOptions(longest=3))
-    tokenized = task.tokenize(Segmenter(TOKENIZER, longest=12), [one, other], learning=False)
+    tokenized = task.tokenize(TextTokenizer(TOKENIZER, longest=12), [one, other], learning=False)
     asked = {tuple((span + part.first).tolist()) for part in tokenized[0] for span in part.chunks(3)}
     assert asked == {(0, 1), (1, 2), (0, 2), (3, 4), (6, 7), (6, 8), (7, 8), (8, 9)}
     assert capsys.readouterr().err == (
         "inputs of 12 pieces have no room for 3 of 12 words, nor for 3 of 5 known names: these are not found; "
         "let encoder.longest be more\n"
     )
-    task.tokenize(Segmenter(TOKENIZER, longest=12), [sentence(long, (0, 1, "who"))], learning=True)
+    task.tokenize(TextTokenizer(TOKENIZER, longest=12), [sentence(long, (0, 1, "who"))], learning=True)
     assert "no room for 1 of 1 words, nor for 1 of 1 known names" in capsys.readouterr().err
-    task.tokenize(Segmenter(TOKENIZER, longest=130), [one, other], learning=False)
+    task.tokenize(TextTokenizer(TOKENIZER, longest=130), [one, other], learning=False)
     assert capsys.readouterr().err == ""
 
 

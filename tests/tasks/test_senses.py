@@ -50,7 +50,7 @@ from wellread.tasks.registry import read_parts
 from wellread.tasks.registry_senses import KINDS
 from wellread.tasks.senses import SenseHead, SenseOptions, Senses
 from wellread.tasks.task import EncoderWithHead
-from wellread.text.segments import Mark, Segmenter
+from wellread.text.tokenization import Mark, TextTokenizer
 
 SHARED = Path(__file__).parents[3] / "shared/data/senses"
 XML = """<?xml version="1.0" encoding="UTF-8" ?>
@@ -323,7 +323,7 @@ def test_marks_carry_lemma_kind_and_the_synsets_of_gold(task):
 
 def test_a_text_that_fits_is_read_whole_whatever_sign_it_ends_with(task):
     text = sense_text("d.9", "run near the river bank\u200b", run=WALK)
-    [[one]] = task.tokenize(Segmenter(TOKENIZER, longest=16), [text], learning=False)
+    [[one]] = task.tokenize(TextTokenizer(TOKENIZER, longest=16), [text], learning=False)
     assert one.texts == (text.text,)
 
 
@@ -338,7 +338,7 @@ def test_a_text_that_is_too_long_is_read_in_halves(task):
     long = sense_text(
         "x.1", "the old river of the city " * 5 + "near the bank and who is to run it", old=AGED, run=WALK
     )
-    parts = task.tokenize(Segmenter(TOKENIZER, longest=16), [long], learning=False)[0]
+    parts = task.tokenize(TextTokenizer(TOKENIZER, longest=16), [long], learning=False)[0]
     assert len(parts) > 1
     words = [one.texts[0][mark.start : mark.end] for one in parts for mark in one.marks]
     assert words == ["old", "run"]
@@ -348,7 +348,7 @@ def test_a_text_that_is_too_long_is_read_in_halves(task):
 def test_a_word_that_cannot_be_halved_is_cut_and_takes_its_first_sense(task, vectors):
     text = sense_text("x.1", "x" * 90 + "bank", bank=SHORE)
     network = EncoderWithHead(encoder := tiny_encoder(), task.head(encoder))
-    answers = ask(task, network.eval(), Segmenter(TOKENIZER, longest=16), [text], provider=Offering(vectors))
+    answers = ask(task, network.eval(), TextTokenizer(TOKENIZER, longest=16), [text], provider=Offering(vectors))
     assert answers == [[{}]]
     assert task.chosen([text], answers) == {"x.1.t000": (MONEY,)}
 

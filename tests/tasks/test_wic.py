@@ -18,7 +18,7 @@ from wellread.tasks.recipe import TaskRecipe
 from wellread.tasks.registry_senses import KINDS
 from wellread.tasks.task import EncoderWithHead
 from wellread.tasks.wic import WordInContext, WordPair, read_wic, read_wic_tsv, split_wic
-from wellread.text.segments import Mark, Segmenter
+from wellread.text.tokenization import Mark, TextTokenizer
 
 SHARED = Path(__file__).parents[3] / "shared/data/wic_tsv"
 WIC = "bank\tN\t4-1\tthe river near the bank\tthe banks are old\nrun\tV\t0-2\trun !\twho can run ?\n"
@@ -136,7 +136,7 @@ def test_the_word_is_marked_in_both_texts_with_its_kind():
 
 
 def test_a_word_that_was_cut_off_is_not_learned_but_answered():
-    task, short = WordInContext(), Segmenter(TOKENIZER, longest=8)
+    task, short = WordInContext(), TextTokenizer(TOKENIZER, longest=8)
     long = replace(PAIRS[0], texts=("the old river near the bank", PAIRS[0].texts[1]), spans=((23, 27), (4, 8)))
     assert task.tokenize(short, [long], learning=True) == [[]]
     ((chance,),) = ask(task, tiny_network(task), short, [long])

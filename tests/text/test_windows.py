@@ -1,6 +1,7 @@
 """Windows of texts: every mention is begun by one window and seen whole by it; offsets are the text's own."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from tests.toy_models import tokenizer
 from wellread.errors import UsageError
-from wellread.text import windows as windows_room
-from wellread.text.windows import WindowTokenizer
+from wellread.text import windows as windows_module
+from wellread.text.tokenization import TextTokenizer
+from wellread.text.windows import TextWindowTokenizer, WindowTokenizer, sentence_starts, sliding_windows
 
-PIECES = tokenizer()
+TOKENIZER = tokenizer()
 WORDS = st.sampled_from(
     [
         "cork",
@@ -50,14 +52,14 @@ def byte_level():
     return made
 
 
-def tokenize(text, tokens=PIECES, **options):
+def tokenize(text, tokens=TOKENIZER, **options):
     (windows,) = WindowTokenizer(tokens, **options).tokenize([text])
     return windows
 
 
 def word_spans(text, longest):
-    """Every run of whole words of at most so many pieces, as (start, end) in characters with its pieces' ids."""
-    code = PIECES.encode(text, add_special_tokens=False)
+    """Return every run of whole words of at most `longest` tokens, as (start, end) in characters with its token ids."""
+    code = TOKENIZER.encode(text, add_special_tokens=False)
     words = code.word_ids
     count = len(words)
     firsts = [at for at in range(count) if at == 0 or words[at] != words[at - 1]]
@@ -96,10 +98,10 @@ def test_every_span_of_whole_words_is_begun_by_one_window_that_holds_it(text, si
 @example("cork " * 12, (4, 10))  # two windows, both full
 @example("cork " * 13, (4, 10))
 @example("", (2, 6))
-def test_windows_laid_together_are_the_text_s_pieces(text, sizes):
+def test_windows_laid_together_are_the_text_s_tokens(text, sizes):
     shared, width = sizes
     windows = tokenize(text, width=width, shared=shared, whole_words=False)
-    code = PIECES.encode(text, add_special_tokens=False)
+    code = TOKENIZER.encode(text, add_special_tokens=False)
     owned = [
         (int(window.ids[place]), tuple(window.spans[place].tolist()))
         for window in windows
@@ -109,7 +111,7 @@ def test_windows_laid_together_are_the_text_s_pieces(text, sizes):
     assert owned == there
     for window in windows:
         assert len(window) <= width
-        assert (window.ids[0], window.ids[-1]) == (PIECES.token_to_id("[CLS]"), PIECES.token_to_id("[SEP]"))
+        assert (window.ids[0], window.ids[-1]) == (TOKENIZER.token_to_id("[CLS]"), TOKENIZER.token_to_id("[SEP]"))
         assert window.special_mask[[0, -1]].all()
         assert not (window.begins_mask | window.ends_mask)[window.special_mask].any()
 
@@ -133,7 +135,7 @@ def test_small_windows_hold_every_span_that_they_begin(text, sizes):
 
 @given(TEXTS)
 def test_offsets_are_those_of_the_original_text(text):
-    for tokens in (PIECES, byte_level()):
+    for tokens in (TOKENIZER, byte_level()):
         ends = [0]
         for window in tokenize(text, tokens):
             real = window.spans[~window.special_mask]
@@ -157,7 +159,7 @@ def test_accents_emoji_and_other_scripts_keep_their_places():
     assert word == {name: name for name in word}
 
 
-def test_a_blank_before_a_word_is_no_part_of_it():
+def test_a_blank_before_a_word_is_not_part_of_it():
     text = "in New York"
     (window,) = tokenize(text, byte_level())
     first, last = window.covering(3, 11)
@@ -175,14 +177,14 @@ def test_a_blank_alone_neither_begins_nor_ends_a_mention():
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t \u3000", "\u200b"])
-def test_a_text_without_pieces_has_no_windows(text):
+def test_a_text_without_tokens_has_no_windows(text):
     assert tokenize(text) == []
 
 
 def test_texts_keep_their_numbers():
-    windows = list(WindowTokenizer(PIECES).tokenize(["cork", "", "in cork"]))
+    windows = list(WindowTokenizer(TOKENIZER).tokenize(["cork", "", "in cork"]))
     assert [[window.text for window in some] for some in windows] == [[0], [], [2]]
-    assert list(WindowTokenizer(PIECES).tokenize([])) == []
+    assert list(WindowTokenizer(TOKENIZER).tokenize([])) == []
 
 
 def test_a_text_of_just_the_width_is_one_window():
@@ -203,7 +205,7 @@ def test_a_word_longer_than_a_window_is_begun_once():
     assert begun == [(0, 3), (4, 5), (55, 59)]
 
 
-def test_a_span_is_found_by_the_pieces_it_touches():
+def test_a_span_is_found_by_the_tokens_it_touches():
     (window,) = tokenize("in Zürich now")
     first, last = window.covering(3, 9)
     assert (window.spans[first, 0], window.spans[last, 1]) == (3, 9)
@@ -224,17 +226,17 @@ def test_the_user_s_tokenizer_is_left_as_it_was():
 @pytest.mark.parametrize(
     ("width", "shared", "message"), [(9, 4, "a width of at least 10"), (192, 1, "share 2 or more")]
 )
-def test_windows_that_cannot_be_cut_name_the_fix(width, shared, message):
+def test_windows_of_impossible_sizes_name_the_fix(width, shared, message):
     with pytest.raises(UsageError, match=message):
-        WindowTokenizer(PIECES, width=width, shared=shared)
+        WindowTokenizer(TOKENIZER, width=width, shared=shared)
 
 
-def test_the_drawing_in_the_docstring_is_what_is_cut():
-    lines = [line for line in windows_room.__doc__.splitlines() if line.startswith(("    pieces", "    window"))]
+def test_the_drawing_in_the_docstring_is_true():
+    lines = [line for line in windows_module.__doc__.splitlines() if line.startswith(("    tokens", "    window"))]
     columns = {found.start(): int(found[0]) for found in re.finditer(r"\d", lines[0])}
     drawn = [(columns[line.index("└")], columns[line.index("┘")]) for line in lines[1:]]
-    owned = [tuple(map(int, pair)) for pair in re.findall(r"(\d)-(\d)", windows_room.__doc__)]
-    width, shared = map(int, re.search(r"width (\d+), shared (\d+)", windows_room.__doc__).groups())
+    owned = [tuple(map(int, pair)) for pair in re.findall(r"(\d)-(\d)", windows_module.__doc__)]
+    width, shared = map(int, re.search(r"width (\d+), overlap (\d+)", windows_module.__doc__).groups())
     bare = tokenizer()
     bare.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
     text = " ".join("a" for _ in columns)
@@ -242,3 +244,90 @@ def test_the_drawing_in_the_docstring_is_what_is_cut():
     assert [(window.spans[0, 0] // 2, window.spans[-1, 0] // 2) for window in windows] == drawn
     begun = [window.spans[window.begins_mask, 0] // 2 for window in windows]
     assert [(some[0], some[-1]) for some in begun] == owned
+
+
+@given(st.integers(1, 60), st.integers(0, 6), st.integers(1, 12), st.integers(0, 5), st.integers(0, 6))
+@example(10, 2, 4, 0, 1)
+def test_sliding_windows_own_every_item_once(count, overlap, more, start, after):
+    width, after = overlap + more, min(after, overlap)
+    windows = list(sliding_windows(start + count, width, overlap=overlap, after=after, start=start))
+    assert [item for _, _, low, high in windows for item in range(low, high)] == list(range(start, start + count))
+    for first, last, low, high in windows:
+        assert first <= low <= high <= last <= first + width
+    for (_, last, _, high), (first, _, low, _) in pairwise(windows):
+        assert (last - first, last - high, low) == (overlap, after, high)
+
+
+TEXT = "Who is the mayor of Cork? Ada was born near the river. The old city of Essen, in Jena."
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("It rained. We left.", ["It rained. ", "We left."]),
+        ('He said "no." Then he left!', ['He said "no." ', "Then he left!"]),
+        ("Mr. Smith met J. Doe at 3.5 p.m. today.", ["Mr. Smith met J. Doe at 3.5 p.m. today."]),
+        ("a heading\n\nand a line", ["a heading\n\n", "and a line"]),
+        ("what? nothing", ["what? nothing"]),
+        ("", [""]),
+    ],
+)
+def test_sentences_end_where_people_end_them(text, sentences):
+    starts = sentence_starts(text)
+    assert [text[begin:end] for begin, end in zip(starts, [*starts[1:], len(text)], strict=True)] == sentences
+
+
+@given(
+    st.lists(st.sampled_from([*"abcd", "mayor", "Cork", ". ", "! ", "\n\n", "  ", "é"]), max_size=60),
+    st.integers(0, 3),
+    st.integers(10, 40),
+)
+def test_every_token_is_owned_once(parts, sentences, width):
+    text = " ".join(parts)
+    window_tokenizer = TextWindowTokenizer(tokenizer(), width=width, shared=4, sentences=sentences)
+    (found,) = window_tokenizer.tokenize([text])
+    whole = TextTokenizer(tokenizer()).tokenize(text)
+    tokens = [id for one in found for id in one.input.ids[one.first : one.last].tolist()]
+    spans = [tuple(span) for one in found for span in one.input.spans[one.first : one.last].tolist()]
+    real = ~whole.special_mask
+    assert tokens == whole.ids[real].tolist()
+    assert spans == [tuple(span) for span in whole.spans[real].tolist()]
+    assert all(len(one) <= width for one in found)
+
+
+def test_a_text_that_fits_is_tokenized_as_one_input():
+    ((one,),) = TextWindowTokenizer(tokenizer(), width=128).tokenize([TEXT])
+    expected = TextTokenizer(tokenizer()).tokenize(TEXT)
+    for name in ("texts", "words", "first_words", "marks"):
+        assert getattr(one.input, name) == getattr(expected, name)
+    for name in ("ids", "types", "spans", "segment_of", "word_of", "word_spans", "word_segment"):
+        np.testing.assert_array_equal(getattr(one.input, name), getattr(expected, name))
+
+
+def test_sentences_are_read_together_as_far_as_they_fit():
+    def texts(**options):
+        (found,) = TextWindowTokenizer(tokenizer(), shared=4, **options).tokenize([TEXT])
+        return [TEXT[one.input.spans[one.first, 0] : one.input.spans[one.last - 1, 1]] for one in found]
+
+    first, second, third = (
+        "Who is the mayor of Cork?",
+        "Ada was born near the river.",
+        "The old city of Essen, in Jena.",
+    )
+    assert texts(width=128, sentences=1) == [first, second, third]
+    assert texts(width=128, sentences=2) == [f"{first} {second}", third]
+    assert texts(width=128, sentences=9) == [TEXT]
+    assert texts(width=12, sentences=9) == [first, second, third]
+
+
+def test_windows_number_their_words_as_the_text_does():
+    (found,) = TextWindowTokenizer(tokenizer(), width=12, shared=4).tokenize([TEXT])
+    assert len(found) > 2
+    for one in found:
+        begin = one.input.first_words[0]
+        assert one.input.words == TextTokenizer(tokenizer()).tokenize(TEXT).words[begin : begin + len(one.input.words)]
+
+
+def test_sentence_windows_that_share_too_much_are_refused():
+    with pytest.raises(UsageError, match="at least 50"):
+        TextWindowTokenizer(tokenizer(), width=40, shared=24)

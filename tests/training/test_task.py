@@ -273,7 +273,7 @@ def test_every_kind_of_task_learns_answers_scores_and_writes(tmp_path, encoder, 
             model.answer([*texts, wrong])
         with pytest.raises(UsageError, match=r"texts come in a list, this is one text; give \['day 7 was good'\]"):
             model.answer("day 7 was good")
-        with pytest.raises(InputError, match="has half a surrogate pair at 0; write it anew"):
+        with pytest.raises(InputError, match="has half a surrogate pair at 0; write it again"):
             model.answer(["\ud83d x"] if kind == "numbers" else [("\ud83d x", "ada")])
     else:
         with pytest.raises(UsageError, match="asks more than texts can say"):

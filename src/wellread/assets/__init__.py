@@ -1,9 +1,9 @@
-"""The default assets: encoder, WordNet, vital articles and spaCy model, pinned to the last bit, in a cache folder.
+"""Default assets: encoder, WordNet, vital articles and spaCy model, pinned by sha256, in a cache folder.
 
-    <home>/assets/<name>-<version>/   the files, LICENCE and SOURCE.json; renamed into place whole, or not there at all
-    <home>/downloads/                 what is not yet whole, and archives that a user puts there by hand
+    <home>/assets/<name>-<version>/   files, LICENCE and SOURCE.json; renamed into place when complete
+    <home>/downloads/                 partial downloads, and archives that a user puts there by hand
 
-`home` is `WELLREAD_HOME`, else the platform's cache folder. Two processes that want the same asset fetch it once.
+`home` is `WELLREAD_HOME`, else the platform's cache folder. Two processes that need the same asset fetch it once.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from wellread.io import console, files
 
 @dataclass(frozen=True)
 class Asset:
-    """Data that wellread works with by default."""
+    """Default data of wellread: version, licence, sources and files."""
 
     name: str
     version: str
     licence: str
     about: str
     notice: str
-    """What the licence asks to be said, in plain words; heads the file LICENCE."""
+    """Attribution that the licence requires; heads the file LICENCE."""
     sources: tuple[Source, ...]
-    """Asked in this order; the first that answers is taken."""
+    """Tried in this order; the first that has the files is used."""
     files: Mapping[str, str]
     """Path in the asset's folder → sha256."""
     papers: tuple[str, ...] = ()
@@ -210,14 +210,14 @@ ASSETS: dict[str, Asset] = {asset.name: asset for asset in (_MINILM, _WORDNET, _
 
 
 def named(name: str) -> Asset:
-    """Give the asset of that name; an unknown one is a `UsageError` that lists the names."""
+    """Return the asset of that name; an unknown one is a `UsageError` that lists the names."""
     if name not in ASSETS:
         raise UsageError(f"there is no asset {name!r}; choose from: {', '.join(ASSETS)}")
     return ASSETS[name]
 
 
 def home() -> Path:
-    """Give the cache folder: `WELLREAD_HOME`, else the platform's, e.g. ~/.cache/wellread."""
+    """Return the cache folder: `WELLREAD_HOME`, else the platform's, e.g. ~/.cache/wellread."""
     import platformdirs
 
     chosen = os.environ.get("WELLREAD_HOME")
@@ -229,7 +229,7 @@ _LOOKED_AT: set[Path] = set()
 
 
 def find(name: str) -> Path:
-    """Give the folder of an asset that is in the cache; this never uses the network."""
+    """Return the folder of a cached asset; never uses the network."""
     folder = _folder(named(name))
     if not is_cached(name):
         raise AssetError(f"{name} is not in the cache ({folder}); run: wellread fetch {name}")
@@ -238,12 +238,12 @@ def find(name: str) -> Path:
 
 
 def is_cached(name: str) -> bool:
-    """Tell whether the asset is here, whole: SOURCE.json is in its folder, which was renamed into place at once."""
+    """Return whether the asset is cached and complete: its folder, renamed into place at once, has SOURCE.json."""
     return (_folder(named(name)) / "SOURCE.json").is_file()
 
 
 def verify(name: str) -> None:
-    """Read all files of a cached asset again and raise `AssetError` for those that are not as pinned."""
+    """Compare all files of a cached asset with their sha256; raise `AssetError` for those that differ."""
     folder = _folder(named(name))
     if not is_cached(name):
         raise AssetError(f"{name} is not in the cache ({folder}); run: wellread fetch {name}")
@@ -258,9 +258,9 @@ def _compare(asset: Asset, folder: Path, pinned: Mapping[str, str]) -> None:
 
 
 def _look_once(asset: Asset, folder: Path) -> None:
-    """Compare, at the first use in a process, the files that have another size or time than when last compared.
+    """Compare, at the first use in a process, the files whose size or time has changed since the last comparison.
 
-    That costs a look at each file. Where the folder cannot be written, all are compared.
+    This costs one `stat` per file. If the folder cannot be written, all files are compared.
     """
     if folder in _LOOKED_AT:
         return
@@ -287,7 +287,7 @@ def _state(path: Path) -> list[int] | None:
 
 
 def fetch(name: str, *, quiet: bool = False) -> Path:
-    """Give the folder of an asset, bringing it into the cache first if need be: `fetch("wordnet") / "data.noun"`."""
+    """Return the folder of an asset, fetched into the cache if needed: `fetch("wordnet") / "data.noun"`."""
     asset = named(name)
     folder = _folder(asset)
     if is_cached(name):
@@ -316,7 +316,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(asset: Asset, quiet: bool) -> Iterator[None]:
-    """Hold the asset's lock; the system frees it when a process dies, so that nobody waits for the dead."""
+    """Hold the asset's lock; the system frees it when a process dies."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(home() / "assets" / f".{asset.name}.lock")
@@ -333,7 +333,7 @@ def _locked(asset: Asset, quiet: bool) -> Iterator[None]:
 
 
 def _bring(asset: Asset, folder: Path, quiet: bool) -> None:
-    """Fetch into a folder beside, check every file, and rename it into place."""
+    """Fetch into a temporary folder, check every file, and rename it into place."""
     downloads = home() / "downloads"
     staging = folder.with_name(f".{folder.name}.part")
     note = (lambda _: None) if quiet else console.note
@@ -343,9 +343,9 @@ def _bring(asset: Asset, folder: Path, quiet: bool) -> None:
             origin = first_answer((partial(_bring_from, source, delivery) for source in asset.sources), note)
         _write_papers(asset, staging, origin)
         _sync(staging)
-        # Before the rename, after which nobody would come back for them.
+        # Before the rename, after which no process would come back for them.
         _clear_downloads(asset, downloads)
-        # What stands there without SOURCE.json is not ours or not whole.
+        # A folder without SOURCE.json is incomplete or not ours.
         _remove(folder)
         os.rename(staging, folder)
         _sync(folder.parent, deep=False)
@@ -359,7 +359,7 @@ def _bring(asset: Asset, folder: Path, quiet: bool) -> None:
 
 
 def _bring_from(source: Source, delivery: Delivery) -> Origin:
-    _remove(delivery.into)  # of a run that was killed, or of the source before
+    _remove(delivery.into)  # of a killed run, or of the previous source
     delivery.into.mkdir()
     origin = source.bring(delivery)
     for file, got in differing(delivery.into, delivery.files).items():
@@ -407,7 +407,7 @@ def _remove(folder: Path) -> None:
 
 
 def _sync(folder: Path, deep: bool = True) -> None:
-    """Make the system write the folder to the disk, so that a power cut after the rename finds the files filled."""
+    """Sync the folder to the disk, so that files are complete after a power failure that follows the rename."""
     if os.name != "posix":
         return
     for path in (*folder.rglob("*"), folder) if deep else (folder,):

@@ -1,7 +1,7 @@
-"""Files over the network: a download goes on where it broke off, and counts only if its sha256 is the pinned one.
+"""Downloads that resume where they broke off, and count only if the sha256 is the pinned one.
 
-The sha256 makes the rest simple. A part that an earlier run left (even one ended by kill -9) needs no note of its own,
-and which server or mirror gave the bytes does not matter.
+The sha256 makes the rest simple: a partial file of an earlier run (even one ended by kill -9) needs no record of its
+own, and it does not matter which server or mirror sent the bytes.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from wellread.io.files import Progress
 Answer = TypeVar("Answer")
 
 TIMEOUT = (10.0, 60.0)
-"""Seconds to reach a server, and between two pieces of its answer."""
+"""Seconds to connect to a server, and between two parts of its response."""
 
 WAITS = (0.5, 1.0, 2.0, 4.0)
-"""Seconds before each new attempt after a passing fault; bytes that arrive start the count again."""
+"""Seconds before each retry after a temporary fault; received bytes reset the count."""
 
 _BUSY = (429, 500, 502, 503, 504)
 
 
 class NoAnswerError(AssetError):
-    """A source that cannot be reached or has not got the files."""
+    """A source that cannot be reached or does not have the files."""
 
 
 class WrongDigestError(AssetError):
-    """A source that gives something else than what was pinned."""
+    """A source that delivers other content than was pinned."""
 
     def __init__(self, where: str, expected: str, got: str) -> None:
         super().__init__(
@@ -44,13 +44,13 @@ class WrongDigestError(AssetError):
 
 
 def digest(path: Path) -> str:
-    """Compute the file's sha256, in hexadecimal."""
+    """Return the file's sha256 in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def differing(folder: Path, files: Mapping[str, str]) -> dict[str, str]:
-    """List the files that are not as pinned, each with the sha256 it has or "missing"; {} means all is well."""
+    """Return the files that differ from their pins, each with its sha256 or "missing"."""
     found: dict[str, str] = {}
     for file, sha256 in files.items():
         try:
@@ -63,7 +63,7 @@ def differing(folder: Path, files: Mapping[str, str]) -> dict[str, str]:
 
 
 def open_session(cert: str = "") -> Any:
-    """Open a `requests` session that trusts the certificates in the file `cert`, else the usual ones."""
+    """Open a `requests` session that trusts the certificates in the file `cert`, else the default ones."""
     import requests
 
     session = requests.Session()
@@ -75,10 +75,10 @@ def open_session(cert: str = "") -> Any:
 def download(
     session: Any, url: str, path: Path, sha256: str, progress: Progress, *, size: int = 0, reached: bool = False
 ) -> None:
-    """Bring `url` to `path` by way of `path`.part.
+    """Download `url` to `path` by way of `path`.part.
 
-    `size` is the most that is accepted (0: anything); `reached` says that the source has answered before, so that a
-    lost connection is worth new attempts.
+    `size` is the maximum accepted (0: any); `reached` says that the source has responded before, so that a lost
+    connection is worth a retry.
     """
     part = path.with_name(f"{path.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -95,13 +95,13 @@ def download(
             os.replace(part, path)
             return
         part.unlink()
-        # A crash may have damaged what an earlier run left: only a download from the start is held against the source.
+        # A crash may have damaged the partial file: only a download from the start blames the source.
         if not begun:
             raise WrongDigestError(shown(url), sha256, got)
 
 
 def _append(session: Any, url: str, part: Path, size: int, progress: Progress, before: int) -> None:
-    """Go on where `part` ends, or from the start if the server does not do ranges."""
+    """Continue where `part` ends, or start again if the server does not support ranges."""
     import requests
 
     have = _size(part)
@@ -109,7 +109,7 @@ def _append(session: Any, url: str, part: Path, size: int, progress: Progress, b
         return
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with session.get(url, stream=True, headers=headers, timeout=TIMEOUT) as response:
-        if response.status_code == 416:  # nothing comes after what we have
+        if response.status_code == 416:  # the partial file is complete
             return
         response.raise_for_status()
         resumed = response.status_code == 206
@@ -117,7 +117,7 @@ def _append(session: Any, url: str, part: Path, size: int, progress: Progress, b
         end = (have if resumed else 0) + int(length) if length.isdecimal() else size
         progress.total_bytes = max(progress.total_bytes, before + end)
         with open(part, "ab" if resumed else "wb") as file:
-            # Raw: some servers call a .tar.gz "Content-Encoding: gzip", but the sha256 is that of the packed file.
+            # Raw: some servers send a .tar.gz as "Content-Encoding: gzip", but the sha256 is that of the packed file.
             for piece in response.raw.stream(1 << 16, decode_content=False):
                 file.write(piece)
                 progress.done_bytes = before + file.tell()
@@ -128,7 +128,7 @@ def _append(session: Any, url: str, part: Path, size: int, progress: Progress, b
 
 
 def patiently(attempt: Callable[[], Answer], *, reached: bool = False, advance: Callable[[], int] = int) -> Answer:
-    """Make new attempts after passing faults; a host that was never reached is given up at once (`NoAnswerError`)."""
+    """Retry after temporary faults; a host that was never reached fails at once (`NoAnswerError`)."""
     import requests
     from urllib3.exceptions import HTTPError
 
@@ -181,7 +181,7 @@ def _reason(error: Exception) -> str:
 
 
 def shown(url: str) -> str:
-    """Drop name and password from an address that is to be printed or kept."""
+    """Remove user name and password from an address before it is printed or stored."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 

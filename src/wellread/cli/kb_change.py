@@ -54,7 +54,7 @@ def add(
       wellread kb add my.kb --id P7 --title "Aspirin Forte" --alias "ASA forte"
     """
     from wellread.io import console
-    from wellread.io.files import told
+    from wellread.io.files import path_name
     from wellread.kb.packaged import open_kb
     from wellread.kb.readers.tables import parse_columns, read_csv, read_jsonl
     from wellread.kb.records import Entity, Tally
@@ -82,7 +82,7 @@ def add(
                 change.update(*(entity for entity in entities if entity.id in there))
         revision = opened.revision
     if file is not None and not entities:
-        console.note(f"{told(file)} has no entities; {kb} was not changed")
+        console.note(f"{path_name(file)} has no entities; {kb} was not changed")
     _report(kb, {"added": len(entities) - len(there), "updated": len(there), "revision": revision}, as_json)
     for line in tally.report():
         console.note(f"skipped: {line}")

@@ -150,7 +150,7 @@ def command(
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """What the options mean to `Linker.load`; what was not given is left to the model."""
-    from wellread.io.files import decode, read_lines, told
+    from wellread.io.files import decode, path_name, read_lines
     from wellread.mentions.candidates import MatchOptions
 
     all_overlaps = given["overlaps"] == "all"
@@ -168,7 +168,7 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
     }
     if given["among"] is not None:
         path = given["among"]
-        found = (decode(line, f"{told(path)}, line {number}").strip() for number, line in read_lines(path))
+        found = (decode(line, f"{path_name(path)}, line {number}").strip() for number, line in read_lines(path))
         settings["among"] = [id for id in found if id]
     by_name = {name: given[name] for name in ("case", "min_chars") if given[name] is not None}
     if given["stop_words"] is not None:
@@ -227,7 +227,7 @@ def _write(documents: Iterator[Document], format_: str, to: str, describe: Descr
 
 
 def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
-    from wellread.io.files import decode, read_lines, read_text, told
+    from wellread.io.files import decode, path_name, read_lines, read_text
 
     if text is None and file is None and sys.stdin.isatty():
         raise UsageError('give a text: wellread link --kb vital "…", --file FILE, or pipe one in')
@@ -237,7 +237,7 @@ def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
     else:
         path = file or "-"
         if lines:
-            given = (decode(line, f"{told(path)}, line {number}") for number, line in read_lines(path))
+            given = (decode(line, f"{path_name(path)}, line {number}") for number, line in read_lines(path))
         else:
             given = iter([read_text(path)])
     empty = True

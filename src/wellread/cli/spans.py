@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from wellread.document import refuse_halves
 from wellread.errors import InputError, UsageError
-from wellread.io.files import decode, read_lines, read_text, told
+from wellread.io.files import decode, path_name, read_lines, read_text
 
 Pairs = list[tuple[int, int]]
 
@@ -27,7 +27,7 @@ def spans_of_text(text: str, given: str) -> Given:
     """Read the spans of one text: JSON itself, or a file that holds it."""
     if given.lstrip().startswith("["):
         return Given(text, _pairs(_parsed(given, "--spans"), "--spans", text))
-    return Given(text, _pairs(_parsed(read_text(given), told(given)), told(given), text))
+    return Given(text, _pairs(_parsed(read_text(given), path_name(given)), path_name(given), text))
 
 
 def texts_with_spans(path: str) -> Iterator[Given]:
@@ -38,10 +38,10 @@ def texts_with_spans(path: str) -> Iterator[Given]:
     for number, line in read_lines(path):
         if line.strip():
             empty = False
-            where = f"{told(path)}, line {number}"
+            where = f"{path_name(path)}, line {number}"
             yield _given(_parsed(decode(line, where), where), where)
     if empty:
-        raise InputError(f"{told(path)} has no texts; give a line of JSON for each: " + '{"text": …, "spans": …}')
+        raise InputError(f"{path_name(path)} has no texts; give a line of JSON for each: " + '{"text": …, "spans": …}')
 
 
 def _given(data: Any, where: str) -> Given:

@@ -45,7 +45,7 @@ def recipe(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool
     """
     from wellread import config
     from wellread.errors import InputError
-    from wellread.io.files import told
+    from wellread.io.files import path_name
 
     given = config.read_table(recipe).keys() | {change.partition("=")[0].strip() for change in changes}
     if "task" in given:
@@ -54,7 +54,7 @@ def recipe(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool
         _train_linker(recipe, folder, changes, anew)
     else:
         raise InputError(
-            f'{told(recipe)} names neither a task nor a knowledge base; give task = "RTE" for a task, or '
+            f'{path_name(recipe)} names neither a task nor a knowledge base; give task = "RTE" for a task, or '
             'kb = "vital" for a linker'
         )
 

@@ -1,10 +1,10 @@
-"""A corpus to count: text files, JSONL, folders of them, or what a knowledge base says; cut into shards.
+"""Corpora for counting: text files, JSONL, folders of them, or descriptions of a knowledge base, in shards.
 
 A document is a line of a text file (or a paragraph, or the whole file), the chosen fields of a JSONL line, or the
-description of an entity. A shard is some megabytes of documents, so that shards are read side by side, by any process
-that sees the files, and a count that was killed goes on with those that are missing. Plain files are cut where a
-document ends. A compressed file is one shard, since it is read from its beginning; it comes in blocks, and one that was
-counted already is unpacked again, but not read.
+description of an entity. A shard is some megabytes of documents, so that any process that sees the files can read it,
+and a killed count resumes with the missing shards. Plain files are split where a document ends. A compressed file is
+one shard, since it is read from its beginning; it comes in blocks, and a block that was counted already is unpacked
+again, but not processed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Kind = Literal["text", "jsonl", "kb"]
 
 SHARD_BYTES = 8 << 20
 BLOCK_BYTES = 4 * SHARD_BYTES
-"""Text of an archive that is counted at once."""
+"""Bytes of an archive's text per block."""
 _ENTITIES = 1 << 16
-"""Entities in a shard of a knowledge base."""
+"""Entities per shard of a knowledge base."""
 _T = TypeVar("_T")
 _GROWTH = 4
-"""How many times larger text is than its archive, roughly."""
+"""Approximate ratio of the size of a text to that of its archive."""
 
 _JSONL = (".jsonl", ".ndjson", ".json")
 _TEXT = (".txt", ".text", ".md", ".rst", "", *_JSONL)
@@ -51,7 +51,7 @@ _BLANK_LINES = re.compile(r"\n[ \t\r]*\n")
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A stretch of a file in bytes, or of a knowledge base in entities; an end of -1 is a whole archive."""
+    """A range of bytes of a file, or of entities of a knowledge base; an end of -1 is a whole archive."""
 
     path: str
     begin: int
@@ -61,7 +61,7 @@ class FilePart:
 
 @dataclass(frozen=True)
 class Corpus:
-    """What is counted, and how its documents become events."""
+    """Documents to count, in shards, and how they become events."""
 
     sources: tuple[str, ...]
     shards: tuple[tuple[FilePart, ...], ...]
@@ -70,9 +70,9 @@ class Corpus:
     unit: Unit = "line"
     fields: tuple[str, ...] = ("text",)
     titles: bool = False
-    """Of entities: the title with the description?"""
+    """For entities: whether the title precedes the description."""
     window: int = 0
-    """Words of a window; 0: a document is one event."""
+    """Words per window; 0: a document is one event."""
     step: int = 0
     """Words from one window to the next."""
 
@@ -87,7 +87,7 @@ class Corpus:
         step: int = 0,
         shard_bytes: int = SHARD_BYTES,
     ) -> Corpus:
-        """The documents of files and folders; .gz, .bz2, .xz and .zst are read as what is in them."""
+        """Use the documents of files and folders; .gz, .bz2, .xz and .zst are decompressed."""
         if unit not in ("line", "paragraph", "file"):
             raise UsageError(f"unit={unit!r} is not known; a document is a line, a paragraph or a file")
         window, step = _windows(window, step)
@@ -104,8 +104,8 @@ class Corpus:
 
     @classmethod
     def of_kb(cls, kb: str | Path | KnowledgeBase, *, titles: bool = False, window: int = 0, step: int = 0) -> Corpus:
-        """What a knowledge base says of its entities, with their titles if wanted; a description is a document."""
-        from wellread.kb.packaged import open_kb  # a worker that counts files starts without it
+        """Use the descriptions of a knowledge base, with titles if wanted; each is a document."""
+        from wellread.kb.packaged import open_kb  # here: workers that count files start without it
         from wellread.kb.store import KnowledgeBase
 
         window, step = _windows(window, step)
@@ -122,38 +122,38 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when what is counted would: other files, contents or settings; not when paths are spelled anew."""
+        """Return a digest of files, contents and settings; other spellings of the same paths do not change it."""
         told = replace(self, sources=()).to_json()
         return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     @property
     def paths(self) -> set[str]:
-        """The files that are read, resolved."""
+        """Resolved paths of the files that are read."""
         return {file_part.path for shard in self.shards for file_part in shard}
 
     @property
     def sizes(self) -> list[int]:
-        """Of each shard, how many bytes (or entities) there are to read."""
+        """Bytes (or entities) of each shard."""
         return [sum(_weight(file_part) for file_part in shard) for shard in self.shards]
 
     def to_json(self) -> str:
-        """As text, for another process."""
+        """Serialise for another process."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Corpus:
-        """What `to_json` wrote."""
+        """Build from the result of `to_json`."""
         told: dict[str, Any] = json.loads(text)
         shards = tuple(tuple(FilePart(**file_part) for file_part in shard) for shard in told.pop("shards"))
         sources, fields = tuple(told.pop("sources")), tuple(told.pop("fields"))
         return cls(sources=sources, shards=shards, fields=fields, **told)
 
     def documents(self, shard: int) -> Iterator[str]:
-        """The texts of one shard."""
+        """Yield the texts of one shard."""
         return chain.from_iterable(self.blocks(shard))
 
     def blocks(self, shard: int) -> Iterator[Iterator[str]]:
-        """The texts of one shard block by block, which is always cut the same; one that is not wanted costs little."""
+        """Yield the texts of one shard in blocks, always the same ones; skipping a block costs little."""
         block: list[Callable[[], Iterator[str]]] = []
         size = 0
         for length, read in self._blocks(shard):
@@ -165,7 +165,7 @@ class Corpus:
         yield _read_all(block)
 
     def _blocks(self, shard: int) -> Iterator[tuple[int, Callable[[], Iterator[str]]]]:
-        """Bytes of texts, and what reads them."""
+        """Yield the size of each block in bytes, and a function that reads its texts."""
         for file_part in self.shards[shard]:
             if file_part.kind == "kb":
                 yield 0, partial(_described, file_part, self.titles)
@@ -207,7 +207,7 @@ def _weight(file_part: FilePart) -> int:
 
 def _files(path: Path) -> list[Path]:
     if str(path) == "-":
-        raise UsageError("standard input cannot be cut into shards; write it to a file first and give that")
+        raise UsageError("standard input cannot be split into shards; write it to a file first and give that")
     if path.is_file():
         return [path]
     if not path.exists():
@@ -228,13 +228,13 @@ def _files(path: Path) -> list[Path]:
 
 
 def suffix_of(path: Path) -> str:
-    """What a file is by its name, whatever its compression: "a.jsonl.gz" -> ".jsonl"."""
+    """Return the suffix of a file without that of its compression: "a.jsonl.gz" -> ".jsonl"."""
     suffix = path.suffix.lower()
     return Path(path.stem).suffix.lower() if suffix in _PACKED else suffix
 
 
 def split_file(path: Path, size: int, unit: Unit, shard_bytes: int) -> Iterator[FilePart]:
-    """The pieces of a file, each ending where a document does."""
+    """Yield the parts of a file, each ending where a document does."""
     with open_bytes(path) as unpacked, open(path, "rb") as file:
         head = file.read(6)
         packed = head.startswith(_MAGIC)
@@ -251,7 +251,7 @@ def split_file(path: Path, size: int, unit: Unit, shard_bytes: int) -> Iterator[
                 end = size
             else:
                 file.seek(end)
-                file.readline()  # the rest of a line says nothing of whether that line is blank
+                file.readline()  # the rest of a line does not show whether the line is blank
                 while kind == "text" and unit == "paragraph" and file.readline().strip():
                     pass
                 end = file.tell()
@@ -267,7 +267,7 @@ def _peek(file: io.BufferedReader, path: Path) -> bytes:
 
 
 def group(file_parts: Iterable[_T], weigh: Callable[[_T], int], shard_bytes: int) -> tuple[tuple[_T, ...], ...]:
-    """Small pieces together, in their order, so that a shard is worth its files."""
+    """Group small parts in order, so that a shard is large enough to be worth a file."""
     shards: list[tuple[_T, ...]] = []
     open_file_parts: list[_T] = []
     weight = 0
@@ -282,7 +282,7 @@ def group(file_parts: Iterable[_T], weigh: Callable[[_T], int], shard_bytes: int
 
 
 def blocks_of(file_part: FilePart, unit: Unit) -> Iterator[tuple[bytes, int]]:
-    """Bytes that begin and end with a document, and where they begin (in what was unpacked)."""
+    """Yield bytes that begin and end with a document, and their offset (in the unpacked file)."""
     try:
         if file_part.end >= 0:
             with open(file_part.path, "rb") as file:

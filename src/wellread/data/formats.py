@@ -1,13 +1,13 @@
-r"""Linked text in the formats of others: gold links are read as documents, links are written for other tools.
+r"""Linked text in other tools' formats: gold links are read as documents, links are written for other tools.
 
-- `jsonl` (read; `Document.to_json` writes): a document of ours a line, or
+- `jsonl` (read; `Document.to_json` writes): one of our documents per line, or
   `{"id": …, "text": …, "mentions": [[start, end, id or null], …]}`, where a mention may have a title as fourth element.
 - `aida` (read; `to_conll` writes): the columns of AIDA-CoNLL-YAGO, which are token, B or I, mention, YAGO2 entity,
   Wikipedia URL, Wikipedia number and Freebase mid.
 - `nif` (read): NIF 2.0 in Turtle, a `nif:Context` and phrases with `itsrdf:taIdentRef`.
 - brat (`to_brat` writes): stand-off `.ann` beside the `.txt`.
 
-An entity of None is NIL: named in the text, but in no knowledge base.
+An entity of None is NIL: named in the text, but not in the knowledge base.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from urllib.parse import quote, unquote
 
 from wellread.document import Document, Link, refuse_halves
 from wellread.errors import InputError, UsageError
-from wellread.io.files import decode, make_or_tell, read_lines, read_text, told
+from wellread.io.files import decode, make_or_skip, path_name, read_lines, read_text
 
 Format = Literal["jsonl", "aida", "nif"]
 Ids = Literal["title", "url", "number", "mid"]
 Draft = Callable[[], Document]
-"""A document still to be made, or to fail by itself."""
+"""Function that builds a document, or raises for this document only."""
 
 _OPENINGS: dict[Format, tuple[bytes, ...]] = {
     "jsonl": (b"{",),
@@ -53,13 +53,13 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 def read_linked(
     path: str | Path, format: Format | None = None, *, ids: Ids | None = None, skipped: list[str] | None = None
 ) -> Iterator[Document]:
-    """Documents with their gold links, from a plain or compressed file; without `format` its first line tells.
+    """Yield documents with gold links from a plain or compressed file; without `format` the first line decides.
 
-    `ids` says what names an entity: in AIDA "title" (the default), "url", "number" or "mid"; in NIF "url" (the IRI, the
-    default) or "title". JSONL has one kind of id. "-" is standard input, JSONL unless `format` says otherwise.
+    `ids` is what identifies an entity: in AIDA "title" (the default), "url", "number" or "mid"; in NIF "url" (the IRI,
+    the default) or "title". JSONL has one kind of id. "-" is standard input, JSONL unless `format` says otherwise.
 
-    A document that is broken, such as one with a mention outside its text, is an `InputError`. Give a list as `skipped`
-    to leave out such documents instead: it gets their messages.
+    A broken document, such as one with a mention outside its text, is an `InputError`. With a list as `skipped`, such
+    documents are left out instead, and the list gets their messages.
     """
     kind = format or _told_format(path)
     if kind == "jsonl":
@@ -76,7 +76,7 @@ def read_linked(
 
 def _made(drafts: Iterator[Draft], skipped: list[str] | None) -> Iterator[Document]:
     for draft in drafts:
-        yield from make_or_tell(draft, skipped)
+        yield from make_or_skip(draft, skipped)
 
 
 def _check_ids(ids: str | None, allowed: tuple[str, ...], why: str) -> None:
@@ -86,7 +86,7 @@ def _check_ids(ids: str | None, allowed: tuple[str, ...], why: str) -> None:
 
 
 def _told_format(path: str | Path) -> Format:
-    """Tell by the first line that is not blank, else by the name."""
+    """Detect the format by the first line that is not blank, else by the name."""
     if str(path) == "-":
         return "jsonl"
     first = next((line.lstrip(b"\xef\xbb\xbf \t") for _, line in read_lines(path) if line.strip()), b"")
@@ -102,7 +102,7 @@ def _told_format(path: str | Path) -> Format:
 
 
 def _decoded_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    return ((number, decode(line, f"{told(path)}, line {number}")) for number, line in read_lines(path))
+    return ((number, decode(line, f"{path_name(path)}, line {number}")) for number, line in read_lines(path))
 
 
 def _checked_span(start: object, end: object, text: str) -> tuple[int, int]:
@@ -123,7 +123,7 @@ def _by_place(links: list[Link]) -> tuple[Link, ...]:
 
 def _read_jsonl(path: str | Path) -> Iterator[Draft]:
     return (
-        partial(_json_document, f"{told(path)}, line {number}", line)
+        partial(_json_document, f"{path_name(path)}, line {number}", line)
         for number, line in _decoded_lines(path)
         if line.strip()
     )
@@ -156,7 +156,7 @@ def _own_document(data: dict[str, Any]) -> Document:
 
 
 def _mentions_document(data: dict[str, Any]) -> Document:
-    """Links from `mentions`; whatever else the line holds is kept in `meta`."""
+    """Build links from `mentions`; all other fields of the line are kept in `meta`."""
     text, name, mentions = data["text"], data.get("id"), data["mentions"]
     links = []
     for mention in mentions if isinstance(mentions, list) else [mentions]:
@@ -183,7 +183,7 @@ class _Row:
 
 
 def _read_aida(path: str | Path, ids: Ids) -> Iterator[Draft]:
-    """Tokens joined by a space and sentences by a newline are the text; a mention may go on in the next sentence."""
+    """Join tokens by a space and sentences by a newline; a mention may continue in the next sentence."""
     name: str | None = None
     rows: list[_Row] | None = None
     for number, line in _decoded_lines(path):
@@ -195,7 +195,9 @@ def _read_aida(path: str | Path, ids: Ids) -> Iterator[Draft]:
         elif rows is not None:
             rows.append(_Row(number, line.split("\t")))
         elif line.strip():
-            raise InputError(f"{told(path)}, line {number}: expected -DOCSTART- before the first token; is this AIDA?")
+            raise InputError(
+                f"{path_name(path)}, line {number}: expected -DOCSTART- before the first token; is this AIDA?"
+            )
     if rows is not None:
         yield partial(_aida_document, path, name, rows, ids)
 
@@ -219,7 +221,7 @@ def _aida_document(path: str | Path, name: str | None, rows: list[_Row], ids: Id
             begun[-1].end = row.end
         elif tag != "O":
             raise InputError(
-                f"{told(path)}, line {row.number}: expected a bare token, or token, B, mention and entity between "
+                f"{path_name(path)}, line {row.number}: expected a bare token, or token, B, mention and entity between "
                 f"tabs, or I after a B; got {row.columns!r}"
             )
         inside = tag != "O"
@@ -229,7 +231,7 @@ def _aida_document(path: str | Path, name: str | None, rows: list[_Row], ids: Id
 
 
 def _aida_entity(path: str | Path, row: _Row, ids: Ids) -> tuple[str | None, str | None]:
-    """Entity and title; a mention without a Freebase mid is NIL there, another missing column is an error."""
+    """Return entity and title; a mention without a Freebase mid is NIL there, another missing column is an error."""
     yago = row.columns[3]
     if yago == _NIL:
         return None, None
@@ -237,19 +239,21 @@ def _aida_entity(path: str | Path, row: _Row, ids: Ids) -> tuple[str | None, str
     url, number, mid = (*row.columns[4:7], "", "", "")[:3]
     entity = {"title": _title(_from_yago(url)) or title, "url": _from_yago(url), "number": number, "mid": mid}[ids]
     if not entity and ids != "mid":
-        raise InputError(f"{told(path)}, line {row.number}: no {ids} column for {yago!r}; name entities by ids='title'")
+        raise InputError(
+            f"{path_name(path)}, line {row.number}: no {ids} column for {yago!r}; name entities by ids='title'"
+        )
     return entity or None, title
 
 
 def _title(reference: str) -> str:
-    """Title in a reference: http://en.wikipedia.org/wiki/Caf%C3%A9_au_lait -> Café au lait."""
+    """Return the title in a reference: http://en.wikipedia.org/wiki/Caf%C3%A9_au_lait -> Café au lait."""
     for marker in ("/wiki/", "/resource/"):
         if marker in reference:
             name = reference.partition(marker)[2]
             break
     else:
         name = reference.rstrip("/").rpartition("/")[2]
-    # Underscores first: a percent-encoded one (%5F) is a real one.
+    # Underscores first: a percent-encoded one (%5F) is literal.
     return unquote(name.replace("_", " "))
 
 
@@ -266,11 +270,11 @@ def _to_yago(name: str) -> str:
 
 
 def to_conll(document: Document) -> str:
-    r"""Columns of AIDA-CoNLL-YAGO: a token (`\w+` or one mark) a line, a blank line where the text has a newline.
+    r"""Write the columns of AIDA-CoNLL-YAGO: one token (`\w+` or one sign) per line, a blank line for a newline.
 
     The fourth column is the title as YAGO would write it, the fifth the entity: an http IRI as it is, another id
-    percent-encoded. So `read_linked(…, "aida")` gives the same links again (`ids="url"` for IRIs).
-    A token has one link at most: of links that share a token the longest wins, then the first, the others are left out.
+    percent-encoded. So `read_linked(…, "aida")` returns the same links (`ids="url"` for IRIs). A token has at most one
+    link: of links that share a token the longest is written, then the first.
     """
     tokens = list(_WORD.finditer(document.text))
     taken: dict[int, tuple[str, Link]] = {}
@@ -290,7 +294,7 @@ def to_conll(document: Document) -> str:
 
 
 def _tokens_of(link: Link, tokens: list[re.Match[str]]) -> range:
-    """Places of the tokens that a link touches."""
+    """Return the indices of the tokens that a link overlaps."""
     first = bisect_right(tokens, link.start, key=lambda token: token.end())
     return range(first, bisect_left(tokens, link.end, key=lambda token: token.start()))
 
@@ -314,15 +318,15 @@ def _one_line(text: str) -> str:
 
 
 def _read_nif(path: str | Path, ids: Ids) -> Iterator[Draft]:
-    """Every `nif:isString` is a document; a `nif:Phrase`, or whatever has a `taIdentRef`, is a link in its context."""
+    """Yield a document per `nif:isString`; a `nif:Phrase`, or a node with a `taIdentRef`, is a link in its context."""
     from rdflib import RDF, Graph, URIRef
 
     text = read_text(path)
     try:
-        # A base of its own, so that relative IRIs do not depend on the folder we run in.
+        # An explicit base, so that relative IRIs do not depend on the working directory.
         graph = Graph().parse(data=text, format="turtle", publicID=f"file:///{Path(path).name}")
     except Exception as error:  # rdflib raises SyntaxError, AssertionError, ValueError or RecursionError
-        raise InputError(f"{told(path)} is not Turtle: {_one_line(str(error))[:200]}") from error
+        raise InputError(f"{path_name(path)} is not Turtle: {_one_line(str(error))[:200]}") from error
     texts = {context: str(text) for context, text in graph.subject_objects(URIRef(_NIF + "isString"))}
     phrases: dict[Any, list[Any]] = {context: [] for context in texts}
     for phrase, context in graph.subject_objects(URIRef(_NIF + "referenceContext")):
@@ -330,7 +334,9 @@ def _read_nif(path: str | Path, ids: Ids) -> Iterator[Draft]:
         if phrase in texts or not (named or (phrase, RDF.type, URIRef(_NIF + "Phrase")) in graph):
             continue
         if context not in texts:
-            raise InputError(f"{told(path)}: {phrase} refers to {context}, which has no nif:isString; add the text")
+            raise InputError(
+                f"{path_name(path)}: {phrase} refers to {context}, which has no nif:isString; add the text"
+            )
         phrases[context].append(phrase)
     for context, text in texts.items():
         yield partial(_nif_document, path, graph, str(context), text, phrases[context], ids)
@@ -340,11 +346,11 @@ def _nif_document(path: str | Path, graph: Any, name: str, text: str, phrases: l
     try:
         return Document(text, _by_place([_nif_link(graph, phrase, text, ids) for phrase in phrases]), name)
     except InputError as error:
-        raise InputError(f"{told(path)}: {error}") from error
+        raise InputError(f"{path_name(path)}: {error}") from error
 
 
 def _nif_link(graph: Any, phrase: Any, text: str, ids: Ids) -> Link:
-    """Of several references the first by name that is in a wiki counts; an index counts Unicode characters."""
+    """Return the link of a phrase; of several references the first by name in a wiki counts; indices are characters."""
     from rdflib import BNode, URIRef
 
     begin, finish, anchor = (
@@ -371,15 +377,15 @@ def _nif_link(graph: Any, phrase: Any, text: str, ids: Ids) -> Link:
 
 
 def to_brat(document: Document) -> str:
-    """Lines of an `.ann` file for a `.txt` of the document's text: `T` for mentions, `N` for their entities.
+    """Return the lines of an `.ann` file for a `.txt` of the document's text: `T` for mentions, `N` for their entities.
 
-    A mention over several lines is cut at the newlines (brat's discontinuous spans); NIL has no `N` line. The knowledge
-    base before the colon is the link's `kb`, or "kb".
+    A mention over several lines is split at the newlines (brat's discontinuous spans); NIL has no `N` line. The
+    knowledge base before the colon is the link's `kb`, or "kb".
     """
     lines: list[str] = []
     mentions, entities = count(1), count(1)
     for link in document.links:
-        # A tab would end brat's column, so it cuts a mention as a newline does.
+        # A tab would end brat's column, so it splits a mention as a newline does.
         pieces = [match.span() for match in re.finditer(r"[^\r\n\t]+", document.text[link.start : link.end])]
         if not pieces:
             continue

@@ -1,4 +1,4 @@
-"""A development part of a file that has none: chosen by what examples say, never by their order or by chance."""
+"""Split of a file into training and validation data by content, independent of order and chance."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _T = TypeVar("_T")
 
 
 def split_by(examples: Sequence[_T], count: int, text: Callable[[_T], str]) -> tuple[list[_T], list[_T]]:
-    """(the rest, at least `count` for development), by the digest of each one's text.
+    """Return (the rest, at least `count` validation examples), chosen by the digest of each example's text.
 
-    Examples with the same text (but for case and blanks around) stay on one side, so a `text` that gives the query of
-    an example keeps queries whole. Every run, in any order of the file, splits off the same.
+    Examples with the same text (ignoring case and surrounding blanks) stay on one side, so a `text` that returns the
+    query of an example keeps queries together. The result does not depend on the order of the file.
     """
 
     def place(example: _T) -> bytes:

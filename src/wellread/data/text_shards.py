@@ -1,12 +1,12 @@
-"""What is annotated: texts in files and folders, cut into shards that any process can read by itself.
+"""Texts to annotate: files and folders in shards that any process can read independently.
 
 A text is a line of a text file (or a paragraph, or the whole file), a field of a JSONL line, or a cell of a Parquet
-column; .gz, .bz2, .xz and .zst are read as what is in them. Its id is that of the input if it has one, else the file's
-name and where the text begins: the byte (of what was unpacked), or in Parquet the row. Lines and paragraphs that are
-blank are no texts; every line of JSONL and every row of Parquet is one.
+column; .gz, .bz2, .xz and .zst are decompressed. Its id is that of the input if it has one, else the file's name and
+the position of the text: the byte (in the decompressed file), or in Parquet the row. Blank lines and paragraphs are not
+texts; every line of JSONL and every row of Parquet is one.
 
-How files are cut depends on the files alone, so that the shards, and all that is computed from them, are the same for
-any number of workers.
+The shards depend on the files alone, so that they, and all results computed from them, are the same for any number of
+workers.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ import orjson
 from wellread.data import corpus
 from wellread.data.corpus import Unit, blocks_of, group, split_file, suffix_of
 from wellread.errors import InputError, UsageError
-from wellread.io.files import decode, make_or_tell
+from wellread.io.files import decode, make_or_skip
 
 Kind = Literal["text", "jsonl", "parquet"]
 
 LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 20
-"""Text of a shard: enough to be worth a file, little enough to be lost when a run is killed."""
+"""Bytes of text per shard: large enough to be worth a file, small enough to be lost when a run is killed."""
 _SHARDS, _MOST_SHARDS = 256, 100_000
 _SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson", ".json", ".parquet")
 _PARQUET = b"PAR1"
-_BLANK_LINES = re.compile(rb"\n[ \t\r\v\f]*\n")  # what `bytes.strip` leaves nothing of, as where files are cut
+_BLANK_LINES = re.compile(rb"\n[ \t\r\v\f]*\n")  # lines that `bytes.strip` empties, as in `corpus.split_file`
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPart:
-    """Bytes of a file, or rows of a Parquet file; an end of -1 is a whole archive."""
+    """A range of bytes of a file, or of rows of a Parquet file; an end of -1 is a whole archive."""
 
     path: str
     name: str
-    """How ids call the file: as it was given."""
+    """Name of the file in ids: as it was given."""
     begin: int
     end: int
     kind: Kind
     size: int
-    """Bytes of text, roughly."""
+    """Approximate bytes of text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Files cut into shards, and where their texts and ids are."""
+    """Files in shards, and the fields of their texts and ids."""
 
     shards: tuple[tuple[ShardPart, ...], ...]
     files: tuple[tuple[str, int, int], ...]
-    """Name, size and time of each: others are other inputs."""
+    """Name, size and time of each file; other files are other inputs."""
     unit: Unit = "line"
     field: str = "text"
-    """JSONL and Parquet: what holds the text."""
+    """Field or column of the text in JSONL and Parquet."""
     id_field: str = "id"
 
     @classmethod
@@ -74,14 +74,14 @@ class Inputs:
         shard_bytes: int | None = None,
         besides: str | Path | None = None,
     ) -> Inputs:
-        """The texts of files and folders, but for those in the folder `besides`, where results are written."""
+        """Use the texts of files and folders, except those in the folder `besides`, where results are written."""
         if unit not in ("line", "paragraph", "file"):
             raise UsageError(f"unit={unit!r} is not known; a text is a line, a paragraph or a file")
         apart = None if besides is None else Path(besides).resolve()
         there = [file for path in paths for file in _files(Path(path))]
         found = [file for file in there if apart not in file.resolve().parents]
         if there and not found:
-            raise UsageError(f"what is to be read is in {besides}, where results go; choose another folder for these")
+            raise UsageError(f"the inputs are in {besides}, the folder of the results; choose another folder for these")
         if not found:
             raise InputError("there is no file to annotate; give text, JSONL or Parquet files, or folders of them")
         if len({file.resolve() for file in found}) < len(found):
@@ -101,18 +101,18 @@ class Inputs:
         return cls(group(cut, lambda part: part.size, shard_bytes), files, unit, field, id_field)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and dicts, the same that `from_dict` takes."""
+        """Return plain lists and dicts, as `from_dict` takes them."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> Inputs:
-        """What `to_dict` gave."""
+        """Build from the result of `to_dict`."""
         shards = tuple(tuple(ShardPart(**part) for part in shard) for shard in told["shards"])
         files = tuple((name, size, time) for name, size, time in told["files"])
         return cls(shards, files, told["unit"], told["field"], told["id_field"])
 
     def texts(self, shard: int, skipped: list[str] | None = None) -> Iterator[tuple[str, str]]:
-        """(id, text) of one shard; `skipped`, if there is one, hears of those that are broken, else they are raised."""
+        """Yield (id, text) of one shard; broken texts are reported to `skipped`, if given, else raised."""
         for part in self.shards[shard]:
             if part.kind == "parquet":
                 yield from self._cells(part, skipped)
@@ -187,7 +187,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _refuse_odd(path: Path) -> None:
-    """Raise an error that names the fix where a path leads to something else than a file."""
+    """Raise an error that names the fix for a path that is not a regular file."""
     if path.is_symlink() and not path.exists():
         raise InputError(
             f"{name_of(path)} is a link to {name_of(os.readlink(path))}, which is not there; mend the link or remove it"
@@ -199,7 +199,7 @@ def _refuse_odd(path: Path) -> None:
 
 
 def name_of(path: str | Path) -> str:
-    """Return how ids and messages call a file: bytes of its name that are not UTF-8 are escaped (\\xff.txt)."""
+    """Return the name of a file for ids and messages; bytes of it that are not UTF-8 are escaped (\\xff.txt)."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -241,7 +241,7 @@ def _open_parquet(path: str | Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        if not _is_utf8(str(path)):  # Arrow takes no such name
+        if not _is_utf8(str(path)):  # Arrow does not accept such a name
             return pq.ParquetFile(pa.BufferReader(Path(path).read_bytes()))
         return pq.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
@@ -254,7 +254,7 @@ def _is_utf8(name: str) -> bool:
 
 
 def _batches(file: Any, part: ShardPart, groups: list[int], columns: list[str]) -> Iterator[Any]:
-    """Rows of some groups; pages that are damaged are told, and not only the end of the file."""
+    """Yield rows of some groups; damaged pages are an error, not the end of the file."""
     import pyarrow as pa
 
     try:
@@ -266,7 +266,7 @@ def _batches(file: Any, part: ShardPart, groups: list[int], columns: list[str]) 
 
 def _read(make: Callable[[], tuple[str, str]], skipped: list[str] | None) -> Iterator[tuple[str, str]]:
     try:
-        yield from make_or_tell(make, skipped)
+        yield from make_or_skip(make, skipped)
     except InputError as error:
         raise InputError(f"{error}, or leave out what is broken with --broken skip") from None
 
@@ -276,7 +276,7 @@ def _decoded(text: bytes, name: str, where: str) -> tuple[str, str]:
 
 
 def _cell(name: Any, text: Any, where: str) -> tuple[str, str]:
-    """Id and text of a row; Parquet's writers need not have looked whether a text is UTF-8."""
+    """Return id and text of a row; Parquet writers need not have checked that a text is UTF-8."""
     try:
         told = None if name is None else name.as_py()
         return where if told is None else str(told), text.as_py() or ""
@@ -285,7 +285,7 @@ def _cell(name: Any, text: Any, where: str) -> tuple[str, str]:
 
 
 def _split(data: bytes, begin: int, unit: Unit) -> Iterator[tuple[int, bytes]]:
-    """The texts in some bytes, each with the byte that it begins at."""
+    """Yield the texts in some bytes, each with its offset."""
     at = 0
     if begin == 0 and data.startswith(b"\xef\xbb\xbf"):
         at = 3

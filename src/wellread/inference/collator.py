@@ -17,7 +17,7 @@ from torch import Tensor
 from wellread.encoders.infusion.providers import KnowledgeProvider
 from wellread.errors import InputError
 from wellread.tasks.task import as_tensors
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 
 class Collator:
@@ -25,7 +25,7 @@ class Collator:
 
     def __init__(
         self,
-        segmenter: Segmenter,
+        segmenter: TextTokenizer,
         provider: KnowledgeProvider | None = None,
         *,
         notes: Any = None,

@@ -21,14 +21,14 @@ from jaxtyping import Float32, Int64
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from wellread.data.batches import gather
 from wellread.document import Document, Link
 from wellread.encoders.infusion.infuse import InfusedEncoder, infuse
 from wellread.encoders.infusion.providers import KnowledgeProvider
 from wellread.encoders.packing import Packing, first_position
 from wellread.errors import UsageError
 from wellread.tasks.task import as_tensors
-from wellread.text.batching import gather
-from wellread.text.sentence_windows import TextWindow, TextWindowTokenizer
+from wellread.text.windows import TextWindow, TextWindowTokenizer
 
 Of = Literal["pieces", "words", "mentions", "texts"]
 Pooling = Literal["mean", "first"]

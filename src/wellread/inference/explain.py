@@ -30,7 +30,7 @@ from wellread.linking.linker import Linker
 from wellread.models.kam.inputs import KamInputs, KamProvider, MapName, MapsConfig
 from wellread.models.kam.model import Kam, KamConfig
 from wellread.plots.attention import Seen, Term
-from wellread.text.segments import Segmented
+from wellread.text.tokenization import Tokenization
 
 Without = Literal["knowledge", "kam"]
 """What the model is compared with: itself lent nothing, or itself with KAM switched off."""
@@ -169,7 +169,7 @@ class Explainer:
             notes=self.notes,
         )
 
-    def _attention(self, tokenized: Segmented, provided: KamInputs, without: Without) -> tuple[Any, Any]:
+    def _attention(self, tokenized: Tokenization, provided: KamInputs, without: Without) -> tuple[Any, Any]:
         encoder = cast(InfusedEncoder, self.encoder)
         ids, types = torch.from_numpy(tokenized.ids)[None], torch.from_numpy(tokenized.types)[None]
         text = {"input_ids": ids, "token_type_ids": types if encoder.family.has_token_types else None}
@@ -185,7 +185,7 @@ class Explainer:
                 plain = self.encoder(**text, output_attentions=True).attentions
         return torch.cat(plain).numpy(), torch.cat(infused).numpy()
 
-    def _named(self, tokenized: Segmented, provided: KamInputs) -> tuple[list[str], tuple[str, ...], Any]:
+    def _named(self, tokenized: Tokenization, provided: KamInputs) -> tuple[list[str], tuple[str, ...], Any]:
         """A label for every piece, the words and terms, and which of them each piece belongs to."""
         tokenizer, labels = self.provider.segmenter.tokenizer, []
         for place, id in enumerate(tokenized.ids.tolist()):
@@ -204,7 +204,7 @@ class Explainer:
             numbers += [number] * len(ids)
         return labels, (*tokenized.words, *provided.terms[0]), np.array(numbers, np.int64)
 
-    def _terms(self, tokenized: Segmented, terms: Sequence[str]) -> Iterator[Term]:
+    def _terms(self, tokenized: Tokenization, terms: Sequence[str]) -> Iterator[Term]:
         choice = self.provider.terms
         if choice is None or not terms:
             return

@@ -27,7 +27,7 @@ from wellread.tasks.lama import Probing
 from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import WordHead, load_word_head, words_of
 from wellread.tasks.task import EncoderWithHead, Task
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 from wellread.training.task import MODEL, TaskModel, load_task
 
 LONGEST = 512
@@ -40,7 +40,7 @@ class Prober:
 
     name: str
     network: EncoderWithHead
-    segmenter: Segmenter
+    segmenter: TextTokenizer
     provider: Any
     words: Collection[str]
     """Those that may be its answers."""
@@ -98,7 +98,7 @@ def load_prober(model: str | Path, stack: ExitStack, changes: Sequence[str] = ()
             f'task = "masking" and encoder.name = "{model}", and give its run'
         )
     provider = load_knowbert_provider(find_encoder(name), encoder, stack)
-    segmenter = Segmenter(tokenizer, longest=min(LONGEST, positions_of(name)))
+    segmenter = TextTokenizer(tokenizer, longest=min(LONGEST, positions_of(name)))
     network = EncoderWithHead(cast(InfusedEncoder, encoder), head).eval()
     return Prober(str(model), network, segmenter, provider, words_of(tokenizer))
 

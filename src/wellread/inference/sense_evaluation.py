@@ -34,7 +34,7 @@ from wellread.models.knowbert.linker_entities import LinkerEntities
 from wellread.tasks.learner import ask
 from wellread.tasks.senses import SenseHead, SenseOptions, Senses, instances_of, score_answers
 from wellread.tasks.task import Batch, EncoderWithHead
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 
 class LinkerSenses(Senses):
@@ -81,7 +81,7 @@ def answer_senses(
     network = LinkerNetwork(parts)
     provider = KnowBertProvider([(parts.config.kb, kb, entities)], {parts.config.kb: parts.settings.offers})
     asked = list(join_sentences(texts, max(1, parts.settings.sentences)))
-    answers = ask(task, network, Segmenter(parts.tokenizer, longest=parts.settings.width), asked, provider=provider)
+    answers = ask(task, network, TextTokenizer(parts.tokenizer, longest=parts.settings.width), asked, provider=provider)
     chosen = task.chosen(asked, answers)
     return chosen, task.scores(asked, answers) if all(text.has_gold for text in texts) else {}
 

@@ -1,6 +1,6 @@
-"""Arrays in one file that is mapped, not read: the safetensors layout (a JSON header, then plain arrays).
+"""Memory-mapped arrays in one file of the safetensors layout (a JSON header, then plain arrays).
 
-Any tool that knows safetensors opens it. It is written whole or not at all, and a large array may come in blocks.
+Any tool for safetensors opens it. It is written atomically, and a large array may be written block by block.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import mmap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wellread.io import checksum
-from wellread.io.files import write_atomically
+from wellread.io.files import MappedFile, write_atomically
 
 _CODES = {
     "F16": np.float16,
@@ -34,7 +34,7 @@ _IN_BLOCK = 64
 
 @dataclass(frozen=True)
 class Blocks:
-    """An array that is written block by block, so that nobody holds the whole."""
+    """An array that is written block by block, so that it need not fit in memory."""
 
     dtype: type[np.generic]
     shape: tuple[int, ...]
@@ -42,12 +42,12 @@ class Blocks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole."""
+        """Size of the whole array in bytes."""
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Blocks], about: Mapping[str, str]) -> None:
-    """Write the arrays, the widest numbers first, so that all are aligned."""
+    """Write arrays with checksums and metadata; the widest numbers come first, so that all are aligned."""
     codes = {np.dtype(dtype): code for code, dtype in _CODES.items()}
     order = sorted(arrays.items(), key=lambda entry: -np.dtype(entry[1].dtype).itemsize)
     header: dict[str, Any] = {"__metadata__": dict(about)}
@@ -66,18 +66,40 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Blocks], about: 
                 file.write(np.ascontiguousarray(block).view(np.uint8).data)
 
 
-def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Map the arrays of a file; what is truncated, damaged or no such file is a ValueError."""
+@dataclass(frozen=True)
+class MappedArrays:
+    """Arrays of a file, its metadata, and the file itself, to notice that it was overwritten in place."""
+
+    arrays: dict[str, NDArray[Any]]
+    metadata: dict[str, str]
+    file: MappedFile
+
+
+def open_arrays(path: Path) -> MappedArrays:
+    """Map the arrays of a file with checksums; a truncated or damaged file, or one without them, is a ValueError."""
     with open(path, "rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        arrays, metadata, has_checksums = _map(file)
+        if not has_checksums:
+            raise ValueError("it has no checksum")
+        return MappedArrays(arrays, metadata, MappedFile(file.fileno()))
+
+
+def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Map the arrays of a file; a truncated or damaged one, or another kind of file, is a ValueError."""
+    with open(path, "rb") as file:
+        return _map(file)[0]
+
+
+def _map(file: IO[bytes]) -> tuple[dict[str, NDArray[Any]], dict[str, str], bool]:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     size = 8 + int.from_bytes(mapped[:8], "little")
     if size > len(mapped):
         raise ValueError("it has no header")
     header: dict[str, Any] = json.loads(mapped[8:size])
-    if checksum.ARRAY in header and not checksum.holds(mapped):
+    has_checksums = header.pop(checksum.ARRAY, None) is not None
+    if has_checksums and not checksum.holds(mapped):
         raise ValueError("its checksum is wrong")
-    for own in ("__metadata__", checksum.ARRAY):
-        header.pop(own, None)
+    metadata: dict[str, str] = header.pop("__metadata__", {})
     arrays: dict[str, NDArray[Any]] = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
@@ -86,13 +108,13 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
         dtype = np.dtype(_CODES[entry["dtype"]])
         flat = np.frombuffer(mapped, dtype, (end - begin) // dtype.itemsize, size + begin)
         arrays[name] = flat.reshape(entry["shape"])
-    return arrays
+    return arrays, metadata, has_checksums
 
 
 class Strings:
-    """Many strings as one run of UTF-8 bytes and the places where each ends.
+    """Many strings as one array of UTF-8 bytes and an array of the offsets where each ends.
 
-    A place is an offset from the first of its block of 64, so that it takes two bytes, not eight.
+    Offsets are relative to the block of 64 strings, so that they take two bytes, not eight.
     """
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], name: str) -> None:
@@ -104,26 +126,26 @@ class Strings:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of strings and places."""
+        """Size of strings and offsets in bytes."""
         return self.text.nbytes + self._offsets.nbytes + self._blocks.nbytes
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """The strings of some rows: [2, 0] -> ["c", "a"]."""
+        """Return the strings of some rows: [2, 0] -> ["c", "a"]."""
         places = np.asarray(rows, np.int64)
-        begins, ends = self._places(places).tolist(), self._places(places + 1).tolist()
+        begins, ends = self._ends_at(places).tolist(), self._ends_at(places + 1).tolist()
         text = self.text
         return [str(text[begin:end], "utf-8") for begin, end in zip(begins, ends, strict=True)]
 
-    def _places(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _ends_at(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.asarray(self._blocks.take(at // _IN_BLOCK) + self._offsets.take(at), np.int64)
 
     def equals(self, other: Strings) -> bool:
-        """Are these the same strings in the same order?"""
+        """Return True for the same strings in the same order."""
         return np.array_equal(self._offsets, other._offsets) and bytes(self.text) == bytes(other.text)
 
     @staticmethod
     def pack(strings: Iterable[bytes | bytearray], name: str) -> dict[str, NDArray[Any]]:
-        """The arrays that `Strings` is made of."""
+        """Return the arrays for `Strings`, with the prefix `name`."""
         text, ends = bytearray(), array.array("q", [0])
         for string in strings:
             text += string

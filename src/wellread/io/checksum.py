@@ -1,11 +1,11 @@
 """Checksums inside files of the safetensors layout: a CRC-32 for the header and for each block of 64 KiB.
 
-They are one more array of bytes at the end of the file, so that any tool for safetensors still opens it:
+They are one more array of bytes at the end of the file, so any tool for safetensors can open it:
 
     header | block 0 | block 1 | … | last block | crc of header, crc of each block, crc of all these crcs
 
-Opening a file checks its header, the checksums and some blocks (`holds`), which costs about a millisecond whatever the
-size; `wellread kb check` checks everything.
+Opening a file checks the header, the checksums and some blocks (`holds`), about a millisecond for any size; `wellread
+kb check` checks everything.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SAMPLES = 16
 
 
 def entry(end: int) -> dict[str, Any]:
-    """Return the last entry of a header: that of the checksums of `end` bytes of arrays."""
+    """Return the header entry of the checksums of `end` bytes of arrays; it is the last one."""
     size = 4 * (-(-end // _BLOCK) + 2)
     return {ARRAY: {"dtype": "U8", "shape": [size], "data_offsets": [end, end + size]}}
 
 
 class _Summing:
-    """A file that is written in order; the first write is the header."""
+    """A file written in order that sums its blocks; the first write is the header."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -45,7 +45,7 @@ class _Summing:
             self._crcs.append(zlib.crc32(data))
             return
         view = memoryview(data)
-        if not view.nbytes:  # which cannot be cast
+        if not view.nbytes:  # an empty view cannot be cast
             return
         view = view.cast("B")
         while len(view):
@@ -69,7 +69,7 @@ class _Summing:
 
 @contextmanager
 def added(file: IO[bytes]) -> Iterator[_Summing]:
-    """Write through the result, the header in one call, then all arrays; the checksums follow at the end."""
+    """Write through the result: the header in one call, then all arrays; the checksums are appended at the end."""
     summing = _Summing(file)
     yield summing
     summing.finish()
@@ -105,7 +105,7 @@ def has_checksums(content: Any) -> bool:
 
 
 def is_damaged(path: Path) -> bool:
-    """Return whether a file is there and any byte of it disagrees with its checksums, if it has some; reads it all."""
+    """Return whether a file exists and any byte of it disagrees with its checksums; reads all of it."""
     try:
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -122,7 +122,7 @@ def is_damaged(path: Path) -> bool:
 
 
 def crc_of(path: Path) -> int:
-    """Return the CRC-32 of a whole file, for formats that have no room for one inside."""
+    """Return the CRC-32 of a whole file, for formats without checksums inside."""
     crc = 0
     with open(path, "rb") as file:
         while part := file.read(1 << 20):

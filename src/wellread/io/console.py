@@ -1,4 +1,4 @@
-"""What a person sees on the terminal: progress, tables, notes. Results go to stdout, everything else to stderr."""
+"""Terminal output: progress, tables, notes. Results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from wellread.io.files import Progress
 
 _LINE_EVERY = 10.0
-"""Seconds between two progress lines where there is no terminal."""
+"""Seconds between two progress lines without a terminal."""
 
 
 _VISIBLE = {
@@ -21,11 +21,11 @@ _VISIBLE = {
     **{code: f"\\u{code:04x}" for code in (*range(0x80, 0xA0), 0x202D, 0x202E)},
     0x7F: "\u2421",
 }
-"""Control characters as pictures (␛), those of C1 and overrides of the direction of text as escapes."""
+"""Replacements: control characters by their pictures (␛), C1 controls and text direction overrides by escapes."""
 
 
 def visible(text: str) -> str:
-    """Return a text that does nothing to a terminal: titles of a KB may bring escape sequences for it.
+    """Make control characters visible, as titles of a KB may contain escape sequences for the terminal.
 
     "a\\x1b]0;b\\x07" -> "a␛]0;b␇"
     """
@@ -33,18 +33,18 @@ def visible(text: str) -> str:
 
 
 def on_screen(text: str) -> str:
-    """Return a result as it goes to stdout: `visible` on a terminal, and as it is in a file or a pipe."""
+    """Return a result for stdout: `visible` on a terminal, unchanged in a file or a pipe."""
     return visible(text) if sys.stdout.isatty() else text
 
 
 def note(message: str) -> None:
-    """One line for the person, not part of the result."""
+    """Print one line to stderr; it is not part of the result."""
     print(visible(message), file=sys.stderr, flush=True)  # noqa: T201  # this is the one place that prints notes
 
 
 @contextmanager
 def progress_bar(title: str, progress: Progress) -> Iterator[None]:
-    """Show how far `progress` is while the block runs: a bar on a terminal, a quiet line every ten seconds in a log."""
+    """Show `progress` while the block runs: a bar on a terminal, a line every ten seconds in a log."""
     stop = threading.Event()
     show = _show_bar if sys.stderr.isatty() else _show_lines
     watcher = threading.Thread(target=show, args=(title, progress, stop), daemon=True)
@@ -66,7 +66,7 @@ def _show_bar(title: str, progress: Progress, stop: threading.Event) -> None:
         task = bar.add_task(visible(title), total=None)
         while not stop.wait(0.1):
             step = _step(progress)
-            total = None if step else progress.total_bytes or None  # a bar without a total moves, but promises nothing
+            total = None if step else progress.total_bytes or None  # without a total the bar only shows activity
             bar.update(task, description=visible(f"{title}{step}"), completed=progress.done_bytes, total=total)
 
 
@@ -79,48 +79,48 @@ def _show_lines(title: str, progress: Progress, stop: threading.Event) -> None:
 
 @contextmanager
 def step_bar(title: str, done: int, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Show how many steps are done while the block runs, and what it says of them: a bar, or a line every ten seconds.
+    """Show finished steps while the block runs: a bar, or a line every ten seconds.
 
-    What is given takes the steps done and a few words: `tell(120, "loss 0.71, F1 0.84")`.
+    The result is called with the number of steps and a message: `update(120, "loss 0.71, F1 0.84")`.
     """
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        says = TextColumn("{task.fields[says]}", markup=False)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), says)
+        message = TextColumn("{task.fields[message]}", markup=False)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), message)
         with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(visible(title), total=total, completed=done, says="")
-            yield lambda step, words: bar.update(task, completed=step, says=visible(words))
+            task = bar.add_task(visible(title), total=total, completed=done, message="")
+            yield lambda step, text: bar.update(task, completed=step, message=visible(text))
         return
     begin = last = time.monotonic()
 
-    def tell(step: int, words: str) -> None:
+    def update(step: int, text: str) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= _LINE_EVERY:
             left = (total - step) * (now - begin) / max(1, step - done)
-            note(f"{title} {step:,} of {total:,}: {words}, {duration(left)} left")
+            note(f"{title} {step:,} of {total:,}: {text}, {duration(left)} left")
             last = now
 
-    yield tell
+    yield update
 
 
 def duration(seconds: float) -> str:
-    """So that a person reads it: 40 s, 12 min, 3.5 h."""
+    """Format seconds: 40 s, 12 min, 3.5 h."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _step(progress: Progress) -> str:
-    """What is being done besides reading, where the work says so (`kb.records.Tally` does)."""
+    """Return the current step besides reading, if the progress has one (`kb.records.Tally` does)."""
     step = getattr(progress, "step", "")
     return f": {step}" if step else ""
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
-    """A table on stdout; numbers stand right. Nothing in it is read as markup."""
+    """Print a table to stdout, numbers right-aligned; nothing in it is read as markup."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""How many things are worth doing at once."""
+"""Number of processor cores."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def cores() -> int:
-    """The cores that this process may use, where the system tells; else all."""
+    """Return the number of cores that this process may use; all of them where the system does not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Reading files of any compression with a sense of how far we are, and writing files all or nothing."""
+"""Reading compressed files with progress, and writing files atomically."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ARCHIVES: tuple[tuple[bytes, Callable[[IO[bytes]], io.BufferedIOBase]], ...] = 
     (b"BZh", bz2.BZ2File),
     (b"\xfd7zXZ\x00", lzma.LZMAFile),
 )
-"""The first bytes of an archive, and what reads it."""
+"""First bytes of an archive -> function that opens it."""
 
 BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
-"""What reading a truncated or damaged file raises, whatever its compression."""
+"""Errors of reading a truncated or damaged file, for all compressions."""
 _CHUNK = 1 << 20
 _T = TypeVar("_T")
 
@@ -40,20 +40,20 @@ _CLOSED = (
     *(errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL),
 )
 _FRESH = 60.0
-"""Seconds for which an unfinished file is taken for one that is just being written, locked or not."""
+"""Seconds for which an unfinished file counts as being written, locked or not."""
 _OPEN = ("/dev/std", "/dev/fd/", "/proc/")
-"""How the names begin of what somebody else has opened already."""
+"""Prefixes of the paths of files that are open already."""
 
 
 class Progress(Protocol):
-    """Anything with the two numbers that a progress bar needs (`kb.records.Tally` is one)."""
+    """Protocol of the two numbers that a progress bar needs (`kb.records.Tally` has them)."""
 
     done_bytes: int
     total_bytes: int
 
 
 class _Stream(io.RawIOBase):
-    """A stream over another: notes how many bytes went through, and closes what was opened for it."""
+    """A stream over another that counts bytes and closes the files opened for it."""
 
     def __init__(self, file: io.BufferedIOBase, opened: Sequence[io.IOBase], progress: Progress | None = None) -> None:
         self._file = file
@@ -64,7 +64,7 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # narrower than Buffer
-        count = self._file.readinto1(buffer)  # what is there now: a pipe may be slow
+        count = self._file.readinto1(buffer)  # what is available: a pipe may be slow
         if self._progress is not None:
             self._progress.done_bytes += count
         return count
@@ -75,15 +75,15 @@ class _Stream(io.RawIOBase):
         super().close()
 
 
-def told(path: str | Path) -> str:
-    """How a message calls a file: by its path, and "-" by what it means."""
+def path_name(path: str | Path) -> str:
+    """Return the name of a file for messages: its path, or "standard input" for "-"."""
     return "standard input" if str(path) == "-" else str(path)
 
 
 def open_bytes(path: str | Path, progress: Progress | None = None) -> io.BufferedReader:
-    """The decompressed bytes of a plain, gz, bz2 or xz file (told by its first bytes); "-" is standard input."""
+    """Open a plain, gz, bz2 or xz file (detected by its first bytes) decompressed; "-" is standard input."""
     if str(path) == "-":
-        # Standard input is not ours to close.
+        # Standard input must stay open.
         below: io.BufferedReader = io.BufferedReader(
             _Stream(cast(io.BufferedIOBase, sys.stdin.buffer), (), progress), _CHUNK
         )
@@ -106,7 +106,7 @@ def open_bytes(path: str | Path, progress: Progress | None = None) -> io.Buffere
 
 
 def read_lines(path: str | Path, progress: Progress | None = None) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines (from 1) as bytes without their end or byte-order mark; a truncated archive is an `InputError`."""
+    """Yield numbered lines (from 1) as bytes without line end or byte-order mark; a damaged file is an `InputError`."""
     with open_bytes(path, progress) as file:
         number = 0
         try:
@@ -114,24 +114,24 @@ def read_lines(path: str | Path, progress: Progress | None = None) -> Iterator[t
                 yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r\n")
         except BROKEN as error:
             raise InputError(
-                f"{told(path)} is truncated or damaged after line {number}: {error}; fetch or copy it again"
+                f"{path_name(path)} is truncated or damaged after line {number}: {error}; fetch or copy it again"
             ) from error
 
 
 def read_text(path: str | Path) -> str:
-    """A whole UTF-8 text (a byte-order mark is dropped); another encoding is an `InputError` that says where."""
+    """Read a UTF-8 text without its byte-order mark; another encoding is an `InputError` that says where."""
     with open_bytes(path) as file:
         try:
             data = file.read()
         except BROKEN as error:
-            raise InputError(f"{told(path)} is truncated or damaged: {error}; fetch or copy it again") from error
-    return decode(data, told(path))
+            raise InputError(f"{path_name(path)} is truncated or damaged: {error}; fetch or copy it again") from error
+    return decode(data, path_name(path))
 
 
-def make_or_tell(make: Callable[[], _T], skipped: list[str] | None, where: str = "") -> Iterator[_T]:
-    """What is made of a part of a file; nothing where that is broken (`InputError`).
+def make_or_skip(make: Callable[[], _T], skipped: list[str] | None, where: str = "") -> Iterator[_T]:
+    """Yield the result of `make`, or nothing if it raises `InputError`.
 
-    Then `skipped` gets the message, with the place where it stands; where there is no such list it is raised.
+    The message then goes to `skipped`, with `where`; without such a list the error is raised.
     """
     try:
         made = make()
@@ -145,7 +145,7 @@ def make_or_tell(make: Callable[[], _T], skipped: list[str] | None, where: str =
 
 
 def decode(data: bytes, where: str) -> str:
-    """UTF-8 bytes as text; `where` names the place in the message when they are not UTF-8."""
+    """Decode UTF-8 bytes; `where` is named in the error if they are not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -155,14 +155,14 @@ def decode(data: bytes, where: str) -> str:
 
 
 def conversion(data: bytes) -> str:
-    """How to make UTF-8 of what is not: by its byte-order mark UTF-16, else some encoding of one byte a letter."""
+    """Return a command that converts data to UTF-8: from UTF-16 by its byte-order mark, else an 8-bit one."""
     encoding = "UTF-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "LATIN1"
     return f"convert it, e.g. iconv -f {encoding} -t UTF-8"
 
 
 @contextlib.contextmanager
 def storage(path: str | Path) -> Iterator[None]:
-    """Turn a full or failing disk, or a place that cannot be written, into one clear message that names the file."""
+    """Turn disk errors into a `StorageError` that names the file: full, failing or not writable."""
     try:
         yield
     except OSError as error:
@@ -181,21 +181,21 @@ def storage(path: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def write_atomically(path: str | Path, *, follow_links: bool = True) -> Iterator[IO[bytes]]:
-    """A file that appears under its name whole, or not at all: written beside it, synced, then renamed.
+    """Open a file that appears under its name complete or not at all: written beside it, synced, then renamed.
 
-    A symbolic link stays and its target is written; a pipe or a device, which cannot be renamed over, is written as it
-    comes. Files that are derived and that no user named are written without `follow_links`: they take the place of a
-    link, which may have come with an archive and lead to any file of the user.
+    A symbolic link stays and its target is written; a pipe or a device, which cannot be renamed over, is written
+    directly. Derived files that no user named are written without `follow_links`: they replace a link, which may have
+    come with an archive and point to any file of the user.
     """
     path = Path(path)
     with storage(path):
         if follow_links and path.exists() and (not path.is_file() or str(path).startswith(_OPEN)):
-            with open(path, "ab") as file:  # /dev/stdout may be a file with something in it
+            with open(path, "ab") as file:  # /dev/stdout may be a file with content
                 yield file
             return
         target = Path(os.path.realpath(path) if follow_links else path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")  # mkstemp's are for the owner only
+        part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")  # mkstemp's are private to the owner
         _sweep_parts(target)
         try:
             with open(part, "xb") as file:
@@ -210,10 +210,10 @@ def write_atomically(path: str | Path, *, follow_links: bool = True) -> Iterator
 
 
 def _claim(file: IO[bytes]) -> bool:
-    """Lock an open file for this process, until it is closed; False where another process has it."""
+    """Lock an open file for this process until it is closed; False if another process holds it."""
     try:
         import fcntl
-    except ImportError:  # not on this system: nothing is swept there
+    except ImportError:  # no locks on this system, so nothing is deleted there
         return False
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -228,7 +228,7 @@ def _sweep_parts(target: Path) -> None:
     with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
         for entry in [entry for entry in entries if name.fullmatch(entry.name)]:
             with contextlib.suppress(OSError):
-                if time.time() - entry.stat(follow_symlinks=False).st_mtime < _FRESH:  # perhaps not locked yet
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime < _FRESH:  # may not be locked yet
                     continue
                 with open(entry.path, "rb") as file:
                     left = _claim(file)
@@ -237,9 +237,9 @@ def _sweep_parts(target: Path) -> None:
 
 
 def sweep_leftovers(*folders: Path) -> None:
-    """Delete what killed writers left in folders that only this process writes to: `.NAME.part`, `.tmpXXXXXX`.
+    """Delete files of killed writers in folders that only this process writes: `.NAME.part`, `.tmpXXXXXX`.
 
-    The latter are of safetensors, which writes each file under such a name first.
+    The latter come from safetensors, which writes each file under such a name first.
     """
     for folder in folders:
         if not folder.is_dir():
@@ -255,11 +255,11 @@ def sweep_leftovers(*folders: Path) -> None:
 
 
 class MappedFile:
-    """A file that is mapped, as it was when it was opened; whoever replaces it by rename leaves it as it is.
+    """State of a mapped file when it was opened; replacing it by rename does not affect the mapping.
 
-    Whoever overwrites or truncates it in place (`cp`, `rsync --inplace`) changes what is mapped, or takes it away: the
-    next access to a page that is gone ends the process (SIGBUS). So `overwritten` is asked before each use. It looks at
-    the mapped file itself, whatever stands under its name by then.
+    Overwriting or truncating it in place (`cp`, `rsync --inplace`) does: access to a missing page ends the process
+    (SIGBUS). So `overwritten` is checked before each use. It looks at the mapped file itself, not at the file that has
+    its name by then.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -268,7 +268,7 @@ class MappedFile:
 
     @classmethod
     def at(cls, path: Path) -> MappedFile | None:
-        """Return the file at a path; None where there is none."""
+        """Return the file at a path; None if there is none."""
         try:
             with open(path, "rb") as file:
                 return cls(file.fileno())
@@ -276,7 +276,7 @@ class MappedFile:
             return None
 
     def overwritten(self) -> bool:
-        """Return whether the content is another than it was."""
+        """Return whether the content has changed since it was opened."""
         return self._state() != self._content
 
     def _state(self) -> tuple[int, int]:
@@ -290,8 +290,8 @@ class MappedFile:
 
 @contextlib.contextmanager
 def only_writer(folder: Path, refusal: WellreadError, *, patience: float = 10.0) -> Iterator[None]:
-    """One process at a time writes to a folder, which is made; who waited in vain for so many seconds is refused."""
-    from filelock import FileLock, Timeout  # here: what only reads starts without it
+    """Lock a folder (made if missing) for one writing process; raise `refusal` after `patience` seconds."""
+    from filelock import FileLock, Timeout  # here: programs that only read start without it
 
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -307,6 +307,6 @@ def only_writer(folder: Path, refusal: WellreadError, *, patience: float = 10.0)
 
 
 def csv_fault(error: Exception) -> str:
-    """What is wrong with a table, so that a person finds it."""
+    """Return the reason why a table cannot be read, in plain words."""
     unclosed = "unexpected end of data" in str(error)
     return "a quote is not closed, all that follows is in one cell" if unclosed else str(error)

@@ -1,10 +1,10 @@
-"""Building a knowledge base in bulk from any source, in bounded memory, all or nothing, resumable.
+"""Bulk build of a knowledge base from any source: bounded memory, atomic, resumable.
 
-Records stream into a file beside the target (`NAME.building`). When the source is exhausted, what came apart from its
-entity (aliases, facts, redirects) is joined by SQLite, the indexes are made, and the file takes the target's place in
-one step. A target that exists is overwritten inside one transaction, so that its readers keep the old state until the
-new one is whole; the revision goes on from the old one's, under a new uid. A build that was killed goes on where its
-last batch was committed, when it is started again with the same source.
+Records stream into a file beside the target (`NAME.building`). After the last one, SQLite joins aliases, facts and
+redirects with their entities, the indexes are made, and the file replaces the target in one step. An existing target is
+overwritten inside one transaction, so that its readers keep the old state until the new one is complete; the revision
+continues from the old one, under a new uid. A killed build resumes after its last committed batch, when it is started
+again with the same source.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import contextlib
 import os
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -21,19 +21,18 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
-from wellread.errors import InputError, KnowledgeBaseError, UsageError
+from wellread.errors import InputError, KnowledgeBaseError
 from wellread.io.files import storage
 from wellread.kb import schema
 from wellread.kb.changes import fault
 from wellread.kb.lookup import fill_names
 from wellread.kb.records import Alias, Entity, Fact, Form, Record, Redirect, Tally
-from wellread.kb.store import KnowledgeBase
 from wellread.text import words as names
 
 OnRepeat = Literal["skip", "merge"]
 
 _BATCH = 20_000
-"""Records a transaction; also what a killed build loses at most."""
+"""Records per transaction; the most that a killed build loses."""
 
 _STAGING = """
 CREATE TABLE staged_aliases (id TEXT, name TEXT, count REAL);
@@ -45,7 +44,7 @@ _STAGED = ("staged_aliases", "staged_facts", "staged_redirects")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a build comes from: what the KB will say of itself, and what tells a resumed build that it is the same."""
+    """Metadata of a build, and the fingerprint by which a build is resumed."""
 
     source: str
     licence: str = ""
@@ -54,12 +53,12 @@ class Origin:
     extra: dict[str, str] = field(default_factory=dict)
 
     def fingerprint(self) -> str:
-        """The same for the same source and settings, e.g. "wordnet WNDB/ 12345"."""
+        """Return a string that is equal for the same source and settings, e.g. "wordnet WNDB/ 12345"."""
         return f"{self.source}\n{self.settings}"
 
 
 def state_of(*paths: Path) -> str:
-    """What tells files from later ones in their place (path, size, time); a pipe is never the same as another."""
+    """Return a fingerprint of files (path, size, time); every pipe has another."""
     states = []
     for path in paths:
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
@@ -78,7 +77,7 @@ def build(
 ) -> Tally:
     """Write all records to the knowledge base at `to` and return the tally of what was read and skipped.
 
-    `records` is called with the tally that it should keep; a resumed build passes over what it already has.
+    `records` is called with the tally to update; a resumed build skips the records that it has already.
     """
     to = Path(to)
     tally = tally if tally is not None else Tally()
@@ -100,52 +99,16 @@ def build(
     return tally
 
 
-def merge(sources: Iterable[str | Path], to: str | Path, *, tally: Tally | None = None) -> Tally:
-    """One KB of several: entities with the same id become one, the first file's title and description first."""
-    paths = [Path(path) for path in sources]
-    if not paths:
-        raise UsageError("there is nothing to merge; give at least one knowledge base")
-
-    def records(tally: Tally) -> Iterator[Record]:
-        for path in paths:
-            yield from read_kb(path, tally)
-
-    described = []
-    for path in paths:
-        with KnowledgeBase.open(path) as kb:
-            described.append(kb.metadata)
-    origin = Origin(
-        source="merge of " + ", ".join(path.name for path in paths),
-        licence="; ".join(dict.fromkeys(data.get("licence", "") for data in described if data.get("licence"))),
-        language=described[0].get("language", "en"),
-        settings=" ".join(f"{data['uid']}@{data['revision']}" for data in described),
-        extra=next(({"inflection": data["inflection"]} for data in described if data.get("inflection")), {}),
-    )
-    return build(records, to, origin=origin, on_repeat="merge", tally=tally)
-
-
-def read_kb(path: Path, tally: Tally) -> Iterator[Record]:
-    """Everything a KB holds, as records."""
-    with KnowledgeBase.open(path) as kb:
-        tally.total_bytes += path.stat().st_size
-        before, share = tally.done_bytes, path.stat().st_size / max(len(kb), 1)
-        for count, entity in enumerate(kb.entities(), 1):
-            tally.read += 1
-            tally.done_bytes = before + int(share * count)
-            yield entity
-        yield from kb.forms()
-
-
 def _build(
     records: Callable[[Tally], Iterable[Record]], to: Path, origin: Origin, on_repeat: OnRepeat, tally: Tally
 ) -> None:
     if to.exists():
-        KnowledgeBase.open(to, writable=True).close()  # what is not a KB is refused before the work, not after
+        schema.connect(to, writable=True).close()  # refuses a file that is not a KB before the work, not after
     staging = Path(f"{to}.building")
     with schema.sqlite_errors(staging):
         connection = _resume(staging, origin) or _start(staging, origin)
         try:
-            # Reading is measured by the source; the tally of a resumed build must not count twice.
+            # The reader measures progress; the tally of a resumed build must not count twice.
             done = int(_state(connection, "done") or 0)
             batches = _Loader(connection, on_repeat, tally)
             stream = iter(records(tally))
@@ -157,7 +120,7 @@ def _build(
             _finish(connection, tally)
         except InputError:
             connection.close()
-            _delete(staging)  # a source that must be mended first is another source then
+            _delete(staging)  # a corrected source has another fingerprint
             raise
         finally:
             connection.close()
@@ -187,7 +150,7 @@ def _start(staging: Path, origin: Origin) -> sqlite3.Connection:
 
 
 def _resume(staging: Path, origin: Origin) -> sqlite3.Connection | None:
-    """The unfinished build of the same source, if there is one that can be gone on with."""
+    """Open the unfinished build of the same source; None if there is none that can be resumed."""
     if not staging.exists():
         return None
     connection = sqlite3.connect(staging, isolation_level=None, check_same_thread=False)
@@ -197,13 +160,13 @@ def _resume(staging: Path, origin: Origin) -> sqlite3.Connection | None:
             if _state(connection, "building") == origin.fingerprint():
                 return connection
     except sqlite3.DatabaseError:
-        pass  # killed before its tables were there: start anew
+        pass  # killed before its tables were created: start again
     connection.close()
     return None
 
 
 def _delete(path: Path) -> None:
-    """Remove an SQLite file with all that may lie beside it."""
+    """Remove an SQLite file with its log and index files."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
@@ -221,7 +184,7 @@ def _state(connection: sqlite3.Connection, key: str) -> str | None:
 
 
 class _Loader:
-    """Writes batches of records; one transaction each."""
+    """Writes batches of records, one transaction each."""
 
     def __init__(self, connection: sqlite3.Connection, on_repeat: OnRepeat, tally: Tally) -> None:
         self._connection = connection
@@ -290,7 +253,7 @@ class _Loader:
         return key != 0
 
     def _join(self, entity: Entity) -> int:
-        """Keep the first entity of an id, filled up with what the later one knows."""
+        """Keep the first entity of an id, with missing fields and names from a later one."""
         self._connection.execute(
             "UPDATE entities SET description = CASE description WHEN '' THEN ? ELSE description END, "
             "kind = CASE kind WHEN '' THEN ? ELSE kind END, popularity = max(popularity, ?) WHERE id = ?",
@@ -300,9 +263,9 @@ class _Loader:
 
 
 def _finish(connection: sqlite3.Connection, tally: Tally) -> None:
-    """Join what came apart, make the indexes, and leave a file that is ready to be opened.
+    """Join staged aliases, facts and redirects, make the indexes, and leave a file that is ready to be opened.
 
-    Two transactions; the first empties what it has joined, so that a build killed between them does not join it twice.
+    The first of two transactions empties what it has joined, so that a build killed between them does not join twice.
     """
     execute = connection.execute
     tally.step = "joining names and facts"
@@ -389,16 +352,18 @@ def _place_text(connection: sqlite3.Connection) -> None:
 
 
 def _put_in_place(staging: Path, to: Path) -> None:
-    """Let the finished file be the knowledge base; an older one under that name keeps its readers."""
+    """Replace the knowledge base by the finished file; readers of the old one keep their state."""
     if not to.exists():
         with open(staging, "rb+") as file:
             os.fsync(file.fileno())
-        _delete(to)  # what an older file left beside its name would be read as changes to the new one
+        _delete(to)  # the log of an older file would be read as changes to the new one
         os.replace(staging, to)
         return
-    with KnowledgeBase.open(to, writable=True) as old:
-        revision = old.revision + 1
+    with contextlib.closing(schema.connect(to, writable=True)) as old:
+        revision = old.execute("SELECT value FROM metadata WHERE key = 'revision'").fetchone()
+        if revision is None:
+            raise schema.damaged(to, "it has no revision")
         with contextlib.closing(sqlite3.connect(staging, isolation_level=None)) as new:
-            new.execute("UPDATE metadata SET value = ? WHERE key = 'revision'", (str(revision),))
-            new.backup(old.connection)
+            new.execute("UPDATE metadata SET value = ? WHERE key = 'revision'", (str(int(revision[0]) + 1),))
+            new.backup(old)
     _delete(staging)

@@ -1,7 +1,7 @@
 """A transaction on a knowledge base: add, update and remove entities, aliases and facts.
 
-Made by `KnowledgeBase.change()`, which commits it or rolls it back. What was touched is noted under the new revision,
-so that matcher and index can be brought up to date by just that.
+Made by `KnowledgeBase.change()`, which commits it or rolls it back. Changed names and entities are recorded under the
+new revision, so that matcher and index need to update only these.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from wellread.kb.records import NUL, Alias, Entity, Record, texts_of
 from wellread.text import words as names
 
 MOST = 1e300
-"""The largest count or popularity: sums of them stay numbers, and priors sum to 1."""
+"""Maximum count or popularity, so that sums stay finite and priors sum to 1."""
 
 
 class Change:
-    """What is being done to a KB; nothing of it is seen by others before the block ends."""
+    """Open transaction on a KB; others see nothing of it before the block ends."""
 
     def __init__(self, connection: sqlite3.Connection, revision: int) -> None:
         self._connection = connection
         self._revision = revision
         self._waiting: dict[int, tuple[tuple[str, str], ...]] = {}
-        """Facts by the number of their subject: their objects may come later in the change."""
+        """Facts by the number of their subject; their objects may come later in the change."""
         self.over = False
 
     def add(self, *entities: Entity) -> None:
-        """New entities; an id that is there already is an error."""
+        """Add new entities; an existing id is an error."""
         self._refuse_late()
         for entity in entities:
             _refuse_faulty(entity)
@@ -48,7 +48,7 @@ class Change:
             self._fill(cursor.lastrowid, entity)
 
     def update(self, *entities: Entity) -> None:
-        """Replace title, description, kind, popularity, aliases and outgoing facts of entities that are there."""
+        """Replace title, description, kind, popularity, aliases and outgoing facts of existing entities."""
         self._refuse_late()
         for entity in entities:
             _refuse_faulty(entity)
@@ -62,7 +62,7 @@ class Change:
             self._fill(num, entity)
 
     def remove(self, *ids: str) -> None:
-        """Remove entities and everything that speaks of them."""
+        """Remove entities with all their aliases and facts."""
         self._refuse_late()
         for id in ids:
             num = self._num(id)
@@ -72,7 +72,7 @@ class Change:
             self._note_entity(id)
 
     def set_metadata(self, **values: str) -> None:
-        """Say something of the KB as a whole (`source`, `licence`, …)."""
+        """Set metadata of the KB (`source`, `licence`, …)."""
         self._refuse_late()
         for name, value in values.items():
             if name in ("revision", "uid"):
@@ -123,7 +123,7 @@ class Change:
         id, description = self._connection.execute(
             "SELECT id, description FROM entities WHERE num = ?", (num,)
         ).fetchone()
-        # A contentless index has to be told what it forgets.
+        # A contentless index needs the old values to delete a row.
         self._connection.execute(
             "INSERT INTO entity_text (entity_text, rowid, names, description) VALUES ('delete', ?, ?, ?)",
             (num, joined_names(row[0] for row in rows), description),
@@ -142,7 +142,7 @@ class Change:
 
 
 def fault(record: Record) -> str | None:
-    """Why a KB cannot hold a record ("has no id"), or None where it can."""
+    """Return why a KB cannot store a record ("has no id"), or None if it can."""
     numbers: tuple[float, ...] = ()
     if isinstance(record, Entity):
         if not record.id:
@@ -168,5 +168,5 @@ def _refuse_faulty(entity: Entity) -> None:
 
 
 def joined_names(aliases: Iterable[str]) -> str:
-    """How the names of an entity stand in the full-text index: with a word between them that nobody searches for."""
+    """Return the names of an entity for the full-text index, separated by a word that no query has."""
     return "\n\ue000\n".join(aliases)

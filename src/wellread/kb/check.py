@@ -1,4 +1,4 @@
-"""Is a knowledge base whole? Every rule that the rest of the library relies on, asked of the file itself."""
+"""Consistency check of a knowledge base file: every rule that the rest of the library relies on."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _RULES = (
 
 
 def check(kb: KnowledgeBase) -> list[str]:
-    """What is wrong, a line each; an empty list means that the file is sound."""
+    """Return the faults of a KB, one per line; an empty list means that the file is sound."""
     if damage := list(_damage(kb)):
         return [f"the file is damaged: {line}" for line in damage]
     found: list[str] = []
@@ -66,7 +66,7 @@ def check(kb: KnowledgeBase) -> list[str]:
             if is_busy(error.__cause__) or "no such table" in str(error.__cause__):
                 raise
             found.append(f"the file is damaged: {error.__cause__ or error}")
-        except (TypeError, AttributeError, ValueError) as error:  # a number where a text should be, or the like
+        except (TypeError, AttributeError, ValueError) as error:  # e.g. a number where a text should be
             found.append(f"the file is damaged: {error}")
     return found
 
@@ -109,7 +109,7 @@ def _wrong_keys(kb: KnowledgeBase) -> Iterator[str]:
 
 
 def _wrong_names(kb: KnowledgeBase) -> Iterator[str]:
-    """The table of names repeats others; each row must say what they say."""
+    """Compare the table of names with the tables that it repeats."""
     there = kb.connection.execute("SELECT key, aliases FROM names ORDER BY key")
     for row, right in zip_longest(there, grouped_names(kb.connection)):
         if (
@@ -123,7 +123,7 @@ def _wrong_names(kb: KnowledgeBase) -> Iterator[str]:
 
 
 def _wrong_text(kb: KnowledgeBase) -> Iterator[str]:
-    """The text index keeps the number of words of each entity (as varints) and of each word; they must agree."""
+    """Compare the word counts of the text index per entity (as varints) with those per word."""
     indexed = kb.connection.execute("SELECT coalesce(sum(cnt), 0) FROM vocabulary").fetchone()[0]
     sizes = kb.connection.execute("SELECT sz FROM entity_text_docsize")
     written = sum(sum(_varints(size)) for (size,) in sizes)

@@ -1,8 +1,8 @@
-"""Names as they are looked up: one row a name, with all that is asked of its aliases and their entities.
+"""Table of names for look-ups: one row per name, with all aliases and entities of it.
 
-The table `names` repeats what `aliases` and `entities` hold, in the order in which it is asked for: a look-up reads one
-row by its integer key instead of one for each alias and entity (half the time). A build fills it at the end; a change
-rewrites the rows of the names it touches; `check` compares it with the tables it repeats.
+The table `names` repeats `aliases` and `entities` in the order of look-ups: one row by its integer key, instead of one
+for each alias and entity (half the time). A build fills it at the end; a change rewrites the rows of the names it
+touches; `check` compares it with the tables it repeats.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Named = tuple[str, float, str, str, float, str]
 
 
 def read_names(connection: sqlite3.Connection, key: int) -> list[Named]:
-    """Every alias with a (signed) key."""
+    """Return every alias with a (signed) key."""
     row = connection.execute("SELECT aliases FROM names WHERE key = ?", (key,)).fetchone()
     return cast(list[Named], orjson.loads(row[0])) if row else []
 
 
 def fill_names(connection: sqlite3.Connection) -> None:
-    """Write the whole table anew, sorted by SQLite."""
+    """Write the whole table, sorted by SQLite."""
     connection.execute("DELETE FROM names")
     rows = ((key, orjson.dumps(aliases).decode()) for key, aliases in grouped_names(connection))
     connection.executemany("INSERT INTO names VALUES (?, ?)", rows)
 
 
 def grouped_names(connection: sqlite3.Connection) -> Iterator[tuple[int, list[Named]]]:
-    """What the table should hold, in the order of its keys."""
+    """Yield the rows that the table should have, in the order of their keys."""
     rows = connection.execute(
         "SELECT a.key, a.name, a.count, e.id, e.title, e.popularity, e.kind FROM aliases a JOIN entities e "
         "ON e.num = a.entity ORDER BY a.key, a.entity, a.name"
@@ -49,7 +49,7 @@ def add_names(connection: sqlite3.Connection, aliases: Iterable[tuple[int, Named
 
 
 def drop_names(connection: sqlite3.Connection, id: str, keys: Iterable[int]) -> None:
-    """Forget an entity under the keys it had."""
+    """Remove an entity from the rows of its former keys."""
     for key in set(keys):
         _write(connection, key, [alias for alias in read_names(connection, key) if alias[2] != id])
 

@@ -1,7 +1,7 @@
-"""The knowledge bases that come with wellread, made from its default assets, and where knowledge bases live by name.
+"""Knowledge bases made from wellread's default assets, and the folder of knowledge bases by name.
 
-`wordnet` is WordNet 3.0. `vital` is Wikipedia's 10,033 vital articles with their leads (`kb.readers.vital`). Each keeps
-the version of its builder in its metadata, so that a KB of an older wellread is recognised and can be built again.
+`wordnet` is WordNet 3.0. `vital` is Wikipedia's 10,033 vital articles with their leads (`kb.readers.vital`). Each has
+the version of its builder in its metadata, so that a KB of an older wellread is recognised and can be rebuilt.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ BUILDER = "builder"
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A default KB: the asset it is made from and the reader that makes it."""
+    """A default KB: its asset and its reader."""
 
     asset: str
     licence: str
     read: Callable[..., Iterator[Record]]
-    """Called with the asset's folder, a tally, and the folders of the assets that it needs `besides`."""
+    """Called with the asset's folder, a tally, and the folders of the assets in `besides`."""
     extra: dict[str, str]
     besides: tuple[str, ...] = ()
-    """Assets that are read too, where the data is not another folder's."""
+    """Further assets that are read, unless the data comes from another folder."""
     version: str = "1"
-    """Version of the reader: a KB of an older one lacks names or counts of this one."""
+    """Version of the reader: a KB of an older one lacks names or counts."""
 
 
 def kb_path(name: str | Path) -> Path:
-    """Where a KB is: a path as it stands; a plain name ("wordnet", "drugs") in the `kb` folder of wellread's home."""
+    """Return the path of a KB: a path as it is; a plain name ("wordnet", "drugs") below `kb` in wellread's home."""
     path = Path(name)
     if str(name).endswith("/") or not path.name or (path.name.startswith(".") and not path.is_file()):
         raise UsageError(f"{str(name)!r} cannot be a knowledge base; give a plain name (drugs) or a path (./drugs.kb)")
@@ -47,7 +47,7 @@ def kb_path(name: str | Path) -> Path:
 
 
 def open_kb(name: str | Path, *, writable: bool = False) -> KnowledgeBase:
-    """Open a KB by its name or path; a packaged one that was not built yet says how to build it."""
+    """Open a KB by name or path; a packaged one that is not built yet is an error that names the command."""
     path = kb_path(name)
     if str(name) in PACKAGED and not path.exists():
         raise KnowledgeBaseError(f"the {name} knowledge base is not built yet; build it with: wellread kb build {name}")
@@ -55,7 +55,7 @@ def open_kb(name: str | Path, *, writable: bool = False) -> KnowledgeBase:
 
 
 def is_outdated(name: str, path: str | Path | None = None) -> bool:
-    """True where a packaged KB is there, but an older version of its builder made it."""
+    """Return whether a packaged KB exists, but was made by an older version of its builder."""
     path = kb_path(name if path is None else path)
     if name not in PACKAGED or not path.exists():
         return False
@@ -65,13 +65,13 @@ def is_outdated(name: str, path: str | Path | None = None) -> bool:
 
 
 def has_changes(path: str | Path) -> bool:
-    """True where entities of a KB were added, updated or removed since it was built."""
+    """Return whether entities of a KB were added, updated or removed since it was built."""
     with KnowledgeBase.open(kb_path(path)) as kb:
         return bool(kb.changed_entities(0))
 
 
 def build_packaged(name: str, to: str | Path | None = None, *, folder: str | Path | None = None, tally: Tally) -> Path:
-    """Build a default KB, fetching its assets where needed; `folder` is another place with the same kind of data.
+    """Build a default KB, fetching its assets if needed; `folder` is another folder with data of the same format.
 
     From a folder, `vital` has no synonyms of WordNet: nothing is fetched then.
     """

@@ -1,8 +1,8 @@
-"""The tables of a knowledge base file, and how such a file is opened.
+"""Tables of a knowledge base file, and opening of such files.
 
-One SQLite file in WAL mode, so that any process may read while another writes. `PRAGMA application_id` says that a file
-is ours and `PRAGMA user_version` which schema it has. Aliases and facts are clustered by their entity; `names` has a
-row for each name (`lookup.py`).
+One SQLite file in WAL mode, so that processes may read while another writes. `PRAGMA application_id` marks a file as
+ours and `PRAGMA user_version` is its schema version. Aliases and facts are clustered by entity; `names` has one row
+per name (`lookup.py`).
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ CREATE INDEX IF NOT EXISTS facts_by_object ON facts (object);
 CREATE INDEX IF NOT EXISTS changed_entities_by_revision ON changed_entities (revision);
 CREATE INDEX IF NOT EXISTS changed_names_by_revision ON changed_names (revision);
 """
-"""Made after a bulk build, when the rows can be sorted once instead of placed one by one."""
+"""Created after a bulk build, when the rows are sorted once instead of inserted one by one."""
 
 
 def create(path: Path) -> sqlite3.Connection:
-    """A new file with empty tables, without the indexes."""
+    """Create a file with empty tables, without the indexes."""
     with sqlite_errors(path):
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
@@ -79,9 +79,9 @@ def create(path: Path) -> sqlite3.Connection:
 
 
 def connect(path: Path, *, writable: bool, mapped: bool = True) -> sqlite3.Connection:
-    """Open an existing file of ours; anything else is refused with what to do about it.
+    """Open an existing knowledge base file; anything else is an error that names the fix.
 
-    Not `mapped`, a file can be read from end to end without its pages counting to the memory of the process.
+    Without `mapped`, a file can be read completely without its pages counting as memory of the process.
     """
     if not path.exists():
         raise KnowledgeBaseError(
@@ -95,7 +95,7 @@ def connect(path: Path, *, writable: bool, mapped: bool = True) -> sqlite3.Conne
         try:
             return _open(path, "rw" if writable else "ro", mapped)
         except sqlite3.OperationalError:
-            # WAL needs a place for its index; in a folder that cannot be written the file is taken as it stands.
+            # WAL needs a folder that can be written for its index; in others the file is opened as immutable.
             log = Path(f"{path}-wal")
             if writable or os.access(path.parent, os.W_OK) or (log.exists() and log.stat().st_size):
                 raise
@@ -130,7 +130,7 @@ def _check_ours(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def damaged(path: Path, reason: object) -> KnowledgeBaseError:
-    """Return the error for a file with a content that wellread never writes."""
+    """Return the error for a file with content that wellread never writes."""
     return KnowledgeBaseError(
         f"{path} is not a knowledge base or is damaged ({reason}); check the path, or delete it and build it "
         "again with: wellread kb build"
@@ -143,7 +143,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeEncodeError as error:
-        raise InputError(f"half a surrogate pair in what {path.name} was asked for; write it as UTF-8") from error
+        raise InputError(f"half a surrogate pair in a query of {path.name}; write it as UTF-8") from error
     except sqlite3.Error as error:
         text = str(error)
         if "disk is full" in text or "disk I/O error" in text:
@@ -158,15 +158,15 @@ def sqlite_errors(path: Path) -> Iterator[None]:
             raise KnowledgeBaseError(
                 f"{path} is being changed by another process; try again when it is done"
             ) from error
-        if type(error) is sqlite3.DatabaseError or "malformed" in text:  # not one of its kinds: corrupt, or no database
+        if type(error) is sqlite3.DatabaseError or "malformed" in text:  # not a subclass: corrupt, or not a database
             raise damaged(path, text) from error
         if "no such table" in text:
             raise KnowledgeBaseError(f"{path} is an unfinished knowledge base ({text}); build it again") from error
-        # Statements are fixed: where one does not fit the tables, or a text is not UTF-8, the file is not as written.
+        # Statements are fixed: if one does not fit the tables, or a text is not UTF-8, the file was damaged.
         if isinstance(error, sqlite3.OperationalError) and _code(error) == sqlite3.SQLITE_ERROR:
             raise damaged(path, text) from error
         raise
-    except (UnicodeDecodeError, orjson.JSONDecodeError) as error:  # of what SQLite says, or of a row of names
+    except (UnicodeDecodeError, orjson.JSONDecodeError) as error:  # of SQLite's message, or of a row of names
         raise damaged(path, error) from error
 
 

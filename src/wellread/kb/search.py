@@ -1,8 +1,8 @@
-"""Finding entities by what a person types: the beginning of a name, words, or a name with typing errors.
+"""Search for entities by the beginning of a name, by words, or by a name with typing errors.
 
-All three stand on one full-text index over names and descriptions. A fuzzy search first mends each word against the
-index's own vocabulary, so that it needs no index of its own. Words are here what the index takes for words, not those
-of `names.py`: it does not split what is written without spaces.
+All three use one full-text index over names and descriptions. A fuzzy search first corrects each word by the index's
+vocabulary, so that it needs no index of its own. Words are those of the full-text index, not of `text.words`: it does
+not split scripts without spaces.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ Row = tuple[int, str, str, str, str, float]
 _WORD = re.compile(r"[^\W_]+")
 
 _NEAR = 70.0
-"""How alike (of 100) a word must be to stand in for another."""
+"""Minimum similarity (of 100) of a correction."""
 
 _CONSIDERED = 200
-"""Entities, the best known ones, that a fuzzy search chooses among."""
+"""Number of entities, the most popular ones, that a fuzzy search ranks."""
 
 _MOST_TERMS = 16
-"""Different words of a query that `text` looks for, the first ones: each costs a walk through an index."""
+"""Maximum number of different words of a query in a text search: each costs a walk through an index."""
 
 _MOST_ALIKE = 8
-"""The same for `fuzzy`, where each may cost a walk through the whole vocabulary."""
+"""The same for a fuzzy search, where each may cost a walk through the whole vocabulary."""
 
 _LONGEST_TERM = 64
-"""Letters of a word beyond which it is not taken for one with typing errors."""
+"""Maximum letters of a word that is corrected."""
 
 _OFTEN = 2_000
-"""Steps of SQLite's machine between two looks at `stop`: less than a millisecond."""
+"""Steps of SQLite's virtual machine between two calls of `stop`: less than a millisecond."""
 
 Stop = Callable[[], bool]
 
 
 class SearchStoppedError(WellreadError):
-    """A search that was stopped because its result is no longer wanted."""
+    """A search that was stopped because its result is no longer needed."""
 
 
 def find(connection: sqlite3.Connection, query: str, how: How, limit: int, stop: Stop | None = None) -> list[Row]:
-    """Rows of `entities`, best first; nothing for a query without words.
+    """Return rows of `entities`, best first; none for a query without words.
 
-    `stop` is asked all the while; once it returns True, the search ends with a `SearchStoppedError`.
+    `stop` is called repeatedly; once it returns True, the search ends with a `SearchStoppedError`.
     """
     terms = _terms(query)
     if not terms:
@@ -69,7 +69,7 @@ def find(connection: sqlite3.Connection, query: str, how: How, limit: int, stop:
 
 
 def _find_alike(connection: sqlite3.Connection, terms: list[str], limit: int) -> list[Row]:
-    """Entities with a name of words that are like the terms; one term that is like none ends the search."""
+    """Return entities with a name of words that are similar to the terms; none if a term has no similar word."""
     either = []
     for term in terms:
         options = _alike(connection, term)
@@ -109,7 +109,7 @@ def _quoted(term: str) -> str:
 
 
 def _matching(connection: sqlite3.Connection, match: str, limit: int, *, by_rank: bool = False) -> list[Row]:
-    # Titles count ten times the description's words; the better known entity goes first where names decide.
+    # Words of titles weigh ten times those of descriptions; the more popular entity comes first by name.
     order = "bm25(entity_text, 10.0, 1.0), e.popularity DESC" if by_rank else "e.popularity DESC, length(e.title)"
     return connection.execute(
         "SELECT e.num, e.id, e.title, e.description, e.kind, CAST(e.popularity AS REAL) FROM entity_text t "  # noqa: S608  # fixed orders
@@ -119,7 +119,7 @@ def _matching(connection: sqlite3.Connection, match: str, limit: int, *, by_rank
 
 
 def _alike(connection: sqlite3.Connection, term: str) -> list[str]:
-    """Words of the index that the typed word may stand for: with its first letter first, else any."""
+    """Return words of the index that are similar to a term: those with the same first letter, else any."""
     from rapidfuzz import fuzz, process
 
     if not 0 < len(term) <= _LONGEST_TERM:
@@ -137,7 +137,7 @@ def _alike(connection: sqlite3.Connection, term: str) -> list[str]:
 
 
 def _nearest(connection: sqlite3.Connection, terms: list[str], rows: list[Row]) -> list[Row]:
-    """By the name whose words come nearest to the typed ones; equally near: the better known, then the shorter name."""
+    """Sort by the similarity of the nearest name; then the more popular entity, then the shorter name."""
     from rapidfuzz import fuzz
 
     def likeness(name: str) -> tuple[float, float]:

@@ -1,30 +1,33 @@
-"""The knowledge base: what is known of entities, by id, by name, by neighbour.
+"""The knowledge base: entities by id, by name and by neighbour.
 
 >>> with KnowledgeBase.open("vital.kb") as kb:
 ...     kb.candidates("mercury")[0].title
 'Mercury (planet)'
 
-Every change raises `revision`; what is compiled from a KB (matcher, vector index) keeps the revision it belongs to and
-asks `changed_names` / `changed_entities` what to bring up to date.
+Every change raises `revision`; data compiled from a KB (matcher, vector index) stores its revision and is updated by
+`changed_names` and `changed_entities`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
+import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from wellread.document import Candidate
 from wellread.errors import KnowledgeBaseError, ReplacedError, UnknownEntityError, UsageError
 from wellread.kb.lookup import Named, read_names
-from wellread.kb.records import Entity, Form
+from wellread.kb.records import FIELDS, Entity, Form
 from wellread.kb.schema import connect, damaged, sqlite_errors
 from wellread.text import words as names
 
@@ -32,14 +35,15 @@ if TYPE_CHECKING:
     from wellread.kb.changes import Change
 
 How = Literal["prefix", "text", "fuzzy"]
+EntityLike = Entity | Mapping[str, Any]
 
 MOST_CANDIDATES = 30
-"""KnowBERT's limit on the candidates of a mention."""
+"""Maximum candidates of a mention, as in KnowBERT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """An entity joined to another by a fact; `outgoing` when the other is the subject."""
+    """An entity related to another by a fact; `outgoing` if the other is the subject."""
 
     relation: str
     entity: str
@@ -47,35 +51,74 @@ class Neighbour:
     outgoing: bool
 
 
-class _Place(threading.local):
-    """The connection of this thread, and the process it was made in."""
+class _ThreadState(threading.local):
+    """Connection of a thread, and the process that opened it."""
 
     connection: sqlite3.Connection | None = None
     process: int = 0
 
 
 class KnowledgeBase:
-    """One open knowledge base file; read-only unless opened `writable`. Threads and forked processes may share it."""
+    """An open knowledge base file, read-only unless `writable`. Threads and forked processes may share it."""
 
     def __init__(self, path: Path, *, writable: bool) -> None:
         self.path = path
         self.writable = writable
         self.file: tuple[int, int] | None = None
-        """Device and number of the file that was opened: another may be put under its name."""
-        self._here = _Place()
+        """Device and inode of the opened file, to notice that another file took its name."""
+        self._here = _ThreadState()
         self._connections: list[tuple[int, sqlite3.Connection]] = []
         self._closed = False
+        self._delete: Callable[[], object] = int  # deletes a temporary KB
 
     @classmethod
     def open(cls, path: str | Path, *, writable: bool = False) -> KnowledgeBase:
-        """Open the file at `path`; many may read while one writes."""
+        """Open the file at `path`; many processes may read while one writes."""
         kb = cls(Path(path), writable=writable)
-        kb.connection  # noqa: B018  # what is no knowledge base is refused now
+        kb.connection  # noqa: B018  # refuses a file that is not a knowledge base
+        return kb
+
+    @classmethod
+    def from_csv(cls, path: str | Path, to: str | Path | None = None, **options: Any) -> KnowledgeBase:
+        """Build a knowledge base from a CSV or TSV file with a header row, and open it for changes.
+
+        >>> kb = KnowledgeBase.from_csv("products.csv", columns={"id": "sku", "title": "name"})
+
+        `to` is the file to write, which must not exist; without it the KB is temporary and deleted when it is closed.
+        Options: `columns` (field -> one column or several), `facts` (tables of triples), `on_broken` ("refuse" or
+        "skip"), `licence`, `language`; see `kb.readers.tables`.
+        """
+        return cls._from_table("csv", path, to, options)
+
+    @classmethod
+    def from_jsonl(cls, path: str | Path, to: str | Path | None = None, **options: Any) -> KnowledgeBase:
+        """Build a knowledge base from a JSONL file of entities, one object per line; arguments as of `from_csv`."""
+        return cls._from_table("jsonl", path, to, options)
+
+    @classmethod
+    def _from_table(
+        cls, form: Literal["csv", "jsonl"], path: str | Path, to: str | Path | None, options: dict[str, Any]
+    ) -> KnowledgeBase:
+        from wellread.kb.readers.tables import build_table
+
+        if to is not None and Path(to).exists():
+            raise KnowledgeBaseError(f"{to} exists already; open it with KnowledgeBase.open, or choose another file")
+        folder = Path(tempfile.mkdtemp(prefix="wellread-")) if to is None else None
+        target = folder / f"{Path(path).stem or form}.kb" if folder is not None else Path(str(to))
+        try:
+            build_table(path, target, form=form, **options)
+            kb = cls.open(target, writable=True)
+        except BaseException:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if folder is not None:
+            kb._delete = weakref.finalize(kb, _delete_folder, folder, os.getpid())
         return kb
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """SQLite's connection for the present thread: a transaction belongs to the thread that began it."""
+        """SQLite connection of the current thread: a transaction belongs to the thread that began it."""
         if self._closed:
             raise KnowledgeBaseError(f"{self.path} was closed; open it again with KnowledgeBase.open(path)")
         here, process = self._here, os.getpid()
@@ -85,21 +128,22 @@ class KnowledgeBase:
         return here.connection
 
     def _connect(self) -> sqlite3.Connection:
-        """A connection to the file that the others are of: answers of two files would be mixed."""
+        """Open a connection to the same file as the others; a replaced file is an error, as results would be mixed."""
         before = file_of(self.path)
         connection = connect(self.path, writable=self.writable)
         self.file = self.file or before
         if before is None or not before == self.file == file_of(self.path):
             connection.close()
-            raise ReplacedError(f"{self.path} was put in the place of another while that was open; open it again")
+            raise ReplacedError(f"{self.path} was replaced by another file while it was open; open it again")
         return connection
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file, and delete it if it is temporary."""
         self._closed = True
         for process, connection in self._connections:
             if process == os.getpid():
                 connection.close()
+        self._delete()
 
     def __enter__(self) -> KnowledgeBase:
         return self
@@ -118,7 +162,7 @@ class KnowledgeBase:
 
     @property
     def revision(self) -> int:
-        """How many changes this KB has seen."""
+        """Number of changes of this KB."""
         try:
             return int(self._one("SELECT value FROM metadata WHERE key = 'revision'"))
         except (TypeError, ValueError) as error:
@@ -126,7 +170,7 @@ class KnowledgeBase:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the KB says of itself: source, licence, language, revision, …"""
+        """Metadata of the KB: source, licence, language, revision, …"""
         with sqlite_errors(self.path):
             found = dict(self.connection.execute("SELECT key, value FROM metadata"))
         if "uid" not in found or not str(found.get("revision", "")).isdecimal() or not all(map(_is_text, found)):
@@ -134,7 +178,7 @@ class KnowledgeBase:
         return found
 
     def get(self, id: str) -> Entity:
-        """The entity with its aliases and facts; an unknown id is an `UnknownEntityError`."""
+        """Return an entity with its aliases and facts; an unknown id is an `UnknownEntityError`."""
         with sqlite_errors(self.path), self.snapshot():
             row = self.connection.execute(
                 "SELECT num, id, title, description, kind, popularity FROM entities WHERE id = ?", (id,)
@@ -144,13 +188,13 @@ class KnowledgeBase:
             return self._entity(row)
 
     def describe(self, id: str) -> str:
-        """The description alone, "" for an unknown id."""
+        """Return the description of an entity, "" for an unknown id."""
         with sqlite_errors(self.path):
             row = self.connection.execute("SELECT description FROM entities WHERE id = ?", (id,)).fetchone()
         return str(row[0]) if row else ""
 
     def entities(self) -> Iterator[Entity]:
-        """Every entity in the order it was added, streamed."""
+        """Yield every entity in the order it was added."""
         with sqlite_errors(self.path):
             yield from map(
                 self._entity,
@@ -160,7 +204,7 @@ class KnowledgeBase:
             )
 
     def forms(self) -> Iterator[Form]:
-        """The irregular forms of words that names of this KB are made of."""
+        """Yield the irregular word forms of this KB."""
         with sqlite_errors(self.path):
             yield from (Form(*row) for row in self.connection.execute("SELECT form, word, kind FROM forms"))
 
@@ -172,7 +216,7 @@ class KnowledgeBase:
         kinds: Collection[str] | None = None,
         limit: int = MOST_CANDIDATES,
     ) -> list[Candidate]:
-        """The entities a name may mean, likeliest first; their priors sum to 1.
+        """Return the candidates of a name, likeliest first; their priors sum to 1.
 
         >>> [(c.title, round(c.prior, 2)) for c in kb.candidates("Jaguar")]
         [('Jaguar', 0.9), ('Jaguar Cars', 0.1)]
@@ -188,15 +232,15 @@ class KnowledgeBase:
         return rank(rows, limit, spelled=name)
 
     def named(self, key: int) -> list[Named]:
-        """Every alias with a (signed) key."""
+        """Return every alias with a (signed) key."""
         try:
             return read_names(self.connection, key)
         except (sqlite3.Error, ValueError):
-            with sqlite_errors(self.path):  # entered only now: every microsecond counts here
+            with sqlite_errors(self.path):  # entered only now, to save its microsecond
                 raise
 
     def neighbours(self, id: str, *, relation: str | None = None) -> list[Neighbour]:
-        """The entities joined to one by a fact in either direction; its own facts first."""
+        """Return the entities related to one by a fact in either direction; its own facts come first."""
         query = (
             "SELECT r.name, e.id, e.title FROM facts f JOIN relations r ON r.num = f.relation "
             "JOIN entities e ON e.num = f.{there} WHERE f.{here} = (SELECT num FROM entities WHERE id = ?) "
@@ -214,7 +258,7 @@ class KnowledgeBase:
     def search(
         self, query: str, *, how: How = "prefix", limit: int = 10, stop: Callable[[], bool] | None = None
     ) -> list[Entity]:
-        """Entities by the beginning of a name, by words of name and description, or by a name with typing errors.
+        """Search entities by a prefix of a name, by words of name and description, or by a name with typing errors.
 
         Once `stop` returns True, the search ends with an error.
         """
@@ -225,10 +269,10 @@ class KnowledgeBase:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """One state of the KB for the whole block, whatever others write meanwhile; look-ups in it cost half.
+        """Read one state of the KB in the whole block, whatever others write meanwhile; look-ups take half the time.
 
-        SQLite locks and unlocks the file for every question asked outside of one. Keep the block short: while it lasts,
-        the log of changes cannot be folded into the file.
+        Outside of a snapshot SQLite locks and unlocks the file for every query. Keep the block short: while it lasts,
+        the log of changes cannot be merged into the file.
         """
         connection = self.connection
         if connection.in_transaction:
@@ -244,7 +288,7 @@ class KnowledgeBase:
 
     @contextmanager
     def change(self) -> Iterator[Change]:
-        """A transaction: all that is done to the `Change` happens at once, or, on an error, nothing.
+        """Open a transaction: all operations on the `Change` are committed together, or, on an error, none.
 
         >>> with kb.change() as change:
         ...     change.add(Entity("Q1", "Universe"))
@@ -271,29 +315,32 @@ class KnowledgeBase:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
-    def add(self, entities: Entity | Iterable[Entity]) -> None:
-        """Add one or many new entities in one transaction; facts may point to each other in any order."""
-        with self.change() as change:
-            change.add(*([entities] if isinstance(entities, Entity) else entities))
+    def add(self, entities: EntityLike | Iterable[EntityLike]) -> None:
+        """Add one or many new entities in one transaction; their facts may refer to each other in any order.
 
-    def update(self, entities: Entity | Iterable[Entity]) -> None:
-        """Replace entities that are there, with their aliases and outgoing facts, in one transaction."""
+        An entity may be a mapping: `kb.add({"id": "Q90", "title": "Paris", "aliases": ["City of Light"]})`.
+        """
         with self.change() as change:
-            change.update(*([entities] if isinstance(entities, Entity) else entities))
+            change.add(*_entities(entities))
+
+    def update(self, entities: EntityLike | Iterable[EntityLike]) -> None:
+        """Replace existing entities with their aliases and outgoing facts, in one transaction."""
+        with self.change() as change:
+            change.update(*_entities(entities))
 
     def remove(self, ids: str | Iterable[str]) -> None:
-        """Remove entities with their aliases and every fact they stand in, in one transaction."""
+        """Remove entities with their aliases and all facts about them, in one transaction."""
         with self.change() as change:
             change.remove(*([ids] if isinstance(ids, str) else ids))
 
     def changed_names(self, since: int) -> list[int]:
-        """Keys (signed) of the names that a later revision than `since` added or removed."""
+        """Return the (signed) keys of names added or removed after the revision `since`."""
         with sqlite_errors(self.path):
             rows = self.connection.execute("SELECT key FROM changed_names WHERE revision > ?", (since,))
             return [key for (key,) in rows]
 
     def changed_entities(self, since: int) -> list[str]:
-        """Ids of the entities that a later revision than `since` added, updated or removed."""
+        """Return the ids of entities added, updated or removed after the revision `since`."""
         with sqlite_errors(self.path):
             rows = self.connection.execute("SELECT id FROM changed_entities WHERE revision > ?", (since,))
             return [id for (id,) in rows]
@@ -302,7 +349,7 @@ class KnowledgeBase:
         num, id, title, description, kind, popularity = row
         aliases = dict(self.connection.execute("SELECT name, count FROM aliases WHERE entity = ?", (num,)))
         if not all(map(_is_text, (id, title, description, kind, *aliases))):
-            raise damaged(self.path, f"the entity {id!r} has something else than text in its names")
+            raise damaged(self.path, f"the entity {id!r} has a name that is not text")
         facts = self.connection.execute(
             "SELECT r.name, e.id FROM facts f JOIN relations r ON r.num = f.relation "
             "JOIN entities e ON e.num = f.object WHERE f.subject = ?",
@@ -319,12 +366,30 @@ class KnowledgeBase:
         return value
 
 
+def _entities(given: EntityLike | Iterable[EntityLike]) -> list[Entity]:
+    return [
+        entity if isinstance(entity, Entity) else _entity_of(entity)
+        for entity in ([given] if isinstance(given, Entity | Mapping) else given)
+    ]
+
+
+def _entity_of(data: Mapping[str, Any]) -> Entity:
+    if unknown := sorted(map(str, set(data) - set(FIELDS))):
+        raise UsageError(f"an entity has no field {unknown[0]!r}; choose from {', '.join(FIELDS)}")
+    return Entity.from_dict(data)
+
+
+def _delete_folder(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked process must not delete the KB of its parent
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
 def file_of(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another under the same name; None: there is none."""
+    """Return device and inode of a file; None if there is none."""
     try:
         about = os.stat(path)
     except OSError:
@@ -333,9 +398,9 @@ def file_of(path: Path) -> tuple[int, int] | None:
 
 
 def rank(rows: Sequence[Named], limit: int = MOST_CANDIDATES, *, spelled: str = "") -> list[Candidate]:
-    """Candidates from `KnowledgeBase.named` rows: prior = share of the counts.
+    """Return candidates from rows of `KnowledgeBase.named`, with their share of the counts as prior.
 
-    Between equal counts those with an alias spelled just as in the text come first, then the better known, then by id.
+    Of equal counts, entities with an alias spelled as in the text come first, then the more popular, then by id.
 
     >>> rank([("Jaguar", 9, "Q35694", "Jaguar", 50, ""), ("jaguar", 1, "Q30055", "Jaguar Cars", 20, "")])
     [Candidate("Q35694", "Jaguar", 0.9, 0.9), Candidate("Q30055", "Jaguar Cars", 0.1, 0.1)]
@@ -359,7 +424,7 @@ def rank(rows: Sequence[Named], limit: int = MOST_CANDIDATES, *, spelled: str = 
 
 
 def entities_of_kinds(kb: KnowledgeBase, kinds: Iterable[str], among: Iterable[str] | None = None) -> list[str]:
-    """The ids of the entities of some kinds (and among those given)."""
+    """Return the ids of the entities of some kinds (and in `among`, if given)."""
     wanted = sorted(set(kinds))
     with sqlite_errors(kb.path):
         rows = kb.connection.execute(

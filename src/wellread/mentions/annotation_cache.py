@@ -1,8 +1,8 @@
-"""What taggers, parsers and linkers found in the texts of a dataset: found once, kept in Arrow files and mapped.
+"""Cache of annotations of a dataset's texts by taggers, parsers and linkers, in memory-mapped Arrow files.
 
-Texts are annotated once each, however many inputs they are part of. There is a file for each source (`spacy-….arrow`),
-whose name is a digest of the texts and of the source's fingerprint, and in which a row is a text, in sorted order. Any
-tool that reads Arrow's IPC format opens it. It is derived: delete it and it is made again.
+Each text is annotated once, however many inputs it is part of. There is one file per source (`spacy-….arrow`), whose
+name is a digest of the texts and of the source's fingerprint; its rows are the texts, sorted. Any tool for Arrow's IPC
+format can open it. It is derived data: if deleted, it is made again.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 _FORMAT = "wellread annotations 1"
 _WIDTHS = {"mentions": 2, "leaves": 2, "heads": 1, "constituents": 3, "chunks": 2}
-"""The arrays of `Marks` and their columns; `names` are strings."""
+"""Arrays of `Marks` and their numbers of columns; `names` are strings."""
 _TOGETHER = 1 << 16
 """Characters that are split into words at a time."""
 
 
 class Source(Protocol):
-    """Who annotates. `fingerprint` changes when the answers would; `mark` may load a model, and is asked in batches."""
+    """Protocol of annotation sources: `fingerprint` changes with the results; `mark` annotates batches of texts."""
 
     name: str
 
@@ -50,18 +50,18 @@ class Source(Protocol):
 
 
 class Tagger:
-    """A tagger or parser that is loaded once, and only if there is something to annotate."""
+    """A tagger or parser that is loaded on first use."""
 
     def __init__(self, name: str, load: Callable[[], Any], fingerprint: Callable[[], str]) -> None:
         self.name, self._load, self._fingerprint = name, cache(load), fingerprint
 
     @property
     def fingerprint(self) -> str:
-        """That of its model."""
+        """Return the fingerprint of its model."""
         return self._fingerprint()
 
     def mark(self, texts: Iterable[str]) -> Iterator[Marks]:
-        """What it finds in each text."""
+        """Yield the annotations of each text."""
         return cast(Iterator[Marks], self._load().mark(texts))
 
 
@@ -70,7 +70,7 @@ TaggerName = Literal["spacy", "stanza", "stanza-phrases"]
 
 @cache
 def tagger(name: TaggerName, model: str | None = None) -> Tagger:
-    """spaCy, or Stanza for entities or for phrases, with its usual model or another: the same one whenever asked."""
+    """Return the (cached) tagger: spaCy, or Stanza for entities or phrases, with its default model or another."""
     if name == "spacy":
         return Tagger(name, lambda: SpacyAnnotator(model), lambda: SpacyAnnotator.fingerprint(model))
     what: What = "entities" if name == "stanza" else "phrases"
@@ -78,7 +78,7 @@ def tagger(name: TaggerName, model: str | None = None) -> Tagger:
 
 
 class Links:
-    """The links of a linker, or of documents that a user has: `Links(linker.link_many, fingerprint="vital 3, elq")`."""
+    """Links of a linker, or of given documents, as a source: `Links(linker.link_many, fingerprint="vital 3, elq")`."""
 
     def __init__(
         self, link: Callable[[list[str]], Iterable[Document]], *, fingerprint: str, name: str = "links"
@@ -87,7 +87,7 @@ class Links:
 
     @classmethod
     def given(cls, documents: Iterable[Document], *, name: str = "given") -> Links:
-        """Labels that a user has, as documents; a text that has none of its own is an `InputError`."""
+        """Use the links of given documents; a text without a document is an `InputError`."""
         known = {document.text: document for document in documents}
         digest = blake2b(digest_size=16)
         for text in sorted(known):
@@ -105,7 +105,7 @@ class Links:
         return cls(look_up, fingerprint=digest.hexdigest(), name=name)
 
     def mark(self, texts: Iterable[str]) -> Iterator[Marks]:
-        """The links of each text as mentions."""
+        """Yield the links of each text as mentions."""
         for document in self._link(list(texts)):
             spans = np.array([(link.start, link.end) for link in document.links], np.int32).reshape(-1, 2)
             yield Marks(mentions=spans, names=tuple(link.entity or "" for link in document.links))
@@ -113,18 +113,18 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """An array for each row, one after the other; row r is `values[offsets[r] : offsets[r + 1]]`."""
+    """Rows of different lengths in one array; row r is `values[offsets[r] : offsets[r + 1]]`."""
 
     values: NDArray[Any]
     offsets: Offsets
 
     def owners(self) -> Offsets:
-        """The row that each value is of."""
+        """Return the row of each value."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
 
 class Annotations:
-    """The annotations of some texts, as arrays over all of them; what is derived from them is made when asked for."""
+    """Annotations of texts, as arrays over all of them; derived arrays are computed on first use."""
 
     def __init__(self, texts: Sequence[str], tables: Mapping[str, pa.Table]) -> None:
         self.texts = tuple(texts)
@@ -132,10 +132,10 @@ class Annotations:
         self._tables = tables
         self._made: dict[Hashable, Any] = {}
         self.terms: dict[bytes, tuple[str, ...]] = {}
-        """Auxiliary terms by the words of an input (`terms.TermChoice`)."""
+        """Cache of auxiliary terms by the words of an input."""
 
     def row_of(self, text: str) -> int:
-        """The row of a text; one that was not annotated is an `InputError`."""
+        """Return the row of a text; a text that was not annotated is an `InputError`."""
         row = self._row_of.get(text)
         if row is None:
             raise InputError(
@@ -144,19 +144,19 @@ class Annotations:
         return row
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gave the first time."""
+        """Return the cached result of `make`, called at the first use of `key`."""
         if key not in self._made:
             self._made[key] = make()
         return cast(T, self._made[key])
 
     def marks(self, source: str, what: str) -> Ragged:
-        """One of the arrays of `Marks` for all texts."""
+        """Return one of the arrays of `Marks` for all texts."""
         column = self._column(source, what)
         values = column.values.to_numpy(zero_copy_only=True).reshape(-1, _WIDTHS[what])
         return Ragged(values, column.offsets.to_numpy(zero_copy_only=True) // _WIDTHS[what])
 
     def names(self, source: str) -> tuple[NDArray[np.int64], list[str]]:
-        """The name of every mention as a number, and the names."""
+        """Return the name of every mention as a number, and the names."""
 
         def number() -> tuple[NDArray[np.int64], list[str]]:
             coded = self._column(source, "names").values.dictionary_encode()
@@ -165,7 +165,7 @@ class Annotations:
         return self.once((source, "names"), number)
 
     def document(self, source: str, text: str) -> Document:
-        """A text with what a source found in it as links; a tagger's label stands where a linker has an entity."""
+        """Return a text with the annotations of a source as links; a tagger's label takes the place of the entity."""
         row, marks, (numbers, names) = self.row_of(text), self.marks(source, "mentions"), self.names(source)
         found = range(int(marks.offsets[row]), int(marks.offsets[row + 1]))
         spans = (marks.values[at].tolist() for at in found)
@@ -177,12 +177,12 @@ class Annotations:
 
     @property
     def words(self) -> Ragged:
-        """(start, end) of every word, counted through all texts with one character between them."""
+        """Return (start, end) of every word, counted through all texts with one character between them."""
         return self.once("words", lambda: _words(self.texts, self._bases))
 
     @property
     def _bases(self) -> Offsets:
-        """Where each text begins."""
+        """Return the start of each text."""
 
         def count() -> Offsets:
             lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
@@ -191,9 +191,9 @@ class Annotations:
         return self.once("bases", count)
 
     def mentions(self, source: str) -> Ragged:
-        """(first word, last word + 1) of every mention in its text; a word lies in a mention that it overlaps.
+        """Return (first word, last word + 1) of every mention in its text, of words that overlap it.
 
-        A mention between words, of a blank, has no words: the two are equal.
+        A mention of white space has no words: the two are equal.
         """
 
         def find() -> Ragged:
@@ -207,7 +207,7 @@ class Annotations:
         return self.once((source, "mentions"), find)
 
     def owners(self, source: str, what: str) -> Offsets:
-        """For every word the leaf or chunk that it overlaps most, counted through all texts; -1 for none."""
+        """Return for every word the leaf or chunk that it overlaps most, counted through all texts; -1 for none."""
 
         def find() -> Offsets:
             marks = self.marks(source, what)
@@ -221,7 +221,7 @@ class Annotations:
 
 
 def annotate(texts: Iterable[str], sources: Iterable[Source], *, folder: str | Path | None = None) -> Annotations:
-    """The annotations of texts by all sources; with a `folder` to keep them in, those it has are not made again."""
+    """Annotate texts by all sources; annotations in `folder`, if given, are reused."""
     distinct = sorted(set(texts))
     tables = {}
     for source in {source.name: source for source in sources}.values():
@@ -236,7 +236,7 @@ def annotate(texts: Iterable[str], sources: Iterable[Source], *, folder: str | P
 
 
 def digest_of(*parts: str) -> str:
-    """A digest of strings, each with its length, so that nothing is the same but the same strings in order."""
+    """Return a digest of strings with their lengths, so that only the same strings in order are equal."""
     digest = blake2b(digest_size=12)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
@@ -245,7 +245,7 @@ def digest_of(*parts: str) -> str:
 
 
 def cached(path: Path, make: Callable[[], pa.Table]) -> pa.Table:
-    """The table of an Arrow file, mapped; made first if it is not there, by one process while others wait."""
+    """Map the table of an Arrow file; if missing, one process makes it while others wait."""
     import pyarrow as pa
 
     with storage(path):
@@ -263,7 +263,7 @@ def cached(path: Path, make: Callable[[], pa.Table]) -> pa.Table:
 
 
 def _table(texts: Sequence[str], source: Source) -> pa.Table:
-    """What a source finds in texts, a row for each."""
+    """Annotate texts by a source, one row for each."""
     import pyarrow as pa
 
     arrays: dict[str, list[NDArray[np.int32]]] = {what: [] for what in _WIDTHS}
@@ -276,7 +276,7 @@ def _table(texts: Sequence[str], source: Source) -> pa.Table:
             tell(number, "texts")
     if len(names) != len(texts):
         raise InputError(
-            f"the source {source.name!r} gave {len(names)} answers for {len(texts)} texts; expected one for each, in "
+            f"the source {source.name!r} gave {len(names)} results for {len(texts)} texts; expected one for each, in "
             "their order"
         )
     for what in ("mentions", "leaves", "chunks"):

@@ -1,8 +1,8 @@
-"""Named entities and phrases of a text from spaCy, from Stanza where it is installed, or from labels that a user has.
+"""Named entities and phrases of a text from spaCy, from Stanza if installed, or from given labels.
 
-`annotate` gives `Mention`s with a label and without candidates, which `linker.py` looks up. `mark` gives `Marks`: all
-that was found in a text as arrays, entities and phrases and the trees they come from, which `models/kam/inputs.py`
-draws. A tagger is loaded once and given texts in batches.
+`annotate` yields `Mention`s with a label and without candidates, which the linker looks up. `mark` yields `Marks`:
+entities, phrases and parse trees of a text as arrays, from which `models/kam/inputs.py` builds attention maps. A tagger
+is loaded once and processes texts in batches.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def _none(width: int) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What a tagger, a parser or a linker found in one text. Offsets are characters; leaves are a parser's words."""
+    """Output of a tagger, parser or linker for one text. Offsets are characters; leaves are a parser's words."""
 
     mentions: Int32[np.ndarray, "mention 2"] = field(default_factory=lambda: _none(2))
     names: tuple[str, ...] = ()
-    """For each mention the entity it is linked to, or a tagger's label; "" for NIL."""
+    """For each mention its entity, or a tagger's label; "" for NIL."""
     leaves: Int32[np.ndarray, "leaf 2"] = field(default_factory=lambda: _none(2))
     heads: Int32[np.ndarray, "leaf 1"] = field(default_factory=lambda: _none(1))
-    """The leaf that each leaf depends on; a root depends on itself."""
+    """Head of each leaf in the dependency tree; a root is its own head."""
     constituents: Int32[np.ndarray, "node 3"] = field(default_factory=lambda: _none(3))
     """(first leaf, last leaf + 1, level) of each inner node of a constituency tree; preterminals have level 0."""
     chunks: Int32[np.ndarray, "chunk 2"] = field(default_factory=lambda: _none(2))
@@ -62,7 +62,7 @@ class SpacyAnnotator:
             raise MissingExtraError(_NO_SPACY) from None
         self.what = what
         try:
-            # A folder is loaded as data; the package that carried it is never imported.
+            # A folder is loaded as data; the package it came in is never imported.
             self.pipeline = spacy.load(model if model is not None else find("spacy-en"))
         except OSError as error:
             raise InputError(
@@ -70,14 +70,14 @@ class SpacyAnnotator:
             ) from error
 
     def annotate(self, texts: Iterable[str]) -> Iterator[list[Mention]]:
-        """The mentions of each text, labelled: "ORG", "PERSON", … or "NP"."""
+        """Yield the mentions of each text, labelled: "ORG", "PERSON", … or "NP"."""
         for parsed in self.pipeline.pipe(texts):
             spans = parsed.ents if self.what == "entities" else parsed.noun_chunks
             yield [Mention(span.start_char, span.end_char, span.text, label=span.label_) for span in spans]
 
     @staticmethod
     def fingerprint(model: str | Path | None = None) -> str:
-        """What tells the answers of one model from another's, known before it is loaded."""
+        """Return a string that differs between models with different results, without loading the model."""
         try:
             version = importlib.metadata.version("spacy")
         except importlib.metadata.PackageNotFoundError:
@@ -88,9 +88,9 @@ class SpacyAnnotator:
         return f"spacy {version} {blake2b(about.read_bytes(), digest_size=8).hexdigest()}"
 
     def mark(self, texts: Iterable[str]) -> Iterator[Marks]:
-        """Entities, noun chunks and dependency trees of each text, as far as the pipeline has them.
+        """Yield entities, noun chunks and dependency trees of each text, as far as the pipeline has them.
 
-        With `what="phrases"` there must be noun chunks.
+        With `what="phrases"` noun chunks are required.
         """
         for parsed in self.pipeline.pipe(texts, disable=["lemmatizer"]):
             heads, chunks = _none(1), _none(2)
@@ -98,7 +98,7 @@ class SpacyAnnotator:
                 heads = _rows([[leaf.head.i] for leaf in parsed], 1)
             try:
                 chunks = _rows([(chunk.start_char, chunk.end_char) for chunk in parsed.noun_chunks], 2)
-            except (ValueError, NotImplementedError) as error:  # no parser, or a language without such chunks
+            except (ValueError, NotImplementedError) as error:  # no parser, or a language without noun chunks
                 if self.what == "phrases":
                     about = self.pipeline.meta
                     raise InputError(
@@ -114,7 +114,7 @@ class SpacyAnnotator:
             )
 
     def tags(self, text: str) -> dict[tuple[int, int], str]:
-        """The part of speech of each content word in WordNet's letters, as `CandidateFinder.mentions` takes them."""
+        """Return the part of speech of each content word in WordNet's letters, for `CandidateFinder.mentions`."""
         kinds = {"NOUN": "n", "PROPN": "n", "VERB": "v", "AUX": "v", "ADJ": "a", "ADV": "r"}
         return {
             (word.idx, word.idx + len(word.text)): kinds[word.pos_]
@@ -124,7 +124,7 @@ class SpacyAnnotator:
 
 
 class StanzaAnnotator:
-    """Named entities, or the phrases of a constituency tree, from Stanza (what the KAM paper uses)."""
+    """Named entities, or the phrases of a constituency tree, from Stanza (as in the KAM paper)."""
 
     def __init__(self, folder: str | Path | None = None, *, what: What = "entities", language: str = "en") -> None:
         try:
@@ -137,13 +137,13 @@ class StanzaAnnotator:
             self.pipeline: Any = stanza.Pipeline(
                 language, dir=None if folder is None else str(folder), processors=processors, download_method=None
             )
-        except Exception as error:  # Stanza raises its own and many others when models are missing
+        except Exception as error:  # Stanza raises its own errors and many others when models are missing
             raise InputError(
                 f"Stanza's models for {language!r} are not there ({error}); fetch them with stanza.download"
             ) from error
 
     def annotate(self, texts: Iterable[str]) -> Iterator[list[Mention]]:
-        """The mentions of each text with Stanza's entity types or constituent labels."""
+        """Yield the mentions of each text with Stanza's entity types or constituent labels."""
         for text in texts:
             parsed = self.pipeline(text)
             if self.what == "entities":
@@ -153,7 +153,7 @@ class StanzaAnnotator:
 
     @staticmethod
     def fingerprint(folder: str | Path | None = None, language: str = "en") -> str:
-        """What tells the answers of one set of models from another's: versions, and the list Stanza keeps of models."""
+        """Return a string that differs between sets of models: versions, and Stanza's list of models."""
         try:
             version = importlib.metadata.version("stanza")
         except importlib.metadata.PackageNotFoundError:
@@ -163,7 +163,7 @@ class StanzaAnnotator:
         return f"stanza {version} {language} {told}".rstrip()
 
     def mark(self, texts: Iterable[str]) -> Iterator[Marks]:
-        """Entities, or the constituency trees, of each text."""
+        """Yield the entities, or the constituency trees, of each text."""
         for text in texts:
             parsed = self.pipeline(text)
             if self.what == "entities":
@@ -180,20 +180,20 @@ class StanzaAnnotator:
 
 
 def _place(word: Any) -> tuple[int, int]:
-    """Where a word of Stanza's stands; the parts of a contraction may have no place but that of the whole."""
+    """Return the span of a word of Stanza; parts of a contraction may only have that of the whole."""
     whole = word if word.start_char is not None else word.parent
     return whole.start_char, whole.end_char
 
 
 def _levels(root: Any, first: int) -> list[tuple[int, int, int]]:
-    """(first leaf, last leaf + 1, level) of a tree's inner nodes, children before parents; leaves count from `first`.
+    """Return (first leaf, last leaf + 1, level) of a tree's inner nodes, children first; leaves count from `first`.
 
     A preterminal has level 0, an inner node 1 + the highest of its children (Bai et al. 2022, eq. 6).
     """
     found = []
 
     def walk(tree: Any, first: int) -> tuple[int, int]:
-        """The end and the level of a node."""
+        """Return the end and the level of a node."""
         if tree.is_leaf() or tree.is_preterminal():
             return first + 1, 0
         last, level = first, 0
@@ -208,7 +208,7 @@ def _levels(root: Any, first: int) -> list[tuple[int, int, int]]:
 
 
 def _constituents(text: str, sentence: Any) -> Iterator[Mention]:
-    """The inner nodes of a constituency tree that are no preterminals, as spans."""
+    """Yield the inner nodes of a constituency tree, without preterminals, as mentions."""
     leaves = [(word.start_char, word.end_char) for word in sentence.words]
 
     def walk(tree: Any, first: int) -> tuple[int, list[Mention]]:
@@ -227,7 +227,7 @@ def _constituents(text: str, sentence: Any) -> Iterator[Mention]:
 
 
 def _version(package: str) -> str:
-    """The version of an installed model; "" for what is none."""
+    """Return the version of an installed model; "" if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -235,7 +235,7 @@ def _version(package: str) -> str:
 
 
 def given(text: str, labels: Iterable[tuple[int, int, str | None]]) -> list[Mention]:
-    """Mentions from (start, end, label) triples, in order; a span outside the text is an `InputError`."""
+    """Return mentions from (start, end, label) triples, in order; a span outside the text is an `InputError`."""
     mentions = []
     for start, end, label in sorted(labels, key=lambda entry: entry[:2]):
         if not 0 <= start < end <= len(text):

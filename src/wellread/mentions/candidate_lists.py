@@ -1,7 +1,7 @@
-"""Lists of candidates by the spans that have them: each made once, then known by its number.
+"""Numbered lists of candidates, shared by the spans that have the same ones.
 
-A text has the same few thousand names again and again. So spans are told apart by what they may stand for, all at once
-(a hash over the keys and kinds that a matcher found at them), and only what was not met before is looked up in the KB.
+Texts repeat a few thousand names. Spans are compared, all at once, by the names that they may stand for (a hash over
+the keys and kinds that a matcher found), and only new ones are looked up in the KB.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from wellread.mentions.matcher import Matches
 from wellread.text.words import Case, Offsets, as_signed, key, mix
 
 Stands = Sequence[tuple[int, int]]
-"""What a span may stand for: (key of a name, kinds that an entity of it may have)."""
+"""Names that a span may stand for: (key of a name, kinds that an entity of it may have)."""
 
 NONE = -1
-"""The number of a list without candidates."""
+"""Number of the empty list."""
 
 _BY_SPELLING = -2
 _ODD = np.uint64(0xD6E8FEB86659FD93)
 
 
 class CandidateLists:
-    """The lists that spans of texts have at one state of a KB; `lists[number]` is best first."""
+    """Candidate lists at one state of a KB; `lists[number]` is best first."""
 
     def __init__(self, kb: KnowledgeBase, *, case: Case = "folded", limit: int = MOST_CANDIDATES) -> None:
         self.kb, self.case, self.limit = kb, case, limit
@@ -44,16 +44,16 @@ class CandidateLists:
 
     @property
     def met(self) -> int:
-        """How many different spans were looked up: what it takes memory for."""
+        """Number of different spans looked up, which determines the memory used."""
         return len(self._by_hash) + len(self._by_name)
 
     def of(self, found: Matches, text: str) -> tuple[Offsets, Offsets]:
-        """Of every distinct span its first row among the matches, and the number of its list."""
+        """Return the first row of every distinct span among the matches, and the number of its list."""
         heads = found.heads()
         if not len(heads):
             return heads, heads
         kinds = found.kinds.astype(np.uint64)
-        # The order of what a span may stand for says nothing, so their hashes are added.
+        # The order of the names of a span does not matter, so their hashes are added.
         hashes = np.add.reduceat(mix(found.keys + kinds * _ODD), heads)
         distinct, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         known = [self._by_hash.get(one) for one in distinct.tolist()]
@@ -73,11 +73,11 @@ class CandidateLists:
         return heads, numbers
 
     def candidates(self, stands: Stands, *, name: str, tag: str | None = None) -> tuple[Candidate, ...]:
-        """What a span that is spelled as `name` and tagged as `tag` may mean."""
+        """Return the candidates of a span that is spelled as `name` and tagged as `tag`."""
         return self._ranked(self._rows(stands), name, tag)
 
     def number(self, candidates: Iterable[Candidate]) -> int:
-        """The number of a list, a new one if there is none like it."""
+        """Return the number of a list, a new one if there is no equal list."""
         made = tuple(candidates)
         with self._adding:
             number = self._numbers.setdefault(made, len(self.lists))
@@ -86,7 +86,7 @@ class CandidateLists:
         return number
 
     def _look_up(self, stands: Stands) -> int:
-        """The number of what a span may mean, or that it depends on how it is spelled."""
+        """Return the number of the list of a span, or a marker that it depends on the spelling."""
         if self.case != "folded":
             return _BY_SPELLING
         rows = self._rows(stands)

@@ -1,10 +1,10 @@
-"""From a text to its mentions with candidates and priors, as KnowBERT asks for them (papers/knowbert: Candidates).
+"""Mentions of a text with candidates and priors, as KnowBERT needs them (papers/knowbert: Candidates).
 
-Spans that the matcher finds are looked up by their key. A form keeps to the part of speech whose rule made it: "ran"
-has the verb's senses of "run" and not the noun's. Where the text is tagged, the tag decides.
+Spans that the matcher finds are looked up by key. A word form keeps the part of speech of its rule: "ran" has the
+verb's senses of "run", not the noun's. In tagged text, the tag decides.
 
-    finder.mentions(text)      objects, for who looks at a few
-    finder.find(texts)         arrays over all texts, for who reads many
+    finder.mentions(text)      objects, for single texts
+    finder.find(texts)         arrays over all texts, for many
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from wellread.text.stopwords import FUNCTION_WORDS, STOP_WORDS
 from wellread.text.words import Case, Offsets, as_signed, key, split
 
 FENCE = "\n\uffff"
-"""A sign that no name crosses: many short texts are matched as one with it between them. The blank before it keeps it
-from being joined to a text that ends in a joiner."""
+"""Separator that no name crosses, between short texts that are matched as one. The blank before it keeps it from being
+joined to a text that ends in a joiner."""
 
 _TOGETHER = 1 << 18
 
 _WORD = re.compile(r"['’]?[^\W_]+")
-"""A word, or what follows its apostrophe."""
+"""A word, or the part after its apostrophe."""
 
 _MOST_MET = 1 << 18
-"""Different spans whose candidates are remembered; beyond that one begins anew."""
+"""Maximum different spans whose candidates are cached; then the cache is emptied."""
 
 Tags = Mapping[tuple[int, int], str]
 """(start, end) of a word -> its kind, e.g. {(4, 8): "v"}."""
@@ -41,24 +41,24 @@ Tags = Mapping[tuple[int, int], str]
 
 @dataclass(frozen=True, slots=True)
 class MatchOptions:
-    """How mentions are looked for; `None` means the usual choice for the KB."""
+    """Options of the search for mentions; `None` means the default for the KB."""
 
     overlaps: Overlaps = "longest"
     case: Case = "folded"
     stop_words: Collection[str] | None = None
-    """None: function words for WordNet (whose "be" has senses), auxiliaries too for names."""
+    """None: function words for WordNet (whose "be" has senses), and auxiliaries for other KBs."""
     min_chars: int = 2
     max_words: int | None = None
     limit: int = MOST_CANDIDATES
     edge_words: tuple[str, ...] = ()
-    """Words, in this case, that no mention begins or ends with; "'s" is one."""
+    """Words, in this case, that no mention begins or ends with, such as "'s"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The mentions of some texts: those of text n are the rows from `offsets[n]` up to `offsets[n + 1]`.
+    """Mentions of several texts: those of text n are the rows from `offsets[n]` up to `offsets[n + 1]`.
 
-    They are in order of their start, and of those that begin together the longer comes first.
+    They are sorted by start; of those with the same start the longer comes first.
     """
 
     offsets: Offsets
@@ -66,7 +66,7 @@ class Found:
     ends: Offsets
     """Characters of the mention's own text."""
     numbers: Offsets
-    """The number of its candidates among `lists`."""
+    """Number of the candidate list in `lists`."""
     lists: CandidateLists
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class Found:
 
 
 class CandidateFinder:
-    """Finds the mentions of a text and what each may mean; follows its KB when that changes."""
+    """Finds the mentions of texts with their candidates; follows changes of its KB."""
 
     def __init__(self, kb: KnowledgeBase, reading: MatchOptions | None = None) -> None:
         self.kb = kb
@@ -87,13 +87,13 @@ class CandidateFinder:
         self._spelled: tuple[Matcher, dict[str, str]] = self.matcher, {}
 
     def mentions(self, text: str, *, tags: Tags | None = None) -> list[Mention]:
-        """The mentions of one text in order of their start, each with its candidates best first."""
+        """Return the mentions of one text in order of their start, each with its candidates best first."""
         return next(iter(self.mentions_of_many([text], tags=[tags or {}])))
 
     def mentions_of_many(
         self, texts: Sequence[str], *, tags: Sequence[Tags] | None = None, overlaps: Overlaps | None = None
     ) -> Iterator[list[Mention]]:
-        """The mentions of each text; short texts are matched together. `overlaps` is the reading's unless given."""
+        """Return the mentions of each text; short texts are matched together. `overlaps` overrides the options."""
         for begin, end in groups_of(texts):
             with self._state() as (matcher, lists):
                 part = self._read(matcher, lists, texts[begin:end], overlaps)
@@ -104,9 +104,9 @@ class CandidateFinder:
             yield from found
 
     def find(self, texts: Sequence[str], *, tell: Callable[[int], object] | None = None) -> Found:
-        """The mentions of all texts, at one state of the KB; no object is made for a mention.
+        """Return the mentions of all texts, at one state of the KB, as arrays.
 
-        `tell` is told now and then how many texts were read.
+        `tell` is called now and then with the number of texts done.
         """
         parts, offsets, count = [], [np.zeros(1, np.int64)], 0
         with self._state() as (matcher, lists):
@@ -123,11 +123,11 @@ class CandidateFinder:
         return Found(np.concatenate(offsets), starts, ends, numbers, lists)
 
     def candidates(self, name: str) -> list[Candidate]:
-        """The candidates of a span that somebody else found (a tagger, a label)."""
+        """Return the candidates of a name found by other means (a tagger, a label)."""
         return self.kb.candidates(name, case=self.reading.case, limit=self.reading.limit)
 
     def meanings(self, text: str, kind: str | None = None) -> tuple[Candidate, ...]:
-        """The candidates of a whole text as if it were found in another, so of word forms too, if of one kind."""
+        """Return the candidates of a whole text as if found in another, so also of word forms, of one kind if given."""
         words = split(text)
         if not len(words.starts):
             return ()
@@ -151,8 +151,8 @@ class CandidateFinder:
 
     @contextmanager
     def _state(self) -> Iterator[tuple[Matcher, CandidateLists]]:
-        """One state of the KB: its matcher, and the lists that are known of it."""
-        changing = self.kb.connection.in_transaction  # what an open change says may be taken back
+        """Yield the matcher and the candidate lists of one state of the KB."""
+        changing = self.kb.connection.in_transaction  # an open change may be rolled back
         with self.kb.snapshot():
             matcher = self.matcher = self.matcher.refresh(self.kb)
             state, lists = self._remembered
@@ -164,7 +164,7 @@ class CandidateFinder:
             yield matcher, lists
 
     def _has_edges(self, name: str) -> bool:
-        """Tell if neither the first nor the last word of a name is one that mentions do not begin or end with."""
+        """Return whether neither the first nor the last word of a name is an excluded one."""
         words = _WORD.findall(name)
         return not words or self._edge_words.isdisjoint((words[0], words[-1]))
 
@@ -174,7 +174,7 @@ class CandidateFinder:
     def _read(
         self, matcher: Matcher, lists: CandidateLists, texts: Sequence[str], overlaps: Overlaps | None = None
     ) -> _Part:
-        """The mentions of texts that are matched as one."""
+        """Find the mentions of texts that are matched as one."""
         joined = FENCE.join(texts)
         matches = matcher.find(
             joined,
@@ -198,23 +198,23 @@ class CandidateFinder:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What was found in texts that were matched as one: text n begins at `bases[n]`, its heads at `borders[n]`."""
+    """Mentions of texts matched as one: text n begins at `bases[n]`, its heads at `borders[n]`."""
 
     matches: Matches
     heads: Offsets
     numbers: Offsets
     after: Offsets
-    """The row after the last of each head's."""
+    """Row after the last of each head."""
     bases: Offsets
     borders: Offsets
 
     def columns(self) -> tuple[Offsets, Offsets, Offsets]:
-        """Starts, ends and numbers of all mentions."""
+        """Return starts, ends and list numbers of all mentions."""
         shift = np.repeat(self.bases[:-1], np.diff(self.borders))
         return self.matches.starts[self.heads] - shift, self.matches.ends[self.heads] - shift, self.numbers
 
     def mentions(self, place: int, text: str, tags: Tags, lists: CandidateLists) -> list[Mention]:
-        """The mentions of one of the texts."""
+        """Return the mentions of one of the texts."""
         here = slice(int(self.borders[place]), int(self.borders[place + 1]))
         heads, base = self.heads[here], self.bases[place]
         starts, ends = (self.matches.starts[heads] - base).tolist(), (self.matches.ends[heads] - base).tolist()
@@ -232,12 +232,12 @@ class _Part:
 
 
 def has_senses(kb: KnowledgeBase) -> bool:
-    """Whether a KB is one of words and their senses, as WordNet is, whose words have forms."""
+    """Return whether a KB is one of word senses, such as WordNet, whose words have forms."""
     return kb.metadata.get("inflection") == "wordnet"
 
 
 def groups_of(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """(begin, end) of texts that are matched as one."""
+    """Yield (begin, end) of texts that are matched as one."""
     begin = 0
     while begin < len(texts):
         size, end = 0, begin

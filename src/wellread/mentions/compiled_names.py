@@ -1,26 +1,23 @@
-"""The names of a knowledge base as tables of keys, and the file they are mapped from.
+"""Names of a knowledge base compiled to tables of keys, and the file they are mapped from.
 
-The file is in the safetensors layout (a JSON header, then plain arrays), written whole or not at all, and says which KB
-and which revision it belongs to. It is derived: delete it and it is made again.
+The file (`io.arrays`) has the uid and revision of its KB. It is derived data: if deleted, it is made again.
 """
 
 from __future__ import annotations
 
-import json
-import mmap
+import contextlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import KnowledgeBaseError, StorageError
-from wellread.io import checksum
-from wellread.io.files import MappedFile, write_atomically
+from wellread.io.arrays import open_arrays, save_arrays
+from wellread.io.files import MappedFile
 from wellread.kb.schema import connect, damaged, sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.name_variants import VariantBuilder, Variants
@@ -29,25 +26,24 @@ from wellread.text.key_table import FormTable, KeyTable, differ
 from wellread.text.words import CASES, Case, Keys, keys, prefix_keys, word_hash, words
 
 NAME, INNER, KINDS_AT = 1, 2, 2
-"""A node of the trie is the end of a name, goes on to a longer one, or both; above that, the kinds the name has."""
+"""Flags of a trie node: end of a name, prefix of a longer one, or both; from bit `KINDS_AT` on, kinds of the name."""
 
 LOOSE_NAME, LOOSE_INNER = 64, 128
-"""The same for names without their punctuation (`mentions.name_variants`)."""
+"""The same flags for names without their punctuation (`mentions.name_variants`)."""
 
 ALL_KINDS = 255
 KIND_BITS = {"n": 1, "v": 2, "a": 4, "r": 8}
-"""Parts of speech that a form can stand for; other kinds of entities have no forms."""
+"""Parts of speech that have word forms; other kinds of entities have none."""
 
 _FORMAT = "wellread names 5"
 _CHUNK = 100_000
-_CODES: dict[np.dtype[Any], str] = {np.dtype(np.uint64): "U64", np.dtype(np.uint32): "U32", np.dtype(np.uint8): "U8"}
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledNames:
-    """Names as nodes of a trie over words, the spellings they are written in, and the forms of their words.
+    """Names as nodes of a trie over words, their spellings, and the forms of their words.
 
-    `spelled` leads from the key of a name under a stricter policy to its folded key.
+    `spelled` maps the key of a name under a stricter policy to its folded key.
     """
 
     uid: str
@@ -58,10 +54,10 @@ class CompiledNames:
     forms: FormTable
     variants: Variants
     mapped: MappedFile | None = None
-    """The file that the tables are mapped from."""
+    """File that the tables are mapped from, if any."""
 
     def joined_with(self, added: CompiledNames, changed: Keys) -> CompiledNames:
-        """One table of both; of `changed` only `added` knows. Inner nodes that lead nowhere any more do no harm."""
+        """Return both as one; `changed` keys are taken from `added` only. Stale inner nodes stay, which is harmless."""
         there, new = self.nodes.slots != 0, added.nodes.slots != 0
         old, flags = self.nodes.slots[there], self.nodes.values[there].astype(np.uint8)
         flags[np.isin(old, changed)] &= np.uint8(INNER | LOOSE_NAME | LOOSE_INNER)
@@ -75,7 +71,7 @@ class CompiledNames:
 
 
 def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None = None) -> CompiledNames:
-    """The (name, kind) pairs of a KB, or of the given ones, as tables."""
+    """Compile the (name, kind) pairs of a KB, or the given ones."""
     data = kb.metadata
     whole = aliases is None
     pairs = iter(_all_aliases(kb) if aliases is None else aliases)
@@ -102,7 +98,7 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
         if data.get("inflection") == "wordnet":
             inflected.update((word.lower(), kind) for name, kind in chunk for word in words(name))
     loose, loose_inner = variants.ends, variants.inner
-    variant_tables = variants.finish()  # before the large tables are made: it needs memory for itself
+    variant_tables = variants.finish()  # before the large tables, as it needs memory too
     folded = np.concatenate(ends) if ends else np.zeros(0, np.uint64)
     named = (np.concatenate(kinds) << KINDS_AT | NAME) if kinds else np.zeros(0, np.uint8)
     prefixes = np.unique(np.concatenate(inner)) if inner else np.zeros(0, np.uint64)
@@ -121,7 +117,7 @@ def compile_names(kb: KnowledgeBase, aliases: Iterable[tuple[str, str]] | None =
 def _all_aliases(kb: KnowledgeBase) -> Iterator[tuple[str, str]]:
     with sqlite_errors(kb.path), closing(connect(kb.path, writable=False, mapped=False)) as connection:
         if connection.execute("SELECT value FROM metadata WHERE key = 'uid'").fetchone() != (kb.metadata["uid"],):
-            raise KnowledgeBaseError(f"{kb.path} was put in the place of another while that was open; open it again")
+            raise KnowledgeBaseError(f"{kb.path} was replaced by another file while it was open; open it again")
         for name, kind in connection.execute(
             "SELECT a.name, e.kind FROM aliases a JOIN entities e ON e.num = a.entity"
         ):
@@ -152,7 +148,7 @@ def _joined_spellings(old: KeyTable, new: KeyTable, changed: Keys) -> KeyTable:
 
 
 def _node_table(nodes: Keys, flags: NDArray[np.uint8]) -> KeyTable:
-    """Nodes that stand several times become one with the flags of all."""
+    """Build a table of nodes; repeated nodes become one with the flags of all."""
     order = np.argsort(nodes, kind="stable")
     nodes = nodes[order]
     heads = np.flatnonzero(differ(nodes))
@@ -160,7 +156,7 @@ def _node_table(nodes: Keys, flags: NDArray[np.uint8]) -> KeyTable:
 
 
 def save(names: CompiledNames, path: Path) -> None:
-    """Write the tables whole; where the folder cannot be written they are simply kept in memory."""
+    """Write the tables; if the folder cannot be written, they stay in memory only."""
     arrays = {
         "nodes": names.nodes.slots,
         "flags": names.nodes.values,
@@ -173,40 +169,18 @@ def save(names: CompiledNames, path: Path) -> None:
         **{f"{case}_folded": table.values for case, table in names.spelled.items()},
         **names.variants.arrays(),
     }
-    # The widest numbers first, so that all are aligned; written one by one, so that no copy of them is made.
-    arrays = dict(sorted(arrays.items(), key=lambda entry: -entry[1].itemsize))
-    about = {"format": _FORMAT, "uid": names.uid, "revision": str(names.revision), "max_words": str(names.max_words)}
-    header: dict[str, Any] = {"__metadata__": about}
-    end = 0
-    for name, array in arrays.items():
-        begin, end = end, end + array.nbytes
-        header[name] = {"dtype": _CODES[array.dtype], "shape": [len(array)], "data_offsets": [begin, end]}
-    header |= checksum.entry(end)
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
-    try:
-        with write_atomically(path, follow_links=False) as whole, checksum.added(whole) as file:
-            file.write(len(head).to_bytes(8, "little") + head)
-            for array in arrays.values():
-                file.write(np.ascontiguousarray(array).data)
-    except StorageError:
-        return  # a shared, read-only KB: the next process compiles for itself
+    metadata = {"format": _FORMAT, "uid": names.uid, "revision": str(names.revision), "max_words": str(names.max_words)}
+    with contextlib.suppress(StorageError):  # a shared, read-only KB: the next process compiles its own
+        save_arrays(path, arrays, metadata)
 
 
 def load(path: Path, *, uid: str) -> CompiledNames | None:
-    """Map the tables of the KB `uid`; None where there is no such file, it is damaged, or another KB's or format's."""
+    """Map the tables of the KB `uid`; None if there is no file, or it is damaged, of another KB, or another format."""
     try:
-        with open(path, "rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            state = MappedFile(file.fileno())
-        if not checksum.holds(mapped):
-            return None
-        size = int.from_bytes(mapped[:8], "little")
-        header = json.loads(mapped[8 : 8 + size])
-        about = header.pop("__metadata__")
+        mapped = open_arrays(path)
+        about, arrays = mapped.metadata, mapped.arrays
         if (about["format"], about["uid"]) != (_FORMAT, uid):
             return None
-        arrays = {name: _mapped(mapped, 8 + size, entry) for name, entry in header.items()}
     except (OSError, ValueError, KeyError):
         return None
     return CompiledNames(
@@ -222,11 +196,5 @@ def load(path: Path, *, uid: str) -> CompiledNames | None:
             arrays["form_last"],
         ),
         Variants.of_arrays(arrays),
-        state,
+        mapped.file,
     )
-
-
-def _mapped(mapped: mmap.mmap, begin: int, entry: dict[str, Any]) -> Any:
-    start, end = entry["data_offsets"]
-    dtype: np.dtype[Any] = next(dtype for dtype, code in _CODES.items() if code == entry["dtype"])
-    return np.frombuffer(mapped, dtype, (end - start) // dtype.itemsize, begin + start)

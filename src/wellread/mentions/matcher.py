@@ -1,11 +1,11 @@
-"""Finding every name of a knowledge base in a text.
+"""Matcher: finds every name of a knowledge base in a text.
 
-The names form a trie over words whose nodes are known by their keys alone (`text/words.py`), so that it is a table of
-64-bit numbers: mapped from a file beside the KB, shared between processes, opened without being read. A text is walked
-at all its words at once: step n asks the table which of the spans of n words are names and which go on.
+The names form a trie over words whose nodes are identified by their keys alone (`text/words.py`), so it is a table of
+64-bit numbers: mapped from a file beside the KB, shared between processes, opened without being read. All words of a
+text are processed at once: step n looks up which spans of n words are names and which are prefixes of longer ones.
 
-What has changed since the table was compiled is laid over it (names added, names gone), so that a KB with a million
-entities takes a new one in milliseconds; when that grows, the two are joined without reading the old names again.
+Changes since the table was compiled are laid over it (names added, names removed), so that a KB with a million
+entities takes a new one in milliseconds; when they grow, both are joined without reading the old names again.
 
 Unlike spaCy's EntityRuler and flashtext: no objects per name or token, so opening and memory do not grow with the KB.
 """
@@ -52,7 +52,7 @@ from wellread.text.words import (
 Overlaps = Literal["all", "longest"]
 
 _BLOCK = 1 << 17
-"""Characters walked at a time: what fits the processor's cache is twice as fast."""
+"""Characters processed at a time: blocks that fit the processor's cache are twice as fast."""
 
 _JOIN_AFTER = 20_000
 """Changed names after which they are joined with the compiled file."""
@@ -60,9 +60,9 @@ _JOIN_AFTER = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Spans of a text that are names: column-wise, sorted by start, then the longer first.
+    """Spans of a text that are names, as columns, sorted by start, then the longer first.
 
-    A span may stand here several times with different keys: "axes" is a form of "axis", "axe" and "ax".
+    A span may have several rows with different keys: "axes" is a form of "axis", "axe" and "ax".
     """
 
     starts: Offsets
@@ -74,40 +74,40 @@ class Matches:
         return len(self.starts)
 
     def spans(self) -> list[tuple[int, int]]:
-        """The distinct (start, end) pairs."""
+        """Return the distinct (start, end) pairs."""
         heads = self.heads()
         return list(zip(self.starts[heads].tolist(), self.ends[heads].tolist(), strict=True))
 
     def heads(self) -> Offsets:
-        """The first row of each distinct span."""
+        """Return the first row of each distinct span."""
         fresh = np.ones(len(self), np.bool_)
         fresh[1:] = (self.starts[1:] != self.starts[:-1]) | (self.ends[1:] != self.ends[:-1])
         return np.flatnonzero(fresh)
 
     def stands(self, first: int, after: int | None = None) -> list[tuple[int, int]]:
-        """What rows stand for, (key of a name, kinds) of each: those of a span, from its head up to the next head."""
+        """Return (key of a name, kinds) of rows: those of a span, from its head up to the next head."""
         return list(zip(self.keys[first:after].tolist(), self.kinds[first:after].tolist(), strict=True))
 
     def keep(self, which: NDArray[np.bool_] | Offsets) -> Matches:
-        """Only the matches where a mask is True, or those at the given places in their order."""
+        """Return the matches where a mask is True, or those at the given rows in their order."""
         return Matches(self.starts[which], self.ends[which], self.keys[which], self.kinds[which])
 
 
 class Matcher:
-    """All names of a KB, ready to be found; `Matcher.of(kb)` compiles, maps or brings up to date as needed."""
+    """All names of a KB, ready for matching; `Matcher.of(kb)` compiles, maps or updates them as needed."""
 
     def __init__(self, names: CompiledNames, added: CompiledNames | None = None, changed: Keys | None = None) -> None:
         self.names = names
         self.added = added
         self.changed = changed if changed is not None else np.zeros(0, np.uint64)
-        """Keys that only `added` can speak of: what the compiled names say of them is out of date."""
+        """Keys that only `added` knows: the compiled names are out of date for them."""
 
     @classmethod
     def of(cls, kb: KnowledgeBase) -> Matcher:
-        """The matcher of a KB at its present revision, from the file beside it where there is one."""
+        """Return the matcher of a KB at its current revision, from the file beside it if there is one."""
         path = names_path(kb)
         compiled = load(path, uid=kb.metadata["uid"])
-        if compiled is None or compiled.revision > kb.revision:  # none yet, or the KB is an older copy, put back
+        if compiled is None or compiled.revision > kb.revision:  # none yet, or the KB was restored from an older copy
             compiled = compile_names(kb)
             save(compiled, path)
         matcher = cls(compiled)._with_changes(kb)
@@ -118,13 +118,13 @@ class Matcher:
 
     @property
     def revision(self) -> int:
-        """The revision of the KB that this matcher knows."""
+        """Revision of the KB that this matcher has."""
         return (self.added or self.names).revision
 
     def refresh(self, kb: KnowledgeBase) -> Matcher:
-        """The matcher at the KB's present revision; costs what has changed."""
+        """Return the matcher at the KB's current revision; costs only the changes."""
         about = kb.metadata
-        if about["uid"] != self.names.uid:  # built anew under the same path, perhaps with as many changes
+        if about["uid"] != self.names.uid:  # rebuilt at the same path, perhaps with the same number of changes
             return Matcher.of(kb)
         if self.names.mapped is not None and self.names.mapped.overwritten():  # in place, e.g. by cp
             return Matcher.of(kb)
@@ -134,7 +134,7 @@ class Matcher:
         return fresh if len(fresh.changed) <= _JOIN_AFTER else Matcher.of(kb)
 
     def _with_changes(self, kb: KnowledgeBase) -> Matcher:
-        """The compiled names with all that has changed since laid over them."""
+        """Return the compiled names with all later changes laid over them."""
         revision = kb.revision
         if revision == self.names.revision:
             return Matcher(self.names)
@@ -144,7 +144,7 @@ class Matcher:
         return Matcher(self.names, added, np.array(changed, np.int64).view(np.uint64))
 
     def joined(self) -> CompiledNames:
-        """Compiled names and later changes as one table."""
+        """Return compiled names and later changes as one table."""
         if self.added is None:
             return self.names
         return self.names.joined_with(self.added, self.changed)
@@ -159,21 +159,21 @@ class Matcher:
         min_chars: int = 1,
         max_words: int | None = None,
     ) -> Matches:
-        """Every span of the text that is a name.
+        """Return every span of the text that is a name.
 
-        `longest` keeps, from left to right, the longest name at each place; `all` keeps every one. A name made of
-        `stop_words` only is passed over, unless capital letters say that it is a name ("IT", "The Who"), as are the
-        "don" of "don't" and one shorter than `min_chars`. Inflected forms are found under the `folded` policy.
+        `longest` keeps, from left to right, the longest name at each position; `all` keeps every one. Names made of
+        `stop_words` only are skipped, unless capital letters indicate a name ("IT", "The Who"), and so are the "don" of
+        "don't" and names shorter than `min_chars`. Inflected forms are found under the `folded` policy.
         """
         stops = hash_set(frozenset(stop_words))
         longest_name = max(names.max_words for names in self.both()) if max_words is None else max_words
         parts = []
-        for offset, block, whole in blocks(text, max(longest_name, 2)):  # "don" must see its "'t"
+        for offset, block, whole in blocks(text, max(longest_name, 2)):  # "don" needs its "'t"
             found = self._walk(block, case, longest_name, stops)
             found = found.keep((found.starts < whole) & (found.ends - found.starts >= min_chars))
             parts.append(replace(found, starts=found.starts + offset, ends=found.ends + offset))
         matches = _concatenated(parts)
-        # Each step of the walk left its matches in order: a merge sort has little to do.
+        # Each step yields its matches in order, so a merge sort has little to do.
         longest = int((matches.ends - matches.starts).max(initial=0)) + 1
         matches = matches.keep(np.argsort(matches.starts * longest + (matches.starts - matches.ends), kind="stable"))
         return matches.keep(_leftmost_longest(matches)) if overlaps == "longest" else matches
@@ -222,7 +222,7 @@ class Matcher:
         return _Options.of(hashes, tables) if tables else None
 
     def flags(self, nodes: Keys) -> NDArray[np.uint8]:
-        """Return what each node is: NAME, INNER, kinds, LOOSE_NAME, LOOSE_INNER; 0 for none."""
+        """Return the flags of each node: NAME, INNER, kinds, LOOSE_NAME, LOOSE_INNER; 0 for unknown nodes."""
         flags = self.names.nodes.find(nodes).astype(np.uint8, copy=False)
         if self.added is not None:
             flags[np.isin(nodes, self.changed)] &= np.uint8(INNER | LOOSE_NAME | LOOSE_INNER)
@@ -231,7 +231,7 @@ class Matcher:
 
     @staticmethod
     def not_all_stops(words: Words, first: Offsets, final: Offsets, stops: KeyTable | None) -> NDArray[np.bool_]:
-        """Return which spans, by first and last word, are more than stop words."""
+        """Return which spans, by first and last word, have other words than stop words."""
         if stops is None or not len(first):
             return np.ones(len(first), np.bool_)
         is_stop = stops.find(words.hashes) != 0
@@ -242,13 +242,13 @@ class Matcher:
         before = np.zeros(len(is_stop) + 1, np.int64)
         np.cumsum(is_stop, out=before[1:])
         there: NDArray[np.bool_] = before[final + 1] - before[first] < final + 1 - first
-        # "The Who" is a name where its last word is written with a capital letter, "the who" is not.
+        # "The Who" is a name if its last word is written with a capital letter, "the who" is not.
         begin = words.codes[words.starts[final]]
         there |= (first < final) & (begin >= ord("A")) & (begin <= ord("Z"))
         return there
 
     def known_as(self, hashes: Keys, case: Case, first: Offsets, final: Offsets, keys: Keys) -> NDArray[np.bool_]:
-        """Which spans are names letter for letter (`exact`) or but for the case of first letters (`title`)."""
+        """Return which spans are names letter for letter (`exact`) or but for the case of first letters (`title`)."""
         nodes = np.zeros(len(first), np.uint64)
         longest = int((final - first).max()) + 1 if len(first) else 0
         for place in range(longest):
@@ -263,7 +263,7 @@ class Matcher:
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """For each word of a text the words it may stand for: itself, and what it is a form of."""
+    """For each word of a text the words it may stand for: itself, and words that it is a form of."""
 
     begins: Offsets
     counts: Offsets
@@ -287,7 +287,7 @@ class _Options:
     def spread(
         self, at: Offsets, begins: Offsets, nodes: Keys, kinds: NDArray[np.uint8]
     ) -> tuple[Offsets, Keys, NDArray[np.uint8], Keys]:
-        """Every state once for each option of the word it has come to; kinds that do not go together leave none."""
+        """Return every state once for each option of its next word; incompatible kinds leave none."""
         counts = self.counts[at]
         total = int(counts.sum())
         if total == len(at):
@@ -304,7 +304,7 @@ class _Options:
 
 
 def _negated(words: Words) -> NDArray[np.bool_]:
-    """Which words stand before "'t": the "don" of "don't" is an auxiliary, whatever else its letters may name."""
+    """Return which words precede "'t": the "don" of "don't" is an auxiliary, whatever its letters may name."""
     negated = np.zeros(len(words.hashes), np.bool_)
     at = np.flatnonzero(words.hashes[2:] == _T)
     at = at[words.hashes[at + 1] == _APOSTROPHE]
@@ -318,12 +318,12 @@ _NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64)
 
 
 def names_path(kb: KnowledgeBase) -> Path:
-    """Where the compiled names of a KB lie: beside it."""
+    """Return the path of the compiled names of a KB: beside it."""
     return kb.path.with_name(kb.path.name + ".names")
 
 
 def blocks(text: str, max_words: int) -> Iterator[tuple[int, str, int]]:
-    """(offset, block, characters whose names begin here): cut between words, each reaching into the next far enough."""
+    """Yield (offset, block, characters whose names begin here); blocks end between words and overlap the next."""
     begin = 0
     while begin < len(text):
         end = next_break(text, begin + _BLOCK)
@@ -355,7 +355,7 @@ def _concatenated(parts: list[Matches]) -> Matches:
 
 
 def _leftmost_longest(matches: Matches) -> NDArray[np.bool_]:
-    """From left to right the longest at each place; only the names that others begin in have anything to decide."""
+    """Return the longest match at each position from left to right; only overlapping names need a decision."""
     heads = np.flatnonzero(np.diff(matches.starts, prepend=-1))  # the longest of each start comes first
     ends = matches.ends[heads]
     following = np.searchsorted(matches.starts[heads], ends)

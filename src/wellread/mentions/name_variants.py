@@ -1,12 +1,12 @@
-"""Other spellings of names: without punctuation, written as one word, and the words that names are made of.
+"""Spelling variants of names: without punctuation, written as one word, and the words of names.
 
-Three tables lead from another spelling's key to the key of the name:
+Three tables map the key of a variant to the key of the name:
 
 `loose`  the words without punctuation: "Dr. Martens" -> "Dr Martens", "Alzheimer's disease" -> "Alzheimer disease"
 `glued`  all letters as one word, for names with punctuation, hyphens or digits: "Wi-Fi" -> "wifi", "U.S." -> "us"
-`stems`  the stems of its words in any order, for names of several words (`wordorder`)
+`stems`  the stems of its words in any order, for names of several words (`word_order`)
 
-A text is read the same way (`proposals`), so that either side may have the punctuation.
+Texts are processed in the same way (`proposals`), so that either side may have the punctuation.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from wellread.text.key_table import FormTable, KeyTable
 from wellread.text.words import Keys, Offsets, Words, follow, glued, split_names, walk, word_hash
 
 SIGNS = ".,'’‘ʼ`!?:;/&-\u2010\u2011–—−()[]\"“”„*·•®™"
-"""Signs that a name may have or not; others ("+", "#", "%") make another name of it."""
+"""Signs that may be missing from a name; others ("+", "#", "%") make it another name."""
 
 ANY, CAPITAL, UPPER = 1, 2, 4
-"""Writing that a variant needs: any, with a capital first letter, or with capitals only ("US", not "us")."""
+"""Spelling that a variant requires: any, with a capital first letter, or all capitals ("US", not "us")."""
 
 MOST_PARTS = 4
-"""Words that are read as one at most."""
+"""Maximum words that are read as one."""
 
 _SIGN_CODES = np.array(sorted(map(ord, SIGNS)), np.uint32)
 _HYPHENS = np.array([ord(sign) for sign in "-\u2010\u2011"], np.uint32)
@@ -44,7 +44,7 @@ _is_sign[_SIGN_CODES] = True
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """The tables of other spellings, and the words of names with their misspellings."""
+    """Tables of spelling variants, and the words of names with their misspellings."""
 
     loose: FormTable
     glued: FormTable
@@ -79,7 +79,7 @@ class Variants:
         return cls(loose, glued, stems, WordIndex.of_arrays(arrays))
 
     def joined_with(self, added: Variants, changed: Keys) -> Variants:
-        """Return one set of tables; names with `changed` keys are taken from `added` only."""
+        """Return both as one; names with `changed` keys are taken from `added` only."""
         return Variants(
             _joined(self.loose, added.loose, changed),
             _joined(self.glued, added.glued, changed),
@@ -93,14 +93,14 @@ class VariantBuilder:
 
     def __init__(self) -> None:
         self.inner: list[Keys] = []
-        """Nodes that go on to a longer loose name."""
+        """Inner nodes of longer loose names."""
         self._loose: list[tuple[Keys, Keys, NDArray[np.uint8]]] = []
         self._glued: list[tuple[Keys, Keys, NDArray[np.uint8]]] = []
         self._stems: list[tuple[Keys, Keys, NDArray[np.uint8]]] = []
         self._words: dict[int, str] = {}
 
     def add(self, names: Sequence[str], keys: Keys) -> None:
-        """Take up names and their keys."""
+        """Add names and their keys."""
         if not names:
             return
         text, words, first = split_names(names)
@@ -144,7 +144,7 @@ class VariantBuilder:
         ends, inner = walk(words.hashes[chosen], first, counts)
         letters = np.add.reduceat(words.sizes[chosen], first)
         good = (ends != keys[owners]) & (letters >= 3)
-        # "A'dam" is not meant by "a dam".
+        # "a dam" does not mean "A'dam".
         capital = ((counts == 1) & (letters <= 4)) | np.isin(words.hashes[chosen[first]], _ARTICLES)
         how = np.where(capital, CAPITAL, ANY).astype(np.uint8)
         self._loose.append((ends[good], keys[owners[good]], how[good]))
@@ -182,7 +182,7 @@ class VariantBuilder:
 
 
 def are_signs(words: Words) -> NDArray[np.bool_]:
-    """Return which words are signs that a name may have or not."""
+    """Return which words are signs that may be missing from a name."""
     first = words.codes[words.starts]
     if words.codes.dtype != np.uint8:
         first = np.minimum(first, len(_is_sign) - 1)

@@ -1,12 +1,12 @@
-"""Spans of texts that are names of a knowledge base, or variants of names: what a linker has to decide on.
+"""Proposals: spans of texts that are names of a knowledge base or variants of names, for a linker to decide on.
 
     finder = ProposalFinder(kb)
     found = finder.find(["Basal cell carcinoma (BCC) is common.", "Where is Manchestre?"])
     for row in range(len(found)): WAYS[found.ways[row]], found.candidates(row)
 
-Every span is kept, also those inside others; each says how it was found (`WAYS`). `candidates` finds names as they are;
-this also finds them inflected, with other punctuation, abbreviated or shortened in the text, with their words in
-another order, and misspelt.
+Every span is kept, also those inside others; `WAYS` names how each was found. `candidates` finds names as written;
+this module also finds them inflected, with other punctuation, abbreviated or shortened in the text, with their words
+in another order, and misspelt.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ __all__ = ["WAYS", "ProposalFinder", "ProposalOptions", "Proposals"]
 
 _MOST_MET = 1 << 18
 _OF_FULL_NAME = 2 / 3
-"""Prior of a short name that its full name gives; the rest is that of the short name's own candidates."""
+"""Prior of a short name's candidates from its full name; the rest is for the short name's own candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalOptions:
-    """Ways of finding names, and what is left out."""
+    """Ways of finding names that are switched on, and what is left out."""
 
     inflected: bool = True
     punctuation: bool = True
@@ -60,7 +60,7 @@ class ProposalOptions:
     """Names of several words in another order or form; not for WordNet, which has its own forms."""
     typos: bool = True
     stop_words: Collection[str] | None = None
-    """None: function words for WordNet (whose "be" has senses), auxiliaries too for names."""
+    """None: function words for WordNet (whose "be" has senses), and auxiliaries for other KBs."""
     min_chars: int = 2
     limit: int = MOST_CANDIDATES
 
@@ -69,8 +69,8 @@ class ProposalOptions:
 class Proposals:
     """Spans of texts with candidates: those of text n are the rows from `offsets[n]` up to `offsets[n + 1]`.
 
-    They are in order of their start, and of those that begin together the longer comes first. A span stands once, with
-    the best way it was found.
+    They are sorted by start; of those with the same start the longer comes first. A span has one row, with the best way
+    it was found.
     """
 
     offsets: Offsets
@@ -78,11 +78,11 @@ class Proposals:
     ends: Offsets
     """Characters of the span's own text."""
     ways: NDArray[np.uint8]
-    """Ways in which they were found: places in `WAYS`."""
+    """Ways in which they were found: indices of `WAYS`."""
     edits: NDArray[np.uint8]
-    """Letters that are wrong; 0 unless the way is "typo"."""
+    """Number of wrong letters; 0 unless the way is "typo"."""
     numbers: Offsets
-    """The number of its candidates among `lists`."""
+    """Number of the candidate list in `lists`."""
     lists: CandidateLists
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class Proposals:
 
 
 class ProposalFinder:
-    """Finds names of a KB and variants of them in texts; follows its KB when that changes."""
+    """Finds names of a KB and variants of them in texts; follows changes of its KB."""
 
     def __init__(self, kb: KnowledgeBase, options: ProposalOptions | None = None) -> None:
         self.kb = kb
@@ -120,7 +120,7 @@ class ProposalFinder:
 
     @contextmanager
     def _state(self) -> Iterator[tuple[Matcher, CandidateLists]]:
-        """One state of the KB: its matcher, and the lists that are known of it."""
+        """Yield the matcher and the candidate lists of one state of the KB."""
         changing = self.kb.connection.in_transaction  # an open change may be rolled back
         with self.kb.snapshot():
             matcher = self.matcher = self.matcher.refresh(self.kb)
@@ -136,7 +136,7 @@ class ProposalFinder:
         return CandidateLists(self.kb, limit=self.options.limit)
 
     def _read(self, matcher: Matcher, lists: CandidateLists, texts: Sequence[str]) -> _Part:
-        """Read texts that are matched as one."""
+        """Find the proposals of texts that are matched as one."""
         joined = FENCE.join(texts)
         bases = np.zeros(len(texts) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + len(FENCE), out=bases[1:])
@@ -180,7 +180,7 @@ class ProposalFinder:
         return Rows.concatenated(parts), TextWords(*joined)
 
     def _walker(self, matcher: Matcher) -> Walker:
-        """The walker of a matcher; it remembers unknown words."""
+        """Return the walker of a matcher; it caches unknown words."""
         walker = self._last_walker
         if walker is None or walker.matcher is not matcher:
             options = self.options
@@ -197,8 +197,8 @@ class ProposalFinder:
     def _best(self, rows: Rows) -> Rows:
         """Sort rows by start, longer first, and of each span keep the best ways of finding it.
 
-        Candidates of names that differ in case or punctuation only go together, as do WordNet's forms ("axes" is a form
-        of "axis" and of "ax"); other ways count only where no better one was found.
+        Names that differ only in case or punctuation are taken together, as are WordNet's forms ("axes" of "axis" and
+        "ax"); other ways count only if no better one was found.
         """
         longest = int((rows.ends - rows.starts).max(initial=0)) + 1
         place = rows.starts * longest + (rows.starts - rows.ends)
@@ -243,7 +243,7 @@ class ProposalFinder:
         return found.replaced(replacing)
 
     def _together(self, lists: CandidateLists, own: int, *full: int) -> list[Candidate]:
-        """Candidates of a short name: those of its full names, latest first, then its own."""
+        """Return the candidates of a short name: those of its full names, latest first, then its own."""
         priors: dict[str, float] = {}
         titles: dict[str, str] = {}
         share = 1.0 if own == NONE else _OF_FULL_NAME
@@ -266,7 +266,7 @@ _REST = ("keys", "kinds", "ways", "edits")
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Proposals of texts that were matched as one: how many each text has, and their columns."""
+    """Proposals of texts matched as one: the number of each text, and their columns."""
 
     counts: Offsets
     columns: tuple[Offsets, Offsets, NDArray[np.uint8], NDArray[np.uint8], Offsets]
@@ -283,11 +283,11 @@ class _Found:
     numbers: Offsets
 
     def spans(self) -> Spans:
-        """Return what short names and abbreviations are looked for by."""
+        """Return the spans in which short names and abbreviations are searched."""
         return Spans(self.starts, self.ends, self.ways <= CASE)
 
     def replaced(self, spans: dict[tuple[int, int], tuple[int, int]]) -> _Found:
-        """Return rows with other ways and candidates at some (start, end), or new rows there: (way, number)."""
+        """Return rows with new (way, list number) at some (start, end); missing rows are added."""
         if not spans:
             return self
         new = np.array([(start, end, way, number) for (start, end), (way, number) in spans.items()], np.int64)

@@ -1,4 +1,4 @@
-"""Names that a text itself introduces: abbreviations it defines, and short names after full ones.
+"""Names defined by a text itself: abbreviations, and short names after full ones.
 
 Abbreviations are defined in brackets, in either order: "basal cell carcinoma (BCC)", "BCC (basal cell carcinoma)". The
 letters of the short form must be found in the long form in order, the first at its beginning (Schwartz & Hearst 2003);
@@ -34,13 +34,13 @@ TITLES = frozenset(
     """mr mrs ms miss dr prof professor sir dame lord lady madame president queen king prince princess pope saint st
     judge justice senator minister chancellor general captain colonel major sergeant""".split()
 )
-"""Words that may stand before a last name without making another name of it."""
+"""Words before a last name that do not make it another name."""
 
 _COMMON = 1.5
-"""log10 per million from which on a word that is also written small is not a short name ("Ocean", "Street")."""
+"""log10 per million from which on a word that also occurs in lower case is not a short name ("Ocean", "Street")."""
 
 PARTICLES = frozenset("de da di do du dos del della van von der den ter la le bin ibn al el".split())
-"""Small words inside last names."""
+"""Lower-case words inside last names."""
 
 _LEGAL, _TITLE, _PARTICLE, _STOP = (
     np.array(sorted(word_hash(word) for word in some), np.uint64)
@@ -51,7 +51,7 @@ _STOPS_BEFORE = np.array([word_hash(sign) for sign in ".!?:;\"'()-\uffff"], np.u
 
 @dataclass(frozen=True, slots=True)
 class TextWords:
-    """Words of texts joined to one: borders, hashes under the policies `folded` and `exact`, and which are capital."""
+    """Words of texts joined to one: borders, hashes under the policies `folded` and `exact`, and capitalisation."""
 
     starts: Offsets
     ends: Offsets
@@ -62,7 +62,7 @@ class TextWords:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Spans found in the joined texts, sorted by start; `full` are those that may be shortened later in the text."""
+    """Spans found in the joined texts, sorted by start; `full` marks those that may be shortened later in the text."""
 
     starts: Offsets
     ends: Offsets
@@ -89,7 +89,7 @@ def stands_for(short: str, long: str) -> bool:
 
 
 def definitions(text: str, spans: Spans) -> Iterator[tuple[int, str, int]]:
-    """(place from which on, short form, span of the long form) of the abbreviations that joined texts define."""
+    """Yield (position from which on, short form, span of the long form) of abbreviations that joined texts define."""
     by_end = np.argsort(spans.ends, kind="stable")
     ends = spans.ends[by_end]
     for match in _BRACKETS.finditer(text):
@@ -127,7 +127,7 @@ def _longest(short: str, rows: list[int], spans: Spans, text: str) -> int | None
 
 
 def abbreviations(text: str, bases: Offsets, there: TextWords, spans: Spans) -> Iterator[tuple[int, int, int]]:
-    """(start, end, span of the long form) of every use of an abbreviation from its definition to its text's end."""
+    """Yield (start, end, span of the long form) of every use of an abbreviation after its definition."""
     for begin, short, row in definitions(text, spans):
         first = words(short)[0]
         finish = bases[np.searchsorted(bases, begin, "right")]
@@ -142,7 +142,7 @@ def abbreviations(text: str, bases: Offsets, there: TextWords, spans: Spans) -> 
 
 
 def short_names(bases: Offsets, there: TextWords, spans: Spans) -> dict[tuple[int, int], list[int]]:
-    """(start, end) of short names -> the spans of the full names that were there before, latest first."""
+    """Return (start, end) of short names -> the spans of earlier full names, latest first."""
     if not len(spans.starts):
         return {}
     first = np.searchsorted(there.starts, spans.starts)
@@ -179,7 +179,7 @@ def short_names(bases: Offsets, there: TextWords, spans: Spans) -> dict[tuple[in
 
 
 def _stand_alone(uses: Offsets, there: TextWords, spans: Spans, several: Offsets) -> NDArray[np.bool_]:
-    """Return which words are not a part of a longer name, known or not."""
+    """Return which words are not part of a longer name, known or not."""
     reach = np.maximum.accumulate(spans.ends[several])
     before = np.searchsorted(spans.starts[several], there.starts[uses], "right") - 1
     alone: NDArray[np.bool_] = (before < 0) | (reach[np.maximum(before, 0)] < there.ends[uses])

@@ -1,9 +1,9 @@
-"""Words of a knowledge base that a misspelt word may have meant.
+"""Index of a knowledge base's words for the correction of misspelt words.
 
 A word of 4 to 8 letters may have one edit, a longer one two; an edit is a letter inserted, left out or replaced, or two
-neighbours swapped (optimal string alignment). The index is that of SymSpell (Garbe 2012): the first letters of each
-word with up to so many of them left out, as sorted 32-bit fingerprints. What shares a fingerprint is compared letter by
-letter with rapidfuzz, so fingerprints never decide alone.
+neighbours swapped (optimal string alignment). The index is SymSpell's (Garbe 2012): the first letters of each word with
+up to two of them left out, as sorted 32-bit fingerprints. Words with the same fingerprint are compared letter by letter
+with rapidfuzz, so a fingerprint never decides alone.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from wellread.text.key_table import KeyTable
 from wellread.text.words import Keys, Offsets, fold, mix
 
 SHORTEST = 4
-"""Letters of the shortest word that is corrected."""
+"""Minimum letters of a word that is corrected."""
 
 LONG = 9
 """Letters from which on a word or name may have two edits."""
 
 SHORTEST_NAME = 5
-"""Letters of the shortest name that may have an edit."""
+"""Minimum letters of a name that may have an edit."""
 
 _PREFIX = 9
 _CHUNK = 50_000
 
 
 def allowed_edits(letters: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return the edits that names of so many letters may have."""
+    """Return the maximum edits of names with these numbers of letters."""
     return (letters >= SHORTEST_NAME).astype(np.int64) + (letters >= LONG)
 
 
@@ -51,30 +51,30 @@ def is_correctable(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WordIndex:
-    """All words of a KB's names, and of those that may be misspelt what they look like with letters left out."""
+    """All words of a KB's names, and for those that may be misspelt the fingerprints of their prefixes."""
 
     table: KeyTable
-    """A word's hash -> its row + 1."""
+    """Hash of a word -> its row + 1."""
     hashes: Keys
     sizes: NDArray[np.uint8]
-    """Letters of a row's word, 0 for one that is not corrected."""
+    """Letters of a row's word, 0 if it is not corrected."""
     begins: NDArray[np.uint32]
-    """First byte of a row's word among `letters`, and one more at the end."""
+    """First byte of a row's word in `letters`, with one more at the end."""
     letters: NDArray[np.uint8]
     """The words in UTF-8."""
     fingerprints: NDArray[np.uint32]
     """Sorted."""
     rows: NDArray[np.uint32]
-    """The row that each fingerprint is of."""
+    """Row of each fingerprint."""
     buckets: NDArray[np.uint32]
-    """Where fingerprints with the same first bits begin; about one is in each."""
+    """Starts of fingerprints with the same first bits, about one for each value."""
 
     def __len__(self) -> int:
         return len(self.hashes)
 
     @classmethod
     def build(cls, words: Mapping[int, str]) -> WordIndex:
-        """From hashes of words and their folded letters; "" for words that are only known, not corrected."""
+        """Build from hashes of words and their folded letters; "" for words that are known but not corrected."""
         hashes = np.fromiter(words, np.uint64, len(words))
         texts = list(words.values())
         encoded = [text.encode() for text in texts]
@@ -116,7 +116,7 @@ class WordIndex:
         return self.letters[self.begins[row] : self.begins[row + 1]].tobytes().decode()
 
     def words(self) -> dict[int, str]:
-        """Return the words that `build` was given."""
+        """Return the words given to `build`."""
         text, begins = self.letters.tobytes(), self.begins.tolist()
         return {
             hash: text[begin:end].decode()
@@ -124,7 +124,7 @@ class WordIndex:
         }
 
     def find(self, words: Sequence[str]) -> tuple[Offsets, Offsets, Offsets]:
-        """(place in `words`, row, edits) of the words of the KB that folded words may have meant."""
+        """Return (index in `words`, row, edits) of words of the KB that folded words may be misspellings of."""
         sizes = np.fromiter(map(len, words), np.int64, len(words))
         pairs = []
         for deep in (False, True):
@@ -146,7 +146,7 @@ class WordIndex:
         return places[near], rows[near], edits[near]
 
     def _sharing(self, words: list[str], sizes: Offsets, places: Offsets, *, deep: bool) -> Offsets:
-        """Return place << 32 | row of the pairs that share a fingerprint and are about as long."""
+        """Return index << 32 | row of pairs that share a fingerprint and have similar lengths."""
         prints = _fingerprints(words, deep=deep)
         wanted = prints.ravel()
         bits = (len(self.buckets) - 1).bit_length() - 1
@@ -200,7 +200,7 @@ class WordIndex:
 
 
 def _masks(most: int) -> NDArray[np.uint64]:
-    """Per way of leaving out letters of a prefix, what each letter is multiplied by: 0, or a power by its new place."""
+    """Return per way of omitting letters of a prefix the factor of each letter: 0, or a power by its new position."""
     rows = []
     for count in range(most + 1):
         for gone in combinations(range(_PREFIX), count):
@@ -215,7 +215,7 @@ _ONE, _TWO = _masks(1), _masks(2)
 
 
 def _fingerprints(words: Sequence[str], *, deep: bool) -> NDArray[np.uint32]:
-    """Per word the fingerprints of its prefix with up to one letter (`deep`: two) left out."""
+    """Return per word the fingerprints of its prefix with up to one letter (`deep`: two) left out."""
     padded = "".join(word[:_PREFIX].ljust(_PREFIX, "\0") for word in words)
     codes = np.frombuffer(padded.encode("utf-32-le", "surrogatepass"), np.uint32).reshape(-1, _PREFIX)
     weights = mix((codes + np.uint32(1)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))

@@ -1,9 +1,8 @@
-"""Walk a text over the names of a knowledge base, reading each word in all the ways it may be meant.
+"""Match a text with the names of a knowledge base, with all variants of each word.
 
-The walk is that of `match`: at all words at once, one word a step. Beside the word itself a step may take a word that
-it is a form of, or a word that it is a misspelling of; and punctuation between two words may be passed over. What was
-done on the way adds up in one number per state (`EDIT`, `FORM`, `SIGN`). Names whose words stand in another order are
-looked up beside the walk (`wordorder`).
+As in `matcher`, all words are processed at once, one word per step. Besides the word itself a step may take a word that
+it is a form of, or a misspelling of; punctuation between two words may be skipped. The variants used add up in one
+number per state (`EDIT`, `FORM`, `SIGN`). Names with words in another order are looked up separately (`word_order`).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _MARKS = np.array([word_hash(sign) for sign in "®™-*"], np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Spans of a block by first and last word, the keys of the names they stand for, and how they were found."""
+    """Spans of a block by first and last word, the keys of their names, and how they were found."""
 
     starts: Offsets
     ends: Offsets
@@ -123,7 +122,7 @@ class Walker:
     def _loose(self, words: Words, states: States) -> Iterator[States]:
         """Yield names whose own punctuation is missing in the text."""
         for place, keys, how in self._looked_up("loose", states.nodes):
-            # "Panic!" is not meant by the common word "panic".
+            # The common word "panic" does not mean "Panic!".
             capital = is_capital(words.codes[words.starts[states.begins[place]]])
             plain = (how & CAPITAL == 0) & (
                 (states.begins[place] < states.at[place]) | ~common(words.hashes[states.begins[place]])
@@ -142,8 +141,8 @@ class Walker:
                 yield place, names, how
 
     def _glued(self, words: Words, signs: NDArray[np.bool_]) -> Iterator[States]:
-        """Names that the text, or the KB, writes as one word."""
-        places = np.flatnonzero(~signs)  # words in a row but for the signs between them
+        """Yield names that the text, or the KB, writes as one word."""
+        places = np.flatnonzero(~signs)  # consecutive words, except for the signs between them
         if not len(places):
             return
         starts, ends = words.starts[places], words.ends[places]
@@ -165,7 +164,7 @@ class Walker:
                 going = np.flatnonzero(near[begins[: np.searchsorted(begins, len(places) - parts + 1)] + parts - 2])
                 last = begins[going] + parts - 1
                 joint = attached[last - 1]
-                # "a dam" is not "A'dam": words with a blank between them must be more than function words.
+                # "a dam" is not "A'dam": words separated by a blank must not be function words only.
                 fit = np.flatnonzero(joint | (solid[last] & solid[last - 1]))
                 going, last, joint = going[fit], last[fit], joint[fit]
                 marked = marked[going] | joint | digit[last]
@@ -201,7 +200,7 @@ class Walker:
         for width, (first, last, keys) in enumerate(StemSums(words).spans(self._stem_filter.passing), 1):
             in_order, _ = walk(words.hashes, first, np.full(len(first), width))
             for place, names, _ in self._looked_up("stems", keys):
-                new = np.flatnonzero(names != in_order[place])  # others are found as they are
+                new = np.flatnonzero(names != in_order[place])  # others are found as written
                 place, names = place[new], names[new]
                 there = self.matcher.not_all_stops(words, first[place], last[place], self.stops)
                 # "hypotonic" for "Hypotonia", but not "Theodore" for "Theodora".
@@ -242,7 +241,7 @@ def _within_edits(words: Words, signs: NDArray[np.bool_], found: States) -> NDAr
 
 
 def _jumped(states: States, passed: tuple[NDArray[np.bool_], ...]) -> States:
-    """Return the states, and copies of those at punctuation that have passed it over."""
+    """Return the states, and copies of those at punctuation with the punctuation skipped."""
     over = [np.flatnonzero(some[states.at]) for some in passed]
     if not any(map(len, over)):
         return states
@@ -255,7 +254,7 @@ def _jumped(states: States, passed: tuple[NDArray[np.bool_], ...]) -> States:
 
 
 def _passed_over(words: Words, signs: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """At which words a name may go on one word later (a sign), or two words later (the "'s" of "Alzheimer's")."""
+    """Return after which words a name may skip one word (a sign), or two (the "'s" of "Alzheimer's")."""
     count = len(words.starts)
     one, two = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     places = np.flatnonzero(signs)

@@ -1,8 +1,8 @@
-"""Names whose words stand in another order or another form: "contractures of the elbows" for "Elbow contracture".
+"""Names with words in another order or form: "contractures of the elbows" for "Elbow contracture".
 
 A name is reduced to the multiset of its word stems, without articles and prepositions. Its key is the sum of the stems'
-hashes, which does not depend on the order, and the key of any span of a text is the difference of two prefix sums. So
-all spans of a text are looked up with a few array operations per length.
+hashes, which does not depend on the order, and the key of a span of a text is the difference of two prefix sums. So all
+spans of a text are looked up with a few array operations per length.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from wellread.text.frequency import common
 from wellread.text.words import Keys, Offsets, Words, mix, without_ending, word_hash
 
 MAX_STEMS = 6
-"""Stems of a name that is found in any order."""
+"""Maximum stems of a name that is found in any order."""
 MAX_WORDS = 8
-"""Words of a span, articles and prepositions included."""
+"""Maximum words of a span, articles and prepositions included."""
 
 _SIGN, _SKIPPED, _LETTER, _STEM, _ALONE = range(5)
 """Classes of words: not a word, article or preposition, single letter (which does not count), word, word that may be
@@ -40,13 +40,13 @@ _ENDINGS = sorted(
 )
 _SHORTEST_STEM = 4
 _SHORTEST_ALONE = 6
-"""Letters of the stem of a name of one word, which must be a rare one: "hypotonic" -> "Hypotonia"."""
+"""Minimum letters of the stem of a one-word name, which must be a rare word: "hypotonic" -> "Hypotonia"."""
 _ROUNDS = 2
-"""Endings taken off one word: "abnormalities" -> "abnormal" -> "abnorm"."""
+"""Maximum endings removed from one word: "abnormalities" -> "abnormal" -> "abnorm"."""
 
 
 def stem_hashes(words: Words, places: Offsets) -> tuple[Keys, Offsets]:
-    """Return hashes and letters of the stems of some words: "hypoplasia" and "hypoplastic" share theirs."""
+    """Return hashes and letters of the stems of some words: "hypoplasia" and "hypoplastic" have the same."""
     hashes, sizes = words.hashes[places].copy(), words.sizes[places].copy()
     ends = words.ends[places].copy()
     for _ in range(_ROUNDS):
@@ -54,7 +54,7 @@ def stem_hashes(words: Words, places: Offsets) -> tuple[Keys, Offsets]:
         for ending in _ENDINGS:
             rows = np.flatnonzero(going & (sizes >= len(ending) + _SHORTEST_STEM))
             for back, letter in enumerate(reversed(ending), 1):
-                # Not below the first character: a folded letter may have been written as several.
+                # Not before the first character: a folded letter may have been written as several.
                 codes = words.codes[np.maximum(ends[rows] - back, 0)]
                 rows = rows[codes | 0x20 == ord(letter)]
             if len(rows):
@@ -66,7 +66,7 @@ def stem_hashes(words: Words, places: Offsets) -> tuple[Keys, Offsets]:
 
 
 class _StemCache:
-    """Stems of words that were met before, in a table of fixed size that a whole text is looked up in at once.
+    """Cache of stems in a table of fixed size with vectorised look-up.
 
     A row holds a stem and the stem XOR its word, so that a row that another thread is writing does not match any word.
     The lowest three bits of a stem are its word's class.
@@ -100,7 +100,7 @@ _cache = _StemCache()
 
 
 class StemSums:
-    """Prefix sums over the words of a text: the key of the stems of any span, and how many stems it has."""
+    """Prefix sums over the words of a text: key and number of the stems of any span."""
 
     def __init__(self, words: Words) -> None:
         stems = _cache.find(words)
@@ -111,11 +111,11 @@ class StemSums:
         self._keys = np.zeros(len(stems) + 1, np.uint64)  # sums wrap around, and so do their differences
         np.cumsum(stems, out=self._keys[1:])
         self._counts = np.zeros(len(stems) + 1, np.int64)
-        """Stems so far, and signs so far in the upper half."""
+        """Number of stems so far, with the number of signs so far in the upper half."""
         np.cumsum(_COUNTED[classes.view(np.int64)], out=self._counts[1:])
 
     def keys(self, first: Offsets, after: Offsets) -> Keys:
-        """Return the keys of spans of words; 0 for too many stems, and for one that is short or common."""
+        """Return the keys of spans of words; 0 for too many stems, or for a single one that is short or common."""
         stems = (self._counts[after] - self._counts[first]) & _STEMS
         found = self._keys[after] - self._keys[first]
         fits = (stems > 1) & (stems <= MAX_STEMS)
@@ -125,7 +125,7 @@ class StemSums:
         return found
 
     def spans(self, passing: Callable[[Keys], Offsets]) -> Iterator[tuple[Offsets, Offsets, Keys]]:
-        """Yield (first word, last word, key) of the spans without punctuation whose key may be that of a name."""
+        """Yield (first word, last word, key) of spans without punctuation whose key may be that of a name."""
         starts = np.flatnonzero(self._is_stem)
         for width in range(1, MAX_WORDS + 1):
             starts = starts[: np.searchsorted(starts, len(self._is_stem) - width, "right")]
@@ -138,5 +138,5 @@ class StemSums:
 
 
 def name_keys(words: Words, first: Offsets) -> Keys:
-    """Return the key of the stems of each name, whose words begin at `first`; 0 for a name that has none."""
+    """Return the key of the stems of each name, whose words begin at `first`; 0 for a name without stems."""
     return StemSums(words).keys(first, np.append(first[1:], len(words.starts)))

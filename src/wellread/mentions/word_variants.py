@@ -1,4 +1,4 @@
-"""Words that a word of a text may stand for: those it is a form of, those it is a misspelling of, "and" for "&"."""
+"""Variants of the words of a text: words they are forms of, or misspellings of, and "and" for "&"."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from wellread.mentions.matcher import Matcher
 from wellread.mentions.typos import SHORTEST, SHORTEST_NAME, folded
 from wellread.text.characters import is_capital, text_of
 from wellread.text.frequency import is_english
+from wellread.text.inflection import regular_forms
 from wellread.text.key_table import KeyTable, differ
-from wellread.text.regular_forms import regular_forms
 from wellread.text.words import Keys, Offsets, Words, follow, keys, word_hash
 
 EDIT, FORM, SIGN, LETTER = 1, 1 << 4, 1 << 8, 1 << 12
-"""Counted in marks: edits, word forms, signs passed over; above them the letters that edits add or take away."""
+"""Units of the sum of variants: edits, word forms, skipped signs; above them the letters that edits add or remove."""
 
 Marks = NDArray[np.int32]
 Reading = tuple[Offsets, Keys, NDArray[np.uint8], Marks]
 
 _MOST_EDITS = 2
 _MOST_CORRECTIONS = 12
-"""Words of the KB that one misspelt word is read as, nearest first."""
+"""Maximum corrections of one misspelt word, nearest first."""
 
 _MOST_MET = 1 << 17
-"""Unknown words whose meanings are remembered; beyond that one begins anew."""
+"""Maximum unknown words that are cached; then the cache is emptied."""
 
 _SHORTEST_HALF = 3
-"""Letters of the shortest word that may be run together with another."""
+"""Minimum letters of a word that may be run together with another."""
 
 _AND, _AMPERSAND = np.uint64(word_hash("and")), np.uint64(word_hash("&"))
 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Spans that are names or begin names: first word, last word so far, node, kinds of forms in it, marks."""
+    """Spans that are names or prefixes of names: first word, last word so far, node, kinds of forms in it, variants."""
 
     begins: Offsets
     at: Offsets
@@ -76,7 +76,7 @@ class WordVariantFinder:
         self._met: dict[int, _Meant] = {}
 
     def read(self, words: Words, signs: NDArray[np.bool_]) -> tuple[WordVariants, States]:
-        """Return other words that words of the text may stand for, and names that it writes without their blank."""
+        """Return the variants of the words of a text, and names that it writes without their blank."""
         readings = list(self._of_every_word(words))
         together = States.none()
         if self.ways.typos or (self.ways.inflected and not self.senses):
@@ -101,7 +101,7 @@ class WordVariantFinder:
                 yield place, np.full(len(place), other, np.uint64), *_plain(len(place), SIGN)
 
     def _forms(self, words: Words, distinct: _Distinct) -> Reading:
-        """Return the words that words of the text are regular forms of, or that are forms of them."""
+        """Return the words whose regular forms the words of the text are, or that are forms of them."""
         eligible = distinct.first
         if self.stops is not None:
             eligible = eligible[self.stops.find(words.hashes[eligible]) == 0]
@@ -118,7 +118,7 @@ class WordVariantFinder:
         return known
 
     def _unknown(self, words: Words, distinct: _Distinct) -> list[tuple[int, _Meant]]:
-        """(number of a distinct word, what it may mean) of those that neither the KB nor English knows."""
+        """Return (number of a distinct word, its meanings) of words that neither the KB nor English has."""
         unknown = ~self._known(distinct.hashes) & ~is_english(distinct.hashes)
         if self.senses:
             for names in self.matcher.both():
@@ -127,14 +127,14 @@ class WordVariantFinder:
         hashes = distinct.hashes[numbers].tolist()
         if len(self._met) > _MOST_MET:
             self._met = {}
-        met = self._met  # other threads may begin anew
+        met = self._met  # another thread may empty the cache
         fresh = [place for place, hash in enumerate(hashes) if hash not in met]
         met.update(self._looked_at(words, distinct.first[numbers[fresh]]))
         meant = ((number, met[hash]) for number, hash in zip(numbers.tolist(), hashes, strict=True))
         return [(number, some) for number, some in meant if some is not _NOTHING]
 
     def _looked_at(self, words: Words, places: Offsets) -> dict[int, _Meant]:
-        """Hash -> what it may mean, of unknown words; nothing for forms of known words, numbers and acronyms."""
+        """Return hash -> meanings of unknown words; none for forms of known words, numbers and acronyms."""
         found = dict.fromkeys(words.hashes[places].tolist(), _NOTHING)
         for known in (self._known, is_english):
             formed, _, _ = regular_forms(words, known, places, reverse=False)
@@ -190,7 +190,7 @@ class WordVariantFinder:
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """What an unknown word may mean: (edits, hash, letters) of words, and keys of names of two words run together."""
+    """Meanings of an unknown word: (edits, hash, letters) of corrections, and keys of two-word names run together."""
 
     words: tuple[tuple[int, int, int], ...] = ()
     names: tuple[int, ...] = ()
@@ -205,11 +205,11 @@ class _Distinct:
 
     hashes: Keys
     first: Offsets
-    """Place of one occurrence of each word."""
+    """Index of one occurrence of each word."""
     places: Offsets
-    """Places of all occurrences, those of one word in a row."""
+    """Indices of all occurrences, those of one word in a row."""
     heads: Offsets
-    """Where among `places` each word begins."""
+    """Start of each word in `places`."""
 
     @classmethod
     def of(cls, words: Words, signs: NDArray[np.bool_]) -> _Distinct:
@@ -219,7 +219,7 @@ class _Distinct:
         return cls(words.hashes[places[heads]], places[heads], places, heads)
 
     def occurrences(self, which: Offsets) -> tuple[Offsets, Offsets]:
-        """Return (place, row of `which`) of every occurrence of some words."""
+        """Return (index, row of `which`) of every occurrence of some words."""
         counts = np.diff(np.append(self.heads, len(self.places)))[which]
         within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         return self.places[np.repeat(self.heads[which], counts) + within], np.repeat(np.arange(len(which)), counts)
@@ -227,7 +227,7 @@ class _Distinct:
 
 @dataclass(frozen=True, slots=True)
 class WordVariants:
-    """Other words that the words of a text may stand for, in order of the place; `begins` and `counts` by place."""
+    """Variants of the words of a text, in text order; `begins` and `counts` are per word."""
 
     begins: Offsets
     counts: Offsets
@@ -237,7 +237,7 @@ class WordVariants:
 
     @classmethod
     def of(cls, count: int, parts: Iterable[Reading]) -> WordVariants:
-        """From the readings of words of a text that has `count` words."""
+        """Build from the variants of a text that has `count` words."""
         empty = np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.int32)
         places, hashes, kinds, marks = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
         order = np.argsort(places, kind="stable")
@@ -245,7 +245,7 @@ class WordVariants:
         return cls(np.cumsum(counts) - counts, counts, hashes[order], kinds[order], marks[order])
 
     def spread(self, hashes: Keys, states: States) -> States:
-        """Return every state after its word as it is written, then after the other readings of the word."""
+        """Return every state after its word as written, then after the variants of the word."""
         plain = follow(states.nodes, hashes[states.at])
         counts = self.counts[states.at]
         some = np.flatnonzero(counts)
@@ -268,5 +268,5 @@ class WordVariants:
 
 
 def _plain(count: int, mark: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Kinds and marks of readings that are the same for all."""
+    """Return kinds and variant sums that are the same for all."""
     return np.full(count, ALL_KINDS, np.uint8), np.full(count, mark, np.int32)

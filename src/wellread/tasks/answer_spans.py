@@ -20,8 +20,7 @@ from torch.nn.functional import pad
 
 from wellread.encoders.packing import Packing
 from wellread.tasks.task import in_full
-from wellread.text.segments import Segmented
-from wellread.text.tokenization import encode_many
+from wellread.text.tokenization import Tokenization, encode_many
 
 _PASSAGE = 1
 """The segment that the passage is."""
@@ -47,7 +46,7 @@ class SpanHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(
-        self, states: Float[Tensor, "token dim"], inputs: Sequence[Segmented], packing: Packing
+        self, states: Float[Tensor, "token dim"], inputs: Sequence[Tokenization], packing: Packing
     ) -> tuple[Float[Tensor, "input width"], Float[Tensor, "input width"]]:
         """The scores of begins and ends, window by window; -inf where no answer can be."""
         there = np.concatenate([answerable(one) for one in inputs])
@@ -58,12 +57,12 @@ class SpanHead(nn.Module):
         return begins, ends
 
 
-def answerable(window: Segmented) -> NDArray[np.bool_]:
+def answerable(window: Tokenization) -> NDArray[np.bool_]:
     """True for the pieces that an answer may begin and end with: those of the passage that are not blank."""
     return np.asarray((window.segment_of == _PASSAGE) & (window.spans[:, 0] < window.spans[:, 1]))
 
 
-def gold_tokens(windows: Sequence[Segmented], start: int, end: int) -> list[tuple[int, int] | None]:
+def gold_tokens(windows: Sequence[Tokenization], start: int, end: int) -> list[tuple[int, int] | None]:
     """The first and last piece of a span of characters in each window of a passage that has the whole of it."""
     touched = [np.flatnonzero(answerable(one) & (one.spans[:, 0] < end) & (one.spans[:, 1] > start)) for one in windows]
     reach = [
@@ -86,7 +85,7 @@ def gold_tokens(windows: Sequence[Segmented], start: int, end: int) -> list[tupl
 def best_spans(
     begins: Float[Tensor, "input width"],
     ends: Float[Tensor, "input width"],
-    inputs: Sequence[Segmented],
+    inputs: Sequence[Tokenization],
     *,
     longest: int,
     count: int,

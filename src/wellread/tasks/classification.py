@@ -17,7 +17,7 @@ from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import InputError
 from wellread.evaluation.ranking import ESCI_GAINS, mean_ndcg, roc_auc
 from wellread.tasks.task import Batch, Pooling, TextHead
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 
 class Labelling:
@@ -31,8 +31,8 @@ class Labelling:
         self.low, self.span = low, high - low
 
     def tokenize(
-        self, segmenter: Segmenter, examples: Sequence[LabelledText], *, learning: bool
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, examples: Sequence[LabelledText], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """One input for each: the text, or both texts."""
         texts = [(one.text,) if one.text_b is None else (one.text, one.text_b) for one in examples]
         return [[one] for one in segmenter.tokenize_many(texts)]
@@ -87,8 +87,8 @@ class Relevance:
         self.right = max(gains, key=gains.__getitem__) if right is None else right
 
     def tokenize(
-        self, segmenter: Segmenter, examples: Sequence[RelevancePair], *, learning: bool
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, examples: Sequence[RelevancePair], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """Query and text."""
         return [[one] for one in segmenter.tokenize_many([(pair.query, pair.text) for pair in examples])]
 

@@ -34,15 +34,14 @@ from wellread.models.luke.model import ENTITIES
 from wellread.tasks.entity_inputs import masks_of, with_entities
 from wellread.tasks.lm_head import mask_of
 from wellread.tasks.task import Batch, check_positions
-from wellread.text.segments import Segmented, Segmenter
-from wellread.text.tokenization import encode_many
+from wellread.text.tokenization import TextTokenizer, Tokenization, encode_many
 
 _QUERY, _PASSAGE = 0, 1
 """The segments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClozeInput(Segmented):
+class ClozeInput(Tokenization):
     """A query with a window of its passage, and the candidates that are there."""
 
     placeholder: Span
@@ -98,8 +97,8 @@ class Cloze:
         self._masks: tuple[int, int] | None = None
 
     def tokenize(
-        self, segmenter: Segmenter, examples: Sequence[ClozeQuestion], *, learning: bool
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, examples: Sequence[ClozeQuestion], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """The windows of each question that have a candidate; none where no candidate of a question is right."""
         queries = [self._query(segmenter.tokenizer, one.query) for one in examples]
         pairs = [(query, one.passage) for (query, _), one in zip(queries, examples, strict=True)]
@@ -109,7 +108,7 @@ class Cloze:
             made = [_input(window, one, hole) for window in windows]
             useful = not learning or any(self._right(one, window).any() for window in made)
             found.append([window for window in made if useful and len(window.candidates)])
-        return cast(list[list[Segmented]], found)
+        return cast(list[list[Tokenization]], found)
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """A score for each candidate."""
@@ -203,23 +202,23 @@ class Cloze:
         return query[low:high], (span[0] - low, span[1] - low)
 
 
-def _cloze(one: Segmented) -> ClozeInput:
+def _cloze(one: Tokenization) -> ClozeInput:
     assert isinstance(one, ClozeInput)
     return one
 
 
-def _input(window: Segmented, question: ClozeQuestion, hole: Span) -> ClozeInput:
+def _input(window: Tokenization, question: ClozeQuestion, hole: Span) -> ClozeInput:
     query = np.flatnonzero(
         (window.segment_of == _QUERY) & (window.spans[:, 0] < hole[1]) & (window.spans[:, 1] > hole[0])
     )
-    told = {part.name: getattr(window, part.name) for part in dataclasses.fields(Segmented)}
+    told = {part.name: getattr(window, part.name) for part in dataclasses.fields(Tokenization)}
     found = np.array(list(_candidates(window, question.entities)), np.int64).reshape(-1, 3)
     # A mask is a piece that stands for nothing in a text, but has its characters.
     placeholder = (int(query[0]), int(query[-1])) if len(query) else (0, 0)
     return ClozeInput(**told, placeholder=placeholder, candidates=found)
 
 
-def _candidates(window: Segmented, entities: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
+def _candidates(window: Tokenization, entities: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
     """Entities that a window has whole."""
     own = np.flatnonzero(window.segment_of == _PASSAGE)
     if not len(own):

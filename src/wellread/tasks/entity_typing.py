@@ -38,7 +38,7 @@ from wellread.tasks.entity_inputs import masks_of
 from wellread.tasks.mention_markers import SIGNS, Marker, MarkerHead, Span, mask_mentions, mention_states
 from wellread.tasks.relations import join_words, make_objects
 from wellread.tasks.task import Batch
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class EntityTyping:
         self._least = float(torch.logit(torch.tensor(self.options.threshold, dtype=torch.float64)))
 
     def tokenize(
-        self, segmenter: Segmenter, examples: Sequence[TypedMention], *, learning: bool
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, examples: Sequence[TypedMention], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """One input for each mention, a `MarkedText`."""
         return self.marker.tokenize(segmenter, [((one.text,), (one.mention,)) for one in examples])
 

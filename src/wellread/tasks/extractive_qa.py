@@ -25,7 +25,7 @@ from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.evaluation.answers import Version
 from wellread.tasks.answer_spans import Span, SpanHead, best_spans, gold_tokens, shorten
 from wellread.tasks.task import Batch, check_positions
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class ExtractiveQa:
         self.longest_answer, self.best, self.threshold = longest_answer, best, threshold
 
     def tokenize(
-        self, segmenter: Segmenter, examples: Sequence[SpanQuestion], *, learning: bool
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, examples: Sequence[SpanQuestion], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """The windows of each question's context."""
         questions = shorten(segmenter.tokenizer, [one.question for one in examples], self.longest_question)
         pairs = [(question, one.context) for question, one in zip(questions, examples, strict=True)]
@@ -80,7 +80,7 @@ class ExtractiveQa:
         """With the gold first and last piece of each window."""
         if not learning:
             return batch
-        windows: list[list[Segmented]] = [[] for _ in batch.examples]
+        windows: list[list[Tokenization]] = [[] for _ in batch.examples]
         for one, example in zip(batch.inputs, batch.example_of.tolist(), strict=True):
             windows[example].append(one)
         gold = [
@@ -146,7 +146,7 @@ class ExtractiveQa:
         return example.context[best[0].start : best[0].end] if best else ""
 
 
-def _gold(question: SpanQuestion, windows: Sequence[Segmented]) -> list[tuple[int, int] | None]:
+def _gold(question: SpanQuestion, windows: Sequence[Tokenization]) -> list[tuple[int, int] | None]:
     """Where the first answer that has a place stands in each window."""
     if question.impossible:
         return [None] * len(windows)

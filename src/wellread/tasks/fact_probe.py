@@ -34,13 +34,13 @@ from wellread.document import short
 from wellread.encoders.infusion.providers import KnowledgeProvider
 from wellread.errors import InputError
 from wellread.evaluation.probe import ProbeScores, gold_ranks, score_probe
-from wellread.io.files import decode, read_lines, told, write_atomically
+from wellread.io.files import decode, path_name, read_lines, write_atomically
 from wellread.kb.store import KnowledgeBase
 from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import mask_of
 from wellread.tasks.masked_lm import MaskedWords, hide
 from wellread.tasks.task import Batch, EncoderWithHead, in_full
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 _SPANNED = re.compile(r"(\d+) (\d+)\t(.+)")
 
@@ -74,8 +74,8 @@ class FactProbing(MaskedWords):
         self.at, self.start = tuple(at), start
 
     def tokenize(
-        self, segmenter: Segmenter, examples: Sequence[RenderedFact], *, learning: bool
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, examples: Sequence[RenderedFact], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """Each sentence with its object masked; none where that was cut off."""
         tokenized = segmenter.tokenize_many([(fact.text,) for fact in examples])
         return [self._hidden(one, fact) for one, fact in zip(tokenized, examples, strict=True)]
@@ -100,7 +100,7 @@ class FactProbing(MaskedWords):
         told = {"mrr": found.micro.mrr, "macro_mrr": found.macro.mrr, "precision": found.micro.precision}
         return told | {f"precision@{k}": value for k, value in found.micro.at.items()} | {"facts": whole}
 
-    def _hidden(self, one: Segmented, fact: RenderedFact) -> list[Segmented]:
+    def _hidden(self, one: Tokenization, fact: RenderedFact) -> list[Tokenization]:
         touched = (one.segment_of == 0) & (one.spans[:, 0] < fact.end) & (one.spans[:, 1] > fact.start)
         places = np.flatnonzero(touched)
         if not len(places):
@@ -110,7 +110,7 @@ class FactProbing(MaskedWords):
 
 def probe_facts(
     model: EncoderWithHead,
-    segmenter: Segmenter,
+    segmenter: TextTokenizer,
     facts: Sequence[RenderedFact],
     *,
     provider: KnowledgeProvider | None = None,
@@ -168,7 +168,7 @@ def _render(relation: Relation, subject: str, object: str) -> tuple[str, int, in
 def _lines(path: str | Path) -> Iterator[tuple[int, Draft]]:
     for number, line in read_lines(path):
         if line.strip():
-            yield number, partial(_spanned, decode(line, f"{told(path)}, line {number}").strip())
+            yield number, partial(_spanned, decode(line, f"{path_name(path)}, line {number}").strip())
 
 
 def _spanned(line: str) -> Record:

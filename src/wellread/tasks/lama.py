@@ -28,7 +28,7 @@ from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import mask_of, words_of
 from wellread.tasks.masked_lm import MaskedWords, hide
 from wellread.tasks.task import Batch, EncoderWithHead, in_full
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 
 class Probing(MaskedWords):
@@ -68,8 +68,8 @@ class Probing(MaskedWords):
         return {place: fact for place, fact in enumerate(told) if fact.object in self.words}
 
     def tokenize(
-        self, segmenter: Segmenter, examples: Sequence[MaskedFact], *, learning: bool
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, examples: Sequence[MaskedFact], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """Each sentence with the tokenizer's mask; only `usable` facts can be asked."""
         sentences = [(fact.sentence.replace(MASK, self.mask),) for fact in examples]
         return [self._hidden(one, fact) for one, fact in zip(segmenter.tokenize_many(sentences), examples, strict=True)]
@@ -95,7 +95,7 @@ class Probing(MaskedWords):
         told = {"precision": found.micro.precision, "macro": found.macro.precision, "mrr": found.micro.mrr}
         return told | {f"precision@{k}": value for k, value in found.micro.at.items()}
 
-    def _hidden(self, one: Segmented, fact: MaskedFact) -> list[Segmented]:
+    def _hidden(self, one: Tokenization, fact: MaskedFact) -> list[Tokenization]:
         masks = np.flatnonzero(one.ids == self.mask_id)
         if fact.object not in self.words:
             raise InputError(f"{fact.object!r} is no word of the vocabulary; ask only `usable` facts")
@@ -108,7 +108,7 @@ class Probing(MaskedWords):
 
 def probe(
     model: EncoderWithHead,
-    segmenter: Segmenter,
+    segmenter: TextTokenizer,
     facts: Iterable[MaskedFact],
     vocabulary: Collection[str] | None = None,
     *,

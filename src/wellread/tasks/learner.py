@@ -17,7 +17,7 @@ from wellread.errors import InputError, UsageError
 from wellread.models.kam.inputs import KamProvider
 from wellread.models.kam.model import Kam
 from wellread.tasks.task import Batch, Draws, EncoderWithHead, Task, as_tensors, make_batch
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 _AT_ONCE = 4096
 """Pieces that are read together where nothing is learned."""
@@ -30,7 +30,7 @@ class TaskLearner:
         self,
         task: Task[Any],
         model: EncoderWithHead,
-        segmenter: Segmenter,
+        segmenter: TextTokenizer,
         examples: Sequence[Any],
         dev: Sequence[Any],
         *,
@@ -71,7 +71,7 @@ class TaskLearner:
         """The task's scores on the development examples."""
         return self.task.scores(self.dev, _answers(self.task, self.model, self.dev, self.dev_tokenized, self._prepared))
 
-    def answer(self, segmenter: Segmenter, examples: Sequence[Any]) -> list[list[Any]]:
+    def answer(self, segmenter: TextTokenizer, examples: Sequence[Any]) -> list[list[Any]]:
         """The answers to the inputs of other examples."""
         return ask(self.task, self.model, segmenter, examples, provider=self.provider, notes=self._folder)
 
@@ -79,7 +79,7 @@ class TaskLearner:
 def ask(
     task: Task[Any],
     model: EncoderWithHead,
-    segmenter: Segmenter,
+    segmenter: TextTokenizer,
     examples: Sequence[Any],
     *,
     provider: KnowledgeProvider | None = None,
@@ -120,13 +120,13 @@ class _PreparedProvider:
 
     @classmethod
     def of(
-        cls, provider: KnowledgeProvider | None, tokenized: Sequence[Sequence[Segmented]], folder: str | Path | None
+        cls, provider: KnowledgeProvider | None, tokenized: Sequence[Sequence[Tokenization]], folder: str | Path | None
     ) -> _PreparedProvider:
         if provider is None:
             return cls(None, None)
         return cls(provider, provider.prepare([one for some in tokenized for one in some], cache=folder))
 
-    def build_inputs(self, inputs: Sequence[Segmented], *, learning: bool = False) -> dict[str, Any]:
+    def build_inputs(self, inputs: Sequence[Tokenization], *, learning: bool = False) -> dict[str, Any]:
         """What is told of hidden words may be left to chance where one learns."""
         if self.provider is None:
             return {}
@@ -140,7 +140,7 @@ def _answers(
     task: Task[Any],
     model: EncoderWithHead,
     examples: Sequence[Any],
-    tokenized: Sequence[Sequence[Segmented]],
+    tokenized: Sequence[Sequence[Tokenization]],
     prepared: _PreparedProvider,
 ) -> list[list[Any]]:
     answers: list[list[Any]] = [[] for _ in examples]
@@ -155,7 +155,7 @@ def _answers(
 
 
 def _batches(
-    task: Task[Any], examples: Sequence[Any], tokenized: Sequence[Sequence[Segmented]], prepared: _PreparedProvider
+    task: Task[Any], examples: Sequence[Any], tokenized: Sequence[Sequence[Tokenization]], prepared: _PreparedProvider
 ) -> Iterator[tuple[list[int], Batch]]:
     lengths = [sum(map(len, some)) for some in tokenized]
     order = sorted((place for place in range(len(examples)) if lengths[place]), key=lengths.__getitem__)
@@ -166,7 +166,7 @@ def _batches(
 def _collate(
     task: Task[Any],
     examples: Sequence[Any],
-    tokenized: Sequence[Sequence[Segmented]],
+    tokenized: Sequence[Sequence[Tokenization]],
     group: Sequence[int],
     prepared: _PreparedProvider,
     *,
@@ -180,7 +180,9 @@ def _collate(
     return task.prepare(make_batch(chosen, inputs, provided), learning=learning)
 
 
-def _usable(examples: Sequence[Any], tokenized: Sequence[list[Segmented]]) -> tuple[list[Any], list[list[Segmented]]]:
+def _usable(
+    examples: Sequence[Any], tokenized: Sequence[list[Tokenization]]
+) -> tuple[list[Any], list[list[Tokenization]]]:
     """Examples that have something to learn from; a task gives those that have not no inputs."""
     there = [place for place, some in enumerate(tokenized) if some]
     if not there:

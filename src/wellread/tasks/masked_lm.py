@@ -32,12 +32,11 @@ from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import UsageError
 from wellread.tasks.lm_head import WordHead, load_word_head, mask_of, ordinary_ids
 from wellread.tasks.task import Batch, in_full
-from wellread.text.segments import Segmented, Segmenter
-from wellread.text.tokenization import encode_many
+from wellread.text.tokenization import TextTokenizer, Tokenization, encode_many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedText(Segmented):
+class MaskedText(Tokenization):
     """An input in which some pieces are hidden."""
 
     places: Int64[np.ndarray, " masked"]
@@ -99,12 +98,14 @@ class Masking(MaskedWords):
         self.ordinary = np.array(ordinary_ids(tokenizer), np.int64)
         self.share, self.units, self.start = share, units, start
 
-    def tokenize(self, segmenter: Segmenter, examples: Sequence[str], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: TextTokenizer, examples: Sequence[str], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """One input for each text; what is longer than the segmenter's `longest` is cut off (see `read_texts`)."""
         tokenized = segmenter.tokenize_many([(text,) for text in examples])
         return [[one] if not learning or not one.special_mask.all() else [] for one in tokenized]
 
-    def draw(self, example: str, inputs: Sequence[Segmented], *, learning: bool) -> Sequence[Segmented]:
+    def draw(self, example: str, inputs: Sequence[Tokenization], *, learning: bool) -> Sequence[Tokenization]:
         """The text with pieces hidden."""
         return [self._mask(one, _chance(one, learning)) for one in inputs]
 
@@ -131,7 +132,7 @@ class Masking(MaskedWords):
         right = sum(one.right for one in every) / masked
         return {"accuracy": right, "log_chance": mean, "perplexity": math.exp(min(-mean, 700.0))}
 
-    def _mask(self, one: Segmented, chance: np.random.Generator) -> MaskedText:
+    def _mask(self, one: Tokenization, chance: np.random.Generator) -> MaskedText:
         places = choose_tokens(one, chance, share=self.share, units=self.units)
         ids, dice = one.ids.copy(), chance.random(len(places))
         ids[places[dice < 0.8]] = self.mask_id
@@ -149,7 +150,7 @@ def word_head(encoder: InfusedEncoder, start: str | None) -> WordHead:
 
 
 def choose_tokens(
-    one: Segmented, chance: np.random.Generator, *, share: float, units: Literal["pieces", "words"]
+    one: Tokenization, chance: np.random.Generator, *, share: float, units: Literal["pieces", "words"]
 ) -> NDArray[np.int64]:
     """The places of a share of a text's pieces, at least one if there are any; words are chosen while they fit."""
     there = np.flatnonzero(~one.special_mask)
@@ -168,7 +169,7 @@ def choose_tokens(
     return np.array(sorted(chosen), np.int64)
 
 
-def hide(one: Segmented, ids: NDArray[np.int64], places: NDArray[np.int64]) -> MaskedText:
+def hide(one: Tokenization, ids: NDArray[np.int64], places: NDArray[np.int64]) -> MaskedText:
     """A text with other pieces, of which some are hidden: their words are unknown to whoever lends knowledge.
 
     All pieces of such a word are, and mentions and phrases that it is part of bind no other word either. What joins the
@@ -179,14 +180,14 @@ def hide(one: Segmented, ids: NDArray[np.int64], places: NDArray[np.int64]) -> M
     hidden = set(one.word_of[places].tolist()) - {-1}
     word_of = np.where(np.isin(one.word_of, list(hidden)), -1, one.word_of)
     words = tuple("" if number in hidden else word for number, word in enumerate(one.words))
-    told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Segmented)}
+    told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Tokenization)}
     told |= {"ids": ids, "word_of": word_of, "words": words, "hidden": tuple(joiners.tolist())}
     return MaskedText(**told, places=places, gold=one.ids[places])
 
 
 def read_texts(
     paths: Sequence[str | Path],
-    segmenter: Segmenter,
+    segmenter: TextTokenizer,
     *,
     unit: Unit = "paragraph",
     fields: Sequence[str] = ("text",),
@@ -197,7 +198,7 @@ def read_texts(
         yield from window_texts(corpus.documents(shard), segmenter)
 
 
-def window_texts(texts: Iterable[str], segmenter: Segmenter) -> Iterator[str]:
+def window_texts(texts: Iterable[str], segmenter: TextTokenizer) -> Iterator[str]:
     """Texts cut at words so that each part fits the segmenter's `longest`; blank ones are left out.
 
     Parts are texts of their own: their knowledge is that of the part.
@@ -223,12 +224,12 @@ def window_texts(texts: Iterable[str], segmenter: Segmenter) -> Iterator[str]:
             first = last
 
 
-def _chance(one: Segmented, learning: bool) -> np.random.Generator:
+def _chance(one: Tokenization, learning: bool) -> np.random.Generator:
     if learning:
         return np.random.default_rng(int(torch.randint(1 << 62, ())))
     return np.random.default_rng(list(hashlib.blake2b(one.ids.tobytes(), digest_size=16).digest()))
 
 
-def _masked(one: Segmented) -> MaskedText:
+def _masked(one: Tokenization) -> MaskedText:
     assert isinstance(one, MaskedText)
     return one

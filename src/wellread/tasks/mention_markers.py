@@ -37,8 +37,8 @@ from wellread.io import console
 from wellread.models.luke.model import ENTITIES
 from wellread.tasks.entity_inputs import with_entities
 from wellread.tasks.task import Batch
-from wellread.text.crops import keep_tokens, window_around, windows_around
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
+from wellread.text.windows import keep_tokens, window_around, windows_around
 
 Span = tuple[int, int]
 
@@ -47,7 +47,7 @@ UNUSED = ("[unused1]", "[unused2]", "[unused3]", "[unused4]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarkedText(Segmented):
+class MarkedText(Tokenization):
     """An input with markers around the mentions that are asked about."""
 
     mentions: tuple[Span, ...]
@@ -89,8 +89,8 @@ class Marker:
         self.ids = np.array(ids, np.int64).reshape(mentions, -1).repeat(2 * mentions // len(ids), axis=1)
 
     def tokenize(
-        self, segmenter: Segmenter, inputs: Sequence[tuple[tuple[str, ...], tuple[Span, ...]]]
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, inputs: Sequence[tuple[tuple[str, ...], tuple[Span, ...]]]
+    ) -> list[list[Tokenization]]:
         """One input for each (texts, mentions in the first of them), markers counted in the segmenter's `longest`.
 
         A note tells how many have mentions that do not fit.
@@ -102,7 +102,7 @@ class Marker:
                         f"a mention from {start} to {end} in a text of {len(texts[0])} characters; mentions are "
                         "characters of the text, end exclusive"
                     )
-        whole = Segmenter(segmenter.tokenizer).tokenize_many([texts for texts, _ in inputs])
+        whole = TextTokenizer(segmenter.tokenizer).tokenize_many([texts for texts, _ in inputs])
         made, short = [], 0
         for one, (_, mentions) in zip(whole, inputs, strict=True):
             spans = [_tokens_of(one, *mention) for mention in mentions]
@@ -114,9 +114,9 @@ class Marker:
                 f"{short:,} of {len(inputs):,} texts have mentions that do not fit into inputs of {segmenter.longest} "
                 "pieces: of these the beginnings are read, or nothing; let encoder.longest be more"
             )
-        return cast(list[list[Segmented]], made)
+        return cast(list[list[Tokenization]], made)
 
-    def _cropped(self, one: Segmented, spans: list[Span], longest: int | None) -> tuple[Segmented, list[Span]]:
+    def _cropped(self, one: Tokenization, spans: list[Span], longest: int | None) -> tuple[Tokenization, list[Span]]:
         """An input with room for markers, and the pieces that mentions have in it."""
         if longest is None or len(one) + self.ids.size <= longest:
             return one, spans
@@ -129,14 +129,14 @@ class Marker:
         places = [(int(np.searchsorted(kept, first)), int(np.searchsorted(kept, last))) for first, last in spans]
         return keep_tokens(one, kept), places
 
-    def _marked(self, one: Segmented, mentions: tuple[Span, ...], spans: list[Span]) -> MarkedText:
+    def _marked(self, one: Tokenization, mentions: tuple[Span, ...], spans: list[Span]) -> MarkedText:
         order = sorted(_order(spans))
         at = np.array([place for place, *_ in order], np.int64)
         ids = np.array([self.ids[number, side] for *_, number, side in order], np.int64)
         edges = np.zeros((2, len(mentions)), np.int64)
         for before, (place, *_, number, side) in enumerate(order):
             edges[side, number] = place + before
-        told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Segmented)}
+        told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Tokenization)}
         told["ids"] = np.insert(one.ids, at, ids)
         told["types"] = np.insert(one.types, at, one.types[np.maximum(at - 1, 0)])
         told["spans"] = np.insert(one.spans, at, 0, axis=0)
@@ -173,7 +173,7 @@ def mention_states(states: Float[Tensor, "token dim"], batch: Batch) -> Float[Te
     return entities.view(len(batch.inputs), -1, entities.shape[-1])
 
 
-def marked(one: Segmented) -> MarkedText:
+def marked(one: Tokenization) -> MarkedText:
     """An input that a `Marker` made."""
     assert isinstance(one, MarkedText)
     return one
@@ -209,7 +209,7 @@ def _order(spans: Sequence[Span]) -> Iterator[tuple[int, int, int, int, int]]:
             yield last, 0, -first, number, 1
 
 
-def _tokens_of(one: Segmented, start: int, end: int) -> Span:
+def _tokens_of(one: Tokenization, start: int, end: int) -> Span:
     """The pieces (first, last + 1) that characters of the first text touch."""
     touched = np.flatnonzero((one.segment_of == 0) & (one.spans[:, 0] < end) & (one.spans[:, 1] > start))
     if len(touched):

@@ -20,7 +20,7 @@ from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import InputError
 from wellread.evaluation.ranking import ranked
 from wellread.tasks.task import Batch, Pooling, TextHead
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 
 class Choosing:
@@ -32,8 +32,8 @@ class Choosing:
         self.pooling = pooling
 
     def tokenize(
-        self, segmenter: Segmenter, examples: Sequence[ChoiceQuestion], *, learning: bool
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, examples: Sequence[ChoiceQuestion], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """One input for each answer."""
         texts = [(one.context, f"{one.question} {answer}") for one in examples for answer in one.answers]
         inputs = iter(segmenter.tokenize_many(texts))

@@ -41,8 +41,8 @@ from wellread.io import console
 from wellread.models.luke.model import ENTITIES
 from wellread.tasks.entity_inputs import masks_of, with_entities
 from wellread.tasks.task import Batch, in_full
-from wellread.text.crops import keep_tokens, window_around
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
+from wellread.text.windows import keep_tokens, window_around
 
 LONGEST = 16
 """Words of a span at most, as LUKE's authors have it."""
@@ -76,7 +76,7 @@ class NerOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedInput(Segmented):
+class NamedInput(Tokenization):
     """Some words of a sentence with what is around them, and the spans that are asked about."""
 
     first: int
@@ -155,13 +155,15 @@ class NamedEntities:
         self.labels = tuple(labels)
         self._masks: tuple[int, int] | None = None
 
-    def tokenize(self, segmenter: Segmenter, examples: Sequence[NamedText], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: TextTokenizer, examples: Sequence[NamedText], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """The inputs of each sentence (`NamedInput`): its windows, and of each its groups of spans.
 
         A note tells how many words, and how many known names, are too long for a window.
         """
         read = [self._with_context(one, segmenter.longest) for one in examples]
-        whole = Segmenter(segmenter.tokenizer).tokenize_many([(text,) for text, _ in read])
+        whole = TextTokenizer(segmenter.tokenizer).tokenize_many([(text,) for text, _ in read])
         found, words, names = [], 0, 0
         for example, one, (_, offset) in zip(examples, whole, read, strict=True):
             edges = _edges(one, np.array(example.words, np.int64).reshape(-1, 2) + offset)
@@ -176,7 +178,7 @@ class NamedEntities:
                 f"{sum(len(one.chunks or ()) for one in examples):,} known names: these are not found; "
                 "let encoder.longest be more"
             )
-        return cast(list[list[Segmented]], found)
+        return cast(list[list[Tokenization]], found)
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
         """A score for each label, and for none."""
@@ -306,7 +308,7 @@ class NamedEntities:
             )
 
 
-def _named(one: Segmented) -> NamedInput:
+def _named(one: Tokenization) -> NamedInput:
     assert isinstance(one, NamedInput)
     return one
 
@@ -320,7 +322,7 @@ def _is_whole(chunk: Chunk, windows: Sequence[NamedInput]) -> bool:
     return False
 
 
-def _edges(one: Segmented, words: Int64[np.ndarray, "own 2"]) -> Int64[np.ndarray, "own 2"]:
+def _edges(one: Tokenization, words: Int64[np.ndarray, "own 2"]) -> Int64[np.ndarray, "own 2"]:
     """First and last piece of each word; of one without pieces the first behind it, and the last before it."""
     own = np.flatnonzero(one.segment_of == 0)
     spans = one.spans[own]
@@ -331,7 +333,7 @@ def _edges(one: Segmented, words: Int64[np.ndarray, "own 2"]) -> Int64[np.ndarra
 
 
 def _windows(
-    one: Segmented, edges: Int64[np.ndarray, "own 2"], longest: int | None, words: int
+    one: Tokenization, edges: Int64[np.ndarray, "own 2"], longest: int | None, words: int
 ) -> Iterator[NamedInput]:
     """The sentence with what is around it; where it is too long, windows that share all words of a span but one."""
     if longest is None or len(one) <= longest:
@@ -357,7 +359,7 @@ def _windows(
 
 
 def _input(
-    one: Segmented, kept: NDArray[np.int64] | None, edges: Int64[np.ndarray, "own 2"], first: int, seen: int
+    one: Tokenization, kept: NDArray[np.int64] | None, edges: Int64[np.ndarray, "own 2"], first: int, seen: int
 ) -> NamedInput:
     if kept is not None:
         one = keep_tokens(one, kept)
@@ -366,5 +368,5 @@ def _input(
             (np.searchsorted(kept, edges[:, 0]), np.searchsorted(kept, edges[:, 1], side="right") - 1), axis=1
         )
         edges[lost, 1] = _LOST
-    told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Segmented)}
+    told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Tokenization)}
     return NamedInput(**told, first=first, edges=edges, seen=seen)

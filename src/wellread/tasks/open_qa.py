@@ -29,11 +29,11 @@ from wellread.evaluation.answers import score_open_answers
 from wellread.evaluation.ranking import recall_at
 from wellread.tasks.answer_spans import Span, SpanHead, best_spans, gold_tokens, shorten
 from wellread.tasks.task import Batch, Pooling, TextHead, check_positions, in_full
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassageWindow(Segmented):
+class PassageWindow(Tokenization):
     """A window of one of a question's passages."""
 
     passage: int
@@ -59,7 +59,7 @@ class PassageHead(nn.Module):
         self.span = SpanHead(width)
 
     def forward(
-        self, states: Float[Tensor, "token dim"], inputs: Sequence[Segmented], packing: Packing
+        self, states: Float[Tensor, "token dim"], inputs: Sequence[Tokenization], packing: Packing
     ) -> tuple[Float[Tensor, " input"], Float[Tensor, "input width"], Float[Tensor, "input width"]]:
         """Passage scores, and the log-chances of begins and ends in each window."""
         begins, ends = self.span(states, inputs, packing)
@@ -91,14 +91,14 @@ class OpenQa:
         self.at, self.pooling = tuple(at), pooling
 
     def tokenize(
-        self, segmenter: Segmenter, examples: Sequence[OpenQuestion], *, learning: bool
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, examples: Sequence[OpenQuestion], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """The windows of each question's passages, as `PassageWindow`."""
         questions = shorten(segmenter.tokenizer, [one.question for one in examples], self.longest_question)
         passages = [one.passages[: self.most_passages] for one in examples]
         pairs = [(question, text) for question, some in zip(questions, passages, strict=True) for text in some]
         windows = iter(segmenter.tokenize_windows_many(pairs, longest=self.longest, stride=self.stride))
-        tokenized: list[list[Segmented]] = []
+        tokenized: list[list[Tokenization]] = []
         for one, some in zip(examples, passages, strict=True):
             find = answer_finder(one.answers if learning else ())
             found = [
@@ -114,7 +114,7 @@ class OpenQa:
         check_positions(encoder, self.longest)
         return PassageHead(int(encoder.config.hidden_size), pooling=self.pooling)
 
-    def draw(self, example: OpenQuestion, inputs: Sequence[Segmented], *, learning: bool) -> Sequence[Segmented]:
+    def draw(self, example: OpenQuestion, inputs: Sequence[Tokenization], *, learning: bool) -> Sequence[Tokenization]:
         """All windows; to learn from, some that hold an answer and some that do not."""
         if not learning:
             return inputs
@@ -176,7 +176,7 @@ class OpenQa:
         return told | {f"recall@{k}": recall_at(hits, k) for k in self.at}
 
 
-def _windows(windows: Sequence[Segmented], passage: int, spans: Sequence[tuple[int, int]]) -> list[PassageWindow]:
+def _windows(windows: Sequence[Tokenization], passage: int, spans: Sequence[tuple[int, int]]) -> list[PassageWindow]:
     found = [gold_tokens(windows, start, end) for start, end in spans]
     golds = [
         tuple(dict.fromkeys(gold for some in found if (gold := some[place]) is not None))
@@ -188,6 +188,6 @@ def _windows(windows: Sequence[Segmented], passage: int, spans: Sequence[tuple[i
     ]
 
 
-def _golds(window: Segmented) -> tuple[tuple[int, int], ...]:
+def _golds(window: Tokenization) -> tuple[tuple[int, int], ...]:
     assert isinstance(window, PassageWindow)
     return window.golds

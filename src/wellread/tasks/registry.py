@@ -261,9 +261,9 @@ def _write_texts(path: str | Path, task: Any, examples: Sequence[Any], answers: 
 
 def _read_texts(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[str]:
     from wellread.encoders.load import load_tokenizer
-    from wellread.text.segments import Segmenter
+    from wellread.text.tokenization import TextTokenizer
 
-    return read_texts([path], Segmenter(load_tokenizer(recipe.encoder.name), longest=recipe.encoder.longest))
+    return read_texts([path], TextTokenizer(load_tokenizer(recipe.encoder.name), longest=recipe.encoder.longest))
 
 
 def _build_masking(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Task[Any]:

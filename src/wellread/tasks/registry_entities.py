@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from wellread.data.readers.conll import NamedText, find_labels, longest_name, split_sentences, write_conll
-from wellread.data.readers.ner_jsonl import read_named, tell_of_missed, write_names
+from wellread.data.readers.ner_jsonl import read_named, report_missed, write_names
 from wellread.data.readers.record import ClozeQuestion, read_record, split_record
 from wellread.data.readers.squad import write_predictions
 from wellread.io import console
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _read_sentences(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[NamedText]:
-    return tell_of_missed(_named(recipe, path, broken), console.note)
+    return report_missed(_named(recipe, path, broken), console.note)
 
 
 def _named(recipe: TaskRecipe, path: str, broken: list[str]) -> Iterator[NamedText]:

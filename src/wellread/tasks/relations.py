@@ -38,11 +38,11 @@ from wellread.document import short
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import InputError
 from wellread.evaluation.relations import NO_RELATION, OTHER, score_semeval2010, score_tacred
-from wellread.io.files import decode, make_or_tell, read_lines, told, write_atomically
+from wellread.io.files import decode, make_or_skip, path_name, read_lines, write_atomically
 from wellread.tasks.entity_inputs import masks_of
 from wellread.tasks.mention_markers import SIGNS, Marker, MarkerHead, Span, mask_mentions, mention_states
 from wellread.tasks.task import Batch
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 Rule = Literal["tacred", "semeval2010"]
 _T = TypeVar("_T")
@@ -100,8 +100,8 @@ class Relating:
         self._masks: tuple[int, int] | None = None
 
     def tokenize(
-        self, segmenter: Segmenter, examples: Sequence[EntityPair], *, learning: bool
-    ) -> list[list[Segmented]]:
+        self, segmenter: TextTokenizer, examples: Sequence[EntityPair], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """One input for each pair, a `MarkedText`."""
         return self.marker.tokenize(segmenter, [(self._texts(pair), (pair.subject, pair.object)) for pair in examples])
 
@@ -220,7 +220,7 @@ def make_objects(path: str | Path, make: Callable[[Record, str], _T], skipped: l
         return make(record, str(number))
 
     for number, record in enumerate(read_json(path), 1):
-        yield from make_or_tell(partial(made, record, number), skipped, f"{told(path)}, example {number}")
+        yield from make_or_skip(partial(made, record, number), skipped, f"{path_name(path)}, example {number}")
 
 
 def join_words(words: Sequence[str]) -> tuple[str, list[Span]]:
@@ -259,7 +259,7 @@ def _blocks(path: str | Path) -> Iterator[tuple[int, Draft]]:
     """A numbered text and what stands below it, up to the next one."""
     begin, block = 0, list[str]()
     for number, line in read_lines(path):
-        said = decode(line, f"{told(path)}, line {number}").strip()
+        said = decode(line, f"{path_name(path)}, line {number}").strip()
         if block and _NUMBERED.fullmatch(said):
             yield begin, partial(_block, block)
             block = []

@@ -35,7 +35,7 @@ from wellread.models.knowbert.mention_linker import CandidateTensors, MentionLin
 from wellread.models.knowbert.model import softmax_loss
 from wellread.tasks.task import Batch, in_full
 from wellread.tasks.word_spans import CANDIDATES, halve, mentions_of, takes_candidates, withhold_candidates
-from wellread.text.segments import Mark, Segmented, Segmenter
+from wellread.text.tokenization import Mark, TextTokenizer, Tokenization
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class SenseOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SenseInput(Segmented):
+class SenseInput(Tokenization):
     """A text, or part of one, with the instance that each mark is."""
 
     instances: tuple[SenseInstance, ...]
@@ -127,7 +127,9 @@ class Senses:
         self.options = options or SenseOptions()
         self._encoder_takes = True
 
-    def tokenize(self, segmenter: Segmenter, examples: Sequence[SenseText], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: TextTokenizer, examples: Sequence[SenseText], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """The text of each, in halves where it is too long; none where nothing is asked, or to be learned."""
         wanted = [
             [mark for mark in one.marks if self.keys.synsets(mark.instance.gold) or not learning] for one in examples
@@ -136,8 +138,8 @@ class Senses:
         tokenized = iter(segmenter.tokenize_many([(text,) for some in parts for text, _ in some]))
         return [[self._marked(next(tokenized), marks) for _, marks in some] for some in parts]
 
-    def _marked(self, tokenized: Segmented, marks: Sequence[SenseMark]) -> SenseInput:
-        told = {part.name: getattr(tokenized, part.name) for part in dataclasses.fields(Segmented)}
+    def _marked(self, tokenized: Tokenization, marks: Sequence[SenseMark]) -> SenseInput:
+        told = {part.name: getattr(tokenized, part.name) for part in dataclasses.fields(Tokenization)}
         told["marks"] = tuple(
             Mark(
                 0,
@@ -276,7 +278,7 @@ def _level(batch: Batch, offers: dict[str, Tensor], mentions: Int[Tensor, " mark
     return offers | {"priors": priors}
 
 
-def _parts(text: str, marks: Sequence[SenseMark], segmenter: Segmenter) -> Iterator[tuple[str, list[SenseMark]]]:
+def _parts(text: str, marks: Sequence[SenseMark], segmenter: TextTokenizer) -> Iterator[tuple[str, list[SenseMark]]]:
     """A text in parts that fit, with the marks of each; those without any are left out."""
     if not marks:
         return

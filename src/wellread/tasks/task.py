@@ -20,7 +20,7 @@ from torch.nn.functional import gelu, layer_norm
 from wellread.encoders.infusion.infuse import InfusedEncoder, InfusedOutput
 from wellread.encoders.packing import Packing, first_position
 from wellread.errors import UsageError
-from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 Pooling = Literal["mean", "first", "both"]
 E_contra = TypeVar("E_contra", contravariant=True)
@@ -33,7 +33,7 @@ class Batch:
     ids: Int[Tensor, " token"]
     types: Int[Tensor, " token"]
     packing: Packing
-    inputs: tuple[Segmented, ...]
+    inputs: tuple[Tokenization, ...]
     example_of: Int[Tensor, " input"]
     """Which of the batch's examples each input belongs to."""
     examples: tuple[Any, ...]
@@ -73,7 +73,9 @@ class Task(Protocol[E_contra]):
 
     score: str
 
-    def tokenize(self, segmenter: Segmenter, examples: Sequence[E_contra], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: TextTokenizer, examples: Sequence[E_contra], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """The inputs of each example; where one is `learning`, none if there is nothing to learn from it."""
         ...
 
@@ -102,7 +104,7 @@ class Task(Protocol[E_contra]):
 class Draws(Protocol):
     """A task that does not read all of an example as it was cut: but some of its inputs, or with pieces masked."""
 
-    def draw(self, example: Any, inputs: Sequence[Segmented], *, learning: bool) -> Sequence[Segmented]:
+    def draw(self, example: Any, inputs: Sequence[Tokenization], *, learning: bool) -> Sequence[Tokenization]:
         """The inputs as they are read this time, before knowledge is lent to them; called with chance seeded."""
         ...
 
@@ -148,7 +150,7 @@ class TextHead(nn.Module):
             nn.init.zeros_(self.agree.weight)
 
     def forward(
-        self, states: Float[Tensor, "token dim"], inputs: Sequence[Segmented], packing: Packing
+        self, states: Float[Tensor, "token dim"], inputs: Sequence[Tokenization], packing: Packing
     ) -> Float[Tensor, "input count"]:
         """One row of scores for each packed input."""
         if self.pooling == "both":
@@ -163,7 +165,7 @@ class TextHead(nn.Module):
 
 
 def _both(
-    states: Float[Tensor, "token dim"], inputs: Sequence[Segmented], packing: Packing
+    states: Float[Tensor, "token dim"], inputs: Sequence[Tokenization], packing: Packing
 ) -> Float[Tensor, "input features"]:
     """How the means of both segments, normed, differ and agree."""
     segment = torch.cat([torch.from_numpy(one.segment_of) for one in inputs]).to(states.device)
@@ -178,7 +180,7 @@ def _both(
 
 
 def make_batch(
-    examples: Sequence[Any], tokenized: Sequence[Sequence[Segmented]], knowledge: Mapping[str, Tensor]
+    examples: Sequence[Any], tokenized: Sequence[Sequence[Tokenization]], knowledge: Mapping[str, Tensor]
 ) -> Batch:
     """Examples with their inputs as one packed batch."""
     inputs = tuple(one for some in tokenized for one in some)

@@ -29,10 +29,10 @@ from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.spans import span_means
 from wellread.errors import InputError
 from wellread.evaluation.classification import accuracy, f1
-from wellread.io.files import decode, make_or_tell, open_bytes, read_lines, told, write_atomically
+from wellread.io.files import decode, make_or_skip, open_bytes, path_name, read_lines, write_atomically
 from wellread.tasks.task import Batch, in_full
 from wellread.tasks.word_spans import takes_candidates, tokens_of_words, withhold_candidates
-from wellread.text.segments import Mark, Segmented, Segmenter
+from wellread.text.tokenization import Mark, TextTokenizer, Tokenization
 
 Given = Literal["definition", "hypernyms", "both"]
 Span = tuple[int, int]
@@ -129,7 +129,9 @@ class WordInContext:
     def __init__(self) -> None:
         self._encoder_takes = True
 
-    def tokenize(self, segmenter: Segmenter, examples: Sequence[WordPair], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: TextTokenizer, examples: Sequence[WordPair], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """Both texts, with the word marked; none to learn from where the word was cut off."""
         inputs = [
             replace(one, marks=_marks(pair))
@@ -194,7 +196,7 @@ def _marks(pair: WordPair) -> tuple[Mark, ...]:
     return tuple(Mark(segment, start, end, pair.word, pair.kind) for segment, start, end in spans)
 
 
-def _compared(one: Segmented) -> tuple[Span, Span]:
+def _compared(one: Tokenization) -> tuple[Span, Span]:
     """The pieces of the word in both texts, or of it and of the whole second text; the first piece where it is cut."""
     marked = {mark.segment: tokens_of_words(one, mark) for mark in one.marks}
     whole = Mark(1, 0, len(one.texts[1]))
@@ -221,15 +223,15 @@ def _read_aligned(path: str | Path, beside: Any, make: Any, skipped: list[str] |
     for name, some in files.items():
         if len(some) != len(lines):
             raise InputError(
-                f"{told(path)} has {len(lines)} lines, but {beside[name]} has {len(some)}; they belong together"
+                f"{path_name(path)} has {len(lines)} lines, but {beside[name]} has {len(some)}; they belong together"
             )
     for number, line in enumerate(lines):
         pair = partial(make, line.split("\t"), {name: some[number] for name, some in files.items()}, str(number))
-        yield from make_or_tell(pair, skipped, f"{told(path)}, line {number + 1}")
+        yield from make_or_skip(pair, skipped, f"{path_name(path)}, line {number + 1}")
 
 
 def _text(path: str | Path, number: int, line: bytes) -> str:
-    return decode(line, f"{told(path)}, line {number}")
+    return decode(line, f"{path_name(path)}, line {number}")
 
 
 def _of_wic(cells: Sequence[str], beside: dict[str, str], id: str) -> WordPair:

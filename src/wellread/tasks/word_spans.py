@@ -13,14 +13,13 @@ from torch import Tensor
 
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.tasks.task import Batch
-from wellread.text.segments import Mark, Segmented, Segmenter
-from wellread.text.tokenization import encode_many
+from wellread.text.tokenization import Mark, TextTokenizer, Tokenization, encode_many
 
 CANDIDATES = "offers"
 """The keyword of an encoder for mentions and their candidates."""
 
 
-def tokens_of_words(one: Segmented, mark: Mark) -> tuple[int, int] | None:
+def tokens_of_words(one: Tokenization, mark: Mark) -> tuple[int, int] | None:
     """The first and the last piece that a mark touches; None where nothing of it is left."""
     here = (one.segment_of == mark.segment) & (one.spans[:, 0] < mark.end) & (one.spans[:, 1] > mark.start)
     touched = np.flatnonzero(here)
@@ -51,14 +50,14 @@ def mentions_of(batch: Batch, offers: Mapping[str, Any]) -> Int[Tensor, " mark"]
     return torch.tensor(found, dtype=torch.long)
 
 
-def fits(text: str, segmenter: Segmenter) -> bool:
+def fits(text: str, segmenter: TextTokenizer) -> bool:
     """Whether an input of this text loses nothing."""
     if segmenter.longest is None:
         return True
     return len(encode_many(segmenter.tokenizer, [text])[0].ids) <= segmenter.longest
 
 
-def halve(text: str, spans: Sequence[tuple[int, int]], segmenter: Segmenter) -> Iterator[tuple[int, int]]:
+def halve(text: str, spans: Sequence[tuple[int, int]], segmenter: TextTokenizer) -> Iterator[tuple[int, int]]:
     """From where to where the parts of a text go that fit an input: halves, or halves of these, in their order.
 
     A text is parted at the blank nearest to its middle that is in no span, and the blank left out; what has no such

@@ -1,4 +1,4 @@
-"""Classes of code points and spans of words, for whole texts at once."""
+"""Classes of code points and spans of words, vectorised over whole texts."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def is_blank(codes: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:
 
 
 def text_of(words: Words, place: int) -> str:
-    """Return a word as it is written."""
+    """Return a word as written in the text."""
     codes = words.codes[words.starts[place] : words.ends[place]]
     return codes.tobytes().decode("ascii" if codes.dtype == np.uint8 else "utf-32-le", "surrogatepass")
 
 
 def all_upper(words: Words, first: Offsets, last: Offsets) -> NDArray[np.bool_]:
-    """Return which spans have no small letter."""
+    """Return which spans have no lower-case letter."""
     if not len(first):
         return np.zeros(0, np.bool_)
     small = (words.codes >= ord("a")) & (words.codes <= ord("z"))

@@ -1,7 +1,7 @@
-"""Frequency of words in general English, and how often each is written with a small first letter.
+"""Frequency of words in general English, and their share of lower-case first letters.
 
-A table of 65,000 words comes with the package: those of the leads of the vital Wikipedia articles and of the glosses of
-WordNet, and the words that WordNet explains (`benchmarks/word_frequency.py`). It holds hashes and counts only.
+A table of 65,000 words comes with the package: the words of the leads of the vital Wikipedia articles, of the glosses
+of WordNet, and of WordNet itself (`benchmarks/word_frequency.py`). It holds hashes and counts only.
 
 >>> frequency(np.array([word_hash("river")], np.uint64)).round(1), is_common(["river", "paris"])
 (array([2.8], dtype=float32), array([ True, False]))
@@ -34,7 +34,7 @@ _HIGH = np.uint64(0xFFFFFFFF00000000)
 
 @dataclass(frozen=True, slots=True)
 class FrequencyTable:
-    """Words by the upper half of their hashes; one wrong hit among 100,000 unknown words does no harm.
+    """Table of words by the upper half of their hashes, with about one wrong hit in 100,000 unknown words.
 
     `logs` and `shares` begin with a row for words that are not in the table.
     """
@@ -48,7 +48,7 @@ class FrequencyTable:
 
     @classmethod
     def build(cls, hashes: Keys, per_million: NDArray[np.floating], shares: NDArray[np.floating]) -> FrequencyTable:
-        """From words' hashes, their frequencies per million and their shares of small first letters."""
+        """Build a table from hashes of words, frequencies per million and shares of lower-case first letters."""
         halves, first = np.unique(hashes >> np.uint64(32) << np.uint64(32), return_index=True)
         logs = np.clip((np.log10(per_million[first]) - FLOOR) * _STEPS, 1, 255).round().astype(np.uint8)
         return cls._of(halves, logs, (shares[first] * 255).round().astype(np.uint8))
@@ -71,7 +71,7 @@ class FrequencyTable:
         save_file({"hashes": halves, "logs": self.logs[1:], "shares": self.shares[1:]}, path, about)
 
     def find(self, hashes: Keys) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Per word log10 of its frequency per million (`FLOOR` where unknown) and its share of small first letters."""
+        """Return log10 of each word's frequency per million (`FLOOR` if unknown) and share of lower-case initials."""
         rows = self.table.find(hashes & _HIGH)
         logs = self.logs[rows].astype(np.float32) / np.float32(_STEPS) + np.float32(FLOOR)
         return logs, self.shares[rows].astype(np.float32) / np.float32(255)
@@ -79,7 +79,7 @@ class FrequencyTable:
 
 @cache
 def packaged() -> FrequencyTable:
-    """The table that comes with the package."""
+    """Return the packaged table."""
     return FrequencyTable.load()
 
 
@@ -89,12 +89,12 @@ def frequency(hashes: Keys) -> NDArray[np.float32]:
 
 
 def lower_share(hashes: Keys) -> NDArray[np.float32]:
-    """Return each word's share of small first letters inside sentences, 0 for those not in the table."""
+    """Return each word's share of lower-case first letters inside sentences, 0 for those not in the table."""
     return packaged().find(hashes)[1]
 
 
 def common(hashes: Keys, *, at_least: float = 0.0) -> NDArray[np.bool_]:
-    """Return which words are common nouns, verbs, …: so frequent (log10 per million) with a small first letter."""
+    """Return which words are common: at least so frequent (log10 per million) with a lower-case first letter."""
     logs, shares = packaged().find(hashes)
     found: NDArray[np.bool_] = logs + np.log10(np.maximum(shares, 1e-9)) >= at_least
     return found
@@ -107,5 +107,5 @@ def is_english(hashes: Keys) -> NDArray[np.bool_]:
 
 
 def is_common(words: Sequence[str], *, at_least: float = 0.0) -> NDArray[np.bool_]:
-    """Return `common` for words as text."""
+    """Return `common` for words given as text."""
     return common(np.array([word_hash(word) for word in words], np.uint64), at_least=at_least)

@@ -1,8 +1,8 @@
-"""A set of 64-bit keys that thousands are looked up in at once, and that can lie in a file without being read.
+"""Hash table of 64-bit keys with vectorised look-up, which can be memory-mapped.
 
-An open-addressing hash table as one array: a key's home is its top bits (keys are hashes already), and keys that
-share a home follow each other. Sorted keys are placed in one pass, without a loop: the place of the i-th key is the
-larger of its home and the place after its neighbour's.
+Open addressing in one array: a key's home slot is its top bits (keys are hashes already), and keys with the same home
+follow each other. Sorted keys are placed in one pass, without a loop: the slot of the i-th key is the larger of its
+home and the slot after its neighbour's.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _FILL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """`slots` hold the keys (0: empty) and end with an empty one, `values` what belongs to them."""
+    """Table with keys in `slots` (0: empty, the last one always) and their `values`."""
 
     slots: Keys
     values: NDArray[np.unsignedinteger]
 
     @classmethod
     def build(cls, keys: Keys, values: NDArray[np.unsignedinteger]) -> KeyTable:
-        """A table of distinct keys; the key 0 stands for "nothing" and is left out."""
+        """Build a table of distinct keys; the key 0 means "no key" and is left out."""
         order = np.argsort(keys, kind="stable")
         order = order[np.searchsorted(keys[order], np.uint64(1)) :]
         bits = max(1, int(np.ceil(np.log2(max(len(order), 1) / _FILL))))
@@ -41,12 +41,12 @@ class KeyTable:
 
     @property
     def keys(self) -> Keys:
-        """The keys that are there, sorted."""
+        """Keys of the table, sorted."""
         there: Keys = self.slots[self.slots != 0]
         return there
 
     def find(self, keys: Keys) -> NDArray[np.unsignedinteger]:
-        """The values of keys; 0 for those that are not there."""
+        """Return the values of keys; 0 for keys that are not in the table."""
         bits = (len(self.slots) - 1).bit_length() - 1
         places = (keys >> np.uint64(64 - bits)).view(np.int64)
         met = self.slots.take(places)
@@ -66,28 +66,28 @@ class KeyTable:
 
 @dataclass(frozen=True, slots=True)
 class KeyFilter:
-    """A small table that most keys which are not in a `KeyTable` are turned away by."""
+    """Small bit table that rejects most keys that are not in a `KeyTable`."""
 
     bits: int
     there: NDArray[np.bool_]
 
     @classmethod
     def build(cls, keys: Keys) -> KeyFilter:
-        """From the keys that must pass: about one in eight others passes too."""
+        """Build a filter that passes these keys, and about one in eight of others."""
         bits = min(22, max(8, (8 * len(keys)).bit_length()))
         there = np.zeros(1 << bits, np.bool_)
         there[keys >> np.uint64(64 - bits)] = True
         return cls(bits, there)
 
     def passing(self, keys: Keys) -> NDArray[np.int64]:
-        """Return the places of keys that may be there."""
+        """Return the rows of keys that may be in the table."""
         found: NDArray[np.int64] = np.flatnonzero(self.there.take((keys >> np.uint64(64 - self.bits)).view(np.int64)))
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class FormTable:
-    """Word forms: `table` leads from a form's hash to a row, rows of one form follow each other up to `last`."""
+    """Table of word forms: `table` maps the hash of a form to its first row; its rows go up to `last`."""
 
     table: KeyTable
     words: Keys
@@ -99,7 +99,7 @@ class FormTable:
 
     @classmethod
     def build(cls, forms: Keys, words: Keys, kinds: NDArray[np.uint8]) -> FormTable:
-        """From parallel columns; pairs that differ only in kind become one row with both kinds."""
+        """Build a table from parallel columns; rows that differ only in kind become one row with both kinds."""
         order = np.lexsort((words, forms))
         forms, words, kinds = forms[order], words[order], kinds[order]
         pairs = np.flatnonzero(differ(forms) | differ(words))
@@ -109,7 +109,7 @@ class FormTable:
         return cls(KeyTable.build(forms[first], (first + 1).astype(np.uint32)), words, kinds, last)
 
     def find(self, hashes: Keys) -> tuple[NDArray[np.int64], Keys, NDArray[np.uint8]]:
-        """(place in `hashes`, word, kinds) of every word that a hash is a form of."""
+        """Return (row of `hashes`, word, kinds) for every word that a hash is a form of."""
         rows = self.table.find(hashes).astype(np.int64) - 1
         places = np.flatnonzero(rows >= 0)
         rows = rows[places]
@@ -125,7 +125,7 @@ class FormTable:
         return at, self.words[row], self.kinds[row]
 
     def columns(self) -> tuple[Keys, Keys, NDArray[np.uint8]]:
-        """What `build` was made from."""
+        """Return the columns given to `build`."""
         slots = np.flatnonzero(self.table.slots)
         heads = self.table.values[slots].astype(np.int64) - 1
         order = np.argsort(heads)

@@ -1,7 +1,7 @@
-"""Where characters of texts lie among the pieces of a batch, and which of them are hidden: all texts at once.
+"""Token positions and masked words by character spans, for all texts of a batch at once.
 
-A batch's texts, one or two for each input, are its *units*. A place is a character of a unit as one number, so that
-places of all texts stand in one order and are looked up together.
+The texts of a batch, one or two for each input, are numbered as its *units*. A unit and a character are combined in
+one integer, so that the characters of all texts have one order and are searched together.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ import numpy as np
 from jaxtyping import Bool, Int8, Int64
 from numpy.typing import NDArray
 
-from wellread.text.segments import Segmented
+from wellread.text.tokenization import Tokenization
 from wellread.text.words import Offsets, is_blank
 
 STAYS, OTHER, MASKED = 0, 1, 2
-"""What becomes of the candidates of a mention with hidden words: they stay, others stand there, or none is told."""
+"""Treatment of the candidates of a mention with masked words: keep them, take those of another mention, or none."""
 
 _UNIT_AT = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """The pieces of a batch by the characters that they cover."""
+class TokenPositions:
+    """Tokens of a batch by the characters that they cover."""
 
     texts: tuple[str, ...]
-    """Of each unit."""
+    """One text per unit."""
     input_of: Int64[np.ndarray, " unit"]
     first_unit: Int64[np.ndarray, " input"]
     lows: Int64[np.ndarray, " unit"]
     highs: Int64[np.ndarray, " unit"]
-    """The first character that is left of a text, and the one after its last; both 0 where nothing is."""
+    """First character of a text that is in its input, and the one after the last; both 0 for a text without tokens."""
     _starts: Int64[np.ndarray, " solid"]
     _ends: Int64[np.ndarray, " solid"]
     _positions: Int64[np.ndarray, " solid"]
     _omitted: tuple[tuple[int, int, int], ...] = ()
-    """Units with characters that were left out of their middle, from which to which."""
+    """(unit, start, end) of characters left out of the middle of a text."""
 
     @classmethod
-    def of(cls, tokenized: Sequence[Segmented]) -> Places:
-        """The places of inputs as they were cut."""
+    def of(cls, tokenized: Sequence[Tokenization]) -> TokenPositions:
+        """Index the tokens of inputs."""
         counts = np.array([len(one.texts) for one in tokenized], np.int64)
         lengths = np.array([len(one) for one in tokenized], np.int64)
         first_unit = np.cumsum(counts) - counts
         units = int(counts.sum())
         segment_of = _joined([one.segment_of for one in tokenized])
-        solid = np.flatnonzero(segment_of >= 0)  # special pieces cover nothing
+        solid = np.flatnonzero(segment_of >= 0)  # special tokens cover nothing
         positions = np.arange(len(segment_of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         unit_of = segment_of[solid] + np.repeat(first_unit, lengths)[solid]
         spans = (
             np.concatenate([one.spans for one in tokenized])[solid] if len(tokenized) else np.zeros((0, 2), np.int64)
         )
-        # Pieces that cover nothing stand where the piece before them does, so that starts and ends ascend.
+        # An empty token takes the position of the one before it, so that starts and ends ascend.
         starts = np.maximum.accumulate(spans[:, 0] + (unit_of << _UNIT_AT))
         ends = np.maximum.accumulate(spans[:, 1] + (unit_of << _UNIT_AT))
         borders = np.searchsorted(unit_of, np.arange(units + 1))
@@ -73,16 +73,16 @@ class Places:
     def tokens(
         self, units: Offsets, starts: Offsets, ends: Offsets
     ) -> tuple[Int64[np.ndarray, "mention 2"], Bool[np.ndarray, " mention"]]:
-        """The first and last piece, in positions of their input, that spans touch; and whether all of a span is left.
+        """Return the first and last token, as positions in its input, of each span; and whether all of it is there.
 
-        What touches no piece is not.
+        A span without a token is not in the input.
         """
         bases = units << _UNIT_AT
         first = np.searchsorted(self._ends, bases + starts, side="right")
         last = np.searchsorted(self._starts, bases + ends, side="left") - 1
         whole = (first <= last) & (starts >= self.lows[units])
         for place in np.flatnonzero(whole & (ends > self.highs[units])).tolist():
-            # What stands on the last letter ("é" in two) may be in no piece: it was left out, not cut off.
+            # Combining marks after the last letter ("é" in two) may be in no token: they were left out, not truncated.
             beyond = self.texts[units[place]][self.highs[units[place]] : ends[place]]
             whole[place] = all(map(is_blank, beyond))
         for unit, low, high in self._omitted:
@@ -97,20 +97,22 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
-    """The hidden words of a batch, and pieces of none, and what becomes of mentions that they are part of."""
+class MaskedSpans:
+    """Masked words of a batch, and masked tokens without a word, as spans."""
 
     _starts: Offsets
     _ends: Offsets
     _masked: Offsets
-    """How many of those before each are `MASKED`."""
+    """Number of `MASKED` ones before each."""
     _other: Offsets
 
     @classmethod
-    def of(cls, tokenized: Sequence[Segmented], places: Places, draw: np.random.Generator | None) -> Hidden | None:
-        """Without a draw all that is hidden is `MASKED`; with one 80 % is, 10 % stays, 10 % is `OTHER`."""
+    def of(
+        cls, tokenized: Sequence[Tokenization], positions: TokenPositions, draw: np.random.Generator | None
+    ) -> MaskedSpans | None:
+        """Treat masked spans as `MASKED`; with `draw`, 80 % of them, and 10 % as `STAYS`, 10 % as `OTHER`."""
         found = [np.zeros((0, 2), np.int64)]
-        for one, first in zip(tokenized, places.first_unit.tolist(), strict=True):
+        for one, first in zip(tokenized, positions.first_unit.tolist(), strict=True):
             words = [number for number, word in enumerate(one.words) if not word]
             tokens = list(one.hidden)
             for spans, segment_of, there in (
@@ -122,13 +124,13 @@ class Hidden:
         hidden = np.concatenate(found)
         if not len(hidden):
             return None
-        # Words and what stands between them do not overlap: in the order of starts, ends ascend too.
+        # Words and the tokens between them do not overlap: sorted by start, ends ascend too.
         hidden = hidden[np.lexsort((hidden[:, 1], hidden[:, 0]))]
         dice = draw.random(len(hidden)) if draw is not None else np.zeros(len(hidden))
         return cls(hidden[:, 0], hidden[:, 1], _running(dice < 0.8), _running((dice >= 0.8) & (dice < 0.9)))
 
     def fates(self, units: Offsets, starts: Offsets, ends: Offsets) -> Int8[np.ndarray, " mention"]:
-        """What becomes of spans: the strictest fate of what is hidden in them, and they stay where there is none."""
+        """Return the treatment of spans: the strictest of the masked words in them, `STAYS` without any."""
         bases = units << _UNIT_AT
         low = np.searchsorted(self._ends, bases + starts, side="right")
         high = np.maximum(np.searchsorted(self._starts, bases + ends, side="left"), low)

@@ -1,6 +1,6 @@
-"""English words that hold a sentence together and rarely name anything.
+"""English function words, which rarely name an entity.
 
-Two lists, because word senses need the second: "is" is a form of the verb "be", which has thirteen senses.
+There are two lists, because word senses need the second: "is" is a form of the verb "be", which has thirteen senses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STOP_WORDS = FUNCTION_WORDS | AUXILIARIES
 
 
 def spacy_stop_words() -> tuple[str, ...]:
-    """The English stop words of spaCy, which KnowBERT's authors let no mention of Wikipedia begin or end with."""
+    """Return spaCy's English stop words; no Wikipedia mention of KnowBERT's authors begins or ends with one."""
     try:
         from spacy.lang.en.stop_words import STOP_WORDS as FOUND
     except ImportError:

@@ -1,19 +1,18 @@
-"""How a name is read: which words it has, when two words are the same, and the 64-bit key of a name.
+"""Words of names and texts: tokenization into words, equality of words, and the 64-bit key of a name.
 
 Names in a knowledge base and spans of a text are compared word by word, never character by character, so that
 "Bill" is not found in "Billing". The rules, in one place for the whole library:
 
 1. A word is a run of letters and digits with their marks ("Āryabhaṭa"). Scripts written without spaces (Han, kana,
    Thai, …) give one word a character, and so does every other sign: "C++" has three words, "U.S." four.
-2. Blanks between words say nothing: white space, underscores, and hyphens between two letters ("well-known").
+2. Blanks between words are ignored: white space, underscores, and hyphens between two letters ("well-known").
 3. Words are compared under one of three policies. `exact`: the same letters. `title`: the first letter of each word may
    differ in case ("May" = "may", but "US" is not "us"). `folded`: case, diacritics and compatibility forms are ignored
    ("Beyoncé" = "BEYONCE", "ﬁsh" = "fish"). Composed and decomposed spelling (NFC, NFD) are the same under all three.
 
-The key of a name is a hash of its folded words, built word by word. It is what SQLite indexes (`names.key`) and what
-the matcher walks, so a span found in a text leads to its candidates without a string in between. Keys are computed
-twice here, one name at a time (`key`) and for a whole text or list at once (`split`, `keys`); tests hold the two to the
-same answers.
+The key of a name is a hash of its folded words, built word by word. SQLite indexes it (`names.key`) and the matcher
+follows it, so that a span found in a text leads to its candidates without a string in between. Keys are computed in
+two ways, for one name (`key`) and for a whole text or list (`split`, `keys`); tests check that both agree.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ CASES: tuple[Case, ...] = get_args(Case)
 Keys = NDArray[np.uint64]
 Offsets = NDArray[np.int64]
 
-# The class of a character. Zero is "not looked at yet" in the tables below.
+# Classes of characters. Zero means "not classified yet" in the tables below.
 _BLANK, _WORD, _JOIN, _ALONE, _HYPHEN = 1, 2, 3, 4, 5
 
 _UNSPACED = (
@@ -56,7 +55,7 @@ _JOINER = 0x200D
 _SAME = str.maketrans(
     {"’": "'", "‘": "'", "ʼ": "'", "`": "'", "“": '"', "”": '"', "„": '"', "–": "-", "—": "-", "−": "-"}
 )
-# The same rules for plain ASCII, where they fit a pattern: words, hyphens that are not inner, other signs.
+# The same rules as a pattern for plain ASCII: words, hyphens that are not inner, other signs.
 _ASCII_WORD = re.compile(r"[A-Za-z0-9]+|(?<![A-Za-z0-9])-|-(?![A-Za-z0-9])|[^A-Za-z0-9_\-\x00-\x20\x7f]")
 
 _MASK = (1 << 64) - 1
@@ -65,7 +64,7 @@ _RADIX = 0x2545F4914F6CDD1D  # from one letter to the next; odd, so that it has 
 _UNRADIX = pow(_RADIX, -1, 1 << 64)
 
 _KEPT = 1 << 13
-"""Characters that each cache below keeps: more than a corpus uses often, far less than the 1.1 million there are."""
+"""Characters kept by each cache below: more than a corpus uses often, of the 1.1 million that exist."""
 
 
 def _within(code: int, ranges: tuple[tuple[int, int], ...]) -> bool:
@@ -73,7 +72,7 @@ def _within(code: int, ranges: tuple[tuple[int, int], ...]) -> bool:
 
 
 def _mix(value: int) -> int:
-    """SplitMix64's finaliser: every bit of the result depends on every bit of `value`."""
+    """Finalise a hash (SplitMix64): every bit of the result depends on every bit of `value`."""
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
@@ -95,15 +94,15 @@ def _class_of(letter: str) -> int:
 
 @lru_cache(_KEPT)
 def fold(letter: str) -> str:
-    """What a letter is under the `folded` policy: "É" -> "e", "ß" -> "ss", a diacritic -> ""."""
+    """Return a letter under the `folded` policy: "É" -> "e", "ß" -> "ss", a diacritic -> ""."""
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", letter).casefold()).translate(_SAME)
     return "".join(part for part in plain if not (part.isspace() or _within(ord(part), _DIACRITICS)))
 
 
 class _Weights(dict[str, tuple[int, int]]):
-    """What each letter adds to its word's hash under a policy, and by what it moves the letters behind it.
+    """Weight of each letter in its word's hash under a policy, and the factor for the letters after it.
 
-    At most `_KEPT` letters are kept; a hit costs no more than one of a plain dict, which one of `lru_cache` does.
+    At most `_KEPT` letters are kept; a hit is as fast as in a plain dict, unlike one of `lru_cache`.
     """
 
     def __init__(self, case: Case) -> None:
@@ -119,7 +118,7 @@ class _Weights(dict[str, tuple[int, int]]):
 
 
 def _weight(letters: str) -> int:
-    """Return what letters add to the hash of a word that begins with them."""
+    """Return the contribution of the first letters of a word to its hash."""
     return sum(_mix(ord(part) + _STEP) * pow(_RADIX, place, 1 << 64) for place, part in enumerate(letters)) & _MASK
 
 
@@ -139,11 +138,11 @@ _ascii: dict[Case, dict[str, int]] = {
 
 
 def words(text: str) -> list[str]:
-    """The words of a text as they stand there: "Jean-Paul's C++" -> ["Jean", "Paul", "'", "s", "C", "+", "+"]."""
+    """Return the words of a text as written: "Jean-Paul's C++" -> ["Jean", "Paul", "'", "s", "C", "+", "+"]."""
     if text.isascii():
         return _ASCII_WORD.findall(text)
     found: list[str] = []
-    begin, last, before = -1, _BLANK, ""  # where the open word began (-1: none), its class, the letter before
+    begin, last, before = -1, _BLANK, ""  # start of the open word (-1: none), its class, the previous letter
     for place, letter in enumerate(text):
         kind = _class_of(letter)
         if kind == _HYPHEN:
@@ -155,7 +154,7 @@ def words(text: str) -> list[str]:
         if not goes_on:
             if begin >= 0:
                 found.append(text[begin:place])
-            last = _BLANK if kind == _JOIN else kind  # a mark with nothing to stand on says nothing
+            last = _BLANK if kind == _JOIN else kind  # a mark without a base letter is ignored
             begin = place if last != _BLANK else -1
         before = letter
     if begin >= 0:
@@ -164,12 +163,12 @@ def words(text: str) -> list[str]:
 
 
 def is_blank(letter: str) -> bool:
-    """Whether a letter after a break says nothing: a blank, or a mark with nothing to stand on."""
+    """Return whether a letter after a break is ignored: a blank, or a mark without a base letter."""
     return _class_of(letter) in (_BLANK, _JOIN)
 
 
 def next_break(text: str, place: int) -> int:
-    """The first place at or after one where a text can be cut without changing its words."""
+    """Return the first position from `place` on where a text can be split without changing its words."""
     while 0 < place < len(text):
         kind = _class_of(text[place])
         if kind == _BLANK or (kind == _ALONE and ord(text[place - 1]) != _JOINER):
@@ -179,9 +178,9 @@ def next_break(text: str, place: int) -> int:
 
 
 def word_hash(word: str, case: Case = "folded") -> int:
-    """The hash of one word under a policy; equal words, equal hashes."""
+    """Return the hash of a word under a policy; equal words have equal hashes."""
     inner: Case = "exact" if case == "title" else case
-    if word.isascii() and len(word) <= len(_POWERS):  # every letter counts for one: no loop in Python
+    if word.isascii() and len(word) <= len(_POWERS):  # each letter folds to one: no loop in Python
         total: int = sum(map(mul, map(_ascii[inner].__getitem__, word), _POWERS))
         if case != inner:
             total += _ascii[case][word[0]] - _ascii[inner][word[0]]
@@ -195,7 +194,7 @@ def word_hash(word: str, case: Case = "folded") -> int:
 
 
 def key(name: str, case: Case = "folded") -> int:
-    """A name's key, 0 for a name without words; the same for "New York" and "new  york"."""
+    """Return the key of a name, 0 for a name without words; the same for "New York" and "new  york"."""
     node = 0
     for word in words(name):
         node = _mix((node * _STEP + word_hash(word, case)) & _MASK)
@@ -203,15 +202,15 @@ def key(name: str, case: Case = "folded") -> int:
 
 
 def as_signed(key: int) -> int:
-    """A key as SQLite stores it (signed 64 bits)."""
+    """Return a key as SQLite stores it (signed 64 bits)."""
     return key - (1 << 64) if key >> 63 else key
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of a text: where each begins and ends (characters) and its hash; `codes` are the text's code points.
+    """Words of a text: start and end in characters, and hash of each; `codes` are the code points of the text.
 
-    `sizes` are letters after folding: what the arithmetic of hashes (`glued`, `with_ending`, `without_ending`) needs.
+    `sizes` are numbers of letters after folding, for the arithmetic of hashes (`glued`, `with_ending`, …).
     """
 
     codes: NDArray[np.unsignedinteger]
@@ -222,9 +221,9 @@ class Words:
 
 
 class _Tables:
-    """Class and weight of every character met so far, as arrays that a whole text is looked up in at once.
+    """Class and weight of every character seen so far, as arrays for vectorised look-up.
 
-    The arrays have a place for every code point but cost memory only where they were touched: 31 MB if all were.
+    The arrays have an element for every code point, but take memory only where touched: 31 MB if all were.
     """
 
     def __init__(self) -> None:
@@ -249,16 +248,16 @@ class _Tables:
             letters = _letters(letter, case)
             self.weights[case][code] = _weight(letters)
             self.lengths[case][code] = len(letters)
-        self.classes[code] = _class_of(letter)  # last: what another thread finds here it may use
+        self.classes[code] = _class_of(letter)  # last: another thread may use the row once it is set
 
     def need_powers(self, count: int) -> None:
         if count <= len(self.powers):
             return
-        with self._growing:  # else a thread with a shorter text could put shorter arrays in the place of longer ones
+        with self._growing:  # or a thread with a shorter text might replace longer arrays by shorter ones
             if count <= len(self.powers):
                 return
             size = max(count, 1 << 12)
-            for name, radix in (("inverses", _UNRADIX), ("powers", _RADIX)):  # last the one that is asked without lock
+            for name, radix in (("inverses", _UNRADIX), ("powers", _RADIX)):  # `powers`, read without lock, comes last
                 steps = np.full(size, radix, np.uint64)
                 steps[0] = 1
                 setattr(self, name, np.multiply.accumulate(steps))
@@ -268,10 +267,10 @@ _tables = _Tables()
 
 
 def split(text: str, case: Case = "folded") -> Words:
-    """All words of a text with their hashes, in a few passes over the whole text.
+    """Return all words of a text with their hashes, in a few passes over the whole text.
 
-    The hash of a word is a difference of running sums, so that no word is looked at on its own. Meant for texts up to
-    some hundred thousand characters a call; what is longer is cut at a blank first (`mentions.matcher` does).
+    The hash of a word is a difference of running sums, so there is no loop over words. Meant for texts of up to some
+    hundred thousand characters; longer ones are split at a blank first (`mentions.matcher` does).
     """
     if text.isascii():
         codes: NDArray[np.unsignedinteger] = np.frombuffer(text.encode("ascii"), np.uint8)
@@ -283,7 +282,7 @@ def split(text: str, case: Case = "folded") -> Words:
 
 
 def rehashed(words: Words, case: Case) -> Words:
-    """The same words under another policy; cheaper than to split the text again."""
+    """Return the same words under another policy; cheaper than splitting the text again."""
     return _hashed(words.codes, words.starts, words.ends, case)
 
 
@@ -309,7 +308,7 @@ def _hashed(codes: NDArray[np.unsignedinteger], starts: Offsets, ends: Offsets, 
 
 
 def _borders(codes: NDArray[np.unsignedinteger], classes: NDArray[np.uint8]) -> tuple[Offsets, Offsets]:
-    """Rules 1 and 2 of the module for all characters at once; the same walk as `words`."""
+    """Return starts and ends of words by rules 1 and 2 of the module, as `words` does for one letter at a time."""
     count = len(codes)
     if not count:
         nothing = np.zeros(0, np.int64)
@@ -351,7 +350,7 @@ def _title_lengths(codes: NDArray[np.unsignedinteger], starts: Offsets) -> NDArr
 
 
 def mix(values: Keys) -> Keys:
-    """`_mix` for an array, in place."""
+    """Apply `_mix` to an array, in place."""
     values ^= values >> np.uint64(30)
     values *= np.uint64(0xBF58476D1CE4E5B9)
     values ^= values >> np.uint64(27)
@@ -361,34 +360,34 @@ def mix(values: Keys) -> Keys:
 
 
 def follow(nodes: Keys, hashes: Keys) -> Keys:
-    """The keys of names that are one word longer: `nodes` are the keys so far, `hashes` the next words."""
+    """Return the keys of names that are one word longer: `nodes` are the keys so far, `hashes` the next words."""
     return mix(nodes * np.uint64(_STEP) + hashes)
 
 
 def glued(left: Keys, sizes: Offsets, right: Keys) -> Keys:
-    """Hashes of pairs of words written as one ("wi", "fi" -> "wifi"); `sizes` are the letters of the left ones."""
+    """Return hashes of pairs of words as one word ("wi", "fi" -> "wifi"); `sizes` are the letters of the left ones."""
     _tables.need_powers(int(sizes.max(initial=0)) + 1)
     return left + _tables.powers[sizes] * right
 
 
 def with_ending(hashes: Keys, sizes: Offsets, ending: str) -> Keys:
-    """Hashes of words with an (ASCII) ending added."""
+    """Return hashes of words with an (ASCII) ending added."""
     return glued(hashes, sizes, np.full(len(hashes), word_hash(ending), np.uint64))
 
 
 def without_ending(hashes: Keys, sizes: Offsets, ending: str) -> Keys:
-    """Hashes of words with an (ASCII) ending taken off, which all of them must have."""
+    """Return hashes of words with an (ASCII) ending removed, which all of them must have."""
     _tables.need_powers(int(sizes.max(initial=0)) + 1)
     return hashes - _tables.powers[sizes - len(ending)] * np.uint64(word_hash(ending))
 
 
 def keys(names: Sequence[str], case: Case = "folded") -> Keys:
-    """`key` of many names at once."""
+    """Return `key` of many names at once."""
     return prefix_keys(names, case)[0]
 
 
 def prefix_keys(names: Sequence[str], case: Case = "folded") -> tuple[Keys, list[Keys]]:
-    """The keys of names, and at each number of words the keys of those that go on (the inner nodes of their trie)."""
+    """Return the keys of names, and per number of words the keys of their prefixes (inner nodes of their trie)."""
     if not names:
         return np.zeros(0, np.uint64), []
     _, found, first = split_names(names, case)
@@ -396,7 +395,7 @@ def prefix_keys(names: Sequence[str], case: Case = "folded") -> tuple[Keys, list
 
 
 def split_names(names: Sequence[str], case: Case = "folded") -> tuple[str, Words, Offsets]:
-    """The names as one text, its words, and the number of each name's first word among them."""
+    """Return the names as one text, its words, and the number of each name's first word."""
     text = "\n".join(name.replace("\n", " ") for name in names)
     found = split(text, case)
     lengths = np.fromiter(map(len, names), np.int64, len(names))
@@ -404,7 +403,7 @@ def split_names(names: Sequence[str], case: Case = "folded") -> tuple[str, Words
 
 
 def walk(hashes: Keys, first: Offsets, counts: Offsets) -> tuple[Keys, list[Keys]]:
-    """Keys of runs of words given by their first word and number of words, and the inner nodes at each length."""
+    """Return keys of runs of words, given by first word and number of words, and the inner nodes at each length."""
     result = np.zeros(len(first), np.uint64)
     inner: list[Keys] = []
     alive = np.flatnonzero(counts > 0)

@@ -46,7 +46,7 @@ from wellread.tasks.recipe import TaskRecipe
 from wellread.tasks.registry import find_task_type, name_of, read_examples, read_parts
 from wellread.tasks.task import EncoderWithHead, Task, check_positions
 from wellread.tasks.task_type import Facts, Writes
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 from wellread.training.loop import distributed_state, seed_all, train
 from wellread.training.schedule import Schedule
 
@@ -100,7 +100,7 @@ def build_learner(
     tokenizer = load_tokenizer(recipe.encoder.name)
     task = kind.build(recipe, facts, tokenizer)
     network = build_network(recipe, task)
-    segmenter = Segmenter(tokenizer, longest=recipe.encoder.longest)
+    segmenter = TextTokenizer(tokenizer, longest=recipe.encoder.longest)
     seed, provider = recipe.schedule.seed, build_provider(recipe, tokenizer)
     learner = TaskLearner(
         task, network, segmenter, examples, dev, provider=provider, notes=notes, batch=recipe.batch, seed=seed
@@ -199,7 +199,7 @@ class TaskModel:
     facts: Facts
     task: Task[Any]
     network: EncoderWithHead
-    segmenter: Segmenter
+    segmenter: TextTokenizer
     provider: KnowledgeProvider | None
 
     def answer(self, texts: Sequence[str | tuple[str, ...]]) -> list[Any]:
@@ -288,7 +288,7 @@ def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:
         network.head.load_state_dict(head)
     except RuntimeError as error:
         raise InputError(f"{folder} has a head of another task: {error}; copy it again, or train anew") from error
-    segmenter = Segmenter(tokenizer, longest=recipe.encoder.longest)
+    segmenter = TextTokenizer(tokenizer, longest=recipe.encoder.longest)
     return TaskModel(recipe, facts, task, network.eval(), segmenter, build_provider(recipe, tokenizer))
 
 

@@ -256,7 +256,7 @@ def test_half_a_surrogate_pair_is_a_broken_line(write):
     skipped = []
     assert [one.text for one in read_labelled(path, TASK, skipped=skipped)] == ["\U0001f600"]
     assert [message.partition(", ")[2] for message in skipped] == [
-        "line 1: half a surrogate pair stands alone in a text; write it anew as UTF-8"
+        "line 1: half a surrogate pair stands alone in a text; write it again as UTF-8"
     ]
     assert find_labels(path, skipped=[]) == ("bad",)
     (draft, whole) = read_json_drafts(path)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.task_models import SEGMENTER, learner, teach
 from wellread.data.readers.conll import Columns, Name, NamedText, write_conll
-from wellread.data.readers.ner_jsonl import place_names, read_named, read_names, tell_of_missed, write_names
+from wellread.data.readers.ner_jsonl import place_names, read_named, read_names, report_missed, write_names
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk
 from wellread.tasks.ner import NamedEntities
@@ -156,11 +156,11 @@ def test_a_broken_line_is_told_with_its_number(tmp_path, record, message):
 def test_it_is_told_how_many_are_missed_with_an_example():
     texts = [named("fine"), named("two Xboxes", ("Xbox", "thing")), named("in Cork", ("Cork", "place"))]
     said = []
-    assert list(tell_of_missed(iter(texts), said.append)) == texts
+    assert list(report_missed(iter(texts), said.append)) == texts
     (message,) = said
     assert message.startswith("1 of 2 names begin or end within a word ('Xbox' in 'Xboxes') and count as missed")
     assert 'set ner.borders = "widen"' in message
-    assert list(tell_of_missed([texts[0]], said.append)) == [texts[0]]
+    assert list(report_missed([texts[0]], said.append)) == [texts[0]]
     assert len(said) == 1
 
 

@@ -224,7 +224,11 @@ def test_answers_may_be_secret(write):
     [
         (ASKED, FOUND[:1], "a.json ends before its line 2"),
         (ASKED[:1], FOUND, "a.txt ends before its line 2"),
-        (ASKED[::-1], FOUND, "a.txt, line 1 asks '2 . 2', but .*a.json, line 1 has passages for 'Who wrote"),
+        (
+            ASKED[::-1],
+            FOUND,
+            "a.txt, line 1 has the question '2 . 2', but .*a.json, line 1 has passages for 'Who wrote",
+        ),
         (FOUND, ASKED, 'a.txt, line 1: expected "question"'),
         (ASKED, ASKED, "are the two files swapped"),
         ([{"question": "x", "answers": [5]}], [[]], r'a.txt, line 1: "answers" is \[5\], expected a text, or a list'),

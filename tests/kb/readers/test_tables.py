@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.kb.conftest import CITIES, build_kb, content, text_index
 from wellread.errors import InputError, UsageError
 from wellread.kb.build import Origin, build
-from wellread.kb.readers.tables import parse_columns, read_csv, read_facts, read_header, read_jsonl, write_jsonl
+from wellread.kb.export import write_jsonl
+from wellread.kb.readers.tables import parse_columns, read_csv, read_facts, read_header, read_jsonl
 from wellread.kb.records import Entity, Fact, Tally
 from wellread.kb.store import KnowledgeBase
 from wellread.text import words as names
@@ -48,7 +49,7 @@ def test_every_field_of_an_entity_is_read(tmp_path):
 def test_a_line_with_a_nul_is_broken_and_named(tmp_path, field):
     sound, odd = {"id": "a", "title": "A"}, {"id": "b", "title": "B", field: "b\0"}
     path = jsonl(tmp_path / "x", sound, odd)
-    with pytest.raises(InputError, match=r"x, line 2: the entity has a NUL character \(\\0\) in its text; mend it"):
+    with pytest.raises(InputError, match=r"x, line 2: the entity has a NUL character \(\\0\) in its text; correct it"):
         list(read_jsonl(path, Tally()))
     tally = Tally()
     assert [entity.id for entity in read_jsonl(path, tally, on_broken="skip")] == ["a"]
@@ -131,7 +132,7 @@ BROKEN = {
 @pytest.mark.parametrize("line", BROKEN)
 def test_a_broken_line_is_refused_by_its_number_or_skipped_and_counted(tmp_path, line):
     path = write(tmp_path / "x.jsonl", '{"id": 0, "title": "zero"}', "", line, '{"id": 9, "title": "nine"}')
-    with pytest.raises(InputError, match=rf"x\.jsonl, line 3: .*{BROKEN[line]}.*; mend it, or pass over"):
+    with pytest.raises(InputError, match=rf"x\.jsonl, line 3: .*{BROKEN[line]}.*; correct it, or skip"):
         list(read_jsonl(path, Tally()))
     tally = Tally()
     assert [entity.id for entity in read_jsonl(path, tally, on_broken="skip")] == ["0", "9"]
@@ -199,7 +200,7 @@ def test_cells_in_quotes_may_hold_anything(tmp_path):
         (["word " * 999], {}, r"x.csv has no column id, title \(it has (word ){1,40}…\); map"),
         (["id,title"], {"aliases": ("syn",)}, "x.csv has no column syn"),
         (["sku,title"], {"id": ("sku",), "kind": ("type",)}, "x.csv has no column type"),
-        (["id,title", "a,A", "b"], {}, r"x.csv, line 3: 1 cells, the header has 2; mend it"),
+        (["id,title", "a,A", "b"], {}, r"x.csv, line 3: 1 cells, the header has 2; correct it"),
         (["id,title", "a,A", '"b', 'b",B', "c,"], {}, "x.csv, line 5: an entity needs 'id' and 'title'"),
         (["id,title", "a,b\rc"], {}, "x.csv, line 2: new-line character seen in unquoted field"),
     ],

@@ -22,7 +22,7 @@ from tests.map_data import (
 from wellread.errors import UsageError
 from wellread.mentions.annotators import Marks
 from wellread.models.kam.inputs import CorrelationMap, EntityMap, KamProvider, TermChoice
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 
 @settings(max_examples=25)
@@ -62,7 +62,7 @@ def test_terms_follow_the_text_and_only_correlation_covers_them(tokenizer, seed)
     chance = random.Random(seed)
     table, inputs = table_of(chance), inputs_of(chance)
     words, tokens = chance.randint(1, 5), chance.randint(1, 12)
-    segmenter = Segmenter(tokenizer, longest=chance.choice([None, 12]))
+    segmenter = TextTokenizer(tokenizer, longest=chance.choice([None, 12]))
     spans = {text: spans_of(text, chance) for texts in inputs for text in texts}
     entities = EntityMap(Told(lambda text: Marks(mentions=spans[text], names=("x",) * len(spans[text]))))
     provider = KamProvider(
@@ -140,7 +140,7 @@ def test_words_that_are_left_out_are_no_terms():
 
 def test_terms_of_a_truncated_text_ignore_its_removed_words():
     table = Table({("who", "old"): 0.9, ("city", "new"): 0.9})
-    provider = KamProvider([], Segmenter(word_piece(), longest=4), terms=TermChoice(table))
+    provider = KamProvider([], TextTokenizer(word_piece(), longest=4), terms=TermChoice(table))
     tokenized = provider.segmenter.tokenize_many([("who is the city",)])
     assert provider.build_inputs(tokenized).terms == [("old",)]
     assert provider.build_inputs(tokenized, provider.prepare(tokenized)).terms == [("old",)]

@@ -18,7 +18,7 @@ from wellread.mentions.candidates import CandidateFinder
 from wellread.models.knowbert.config import MASK_ENTITY, NO_ENTITY, CandidateConfig
 from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.tasks.masked_lm import hide as hide_pieces
-from wellread.text.segments import Mark, Segmenter
+from wellread.text.tokenization import Mark, TextTokenizer
 
 SENSES = [
     Entity("city-n", "city", kind="n", aliases={"city": 4}),
@@ -187,7 +187,7 @@ def slowly(finder, vectors, tokenized, whole):
                         yield number, tokens[0], tokens[-1], shares, []
 
 
-BYTEWISE = Segmenter(byte_level())
+BYTEWISE = TextTokenizer(byte_level())
 
 
 @settings(max_examples=20)
@@ -195,7 +195,7 @@ BYTEWISE = Segmenter(byte_level())
 def test_candidates_are_those_of_a_slow_implementation(finders, provider, seed):
     chance = random.Random(seed)
     tokenized = cuts_of(chance, inputs_of(chance))
-    bytewise = Segmenter(byte_level(), longest=chance.randint(9, 40))
+    bytewise = TextTokenizer(byte_level(), longest=chance.randint(9, 40))
     tokenized += bytewise.tokenize_many(inputs_of(chance))
     whole = [(SEGMENTER if one.ids[0] == 2 else BYTEWISE).tokenize(*one.texts) for one in tokenized]
     chosen = chance.sample(range(len(tokenized)), min(len(tokenized), 6))
@@ -240,7 +240,7 @@ def test_without_a_mention_the_arrays_are_empty(provider):
 
 
 def test_a_combining_mark_on_the_last_letter_stays(kbs):
-    segmenter = Segmenter(word_piece())
+    segmenter = TextTokenizer(word_piece())
     provider = KnowBertProvider([("names", kbs["names"], ROWS["names"])])
     (offered,) = provider.find_candidates([segmenter.tokenize("zz\u0301")]).values()
     assert (offered.characters.tolist(), offered.spans.tolist()) == ([[0, 3]], [[1, 2]])
@@ -312,7 +312,7 @@ def test_a_mark_of_a_kind_that_a_kb_has_not_speaks_of_another(provider):
 
 def test_truncated_marks_are_not_mentions(kbs, provider):
     tokenized = replace(
-        Segmenter(word_piece(), longest=5).tokenize("the old city buy"),
+        TextTokenizer(word_piece(), longest=5).tokenize("the old city buy"),
         marks=(Mark(0, 8, 12, "city", "n", ("city-n",)), Mark(0, 13, 16, "buy", "v"), Mark(0, 8, 16, "york", "n")),
     )
     assert listed(provider.collate([tokenized])["offers"]["senses"]) == [
@@ -384,7 +384,7 @@ def test_a_mention_with_a_masked_word_has_only_the_mask_entity(provider):
     assert listed(arrays["names"], "names") == [(1, 5, 7, mask, []), (1, 5, 6, mask, [])]
 
 
-@pytest.mark.parametrize("segmenter", [SEGMENTER, Segmenter(byte_level())], ids=["words", "bytes"])
+@pytest.mark.parametrize("segmenter", [SEGMENTER, TextTokenizer(byte_level())], ids=["words", "bytes"])
 def test_a_name_whose_joiner_is_masked_has_only_the_mask_entity(provider, segmenter):
     one = segmenter.tokenize("old well-known u.s. city")
     (joiner,) = [place for place, (start, end) in enumerate(one.spans.tolist()) if one.texts[0][start:end] == "-"]

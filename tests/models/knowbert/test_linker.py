@@ -32,7 +32,7 @@ from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.linker import KnowBertBackend
 from wellread.models.knowbert.pos_tags import PosTags
 from wellread.models.knowbert.quantization import Int8EntityTable
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 
 SENSES = [
     Entity("money", "bank", "of money", "n", 1, {"bank": 5}),
@@ -90,7 +90,7 @@ def links(document):
 def psi(home, text, folder="model", kb="senses"):
     """Return the links of a text by the infused encoder itself: {(start, end): {entity: probability}}."""
     model = load_encoder(str(home / folder)).eval()
-    tokenized = [Segmenter(load_tokenizer(str(home / folder))).tokenize(text)]
+    tokenized = [TextTokenizer(load_tokenizer(str(home / folder))).tokenize(text)]
     parts = []
     for part in model.infusions:
         opened = KnowledgeBase.open(home / f"{part.config.kb}.kb")

@@ -20,7 +20,7 @@ from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.pretraining_task import GoldText, Linking, parts_of
 from wellread.tasks.learner import TaskLearner
 from wellread.tasks.task import EncoderWithHead
-from wellread.text.segments import Mark, Segmenter
+from wellread.text.tokenization import Mark, TextTokenizer
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_long_texts_are_split_outside_of_marks_and_every_mark_is_kept():
     text = " ".join(f"the mayor of new rome wrote to {n} in avon" for n in range(12))
     starts = [at for at in range(len(text)) if text.startswith("new rome", at)]
     whole = GoldText(text, tuple(Mark(0, at, at + 8, gold=("c-new-rome",)) for at in starts), "near")
-    parts = list(parts_of(whole, Segmenter(TOKENIZER, longest=16)))
+    parts = list(parts_of(whole, TextTokenizer(TOKENIZER, longest=16)))
     assert " ".join(part.text for part in parts) == text
     assert sum(len(part.marks) for part in parts) == 12
     assert {part.text[mark.start : mark.end] for part in parts for mark in part.marks} == {"new rome"}
@@ -74,7 +74,7 @@ def test_long_texts_are_split_outside_of_marks_and_every_mark_is_kept():
     short = gold("in rome", rome="c-rome")
     assert list(parts_of(short, SEGMENTER)) == [short]
     blank = GoldText("avon" * 30, ())
-    assert list(parts_of(blank, Segmenter(TOKENIZER, longest=16))) == [blank]  # there is no blank to split it at
+    assert list(parts_of(blank, TextTokenizer(TOKENIZER, longest=16))) == [blank]  # there is no blank to split it at
 
 
 def test_gold_is_marked_among_the_candidates_of_the_right_mention(vectors, provider):

@@ -21,7 +21,7 @@ from wellread.models.luke.linker import LukeBackend
 from wellread.models.luke.mention_windows import MentionTokenizer
 from wellread.models.luke.model import luke_of
 from wellread.models.luke.vocabulary import EntityVocabulary
-from wellread.text.segments import Mark
+from wellread.text.tokenization import Mark
 
 MORE = [
     *ENTITIES,

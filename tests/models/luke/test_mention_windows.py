@@ -12,8 +12,7 @@ from tests.toy_models import tokenizer
 from wellread.errors import UsageError
 from wellread.models.luke.mention_windows import MentionTokenizer
 from wellread.models.luke.vocabulary import EntityVocabulary
-from wellread.text.segments import Mark, Segmenter
-from wellread.text.tokenization import with_one_type
+from wellread.text.tokenization import Mark, TextTokenizer, with_one_type
 
 ROWS = {"[PAD]": 0, "[UNK]": 1, "[MASK]": 2, "[MASK2]": 3, "Beyoncé": 4, "Los Angeles": 5}
 VOCABULARY = EntityVocabulary(ROWS)
@@ -149,7 +148,7 @@ def test_a_mark_keeps_its_special_tokens_in_every_window():
 
 def test_without_marks_an_input_equals_that_of_the_text_tokenizer():
     for texts in (("who is the mayor of avon ?",), ("who is bela", "a person, old")):
-        (one,), known = MentionTokenizer(TOKENIZER).tokenize(*texts).windows, Segmenter(TOKENIZER).tokenize(*texts)
+        (one,), known = MentionTokenizer(TOKENIZER).tokenize(*texts).windows, TextTokenizer(TOKENIZER).tokenize(*texts)
         for name in ("ids", "types", "spans", "segment_of", "word_of", "word_spans", "word_segment"):
             assert np.array_equal(getattr(one, name), getattr(known, name)), name
         assert (one.words, one.first_words) == (known.words, known.first_words)

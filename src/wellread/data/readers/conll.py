@@ -1,19 +1,19 @@
-"""Sentences with named entities in the columns of the CoNLL tasks: a word a line, a blank line between sentences.
+"""Sentences with named entities in the columns of the CoNLL tasks: one word per line, a blank line after a sentence.
 
     EU NNP I-NP I-ORG
     rejects VBZ I-VP O
     German JJ I-NP I-MISC
 
-Which columns are word and tag can be said (`Columns`); usually the first and the last. Columns are parted by tabs, or
-by blanks where a line has no tab. Tags are IOB1, IOB2, BIOES or BILOU (`evaluation.chunks`). A file of one column has
-words alone: what is right is kept secret. Lines that begin with "#" and have another number of columns than the words
-are comments (GermEval, MultiCoNER).
+`Columns` chooses the columns of word and tag, by default the first and the last. Columns are separated by tabs, or by
+blanks if a line has no tab. Tags are IOB1, IOB2, BIOES or BILOU (`evaluation.chunks`). A file of one column has words
+only: its labels are secret. Lines that begin with "#" and have another number of columns than the words are comments
+(GermEval, MultiCoNER).
 
 A document begins at "-DOCSTART-", "#begin document" or "# newdoc"; its other sentences are the context of each
-(`NamedText.document`). Sentences before the first such line are alone, as all are in files without them (WNUT-17).
+(`NamedText.document`). Sentences before the first such line have no context, as in files without documents (WNUT-17).
 
-A line that is broken (another number of columns, no tag) is an `InputError` that names file and line; where a list
-`skipped` is given, it gets the message and the sentence is left out, which then is nobody's context either.
+A broken line (another number of columns, no tag) is an `InputError` that names file and line; with a list as `skipped`,
+it gets the message and the sentence is left out, also as context.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wellread.data.splits import split_by
 from wellread.document import short
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk, Scheme, chunks_of, split_tag, tags_of
-from wellread.io.files import decode, make_or_tell, read_lines, told, write_atomically
+from wellread.io.files import decode, make_or_skip, path_name, read_lines, write_atomically
 from wellread.text.words import split
 
 Span = tuple[int, int]
@@ -41,14 +41,14 @@ _COMMENT = "#"
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns of a file are read, from 0; below 0: from the end."""
+    """Columns of a file that are read, from 0; below 0: from the end."""
 
     word: int = 0
     tag: int = -1
 
 
 class Name(NamedTuple):
-    """Characters of a text, from `start` up to `end` (exclusive), that name something of a kind."""
+    """A span of characters from `start` up to `end` (exclusive) with a label."""
 
     start: int
     end: int
@@ -57,22 +57,22 @@ class Name(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NamedText:
-    """A sentence, the characters of its words, and what they name; `chunks` is None where that is kept secret."""
+    """A sentence, the spans of its words, and its named entities; `chunks` is None if they are secret."""
 
     id: str
     text: str
     words: tuple[Span, ...]
     chunks: tuple[Chunk, ...] | None = None
     document: tuple[str, ...] = field(default=(), repr=False)
-    """The sentences of its document, itself among them; none where it is alone."""
+    """Sentences of its document, including itself; empty without context."""
     place: int = 0
-    """Which of them it is."""
+    """Index of this sentence in `document`."""
     missed: tuple[Name, ...] = ()
-    """Names that no run of words is, since they begin or end within one: asked for, and never found."""
+    """Names that begin or end within a word, so that no run of words matches: counted as gold, never found."""
 
     @classmethod
     def of_words(cls, id: str, words: Sequence[str], chunks: Iterable[Chunk] | None = None) -> NamedText:
-        """Words with blanks between them."""
+        """Build from words, joined by blanks."""
         spans, begin = [], 0
         for word in words:
             spans.append((begin, begin + len(word)))
@@ -81,23 +81,23 @@ class NamedText:
 
     @classmethod
     def of_text(cls, id: str, text: str) -> NamedText:
-        """A text that a user asks about, in the words that it has by itself."""
+        """Build from a user's text, split into words."""
         found = split(text)
         return cls(id, text, tuple(zip(found.starts.tolist(), found.ends.tolist(), strict=True)))
 
     def with_names(self, chunks: Iterable[Chunk], missed: Iterable[Name] = ()) -> NamedText:
-        """The same text, of which it is known what its words name."""
+        """Return the same text with known chunks."""
         return replace(self, chunks=tuple(sorted(chunks)), missed=tuple(missed))
 
     def word(self, number: int) -> str:
-        """The characters of a word."""
+        """Return the text of a word."""
         return self.text[slice(*self.words[number])]
 
 
 def read_conll(
     path: str | Path, columns: Columns | None = None, *, skipped: list[str] | None = None
 ) -> Iterator[NamedText]:
-    """Sentences of a file, plain or compressed; `skipped` gets the reasons of what was left out."""
+    """Yield the sentences of a file, plain or compressed; `skipped` gets the reasons of what was left out."""
     columns = columns or Columns()
     document: list[NamedText] | None = None
     for number, rows in _sentences(path):
@@ -105,7 +105,7 @@ def read_conll(
             yield from in_document(document or [])
             document = []
             continue
-        found = make_or_tell(partial(_sentence, path, number, rows, columns), skipped)
+        found = make_or_skip(partial(_sentence, path, number, rows, columns), skipped)
         if document is None:
             yield from found
         else:
@@ -116,10 +116,11 @@ def read_conll(
 def write_conll(
     path: str | Path, sentences: Sequence[NamedText], predicted: Sequence[Iterable[Chunk]], *, scheme: Scheme = "IOB2"
 ) -> None:
-    """Predictions as the CoNLL script takes them: word, gold tag (where it is known) and predicted tag in a line."""
+    """Write predictions for the CoNLL script: word, gold tag (if known) and predicted tag per line."""
     if any(_beyond_tags(one) for one in sentences):
         raise UsageError(
-            "tags of words cannot tell names that overlap, or begin or end within a word; write to a file named .jsonl"
+            "tags of words cannot represent names that overlap, or begin or end within a word; write to a file named "
+            ".jsonl"
         )
     with write_atomically(path) as file:
         for sentence, ours in zip(sentences, predicted, strict=True):
@@ -132,33 +133,33 @@ def write_conll(
 
 
 def find_labels(sentences: Iterable[NamedText]) -> tuple[str, ...]:
-    """All labels that chunks have, in the order of letters."""
+    """Return all labels of chunks, sorted."""
     return tuple(sorted({chunk.label for one in sentences for chunk in one.chunks or ()}))
 
 
 def longest_name(sentences: Iterable[NamedText]) -> int:
-    """How many words the longest chunk has; 0 where there is none."""
+    """Return the number of words of the longest chunk; 0 if there is none."""
     return max((chunk.end - chunk.start for one in sentences for chunk in one.chunks or ()), default=0)
 
 
 def in_document(sentences: Sequence[NamedText]) -> Iterator[NamedText]:
-    """Sentences of one document, each with the others as its context."""
+    """Yield the sentences of one document, each with the others as its context."""
     texts = tuple(one.text for one in sentences)
     for place, one in enumerate(sentences):
         yield replace(one, document=texts, place=place)
 
 
 def split_sentences(sentences: Sequence[NamedText], count: int) -> tuple[list[NamedText], list[NamedText]]:
-    """(the rest, at least `count` for development): a document has all its sentences on one side."""
+    """Return (the rest, at least `count` for validation); a document has all its sentences on one side."""
     return split_by(sentences, count, lambda one: "\n".join(one.document) or one.text)
 
 
 def _sentences(path: str | Path) -> Iterator[tuple[int, list[tuple[int, list[str]]] | None]]:
-    """The numbered rows of each sentence, with the number of its first line; None where a document begins."""
+    """Yield the numbered rows of each sentence, with its first line number; None at the beginning of a document."""
     rows: list[tuple[int, list[str]]] = []
     width: int | None = None
     for number, line in read_lines(path):
-        said = decode(line, f"{told(path)}, line {number}")
+        said = decode(line, f"{path_name(path)}, line {number}")
         cells = said.split("\t") if "\t" in said else said.split()
         begins = _DOCUMENT.match(said) is not None
         if begins or not said.strip():
@@ -180,8 +181,8 @@ def _sentence(path: str | Path, number: int, rows: Sequence[tuple[int, list[str]
     width = len(rows[0][1])
     if not (-width <= columns.word < width and -width <= columns.tag < width):
         raise UsageError(
-            f"{told(path)} has {width} columns, and word is {columns.word}, tag is {columns.tag}; say which they are, "
-            "from 0, or below 0 from the end"
+            f"{path_name(path)} has {width} columns, and word is {columns.word}, tag is {columns.tag}; give their "
+            "numbers from 0, or below 0 from the end"
         )
     words, tags = [], []
     for line, cells in rows:
@@ -193,7 +194,7 @@ def _sentence(path: str | Path, number: int, rows: Sequence[tuple[int, list[str]
             if width > 1:
                 split_tag(cells[columns.tag])
         except InputError as error:
-            raise InputError(f"{told(path)}, line {line}: {error}; mend the line") from error
+            raise InputError(f"{path_name(path)}, line {line}: {error}; mend the line") from error
         words.append(cells[columns.word])
         tags.append(cells[columns.tag])
     return NamedText.of_words(str(number), words, chunks_of(tags) if width > 1 else None)

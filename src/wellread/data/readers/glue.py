@@ -1,8 +1,8 @@
-"""The nine tasks of GLUE (Wang et al. 2018) in their official files, by one table of facts.
+"""The nine tasks of GLUE (Wang et al. 2018) in their official files, described by one table.
 
-`train.tsv`, `dev.tsv` and `test.tsv` need not be told apart: what the first line says decides which columns there are,
-and examples of test files have no label. MNLI has two development files, `dev_matched.tsv` and `dev_mismatched.tsv`;
-score them apart, as MNLI-m and MNLI-mm.
+`train.tsv`, `dev.tsv` and `test.tsv` need not be distinguished: the first line shows which columns there are, and
+examples of test files have no label. MNLI has two validation files, `dev_matched.tsv` and `dev_mismatched.tsv`; score
+them separately, as MNLI-m and MNLI-mm.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from wellread.data.readers.labelled import LabelledTask, LabelledText
 from wellread.data.tables import Record, make_each, name_cells, read_tsv, text_of
 from wellread.errors import InputError, UsageError
-from wellread.io.files import told, write_atomically
+from wellread.io.files import path_name, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
 class GlueColumns:
-    """What the columns of a task's files are called, in the header or (`bare`) in files that have none."""
+    """Names of the columns of a task's files, in the header or (`bare`) in files without one."""
 
     text: str
     text_b: str | None
@@ -63,27 +63,27 @@ GLUE: dict[str, tuple[LabelledTask, GlueColumns]] = {
 
 
 def glue_task(name: str) -> LabelledTask:
-    """A task by its name in any writing: "sst2", "SST-2"."""
+    """Return a task by its name in any spelling: "sst2", "SST-2"."""
     return _find(name)[0]
 
 
 def read_glue(path: str | Path, task: str, *, skipped: list[str] | None = None) -> Iterator[LabelledText]:
-    """Examples of a task's file, plain or compressed.
+    """Yield the examples of a task's file, plain or compressed.
 
-    The official QQP files have some lines with too few cells, which its users pass over: give a list as `skipped`.
+    The official QQP files have some lines with too few cells, which its users skip: give a list as `skipped`.
     """
     facts, columns = _find(task)
     rows = read_tsv(path)
     first = next(rows, None)
     if first is None:
-        raise InputError(f"{told(path)} is empty; expected the {facts.name} file of GLUE")
+        raise InputError(f"{path_name(path)} is empty; expected the {facts.name} file of GLUE")
     header = [name.strip() for name in first[1]]
     wanted = [name for name in (columns.text, columns.text_b) if name is not None]
     if not set(wanted) <= set(header):
         if len(header) != len(columns.bare):
             expected = f"{len(columns.bare)} cells without a header, or " if columns.bare else ""
             raise InputError(
-                f"{told(path)}, line {first[0]}: expected {expected}a header with {', '.join(wanted)}, "
+                f"{path_name(path)}, line {first[0]}: expected {expected}a header with {', '.join(wanted)}, "
                 f"got {' | '.join(header)[:100]!r}; is this the {facts.name} file of GLUE?"
             )
         header, rows = list(columns.bare), chain([first], rows)
@@ -92,7 +92,7 @@ def read_glue(path: str | Path, task: str, *, skipped: list[str] | None = None) 
 
 
 def write_glue(path: str | Path, task: str, examples: Sequence[LabelledText], predicted: Sequence[int | float]) -> None:
-    """Predictions as the leaderboard takes them (`CoLA.tsv`, `MNLI-m.tsv`, …): index and label, with a header."""
+    """Write predictions for the leaderboard (`CoLA.tsv`, `MNLI-m.tsv`, …): index and label, with a header."""
     facts = glue_task(task)
     if len(examples) != len(predicted):
         raise InputError(f"{len(predicted)} predictions for {len(examples)} examples; give one for each")
@@ -102,7 +102,7 @@ def write_glue(path: str | Path, task: str, examples: Sequence[LabelledText], pr
 
 
 def glue_average(scores: Mapping[str, float]) -> float:
-    """GLUE's one figure: the mean over tasks, where MNLI-m and MNLI-mm are one task together."""
+    """Return GLUE's score: the mean over tasks, with MNLI-m and MNLI-mm as one task."""
     unknown = [name for name in scores if name not in (*GLUE, "MNLI-m", "MNLI-mm")]
     if unknown or not scores or ("MNLI" in scores and scores.keys() & {"MNLI-m", "MNLI-mm"}):
         raise InputError(f"cannot average {', '.join(scores) or 'nothing'}; give {', '.join(GLUE)}, or MNLI-m, MNLI-mm")

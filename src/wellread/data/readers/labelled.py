@@ -1,7 +1,7 @@
-"""Texts, or pairs of texts, that have a label or a number: what such a task is, and data of your own for it.
+"""Labelled texts or pairs of texts: the definition of such a task, and your own data for it.
 
-Own data is TSV or CSV with a header, or JSONL, with the columns `text`, `text_b` (for pairs), `label`, and perhaps
-`id`; `LabelledColumns` says so if yours are called otherwise. GLUE's own files are read by `data.readers.glue`.
+Your data is TSV or CSV with a header, or JSONL, with the columns `text`, `text_b` (for pairs), `label`, and optionally
+`id`; `LabelledColumns` names other columns. GLUE's own files are read by `data.readers.glue`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wellread.evaluation.classification import METRICS, Metric, score_labels
 
 @dataclass(frozen=True, slots=True)
 class LabelledText:
-    """A text or a pair of texts; `label` is the number of a class, a value, or None where it is kept secret."""
+    """A text or a pair of texts; `label` is the number of a class, a value, or None if it is secret."""
 
     id: str
     text: str
@@ -32,15 +32,15 @@ class LabelledText:
 
 @dataclass(frozen=True, slots=True)
 class LabelledTask:
-    """What is asked of a text: one of `labels`, or a number where there are none; and how answers are scored."""
+    """A classification task with `labels`, or a regression task without, and its metrics."""
 
     name: str
     labels: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = ()
-    """Accuracy and macro F1 of labels, Pearson's and Spearman's correlation of numbers, if nothing else is said."""
+    """By default accuracy and macro F1 for labels, Pearson's and Spearman's correlation for numbers."""
     pair: bool = False
     bounds: tuple[float, float] | None = None
-    """The lowest and highest number that a regression may have."""
+    """Lowest and highest number of a regression."""
 
     def __post_init__(self) -> None:
         if not self.metrics:
@@ -54,15 +54,15 @@ class LabelledTask:
                 f"{', '.join(self.metrics)}; give two labels or more, each once, and metrics of labels"
             )
         if not self.labels and len(numeric) < len(self.metrics):
-            raise InputError(f"the task {self.name!r} asks for numbers; score it by pearson, spearman or both")
+            raise InputError(f"the task {self.name!r} has numbers as labels; score it by pearson, spearman or both")
 
     @property
     def kind(self) -> Literal["classification", "regression"]:
-        """Whether labels or numbers are asked for."""
+        """Type of the task: labels or numbers."""
         return "classification" if self.labels else "regression"
 
     def label_of(self, value: str) -> int | float:
-        """The class or number that a file writes as `value`."""
+        """Return the class or number of a label in a file."""
         if self.labels:
             if value not in self.labels:
                 raise InputError(f"the label is {value!r}, expected one of {', '.join(self.labels)}")
@@ -78,14 +78,14 @@ class LabelledTask:
         return number
 
     def name_of(self, label: int | float) -> str:
-        """How a file writes a class or a number."""
+        """Return a class or a number as files write it."""
         if self.labels:
             return self.labels[int(label)]
         low, high = self.bounds or (-math.inf, math.inf)
         return f"{min(max(label, low), high):.3f}"
 
     def score(self, examples: Sequence[LabelledText], predicted: Sequence[int | float]) -> dict[str, float]:
-        """Each metric, and as `score` their mean."""
+        """Return each metric, and as `score` their mean."""
         gold = [example.label for example in examples if example.label is not None]
         if len(gold) < len(examples):
             raise InputError(
@@ -96,7 +96,7 @@ class LabelledTask:
 
 @dataclass(frozen=True, slots=True)
 class LabelledColumns:
-    """What the columns of a file are called."""
+    """Names of the columns of a file."""
 
     text: str = "text"
     text_b: str | None = None
@@ -113,7 +113,7 @@ def read_labelled(
     form: Form | None = None,
     skipped: list[str] | None = None,
 ) -> Iterator[LabelledText]:
-    """Examples of data of your own; for pairs the second text is in `text_b` if no other column is named."""
+    """Yield examples of your own data; for pairs the second text is in `text_b` unless another column is named."""
     make = partial(_example, task=task, columns=columns or LabelledColumns())
     return make_each(path, read_records(path, form), make, skipped)
 
@@ -121,7 +121,7 @@ def read_labelled(
 def find_labels(
     path: str | Path, column: str = "label", *, form: Form | None = None, skipped: list[str] | None = None
 ) -> tuple[str, ...]:
-    """The labels that a file uses, in the order of numbers if they are such, else of letters."""
+    """Return the labels of a file, sorted as numbers if they are numbers, else as text."""
     labels = set(make_each(path, read_records(path, form), lambda record, number: _written(record, column), skipped))
     try:
         return tuple(sorted(labels, key=float))
@@ -130,7 +130,7 @@ def find_labels(
 
 
 def split_labelled(examples: Sequence[LabelledText], count: int) -> tuple[list[LabelledText], list[LabelledText]]:
-    """(the rest, `count` for development): equal texts, or equal pairs, stay on one side."""
+    """Return (the rest, `count` for validation); equal texts, or equal pairs, stay on one side."""
     return split_by(examples, count, lambda example: f"{example.text.strip()}\n{(example.text_b or '').strip()}")
 
 
@@ -149,7 +149,7 @@ def _example(record: Record, number: str, *, task: LabelledTask, columns: Labell
 
 
 def _written(record: Record, column: str) -> str:
-    """A cell as text: in JSON a label may be a number or a truth value."""
+    """Return a cell as text: in JSON a label may be a number or a boolean."""
     value: Any = record.get(column)
     if value is None or isinstance(value, dict | list):
         raise InputError(f"no {column!r} (there are {', '.join(record)})")

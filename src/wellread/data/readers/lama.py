@@ -1,12 +1,12 @@
 """The LAMA probe (Petroni et al. 2019): sentences with the object of a fact masked, in the authors' files.
 
 Its `data` folder has four parts. Google-RE and T-REx have a template for each relation, "[X] was born in [Y] ."; each
-pair of subject and object is asked once. ConceptNet and SQuAD have a sentence for each fact. As in the authors' code,
-facts that most judges of Google-RE reject are left out, and sentences of more than 100 words. Facts of your own are
-lines of the same kind: `{"relation", "sub_label", "obj_label", "masked_sentence": "… [MASK] …"}`.
+pair of subject and object is probed once. ConceptNet and SQuAD have a sentence for each fact. As in the authors' code,
+facts that most judges of Google-RE reject are left out, and sentences of more than 100 words. Your own facts are lines
+of the same format: `{"relation", "sub_label", "obj_label", "masked_sentence": "… [MASK] …"}`.
 
-A model is asked for one piece, so only facts whose object is in a given vocabulary are asked (`within`): that of all
-models under comparison, for their scores to be comparable. Scored by `evaluation.probe`.
+A model predicts one token, so only facts whose object is in a given vocabulary are probed (`within`): the vocabulary
+common to all models under comparison, so that scores are comparable. Scored by `evaluation.probe`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Literal, get_args
 
 from wellread.data.tables import Record, make_each, read_records, text_of
 from wellread.errors import InputError, UsageError
-from wellread.io.files import decode, read_lines, told
+from wellread.io.files import decode, path_name, read_lines
 
 Part = Literal["google_re", "trex", "conceptnet", "squad"]
 
 MASK = "[MASK]"
-"""What stands for the object in a sentence, whatever the mask of a tokenizer is."""
+"""Mask of the object in a sentence, independent of the mask token of a tokenizer."""
 MOST_WORDS = 100
 
 _RELATIONS = "relations.jsonl"
@@ -38,30 +38,30 @@ _GOOGLE_RE = {
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation and how it is asked for; without a template its facts have sentences of their own."""
+    """A relation and its template; without one, its facts have their own sentences."""
 
     name: str
     template: str | None = None
     label: str = ""
     kind: str = ""
-    """T-REx: 1-1, N-1 or N-M."""
+    """Cardinality in T-REx: 1-1, N-1 or N-M."""
 
     def __post_init__(self) -> None:
         if self.template is not None and not (self.template.count("[X]") == self.template.count("[Y]") == 1):
             raise InputError(f"the template of {self.name} is {self.template!r}; expected one [X] and one [Y] in it")
 
     def sentence(self, subject: str) -> str:
-        """The template with the subject in it, and the object masked."""
+        """Return the template with the subject inserted and the object masked."""
         if self.template is None:
             raise InputError(f"the relation {self.name} has no template")
-        # The object first: a subject may have brackets of its own.
+        # The object first: a subject may contain brackets.
         before, after = self.template.replace("[Y]", MASK).split("[X]")
         return f"{before}{subject}{after}"
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedFact:
-    """A sentence with a mask where the object is."""
+    """A sentence with a mask in the place of the object."""
 
     id: str
     relation: str
@@ -71,7 +71,7 @@ class MaskedFact:
 
 
 def read_lama(folder: str | Path, part: Part, *, skipped: list[str] | None = None) -> Iterator[MaskedFact]:
-    """Facts of one part of LAMA's `data` folder, relation after relation; `skipped` gets what was left out."""
+    """Yield the facts of one part of LAMA's `data` folder, relation by relation; `skipped` gets what was left out."""
     folder = Path(folder)
     if part == "google_re":
         files = [(Relation(name, template), f"Google_RE/{name}_test.jsonl") for name, template in _GOOGLE_RE.items()]
@@ -91,10 +91,10 @@ def read_lama(folder: str | Path, part: Part, *, skipped: list[str] | None = Non
 
 
 def read_probe(path: str | Path, part: Part | None = None, *, skipped: list[str] | None = None) -> Iterator[MaskedFact]:
-    """Facts of LAMA's `data` folder (one part of it, or all that are there), of a folder of files, or of one file.
+    """Yield facts of LAMA's `data` folder (one part of it, or all parts), of a folder of files, or of one file.
 
-    A file of T-REx or Google-RE is asked by its relation's template where that is known: by its name, and by a
-    `relations.jsonl` beside the file or in the folder above. Other files have sentences of their own.
+    A file of T-REx or Google-RE uses its relation's template if that is known: by its name, and by a `relations.jsonl`
+    beside the file or in the folder above. Other files have their own sentences.
     """
     path = Path(path)
     folder = _data_folder(path)
@@ -104,21 +104,25 @@ def read_probe(path: str | Path, part: Part | None = None, *, skipped: list[str]
             yield from read_lama(folder, each, skipped=skipped)
         return
     if part is not None:
-        raise UsageError(f"{told(path)} is a file, and {part!r} a part of LAMA's data folder; give that, or no part")
+        raise UsageError(
+            f"{path_name(path)} is a file, and {part!r} a part of LAMA's data folder; give that, or no part"
+        )
     files = _fact_files(path) if path.is_dir() else [path]
     if not files:
-        raise InputError(f"{told(path)} has no facts; give LAMA's data folder, or a JSONL file with obj_label in it")
+        raise InputError(
+            f"{path_name(path)} has no facts; give LAMA's data folder, or a JSONL file with obj_label in it"
+        )
     for file in files:
         yield from read_facts(file, _relation_of(file), skipped=skipped)
 
 
 def has_parts(path: str | Path) -> bool:
-    """Whether this is LAMA's `data` folder, of which `read_probe` can read one part."""
+    """Return whether this is LAMA's `data` folder, of which `read_probe` can read one part."""
     return any((_data_folder(Path(path)) / name).is_dir() for name in _FOLDERS.values())
 
 
 def has_facts(path: str | Path) -> bool:
-    """Whether a file or folder is such as `read_probe` reads, and not just texts."""
+    """Return whether `read_probe` can read a file or folder, which may also have plain texts."""
     path = Path(path)
     if not path.is_dir():
         return path.is_file() and _is_fact_file(path)
@@ -134,7 +138,7 @@ def _fact_files(folder: Path) -> list[Path]:
 
 
 def _is_fact_file(file: Path) -> bool:
-    """By the first line: texts have no object."""
+    """Return whether the first line has an object, unlike texts."""
     try:
         first = next((line for _, line in read_lines(file) if line.strip()), b"")
     except InputError:
@@ -143,7 +147,7 @@ def _is_fact_file(file: Path) -> bool:
 
 
 def _relation_of(file: Path) -> Relation:
-    """The relation that a file is of, with its template where that is known."""
+    """Return the relation of a file, with its template if known."""
     name = file.name.partition(".")[0]
     if (plain := name.removesuffix("_test")) in _GOOGLE_RE:
         return Relation(plain, _GOOGLE_RE[plain])
@@ -156,21 +160,21 @@ def _relation_of(file: Path) -> Relation:
 
 
 def read_relations(path: str | Path) -> list[Relation]:
-    """Relations of a file such as LAMA's `relations.jsonl`."""
+    """Read the relations of a file such as LAMA's `relations.jsonl`."""
     return list(make_each(path, read_records(path, "jsonl"), _relation))
 
 
 def read_facts(path: str | Path, relation: Relation, *, skipped: list[str] | None = None) -> Iterator[MaskedFact]:
-    """Facts of one relation's file, plain or compressed, each pair of subject and object once if there is a template.
+    """Yield the facts of one relation's file, plain or compressed, each (subject, object) once if there is a template.
 
-    `skipped` gets the reasons of what was left out; a line that is broken is an error without it.
+    `skipped` gets the reasons of what was left out; without it a broken line is an error.
     """
     asked: set[tuple[str, str]] = set()
     make = partial(_fact, relation=relation)
     for number, fact, reason in make_each(path, read_records(path, "jsonl"), make, skipped):
         if reason is not None:
             if skipped is not None:
-                skipped.append(f"{told(path)}, line {number}: {reason}")
+                skipped.append(f"{path_name(path)}, line {number}: {reason}")
         elif relation.template is None or (fact.subject, fact.object) not in asked:
             asked.add((fact.subject, fact.object))
             yield fact
@@ -179,7 +183,7 @@ def read_facts(path: str | Path, relation: Relation, *, skipped: list[str] | Non
 def within(
     facts: Iterable[MaskedFact], vocabulary: Collection[str], *, skipped: list[str] | None = None
 ) -> Iterator[MaskedFact]:
-    """Facts whose object is a word of the vocabulary; `skipped` gets the others' objects."""
+    """Yield facts whose object is in the vocabulary; `skipped` gets the other objects."""
     for fact in facts:
         if fact.object in vocabulary:
             yield fact
@@ -188,21 +192,21 @@ def within(
 
 
 def lower(fact: MaskedFact) -> MaskedFact:
-    """A fact for a model that knows no capitals; the mask keeps its own."""
+    """Return a fact in lower case, for an uncased model; the mask is unchanged."""
     sentence = MASK.join(part.lower() for part in fact.sentence.split(MASK))
     return replace(fact, subject=fact.subject.lower(), object=fact.object.lower(), sentence=sentence)
 
 
 def read_vocabulary(path: str | Path) -> frozenset[str]:
-    """Words of a file, one a line, such as LAMA's `common_vocab_cased.txt`."""
-    words = (decode(line, f"{told(path)}, line {number}").strip() for number, line in read_lines(path))
+    """Read the words of a file, one per line, such as LAMA's `common_vocab_cased.txt`."""
+    words = (decode(line, f"{path_name(path)}, line {number}").strip() for number, line in read_lines(path))
     return frozenset(word for word in words if word)
 
 
 def common_vocabulary(
     vocabularies: Sequence[Collection[str]], *, usable: Callable[[str], bool] = str.isalnum
 ) -> frozenset[str]:
-    """Words that every vocabulary has and that could be an answer: not a sign, not a mark of a tokenizer."""
+    """Return words that are in every vocabulary and may be an answer: no signs, no special tokens."""
     first, *others = vocabularies
     return frozenset(word for word in first if usable(word) and all(word in other for other in others))
 
@@ -218,7 +222,7 @@ def _relation(record: Record, number: str) -> Relation:
 
 
 def _fact(record: Record, number: str, *, relation: Relation) -> tuple[str, MaskedFact, str | None]:
-    """The number of the line, its fact, and why it is not to be asked."""
+    """Return the line number, its fact, and the reason to leave it out, if any."""
     subject = text_of(record, "sub_label" if "sub_label" in record or relation.template else "sub").strip()
     object = text_of(record, "obj_label").strip()
     sentence = _own_sentence(record) if relation.template is None else relation.sentence(subject)
@@ -236,7 +240,7 @@ def _fact(record: Record, number: str, *, relation: Relation) -> tuple[str, Mask
 
 
 def _own_sentence(record: Record) -> str:
-    """LAMA's `masked_sentences` joined, or T-REx's first evidence."""
+    """Return LAMA's `masked_sentences` joined, or T-REx's first evidence."""
     given = record.get("masked_sentences", record.get("masked_sentence"))
     if given is None and isinstance(evidences := record.get("evidences"), list) and evidences:
         given = evidences[0].get("masked_sentence") if isinstance(evidences[0], dict) else None

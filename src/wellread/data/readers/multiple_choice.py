@@ -1,4 +1,4 @@
-"""Multiple choice: a context, a question, some answers of which one is right, as in CosmosQA (Huang et al. 2019).
+"""Multiple choice: a context, a question and several answers, one of them right, as in CosmosQA (Huang et al. 2019).
 
 Its files, CSV or JSONL, have `id`, `context`, `question`, `answer0` … `answer3` and `label`; those of the test part
 have no label. There may be any number of answers from two on. Scored by accuracy.
@@ -22,7 +22,7 @@ _ANSWER = re.compile(r"answer\d+")
 
 @dataclass(frozen=True, slots=True)
 class ChoiceQuestion:
-    """`label` is the place of the right answer, None where that is kept secret."""
+    """A question with its answers; `label` is the index of the right one, None if it is secret."""
 
     id: str
     context: str
@@ -34,18 +34,18 @@ class ChoiceQuestion:
 def read_choices(
     path: str | Path, *, form: Form | None = None, skipped: list[str] | None = None
 ) -> Iterator[ChoiceQuestion]:
-    """Questions of a CosmosQA file, plain or compressed."""
+    """Yield the questions of a CosmosQA file, plain or compressed."""
     return make_each(path, read_records(path, form), _question, skipped)
 
 
 def write_choices(path: str | Path, predicted: Sequence[int]) -> None:
-    """Predictions as the leaderboard takes them: the place of the answer, one a line."""
+    """Write predictions for the leaderboard: the index of the answer, one per line."""
     with write_atomically(path) as file:
         file.write("".join(f"{place}\n" for place in predicted).encode())
 
 
 def score_choices(questions: Sequence[ChoiceQuestion], predicted: Sequence[int]) -> dict[str, float]:
-    """The accuracy."""
+    """Return the accuracy."""
     gold = [question.label for question in questions if question.label is not None]
     if len(gold) < len(questions):
         raise InputError("some questions have no label to score against; is this a test file?")
@@ -53,7 +53,7 @@ def score_choices(questions: Sequence[ChoiceQuestion], predicted: Sequence[int])
 
 
 def split_choices(questions: Sequence[ChoiceQuestion], count: int) -> tuple[list[ChoiceQuestion], list[ChoiceQuestion]]:
-    """(the rest, at least `count` for development): a context has all its questions on one side."""
+    """Return (the rest, at least `count` for validation); a context has all its questions on one side."""
     return split_by(questions, count, lambda question: question.context)
 
 

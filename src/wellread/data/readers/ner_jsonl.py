@@ -1,14 +1,13 @@
-"""Texts with named entities as JSONL, in characters: a text a line, with its mentions.
+"""Texts with named entities as JSONL with character offsets: one text per line, with its mentions.
 
     {"text": "The U.S.-based firm", "mentions": [{"start": 4, "end": 8, "label": "place"}]}
 
-A mention may be `[4, 8, "place"]` as well. A line without "mentions" keeps them secret; "id" is its own name; lines one
-after another with the same "doc" are one document, and so each other's context. `write_names` writes the same.
+A mention may also be `[4, 8, "place"]`. A line without "mentions" has secret labels; "id" is its name; consecutive
+lines with the same "doc" are one document, and each other's context. `write_names` writes the same format.
 
-What is asked are runs of words (`text.words.split`: "U.S.-based" has six). A mention that begins or ends within a word
-("Xbox" in "Xboxes") is none. Nothing is lost without a word: with `borders="miss"` it is asked for and never found
-(`NamedText.missed`), with "widen" the words that it touches are asked for in its place. Blanks around a mention do not
-count.
+Named entities are runs of words (`text.words.split`: "U.S.-based" has six). A mention that begins or ends within a word
+("Xbox" in "Xboxes") is not one. It is not dropped silently: with `borders="miss"` it counts as gold and is never found
+(`NamedText.missed`), with "widen" it is extended to the words that it overlaps. Blanks around a mention are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def read_named(
     borders: Borders = "miss",
     skipped: list[str] | None = None,
 ) -> Iterator[NamedText]:
-    """Texts of a file with names, plain or compressed: JSONL where its first line is, else CoNLL columns."""
+    """Yield texts with names, plain or compressed: JSONL if the first line is, else CoNLL columns."""
     first = next((line for _, line in read_lines(path) if line.strip()), b"")
     if _is_object(first):
         return read_names(path, borders=borders, skipped=skipped)
@@ -44,7 +43,7 @@ def read_named(
 
 
 def read_names(path: str | Path, *, borders: Borders = "miss", skipped: list[str] | None = None) -> Iterator[NamedText]:
-    """Texts of JSONL with mentions; `skipped` gets the reasons of what was left out."""
+    """Yield texts of JSONL with mentions; `skipped` gets the reasons of what was left out."""
 
     def make(record: Record, number: str) -> tuple[Any, NamedText]:
         return record.get("doc"), _of_record(record, number, borders)
@@ -56,7 +55,7 @@ def read_names(path: str | Path, *, borders: Borders = "miss", skipped: list[str
 
 
 def write_names(path: str | Path, texts: Sequence[NamedText], told: Sequence[Iterable[dict[str, Any]]]) -> None:
-    """Texts and what was found in each ({"start", "end", "label", …}) as lines that `read_names` takes."""
+    """Write texts and their mentions ({"start", "end", "label", …}) as lines that `read_names` takes."""
     with write_atomically(path) as file:
         for one, mentions in zip(texts, told, strict=True):
             line = {"id": one.id, "text": one.text, "mentions": list(mentions)}
@@ -64,7 +63,7 @@ def write_names(path: str | Path, texts: Sequence[NamedText], told: Sequence[Ite
 
 
 def place_names(one: NamedText, names: Iterable[Name], borders: Borders = "miss") -> NamedText:
-    """A text whose names are these, in characters."""
+    """Return a text with these names, given in characters."""
     chunks, missed = [], []
     for name in names:
         if not 0 <= name.start < name.end <= len(one.text):
@@ -85,8 +84,8 @@ def place_names(one: NamedText, names: Iterable[Name], borders: Borders = "miss"
     return one.with_names(chunks, missed)
 
 
-def tell_of_missed(texts: Iterable[NamedText], tell: Callable[[str], None]) -> Iterator[NamedText]:
-    """The same texts; behind the last one it is told how many names no run of words is."""
+def report_missed(texts: Iterable[NamedText], tell: Callable[[str], None]) -> Iterator[NamedText]:
+    """Yield the same texts; after the last one report how many names do not match a run of words."""
     names = missed = 0
     example = ""
     for one in texts:

@@ -1,4 +1,4 @@
-"""Questions with passages that a search found, some of which hold the answer: Quasar-T and SearchQA.
+"""Questions with retrieved passages, some of which contain the answer: Quasar-T and SearchQA.
 
 Three layouts are read:
 
@@ -10,11 +10,11 @@ Three layouts are read:
 - `searchqa`, that of SearchQA (Dunn et al. 2017): `{"question", "answer", "search_results": [{"snippet"}, …]}`, a file
   of such lines, or a folder with a file for each question, as it was released.
 
-Test files keep answers secret: then there are none. A line that is broken is an `InputError` that names file and line;
-where a list `skipped` is given, it gets the message and the question is left out.
+Test files have no answers. A broken line is an `InputError` that names file and line; with a list as `skipped`, it gets
+the message and the question is left out.
 
-Which passage holds the answer is not told: those in which an answer stands are taken to (distant supervision). All
-answers and predictions are compared as in SQuAD 1.1 (`evaluation.answers.score_open_answers`).
+Passages with an answer are not labelled: those that contain one count as such (distant supervision). Answers and
+predictions are compared as in SQuAD 1.1 (`evaluation.answers.score_open_answers`).
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from typing import Any, TypeVar
 from wellread.data.tables import JsonDraft, read_json_drafts, read_json_folder
 from wellread.errors import InputError
 from wellread.evaluation.answers import normalise
-from wellread.io.files import make_or_tell, told
+from wellread.io.files import make_or_skip, path_name
 
 _D = TypeVar("_D")
 _T = TypeVar("_T")
 
 _WORD = re.compile(r"\w+|[^\w\s!-~]")
-"""A word, or a sign that the normal form of an answer keeps: all but ASCII's."""
+"""A word, or a sign that answer normalisation keeps: all but ASCII's."""
 _ARTICLE = re.compile(r"\s*(?:a|an|the)\s+", re.IGNORECASE)
 _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", "``": '"', "''": '"'}
-"""What the tokenizer of the OpenQA files made of brackets and quotes."""
+"""Brackets and quotes as the tokenizer of the OpenQA files writes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A question, what may be answered, and passages in the order in which they were found (some perhaps twice)."""
+    """A question, its answers, and passages in the order of retrieval (perhaps with repetitions)."""
 
     id: str
     question: str
@@ -56,7 +56,7 @@ class OpenQuestion:
 def read_openqa(
     questions: str | Path, passages: str | Path, *, skipped: list[str] | None = None
 ) -> Iterator[OpenQuestion]:
-    """Questions of a `.txt` with the passages that the same line of the `.json` has, both plain or compressed."""
+    """Yield the questions of a `.txt` with the passages in the same line of the `.json`, both plain or compressed."""
 
     def make(line: tuple[int, JsonDraft, JsonDraft]) -> OpenQuestion:
         number, first, second = line
@@ -66,7 +66,7 @@ def read_openqa(
             raise InputError(f'{there}: expected a list of {{"question", "document"}}; are the two files swapped?')
         if documents and not _same(question, other := _text(documents[0], "question", there)):
             raise InputError(
-                f"{where} asks {question!r}, but {there} has passages for {other!r}; the lines must be in one order"
+                f"{where} has the question {question!r}, but {there} has passages for {other!r}; use the same order"
             )
         texts = (_text(document, "document", there) for document in documents)
         return OpenQuestion(str(number), question, answers, _not_blank(texts))
@@ -77,7 +77,7 @@ def read_openqa(
 def read_quasar(
     questions: str | Path, contexts: str | Path, *, skipped: list[str] | None = None
 ) -> Iterator[OpenQuestion]:
-    """Questions of Quasar-T with their contexts, the best first as in the file; both plain or compressed."""
+    """Yield the questions of Quasar-T with their contexts, best first as in the file; both plain or compressed."""
 
     def make_contexts(draft: JsonDraft) -> tuple[str, tuple[str, ...]]:
         where, data = draft()
@@ -94,14 +94,14 @@ def read_quasar(
         where, data = draft()
         uid = _text(data, "uid", where)
         if uid not in found:
-            raise InputError(f"{where}: {told(contexts)} has no contexts for {uid!r}; take those of the same part")
+            raise InputError(f"{where}: {path_name(contexts)} has no contexts for {uid!r}; take those of the same part")
         return OpenQuestion(uid, _text(data, "question", where), _answers(data, where), found[uid])
 
     yield from _each(read_json_drafts(questions), make, skipped)
 
 
 def read_searchqa(path: str | Path, *, skipped: list[str] | None = None) -> Iterator[OpenQuestion]:
-    """Questions of SearchQA, one object a line, or a file in a folder; results without a snippet are left out."""
+    """Yield the questions of SearchQA, one object per line, or per file of a folder; empty snippets are left out."""
     is_folder = Path(path).is_dir()
 
     def make(draft: JsonDraft) -> OpenQuestion:
@@ -117,7 +117,7 @@ def read_searchqa(path: str | Path, *, skipped: list[str] | None = None) -> Iter
 
 
 def answer_finder(answers: Iterable[str]) -> Callable[[str], list[tuple[int, int]]]:
-    """A function that finds the answers in a passage: spans of characters in their order, each an exact match.
+    """Return a function that finds the answers in a passage: spans of characters in order, each an exact match.
 
     Words are compared in lower case and a leading article does not count, so each span is right by `exact_match`:
     answers "The U.S." and "Riga", passage "riga (not in the U.S.)" -> [(0, 4), (17, 20)].
@@ -133,7 +133,7 @@ def answer_finder(answers: Iterable[str]) -> Callable[[str], list[tuple[int, int
                 wanted[words[0]].append(words)
 
     def find(passage: str) -> list[tuple[int, int]]:
-        # Most passages hold no answer, which is quickly seen; the lower case of other scripts depends on neighbours.
+        # Most passages contain no answer, which is quickly seen; lower-casing other scripts depends on neighbours.
         if passage.isascii():
             lowered = passage.lower()
             if not any(first in lowered for first in wanted):
@@ -152,13 +152,13 @@ def answer_finder(answers: Iterable[str]) -> Callable[[str], list[tuple[int, int
 
 
 def holds_answer(question: OpenQuestion) -> list[bool]:
-    """For each passage, whether an answer stands in it."""
+    """Return whether each passage contains an answer."""
     find = answer_finder(question.answers)
     return [bool(find(passage)) for passage in question.passages]
 
 
 def ranked_hits(questions: Sequence[OpenQuestion], orders: Sequence[Sequence[int]]) -> list[list[bool]]:
-    """Whether each passage holds the answer, in a given order: what `evaluation.ranking.recall_at` takes."""
+    """Return whether each passage contains the answer, in a given order, for `evaluation.ranking.recall_at`."""
     if len(questions) != len(orders):
         raise InputError(f"{len(orders)} orders of passages for {len(questions)} questions; give one for each")
     hits = []
@@ -171,7 +171,7 @@ def ranked_hits(questions: Sequence[OpenQuestion], orders: Sequence[Sequence[int
 
 
 def _text(data: Any, key: str, where: str) -> str:
-    """A text that is a string, or a list of words."""
+    """Return a text given as a string or a list of words."""
     value = data.get(key) if isinstance(data, dict) else None
     if isinstance(value, str):
         return value.strip()
@@ -182,7 +182,7 @@ def _text(data: Any, key: str, where: str) -> str:
 
 
 def _answers(data: Any, where: str) -> tuple[str, ...]:
-    """What may be answered; nothing where that is kept secret."""
+    """Return the answers; none if they are secret."""
     given = data.get("answers", data.get("answer")) if isinstance(data, dict) else None
     answers = [given] if isinstance(given, str) else given or []
     if not isinstance(answers, list) or not all(isinstance(each, str) for each in answers):
@@ -191,21 +191,22 @@ def _answers(data: Any, where: str) -> tuple[str, ...]:
 
 
 def _side_by_side(questions: str | Path, passages: str | Path) -> Iterator[tuple[int, JsonDraft, JsonDraft]]:
-    """The lines of two files, numbered; there must be as many."""
+    """Yield the lines of two files, numbered; they must have the same number of lines."""
     pairs = zip_longest(read_json_drafts(questions), read_json_drafts(passages))
     for number, (first, second) in enumerate(pairs, 1):
         if first is None or second is None:
             shorter = questions if first is None else passages
             raise InputError(
-                f"{told(shorter)} ends before its line {number}; questions and passages go line by line: copy it again"
+                f"{path_name(shorter)} ends before its line {number}; questions and passages correspond by line: copy "
+                "it again"
             )
         yield number, first, second
 
 
 def _each(drafts: Iterable[_D], make: Callable[[_D], _T], skipped: list[str] | None) -> Iterator[_T]:
-    """What is made of each line; what is broken is told, and left out where there is somebody to tell."""
+    """Yield the results of `make`; errors are raised, or reported to `skipped` if given."""
     for draft in drafts:
-        yield from make_or_tell(partial(make, draft), skipped)
+        yield from make_or_skip(partial(make, draft), skipped)
 
 
 def _not_blank(texts: Iterable[str]) -> tuple[str, ...]:
@@ -213,6 +214,6 @@ def _not_blank(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _same(question: str, other: str) -> bool:
-    """Whether two texts are one question: the tokenizer changed signs and some spellings, but not most words."""
+    """Return whether two texts are one question: the tokenizer changed signs and some spellings, but not most words."""
     first, second = (set(_WORD.findall(text.lower())) for text in (question, other))
     return 2 * len(first & second) >= min(len(first), len(second))

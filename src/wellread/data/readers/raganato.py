@@ -1,4 +1,4 @@
-"""Texts whose words have senses of WordNet: the XML of Raganato et al. (2017) with its gold keys, and JSONL.
+"""Texts with WordNet senses: the XML of Raganato et al. (2017) with its gold keys, and JSONL.
 
 The framework's evaluation sets and its SemCor are two files each, `x.data.xml` and `x.gold.key.txt`:
 
@@ -7,13 +7,13 @@ The framework's evaluation sets and its SemCor are two files each, `x.data.xml` 
 
     d000.s000.t000 refer%2:32:01::
 
-JSONL has an object a sentence: `{"id": …, "tokens": [word, …], "senses": [[place, lemma, part of speech, [key, …],
-id], …]}`. These files tell words, not what is between them: it is written as people write it (`spell`). Texts of your
-own are told as they are: `{"id": …, "text": …, "senses": [[start, end, lemma, part of speech, [key, …], id], …]}`. A
-line may name the data set that it is of (`"source": …`); else it is of one that is called like its file.
+JSONL has one object per sentence: `{"id": …, "tokens": [word, …], "senses": [[place, lemma, part of speech, [key, …],
+id], …]}`. These files have words without the white space between them: it is restored by rules (`spell`). Your own
+texts are given as they are: `{"id": …, "text": …, "senses": [[start, end, lemma, part of speech, [key, …], id], …]}`. A
+line may name its data set (`"source": …`); the default is the name of the file.
 
-Ids start again in every file. Where several are read together (`read_data_sets`) and share some, all ids begin with
-their data set, as those of the framework's ALL do: "senseval2.d000.s000.t000".
+Ids start again in every file. If several files are read together (`read_data_sets`) and share ids, all ids get their
+data set as prefix, like those of the framework's ALL: "senseval2.d000.s000.t000".
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from lxml import etree
 from wellread.data.tables import Record, make_each, read_records, text_of
 from wellread.errors import InputError
 from wellread.evaluation.senses import SenseInstance, refuse_twins
-from wellread.io.files import BROKEN, decode, open_bytes, read_lines, told, write_atomically
+from wellread.io.files import BROKEN, decode, open_bytes, path_name, read_lines, write_atomically
 from wellread.kb.readers.sense_keys import SenseKeys, as_lemma, kind_of
 
 _KINDS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r", "NN": "n", "VB": "v", "JJ": "a", "RB": "r"}
-"""Parts of speech as the framework writes them, and how tags of the Penn treebank begin."""
+"""Parts of speech of the framework, and prefixes of Penn treebank tags."""
 _TAGS = {"n": "NOUN", "v": "VERB", "a": "ADJ", "r": "ADV"}
 
 _SIGNS = {"``": '"', "''": '"', "`": "'", "-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{"}
 _SIGNS |= {"-RCB-": "}"}
-"""Words of files that stand for a sign."""
+"""Words in files that stand for a sign."""
 _LEFT = frozenset(", . ; : ! ? ) ] } % ... 's 'S 'll 're 've 'd 'm n't N'T '".split())
-"""What stands right behind the word before it."""
+"""Signs without a space before them."""
 _RIGHT = frozenset("( [ { $ #".split())
-"""What the next word stands right behind."""
+"""Signs without a space after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SenseMark:
-    """A word of a text, by its characters, and what is asked of it."""
+    """A word of a text, by its characters, whose sense is to be predicted."""
 
     start: int
     end: int
@@ -57,37 +57,37 @@ class SenseMark:
 
 @dataclass(frozen=True, slots=True)
 class SenseText:
-    """A text, and its words whose senses are asked for."""
+    """A text, and its words whose senses are to be predicted."""
 
     id: str
     text: str
     marks: tuple[SenseMark, ...]
     source: str = ""
-    """The data set that it is of."""
+    """Name of its data set."""
 
     @property
     def has_gold(self) -> bool:
-        """Whether it says what is right, of every word that it asks for."""
+        """Return whether every word has a gold sense."""
         return all(mark.instance.gold for mark in self.marks)
 
 
 def read_senses(path: str | Path, gold: str | Path | None = None, **options: Any) -> Iterator[SenseText]:
-    """The sentences of a file of either form, told by how it begins; gold keys of XML are where `read_xml` has them."""
+    """Yield the sentences of an XML or JSONL file, detected by its beginning; gold keys of XML as in `read_xml`."""
     with open_bytes(path) as file:
         is_xml = file.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
     if is_xml:
         return read_xml(path, gold, **options)
     if gold is not None:
-        raise InputError(f"{told(path)} is not XML, and has its gold keys itself; leave {gold} out")
+        raise InputError(f"{path_name(path)} is not XML, and has its gold keys itself; leave {gold} out")
     return read_lines_of_senses(path, **options)
 
 
 def read_data_sets(
     paths: Sequence[str | Path], *, secret: bool = False, skipped: list[str] | None = None
 ) -> list[list[SenseText]]:
-    """The sentences of each file; where files share ids, all begin with their data set.
+    """Yield the sentences of each file; if files share ids, all get their data set as prefix.
 
-    Answers are kept by ids: an id that is there twice nevertheless is an error.
+    Predictions are stored by id: an id that still occurs twice is an error.
     """
     files = [list(read_senses(path, secret=secret, skipped=skipped)) for path in paths]
     ids = [{text.id for text in texts} | {mark.instance.id for text in texts for mark in text.marks} for texts in files]
@@ -100,10 +100,10 @@ def read_data_sets(
 def read_xml(
     path: str | Path, gold: str | Path | None = None, *, secret: bool = False, skipped: list[str] | None = None
 ) -> Iterator[SenseText]:
-    """Sentences of the framework's XML, also those without an instance: `x.data.xml` has its keys in `x.gold.key.txt`.
+    """Yield the sentences of the framework's XML; `x.data.xml` has its gold keys in `x.gold.key.txt`.
 
-    `secret`: a gold file that is not there is none, and instances have no keys. An instance that the gold file leaves
-    out is an error, or, where a list `skipped` is given, left out and told there.
+    `secret`: without a gold file, instances have no keys. An instance that is missing in the gold file is an error, or,
+    with a list as `skipped`, left out and reported there.
     """
     keys_file = gold_of(path) if gold is None else Path(gold)
     keys = None if secret and gold is None and not keys_file.exists() else read_gold(keys_file)
@@ -111,17 +111,17 @@ def read_xml(
     with open_bytes(path) as file:
         try:
             for sentence, source in _sentences(file, path):
-                made = _sentence(sentence, source, keys, told(path), skipped)
+                made = _sentence(sentence, source, keys, path_name(path), skipped)
                 count += len(made.marks)
                 yield made
         except (etree.XMLSyntaxError, *BROKEN) as error:
-            raise InputError(f"{told(path)} is broken XML: {error}; fetch or copy it again") from error
+            raise InputError(f"{path_name(path)} is broken XML: {error}; fetch or copy it again") from error
     if keys and not count:
-        raise InputError(f"{told(path)} has no instance that {keys_file} has a key for; are they of one data set?")
+        raise InputError(f"{path_name(path)} has no instance that {keys_file} has a key for; are they of one data set?")
 
 
 def gold_of(path: str | Path) -> Path:
-    """Where the framework keeps the gold keys of an XML file, whatever its compression."""
+    """Return the path of the gold keys of an XML file, whatever its compression."""
     path = Path(path)
     stem = path.name.partition(".data.xml")[0].removesuffix(".xml")
     plain = path.with_name(f"{stem}.gold.key.txt")
@@ -130,7 +130,7 @@ def gold_of(path: str | Path) -> Path:
 
 
 def read_gold(path: str | Path) -> dict[str, tuple[str, ...]]:
-    """The keys of each instance: a line has its id and one key or several."""
+    """Read the keys of each instance: a line has its id and one or more keys."""
     if not Path(path).exists():
         raise InputError(
             f"the gold keys {path} are not there; put them beside the XML, or read a file whose answers are secret "
@@ -155,7 +155,7 @@ def read_gold(path: str | Path) -> dict[str, tuple[str, ...]]:
 
 
 def write_keys(path: str | Path, answers: Mapping[str, Iterable[str]]) -> None:
-    """Answers as the official scorer takes them: a line has the id of an instance and the key, or several."""
+    """Write predictions for the official scorer: a line has the id of an instance and one or more keys."""
     with write_atomically(path) as file:
         file.writelines(f"{id} {' '.join(keys)}\n".encode() for id, keys in answers.items())
 
@@ -163,7 +163,7 @@ def write_keys(path: str | Path, answers: Mapping[str, Iterable[str]]) -> None:
 def read_lines_of_senses(
     path: str | Path, *, secret: bool = False, skipped: list[str] | None = None
 ) -> Iterator[SenseText]:
-    """Sentences of JSONL, plain or compressed; `secret`: an instance may have no key."""
+    """Yield the sentences of JSONL, plain or compressed; `secret`: an instance may have no key."""
     source = _stem(path)
 
     def make(record: Record, number: str) -> SenseText:
@@ -176,7 +176,7 @@ def read_lines_of_senses(
 
 
 def write_lines_of_senses(path: str | Path, texts: Iterable[SenseText]) -> None:
-    """Texts as JSONL, just as they are, with the data set of each."""
+    """Write texts as JSONL, unchanged, with the data set of each."""
     with write_atomically(path) as file:
         for text in texts:
             senses = [
@@ -190,12 +190,12 @@ def write_lines_of_senses(path: str | Path, texts: Iterable[SenseText]) -> None:
 
 
 def document_of(text: SenseText) -> str:
-    """What a sentence's id says of its document: "d000" of "d000.s001"; one without a dot is alone."""
+    """Return the document in a sentence's id: "d000" of "d000.s001"; one without a dot is its own document."""
     return text.id.rpartition(".")[0] or text.id
 
 
 def join_sentences(texts: Iterable[SenseText], count: int) -> Iterator[SenseText]:
-    """So many sentences of one document as one text, in their order: what stands around a word tells its sense."""
+    """Join `count` sentences of one document to one text, as the context of a word determines its sense."""
     for _, group in groupby(texts, key=document_of):
         sentences = list(group)
         for begin in range(0, len(sentences), count):
@@ -203,12 +203,12 @@ def join_sentences(texts: Iterable[SenseText], count: int) -> Iterator[SenseText
 
 
 def unknown_keys(texts: Iterable[SenseText], keys: SenseKeys) -> list[str]:
-    """Gold keys that WordNet has not (of another version, for one): they can be neither learned nor answered."""
+    """Return gold keys that WordNet does not have (of another version): they cannot be trained on or predicted."""
     return [key for text in texts for mark in text.marks for key in mark.instance.gold if key not in keys]
 
 
 def spell(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-    """Words as people write them, and where each is: ["Is", "n't", "it", "(", "so", ")", "?"] -> "Isn't it (so)?"."""
+    """Join words with natural spacing, and return their spans: ["Is", "n't", "it", "?"] -> "Isn't it?"."""
     text, spans, glue, is_open = "", [], True, False
     for word in words:
         sign = _SIGNS.get(word, word)
@@ -225,13 +225,13 @@ def spell(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _sentences(file: Any, path: str | Path) -> Iterator[tuple[Any, str]]:
-    """Each sentence, and the name of the corpus, or of the file if it has none; entities of XML are not followed."""
+    """Yield each sentence and the name of the corpus, or of the file if it has none; XML entities are not expanded."""
     for _, element in etree.iterparse(file, ("end",), tag="sentence", resolve_entities=False, no_network=True):
         root = element.getroottree().getroot()
         if root.tag != "corpus":
             raise InputError(
-                f"{told(path)} is XML, but not of the framework: expected <corpus>, got <{root.tag}>; give a file such "
-                "as semeval2007.data.xml"
+                f"{path_name(path)} is XML, but not of the framework: expected <corpus>, got <{root.tag}>; give a file "
+                "such as semeval2007.data.xml"
             )
         yield element, root.get("source") or _stem(path)
         element.clear()
@@ -274,7 +274,7 @@ def _sentence(
 
 
 def _source(id: str, corpus: str, parts: int) -> str:
-    """The data set of an instance, whose id has so many parts, or of a sentence.
+    """Return the data set of an instance, whose id has `parts` parts, or of a sentence.
 
     Ids of a file of several ("ALL") have one more, which names it: "senseval2.d000.s000.t000".
     """
@@ -283,7 +283,7 @@ def _source(id: str, corpus: str, parts: int) -> str:
 
 
 def _named(text: SenseText) -> SenseText:
-    """With ids that begin with the data set."""
+    """Return a text whose ids have the data set as prefix."""
     marks = (
         replace(mark, instance=replace(one, id=_begun(one.id, one.source)))
         for mark in text.marks

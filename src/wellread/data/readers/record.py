@@ -4,12 +4,12 @@
      "answers": [{"start", "end", "text"}]}]}]}
 
 `end` is the last character, inclusive. The query has one "@placeholder", which stands for an entity of the passage.
-SuperGLUE has the same with a passage a line, and in the place of ids numbers as `idx`: one for the passage and one for
+SuperGLUE has the same with one passage per line, and numbers as `idx` instead of ids: one for the passage and one for
 each question, which is its id; as {"passage": 3, "query": 7} they are the id "3-7". Test files have no answers.
 
-A passage or question that is broken is an `InputError` that names its place; where a list `skipped` is given, it gets
-the message and the question is left out. Scored as the official script does, which is that of SQuAD 1.1: exact match
-and F1 with the answer that fits best (`evaluation.answers`).
+A broken passage or question is an `InputError` that names its location; with a list as `skipped`, it gets the message
+and the question is left out. Scored as by the official script, which is that of SQuAD 1.1: exact match and F1 with the
+best answer (`evaluation.answers`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wellread.data.tables import read_json, read_json_drafts
 from wellread.document import short
 from wellread.errors import InputError
 from wellread.evaluation.answers import AnswerScores, score_answers
-from wellread.io.files import make_or_tell, read_lines, told
+from wellread.io.files import make_or_skip, path_name, read_lines
 
 Span = tuple[int, int]
 
@@ -36,23 +36,23 @@ PLACEHOLDER = "@placeholder"
 
 @dataclass(frozen=True, slots=True)
 class ClozeQuestion:
-    """A query with a placeholder, and the entities of its passage, as characters of it (end exclusive)."""
+    """A query with a placeholder, and the entities of its passage as spans of characters (end exclusive)."""
 
     id: str
     passage: str
     entities: tuple[Span, ...]
     query: str
     answers: tuple[str, ...] = ()
-    """None where they are kept secret."""
+    """None if they are secret."""
 
 
 def read_record(path: str | Path, *, skipped: list[str] | None = None) -> Iterator[ClozeQuestion]:
-    """Questions of a file in ReCoRD's or SuperGLUE's layout, plain or compressed."""
+    """Yield the questions of a file in ReCoRD's or SuperGLUE's layout, plain or compressed."""
     for where, make in _passages(path):
-        for asked in make_or_tell(make, skipped):
+        for asked in make_or_skip(make, skipped):
             for place, (passage, entities, data) in enumerate(asked):
                 question = partial(_question, passage, entities, data, f"{where}.qas[{place}]")
-                yield from make_or_tell(question, skipped)
+                yield from make_or_skip(question, skipped)
 
 
 def score_record(questions: Sequence[ClozeQuestion], predicted: Mapping[str, str]) -> AnswerScores:
@@ -68,7 +68,7 @@ def evaluate_record(data: str | Path, predictions: str | Path) -> AnswerScores:
 
 
 def split_record(questions: Sequence[ClozeQuestion], count: int) -> tuple[list[ClozeQuestion], list[ClozeQuestion]]:
-    """(the rest, at least `count` for development): a passage has all its questions on one side."""
+    """Return (the rest, at least `count` for validation); a passage has all its questions on one side."""
     return split_by(questions, count, lambda question: question.passage)
 
 
@@ -76,7 +76,7 @@ _Asked = tuple[str, tuple[Span, ...], Any]
 
 
 def _passages(path: str | Path) -> Iterator[tuple[str, Any]]:
-    """Where each passage stands, and what reads it, or fails by itself."""
+    """Yield the location of each passage, and its data, or a function that raises."""
     first = next((line for _, line in read_lines(path) if line.strip()), b"")
     try:
         is_lines = "passage" in json.loads(first)
@@ -84,11 +84,11 @@ def _passages(path: str | Path) -> Iterator[tuple[str, Any]]:
         is_lines = False
     if is_lines:
         for number, draft in enumerate(read_json_drafts(path), 1):
-            yield f"{told(path)}, passage {number}", lambda draft=draft: _of_line(*draft())
+            yield f"{path_name(path)}, passage {number}", lambda draft=draft: _of_line(*draft())
         return
     data = read_json(path)
-    for number, passage in enumerate(_part(data, "data", list, told(path))):
-        where = f"{told(path)}, data[{number}]"
+    for number, passage in enumerate(_part(data, "data", list, path_name(path))):
+        where = f"{path_name(path)}, data[{number}]"
         yield where, lambda passage=passage, where=where: _asked(passage, where)
 
 

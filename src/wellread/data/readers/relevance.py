@@ -1,8 +1,7 @@
-"""Is a text what a query asks for? Pairs with graded labels, as in the Shopping Queries data (ESCI).
+"""Relevance of a text for a query: pairs with graded labels, as in the Shopping Queries data (ESCI).
 
 A line is an object with a query, the texts of a product and one of the labels E (exact), S (substitute), C (complement)
-and I (irrelevant); none, or null, where that is kept secret. Files of your own have other columns and labels: name
-them.
+and I (irrelevant); missing or null if it is secret. Your own files may have other columns and labels: name them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from wellread.evaluation.ranking import ESCI_GAINS
 
 @dataclass(frozen=True, slots=True)
 class RelevancePair:
-    """A query, a text, and how far the text is what the query asks for; None where that is kept secret."""
+    """A query, a text, and the relevance of the text; None if it is secret."""
 
     id: str
     query: str
@@ -30,12 +29,12 @@ class RelevancePair:
 
 @dataclass(frozen=True, slots=True)
 class RelevanceColumns:
-    """What the columns of a file are called; those of `text` are joined, a line each, the empty ones left out."""
+    """Names of the columns of a file; those of `text` are joined by newlines, without the empty ones."""
 
     query: str = "query"
     text: tuple[str, ...] = ("title", "brand", "bullet_points", "description")
     label: str | None = "esci"
-    """None for pairs without labels; a pair whose label is null or empty has none either."""
+    """None for pairs without labels; a null or empty label is also none."""
     id: str | None = "asin"
 
 
@@ -47,13 +46,13 @@ def read_relevance(
     form: Form | None = None,
     skipped: list[str] | None = None,
 ) -> Iterator[RelevancePair]:
-    """Pairs of a JSONL, CSV or TSV file, plain or compressed."""
+    """Yield the pairs of a JSONL, CSV or TSV file, plain or compressed."""
     make = partial(_pair, columns=columns or RelevanceColumns(), labels=labels)
     return make_each(path, read_records(path, form), make, skipped)
 
 
 def split_queries(pairs: Sequence[RelevancePair], count: int) -> tuple[list[RelevancePair], list[RelevancePair]]:
-    """(the rest, at least `count` pairs for development): a query has all its pairs on one side."""
+    """Return (the rest, at least `count` pairs for validation); a query has all its pairs on one side."""
     return split_by(pairs, count, lambda pair: " ".join(pair.query.split()))
 
 

@@ -1,7 +1,7 @@
-"""Questions whose answer is a span of a text, in the files of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018).
+"""Questions answered by a span of a text, in the files of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018).
 
-Every answer must stand in its context where the file says; character offsets count code points. Scored by
-`evaluation.answers`; a file of predictions is an object {question id: answer}, the empty answer being "none".
+Every answer must be in its context at the given offset, in code points. Scored by `evaluation.answers`; a file of
+predictions is an object {question id: answer}, with "" for "no answer".
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from wellread.data.splits import split_by
 from wellread.data.tables import read_json
 from wellread.errors import InputError
 from wellread.evaluation.answers import AnswerScores, Version, score_answers
-from wellread.io.files import told, write_atomically
+from wellread.io.files import path_name, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer and where it starts in the context; None where it is not found there."""
+    """An answer and its start in the context; None if it is not found there."""
 
     text: str
     start: int | None
@@ -29,7 +29,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class SpanQuestion:
-    """A question about a context, with the answers that several people gave."""
+    """A question about a context, with the answers of several annotators."""
 
     id: str
     title: str
@@ -37,19 +37,19 @@ class SpanQuestion:
     question: str
     answers: tuple[Answer, ...]
     impossible: bool = False
-    """SQuAD 2.0: the context does not answer it."""
+    """SQuAD 2.0: the context has no answer."""
 
 
 def read_squad(path: str | Path, *, misplaced: list[str] | None = None) -> Iterator[SpanQuestion]:
-    """Questions of a SQuAD file, plain or compressed.
+    """Yield the questions of a SQuAD file, plain or compressed.
 
-    An answer that is not in the context where the file says is an error. Give a list as `misplaced` to keep it without
-    its start instead (it can be scored against, but nothing can be learned from it): the list gets the messages.
+    An answer that is not in the context at its offset is an error. With a list as `misplaced`, it is kept without its
+    start instead (for scoring, but not for training), and the list gets the messages.
     """
     data = read_json(path)
-    articles = _part(data, "data", list, told(path))
+    articles = _part(data, "data", list, path_name(path))
     for i, article in enumerate(articles):
-        where = f"{told(path)}, data[{i}]"
+        where = f"{path_name(path)}, data[{i}]"
         for j, paragraph in enumerate(_part(article, "paragraphs", list, where)):
             place = f"{where}.paragraphs[{j}]"
             context = _part(paragraph, "context", str, place)
@@ -58,13 +58,13 @@ def read_squad(path: str | Path, *, misplaced: list[str] | None = None) -> Itera
 
 
 def squad_version(path: str | Path) -> Version:
-    """Which rules a file is scored by: 2.0 if any question is marked as impossible or not, or the file says so."""
+    """Return the version whose rules apply: 2.0 if a question is marked as possible or impossible, or by the header."""
     data = read_json(path)
     if str(data.get("version", "") if isinstance(data, dict) else "").removeprefix("v").startswith("2"):
         return "2.0"
     asked = (
         one
-        for article in _part(data, "data", list, told(path))
+        for article in _part(data, "data", list, path_name(path))
         for paragraph in article.get("paragraphs", ())
         for one in paragraph.get("qas", ())
     )
@@ -72,18 +72,18 @@ def squad_version(path: str | Path) -> Version:
 
 
 def read_predictions(path: str | Path) -> dict[str, str]:
-    """The answers of a file {question id: answer}."""
+    """Read the answers of a file {question id: answer}."""
     data = read_json(path)
     if not isinstance(data, dict) or not all(isinstance(answer, str) for answer in data.values()):
-        raise InputError(f"{told(path)}: expected an object with the answer for each question id")
+        raise InputError(f"{path_name(path)}: expected an object with the answer for each question id")
     return data
 
 
 def read_no_answers(path: str | Path) -> dict[str, float]:
-    """How likely each question has no answer: a file {question id: number}."""
+    """Read the probability of no answer for each question: a file {question id: number}."""
     data = read_json(path)
     if not isinstance(data, dict) or not all(type(number) in (int, float) for number in data.values()):
-        raise InputError(f"{told(path)}: expected an object with a number for each question id")
+        raise InputError(f"{path_name(path)}: expected an object with a number for each question id")
     return {name: float(number) for name, number in data.items()}
 
 
@@ -120,7 +120,7 @@ def evaluate_squad(
 
 
 def split_squad(questions: Sequence[SpanQuestion], count: int) -> tuple[list[SpanQuestion], list[SpanQuestion]]:
-    """(the rest, at least `count` for development): an article (a context, if untitled) is on one side."""
+    """Return (the rest, at least `count` for validation); an article (a context, if untitled) is on one side."""
     return split_by(questions, count, lambda question: question.title or question.context)
 
 

@@ -1,4 +1,4 @@
-"""WordNet's own examples as texts with senses: a gloss ends with some, in quotes, which use a word of its synset.
+"""WordNet's examples as texts with senses: quoted sentences at the end of a gloss that use a word of its synset.
 
     09213565-n  sloping land …; "they pulled the canoe up on the bank"   ->   bank: bank%1:17:01::
 
@@ -21,18 +21,18 @@ from wellread.kb.records import Entity, Form, Tally
 from wellread.text.inflection import word_forms
 
 SOURCE = "wordnet.examples"
-"""The data set that instances of examples are of; no file's name stands for it, since names end at their first dot."""
+"""Data set of the instances of examples; no file name equals it, since names end at their first dot."""
 _QUOTED = re.compile(r'"([^"]+)"')
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*\.?|\S")
 _FEWEST = 2
-"""Words of an example, at least."""
+"""Minimum words of an example."""
 
 Bases = dict[tuple[str, str], set[str]]
-"""(form, kind) -> the words that it is a form of."""
+"""(form, kind) -> words that it is a form of."""
 
 
 def read_examples(folder: str | Path | None = None) -> Iterator[SenseText]:
-    """The examples of a WNDB folder, or of the `wordnet` asset, in the order of synsets."""
+    """Yield the examples of a WNDB folder, or of the `wordnet` asset, in the order of synsets."""
     where = Path(folder) if folder is not None else assets.fetch("wordnet")
     keys, records = SenseKeys.read(where), list(read_wordnet(where, Tally()))
     entities = [record for record in records if isinstance(record, Entity)]
@@ -55,7 +55,7 @@ def read_examples(folder: str | Path | None = None) -> Iterator[SenseText]:
 
 
 def _find(text: str, entity: Entity, bases: Bases) -> tuple[int, int, str] | None:
-    """(start, end, which of its names) of the first place where an example uses a name of its entity."""
+    """Return (start, end, name) of the first use of a name of an entity in an example."""
     spans = [(match.start(), match.end()) for match in _WORD.finditer(text)]
     words = [text[start:end].lower() for start, end in spans]
     if len(words) < _FEWEST:

@@ -1,32 +1,32 @@
-"""Linked text made from a knowledge base alone, for a linker that has no labelled text to learn from.
+"""Linked text generated from a knowledge base, for a linker without labelled training text.
 
-| share | kind | what |
+| share | kind | content |
 |---|---|---|
-| .45 | fact | a question or query about a fact: a relation in words, a name of its subject, of its object or of both |
-| .20 | about | one about an entity: its name with its kind, with words of its description, or alone |
+| .45 | fact | a question or query about a fact: a relation in words, a name of its subject, its object or both |
+| .20 | about | a question about an entity: its name with its kind, with words of its description, or alone |
 | .27 | text | sentences of an entity's description with its name in them |
-| .08 | plain | one in which nothing is to be found |
+| .08 | plain | a question without a link |
 
-An entity without usable facts (a plain catalogue) is asked "about" instead. Entities are drawn evenly, one time in four
-a neighbour in their stead, which favours those that much is known of. A name is drawn by its count; where it means
-several entities, half of the time its prior decides which is meant, so that each meaning comes in a mix of even and
-prior. Nothing is scanned: an entity and a fact cost a few look-ups, in a KB of twenty entities or of a million.
+An entity without usable facts (a plain catalogue) gets an "about" question instead. Entities are drawn uniformly, one
+time in four replaced by a neighbour, which favours those with many facts. A name is drawn by its count; if it is
+ambiguous, its prior decides in half of the cases which entity is meant, so that each meaning occurs in a mix of uniform
+and prior. Nothing is scanned: an entity and a fact cost a few look-ups, in a KB of twenty entities or of a million.
 
-Every text is read by the matcher before it is given out, and what the KB has names for is settled so:
+Every text is matched with the names of the KB before it is returned, and its names are resolved so:
 
-1. A name that was put in is a link. Where it turns out to be part of a longer name ("New York" before "city"), it is
-   widened if that also means the entity; else the text is thrown away.
+1. A name that was inserted is a link. If it is part of a longer name ("New York" before "city"), it is widened if that
+   also means the entity; else the text is discarded.
 2. Words of templates, relations and kinds are never links: a linker that links every name has no precision.
 3. In sentences, a name is a link to the entity described, or to the one neighbour by a fact, if it may mean it; without
    such support, only where it can hardly mean anything else (prior of .9) and is written like a name or is long.
 4. An everyday word in small letters ("film": in one description of fifty) is left unlinked though it is a name.
-5. A capitalised name that is ambiguous and without support is most likely a mention, but of what? Its text is thrown
-   away: neither gold nor negative. In small letters, at the beginning of a sentence or beside another word with a
-   capital (a piece of a longer name that the KB has not) it may or may not be one: the text is kept if most of its
-   names are settled, and such spans stand in `meta["unsure"]`, so that training can leave them out of the mention loss.
+5. A capitalised name that is ambiguous and without support is most likely a mention, but of an unknown entity: its text
+   is discarded. In lower case, at the beginning of a sentence or beside another capitalised word (part of a longer name
+   that the KB does not have) it may be one or not: the text is kept if most of its names are resolved, and such spans
+   are in `meta["unsure"]`, so that training can leave them out of the mention loss.
 
-Templates are English. For other languages give your own (`phrases.py` says what slots there are) or none: with
-`templates=()` all is made of descriptions and names.
+Templates are English. For other languages give your own (`templates.py` lists the slots) or none: with `templates=()`
+all texts are made of descriptions and names.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Kind = Literal["fact", "about", "text", "plain"]
 SHARES: dict[Kind, float] = {"fact": 0.45, "about": 0.20, "text": 0.27, "plain": 0.08}
 
 _BATCH = 256
-"""Texts that are matched together: one walk over the names costs as much for one as for many."""
+"""Texts that are matched together, as one call costs as much as many."""
 
 _SURE = 0.9
 _LONG = 14
@@ -70,13 +70,13 @@ _CONTEXT = re.compile(r"[^\W\d_]{2,}(?: [^\W\d_]{2,}){1,4}")
 def documents_from(
     kb: KnowledgeBase, *, count: int, seed: int, templates: Sequence[str] = ENGLISH
 ) -> Iterator[Document]:
-    """So many linked documents made from what a KB says; for one KB, seed and templates always the same.
+    """Return `count` linked documents generated from a KB; always the same for one KB, seed and templates.
 
     >>> next(documents_from(kb, count=1, seed=0))
     Document("who is the director of alien?", (Link(23, 28, "alien", "Q103569", "Alien"),))
 
-    A smaller `count` gives the beginning of what a larger one gives. `meta` has the "kind" of each (see `SHARES`) and
-    the "unsure" spans.
+    A smaller `count` returns the beginning of what a larger one returns. `meta` has the "kind" of each (see `SHARES`)
+    and the "unsure" spans.
     """
     if count < 0:
         raise UsageError(f"count={count} documents cannot be made; give a number from 0 on")
@@ -84,7 +84,7 @@ def documents_from(
 
 
 def _endless(kb: KnowledgeBase, seed: int, templates: Sequence[str]) -> Iterator[Document]:
-    # A string seed is hashed in full: neighbouring numbers give unrelated streams.
+    # A string seed is hashed in full: consecutive numbers give unrelated streams.
     rng = Random(f"catalogue {seed}")  # noqa: S311
     with kb.snapshot():
         sampler = KbSampler(kb)
@@ -110,7 +110,7 @@ def _endless(kb: KnowledgeBase, seed: int, templates: Sequence[str]) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A piece of a text: a name (`means`), words that may hold names (`is_open`), or words that hold none."""
+    """A part of a text: a name (`means`), words that may contain names (`is_open`), or words without names."""
 
     text: str
     means: Thing | None = None
@@ -119,14 +119,14 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A text before the matcher has read it."""
+    """A text before it is matched with the names of the KB."""
 
     kind: Kind
     parts: tuple[_Part, ...]
     home: tuple[Thing, ...]
-    """Whom it is about, if anybody: their facts support what names in it mean."""
+    """Entities that it is about, if any: their facts support the meanings of names in it."""
     in_small_letters: bool = False
-    """To be written so when its names are settled: until then capitals tell what is a name."""
+    """Convert to lower case after its names are resolved: until then capitals mark names."""
 
     @property
     def text(self) -> str:
@@ -152,7 +152,7 @@ class _Template:
 
 
 class _Writer:
-    """Draws what a text is about, and words it."""
+    """Draws the subject of a text, and words it."""
 
     def __init__(self, sampler: KbSampler, rng: Random, templates: Sequence[str]) -> None:
         self.sampler = sampler
@@ -168,10 +168,10 @@ class _Writer:
         self.kinds = [kind for kind in SHARES if kind == "text" or self.templates[kind]]
         self.shares = list(accumulate(SHARES[kind] for kind in self.kinds))
         self.owed: list[Kind] = []
-        """Kinds of texts that were thrown away, to be made again: they must not become rare for being hard to make."""
+        """Kinds of discarded texts, to be generated again: otherwise difficult kinds would become rare."""
 
     def draft(self) -> _Draft | None:
-        """A text, or None where the entity that was drawn does not give one."""
+        """Return a text, or None if the drawn entity does not yield one."""
         kind = self.owed.pop() if self.owed else self.rng.choices(self.kinds, cum_weights=self.shares)[0]
         thing = self.sampler.draw(self.rng)
         if self.rng.random() < 0.25 and (fact := self.sampler.fact(thing, self.rng)):
@@ -190,7 +190,7 @@ class _Writer:
         return self._worded(kind, thing, name, fact)
 
     def _meaning(self, name: str, thing: Thing) -> tuple[str, Thing]:
-        """What a name means, drawn by its prior."""
+        """Draw the meaning of a name by its prior."""
         rows = self.sampler.kb.named(as_signed(key(name)))
         total = sum(row[1] for row in rows)
         if len(rows) < 2 or not total:
@@ -199,7 +199,7 @@ class _Writer:
         return row[0], thing if row[2] == thing.id else self.sampler.by_id(row[2])
 
     def _worded(self, kind: Kind, thing: Thing, name: str, fact: Fact | None) -> _Draft | None:
-        """The first of a few templates all of whose slots can be filled."""
+        """Fill the first of a few templates whose slots can all be filled."""
         for _ in range(12):
             template = self.rng.choice(self.templates[kind])
             parts = [
@@ -212,7 +212,7 @@ class _Writer:
         return None
 
     def _slot(self, slot: str, thing: Thing, name: str, fact: Fact | None) -> _Part | None:
-        """What fills a slot; None if nothing does."""
+        """Return the content of a slot; None if there is none."""
         subject, relation, object = fact or (thing, None, None)
         text: str | None = None
         match slot:
@@ -239,7 +239,7 @@ class _Writer:
         return _Part(text) if text else None
 
     def _context(self, thing: Thing) -> str | None:
-        """A few words in a row of a description that begin and end with a word of content."""
+        """Return a few consecutive words of a description that begin and end with a content word."""
         phrases = _CONTEXT.findall(thing.description[:_MOST_CHARS])
         if not phrases:
             return None
@@ -251,7 +251,7 @@ class _Writer:
         return " ".join(parts) if set(parts).isdisjoint(thing.title.split()) else None
 
     def _typed(self, parts: list[_Part]) -> Iterator[_Part]:
-        """As people type: with or without a capital in front and a mark at the end; "a" before a vowel is "an"."""
+        """Vary as people type: with or without an initial capital and a final mark; "a" before a vowel is "an"."""
         with_capital = self.rng.random() < 0.6
         last = parts[-1]
         if self.rng.random() < 0.5 and last.means is None and last.text.endswith(("?", ".", "!")):
@@ -269,7 +269,7 @@ class _Writer:
             yield _Part(text, part.means, part.is_open)
 
     def _from_description(self, thing: Thing) -> _Draft | None:
-        """Some sentences of a description with the entity's name in them, or set before them."""
+        """Return some sentences of a description with the entity's name in them, or before them."""
         parts = (part.strip() for part in _SENTENCE.split(thing.description))
         sentences = list(dict.fromkeys(part for part in parts if len(part) > _STUB))
         if not sentences:
@@ -287,7 +287,7 @@ class _Writer:
         return _Draft("text", named, (thing,), in_small_letters=self.rng.random() < 0.15)
 
     def _with_name(self, thing: Thing, text: str, is_example: bool) -> list[_Part]:
-        """The text with the entity's name marked, now and then another of its names; set before where it has none."""
+        """Return the text with the entity's name marked, sometimes replaced by another; put before it if missing."""
         start, end = _own_span(thing, text)
         if end:
             name = text[start:end]
@@ -311,10 +311,10 @@ _SLOTS = frozenset("subject object relation relations done does kind kinds who w
 
 
 def _own_span(thing: Thing, text: str) -> tuple[int, int]:
-    """Where a text first has a name of the entity, letter for letter; (0, 0) where it has none.
+    """Return the first span of a text that is a name of the entity, letter for letter; (0, 0) if there is none.
 
-    The fuller name that an encyclopedia's first sentence begins with is taken for one, if it has all words of the
-    title: "Stewart Armstrong Copeland is …" for Stewart Copeland.
+    The longer name at the beginning of an encyclopedia's first sentence counts, if it has all words of the title:
+    "Stewart Armstrong Copeland is …" for Stewart Copeland.
     """
     for name in thing.all_names:
         start = text.find(name)
@@ -328,7 +328,7 @@ def _own_span(thing: Thing, text: str) -> tuple[int, int]:
 
 
 def _settled(draft: _Draft, mentions: Sequence[Mention], sampler: KbSampler) -> Document | None:
-    """The document that a draft becomes once its names are known; None where one cannot be settled."""
+    """Return the document of a draft after its names are matched; None if one cannot be resolved."""
     text = draft.text
     links: dict[tuple[int, int], Link] = {}
     ranges: list[tuple[int, int]] = []
@@ -377,7 +377,7 @@ def _settled(draft: _Draft, mentions: Sequence[Mention], sampler: KbSampler) -> 
 def _meant(
     mention: Mention, own: set[str], support: set[str], sampler: KbSampler, text: str
 ) -> Candidate | Literal["plain", "unsure", "unclear"]:
-    """What a name in a sentence means; "unsure" if it is a mention at all, "unclear" which of its meanings it has."""
+    """Return the meaning of a name in a sentence; "unsure" if it may not be a mention, "unclear" if it is ambiguous."""
     written_small = mention.text == mention.text.lower()
     one_word = " " not in mention.text
     before = text[max(0, mention.start - _NEAR) : mention.start].rstrip()
@@ -386,7 +386,7 @@ def _meant(
     is_own = any(candidate.entity in own for candidate in mention.candidates)
     if (written_small or (begins and one_word and not is_own)) and sampler.is_everyday(mention.text):
         return "plain"
-    # A capital that begins a sentence says nothing, and "Community" after "Economic" is but a piece of a longer name.
+    # A capital at the beginning of a sentence means nothing, and "Community" after "Economic" is part of a longer name.
     plain_word = one_word and mention.text.lower() in sampler.vocabulary
     if plain_word and (begins or in_longer) and not (written_small or is_own):
         return "unsure"
@@ -409,5 +409,5 @@ def _has_capitals_beside(before: str, after: str) -> bool:
 
 
 def _is_title(title: str, name: str) -> bool:
-    """Whether a name is a title but for case and what follows it in brackets: "Mercury (planet)" and "mercury"."""
+    """Return whether a name is a title, ignoring case and a qualifier in brackets: "Mercury (planet)" and "mercury"."""
     return title.split(" (", 1)[0].casefold() == name.casefold()

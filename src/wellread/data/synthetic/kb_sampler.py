@@ -1,4 +1,4 @@
-"""What texts made from a knowledge base draw from it: entities, their names and kinds, facts, everyday words.
+"""Random entities, names, kinds, facts and common words of a knowledge base, for synthetic text.
 
 Nothing is scanned: an entity or a fact costs a few look-ups, in a KB of twenty entities or of a million.
 """
@@ -25,11 +25,11 @@ from wellread.text.words import words as words_of
 MOST_NAME_WORDS = 8
 
 _SAMPLE = 2_000
-"""Descriptions that tell which words are everyday words."""
+"""Descriptions that are sampled for common words."""
 
 _EVERYDAY = 0.02
 _PARTS_OF_SPEECH = frozenset("vars")
-"""WordNet's kinds but for nouns: what such a gloss begins with is no kind of thing."""
+"""WordNet's kinds except nouns: their glosses do not begin with a kind of thing."""
 
 _PERSON = re.compile(
     r"\b(?:person|people|human|actor|actress|singer|musician|player|politician|writer|author|artist|director|poet|"
@@ -39,7 +39,7 @@ _PERSON = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """An entity as texts need it; `names` are those that a question may use."""
+    """An entity with the names that a question may use."""
 
     num: int
     id: str
@@ -47,13 +47,13 @@ class Thing:
     description: str
     names: tuple[str, ...]
     weights: tuple[float, ...]
-    """Counts of the names, added up."""
+    """Cumulative counts of the names."""
     all_names: tuple[str, ...]
     """Every alias, the longest first."""
     kind: str
 
     def name(self, rng: Random) -> str:
-        """One of its names, drawn by their counts."""
+        """Draw one of its names by their counts."""
         place = bisect_right(self.weights, rng.random() * self.weights[-1])
         return self.names[min(place, len(self.names) - 1)]
 
@@ -63,7 +63,7 @@ Fact = tuple[Thing, int, Thing]
 
 
 class KbSampler:
-    """What is looked up in the KB, and what is known of it as a whole: its relations in words, its everyday words."""
+    """Samples a KB, and holds its relations in words and its common words."""
 
     def __init__(self, kb: KnowledgeBase) -> None:
         self.kb = kb
@@ -80,20 +80,20 @@ class KbSampler:
         self.thing = lru_cache(1 << 13)(self._thing)
 
     def is_everyday(self, name: str) -> bool:
-        """Whether a name, but for its capitals, is a word of one description in fifty, or is all of stop words."""
+        """Return whether a name in lower case is in one description of fifty, or has stop words only."""
         small = name.lower()
         return small in self.everyday or (" " in small and all(word in STOP_WORDS for word in small.split()))
 
     def draw(self, rng: Random) -> Thing:
-        """Any entity, all as likely."""
+        """Draw any entity, uniformly."""
         return self.thing(rng.randint(self.low, self.high))
 
     def by_id(self, id: str) -> Thing:
-        """The entity of an id that is known to be there."""
+        """Return the entity of an existing id."""
         return self.thing(self.kb.connection.execute("SELECT num FROM entities WHERE id = ?", (id,)).fetchone()[0])
 
     def fact(self, thing: Thing, rng: Random) -> Fact | None:
-        """A fact that an entity stands in; each relation is about as likely, however many facts it has."""
+        """Draw a fact of an entity; each relation is about as likely, however many facts it has."""
         relation, other = rng.randint(0, len(self.relations)), rng.randint(self.low, self.high)
         ask = self.kb.connection.execute
         outgoing = (
@@ -116,7 +116,7 @@ class KbSampler:
         return None
 
     def joined_to(self, nums: Sequence[int], ids: Sequence[str]) -> set[str]:
-        """Those of the entities `ids` that a fact joins to one of `nums`."""
+        """Return those of the entities `ids` that a fact relates to one of `nums`."""
         found: set[str] = set()
         for num in nums:
             rows = self.kb.connection.execute(
@@ -129,7 +129,7 @@ class KbSampler:
         return found
 
     def _thing(self, num: int) -> Thing:
-        """The entity with this number, or the next where it was removed."""
+        """Return the entity with this number, or the next if it was removed."""
         ask = self.kb.connection.execute
         num, id, title, kind, description = ask(
             "SELECT num, id, title, kind, description FROM entities WHERE num >= ? ORDER BY num LIMIT 1", (num,)
@@ -148,7 +148,7 @@ class KbSampler:
         )
 
     def _usable(self, counts: dict[str, float]) -> dict[str, float]:
-        """The names that people may type: not everyday words, not "Mercury (planet)" or "a planet" if there is more."""
+        """Return the names that people may type: no common words; "Mercury (planet)" only without others."""
         usable = {
             name: max(count, 1e-6)
             for name, count in counts.items()
@@ -162,7 +162,7 @@ class KbSampler:
         return typed or usable
 
     def kinds(self, thing: Thing) -> list[str]:
-        """What an entity is, twice by its description and once by the KB, in the singular."""
+        """Return the kinds of an entity, twice from its description and once from the KB, in the singular."""
         if thing.kind in _PARTS_OF_SPEECH:
             return []
         kinds = []
@@ -173,11 +173,11 @@ class KbSampler:
         return kinds
 
     def pronoun(self, thing: Thing) -> str:
-        """How one asks for an entity: "who" or "what"."""
+        """Return the pronoun of a question about an entity: "who" or "what"."""
         return "who" if _PERSON.search(" ".join(self.kinds(thing)).lower()) else "what"
 
     def uncapitalised(self, phrase: str) -> str:
-        """Without the capital of a first word that is otherwise written small: "Legendary war" -> "legendary war"."""
+        """Lower the capital of a first word that is otherwise in lower case: "Legendary war" -> "legendary war"."""
         first = phrase.split(" ", 1)[0]
         return first.lower() + phrase[len(first) :] if first.lower() in self.vocabulary else phrase
 

@@ -1,7 +1,7 @@
-"""How a question about a catalogue is worded: relations and kinds in words, and templates to put them in.
+"""Templates of questions about a catalogue, and the wording of relations and kinds.
 
-A template is a text with slots. `{subject}` and `{object}` become names of the two ends of a fact and are what a linker
-shall find; all other words of a template never are. A template without either is one in which nothing is to be found.
+A template is a text with slots. `{subject}` and `{object}` become names of the two ends of a fact, which a linker shall
+find; all other words of a template are not links. A template without either has no link.
 
 | slot | stands for | example |
 |---|---|---|
@@ -10,9 +10,9 @@ shall find; all other words of a template never are. A template without either i
 | `{done}` | a relation that ends in a preposition | directed by, part of |
 | `{does}` | a relation that is a verb | contains |
 | `{kind}` `{kinds}` | what the subject is | port city, port cities |
-| `{who}` `{whose}` | "who" or "what", after what the subject (the object) is | |
+| `{who}` `{whose}` | "who" or "what", depending on the subject (the object) | |
 | `{context}` | some words of the subject's description | largest city of Latvia |
-| `{common}` | an everyday word that is also a name in the KB | what, film |
+| `{common}` | a common word that is also a name in the KB | what, film |
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ENGLISH: tuple[str, ...] = (
     "which {kind} {does} {object}?",
     "{subject} {does} what?",
     "{subject} {does} {object}.",
-    # asked from its other end
+    # from the object to the subject
     "which {kind} has {object} as its {relation}?",
     "name a {kind} whose {relation} is {object}",
     "{kind} with {object} as {relation}",
@@ -205,12 +205,12 @@ _AGENTS = {
     "developed": "developer",
 }
 _NO_PLURAL = ("ss", "us", "is", "series", "species", "ics", "news")
-"""Endings of words that are no plurals, whatever they look like."""
+"""Endings of words that look like plurals but are not."""
 
 
 @lru_cache(1 << 12)
 def in_words(relation: str) -> str | None:
-    """The words of a relation's (or a kind's) name; None for a number without a label or a name that says nothing.
+    """Return the words of a relation's (or a kind's) name; None for a number without a label or an empty name.
 
     "/people/person/place_of_birth" -> "place of birth", "hasAuthor" -> "author", "schema:birthPlace" -> "birth place",
     "member of" -> "member of", "P19" -> None, "mentions" -> None.
@@ -240,7 +240,7 @@ def in_words(relation: str) -> str | None:
 
 
 def relation_slots(words: str) -> dict[str, str]:
-    """The slots that a relation in words can fill: "films" -> {"relations": "films", "relation": "film"}."""
+    """Return the slots that a relation in words can fill: "films" -> {"relations": "films", "relation": "film"}."""
     parts = words.split()
     if parts[0] in _VERBS and (len(parts) == 1 or parts[-1] in _PREPOSITIONS):
         return {"does": words}
@@ -255,12 +255,12 @@ def relation_slots(words: str) -> dict[str, str]:
 
 @lru_cache(1 << 12)
 def in_singular(words: str) -> str:
-    """A kind in the singular: "chemical elements" -> "chemical element"."""
+    """Return a kind in the singular: "chemical elements" -> "chemical element"."""
     return relation_slots(words).get("relation", words)
 
 
 def singular(noun: str) -> str:
-    """Near enough for a template: "cities" -> "city", "films" -> "film"."""
+    """Approximate the singular, for templates: "cities" -> "city", "films" -> "film"."""
     if noun == "people":
         return "person"
     if noun.endswith("ies") and len(noun) > 4:
@@ -269,7 +269,7 @@ def singular(noun: str) -> str:
 
 
 def plural(noun: str) -> str:
-    """Near enough for a template: "port city" -> "port cities"."""
+    """Approximate the plural, for templates: "port city" -> "port cities"."""
     if noun.endswith(("series", "species", "people", "ics")):
         return noun
     if noun.endswith("person"):
@@ -291,7 +291,7 @@ _OPENING = re.compile(r"\s*(?:\([^)]*\)\s*)?(?:(?:an?|the|any|one of(?: the)?|ty
 
 
 def genus(description: str) -> str | None:
-    """What a description says that a thing is: "Riga is a port city on the Gulf of Riga" -> "port city"."""
+    """Return the kind of thing that a description names: "Riga is a port city on the Gulf of Riga" -> "port city"."""
     first = _FIRST_SENTENCE.split(description, maxsplit=1)[0]
     copula = _COPULA.search(first)
     rest = first[copula.end() :] if copula else first

@@ -1,7 +1,7 @@
 """Variations of linked text for training: other aliases, misspelt and lower-cased names.
 
-A linker that only ever saw names as they are written in its training text fails on a typo, on a lower-cased query and
-on the less usual alias. Each document is varied anew in every epoch; offsets of links and unsure spans move with it.
+A linker trained only on names as written fails on a typo, on a lower-case query and on a rarer alias. Each document is
+varied again in every epoch; offsets of links and unsure spans are adjusted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wellread.document import Document, Link
 from wellread.errors import UsageError
 
 _TYPO_LETTERS = 5
-"""Names with fewer letters are not misspelt: too little would be left to recognise."""
+"""Minimum letters of a name that is misspelt: shorter ones would not be recognisable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class Variation:
     """Probabilities of each change; 0 leaves the text as it is."""
 
     lower: float = 0.0
-    """Of a text: all its letters become lower-case."""
+    """Probability that a text is converted to lower case."""
     alias: float = 0.0
-    """Of a linked mention: another alias of its entity takes its place."""
+    """Probability that a linked mention is replaced by another alias of its entity."""
     typo: float = 0.0
-    """Of a mention: one letter is inserted, left out, replaced or swapped with the next."""
+    """Probability that a mention gets a typo: a letter inserted, left out, replaced or swapped with the next."""
 
     def __post_init__(self) -> None:
         for name in ("lower", "alias", "typo"):
@@ -108,7 +108,7 @@ def _overlapping(links: Sequence[Link]) -> set[int]:
 
 
 def _moved(place: int, changes: Sequence[tuple[int, int, int]]) -> int | None:
-    """Return where an offset is after changes (start, end, letters more); None inside of what was changed."""
+    """Return an offset after changes (start, end, letters more); None inside of a changed span."""
     if any(start < place < end for start, end, _ in changes):
         return None
     return place + sum(more for _, end, more in changes if end <= place)

@@ -97,10 +97,10 @@ def infused_class(kind: str, head: str = "Model") -> type[PreTrainedModel]:
 
 def _as_infused(model: PreTrainedModel) -> PreTrainedModel:
     """Return an instance of the model's infused class with its attributes: submodules are shared, not copied."""
-    kind = _CLASSES.get(type(model))
+    kind: type[PreTrainedModel] | None = _CLASSES.get(type(model))
     if kind is None:
         return model
-    infused: PreTrainedModel = kind.__new__(kind)
+    infused = kind.__new__(kind)
     infused.__dict__.update(model.__dict__)
     return infused
 

@@ -8,18 +8,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wellread.text.segments import Segmented
+from wellread.text.tokenization import Tokenization
 
 
 class KnowledgeProvider(Protocol):
     """Gives an encoder the knowledge of each batch: KAM's maps, KnowBERT's candidates, LUKE's entities."""
 
-    def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> Any:
+    def prepare(self, inputs: Sequence[Tokenization], *, cache: str | Path | None = None) -> Any:
         """Annotate the texts of a dataset; with a folder, the annotations are cached there."""
         ...
 
     def collate(
-        self, tokenized: Sequence[Segmented], notes: Any = None, *, draw: np.random.Generator | None = None
+        self, tokenized: Sequence[Tokenization], notes: Any = None, *, draw: np.random.Generator | None = None
     ) -> dict[str, Any]:
         """Return the knowledge of a batch: arrays, or dicts of arrays, by the encoder's keyword for them.
 
@@ -35,13 +35,13 @@ class CombinedProvider:
     def __init__(self, providers: Sequence[KnowledgeProvider]) -> None:
         self.providers = tuple(providers)
 
-    def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> list[Any]:
+    def prepare(self, inputs: Sequence[Tokenization], *, cache: str | Path | None = None) -> list[Any]:
         """Return the annotations of each provider."""
         return [provider.prepare(inputs, cache=cache) for provider in self.providers]
 
     def collate(
         self,
-        tokenized: Sequence[Segmented],
+        tokenized: Sequence[Tokenization],
         notes: Sequence[Any] | None = None,
         *,
         draw: np.random.Generator | None = None,

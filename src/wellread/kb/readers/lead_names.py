@@ -1,11 +1,11 @@
-"""Names of an article that its lead states: the subject of the first sentence and what "also known as" lists.
+"""Names of an article in its lead: the subject of the first sentence and the lists after "also known as".
 
     "The United States of America (USA), also known as the United States (U.S.) or America, is …"
         -> United States of America, USA, United States, U.S., America
     "Mercury is a chemical element; … It is commonly known as quicksilver."  -> Mercury, quicksilver
 
-Only the head of the first sentence (all before its verb) and short sentences "It is also known as …" are read. What
-follows "known as" further behind mostly names something else.
+Only the head of the first sentence (before its verb) and short sentences "It is also known as …" are read. What
+follows "known as" later in a lead mostly names another entity.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _MOST_WORDS, _MOST_CHARS = 6, 48
 
 
 def lead_names(article: Article) -> Iterator[Name]:
-    """Yield the names that a lead states; a name may come more than once, the title among them."""
+    """Yield the names in a lead, the title included; a name may come more than once."""
     start = _clean(article.lead[:700])
     first = _SENTENCE.split(_OPENING.sub("", start), maxsplit=1)[0]
     found = _COPULA.search(_mask_parentheses(first))
@@ -118,7 +118,7 @@ def _split_parentheses(text: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _in_parentheses(before: str, text: str) -> Iterator[str]:
-    """Acronyms of the words before, and other spellings: "(USA)", "(or colour in British English)"."""
+    """Yield acronyms of the words before, and other spellings: "(USA)", "(or colour in British English)"."""
     for part in re.split(r"[,;] | or ", text):
         if _ACRONYM.match(part) and _abbreviates(part, before):
             yield part
@@ -147,7 +147,7 @@ def _abbreviates(acronym: str, before: str) -> bool:
 
 
 def _listed(head: str, title: str) -> Iterator[Name]:
-    """The subject and the lists behind cues; appositions ("the myrtle family", "Prince of Denmark") are passed over."""
+    """Yield the subject and the lists after cues; appositions ("the myrtle family") are skipped."""
     cues = [*_CUE.finditer(head)]
     borders = [(0, 0, "")] + [(cue.start(), cue.end(), cue[0]) for cue in cues] + [(len(head), len(head), "")]
     for (_, begin, cue), (end, _, _) in pairwise(borders):
@@ -176,7 +176,7 @@ def _goes_on(item: str) -> bool:
 
 
 def _parts(item: str, title: str, *, listed: bool) -> list[str]:
-    """Two names joined by "and": "known as Bertolt Brecht and Bert Brecht"; but not "Antigua and Barbuda"."""
+    """Split two names joined by "and": "known as Bertolt Brecht and Bert Brecht"; but not "Antigua and Barbuda"."""
     left, joined, right = item.partition(" and ")
     if not joined or " and " in title:
         return [item]
@@ -188,7 +188,7 @@ def _parts(item: str, title: str, *, listed: bool) -> list[str]:
 
 
 def _later(text: str) -> Iterator[str]:
-    """The names of a sentence "It is also known as …"."""
+    """Yield the names of a sentence "It is also known as …"."""
     for item in re.split(r", (?:and |or )?| or ", re.sub(r"\s*\([^()]*\)", "", text)):
         quoted = re.match(r"^(?:the )?[\"“]([^\"”]+)[\"”]", item)
         name = _tidy(quoted[1] if quoted else item)
@@ -199,7 +199,7 @@ def _later(text: str) -> Iterator[str]:
 
 
 def _tidy(name: str, title: str = "\n") -> str:
-    """Strip articles, quotation marks and what follows the name: "the hockey in North America" -> "hockey"."""
+    """Strip articles, quotation marks and text after the name: "the hockey in North America" -> "hockey"."""
     name = re.sub(r"[\"“”„«»]", "", name).strip(" ,.:-–—'’" if not re.search(r"[A-Z]\.$", name) else " ,:-–—'’")
     while article := _ARTICLE.match(name):
         name = name[article.end() :]
@@ -207,7 +207,7 @@ def _tidy(name: str, title: str = "\n") -> str:
 
 
 def is_plausible(name: str) -> bool:
-    """True for what may be a name by its form: short, without a dangling word, not a phrase about something."""
+    """True for a text with the form of a name: short, without a dangling word, not a phrase about an entity."""
     count = len(name.split())
     fits = 2 <= len(name) <= _MOST_CHARS and count <= _MOST_WORDS and any(letter.isalpha() for letter in name)
     return (

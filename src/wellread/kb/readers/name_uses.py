@@ -1,6 +1,6 @@
-"""Uses of names in running text, shared among the entities of a name by the similarity of two texts.
+"""Uses of names in running text, divided among the entities of a name by the similarity of texts.
 
-A name with one entity has all its uses. A use of an ambiguous name ("Mercury") is shared in proportion to the count of
+A name with one entity has all its uses. A use of an ambiguous name ("Mercury") is divided in proportion to the count of
 the name times exp(k * cosine), over tf-idf vectors of the text that uses it and the text of each entity.
 """
 
@@ -18,16 +18,16 @@ from wellread.text.words import Keys, follow, key, split
 Names = Mapping[str, float]
 
 _SHARPNESS = 20.0
-"""Factor of the similarity of two texts when the use of an ambiguous name is shared."""
+"""Factor k of the similarity of two texts when the use of an ambiguous name is divided."""
 
 _LONGEST = 8
-"""Words of the longest name whose uses are counted."""
+"""Maximum words of a name whose uses are counted."""
 
 _TOGETHER = 200
-"""Texts that are searched at once."""
+"""Texts that are matched in one call."""
 
 _FENCE = "\n\uffff\n"
-"""Text between two texts that no name crosses."""
+"""Separator between texts that no name crosses."""
 
 NEVER = frozenset(
     """
@@ -39,7 +39,7 @@ NEVER = frozenset(
     north south east west northern southern eastern western central big small high low good bad
     """.split()
 )
-"""Words that are not a name unless they are a title; before a name they do not belong to it."""
+"""Words that are a name only as a title; before a name they are not part of it."""
 
 
 def occurrences(name: str, text: str) -> Iterator[tuple[int, int]]:
@@ -63,10 +63,10 @@ def stands_alone(text: str, start: int, end: int) -> bool:
 
 
 class Uses:
-    """Uses of names in the texts of other entities, shared among the entities of a name."""
+    """Uses of names in the texts of other entities, divided among the entities of a name."""
 
     def __init__(self, texts: Mapping[str, str], contexts: Mapping[str, str], named: Mapping[str, Names]) -> None:
-        """`texts` and `contexts` map an entity to the text that is searched and to all that describes it."""
+        """`texts` maps an entity to the text that is searched, `contexts` to all text that describes it."""
         self._texts, self._contexts = texts, contexts
         self._owners: dict[int, list[tuple[str, str, float]]] = defaultdict(list)
         for entity, names in named.items():
@@ -79,9 +79,9 @@ class Uses:
     def count(
         self, is_sure: Callable[[str, str], bool]
     ) -> tuple[defaultdict[tuple[str, str], float], dict[str, list[str]]]:
-        """Return (name, entity) -> uses, and entity -> the others that its text speaks of.
+        """Return (name, entity) -> uses, and entity -> the others that its text mentions.
 
-        A text speaks of an entity that has most of a use, under a name of it that `is_sure`.
+        A text mentions an entity that has most of a use, under a name of it that `is_sure`.
         """
         uses: defaultdict[tuple[str, str], float] = defaultdict(float)
         speaks_of: dict[str, list[str]] = {}
@@ -90,7 +90,7 @@ class Uses:
             for node in nodes:
                 owners = self._owners[node]
                 if any(owner == entity for _, owner, _ in owners):
-                    continue  # a text uses the name of its entity for that
+                    continue  # a text uses the name of its own entity for that entity
                 for (name, owner, _), share in zip(owners, self._shares(entity, owners), strict=True):
                     uses[name, owner] += share
                     if share > 0.5 and is_sure(name, owner):
@@ -154,5 +154,5 @@ def _longest_names(text: str, nodes: Keys) -> Iterator[tuple[int, int]]:
 
 
 def _words(context: str) -> dict[str, None]:
-    """Return the different words of a context, in the order of the text: sums of floats depend on it."""
+    """Return the different words of a context in text order, as sums of floats depend on the order."""
     return dict.fromkeys(re.findall(r"[a-z]{4,}", context.lower()))

@@ -1,17 +1,17 @@
-"""Priors of names, as KnowBERT takes its Wikipedia candidates: a file of mentions and what they link to how often.
+"""Priors of names from a file of mentions with linked entities and counts, as KnowBERT's Wikipedia candidates.
 
-`prob_yago_crosswikis_wikipedia_p_e_m.txt` (Ganea and Hofmann 2017; allenai/kb) has a mention a line: its text, how
-often it was seen, and its candidates as page number, share and title, with tabs between them:
+`prob_yago_crosswikis_wikipedia_p_e_m.txt` (Ganea and Hofmann 2017; allenai/kb) has one mention per line: its text, its
+count, and its candidates as page number, share and title, separated by tabs:
 
     France	412377	5843419,0.85009,France	250197,0.03393,France_national_football_team
 
-Every title becomes an entity whose id is the title as it is written there, which is what KnowBERT's archives call it;
-a share of a mention's count becomes the count of an alias. Popularity is the count of the first name that an entity is
-seen with; files have their most frequent mentions first.
+Every title becomes an entity whose id is the title as written there, as in KnowBERT's archives; a share of a mention's
+count becomes the count of an alias. Popularity is the count of the first name of an entity; files have their most
+frequent mentions first.
 
-Unlike the authors' code: spellings of a name that differ in case share their candidates, and a mention that is there
-twice has the candidates of both lines (theirs: of the more frequent line, and of the more frequent one of the spelling
-in the text and the same in title case). Looked up with `case="exact"`, a name has the candidates of its line.
+Unlike the authors' code: spellings of a name that differ in case share their candidates, and a mention with two lines
+has the candidates of both (in the authors' code: of the more frequent line, and of the more frequent one of the
+spelling in the text and the same in title case). Looked up with `case="exact"`, a name has the candidates of its line.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from wellread.io.files import decode, read_lines
 from wellread.kb.records import Alias, Entity, Record, Tally
 
 _PATIENCE = 100
-"""After so many broken lines and not one with candidates, the file is something else."""
+"""Broken lines without a valid one after which the file is rejected."""
 
 
 _MOST_PAGES = 1 << 32
-"""Page numbers are below it: Wikipedia's have eight digits."""
+"""Upper bound of page numbers: Wikipedia's have eight digits."""
 
 
 class _Numbers:
-    """A set of page numbers, a bit each: files have millions of entities."""
+    """Set of page numbers, one bit each: files have millions of entities."""
 
     def __init__(self) -> None:
         self._bits = bytearray()
 
     def add(self, number: int) -> bool:
-        """Take a number in; False if it is there already."""
+        """Add a number; return False if it was there already."""
         place, bit = number >> 3, 1 << (number & 7)
         if place >= len(self._bits):
             self._bits.extend(bytes(max(place + 1 - len(self._bits), len(self._bits))))
@@ -50,9 +50,9 @@ class _Numbers:
 def read_priors(
     path: str | Path, tally: Tally, *, candidates: int = 30, among: Collection[str] | None = None
 ) -> Iterator[Record]:
-    """Entities and aliases of a file of priors, plain, gz, bz2 or xz.
+    """Yield the entities and aliases of a file of priors, plain, gz, bz2 or xz.
 
-    `among` keeps entities with these ids alone; of these each mention has the `candidates` likeliest.
+    `among` restricts the entities to these ids; each mention keeps the `candidates` likeliest of them.
     """
     seen = _Numbers()
     known = broken = 0
@@ -98,6 +98,6 @@ def _read_line(line: str, most: int, among: Collection[str] | None) -> tuple[str
 
 
 def read_ids(path: str | Path) -> frozenset[str]:
-    """Ids of entities, one a line, as KnowBERT's archives have them (`vocabulary/entity.txt`)."""
+    """Read ids of entities, one per line, as in KnowBERT's archives (`vocabulary/entity.txt`)."""
     ids = (decode(line, f"{path}, line {number}").strip() for number, line in read_lines(path))
     return frozenset(filter(None, ids))

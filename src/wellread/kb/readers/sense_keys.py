@@ -1,7 +1,7 @@
 """WordNet's sense keys ("dog%1:05:00::") and the synsets of the WordNet KB that they name ("02084071-n").
 
-`index.sense` of any WNDB folder says both. A key names one sense of one lemma; every word of a synset has a key of its
-own for it. Lemmas are small letters with "_" for blanks, as in keys; any other spelling is brought to that.
+`index.sense` of a WNDB folder has both. A key names one sense of one lemma; every word of a synset has its own key.
+Lemmas are in lower case with "_" for blanks, as in keys; other spellings are converted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from wellread.io.files import read_text
 from wellread.text.words import key as folded
 
 _KINDS = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
-"""The kind that the number behind "%" says; satellites (5) are adjectives."""
+"""Part of speech by the number after "%"; satellites (5) are adjectives."""
 
 
 class SenseKeys:
-    """What `index.sense` says: keys in the order of WordNet's senses, the most frequent first, and their synsets."""
+    """Keys of `index.sense` in the order of WordNet's senses, the most frequent first, with their synsets."""
 
     def __init__(self, senses: Iterable[tuple[str, str, int]]) -> None:
         """`senses` are (key, synset id, number of the sense)."""
@@ -33,7 +33,7 @@ class SenseKeys:
 
     @classmethod
     def read(cls, folder: str | Path | None = None) -> SenseKeys:
-        """Those of a WNDB folder, or of the `wordnet` asset, which is fetched where needed."""
+        """Read the keys of a WNDB folder, or of the `wordnet` asset, which is fetched if needed."""
         return _read(Path(folder) if folder is not None else assets.fetch("wordnet"))
 
     def __len__(self) -> int:
@@ -43,21 +43,21 @@ class SenseKeys:
         return key in self._synset
 
     def synsets(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """The synsets of keys, each once; keys that are not known have none."""
+        """Return the synsets of keys, each once; unknown keys have none."""
         return tuple(dict.fromkeys(self._synset[key] for key in keys if key in self._synset))
 
     def senses(self, lemma: str, kind: str | None = None) -> tuple[str, ...]:
-        """The keys of a lemma, its first sense first: ("dog", "n") -> ("dog%1:05:00::", "dog%1:18:01::", …)."""
+        """Return the keys of a lemma, its first sense first: ("dog", "n") -> ("dog%1:05:00::", "dog%1:18:01::", …)."""
         kinds = (kind,) if kind is not None else tuple(dict.fromkeys(_KINDS.values()))
         lemma = as_lemma(lemma)
         return tuple(key for one in kinds for _, key in sorted(self._numbered.get((lemma, one), ())))
 
     def first(self, lemma: str, kind: str | None = None) -> str | None:
-        """The first sense that WordNet lists for a lemma."""
+        """Return the first sense that WordNet lists for a lemma."""
         return next(iter(self.senses(lemma, kind)), None)
 
     def key(self, lemma: str, synset: str) -> str | None:
-        """What a lemma's sense in a synset is called; else that of a word there that is spelled nearly so, or any."""
+        """Return the key of a lemma in a synset; else that of the most similar word there, or any."""
         own = (key for key in self.senses(lemma, synset[-1]) if self._synset[key] == synset)
         found = next(own, None)
         if found is not None:
@@ -75,15 +75,15 @@ class SenseKeys:
 
 
 def as_lemma(word: str) -> str:
-    """A word as keys write it: "Primary election" -> "primary_election"."""
+    """Return a word as in keys: "Primary election" -> "primary_election"."""
     return word.strip().replace(" ", "_").lower()
 
 
 def kind_of(key: str) -> str:
-    """The part of speech of a key as the KB names it: "dog%1:05:00::" -> "n"; an `InputError` if it is no key."""
+    """Return the part of speech of a key as in the KB: "dog%1:05:00::" -> "n"; `InputError` if it is not a key."""
     _, sign, code = key.rpartition("%")
     if not sign or code[:1] not in _KINDS or code.count(":") != 4:
-        raise InputError(f"{key!r} is no sense key of WordNet; expected one such as dog%1:05:00::")
+        raise InputError(f"{key!r} is not a sense key of WordNet; expected one such as dog%1:05:00::")
     return _KINDS[code[0]]
 
 
@@ -96,7 +96,7 @@ def _read(folder: Path) -> SenseKeys:
     file = folder / "index.sense"
     if not file.is_file():
         raise InputError(
-            f"{folder} has no index.sense, which says what sense keys name; give a WNDB folder, or fetch one: "
+            f"{folder} has no index.sense, which maps sense keys to synsets; give a WNDB folder, or fetch one: "
             "wellread fetch wordnet"
         )
 

@@ -1,7 +1,7 @@
 """Synonyms of article titles from WordNet's nouns, where both sides are unambiguous.
 
 A title with one noun synset ("Myocardial infarction") has the other words of that synset as names ("heart attack")
-where each has no other sense, no article has it already, and the gloss shares a word with the article.
+if each has no other sense, is not a name of an article, and the gloss shares a word with the article.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _DESCRIBES = re.compile(
     r"battle of|Battle of) |capital$"
 )
 _LEAST = 3
-"""Letters of the shortest synonym: chemical symbols are words of other languages."""
+"""Minimum letters of a synonym: chemical symbols are words of other languages."""
 
 
 class Synonyms:
     """Words of the only synset of a title."""
 
     def __init__(self, folder: Path, titles: Collection[str]) -> None:
-        """Read the nouns of a WordNet folder and keep what concerns the titles."""
+        """Read the nouns of a WordNet folder that concern the titles."""
         wanted = {title.lower() for title in titles}
         self._senses: Counter[str] = Counter()
         self._synsets: dict[str, tuple[str, tuple[str, ...]]] = {}
@@ -38,7 +38,7 @@ class Synonyms:
                 self._synsets[word] = (synset.description, tuple(synset.aliases))
 
     def of(self, article: Article) -> Iterator[str]:
-        """Yield the synonyms of a title that has one sense."""
+        """Yield the synonyms of a title with one sense."""
         title = article.title.lower()
         gloss, words = self._synsets.get(title, ("", ()))
         if self._senses[title] != 1 or not _share_a_word(gloss, f"{article.short} {article.lead}"):

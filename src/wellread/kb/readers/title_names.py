@@ -1,11 +1,11 @@
-"""Names of an article that follow from its title: without qualifier, short forms, surnames, regnal names, spellings.
+"""Names derived from an article's title: without qualifier, short forms, surnames, regnal names, spellings.
 
     "Mercury (planet)"     -> Mercury                    "Apple Inc."           -> Apple
     "Amazon River"         -> Amazon, the Amazon         "Ludwig van Beethoven" -> Beethoven, van Beethoven
     "Alexander I of Russia" -> Alexander I               "Republic (Plato)"     -> Plato's Republic
 
-A rule that is right only for some titles ("Yellow River" is not called "Yellow") yields its name as `SHORT`, and the
-caller keeps it only where the texts use it as a name of its own (`kb.readers.vital`).
+A rule that holds only for some titles ("Yellow River" is not called "Yellow") yields its name as `SHORT`, and
+`kb.readers.vital` keeps it only if the texts use it as a name.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Source(IntEnum):
     """Origin of a derived name, the most certain last; `kb.readers.vital` gives each a count."""
 
     SHORT = 1
-    """A short form or surname, kept only where texts use it alone."""
+    """A short form or surname, kept only if texts use it alone."""
     FORM = 2
     """Another spelling or order of the title: "First World War", "Cambridge University"."""
     LEAD = 3
-    """A name that the lead states: "also known as"."""
+    """A name in the lead after "also known as" or the like."""
     SUBJECT = 4
     """The subject of the lead's first sentence."""
     BASE = 5
@@ -61,12 +61,12 @@ _MIDDLE_NAMES = re.compile(
     r"American|British|English|Scottish|Irish|Welsh|Canad|Austral|New Zealand|German|Austrian|Dutch|Danish|Norwegian|"
     r"Swed|Finnish|Russian|Soviet|U\.S\.|United States|United Kingdom|Composer"
 )
-"""Descriptions of persons whose middle words are given names, not a part of the surname."""
+"""Descriptions of persons whose middle words are given names, not part of the surname."""
 
 
 @dataclass(frozen=True)
 class Article:
-    """One packaged article: its title, first paragraph, short description and topic."""
+    """An article of the package: title, first paragraph, short description and topic."""
 
     title: str
     lead: str
@@ -94,7 +94,7 @@ class Article:
 
 
 def title_names(article: Article) -> Iterator[Name]:
-    """Yield the names that a title gives, each with its source; a name may come more than once."""
+    """Yield the names derived from a title, each with its source; a name may come more than once."""
     yield article.title, Source.TITLE
     base = article.base
     if base != article.title:
@@ -211,5 +211,5 @@ def own_words(article: Article) -> frozenset[str]:
 
 
 def is_surname_first(article: Article) -> bool:
-    """True where the last word of a title may not be a surname, so that only texts can tell."""
+    """True where the last word of a title may not be a surname, so that its use in texts decides."""
     return _EAST_ASIAN.search(f"{article.short} {article.lead[:200]}") is not None

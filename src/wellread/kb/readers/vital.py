@@ -1,4 +1,4 @@
-"""Wikipedia's vital articles as records: names from titles and leads, counts from how the leads use them.
+"""Wikipedia's vital articles as records: names from titles and leads, counts from their use in the leads.
 
 The package has no hyperlinks, so counts are estimated from its 10,033 leads:
 
@@ -28,7 +28,7 @@ from wellread.kb.readers.title_names import RANKS, Article, Source, is_surname_f
 from wellread.kb.records import Entity, Record, Tally
 
 VERSION = "2"
-"""Version of the derivation; a KB of an older one is built again (`kb.packaged`)."""
+"""Version of the derivation; a KB of an older one is rebuilt (`kb.packaged`)."""
 
 _COUNTS = {
     Source.TITLE: 10.0,
@@ -41,10 +41,10 @@ _COUNTS = {
 """Count of a name that no lead uses."""
 
 _OF_INLINKS = 0.5
-"""Share of the leads that give a title in full which count for its shorter names too."""
+"""Fraction of the leads with the full title that counts for its shorter names too."""
 
 _FREQUENT = 10
-"""Leads with a lower-case word from which on WordNet's single sense of it is not trusted."""
+"""Number of leads with a lower-case word from which on WordNet's only sense of it is not trusted."""
 
 _OTHERS_TITLE = 0.25
 """Count of a name that is the title of another article: "Turkey" for the Ottoman Empire."""
@@ -58,11 +58,11 @@ _CAPITAL_OF_COMMON = 0.9
 """Count of the capitalised form of a common noun."""
 
 _MOST_FREQUENT = 120
-"""Leads with a lower-case word from which on it is too common to be a name that only a lead states."""
+"""Number of leads with a lower-case word from which on it is too common for a name found in a lead only."""
 
 
 def read_vital(folder: Path, tally: Tally, wordnet: Path | None = None) -> Iterator[Record]:
-    """Yield the vital articles as entities `wp:Title`; with a WordNet folder, with its synonyms."""
+    """Yield the vital articles as entities `wp:Title`; with a WordNet folder, also their synonyms."""
     articles = _read_articles(folder / "summaries_en-us.json")
     tally.total_bytes = len(articles)
     corpus = _Corpus(articles)
@@ -94,13 +94,13 @@ def read_vital(folder: Path, tally: Tally, wordnet: Path | None = None) -> Itera
 
 
 def _is_title(name: str, article: Article) -> bool:
-    """True for the title or its base as written; in lower case only of several words: "as well as" is not a well."""
+    """Return whether a name is the title or its base as written; in lower case only with several words."""
     titles = (article.title, article.base)
     return name in titles or (" " in name and name[:1].upper() + name[1:] in titles)
 
 
 def _add_articles(named: Mapping[str, dict[str, float]], articles: Mapping[str, Article]) -> None:
-    """Give "the Congo", a name of the river, to the other entities whose own leads write it too.
+    """Add "the Congo", a name of the river, to the other entities whose own leads write it too.
 
     Names with an article only serve to count uses: rivers have one, companies do not. As aliases they would hide longer
     names, "Jordan River" in "the Jordan River".
@@ -143,7 +143,7 @@ _WITH_ARTICLE = re.compile(r"\b[Tt]he ([A-Z][a-z]+)(?=[,.;)]| (?:and|is|was|in|t
 
 
 class _Corpus:
-    """Word counts over all leads, which decide on names that a title or lead only suggests."""
+    """Word counts over all leads, which decide on names that a title or lead suggests."""
 
     def __init__(self, articles: Mapping[str, Article]) -> None:
         self._titles = frozenset(articles) | {article.base for article in articles.values()}
@@ -195,7 +195,7 @@ class _Corpus:
             yield from ((word, Source.SHORT) for word in self._words_alone(article))
 
     def _words_alone(self, article: Article) -> Iterator[str]:
-        """Words of a person's title that the lead uses alone: "Mao" of Mao Zedong, "Leonardo" of Leonardo da Vinci.
+        """Yield words of a person's title that the lead uses alone: "Mao" of Mao Zedong, "Leonardo" (da Vinci).
 
         The first of two words is a given name in most titles, so it needs two uses, and none of the second.
         """

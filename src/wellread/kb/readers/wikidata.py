@@ -1,4 +1,4 @@
-"""Wikidata's JSON dump (`latest-all.json.gz`): an entity for each item, with its names, its facts and its popularity.
+"""Wikidata's JSON dump (`latest-all.json.gz`): an entity per item, with names, facts and popularity.
 
 The dump is one JSON array with an item or property a line, so it is read line by line, one item in memory. An item
 becomes an `Entity`:
@@ -33,7 +33,7 @@ _INSTANCE_OF = "P31"
 _ALL_LANGUAGES = "mul"
 _OTHERS = ("property", "lexeme", "mediainfo")
 _PATIENCE = 100
-"""After so many broken lines and not one that is an entity, the file is something else."""
+"""Broken lines without a valid one after which the file is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ def read_wikidata(
     classes: Collection[str] | None = None,
     with_page: bool = False,
 ) -> Iterator[Record]:
-    """The items of a dump, plain, gz, bz2 or xz, as entities.
+    """Yield the items of a dump, plain, gz, bz2 or xz, as entities.
 
-    `classes` keeps the direct instances of some classes (`{"Q5"}`: humans). An instance of a subclass is not one of
-    them: name the subclasses too. `with_page` keeps what has a page in the Wikipedia of the language.
+    `classes` keeps the direct instances of some classes (`{"Q5"}`: humans), but not those of their subclasses: name
+    these too. `with_page` keeps items with a page in the Wikipedia of the language.
     """
     wanted = _Wanted(language, classes, with_page)
     page_key = f'"{wanted.wiki}"'.encode()
@@ -72,7 +72,7 @@ def read_wikidata(
         if line in (b"", b"[", b"]"):
             continue
         try:
-            # Most items have no page, and to see that takes a fraction of the time that parsing them takes.
+            # Most items have no page, and this test takes a fraction of the time of parsing.
             if with_page and page_key not in line and line.startswith(b'{"type":"item"') and line.endswith(b"}"):
                 raise wanted.no_page
             entity = _read_item(orjson.loads(line), wanted)
@@ -94,7 +94,7 @@ def read_wikidata(
 
 
 def _read_item(data: Any, wanted: _Wanted) -> Entity:
-    """The entity of a line; an `InputError` says why it is left out, any other error that the line is broken."""
+    """Return the entity of a line; `InputError` is a reason to skip it, any other error means that it is broken."""
     if data["type"] in _OTHERS:
         raise InputError(f"{data['type']}, not an item")
     if data["type"] != "item":
@@ -130,7 +130,7 @@ def _term(terms: Mapping[str, Any], language: str) -> str:
 
 
 def _values(statements: Collection[Any]) -> Iterator[str]:
-    """The items that the statements of one property have for values, those of preferred rank first."""
+    """Yield the items that are values of the statements of one property, preferred rank first."""
     for statement in sorted(statements, key=lambda statement: statement["rank"] != "preferred"):
         snak = statement["mainsnak"]
         if statement["rank"] == "deprecated" or snak["snaktype"] != "value":

@@ -9,9 +9,9 @@ One pass over the file, one page in memory. What a page gives (its id is `wp:` a
 - a disambiguation page: no entity. Each list item that opens with a link makes the page's name an `Alias` of what is
   linked, except under a heading such as "See also".
 
-How popular a page is cannot be known before the last link was seen: `popularity` is 0, and `kb.build` raises it to the
-sum of the entity's alias counts. Links to pages that are not there (red links, disambiguation pages) come as aliases
-all the same; the builder counts and drops them.
+The popularity of a page is known only after the last link: it is 0 here, and `kb.build` raises it to the sum of the
+entity's alias counts. Links to missing pages (red links, disambiguation pages) come as aliases all the same; the
+builder counts and drops them.
 
 The paragraphs to train on are JSONL, a line for each paragraph of prose with at least one link; list items are left
 out. A mention leads where its link leads, which may be a redirect:
@@ -38,12 +38,12 @@ from wellread.kb.readers.wikitext import Block, Site, bare_title, read_blocks
 from wellread.kb.records import Alias, Entity, Record, Redirect, Tally
 
 _CHUNK = 1 << 18
-# Nothing may stand before the root: this keeps document types out, and with them every trick with XML entities.
+# Nothing may precede the root: this excludes document types, and with them attacks by XML entities.
 _ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*)*<mediawiki[\s>]", re.DOTALL)
 _BROKEN = (*BROKEN, etree.XMLSyntaxError)
 
 _HIDDEN_KEYS = ("6", "14")
-"""The numbers of the namespaces for files and categories, the same in all wikis."""
+"""Numbers of the namespaces for files and categories, the same in all wikis."""
 _REDIRECT = re.compile(r"\s*#[^\s\[:]+\s*:?\s*\[\[([^\]|]+)")
 _TEMPLATE = re.compile(r"\{\{\s*(?:[Tt]emplate:)?([^{}|<>\n]+?)\s*[|}\n]")
 _DISAMBIGUATIONS = frozenset(
@@ -63,7 +63,7 @@ class _Page:
     title: str
     is_article: bool
     redirect: str | None
-    """What a redirect leads to, as it is written; None for other pages."""
+    """Target of a redirect as written; None for other pages."""
     model: str
     text: str
 
@@ -75,9 +75,9 @@ def read_wikipedia(
     paragraphs_to: str | Path | IO[bytes] | None = None,
     min_paragraph_chars: int = 50,
 ) -> Iterator[Record]:
-    """The records of a dump, plain, gz, bz2 or xz; linked paragraphs go to `paragraphs_to`, a path or an open file.
+    """Yield the records of a dump, plain, gz, bz2 or xz; write linked paragraphs to `paragraphs_to`, a path or a file.
 
-    A path appears whole when the last record was taken, or not at all.
+    A path is written atomically after the last record.
     """
     with _opened(paragraphs_to) as paragraphs:
         for page, site in _read_pages(path, tally):
@@ -140,7 +140,7 @@ def _is_disambiguation(page: _Page) -> bool:
 
 
 def _meanings(page: _Page, blocks: Sequence[Block]) -> list[Record]:
-    """`* [[Mercury (planet)]], the …` on the page "Mercury (disambiguation)" makes "Mercury" a name of the planet."""
+    """Yield the meanings of a disambiguation page: `* [[Mercury (planet)]], …` makes "Mercury" a name of the planet."""
     opening = (
         block.links[0].target
         for block in blocks
@@ -200,14 +200,14 @@ def _read_elements(file: IO[bytes], path: str | Path) -> Iterator[Any]:
         tag=("{*}siteinfo", "{*}page"),
         resolve_entities=False,
         no_network=True,
-        huge_tree=True,  # or one page of more than 10 MB would end the whole reading
+        huge_tree=True,  # or a page of more than 10 MB would end the parse
     )
     broken = None
     while chunk and broken is None:
         try:
             parser.feed(chunk)
         except etree.XMLSyntaxError as error:
-            broken = error  # the pages before the break are still to be had
+            broken = error  # the pages before the fault are still yielded
         for _, element in parser.read_events():
             yield element
             element.clear()
@@ -240,7 +240,7 @@ def _read_page(element: Any, site: Site) -> _Page:
     text = (revisions[-1].findtext("{*}text") or "") if revisions else ""
     redirect = element.find("{*}redirect")
     if redirect is not None or text[:20].lstrip().upper().startswith("#REDIRECT"):
-        written = _REDIRECT.match(text)  # dumps before version 0.5 do not tell the target, or that it is a redirect
+        written = _REDIRECT.match(text)  # dumps before version 0.5 do not mark redirects
         target = (redirect.get("title") if redirect is not None else None) or (written[1] if written else "")
     else:
         target = None

@@ -1,4 +1,4 @@
-"""Wikitext as a reader sees it: plain blocks of text, and in each the links with exact character offsets.
+"""Wikitext as plain text: blocks of text, and in each the links with exact character offsets.
 
 mwparserfromhell parses; the walk over its nodes keeps what is prose:
 
@@ -69,7 +69,7 @@ _TAGS = {
     **dict.fromkeys("li dt dd".split(), "\n* "),
     "br": " ",
 }
-"""What stands for a tag in wikitext, the same for its end. Tables are left to the parser."""
+"""Wikitext in the place of an HTML tag, opening or closing. Tables are left to the parser."""
 _TABLE_TAGS = frozenset("table tbody thead tr td th caption".split())
 # The content may not hold the same tag again, so that a page of a thousand unclosed <ref> takes linear time.
 _HTML = re.compile(
@@ -111,7 +111,7 @@ _NAMESPACES = _TALKED | {f"{name} talk" for name in _TALKED} | set("media specia
 
 
 class Link(NamedTuple):
-    """Where in a block's text a link stands, and the title of the article it leads to."""
+    """Position of a link in a block's text, and the title of its article."""
 
     start: int
     end: int
@@ -120,7 +120,7 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A paragraph or a list item, and the heading it stands under ("" for the lead)."""
+    """A paragraph or a list item, and its heading ("" for the lead)."""
 
     kind: Kind
     heading: str
@@ -130,7 +130,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a wiki says about its titles: which prefixes are namespaces (in lower case), and whether case matters."""
+    """Rules of a wiki for titles: which prefixes are namespaces (in lower case), and whether case matters."""
 
     hidden: frozenset[str] = _HIDDEN
     """Namespaces whose links show nothing: images and categories."""
@@ -139,7 +139,7 @@ class Site:
     """The first letter of a title is a capital whatever was written (not so in a Wiktionary)."""
 
     def article(self, target: str) -> str | None:
-        """The title of the article that a link leads to: "apple_pie#Recipe" -> "Apple pie".
+        """Return the title of the article that a link leads to: "apple_pie#Recipe" -> "Apple pie".
 
         None for a section of the same page, other namespaces and other wikis.
         """
@@ -152,29 +152,29 @@ class Site:
         return first + title[1:] if self.first_letter and len(first) == 1 else title
 
     def shows_nothing(self, target: str) -> bool:
-        """Whether a link is an image, a category or the same page in another language."""
+        """Return whether a link is an image, a category or the same page in another language."""
         prefix = self._prefix(target)
         if not prefix or target.lstrip().startswith(":"):
             return False
         return prefix in self.hidden or not (prefix in self.namespaces or prefix in _PROJECTS)
 
     def _prefix(self, target: str) -> str:
-        """The namespace, project or language that a link leads to, "" for an article ("Batman: Year One")."""
+        """Return the namespace, project or language of a link, "" for an article ("Batman: Year One")."""
         written, colon, rest = target.strip().removeprefix(":").partition(":")
         prefix = " ".join(written.replace("_", " ").split()).lower()
         known = prefix in self.hidden or prefix in self.namespaces or prefix in _PROJECTS
-        # A language is told by its looks ("fr:Paris"): the list of Wikipedias grows, and "CSI: Miami" is not one.
+        # A language is recognised by its form ("fr:Paris"): the list of Wikipedias grows, and "CSI: Miami" is not one.
         is_language = _LANGUAGE.fullmatch(written) and not rest.startswith(" ")
         return prefix if colon and (known or is_language) else ""
 
 
 def bare_title(title: str) -> str:
-    """A title without what tells it from others: "Mercury (planet)" -> "Mercury"."""
+    """Return a title without its qualifier: "Mercury (planet)" -> "Mercury"."""
     return _PARENTHESIS.sub("", title) or title
 
 
 def read_blocks(wikitext: str, site: Site) -> Iterator[Block]:
-    """The blocks of a page in their order; an `InputError` says why a page cannot be read."""
+    """Yield the blocks of a page; an `InputError` says why a page cannot be read."""
     if len(wikitext) > MAX_CHARS:
         raise InputError(f"page of more than {MAX_CHARS:,} characters")
     wikitext = _HTML.sub(_settled, wikitext)
@@ -186,7 +186,7 @@ def read_blocks(wikitext: str, site: Site) -> Iterator[Block]:
 
 
 def _settled(match: re.Match[str]) -> str:
-    """What comes for a piece of HTML before the parse."""
+    """Return the replacement of an HTML tag or comment before the parse."""
     if match["literal"] is not None:
         return _MARKUP.sub(lambda sign: f"&#{ord(sign[0])};", match["literal"])
     if match["tag"] is None and match[0] != "<":
@@ -198,14 +198,14 @@ def _settled(match: re.Match[str]) -> str:
 def _parse(wikitext: str) -> Sequence[Any]:
     try:
         nodes: Sequence[Any] = mwparserfromhell.parse(wikitext, skip_style_tags=True).nodes
-    except Exception as error:  # whatever a parser raises on a page that nobody proofread, the next page can be read
+    except Exception as error:  # whatever the parser raises on a broken page, the next page can be read
         raise InputError("page that the wikitext parser cannot read") from error
     return nodes
 
 
 @dataclass(slots=True)
 class _Draft:
-    """The block that is being gathered."""
+    """A block under construction."""
 
     kind: Kind = "prose"
     parts: list[str] = field(default_factory=list)
@@ -215,7 +215,7 @@ class _Draft:
 
 
 class _Walk:
-    """Goes through the nodes of a section and gathers what they show, block by block."""
+    """Collects the visible text of the nodes of a section, block by block."""
 
     def __init__(self, site: Site, heading: str = "") -> None:
         self._site = site
@@ -274,7 +274,7 @@ class _Walk:
             self._put(line)
 
     def _write_link(self, node: Any, following: str) -> int:
-        """Write a link as it is shown; returns how much of the following text is part of it ("[[apple]]s" -> 1)."""
+        """Write a link as shown; return the length of its ending in the following text ("[[apple]]s" -> 1)."""
         target = str(node.title)
         if self._site.shows_nothing(target):
             return 0
@@ -286,7 +286,7 @@ class _Walk:
         trail = next((place for place, letter in enumerate(following) if not letter.islower()), len(following))
         start = self._draft.length
         self._put(shown + following[:trail])
-        self._draft.links.append(Link(start, self._draft.length, article))  # its outer blanks go when it is mended
+        self._draft.links.append(Link(start, self._draft.length, article))  # outer blanks are removed in `_mend`
         return trail
 
     def _shown(self, node: Any) -> str:
@@ -313,7 +313,7 @@ class _Walk:
 
 
 def _mend(text: str, links: Iterable[Link]) -> tuple[str, tuple[Link, ...]]:
-    """Take away what markup leaves behind, and move the links along with their text."""
+    """Remove remains of markup, and move the links along with their text."""
     if not text or text.isspace():
         return "", ()
     for find in (_quote_edits, _magic_word_edits, _hole_edits, _space_edits):
@@ -342,7 +342,7 @@ def _quote_edits(text: str) -> Iterator[Edit]:
 
 
 def _unlike_apostrophe(before: str) -> int:
-    """How little three quotes after this text look like an apostrophe: best after a word of one letter."""
+    """Return how unlikely three quotes after this text are an apostrophe: likeliest after a word of one letter."""
     if before.endswith(" "):
         return 2
     return 0 if before[-2:-1] == " " else 1

@@ -1,8 +1,8 @@
-"""WordNet from its own files: any WNDB folder (data.noun, …, index.sense, noun.exc, …).
+"""WordNet from its own files: a WNDB folder (data.noun, …, index.sense, noun.exc, …).
 
-A synset is an entity: its id is its offset and part of speech ("02084071-n"), its title the first word, its description
-the gloss, its kind the part of speech (n, v, a, r; satellites are adjectives). Its words are its aliases. All pointers
-become facts between synsets; those that WordNet draws between two words of them too. The exception lists become forms.
+A synset is an entity: its id is offset and part of speech ("02084071-n"), its title the first word, its description the
+gloss, its kind the part of speech (n, v, a, r; satellites are adjectives). Its words are its aliases. Pointers become
+facts between synsets, also those between two words of them. The exception lists become forms.
 
 The count of an alias is the sense count plus one (KnowBERT's prior), less a millionth for each sense that WordNet lists
 before it, so that senses with equal counts stay in WordNet's order.
@@ -51,11 +51,11 @@ RELATIONS = {
 }
 
 _ORDER = 1e-6
-"""What a sense loses for each sense before it."""
+"""Deduction from the count of a sense for each sense before it."""
 
 
 def read_wordnet(folder: str | Path, tally: Tally) -> Iterator[Record]:
-    """Synsets, then irregular forms; a folder that is not WNDB is an `InputError`."""
+    """Yield synsets, then irregular forms; a folder that is not WNDB is an `InputError`."""
     folder = Path(folder)
     missing = [f"data.{part}" for part in KINDS if not (folder / f"data.{part}").is_file()]
     if missing:
@@ -90,7 +90,7 @@ def _read_synsets(folder: Path, part: str, counts: dict[tuple[str, str], float],
 
 
 def _read_counts(folder: Path, tally: Tally) -> dict[tuple[str, str], float]:
-    """(word, synset id) -> sense count + 1, in the order of senses."""
+    """Return (word, synset id) -> sense count + 1, in the order of senses."""
     if not (folder / "index.sense").is_file():
         tally.skip("no index.sense: all senses of a word get the same prior", str(folder))
         return {}
@@ -109,7 +109,7 @@ def _read_counts(folder: Path, tally: Tally) -> dict[tuple[str, str], float]:
 
 
 def _synset(line: str, kind: str, counts: dict[tuple[str, str], float], tally: Tally) -> Entity:
-    """One line of a data file (wndb(5WN)): offset, file, type, words, pointers, | gloss."""
+    """Parse a line of a data file (wndb(5WN)): offset, file, type, words, pointers, | gloss."""
     data, _, gloss = line.partition(" | ")
     fields = data.split()
     id = f"{fields[0]}-{kind}"

@@ -16,10 +16,10 @@ from tokenizers import Tokenizer
 from torch import nn
 from torch.nn.functional import normalize
 
+from wellread.data.batches import gather
 from wellread.encoders.load import encoder_digest, load_encoder, load_tokenizer
 from wellread.encoders.packing import Packing, encode
 from wellread.models.elq.model import ElqConfig
-from wellread.text.batching import gather
 
 _TOKENS = 4096
 """Pieces that are encoded together."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from wellread.data.batches import gather
 from wellread.document import Document
 from wellread.encoders.int8 import quantise, quantise_where_able
 from wellread.encoders.load import load_tokenizer, merge_adapters, positions_of
@@ -40,7 +41,6 @@ from wellread.models.elq.candidate_pool import NO_CANDIDATES, Named, Pool, Searc
 from wellread.models.elq.entity_encoder import EntityTower, fingerprint_of
 from wellread.models.elq.model import Candidates, Elq, ElqConfig, pack_windows
 from wellread.models.elq.span_alignment import NamedSpans, tokens_of
-from wellread.text.batching import gather
 from wellread.text.windows import Window, WindowTokenizer
 
 PACKAGED = Path(__file__).parents[2] / "weights" / "elq-minilm"

@@ -79,9 +79,9 @@ class KbBatch:
     batch: LinkingBatch
 
     @property
-    def pieces(self) -> int:
+    def tokens(self) -> int:
         """Return its number of tokens."""
-        return self.batch.pieces
+        return self.batch.tokens
 
 
 class LinkingLearner:

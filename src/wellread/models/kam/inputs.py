@@ -42,8 +42,8 @@ from wellread.models.kam.maps import (
     RelevanceMap,
     spread,
 )
-from wellread.text.segments import Segmented, Segmenter
 from wellread.text.stopwords import STOP_WORDS
+from wellread.text.tokenization import TextTokenizer, Tokenization
 
 __all__ = [
     "Annotations",
@@ -145,7 +145,9 @@ class KamInputs:
 class KamProvider:
     """Knowledge provider of KAM: maps, and auxiliary terms if it has a choice of them."""
 
-    def __init__(self, maps: Sequence[RelevanceMap], segmenter: Segmenter, *, terms: TermChoice | None = None) -> None:
+    def __init__(
+        self, maps: Sequence[RelevanceMap], segmenter: TextTokenizer, *, terms: TermChoice | None = None
+    ) -> None:
         self.maps, self.segmenter, self.terms = tuple(maps), segmenter, terms
         self._tokens: dict[str, list[int]] = {}
         names = [each.name for each in self.maps]
@@ -181,24 +183,26 @@ class KamProvider:
             terms = TermChoice(
                 _required(correlation), tokens=config.terms, words=config.term_words, leave_out=leave_out
             )
-        return cls([makers[name]() for name in config.maps], Segmenter(tokenizer, longest=longest), terms=terms)
+        return cls([makers[name]() for name in config.maps], TextTokenizer(tokenizer, longest=longest), terms=terms)
 
-    def prepare(self, inputs: Sequence[Segmented | tuple[str, ...]], *, cache: str | Path | None = None) -> Annotations:
+    def prepare(
+        self, inputs: Sequence[Tokenization | tuple[str, ...]], *, cache: str | Path | None = None
+    ) -> Annotations:
         """Annotate the texts of a dataset by the sources of all maps, and choose their auxiliary terms.
 
         `cache` is a folder. Give inputs as they were tokenized: auxiliary terms depend on the words that were kept.
         """
-        tokenized = [one for one in inputs if isinstance(one, Segmented)]
-        texts = [one.texts if isinstance(one, Segmented) else one for one in inputs]
+        tokenized = [one for one in inputs if isinstance(one, Tokenization)]
+        texts = [one.texts if isinstance(one, Tokenization) else one for one in inputs]
         notes = annotate((text for several in texts for text in several), self.sources, folder=cache)
         if self.terms is not None:
             if len(tokenized) < len(inputs):
-                tokenized += self.segmenter.tokenize_many([one for one in inputs if not isinstance(one, Segmented)])
+                tokenized += self.segmenter.tokenize_many([one for one in inputs if not isinstance(one, Tokenization)])
             known = (self.terms.known(one.words) for one in tokenized)
             notes.terms.update(self.terms.choose_many(known, Path(cache) if cache is not None else None))
         return notes
 
-    def build_inputs(self, tokenized: Sequence[Segmented], notes: Annotations | None = None) -> KamInputs:
+    def build_inputs(self, tokenized: Sequence[Tokenization], notes: Annotations | None = None) -> KamInputs:
         """Return the maps and terms of a batch; without annotations its texts are annotated first."""
         if notes is None:
             notes = self.prepare(tokenized)
@@ -224,7 +228,7 @@ class KamProvider:
 
     def collate(
         self,
-        tokenized: Sequence[Segmented],
+        tokenized: Sequence[Tokenization],
         notes: Annotations | None = None,
         *,
         draw: np.random.Generator | None = None,
@@ -234,7 +238,7 @@ class KamProvider:
         inputs: dict[str, Any] = {"maps": made.maps} if self.maps else {}
         return inputs | ({"term_ids": made.term_ids, "term_mask": made.term_mask} if made.term_ids.size else {})
 
-    def _fitting(self, tokenized: Segmented, notes: Annotations) -> list[tuple[str, list[int]]]:
+    def _fitting(self, tokenized: Tokenization, notes: Annotations) -> list[tuple[str, list[int]]]:
         """Return an input's auxiliary terms that fit, with their token ids; the first that does not ends the list."""
         if self.terms is None:
             return []

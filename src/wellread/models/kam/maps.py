@@ -29,7 +29,7 @@ from wellread.index.triples import FactPairs
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions.annotation_cache import Annotations, Ragged, Source, TaggerName, tagger
 from wellread.models.kam.auxiliary_terms import Vocabulary, WordCorrelation
-from wellread.text.segments import Segmented
+from wellread.text.tokenization import Tokenization
 from wellread.text.words import Offsets
 
 WordScores = Float32[np.ndarray, "text word word"]
@@ -40,7 +40,7 @@ PhraseReading = Literal["chunks", "constituency", "dependency"]
 class MapBatch:
     """Tokenized inputs with their annotations and auxiliary terms, and the alignment of their words."""
 
-    tokenized: Sequence[Segmented]
+    tokenized: Sequence[Tokenization]
     annotations: Annotations
     terms: Sequence[tuple[str, ...]]
 
@@ -299,11 +299,11 @@ class FunctionMap:
             scores[number, :count, :count] = self._checked(self.function(one, *self._documents(batch, one)), one)
         return scores
 
-    def _documents(self, batch: MapBatch, tokenized: Segmented) -> Iterator[tuple[Document, ...]]:
+    def _documents(self, batch: MapBatch, tokenized: Tokenization) -> Iterator[tuple[Document, ...]]:
         if self.sources:
             yield tuple(batch.annotations.document(self.sources[0].name, text) for text in tokenized.texts)
 
-    def _checked(self, given: Any, tokenized: Segmented) -> NDArray[np.float64]:
+    def _checked(self, given: Any, tokenized: Tokenization) -> NDArray[np.float64]:
         count = len(tokenized.words)
         try:
             scores = np.asarray(given, np.float64)

@@ -2,9 +2,9 @@
 
 1. `prepare` finds all aliases of a KB in the texts of a dataset, once (cached). WordNet: lemmas of up to 6 words, prior
    = sense count + 1; other KBs: aliases of up to 5 words, prior = link count. Mentions may overlap.
-2. Mentions that the data annotates (`Segmented.marks`) get the candidates of their lemma and kind and replace what was
-   found at the same tokens; a mark without candidates is not a mention. Names of persons, places and groups, which data
-   sets of senses mark with these lemmas, have the first sense of the lemma as their only candidate.
+2. Mentions that the data annotates (`Tokenization.marks`) get the candidates of their lemma and kind and replace what
+   was found at the same tokens; a mark without candidates is not a mention. Names of persons, places and groups, which
+   data sets of senses mark with these lemmas, have the first sense of the lemma as their only candidate.
 3. `collate` (numpy only) maps characters to tokens for a batch and leaves out truncated mentions.
 4. A mention with a masked word has the MASK entity as its only candidate, so that candidates do not reveal the word
    that a masked language model is to predict. With a `draw`: 80 % MASK, 10 % unchanged, 10 % the candidates of another
@@ -45,8 +45,8 @@ from wellread.models.knowbert.mention_cache import (
     MentionFinder,
     mark_key,
 )
-from wellread.text.positions import MASKED, OTHER, STAYS, Hidden, Places
-from wellread.text.segments import Segmented
+from wellread.text.positions import MASKED, OTHER, STAYS, MaskedSpans, TokenPositions
+from wellread.text.tokenization import Tokenization
 from wellread.text.words import Offsets
 
 
@@ -92,7 +92,7 @@ class KnowBertProvider:
                 "use one of these names"
             )
 
-    def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> MentionCache:
+    def prepare(self, inputs: Sequence[Tokenization], *, cache: str | Path | None = None) -> MentionCache:
         """Find the mentions of all texts and the candidates of all marks; keep the mentions in the `cache` folder."""
         texts = sorted({text for item in inputs for text in item.texts})
         folder = Path(cache) if cache is not None else None
@@ -105,7 +105,7 @@ class KnowBertProvider:
 
     def find_candidates(
         self,
-        tokenized: Sequence[Segmented],
+        tokenized: Sequence[Tokenization],
         notes: MentionCache | None = None,
         *,
         draw: np.random.Generator | None = None,
@@ -115,9 +115,9 @@ class KnowBertProvider:
         With a `draw`, candidates of masked mentions are drawn (80/10/10), as in training.
         """
         notes = notes if notes is not None else self.prepare(tokenized)
-        places = Places.of(tokenized)
+        places = TokenPositions.of(tokenized)
         rows = notes.rows(places.texts)
-        hidden = Hidden.of(tokenized, places, draw)
+        hidden = MaskedSpans.of(tokenized, places, draw)
         candidates = {}
         for name, found in notes.of_kb.items():
             mentions = _found(places, found, rows).with_marks(_marked(tokenized, places, found))
@@ -126,7 +126,7 @@ class KnowBertProvider:
 
     def collate(
         self,
-        tokenized: Sequence[Segmented],
+        tokenized: Sequence[Tokenization],
         notes: MentionCache | None = None,
         *,
         draw: np.random.Generator | None = None,
@@ -151,7 +151,13 @@ class _Mentions:
 
     @classmethod
     def of(
-        cls, places: Places, units: Offsets, starts: Offsets, ends: Offsets, numbers: Offsets, gold: NDArray[np.int64]
+        cls,
+        places: TokenPositions,
+        units: Offsets,
+        starts: Offsets,
+        ends: Offsets,
+        numbers: Offsets,
+        gold: NDArray[np.int64],
     ) -> _Mentions:
         spans, whole = places.tokens(units, starts, ends)
         units = units[whole]
@@ -173,7 +179,7 @@ class _Mentions:
         return joined._take(np.lexsort((-joined.spans[:, 1], joined.spans[:, 0], joined.inputs)))
 
     def with_candidates(
-        self, places: Places, mentions: KbMentions, hidden: Hidden | None, draw: np.random.Generator | None
+        self, places: TokenPositions, mentions: KbMentions, hidden: MaskedSpans | None, draw: np.random.Generator | None
     ) -> CandidateArrays:
         """Build the candidate arrays; candidates of masked mentions are replaced."""
         numbers, fates = self.numbers, None
@@ -205,7 +211,7 @@ class _Mentions:
         return _Mentions(**{name: getattr(self, name)[order] for name in names})
 
 
-def _found(places: Places, mentions: KbMentions, rows: Sequence[int]) -> _Mentions:
+def _found(places: TokenPositions, mentions: KbMentions, rows: Sequence[int]) -> _Mentions:
     """Return the found mentions that begin in the part of a text that its input has."""
     begins, counts = [], []
     offsets, lows, highs = mentions.offsets, places.lows.tolist(), places.highs.tolist()
@@ -225,7 +231,7 @@ def _found(places: Places, mentions: KbMentions, rows: Sequence[int]) -> _Mentio
     return _Mentions.of(places, np.repeat(np.arange(len(rows)), many), starts, ends, numbers, nothing)
 
 
-def _marked(tokenized: Sequence[Segmented], places: Places, mentions: KbMentions) -> _Mentions | None:
+def _marked(tokenized: Sequence[Tokenization], places: TokenPositions, mentions: KbMentions) -> _Mentions | None:
     """Return the marks of a batch that belong to this KB; None if there are none."""
     marks, gold = [], []
     for unit, item in zip(places.first_unit.tolist(), tokenized, strict=True):

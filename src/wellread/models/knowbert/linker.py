@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from wellread.data.batches import gather
 from wellread.document import Document
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.int8 import quantise, quantise_where_able
@@ -48,8 +49,7 @@ from wellread.models.knowbert.mention_cache import MentionCache
 from wellread.models.knowbert.mention_linker import CandidateTensors, MentionLinker, MentionPacking
 from wellread.models.knowbert.model import KnowBert
 from wellread.models.knowbert.pos_tags import KINDS, PosTagger, PosTags
-from wellread.text.batching import gather
-from wellread.text.sentence_windows import TextWindow, TextWindowTokenizer
+from wellread.text.windows import TextWindow, TextWindowTokenizer
 
 Precision = Literal["auto", "fp32", "int8"]
 Tags = Literal["auto", "spacy", "none"]

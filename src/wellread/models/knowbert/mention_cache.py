@@ -27,7 +27,7 @@ from wellread.mentions.annotation_cache import digest_of
 from wellread.mentions.candidate_lists import NONE, CandidateLists
 from wellread.mentions.candidates import CandidateFinder, has_senses
 from wellread.models.knowbert.config import NO_ENTITY, CandidateConfig
-from wellread.text.segments import Mark
+from wellread.text.tokenization import Mark
 from wellread.text.words import Offsets
 
 OTHER_KB = -2

@@ -44,7 +44,7 @@ from wellread.tasks.masked_lm import Masking
 from wellread.tasks.mixture import Mixture
 from wellread.tasks.recipe import CandidateOptions, Data, EncoderOptions, MaskingOptions, TaskRecipe
 from wellread.tasks.task import EncoderWithHead
-from wellread.text.segments import Segmenter
+from wellread.text.tokenization import TextTokenizer
 from wellread.training.loop import distributed_state, train
 from wellread.training.schedule import Schedule
 from wellread.training.stopping import stop_if_requested
@@ -162,7 +162,7 @@ class Pretraining:
         self.existing = existing_layers(recipe.encoder.name)
         self.task = as_task(recipe, self.existing)
         self.tokenizer: Tokenizer = load_tokenizer(recipe.encoder.name)
-        self.segmenter = Segmenter(self.tokenizer, longest=recipe.encoder.longest)
+        self.segmenter = TextTokenizer(self.tokenizer, longest=recipe.encoder.longest)
         self.masking = Masking(
             self.tokenizer, share=recipe.masking.share, units=recipe.masking.units, start=recipe.encoder.name
         )

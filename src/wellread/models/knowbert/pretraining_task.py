@@ -1,8 +1,8 @@
 """Data and linking task of KnowBERT's pretraining.
 
-1. An example is a text with marks (`text.segments.Mark`) and their gold entities: linked paragraphs (JSONL, AIDA, NIF;
-   output of the Wikipedia reader) or words with WordNet senses. A text that is too long is split so that every mark
-   stays whole.
+1. An example is a text with marks (`text.tokenization.Mark`) and their gold entities: linked paragraphs (JSONL, AIDA,
+   NIF; output of the Wikipedia reader) or words with WordNet senses. A text that is too long is split so that every
+   mark stays whole.
 2. The knowledge provider gives each mark its candidates among the other mentions of the text; the layer scores them,
    and the loss is the layer's own. There is no head.
 3. Mentions without a gold candidate are ignored in the loss, unless the text says more (`Judged`): then, in margin
@@ -35,7 +35,7 @@ from wellread.tasks.masked_lm import read_texts
 from wellread.tasks.task import Batch
 from wellread.tasks.task_type import find_file, find_files
 from wellread.tasks.word_spans import CANDIDATES, halve, mentions_of, tokens_of_words
-from wellread.text.segments import Mark, Segmented, Segmenter
+from wellread.text.tokenization import Mark, TextTokenizer, Tokenization
 
 Judged = Literal["right", "near", "all"]
 """Mentions whose candidates are known to be wrong unless they are gold. `right`: those with a gold candidate. `near`:
@@ -119,7 +119,7 @@ class GoldText:
         return GoldText(self.text[start:end], tuple(marks), self.judged)
 
 
-def parts_of(gold: GoldText, segmenter: Segmenter) -> Iterator[GoldText]:
+def parts_of(gold: GoldText, segmenter: TextTokenizer) -> Iterator[GoldText]:
     """Split a text into parts that fit the segmenter's `longest`, at blanks outside of marks, as far as possible."""
     for start, end in halve(gold.text, [(mark.start, mark.end) for mark in gold.marks], segmenter):
         yield gold.part(start, end)
@@ -152,7 +152,9 @@ class Linking:
         """`kb` is the name of its candidates; mentions whose best score is below the threshold are not linked."""
         self.kb, self.rows, self.threshold = kb, rows, threshold
 
-    def tokenize(self, segmenter: Segmenter, examples: Sequence[GoldText], *, learning: bool) -> list[list[Segmented]]:
+    def tokenize(
+        self, segmenter: TextTokenizer, examples: Sequence[GoldText], *, learning: bool
+    ) -> list[list[Tokenization]]:
         """Tokenize each text in parts that fit; in training, parts without gold of this KB are left out."""
         parts = [[part for part in parts_of(gold, segmenter) if self._is_used(part, learning)] for gold in examples]
         tokenized = iter(segmenter.tokenize_many([(part.text,) for some in parts for part in some]))
@@ -196,7 +198,7 @@ class Linking:
         return answers
 
     def _count(
-        self, item: Segmented, mentions: list[int], here: NDArray[Any], arrays: dict[str, Any], scores: NDArray[Any]
+        self, item: Tokenization, mentions: list[int], here: NDArray[Any], arrays: dict[str, Any], scores: NDArray[Any]
     ) -> LinkCounts:
         gold = arrays["gold"]
         known = [bool((self.rows.rows_of(mark.gold) >= 0).any()) if mark.gold else False for mark in item.marks]
@@ -234,14 +236,14 @@ class Linking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoldInput(Segmented):
+class GoldInput(Tokenization):
     """Tokenized text, or a part of one, with its marks."""
 
     judged: Judged
 
 
-def _marked(tokenized: Segmented, part: GoldText) -> GoldInput:
-    fields = {name: getattr(tokenized, name) for name in Segmented.__slots__ if name != "marks"}
+def _marked(tokenized: Tokenization, part: GoldText) -> GoldInput:
+    fields = {name: getattr(tokenized, name) for name in Tokenization.__slots__ if name != "marks"}
     return GoldInput(**fields, marks=part.marks, judged=part.judged)
 
 
@@ -284,7 +286,7 @@ def _without_overlaps(
     return linked
 
 
-def read_words(data: WordsData, segmenter: Segmenter) -> tuple[list[str], list[str]]:
+def read_words(data: WordsData, segmenter: TextTokenizer) -> tuple[list[str], list[str]]:
     """Read training and validation texts for masked words, in parts that fit the encoder."""
 
     def texts(paths: tuple[str, ...]) -> list[str]:

@@ -25,8 +25,8 @@ from wellread.errors import UsageError
 from wellread.io import console
 from wellread.mentions.annotation_cache import Annotations, Links, annotate
 from wellread.models.luke.vocabulary import EntityVocabulary, Unknown
-from wellread.text.positions import MASKED, Hidden, Places
-from wellread.text.segments import Segmented
+from wellread.text.positions import MASKED, MaskedSpans, TokenPositions
+from wellread.text.tokenization import Tokenization
 from wellread.text.words import Offsets
 
 _AT_ONCE = 1024
@@ -44,7 +44,7 @@ class LukeProvider:
         self.links, self.vocabulary, self.most, self.unknown = links, vocabulary, most, unknown
         self._logged = False
 
-    def prepare(self, inputs: Sequence[Segmented], *, cache: str | Path | None = None) -> Annotations:
+    def prepare(self, inputs: Sequence[Tokenization], *, cache: str | Path | None = None) -> Annotations:
         """Return the links of all texts; find them once and cache them in a folder if one is given."""
         annotations = annotate((text for tokenized in inputs for text in tokenized.texts), [self.links], folder=cache)
         if not self._logged:
@@ -53,7 +53,7 @@ class LukeProvider:
 
     def collate(
         self,
-        tokenized: Sequence[Segmented],
+        tokenized: Sequence[Tokenization],
         notes: Annotations | None = None,
         *,
         draw: np.random.Generator | None = None,
@@ -63,7 +63,7 @@ class LukeProvider:
         places, at, units, starts, ends = self._links_of(tokenized, annotations)
         spans, whole = places.tokens(units, starts, ends)
         ids = self._ids(annotations)[at]
-        if (hidden := Hidden.of(tokenized, places, None)) is not None:
+        if (hidden := MaskedSpans.of(tokenized, places, None)) is not None:
             ids[(hidden.fates(units, starts, ends) == MASKED) & (ids >= 0)] = self.vocabulary.mask
         kept = self._first(places.input_of[units], whole & (ids >= 0))
         text_of = places.input_of[units[kept]]
@@ -73,10 +73,10 @@ class LukeProvider:
         return {"entities": {"text_of": text_of, "ids": ids[kept], "spans": spans[kept], "types": types}}
 
     def _links_of(
-        self, tokenized: Sequence[Segmented], annotations: Annotations
-    ) -> tuple[Places, Offsets, Offsets, Offsets, Offsets]:
+        self, tokenized: Sequence[Tokenization], annotations: Annotations
+    ) -> tuple[TokenPositions, Offsets, Offsets, Offsets, Offsets]:
         """Return the links of a batch: token positions, link numbers, units, and first and end characters."""
-        places, marks = Places.of(tokenized), annotations.marks(self.links.name, "mentions")
+        places, marks = TokenPositions.of(tokenized), annotations.marks(self.links.name, "mentions")
         rows = np.array([annotations.row_of(text) for text in places.texts], np.int64)
         begins = marks.offsets[rows]
         counts = marks.offsets[rows + 1] - begins
@@ -90,7 +90,7 @@ class LukeProvider:
         text_of = text_of[kept]
         return kept[np.arange(len(kept)) - np.searchsorted(text_of, text_of) < self.most]
 
-    def _log_left_out(self, inputs: Sequence[Segmented], annotations: Annotations) -> None:
+    def _log_left_out(self, inputs: Sequence[Tokenization], annotations: Annotations) -> None:
         """Log how many links are in no input, and the reason."""
         ids, (numbers, names) = self._ids(annotations), annotations.names(self.links.name)
         counts = np.bincount(numbers, minlength=len(names))

@@ -29,7 +29,7 @@ from wellread.io.files import storage, write_atomically
 from wellread.models.luke.mention_windows import DroppedMention, MentionTokenizer, MentionWindow
 from wellread.models.luke.vocabulary import EntityVocabulary, Unknown
 from wellread.text import words as names
-from wellread.text.segments import Mark
+from wellread.text.tokenization import Mark
 
 FORMAT = "wellread windows 1"
 WITHIN, BEGINS, SPECIAL = 0, 1, 2

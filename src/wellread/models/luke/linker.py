@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wellread.data.batches import gather
 from wellread.document import Candidate, Document, Mention
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.load import load_encoder, load_tokenizer, positions_of
@@ -43,8 +44,7 @@ from wellread.mentions.candidates import CandidateFinder, MatchOptions
 from wellread.models.luke.mention_windows import MentionTokenizer, MentionWindow
 from wellread.models.luke.model import ENTITIES, Luke, luke_of
 from wellread.models.luke.vocabulary import FILE, EntityVocabulary
-from wellread.text.batching import gather
-from wellread.text.segments import Mark
+from wellread.text.tokenization import Mark
 
 Order = Literal["global", "local"]
 

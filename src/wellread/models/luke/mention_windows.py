@@ -26,15 +26,14 @@ from tokenizers import Encoding, Tokenizer
 
 from wellread.document import short
 from wellread.errors import UsageError
-from wellread.text.segments import Mark, Segmented
-from wellread.text.tokenization import encode_many, owners, trim_blanks, with_unknown
+from wellread.text.tokenization import Mark, Tokenization, encode_many, owners, trim_blanks, with_unknown
 from wellread.text.words import split
 
 _AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MentionWindow(Segmented):
+class MentionWindow(Tokenization):
     """Tokenized input in which every mark consists of whole tokens."""
 
     mark_tokens: Int64[np.ndarray, "mark 2"]

@@ -68,7 +68,7 @@ def read_arms(path: str | Path) -> dict[str, dict[str, Any]]:
     arms = table.pop("arms", None)
     if table or not isinstance(arms, dict) or not arms or not all(isinstance(arm, dict) for arm in arms.values()):
         raise InputError(
-            f"{files.told(path)}: expected a table [arms] and nothing else, with lines like: "
+            f"{files.path_name(path)}: expected a table [arms] and nothing else, with lines like: "
             'plain = { infusion = "none" }'
         )
     return arms

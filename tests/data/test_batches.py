@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wellread.text.batching import gather
+from wellread.data.batches import gather
 
 SIZES = st.lists(st.integers(0, 9))
 

@@ -11,7 +11,6 @@ from wellread.errors import InputError
 from wellread.evaluation.classification import (
     METRICS,
     accuracy,
-    average_ranks,
     f1,
     macro_f1,
     matthews,

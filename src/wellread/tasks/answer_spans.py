@@ -1,7 +1,7 @@
-"""Answers that are spans of a passage: where pieces may begin and end one, and what that is in characters.
+"""Answers that are spans of a passage: start and end scores of tokens, and spans in characters.
 
-A window is an input of two segments, a question and some of a passage. Every piece of the passage may begin or end an
-answer; the first piece of the window stands for "no answer here". No other piece has a say in a window's softmax.
+A window is an input of two segments, a question and part of a passage. Every token of the passage may start or end an
+answer; the first token of the window stands for "no answer here". All other tokens are excluded from the softmax.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from wellread.text.segments import Segmented
 from wellread.text.tokenization import encode_many
 
 _PASSAGE = 1
-"""The segment that the passage is."""
+"""Segment number of the passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span of characters of a passage, and how well it answers."""
+    """Character span of a passage, with its score as an answer."""
 
     score: float
     start: int
@@ -37,7 +37,7 @@ class Span:
 
 
 class SpanHead(nn.Module):
-    """Two scores of each piece: that an answer begins there, and that one ends there."""
+    """Two scores per token: start and end of an answer."""
 
     def __init__(self, width: int, *, dropout: float = 0.1) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class SpanHead(nn.Module):
     def forward(
         self, states: Float[Tensor, "token dim"], inputs: Sequence[Segmented], packing: Packing
     ) -> tuple[Float[Tensor, "input width"], Float[Tensor, "input width"]]:
-        """The scores of begins and ends, window by window; -inf where no answer can be."""
+        """Return the scores of starts and ends, window by window; -inf where no answer can be."""
         there = np.concatenate([answerable(one) for one in inputs])
         there[packing.starts.cpu().numpy()] = True
         mask = packing.spread(torch.from_numpy(there).to(states.device))
@@ -59,12 +59,12 @@ class SpanHead(nn.Module):
 
 
 def answerable(window: Segmented) -> NDArray[np.bool_]:
-    """True for the pieces that an answer may begin and end with: those of the passage that are not blank."""
+    """Return True for the tokens that an answer may start or end with: those of the passage that are not blank."""
     return np.asarray((window.segment_of == _PASSAGE) & (window.spans[:, 0] < window.spans[:, 1]))
 
 
 def gold_tokens(windows: Sequence[Segmented], start: int, end: int) -> list[tuple[int, int] | None]:
-    """The first and last piece of a span of characters in each window of a passage that has the whole of it."""
+    """Return first and last token of a character span in each window that contains the whole span, else None."""
     touched = [np.flatnonzero(answerable(one) & (one.spans[:, 0] < end) & (one.spans[:, 1] > start)) for one in windows]
     reach = [
         (int(one.spans[some[0], 0]), int(one.spans[some[-1], 1]))
@@ -73,7 +73,7 @@ def gold_tokens(windows: Sequence[Segmented], start: int, end: int) -> list[tupl
     ]
     if not reach:
         return [None] * len(windows)
-    # By what all windows see of it: a tokenizer may drop letters at its ends.
+    # Compare with the union over all windows: a tokenizer may drop characters at the span's ends.
     first, last = min(low for low, _ in reach), max(high for _, high in reach)
     return [
         (int(some[0]), int(some[-1]))
@@ -91,10 +91,10 @@ def best_spans(
     longest: int,
     count: int,
 ) -> list[tuple[Span, ...]]:
-    """The best spans of each window, of at most `longest` pieces, by the sum of their scores; never "no answer"."""
+    """Return the best spans of each window by start + end score, of at most `longest` tokens; never "no answer"."""
     begins = begins.clone()
     begins[:, 0] = -math.inf
-    # pairs[w, i, d]: begins at piece i, ends at piece i + d
+    # pairs[w, i, d]: starts at token i, ends at token i + d
     pairs = begins[:, :, None] + pad(ends, (0, longest - 1), value=-math.inf).unfold(1, longest, 1)
     flat = pairs.flatten(1)
     scores, places = (part.tolist() for part in flat.topk(min(count, flat.shape[1]), dim=1))
@@ -111,7 +111,7 @@ def best_spans(
 
 
 def shorten(tokenizer: Tokenizer, questions: Sequence[str], most: int) -> list[str]:
-    """Questions of at most so many pieces, so that an overlong one leaves room for its passage."""
+    """Truncate questions to at most `most` tokens, so that there is space for the passage."""
     codes = encode_many(tokenizer, questions, special=False)
     return [
         question if len(code) <= most else question[: code.offsets[most - 1][1]]

@@ -1,7 +1,6 @@
-"""Entities as an encoder takes them beside the words of a text (LUKE): does it, and what tasks tell it.
+"""Entity tokens for encoders that take them (LUKE), as tasks on mentions add them.
 
-A task that asks about mentions gives each a [MASK] entity at its place, and judges it by that entity's state. With an
-encoder that takes none, the same task goes by the pieces alone.
+Such a task puts a [MASK] entity at each mention and classifies its state. Other encoders use the word tokens alone.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from wellread.tasks.task import Batch
 
 
 def masks_of(encoder: InfusedEncoder) -> tuple[int, int] | None:
-    """The rows of [MASK] and [MASK2] in the encoder's entity table; None where it takes no entities."""
+    """Return the rows of [MASK] and [MASK2] in the encoder's entity table; None if it has no entity tokens."""
     infusions: Iterable[Any] = encoder.infusions
     taking = next((infusion for infusion in infusions if ENTITIES in infusion.inputs), None)
     return None if taking is None else taking.masks
@@ -28,10 +27,10 @@ def masks_of(encoder: InfusedEncoder) -> tuple[int, int] | None:
 def with_entities(
     batch: Batch, text_of: Int[Tensor, " entity"], ids: Int[Tensor, " entity"], spans: Int[Tensor, "entity 2"]
 ) -> Batch:
-    """A batch whose texts have these entities; they are of the type that the first piece of their span is of.
+    """Add entity tokens to a batch; their segment type is that of the first token of their span.
 
-    Spans are first and last piece in a text of the batch, from 0; `text_of` ascends.
+    Spans are first and last token within a text, from 0; `text_of` is ascending.
     """
     types = batch.types[batch.packing.starts[text_of] + spans[:, 0]]
-    told: Any = {"text_of": text_of, "ids": ids, "spans": spans, "types": types}
-    return replace(batch, knowledge={**batch.knowledge, ENTITIES: told})
+    entities: Any = {"text_of": text_of, "ids": ids, "spans": spans, "types": types}
+    return replace(batch, knowledge={**batch.knowledge, ENTITIES: entities})

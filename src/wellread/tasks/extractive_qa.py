@@ -1,11 +1,11 @@
 """Extractive question answering: the span of a context that answers a question (SQuAD 1.1 and 2.0).
 
-1. A question is read with each window of its context; neighbouring windows share pieces.
-2. Every piece has a score for beginning the answer and one for ending it: a softmax of each over a window's passage
-   pieces and its first piece, which is gold where the window does not hold the whole answer.
-3. A span scores the sum of its begin and end; the best over all windows is the answer, in the context's characters.
-4. "No answer" scores the lowest that a window gives its first piece: every window must be sure. In SQuAD 2.0 the answer
-   is empty where this is above the best span's score by more than `threshold`.
+1. A question is read with each window of its context; neighbouring windows overlap.
+2. Every token has a start score and an end score, each with a softmax over the window's passage tokens and its first
+   token, which is gold if the window does not contain the whole answer.
+3. The score of a span is start + end; the best span of all windows is the answer, in characters of the context.
+4. The score of "no answer" is the minimum over windows of their first tokens' scores. In SQuAD 2.0 the answer is empty
+   if this exceeds the best span's score by more than `threshold`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from wellread.text.segments import Segmented, Segmenter
 
 @dataclass(frozen=True, slots=True)
 class WindowAnswer:
-    """What one window says: its best spans, and the score of "no answer here"."""
+    """Output for one window: its best spans, and the score of "no answer here"."""
 
     spans: tuple[Span, ...]
     none: float
 
 
 class ExtractiveQa:
-    """The span that answers a question."""
+    """Span that answers a question."""
 
     score = "f1"
 
@@ -52,7 +52,7 @@ class ExtractiveQa:
         best: int = 20,
         threshold: float = 0.0,
     ) -> None:
-        """All lengths are in pieces; `stride` is what neighbouring windows share, `best` how many spans are kept."""
+        """Set lengths in tokens; `stride` is the overlap of windows, `best` the number of spans kept."""
         self.version: Version = version
         self.longest, self.stride, self.longest_question = longest, stride, longest_question
         self.longest_answer, self.best, self.threshold = longest_answer, best, threshold
@@ -60,7 +60,7 @@ class ExtractiveQa:
     def tokenize(
         self, segmenter: Segmenter, examples: Sequence[SpanQuestion], *, learning: bool
     ) -> list[list[Segmented]]:
-        """The windows of each question's context."""
+        """Return the windows of each question's context; in training, none if no window contains the answer."""
         questions = shorten(segmenter.tokenizer, [one.question for one in examples], self.longest_question)
         pairs = [(question, one.context) for question, one in zip(questions, examples, strict=True)]
         tokenized = segmenter.tokenize_windows_many(pairs, longest=self.longest, stride=self.stride)
@@ -72,12 +72,12 @@ class ExtractiveQa:
         ]
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
-        """Begins and ends."""
+        """Build a head of start and end scores."""
         check_positions(encoder, self.longest)
         return SpanHead(int(encoder.config.hidden_size))
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
-        """With the gold first and last piece of each window."""
+        """Add the gold first and last token of each window."""
         if not learning:
             return batch
         windows: list[list[Segmented]] = [[] for _ in batch.examples]
@@ -91,20 +91,20 @@ class ExtractiveQa:
         return replace(batch, target=torch.tensor(gold))
 
     def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
-        """The mean cross-entropy of begins and ends."""
+        """Return the mean cross-entropy of starts and ends."""
         begins, ends = head(states, batch.inputs, batch.packing)
         first, last = batch.target.unbind(1)
         return {"span": (cross_entropy(begins, first) + cross_entropy(ends, last)) / 2}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
-        """What each window says (`WindowAnswer`)."""
+        """Return the best spans and the no-answer score of each window (`WindowAnswer`)."""
         begins, ends = head(states, batch.inputs, batch.packing)
         spans = best_spans(begins, ends, batch.inputs, longest=self.longest_answer, count=self.best)
         none = (begins[:, 0] + ends[:, 0]).tolist()
         return [WindowAnswer(*both) for both in zip(spans, none, strict=True)]
 
     def ranked(self, answers: Sequence[WindowAnswer]) -> list[Span]:
-        """The best spans of all windows of a question, each once, the best first."""
+        """Return the best distinct spans of all windows of a question, best first."""
         found: dict[tuple[int, int], Span] = {}
         for span in (span for window in answers for span in window.spans):
             known = found.get((span.start, span.end))
@@ -113,12 +113,12 @@ class ExtractiveQa:
         return sorted(found.values(), key=lambda span: (-span.score, span.start, span.end))[: self.best]
 
     def doubt(self, answers: Sequence[WindowAnswer]) -> float:
-        """By how much "no answer" is better than a question's best span."""
+        """Return the no-answer score minus the score of the question's best span."""
         best = self.ranked(answers)[:1]
         return min((window.none for window in answers), default=0.0) - best[0].score if best else math.inf
 
     def texts(self, examples: Sequence[SpanQuestion], answers: Sequence[Sequence[WindowAnswer]]) -> dict[str, str]:
-        """The answers by question id, empty in 2.0 where "no answer" is better: what `write_predictions` takes."""
+        """Return the answers by question id for `write_predictions`; in 2.0 "" where "no answer" is better."""
         found = {}
         for one, some in zip(examples, answers, strict=True):
             empty = self.version == "2.0" and self.doubt(some) > self.threshold
@@ -126,7 +126,7 @@ class ExtractiveQa:
         return found
 
     def scores(self, examples: Sequence[SpanQuestion], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """Exact match and F1 by the official rules; in 2.0 also apart, and at the best threshold."""
+        """Return official exact match and F1; in 2.0 also by kind of question, and with the best threshold."""
         pairs = list(zip(examples, answers, strict=True))
         texts = {one.id: self._text(one, some) for one, some in pairs}
         if self.version == "1.1":
@@ -134,12 +134,12 @@ class ExtractiveQa:
             return {"exact": found.all.exact, "f1": found.all.f1}
         doubts = {one.id: self.doubt(some) for one, some in pairs}
         found = score_squad(examples, texts, version=self.version, no_answer=doubts, threshold=self.threshold)
-        told = {"exact": found.all.exact, "f1": found.all.f1}
+        scores = {"exact": found.all.exact, "f1": found.all.f1}
         if found.with_answer is not None and found.without_answer is not None:
-            told |= {"f1_with_answer": found.with_answer.f1, "f1_without_answer": found.without_answer.f1}
+            scores |= {"f1_with_answer": found.with_answer.f1, "f1_without_answer": found.without_answer.f1}
         if found.best is not None:
-            told |= {"best_exact": found.best.exact, "best_f1": found.best.f1}
-        return told
+            scores |= {"best_exact": found.best.exact, "best_f1": found.best.f1}
+        return scores
 
     def _text(self, example: SpanQuestion, answers: Sequence[WindowAnswer]) -> str:
         best = self.ranked(answers)[:1]
@@ -147,7 +147,7 @@ class ExtractiveQa:
 
 
 def _gold(question: SpanQuestion, windows: Sequence[Segmented]) -> list[tuple[int, int] | None]:
-    """Where the first answer that has a place stands in each window."""
+    """Return the tokens of the first answer with an offset, in each window."""
     if question.impossible:
         return [None] * len(windows)
     for answer in question.answers:

@@ -1,11 +1,11 @@
-"""The LAMA probe (Petroni et al. 2019): does a model that was asked nothing but words know facts?
+"""LAMA probe (Petroni et al. 2019): facts that a masked language model knows.
 
-1. "Dante was born in [MASK] ." is read with the encoder's own mask in the object's place.
-2. The words of a vocabulary are ranked by their scores there; the rank of the object counts.
+1. "Dante was born in [MASK] ." is read with the encoder's own mask token as the object.
+2. The words of a vocabulary are ranked by their scores there; the metric is the rank of the object.
 
-Only facts are asked whose object is one piece, and a word of the vocabulary: give that which all models under
-comparison share (`lama.common_vocabulary` of their `words_of`). A tokenizer that knows no capitals is asked in small
-letters. Where a sentence has several masks, the first one counts.
+Only facts whose object is one token and in the vocabulary are used. For a fair comparison give the vocabulary that all
+models share (`lama.common_vocabulary` of their `words_of`). Sentences are lower-cased for an uncased tokenizer. If a
+sentence has several masks, the first one counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from wellread.text.segments import Segmented, Segmenter
 
 
 class Probing(MaskedWords):
-    """The rank of a fact's object; the head is that of `Masking`."""
+    """Rank of a fact's object; the head is that of `Masking`."""
 
     score = "precision"
 
@@ -44,7 +44,7 @@ class Probing(MaskedWords):
         at: Sequence[int] = (10,),
         start: str | None = None,
     ) -> None:
-        """Without a vocabulary all words of the tokenizer are in it."""
+        """Restrict the answers to a vocabulary; without one, all words that are one token are allowed."""
         self.mask, self.mask_id = mask_of(tokenizer)
         self.uncased = tokenizer.encode("A").ids == tokenizer.encode("a").ids
         words = words_of(tokenizer)
@@ -53,29 +53,29 @@ class Probing(MaskedWords):
             words = {word: id for word, id in words.items() if word in wanted}
         if not words:
             raise InputError(
-                f"none of the {len(vocabulary or ())} words of the vocabulary is one piece of the tokenizer; give "
+                f"none of the {len(vocabulary or ())} words of the vocabulary is one token of the tokenizer; give "
                 "whole words, as in LAMA's common_vocab_cased.txt"
             )
         self.words, self.at, self.start = words, tuple(at), start
 
     def usable(self, facts: Iterable[MaskedFact], *, skipped: list[str] | None = None) -> list[MaskedFact]:
-        """The facts that can be asked, as the tokenizer writes them; `skipped` gets the others' objects."""
+        """Return the facts that can be probed, in the tokenizer's case; `skipped` collects objects of the others."""
         return list(within(map(lower, facts) if self.uncased else facts, self.words, skipped=skipped))
 
     def place_usable(self, facts: Sequence[MaskedFact]) -> dict[int, MaskedFact]:
-        """The same, by their places among all."""
-        told = (lower(fact) if self.uncased else fact for fact in facts)
-        return {place: fact for place, fact in enumerate(told) if fact.object in self.words}
+        """Return the facts that can be probed, by their index."""
+        cased = (lower(fact) if self.uncased else fact for fact in facts)
+        return {place: fact for place, fact in enumerate(cased) if fact.object in self.words}
 
     def tokenize(
         self, segmenter: Segmenter, examples: Sequence[MaskedFact], *, learning: bool
     ) -> list[list[Segmented]]:
-        """Each sentence with the tokenizer's mask; only `usable` facts can be asked."""
+        """Return each sentence with the tokenizer's mask; only `usable` facts are allowed."""
         sentences = [(fact.sentence.replace(MASK, self.mask),) for fact in examples]
         return [self._hidden(one, fact) for one, fact in zip(segmenter.tokenize_many(sentences), examples, strict=True)]
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
-        """The rank of each object among the words of the vocabulary."""
+        """Return the rank of each object among the words of the vocabulary."""
         places, gold = batch.target.unbind(1)
         scores = in_full(head(states[places]))
         known = np.zeros(scores.shape[1], np.bool_)
@@ -84,21 +84,21 @@ class Probing(MaskedWords):
         return ranks
 
     def report(self, examples: Sequence[MaskedFact], answers: Sequence[Sequence[Any]]) -> ProbeScores:
-        """Precision and more, in all and by relation; an object whose mask was cut off was not found."""
+        """Score all facts, also by relation; an object whose mask was truncated counts as not found."""
         return score_probe(
             [fact.relation for fact in examples], [some[0] if some else None for some in answers], at=self.at
         )
 
     def scores(self, examples: Sequence[MaskedFact], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """Over all facts, and (`macro`) the mean over relations."""
+        """Return scores over all facts, and (`macro`) the mean over relations."""
         found = self.report(examples, answers)
-        told = {"precision": found.micro.precision, "macro": found.macro.precision, "mrr": found.micro.mrr}
-        return told | {f"precision@{k}": value for k, value in found.micro.at.items()}
+        scores = {"precision": found.micro.precision, "macro": found.macro.precision, "mrr": found.micro.mrr}
+        return scores | {f"precision@{k}": value for k, value in found.micro.at.items()}
 
     def _hidden(self, one: Segmented, fact: MaskedFact) -> list[Segmented]:
         masks = np.flatnonzero(one.ids == self.mask_id)
         if fact.object not in self.words:
-            raise InputError(f"{fact.object!r} is no word of the vocabulary; ask only `usable` facts")
+            raise InputError(f"{fact.object!r} is not in the vocabulary; keep only `usable` facts")
         if not len(masks):
             return []
         hidden = hide(one, one.ids, masks)
@@ -117,7 +117,7 @@ def probe(
     at: Sequence[int] = (10,),
     skipped: list[str] | None = None,
 ) -> ProbeScores:
-    """Ask a reader with a `WordHead` for facts: `probe(reader, segmenter, read_lama("LAMA/data", "trex"))`."""
+    """Probe a model with a `WordHead`: `probe(model, segmenter, read_lama("LAMA/data", "trex"))`."""
     task = Probing(segmenter.tokenizer, vocabulary, at=at)
-    asked = task.usable(facts, skipped=skipped)
-    return task.report(asked, ask(task, model, segmenter, asked, provider=provider, notes=notes))
+    chosen = task.usable(facts, skipped=skipped)
+    return task.report(chosen, ask(task, model, segmenter, chosen, provider=provider, notes=notes))

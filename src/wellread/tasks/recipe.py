@@ -1,4 +1,4 @@
-"""The recipe of a task: what is asked of which texts, by which encoder, lent what, and how it learns.
+"""Recipe of a task: data, encoder, infusion and schedule, as read from TOML.
 
     task = "RTE"
     infusion = "kam"
@@ -13,7 +13,7 @@
     [schedule]
     epochs = 3
 
-`infusion` is "none" for the plain encoder: then nothing of [maps], [kam], [knowbert] and [luke] is looked at.
+With `infusion = "none"` the plain encoder is trained, and [maps], [kam], [knowbert] and [luke] are ignored.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from wellread.tasks.wic import WicOptions
 from wellread.training.schedule import Schedule
 
 INFUSIONS = ("kam", "knowbert", "luke")
-"""What a recipe can lend an encoder; several are joined by "+"."""
+"""Infusions that a recipe can name; several are joined by "+"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The files of a task, in the format that the task's data has."""
+    """Files of a task, in the task's own format."""
 
     train: str = ""
-    """The examples to learn from, plain or compressed (the name may leave .xz, .gz or .bz2 away)."""
+    """Training examples, plain or compressed (the suffix .xz, .gz or .bz2 may be omitted)."""
     root: str = ""
-    """The folder that `train` and `dev` are in; "" is where you are."""
+    """Folder of `train` and `dev`; "" is the current folder."""
     dev: str | None = None
-    """Examples to develop on, in a file of their own."""
+    """Validation examples in a file of their own."""
     develop: int = 0
-    """Or: so many examples of `train`, chosen by their text, the same ones in every run."""
+    """Alternatively, the number of examples of `train` to validate on, selected by a hash of their text."""
     most: int | None = None
-    """Learn from so many examples at most, chosen by their text too; the development part does not depend on it."""
+    """Maximum training examples, selected by a hash of their text; validation examples do not depend on it."""
     most_dev: int | None = None
-    """Develop on so many examples of `dev` at most."""
+    """Maximum number of examples of `dev`."""
 
     def __post_init__(self) -> None:
         if self.dev is None and self.develop < 1:
-            raise UsageError('there is nothing to develop on; give develop = 500, or dev = "a file"')
+            raise UsageError('no validation data; give develop = 500, or dev = "a file"')
         if self.dev is not None and self.develop:
             raise UsageError(f"dev is {self.dev!r} and develop is {self.develop}; give one of the two")
         for name in ("most", "most_dev"):
@@ -70,59 +70,58 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class EncoderOptions:
-    """The encoder that reads, and how its states become an answer."""
+    """Encoder, and pooling of its states."""
 
     name: str = "minilm"
-    """An asset, a folder in the Hugging Face layout, or a name on the hub with its commit."""
+    """Name of an asset, folder in the Hugging Face layout, or hub name with its commit."""
     longest: int = 128
-    """Pieces of a text, or of both, at most."""
+    """Maximum tokens of an input (one text or a pair)."""
     pooling: Pooling = "mean"
-    """What an input is judged by: the `mean` of its pieces, its `first` piece, or `both` texts held against each other
-    (for pairs, with sentence encoders)."""
+    """Pooling of an input: the `mean` of its tokens, its `first` token, or a comparison of `both` texts of a pair."""
     rank: int = 0
-    """Rank of the adapters that learn while the encoder's own weights stay; 0: all weights learn."""
+    """Rank of LoRA adapters, with the encoder's own weights frozen; 0 trains all weights."""
 
     def __post_init__(self) -> None:
         if self.longest < 8:
-            raise UsageError(f"longest is {self.longest}; expected 8 pieces or more")
+            raise UsageError(f"longest is {self.longest}; expected 8 tokens or more")
         if self.rank < 0:
-            raise UsageError(f"rank is {self.rank}; expected 0 (all weights learn) or more")
+            raise UsageError(f"rank is {self.rank}; expected 0 (train all weights) or more")
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateOptions:
-    """A knowledge base whose mentions and candidates are offered, in [offers.NAME]; usually there is nothing to say."""
+    """Knowledge base that provides candidates, in [offers.NAME]; the defaults usually suffice."""
 
     kb: str | None = None
-    """By its name or path; without it NAME is one."""
+    """Name or path of the knowledge base; NAME by default."""
     vectors: str | None = None
-    """The folder of its entity vectors; without it those beside the knowledge base (`wellread index build`)."""
+    """Folder of its entity vectors; by default the one beside the knowledge base (`wellread index build`)."""
     reading: CandidateConfig = field(default_factory=CandidateConfig)
-    """How its mentions are looked for."""
+    """Options of mention detection and candidate generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledOptions:
-    """Texts with labels or numbers of your own, for task = "labelled"."""
+    """Your own texts with labels or numbers, for task = "labelled"."""
 
     labels: tuple[str, ...] = ()
-    """The classes; without them, those that the training file has."""
+    """Classes; by default those of the training file."""
     numbers: bool = False
-    """Whether numbers are asked for instead of labels."""
+    """Regression instead of classification."""
     low: float | None = None
-    """The lowest number there can be."""
+    """Lower bound of the numbers."""
     high: float | None = None
     metrics: tuple[Metric, ...] = ()
-    """Accuracy and macro F1, or Pearson's and Spearman's correlation, if nothing else is said."""
+    """By default accuracy and macro F1, or Pearson's and Spearman's correlation."""
     text: str = "text"
     text_b: str | None = None
-    """The column of the second text, for pairs."""
+    """Column of the second text, for pairs."""
     label: str = "label"
     id: str | None = None
 
     def __post_init__(self) -> None:
         if self.numbers and self.labels:
-            raise UsageError("numbers = true has no labels; leave one of the two out")
+            raise UsageError("numbers = true and labels exclude each other; give one of the two")
         if (self.low is None) != (self.high is None) or (self.low is not None and not self.numbers):
             raise UsageError("low and high are the bounds of numbers; give both, with numbers = true")
         if self.low is not None and self.high is not None and not self.low < self.high:
@@ -134,103 +133,102 @@ class RelevanceOptions:
     """Queries and texts with graded labels, for task = "relevance"; the defaults are those of ESCI."""
 
     gains: dict[str, float] = field(default_factory=lambda: dict(ESCI_GAINS))
-    """What a text of each label is worth, for NDCG."""
+    """Gain of each label, for NDCG."""
     right: str | None = None
-    """The label that AUC tells from the others; the one that gains most if none is named."""
+    """Positive label for AUC; by default the one with the highest gain."""
     query: str = "query"
     text: tuple[str, ...] = ("title", "brand", "bullet_points", "description")
     label: str = "esci"
     id: str = "asin"
-    """The column that names a text; "" where there is none: then it is the number of its line."""
+    """Column of the text's id; "" uses the line number."""
 
     def __post_init__(self) -> None:
         if len(self.gains) < 2:
             raise UsageError(f"gains has {len(self.gains)} labels; give two or more, as in {{ good = 1, bad = 0 }}")
         if self.right is not None and self.right not in self.gains:
-            raise UsageError(f"right is {self.right!r}, which is none of {', '.join(self.gains)}")
+            raise UsageError(f"right is {self.right!r}, which is not one of {', '.join(self.gains)}")
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionOptions:
-    """Questions about passages, for task = "squad", "openqa" and "record"; windows have `encoder.longest` pieces."""
+    """Questions about passages, for task = "squad", "openqa" and "record"; windows have `encoder.longest` tokens."""
 
     stride: int | None = None
-    """Pieces that neighbouring windows share; a quarter of a window if nothing is said."""
+    """Overlap of neighbouring windows in tokens; a quarter of a window by default."""
     longest_answer: int = 30
-    """In pieces."""
+    """Maximum tokens of an answer."""
     longest_question: int = 64
-    """What is longer is cut, so that a passage has room; at most a third of a window."""
+    """Maximum tokens of a question, longer ones are truncated; at most a third of a window."""
     threshold: float = 0.0
-    """SQuAD 2.0: by how much "no answer" must be better than the best span."""
+    """SQuAD 2.0: margin by which "no answer" must beat the best span."""
     layout: Literal["openqa", "quasar", "searchqa"] = "openqa"
-    """How the files of open questions are laid out (`data.readers.open_qa`)."""
+    """File layout of open questions (`data.readers.open_qa`)."""
     contexts: str | None = None
-    """The folder of their passages, or a file, if they are not beside the questions; in `data.root`."""
+    """Folder or file of the passages, relative to `data.root`, if they are not beside the questions."""
     sampled: int = 8
-    """Open questions: windows of a question that are read at a step."""
+    """Open questions: windows of a question per training step."""
     most_passages: int | None = None
-    """Open questions: passages of each at most."""
+    """Open questions: maximum passages of a question."""
 
     def __post_init__(self) -> None:
         for name in ("longest_answer", "longest_question", "most_passages"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"{name} is {value}; expected 1 or more")
         if self.contexts is not None and self.layout == "searchqa":
-            raise UsageError(
-                f"contexts is {self.contexts!r}, and searchqa has passages with its questions; leave it out"
-            )
+            raise UsageError(f"contexts is {self.contexts!r}, and searchqa files contain the passages; remove contexts")
         if self.sampled < 2:
-            raise UsageError(f"sampled is {self.sampled}; expected 2 or more: one with an answer, one to tell it from")
+            raise UsageError(f"sampled is {self.sampled}; expected 2 or more: a positive and a negative window")
 
 
 @dataclass(frozen=True, slots=True)
 class MaskingOptions:
-    """Masked words, for task = "masking"; data are texts: files, folders, JSONL."""
+    """Masked language modelling, for task = "masking"; data are texts: files, folders, JSONL."""
 
     share: float = 0.15
-    """Of the pieces, that are masked."""
+    """Share of the tokens that is masked."""
     units: Literal["pieces", "words"] = "pieces"
-    """What is masked at once."""
+    """Unit of masking: single tokens ("pieces") or whole words."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
-            raise UsageError(f"share is {self.share}; expected a share of the pieces, between 0 and 1")
+            raise UsageError(f"share is {self.share}; expected a share of the tokens, between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True)
 class LamaOptions:
-    """Facts whose objects are masked, for task = "lama"; data are LAMA's `data` folder, or files of facts."""
+    """Facts with masked objects, for task = "lama"; data are LAMA's `data` folder, or files of facts."""
 
     part: Literal["google_re", "trex", "conceptnet", "squad"] | None = None
-    """Of the folder; all that are there if none is named."""
+    """Part of the folder; all that exist by default."""
     vocabulary: str | None = None
-    """A file of the words that may be answers, one a line; without it all that are one piece of the tokenizer."""
+    """File of allowed answers, one a line; by default all words that are one token."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRecipe:
-    """What is learned, from what, and how."""
+    """Task, data, encoder, infusion and schedule of one training run."""
 
     task: str
-    """One of GLUE ("CoLA", "STS-B", …), "labelled" (data of your own), "relevance", "choice", "squad", "openqa",
-    "masking", "lama", "ner", "record", "tacred", "semeval2010", "entity-types", "fact-probe", "senses", "wic",
-    "wic-tsv"; see `tasks.registry`."""
+    """Name of a GLUE task ("CoLA", "STS-B", …) or of a row in `tasks.registry`: "labelled" (own data), "relevance",
+    "choice", "squad", "openqa", "masking", "lama", "ner", "record", "tacred", "semeval2010", "entity-types",
+    "fact-probe", "senses", "wic", "wic-tsv".
+    """
     infusion: str = "none"
-    """What the encoder is lent: "none", "kam", "knowbert", "luke", or several, as in "kam+knowbert"."""
+    """Infusion of the encoder: "none", "kam", "knowbert", "luke", or several, as in "kam+knowbert"."""
     batch: int = 16
-    """Examples read together."""
+    """Examples in a batch."""
     data: Data = field(default_factory=lambda: Data(develop=500))
     encoder: EncoderOptions = field(default_factory=EncoderOptions)
     maps: MapsConfig = field(default_factory=MapsConfig)
-    """The knowledge that KAM is lent."""
+    """Knowledge maps of KAM."""
     kam: KamConfig = field(default_factory=KamConfig)
-    """How KAM fuses it; which maps there are is said in [maps]."""
+    """Fusion of the maps by KAM; the maps themselves are listed in [maps]."""
     offers: dict[str, CandidateOptions] = field(default_factory=dict)
-    """Where the knowledge bases of KnowBERT, and of tasks that ask for candidates, are."""
+    """Knowledge bases of KnowBERT, and of tasks that need candidates."""
     knowbert: dict[str, KnowBertConfig] = field(default_factory=dict)
     """KnowBERT's layer for each knowledge base, by its name in [offers]: [knowbert.wordnet]."""
     luke: LukeOptions = field(default_factory=LukeOptions)
-    """How LUKE takes entities, and where they come from."""
+    """Entities of LUKE, and their source."""
     labelled: LabelledOptions = field(default_factory=LabelledOptions)
     relevance: RelevanceOptions = field(default_factory=RelevanceOptions)
     questions: QuestionOptions = field(default_factory=QuestionOptions)
@@ -251,24 +249,22 @@ class TaskRecipe:
             raise UsageError(f"batch is {self.batch}; expected 1 or more")
         for name in self.infusions:
             if name not in INFUSIONS:
-                raise UsageError(f"{name!r} is no infusion; there are: none, {', '.join(INFUSIONS)}")
+                raise UsageError(f"{name!r} is not an infusion; expected none, {', '.join(INFUSIONS)}")
         if len(set(self.infusions)) < len(self.infusions):
-            raise UsageError(f"infusion is {self.infusion!r}; name each once")
+            raise UsageError(f"infusion is {self.infusion!r}; name each only once")
         if "knowbert" in self.infusions and not self.knowbert:
-            raise UsageError("knowbert is lent no knowledge base; say which, and after which layer: [knowbert.wordnet]")
+            raise UsageError("knowbert has no knowledge base; name one, with its layer: [knowbert.wordnet]")
         if "luke" in self.infusions and self.luke.links and find_task_type(self.task).own_entities:
-            raise UsageError(
-                f"{self.task} asks about mentions by entities of its own; leave luke.kb and luke.given out"
-            )
+            raise UsageError(f"{self.task} has its own entity tokens; remove luke.kb and luke.given")
         if self.kam.maps:
-            raise UsageError(f"kam.maps is {list(self.kam.maps)}; say which maps there are in [maps], as maps.maps")
+            raise UsageError(f"kam.maps is {list(self.kam.maps)}; list the maps in [maps], as maps.maps")
 
     @property
     def infusions(self) -> tuple[str, ...]:
-        """The names in `infusion`: "none" is none."""
+        """Names in `infusion`; empty for "none"."""
         return () if self.infusion == "none" else tuple(self.infusion.split("+"))
 
     @property
     def provides(self) -> bool:
-        """Whether anything is computed for [maps]: not for the plain encoder, nor for a convolution alone."""
+        """True if knowledge maps must be computed: false for the plain encoder, and for KAM's convolution alone."""
         return "kam" in self.infusions and bool(self.maps.maps or self.maps.terms)

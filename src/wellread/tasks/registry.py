@@ -1,7 +1,6 @@
-"""The tasks that a recipe can name: how each is read, split, asked and written, by one table.
+"""Registry of tasks: one row per name that a recipe can use.
 
-A new task is a new row of `KINDS`. What the files say that a recipe does not (the labels of data of your own, the rules
-of a SQuAD file) is the task's `facts`: found once, kept with the model.
+To add a task, write its file (options, examples, head, loss, metric and its `TASKS`) and add it to `TASKS` here.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def find_task_type(task: str) -> TaskType:
-    """The row of a task's name."""
+    """Return the row of a task's name."""
     if task in KINDS:
         return KINDS[task]
     try:
@@ -58,24 +57,24 @@ def find_task_type(task: str) -> TaskType:
 
 
 def name_of(recipe: TaskRecipe) -> str:
-    """What a table calls the task: GLUE's as GLUE writes them."""
+    """Return the task's name for tables, with GLUE's spelling of GLUE tasks."""
     return recipe.task if recipe.task in KINDS else glue_task(recipe.task).name
 
 
 def read_examples(recipe: TaskRecipe, facts: Facts, path: str) -> list[Any]:
-    """All examples of a file; broken ones are left out and counted."""
+    """Return all examples of a file; broken ones are skipped and counted in a note."""
     broken: list[str] = []
     examples = list(find_task_type(recipe.task).read(recipe, facts, path, broken))
     if not examples:
-        told = f"; the first that is left out: {broken[0]}" if broken else "; is it the right file?"
-        raise InputError(f"{path} has no examples of {name_of(recipe)}{told}")
+        hint = f"; the first that was skipped: {broken[0]}" if broken else "; is it the right file?"
+        raise InputError(f"{path} has no examples of {name_of(recipe)}{hint}")
     if broken:
-        console.note(f"left out {len(broken):,} broken examples; the first: {broken[0]}")
+        console.note(f"skipped {len(broken):,} broken examples; the first: {broken[0]}")
     return examples
 
 
 def read_parts(recipe: TaskRecipe, facts: Facts) -> tuple[list[Any], list[Any]]:
-    """Examples to learn from and to develop on, the same ones in every run."""
+    """Return training and validation examples, the same in every run."""
     data, kind = recipe.data, find_task_type(recipe.task)
     examples = _with_gold(recipe, facts, train_file(recipe))
     rest, dev = kind.split(examples, data.develop)
@@ -93,14 +92,14 @@ def _with_gold(recipe: TaskRecipe, facts: Facts, path: str) -> list[Any]:
     secret = sum(not kind.has_gold(example) for example in examples)
     if secret:
         raise InputError(
-            f"{path}: {secret:,} of {len(examples):,} examples do not say what is right; is this a test file? Learn "
-            "from, and develop on, a training file"
+            f"{path}: {secret:,} of {len(examples):,} examples have no gold answer; is this a test file? "
+            "Train and validate on labelled files"
         )
     return examples
 
 
 def _has_column(path: str, column: str) -> bool:
-    """Whether a table has a column, by its first row; files of a test part may lack that of labels."""
+    """Return True if a table has a column, judged by its first row; test files may lack the label."""
     rows = make_each(path, read_records(path), lambda record, number: column in record, [])
     return next(rows, True)
 
@@ -132,7 +131,7 @@ def _labelled_facts(recipe: TaskRecipe) -> dict[str, Any]:
     options = recipe.labelled
     if options.numbers:
         return {"labels": []}
-    # Who reads the examples tells of those that are broken.
+    # Broken examples are reported when the file is read.
     return {"labels": list(options.labels or find_labels(train_file(recipe), options.label, skipped=[]))}
 
 
@@ -142,7 +141,7 @@ def _labelled_task(recipe: TaskRecipe, facts: Facts) -> LabelledTask:
     labels = tuple(facts["labels"])
     if not options.numbers and len(labels) < 2:
         raise InputError(
-            f"{recipe.data.train} has {'no label' if not labels else f'but the label {labels[0]!r}'} in "
+            f"{recipe.data.train} has {'no label' if not labels else f'only the label {labels[0]!r}'} in "
             f"{options.label!r}; name another column as labelled.label, or set labelled.numbers"
         )
     return LabelledTask("labelled", labels, options.metrics, options.text_b is not None, bounds)
@@ -160,8 +159,8 @@ def _build_labelled(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> T
 
 
 def _write_labelled(path: str | Path, task: Labelling, examples: Sequence[Any], answers: Answers) -> None:
-    told = zip(examples, answers, strict=True)
-    _write_lines(path, ({"id": one.id, "label": _tell_label(task, some[0])} for one, some in told))
+    pairs = zip(examples, answers, strict=True)
+    _write_lines(path, ({"id": one.id, "label": _tell_label(task, some[0])} for one, some in pairs))
 
 
 # relevance of texts to queries
@@ -179,8 +178,8 @@ def _build_relevance(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> 
 
 
 def _write_relevance(path: str | Path, task: Relevance, examples: Sequence[Any], answers: Answers) -> None:
-    told = zip(examples, answers, strict=True)
-    _write_lines(path, ({"query": one.query, "id": one.id, "gain": some[0]} for one, some in told))
+    pairs = zip(examples, answers, strict=True)
+    _write_lines(path, ({"query": one.query, "id": one.id, "gain": some[0]} for one, some in pairs))
 
 
 def _pair(number: str, texts: Texts) -> RelevancePair:
@@ -237,7 +236,7 @@ def _read_open(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -
 
 
 def _contexts_of(recipe: TaskRecipe, file: Path) -> str:
-    """The passages of `train.txt` are in `train.json`, those of Quasar-T's `train_questions` in `train_contexts`."""
+    """Return the file of passages: `train.json` for `train.txt`, `train_contexts` for Quasar-T's `train_questions`."""
     given, plain = recipe.questions.contexts, Path(strip_ending(file.name))
     place = None if given is None else Path(find_file(recipe.data.root, given))
     if place is not None and not place.is_dir():
@@ -247,7 +246,7 @@ def _contexts_of(recipe: TaskRecipe, file: Path) -> str:
     found = find_file(str(place or file.parent), name)
     if not Path(found).exists() or Path(found) == file:
         raise InputError(
-            f"the passages of {file} are not in {found}; say where they are: --set questions.contexts=FOLDER, or a file"
+            f"the passages of {file} are not in {found}; set it: --set questions.contexts=FOLDER, or a file"
         )
     return found
 
@@ -274,21 +273,21 @@ def _build_masking(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Ta
 
 
 def _lama_facts(recipe: TaskRecipe) -> dict[str, Any]:
-    """The vocabulary is kept with the model: its file may be elsewhere."""
+    """Return the vocabulary, to be saved with the model, since its file may be moved."""
     name = recipe.lama.vocabulary
     return {"vocabulary": None if name is None else sorted(read_vocabulary(find_file(recipe.data.root, name)))}
 
 
 def _read_facts(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[MaskedFact]:
-    """Only those whose object the model could answer."""
+    """Yield the facts whose object is one token of the vocabulary."""
     from wellread.encoders.load import load_tokenizer
 
     task = _build_probing(recipe, facts, load_tokenizer(recipe.encoder.name))
-    strangers: list[str] = []
-    # What it learned from must have the part; other files and folders are taken as they are where they have no parts.
+    unknown: list[str] = []
+    # The training file must have the part; other files are read whole if they have no parts.
     part = recipe.lama.part if path == train_file(recipe) or has_parts(path) else None
-    yield from task.usable(read_probe(path, part, skipped=broken), skipped=strangers)
-    broken += (f"{path}: {word!r} is not one piece, or not in the vocabulary" for word in strangers)
+    yield from task.usable(read_probe(path, part, skipped=broken), skipped=unknown)
+    broken += (f"{path}: {word!r} is not one token, or not in the vocabulary" for word in unknown)
 
 
 def _build_probing(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Probing:
@@ -296,8 +295,8 @@ def _build_probing(recipe: TaskRecipe, facts: Facts, tokenizer: Tokenizer) -> Pr
 
 
 def _write_ranks(path: str | Path, task: Probing, examples: Sequence[Any], answers: Answers) -> None:
-    told = zip(examples, answers, strict=True)
-    rows = ({"id": one.id, "relation": one.relation, "rank": some[0] if some else None} for one, some in told)
+    pairs = zip(examples, answers, strict=True)
+    rows = ({"id": one.id, "relation": one.relation, "rank": some[0] if some else None} for one, some in pairs)
     _write_lines(path, rows)
 
 

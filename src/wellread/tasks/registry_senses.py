@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def _read_senses(recipe: TaskRecipe, facts: Facts, path: str, broken: list[str]) -> Iterator[SenseText]:
-    """The sentences of a file, or of all whose names fit a pattern: "semcor_*.jsonl.xz"."""
+    """Yield the sentences of a file, or of all files that match a pattern: "semcor_*.jsonl.xz"."""
     options = recipe.senses
     paths = find_files("", path)
     keys = SenseKeys.read(options.wordnet or None)
@@ -50,7 +50,7 @@ def _more_senses(recipe: TaskRecipe) -> Iterator[SenseText]:
 
 
 def _split_senses(texts: Sequence[SenseText], count: int) -> tuple[list[SenseText], list[SenseText]]:
-    """Documents stay whole: in one document a word mostly keeps its sense."""
+    """Split by document: within a document a word mostly keeps its sense."""
     return split_by(texts, count, document_of)
 
 

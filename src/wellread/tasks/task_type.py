@@ -1,4 +1,4 @@
-"""What a kind of task is to the training room: how its data is read, split, asked and written (`tasks.registry`)."""
+"""Row of the task registry, and the files that a row reads."""
 
 from __future__ import annotations
 
@@ -20,64 +20,64 @@ Facts = Mapping[str, Any]
 Texts = tuple[str, ...]
 Answers = Sequence[Sequence[Any]]
 Writes = Callable[[str | Path, Any, Sequence[Any], Answers], None]
-"""A file, the task, its examples and the answers to them."""
+"""Signature: file, task, its examples and their answers."""
 _PACKED = (".xz", ".gz", ".bz2")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskType:
-    """A family of tasks: everything that is different between one and another."""
+    """One kind of task: functions that read, split, build and write it."""
 
     read: Callable[[TaskRecipe, Facts, str, list[str]], Iterable[Any]]
-    """The examples of a file; what is broken is left out and told in the list."""
+    """Read the examples of a file; reasons for skipped examples are appended to the list."""
     split: Callable[[Sequence[Any], int], tuple[list[Any], list[Any]]]
-    """(the rest, so many for development), by what examples say."""
+    """Return (training examples, at least `count` validation examples), selected by a hash of their content."""
     build: Callable[[TaskRecipe, Facts, Tokenizer], Task[Any]]
     write: Writes | None = None
-    """Answers of the task as its official script takes them; None where there is no such thing."""
+    """Write answers in the format of the official scorer; None if there is none."""
     facts: Callable[[TaskRecipe], dict[str, Any]] = lambda recipe: {}
-    """What the training file says that the recipe does not."""
+    """Metadata from the training file that the recipe does not have, such as labels; saved with the model."""
     has_gold: Callable[[Any], bool] = lambda example: example.label is not None
-    """Whether an example says what is right; test files keep it secret."""
+    """Return True if an example has a gold answer; examples of test files have none."""
     example: Callable[[str, Texts], Any] | None = None
-    """An example of a text or two that a user asks about; None where that is not enough to ask."""
+    """Make an example from one or two texts of a user; None if a task needs more than texts."""
     join: Callable[[Any, Sequence[Any]], Any] = lambda task, answers: answers[0]
-    """One answer of those to the inputs of an example."""
+    """Join the answers to the inputs of an example."""
     tell: Callable[[Any, Any], Any] = lambda task, answer: answer
-    """The task's answer as a person reads it."""
+    """Return an answer in readable form."""
     texts: Callable[[Any], int] = lambda task: 1
-    """How many texts the task is asked of at once."""
+    """Number of texts that an example has."""
     more: Callable[[TaskRecipe], Iterable[Any]] = lambda recipe: ()
-    """What is learned from besides the training file."""
+    """Return training examples besides those of the training file."""
     offers: Callable[[TaskRecipe], tuple[str, ...]] = lambda recipe: ()
-    """Knowledge bases whose candidates the task asks for, whatever the encoder is."""
+    """Return names of the knowledge bases whose candidates the task needs, with any encoder."""
     own_entities: bool = False
-    """Whether the task itself gives entities to an encoder that takes them (LUKE)."""
+    """The task itself adds entity tokens, if the encoder has them (LUKE)."""
 
 
 def train_file(recipe: TaskRecipe) -> str:
-    """What a recipe learns from."""
+    """Return the training file of a recipe."""
     if not recipe.data.train:
-        raise UsageError("the recipe has nothing to learn from; give --set data.train=FILE, or train in its [data]")
+        raise UsageError("the recipe has no training file; give --set data.train=FILE, or train in its [data]")
     return find_file(recipe.data.root, recipe.data.train)
 
 
 def find_files(root: str, name: str) -> list[str]:
-    """A file, or all whose names fit a pattern, in the order of letters: "semcor_*.jsonl.xz"."""
+    """Return a file, or all files that match a pattern, sorted: "semcor_*.jsonl.xz"."""
     path = find_file(root, name)
     found = [path] if Path(path).exists() or not set("*?[") & set(path) else sorted(glob(path))
     if not found:
-        raise InputError(f"no file fits {path}; check the pattern")
+        raise InputError(f"no file matches {path}; check the pattern")
     return found
 
 
 def find_file(root: str, name: str) -> str:
-    """A file, or its compressed twin."""
+    """Return the path of a file, or of its compressed version."""
     path = Path(root) / name
-    twins = (path.with_name(path.name + end) for end in _PACKED)
-    return str(path if path.exists() else next((twin for twin in twins if twin.exists()), path))
+    packed = (path.with_name(path.name + end) for end in _PACKED)
+    return str(path if path.exists() else next((other for other in packed if other.exists()), path))
 
 
 def strip_ending(name: str) -> str:
-    """A file's name without what says how it is compressed: "train.txt.gz" -> "train.txt"."""
+    """Return a file name without its compression suffix: "train.txt.gz" -> "train.txt"."""
     return name.removesuffix(next((end for end in _PACKED if name.endswith(end)), ""))

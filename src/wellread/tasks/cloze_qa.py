@@ -25,15 +25,24 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, gelu
 
-from wellread.data.readers.record import PLACEHOLDER, ClozeQuestion, Span, score_record
+from wellread.data.readers.record import (
+    PLACEHOLDER,
+    ClozeQuestion,
+    Span,
+    read_record,
+    score_record,
+    split_record,
+)
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.spans import span_means
 from wellread.errors import UsageError
 from wellread.evaluation.answers import normalise
 from wellread.models.luke.model import ENTITIES
-from wellread.tasks.entity_inputs import masks_of, with_entities
+from wellread.tasks.extractive_qa import QuestionOptions, write_answer_texts
 from wellread.tasks.lm_head import mask_of
+from wellread.tasks.mention_markers import masks_of, with_entities
 from wellread.tasks.task import Batch, check_positions
+from wellread.tasks.task_type import TaskMetadata, TaskSettings, TaskType
 from wellread.text.segments import Segmented, Segmenter
 from wellread.text.tokenization import encode_many
 
@@ -230,3 +239,27 @@ def _candidates(window: Segmented, entities: Sequence[Span]) -> Iterator[tuple[i
         inside = (first > 0 or starts[0] <= start) and (last < len(own) - 1 or ends[-1] >= end)
         if first <= last and inside:
             yield number, int(own[first]), int(own[last])
+
+
+# registry
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> Cloze:
+    options: QuestionOptions = settings.options
+    longest = settings.encoder.longest
+    return Cloze(
+        tokenizer, longest=longest, stride=options.stride_of(longest), longest_question=options.question_of(longest)
+    )
+
+
+TASKS = {
+    "record": TaskType(
+        options="questions",
+        read=lambda settings, metadata, path, broken: read_record(path, skipped=broken),
+        split=split_record,
+        build=_build,
+        write=write_answer_texts,
+        has_gold=lambda question: bool(question.answers),
+        own_entities=True,
+    )
+}

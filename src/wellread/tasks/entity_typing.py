@@ -33,10 +33,10 @@ from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.entity_typing import score_types
 from wellread.io.files import write_atomically
-from wellread.tasks.entity_inputs import masks_of
-from wellread.tasks.mention_markers import SIGNS, Marker, MarkerHead, Span, mask_mentions, mention_states
-from wellread.tasks.relations import join_words, make_objects
+from wellread.tasks.mention_markers import SIGNS, Marker, MarkerHead, Span, mask_mentions, masks_of, mention_states
+from wellread.tasks.relations import join_words, make_objects, single_text
 from wellread.tasks.task import Batch
+from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType
 from wellread.text.segments import Segmented, Segmenter
 
 
@@ -193,3 +193,34 @@ def _words(record: Record, column: str) -> list[str]:
             "(left_context_token, mention_span, right_context_token, y_str) or Open Entity (sent, start, end, labels)"
         )
     return words
+
+
+# registry
+
+
+def _metadata(settings: TaskSettings) -> dict[str, Any]:
+    named = settings.options.types
+    return {"types": list(named or find_types(read_types(settings.train_file, skipped=[])))}
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> EntityTyping:
+    return EntityTyping(tokenizer, metadata["types"], options=settings.options)
+
+
+def _write(path: str | Path, task: EntityTyping, examples: Sequence[TypedMention], answers: Answers) -> None:
+    write_types(path, examples, [some[0] for some in answers])
+
+
+TASKS = {
+    "entity-types": TaskType(
+        options="types",
+        read=lambda settings, metadata, path, broken: read_types(path, skipped=broken),
+        split=split_mentions,
+        build=_build,
+        write=_write,
+        metadata=_metadata,
+        has_gold=lambda mention: mention.types is not None,
+        example=lambda number, texts: parse_mention(number, single_text(texts)),
+        own_entities=True,
+    )
+}

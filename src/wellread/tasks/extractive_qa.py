@@ -13,19 +13,167 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
-from wellread.data.readers.squad import SpanQuestion, score_squad
+from wellread.data.readers.squad import (
+    SpanQuestion,
+    read_squad,
+    score_squad,
+    split_squad,
+    squad_version,
+    write_predictions,
+)
 from wellread.encoders.infusion.infuse import InfusedEncoder
+from wellread.encoders.packing import Packing
+from wellread.errors import UsageError
 from wellread.evaluation.answers import Version
-from wellread.tasks.answer_spans import Span, SpanHead, best_spans, gold_tokens, shorten
-from wellread.tasks.task import Batch, check_positions
+from wellread.tasks.task import Batch, check_positions, in_full
+from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType
 from wellread.text.segments import Segmented, Segmenter
+from wellread.text.tokenization import encode_many
+
+_PASSAGE = 1
+"""Segment number of the passage."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionOptions:
+    """Questions about passages, for task = "squad", "openqa" and "record"; windows have `encoder.longest` tokens."""
+
+    stride: int | None = None
+    """Overlap of neighbouring windows in tokens; a quarter of a window by default."""
+    longest_answer: int = 30
+    """Maximum tokens of an answer."""
+    longest_question: int = 64
+    """Maximum tokens of a question, longer ones are truncated; at most a third of a window."""
+    threshold: float = 0.0
+    """SQuAD 2.0: margin by which "no answer" must beat the best span."""
+    layout: Literal["openqa", "quasar", "searchqa"] = "openqa"
+    """File layout of open questions (`data.readers.open_qa`)."""
+    contexts: str | None = None
+    """Folder or file of the passages, relative to `data.root`, if they are not beside the questions."""
+    sampled: int = 8
+    """Open questions: windows of a question per training step."""
+    most_passages: int | None = None
+    """Open questions: maximum passages of a question."""
+
+    def __post_init__(self) -> None:
+        for name in ("longest_answer", "longest_question", "most_passages"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UsageError(f"{name} is {value}; expected 1 or more")
+        if self.contexts is not None and self.layout == "searchqa":
+            raise UsageError(f"contexts is {self.contexts!r}, and searchqa files contain the passages; remove contexts")
+        if self.sampled < 2:
+            raise UsageError(f"sampled is {self.sampled}; expected 2 or more: a positive and a negative window")
+
+    def stride_of(self, longest: int) -> int:
+        """Return the overlap of windows of `longest` tokens."""
+        return longest // 4 if self.stride is None else self.stride
+
+    def question_of(self, longest: int) -> int:
+        """Return the maximum tokens of a question in windows of `longest` tokens."""
+        return min(self.longest_question, longest // 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Character span of a passage, with its score as an answer."""
+
+    score: float
+    start: int
+    end: int
+
+
+class SpanHead(nn.Module):
+    """Two scores per token: start and end of an answer."""
+
+    def __init__(self, width: int, *, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(width, 2)
+        nn.init.normal_(self.out.weight, std=0.02)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(
+        self, states: Float[Tensor, "token dim"], inputs: Sequence[Segmented], packing: Packing
+    ) -> tuple[Float[Tensor, "input width"], Float[Tensor, "input width"]]:
+        """Return the scores of starts and ends, window by window; -inf where no answer can be."""
+        there = np.concatenate([answerable(one) for one in inputs])
+        there[packing.starts.cpu().numpy()] = True
+        mask = packing.spread(torch.from_numpy(there).to(states.device))
+        both = packing.spread(in_full(self.out(self.dropout(states)))).masked_fill(~mask[:, :, None], -math.inf)
+        begins, ends = both.unbind(2)
+        return begins, ends
+
+
+def answerable(window: Segmented) -> NDArray[np.bool_]:
+    """Return True for the tokens that an answer may start or end with: those of the passage that are not blank."""
+    return np.asarray((window.segment_of == _PASSAGE) & (window.spans[:, 0] < window.spans[:, 1]))
+
+
+def gold_tokens(windows: Sequence[Segmented], start: int, end: int) -> list[tuple[int, int] | None]:
+    """Return first and last token of a character span in each window that contains the whole span, else None."""
+    touched = [np.flatnonzero(answerable(one) & (one.spans[:, 0] < end) & (one.spans[:, 1] > start)) for one in windows]
+    reach = [
+        (int(one.spans[some[0], 0]), int(one.spans[some[-1], 1]))
+        for one, some in zip(windows, touched, strict=True)
+        if len(some)
+    ]
+    if not reach:
+        return [None] * len(windows)
+    # Compare with the union over all windows: a tokenizer may drop characters at the span's ends.
+    first, last = min(low for low, _ in reach), max(high for _, high in reach)
+    return [
+        (int(some[0]), int(some[-1]))
+        if len(some) and one.spans[some[0], 0] == first and one.spans[some[-1], 1] == last
+        else None
+        for one, some in zip(windows, touched, strict=True)
+    ]
+
+
+def best_spans(
+    begins: Float[Tensor, "input width"],
+    ends: Float[Tensor, "input width"],
+    inputs: Sequence[Segmented],
+    *,
+    longest: int,
+    count: int,
+) -> list[tuple[Span, ...]]:
+    """Return the best spans of each window by start + end score, of at most `longest` tokens; never "no answer"."""
+    begins = begins.clone()
+    begins[:, 0] = -math.inf
+    # pairs[w, i, d]: starts at token i, ends at token i + d
+    pairs = begins[:, :, None] + pad(ends, (0, longest - 1), value=-math.inf).unfold(1, longest, 1)
+    flat = pairs.flatten(1)
+    scores, places = (part.tolist() for part in flat.topk(min(count, flat.shape[1]), dim=1))
+    found = []
+    for one, values, chosen in zip(inputs, scores, places, strict=True):
+        tokens = [(value, *divmod(place, longest)) for value, place in zip(values, chosen, strict=True)]
+        spans = [
+            Span(value, int(one.spans[first, 0]), int(one.spans[first + more, 1]))
+            for value, first, more in tokens
+            if value > -math.inf
+        ]
+        found.append(tuple(spans))
+    return found
+
+
+def shorten(tokenizer: Tokenizer, questions: Sequence[str], most: int) -> list[str]:
+    """Truncate questions to at most `most` tokens, so that there is space for the passage."""
+    codes = encode_many(tokenizer, questions, special=False)
+    return [
+        question if len(code) <= most else question[: code.offsets[most - 1][1]]
+        for question, code in zip(questions, codes, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +302,37 @@ def _gold(question: SpanQuestion, windows: Sequence[Segmented]) -> list[tuple[in
         if answer.start is not None and answer.text:
             return gold_tokens(windows, answer.start, answer.start + len(answer.text))
     return [None] * len(windows)
+
+
+# registry
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> ExtractiveQa:
+    options: QuestionOptions = settings.options
+    longest = settings.encoder.longest
+    return ExtractiveQa(
+        metadata["version"],
+        longest=longest,
+        stride=options.stride_of(longest),
+        longest_answer=options.longest_answer,
+        longest_question=options.question_of(longest),
+        threshold=options.threshold,
+    )
+
+
+def write_answer_texts(path: str | Path, task: Any, examples: Sequence[Any], answers: Answers) -> None:
+    """Write the answers by question id, as JSON."""
+    write_predictions(path, task.texts(examples, answers))
+
+
+TASKS = {
+    "squad": TaskType(
+        options="questions",
+        read=lambda settings, metadata, path, broken: read_squad(path, misplaced=broken),
+        split=split_squad,
+        build=_build,
+        write=write_answer_texts,
+        metadata=lambda settings: {"version": squad_version(settings.train_file)},
+        has_gold=lambda question: bool(question.answers) or question.impossible,
+    )
+}

@@ -40,6 +40,7 @@ from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import mask_of
 from wellread.tasks.masked_lm import MaskedWords, hide
 from wellread.tasks.task import Batch, EncoderWithHead, in_full
+from wellread.tasks.task_type import TaskType
 from wellread.text.segments import Segmented, Segmenter
 
 _SPANNED = re.compile(r"(\d+) (\d+)\t(.+)")
@@ -190,3 +191,16 @@ def _fact(record: Record, number: str, *, name: str) -> RenderedFact:
     start, end = (place if isinstance(place, int) else -1 for place in places)
     relation = text_of(record, "relation") if "relation" in record else name
     return RenderedFact(str(record.get("id") or number), relation, text_of(record, "text"), start, end)
+
+
+# registry
+
+
+TASKS = {
+    "fact-probe": TaskType(
+        read=lambda settings, metadata, path, broken: read_rendered(path, skipped=broken),
+        split=split_facts,
+        build=lambda settings, metadata, tokenizer: FactProbing(tokenizer, start=settings.encoder.name),
+        has_gold=lambda fact: True,
+    )
+}

@@ -10,17 +10,19 @@ sentence has several masks, the first one counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from wellread.data.readers.lama import MASK, MaskedFact, lower, within
+from wellread.data.readers.lama import MASK, MaskedFact, has_parts, lower, read_probe, read_vocabulary, within
+from wellread.data.splits import split_by
+from wellread.encoders.load import load_tokenizer
 from wellread.errors import InputError
 from wellread.evaluation.probe import ProbeScores, gold_ranks, score_probe
 from wellread.models.kam.inputs import KamProvider
@@ -28,7 +30,18 @@ from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import mask_of, words_of
 from wellread.tasks.masked_lm import MaskedWords, hide
 from wellread.tasks.task import Batch, EncoderWithHead, in_full
+from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType, find_file, write_json_lines
 from wellread.text.segments import Segmented, Segmenter
+
+
+@dataclass(frozen=True, slots=True)
+class LamaOptions:
+    """Facts with masked objects, for task = "lama"; data are LAMA's `data` folder, or files of facts."""
+
+    part: Literal["google_re", "trex", "conceptnet", "squad"] | None = None
+    """Part of the folder; all that exist by default."""
+    vocabulary: str | None = None
+    """File of allowed answers, one a line; by default all words that are one token."""
 
 
 class Probing(MaskedWords):
@@ -121,3 +134,45 @@ def probe(
     task = Probing(segmenter.tokenizer, vocabulary, at=at)
     chosen = task.usable(facts, skipped=skipped)
     return task.report(chosen, ask(task, model, segmenter, chosen, provider=provider, notes=notes))
+
+
+# registry
+
+
+def _metadata(settings: TaskSettings) -> dict[str, Any]:
+    """Return the vocabulary, to be saved with the model, since its file may be moved."""
+    name = settings.options.vocabulary
+    return {"vocabulary": None if name is None else sorted(read_vocabulary(find_file(settings.data.root, name)))}
+
+
+def _read(settings: TaskSettings, metadata: TaskMetadata, path: str, broken: list[str]) -> Iterator[MaskedFact]:
+    """Yield the facts whose object is one token of the vocabulary."""
+    task = _build(settings, metadata, load_tokenizer(settings.encoder.name))
+    unknown: list[str] = []
+    # The training file must have the part; other files are read whole if they have no parts.
+    part = settings.options.part if path == settings.train_file or has_parts(path) else None
+    yield from task.usable(read_probe(path, part, skipped=broken), skipped=unknown)
+    broken += (f"{path}: {word!r} is not one token, or not in the vocabulary" for word in unknown)
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> Probing:
+    return Probing(tokenizer, metadata.get("vocabulary"), start=settings.encoder.name)
+
+
+def _write(path: str | Path, task: Probing, examples: Sequence[Any], answers: Answers) -> None:
+    pairs = zip(examples, answers, strict=True)
+    rows = ({"id": one.id, "relation": one.relation, "rank": some[0] if some else None} for one, some in pairs)
+    write_json_lines(path, rows)
+
+
+TASKS = {
+    "lama": TaskType(
+        options="lama",
+        read=_read,
+        split=lambda facts, count: split_by(facts, count, lambda fact: fact.subject),
+        build=_build,
+        write=_write,
+        metadata=_metadata,
+        has_gold=lambda fact: True,
+    )
+}

@@ -28,12 +28,29 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from wellread.data.corpus import Corpus, Unit
+from wellread.data.splits import split_by
 from wellread.encoders.infusion.infuse import InfusedEncoder
+from wellread.encoders.load import load_tokenizer
 from wellread.errors import UsageError
 from wellread.tasks.lm_head import WordHead, load_word_head, mask_of, ordinary_ids
 from wellread.tasks.task import Batch, in_full
+from wellread.tasks.task_type import TaskMetadata, TaskSettings, TaskType
 from wellread.text.segments import Segmented, Segmenter
 from wellread.text.tokenization import encode_many
+
+
+@dataclass(frozen=True, slots=True)
+class MaskingOptions:
+    """Masked language modelling, for task = "masking"; data are texts: files, folders, JSONL."""
+
+    share: float = 0.15
+    """Share of the tokens that is masked."""
+    units: Literal["pieces", "words"] = "pieces"
+    """Unit of masking: single tokens ("pieces") or whole words."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise UsageError(f"share is {self.share}; expected a share of the tokens, between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,3 +249,26 @@ def _chance(one: Segmented, learning: bool) -> np.random.Generator:
 def _masked(one: Segmented) -> MaskedText:
     assert isinstance(one, MaskedText)
     return one
+
+
+# registry
+
+
+def _read(settings: TaskSettings, metadata: TaskMetadata, path: str, broken: list[str]) -> Iterator[str]:
+    return read_texts([path], Segmenter(load_tokenizer(settings.encoder.name), longest=settings.encoder.longest))
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> Masking:
+    options: MaskingOptions = settings.options
+    return Masking(tokenizer, share=options.share, units=options.units, start=settings.encoder.name)
+
+
+TASKS = {
+    "masking": TaskType(
+        options="masking",
+        read=_read,
+        split=lambda texts, count: split_by(texts, count, lambda text: text),
+        build=_build,
+        has_gold=lambda text: True,
+    )
+}

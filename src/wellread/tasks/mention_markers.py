@@ -1,4 +1,4 @@
-"""Markers around the mentions that a task classifies, inserted into the tokens; the text itself is unchanged.
+"""Markers around the mentions that a task classifies, and entity tokens for them (LUKE).
 
     text      Neptune was found by Galle
     tokens    [CLS] @ neptune @ was found by # galle # [SEP]
@@ -14,14 +14,16 @@ behind each mention (Baldini Soares et al. 2019, KnowBERT); their embeddings are
 
 Texts that are too long are cropped around the mentions: one window if it holds both, else a window around each. If a
 mention itself is too long, its beginning is kept and a note says how many texts are concerned.
+
+An encoder with entity tokens gets a [MASK] entity at each mention, whose state is classified (`with_entities`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,10 +31,10 @@ from jaxtyping import Float, Int, Int64
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import InputError, UsageError
 from wellread.io import console
 from wellread.models.luke.model import ENTITIES
-from wellread.tasks.entity_inputs import with_entities
 from wellread.tasks.task import Batch
 from wellread.text.crops import keep_tokens, window_around, windows_around
 from wellread.text.segments import Segmented, Segmenter
@@ -140,6 +142,25 @@ class Marker:
         values["segment_of"] = np.insert(one.segment_of, at, -1)
         values["word_of"] = np.insert(one.word_of, at, -1)
         return MarkedText(**values, mentions=mentions, places=edges[0], ends=edges[1])
+
+
+def masks_of(encoder: InfusedEncoder) -> tuple[int, int] | None:
+    """Return the rows of [MASK] and [MASK2] in the encoder's entity table; None if it has no entity tokens."""
+    infusions: Iterable[Any] = encoder.infusions
+    taking = next((infusion for infusion in infusions if ENTITIES in infusion.inputs), None)
+    return None if taking is None else taking.masks
+
+
+def with_entities(
+    batch: Batch, text_of: Int[Tensor, " entity"], ids: Int[Tensor, " entity"], spans: Int[Tensor, "entity 2"]
+) -> Batch:
+    """Add entity tokens to a batch; their segment type is that of the first token of their span.
+
+    Spans are first and last token within a text, from 0; `text_of` is ascending.
+    """
+    types = batch.types[batch.packing.starts[text_of] + spans[:, 0]]
+    entities: Any = {"text_of": text_of, "ids": ids, "spans": spans, "types": types}
+    return replace(batch, knowledge={**batch.knowledge, ENTITIES: entities})
 
 
 def marked_places(batch: Batch) -> Int[Tensor, "input mention"]:

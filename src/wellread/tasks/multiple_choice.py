@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +16,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from wellread.data.readers.multiple_choice import ChoiceQuestion, score_choices
+from wellread.data.readers.multiple_choice import (
+    ChoiceQuestion,
+    read_choices,
+    score_choices,
+    split_choices,
+    write_choices,
+)
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import InputError
 from wellread.evaluation.ranking import ranked
 from wellread.tasks.task import Batch, Pooling, TextHead
+from wellread.tasks.task_type import Answers, TaskType
 from wellread.text.segments import Segmented, Segmenter
 
 
@@ -68,3 +76,20 @@ class Choosing:
     def scores(self, examples: Sequence[ChoiceQuestion], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
         """Return the accuracy."""
         return score_choices(examples, self.choose(answers))
+
+
+# registry
+
+
+def _write_choices(path: str | Path, task: Choosing, examples: Sequence[Any], answers: Answers) -> None:
+    write_choices(path, task.choose(answers))
+
+
+TASKS = {
+    "choice": TaskType(
+        read=lambda settings, metadata, path, broken: read_choices(path, skipped=broken),
+        split=split_choices,
+        build=lambda settings, metadata, tokenizer: Choosing(pooling=settings.encoder.pooling),
+        write=_write_choices,
+    )
+}

@@ -20,25 +20,36 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Int64
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, linear
 
-from wellread.data.readers.conll import Columns, NamedText, Span
-from wellread.data.readers.ner_jsonl import Borders
+from wellread.data.readers.conll import (
+    Columns,
+    NamedText,
+    Span,
+    find_labels,
+    longest_name,
+    split_sentences,
+    write_conll,
+)
+from wellread.data.readers.ner_jsonl import Borders, read_named, tell_of_missed, write_names
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.spans import span_means
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk, score_chunks
 from wellread.io import console
 from wellread.models.luke.model import ENTITIES
-from wellread.tasks.entity_inputs import masks_of, with_entities
+from wellread.tasks.mention_markers import masks_of, with_entities
 from wellread.tasks.task import Batch, in_full
+from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType
 from wellread.text.crops import keep_tokens, window_around
 from wellread.text.segments import Segmented, Segmenter
 
@@ -246,7 +257,7 @@ class NamedEntities:
         missed = (name.label for one in examples for name in one.missed)
         return score_chunks(gold, self.chosen(answers), missed=missed).to_dict()
 
-    def tell(self, answers: Sequence[Sequence[Found]]) -> list[dict[str, Any]]:
+    def show(self, answers: Sequence[Sequence[Found]]) -> list[dict[str, Any]]:
         """Return the names in a text as {"start", "end", "label", "score"}, in characters."""
         return [
             {"start": one.start, "end": one.end, "label": one.chunk.label, "score": round(math.exp(one.score), 4)}
@@ -368,3 +379,47 @@ def _input(
         edges[lost, 1] = _LOST
     values = {part.name: getattr(one, part.name) for part in dataclasses.fields(Segmented)}
     return NamedInput(**values, first=first, edges=edges, seen=seen)
+
+
+# registry
+
+
+def _read(options: NerOptions, path: str, broken: list[str]) -> Iterator[NamedText]:
+    return read_named(path, options.columns, borders=options.borders, skipped=broken)
+
+
+def _metadata(settings: TaskSettings) -> dict[str, Any]:
+    sentences = list(_read(settings.options, settings.train_file, []))
+    return {"labels": list(find_labels(sentences)), "longest": longest_name(sentences)}
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> NamedEntities:
+    options: NerOptions = settings.options
+    longest = options.longest or min(metadata.get("longest", LONGEST), LONGEST)
+    return NamedEntities(metadata["labels"], replace(options, longest=longest))
+
+
+def _write(path: str | Path, task: NamedEntities, examples: Sequence[NamedText], answers: Answers) -> None:
+    if Path(path).suffix == ".jsonl":
+        write_names(path, examples, [task.show(some) for some in answers])
+    else:
+        write_conll(path, examples, task.chosen(answers))
+
+
+TASKS = {
+    "ner": TaskType(
+        options="ner",
+        read=lambda settings, metadata, path, broken: tell_of_missed(
+            _read(settings.options, path, broken), console.note
+        ),
+        split=split_sentences,
+        build=_build,
+        write=_write,
+        metadata=_metadata,
+        has_gold=lambda sentence: sentence.chunks is not None,
+        example=lambda number, texts: NamedText.of_text(number, texts[0]),
+        join=lambda task, answers: answers,
+        show=lambda task, answers: task.show(answers),
+        own_entities=True,
+    )
+}

@@ -13,22 +13,41 @@ A training batch has a new sample of passages of each question; up to half of th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from wellread.data.readers.open_qa import OpenQuestion, answer_finder, ranked_hits
+from wellread.data.readers.open_qa import (
+    OpenQuestion,
+    answer_finder,
+    ranked_hits,
+    read_openqa,
+    read_quasar,
+    read_searchqa,
+)
+from wellread.data.splits import split_by
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.packing import Packing
-from wellread.errors import UsageError
+from wellread.errors import InputError, UsageError
 from wellread.evaluation.answers import score_open_answers
 from wellread.evaluation.ranking import recall_at
-from wellread.tasks.answer_spans import Span, SpanHead, best_spans, gold_tokens, shorten
+from wellread.tasks.extractive_qa import (
+    QuestionOptions,
+    Span,
+    SpanHead,
+    best_spans,
+    gold_tokens,
+    shorten,
+    write_answer_texts,
+)
 from wellread.tasks.task import Batch, Pooling, TextHead, check_positions, in_full
+from wellread.tasks.task_type import TaskMetadata, TaskSettings, TaskType, find_file, strip_ending
 from wellread.text.segments import Segmented, Segmenter
 
 
@@ -191,3 +210,57 @@ def _windows(windows: Sequence[Segmented], passage: int, spans: Sequence[tuple[i
 def _golds(window: Segmented) -> tuple[tuple[int, int], ...]:
     assert isinstance(window, PassageWindow)
     return window.golds
+
+
+# registry
+
+
+def _read(settings: TaskSettings, metadata: TaskMetadata, path: str, broken: list[str]) -> Iterator[OpenQuestion]:
+    options: QuestionOptions = settings.options
+    if options.layout == "searchqa":
+        return read_searchqa(path, skipped=broken)
+    read = read_quasar if options.layout == "quasar" else read_openqa
+    return read(path, _passages_of(settings, Path(path)), skipped=broken)
+
+
+def _passages_of(settings: TaskSettings, file: Path) -> str:
+    """Return the file of passages: `train.json` for `train.txt`, `train_contexts` for Quasar-T's `train_questions`."""
+    options: QuestionOptions = settings.options
+    plain = Path(strip_ending(file.name))
+    place = None if options.contexts is None else Path(find_file(settings.data.root, options.contexts))
+    if place is not None and not place.is_dir():
+        return str(place)
+    name = plain.name.replace("questions", "contexts")
+    name = name if options.layout == "quasar" else str(plain.with_suffix(".json"))
+    found = find_file(str(place or file.parent), name)
+    if not Path(found).exists() or Path(found) == file:
+        raise InputError(
+            f"the passages of {file} are not in {found}; set their place: --set questions.contexts=FOLDER, or a file"
+        )
+    return found
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> OpenQa:
+    options: QuestionOptions = settings.options
+    longest = settings.encoder.longest
+    return OpenQa(
+        longest=longest,
+        stride=options.stride_of(longest),
+        longest_answer=options.longest_answer,
+        longest_question=options.question_of(longest),
+        sampled=options.sampled,
+        most_passages=options.most_passages,
+        pooling=settings.encoder.pooling,
+    )
+
+
+TASKS = {
+    "openqa": TaskType(
+        options="questions",
+        read=_read,
+        split=lambda questions, count: split_by(questions, count, lambda one: one.question),
+        build=_build,
+        write=write_answer_texts,
+        has_gold=lambda question: bool(question.answers),
+    )
+}

@@ -36,12 +36,12 @@ from wellread.data.splits import split_by
 from wellread.data.tables import Draft, Record, make_each, read_json, read_records, text_of
 from wellread.document import short
 from wellread.encoders.infusion.infuse import InfusedEncoder
-from wellread.errors import InputError
+from wellread.errors import InputError, UsageError
 from wellread.evaluation.relations import NO_RELATION, OTHER, score_semeval2010, score_tacred
 from wellread.io.files import decode, make_or_tell, read_lines, told, write_atomically
-from wellread.tasks.entity_inputs import masks_of
-from wellread.tasks.mention_markers import SIGNS, Marker, MarkerHead, Span, mask_mentions, mention_states
+from wellread.tasks.mention_markers import SIGNS, Marker, MarkerHead, Span, mask_mentions, masks_of, mention_states
 from wellread.tasks.task import Batch
+from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType, Texts
 from wellread.text.segments import Segmented, Segmenter
 
 Rule = Literal["tacred", "semeval2010"]
@@ -285,3 +285,51 @@ def _semeval_pair(record: Record, number: str) -> EntityPair:
     if len(text) > 1 and text[0] == text[-1] == '"':
         text = text[1:-1]
     return parse_pair(record["id"], text, record["relation"])
+
+
+# registry
+
+
+def _read(settings: TaskSettings, metadata: TaskMetadata, path: str, broken: list[str]) -> Iterator[EntityPair]:
+    return (read_tacred if settings.task == "tacred" else read_semeval2010)(path, skipped=broken)
+
+
+def _rule(settings: TaskSettings) -> Rule:
+    return "tacred" if settings.task == "tacred" else "semeval2010"
+
+
+def _metadata(settings: TaskSettings) -> dict[str, Any]:
+    return {"labels": list(find_relations(_read(settings, {}, settings.train_file, []), _rule(settings)))}
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> Relating:
+    return Relating(tokenizer, metadata["labels"], rule=_rule(settings), options=settings.options)
+
+
+def _write(path: str | Path, task: Relating, examples: Sequence[EntityPair], answers: Answers) -> None:
+    labels = [some[0] for some in answers]
+    if task.rule == "tacred":
+        write_tacred(path, labels)
+    else:
+        write_semeval2010(path, examples, labels)
+
+
+def single_text(texts: Texts) -> str:
+    """Return the only text; raise `UsageError` if there are several."""
+    if len(texts) != 1:
+        raise UsageError(f"expected one text with its entities in tags, got {len(texts)} texts; give one")
+    return texts[0]
+
+
+_ROW = TaskType(
+    options="relations",
+    read=_read,
+    split=split_pairs,
+    build=_build,
+    write=_write,
+    metadata=_metadata,
+    has_gold=lambda pair: pair.relation is not None,
+    example=lambda number, texts: parse_pair(number, single_text(texts)),
+    own_entities=True,
+)
+TASKS = {"tacred": _ROW, "semeval2010": _ROW}

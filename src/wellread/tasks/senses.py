@@ -15,25 +15,38 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from wellread.data.readers import wordnet_examples
-from wellread.data.readers.raganato import SenseMark, SenseText
+from wellread.data.readers.raganato import (
+    SenseMark,
+    SenseText,
+    document_of,
+    join_sentences,
+    read_data_sets,
+    unknown_keys,
+    write_keys,
+)
+from wellread.data.splits import split_by
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 from wellread.evaluation.senses import SenseInstance, answer_first, back_off, score_by_part, score_senses
 from wellread.index.entity_vectors import EntityVectors
+from wellread.io import console
 from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.models.knowbert.kar import Mentions
 from wellread.models.knowbert.mention_cache import NO_ENTITY
 from wellread.models.knowbert.model import CandidateTensors, KnowBertConfig, MentionLinker, softmax_loss
 from wellread.tasks.task import Batch, in_full
+from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType, find_files
 from wellread.tasks.word_spans import CANDIDATES, halve, mentions_of, takes_candidates, withhold_candidates
 from wellread.text.segments import Mark, Segmented, Segmenter
 
@@ -290,3 +303,56 @@ def _parts(text: str, marks: Sequence[SenseMark], segmenter: Segmenter) -> Itera
         ]
         if some:
             yield text[start:end], some
+
+
+# registry
+
+
+def _read(settings: TaskSettings, metadata: TaskMetadata, path: str, broken: list[str]) -> Iterator[SenseText]:
+    """Yield the sentences of a file, or of all files that match a pattern: "semcor_*.jsonl.xz"."""
+    options: SenseOptions = settings.options
+    paths = find_files("", path)
+    keys = SenseKeys.read(options.wordnet or None)
+    for one, sentences in zip(paths, read_data_sets(paths, secret=True, skipped=broken), strict=True):
+        texts = list(join_sentences(sentences, options.together))
+        if unknown := unknown_keys(texts, keys):
+            console.note(f"{one}: WordNet does not have {len(unknown):,} of the gold keys; the first: {unknown[0]}")
+        yield from texts
+
+
+def _extra_examples(settings: TaskSettings) -> Iterator[SenseText]:
+    options: SenseOptions = settings.options
+    return wordnet_examples.read_examples(options.wordnet or None) if options.examples else iter(())
+
+
+def _split(texts: Sequence[SenseText], count: int) -> tuple[list[SenseText], list[SenseText]]:
+    """Split by document: within a document a word mostly keeps its sense."""
+    return split_by(texts, count, document_of)
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> Senses:
+    # Imported late: models.knowbert.recipe imports tasks.recipe. It reads `offers` and `encoder` only.
+    from wellread.models.knowbert.recipe import open_candidate_kb
+
+    options: SenseOptions = settings.options
+    kb, vectors = open_candidate_kb(cast(Any, settings), options.kb)
+    kb.close()
+    return Senses(SenseKeys.read(options.wordnet or None), vectors, options)
+
+
+def _write(path: str | Path, task: Senses, examples: Sequence[SenseText], answers: Answers) -> None:
+    write_keys(path, task.chosen(examples, answers))
+
+
+TASKS = {
+    "senses": TaskType(
+        options="senses",
+        read=_read,
+        split=_split,
+        build=_build,
+        write=_write,
+        has_gold=lambda text: text.has_gold,
+        extra_examples=_extra_examples,
+        candidate_kbs=lambda settings: (settings.options.kb,),
+    )
+}

@@ -1,65 +1,127 @@
-"""Row of the task registry, and the files that a row reads."""
+"""Row of the task registry, the settings that its functions get, and the files they read."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from wellread.errors import InputError, UsageError
-from wellread.tasks.task import Task
+from wellread.io.files import write_atomically
+from wellread.tasks.task import Pooling, Task
 
-if TYPE_CHECKING:
-    from wellread.tasks.recipe import TaskRecipe
-
-Facts = Mapping[str, Any]
+TaskMetadata = Mapping[str, Any]
+"""Properties of a task that its training file defines, such as labels; saved with the model."""
 Texts = tuple[str, ...]
 Answers = Sequence[Sequence[Any]]
-Writes = Callable[[str | Path, Any, Sequence[Any], Answers], None]
+AnswerWriter = Callable[[str | Path, Any, Sequence[Any], Answers], None]
 """Signature: file, task, its examples and their answers."""
 _PACKED = (".xz", ".gz", ".bz2")
 
 
 @dataclass(frozen=True, slots=True)
-class TaskType:
-    """One kind of task: functions that read, split, build and write it."""
+class Data:
+    """Files of a task, in the task's own format."""
 
-    read: Callable[[TaskRecipe, Facts, str, list[str]], Iterable[Any]]
+    train: str = ""
+    """Training examples, plain or compressed (the suffix .xz, .gz or .bz2 may be omitted)."""
+    root: str = ""
+    """Folder of `train` and `dev`; "" is the current folder."""
+    dev: str | None = None
+    """Validation examples in a file of their own."""
+    develop: int = 0
+    """Alternatively, the number of examples of `train` to validate on, selected by a hash of their text."""
+    most: int | None = None
+    """Maximum training examples, selected by a hash of their text; validation examples do not depend on it."""
+    most_dev: int | None = None
+    """Maximum number of examples of `dev`."""
+
+    def __post_init__(self) -> None:
+        if self.dev is None and self.develop < 1:
+            raise UsageError('no validation data; give develop = 500, or dev = "a file"')
+        if self.dev is not None and self.develop:
+            raise UsageError(f"dev is {self.dev!r} and develop is {self.develop}; give one of the two")
+        for name in ("most", "most_dev"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UsageError(f"{name} is {value}; expected 1 or more, or leave it out")
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderOptions:
+    """Encoder, and pooling of its states."""
+
+    name: str = "minilm"
+    """Name of an asset, folder in the Hugging Face layout, or hub name with its commit."""
+    longest: int = 128
+    """Maximum tokens of an input (one text or a pair)."""
+    pooling: Pooling = "mean"
+    """Pooling of an input: the `mean` of its tokens, its `first` token, or a comparison of `both` texts of a pair."""
+    rank: int = 0
+    """Rank of LoRA adapters, with the encoder's own weights frozen; 0 trains all weights."""
+
+    def __post_init__(self) -> None:
+        if self.longest < 8:
+            raise UsageError(f"longest is {self.longest}; expected 8 tokens or more")
+        if self.rank < 0:
+            raise UsageError(f"rank is {self.rank}; expected 0 (train all weights) or more")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """Part of a recipe that the functions of a task get."""
+
+    task: str
+    data: Data
+    encoder: EncoderOptions
+    options: Any = None
+    """Options of the task: the recipe's table named by `TaskType.options`."""
+    offers: Mapping[str, Any] = field(default_factory=dict)
+    """Knowledge bases with candidates, by name (`CandidateOptions`)."""
+
+    @property
+    def train_file(self) -> str:
+        """Path of the training file."""
+        if not self.data.train:
+            raise UsageError("the recipe has no training file; give --set data.train=FILE, or train in its [data]")
+        return find_file(self.data.root, self.data.train)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskType:
+    """Row of the registry: functions that read, split, build and write one kind of task."""
+
+    read: Callable[[TaskSettings, TaskMetadata, str, list[str]], Iterable[Any]]
     """Read the examples of a file; reasons for skipped examples are appended to the list."""
     split: Callable[[Sequence[Any], int], tuple[list[Any], list[Any]]]
     """Return (training examples, at least `count` validation examples), selected by a hash of their content."""
-    build: Callable[[TaskRecipe, Facts, Tokenizer], Task[Any]]
-    write: Writes | None = None
+    build: Callable[[TaskSettings, TaskMetadata, Tokenizer], Task[Any]]
+    options: str = ""
+    """Name of the recipe's table with the options of the task; "" if it has none."""
+    write: AnswerWriter | None = None
     """Write answers in the format of the official scorer; None if there is none."""
-    facts: Callable[[TaskRecipe], dict[str, Any]] = lambda recipe: {}
-    """Metadata from the training file that the recipe does not have, such as labels; saved with the model."""
+    metadata: Callable[[TaskSettings], dict[str, Any]] = lambda settings: {}
+    """Read from the training file what the recipe does not define."""
     has_gold: Callable[[Any], bool] = lambda example: example.label is not None
     """Return True if an example has a gold answer; examples of test files have none."""
     example: Callable[[str, Texts], Any] | None = None
-    """Make an example from one or two texts of a user; None if a task needs more than texts."""
+    """Make an example from the texts of a user; None if a task needs more than texts."""
     join: Callable[[Any, Sequence[Any]], Any] = lambda task, answers: answers[0]
     """Join the answers to the inputs of an example."""
-    tell: Callable[[Any, Any], Any] = lambda task, answer: answer
+    show: Callable[[Any, Any], Any] = lambda task, answer: answer
     """Return an answer in readable form."""
     texts: Callable[[Any], int] = lambda task: 1
-    """Number of texts that an example has."""
-    more: Callable[[TaskRecipe], Iterable[Any]] = lambda recipe: ()
+    """Return the number of texts of an example."""
+    extra_examples: Callable[[TaskSettings], Iterable[Any]] = lambda settings: ()
     """Return training examples besides those of the training file."""
-    offers: Callable[[TaskRecipe], tuple[str, ...]] = lambda recipe: ()
+    candidate_kbs: Callable[[TaskSettings], tuple[str, ...]] = lambda settings: ()
     """Return names of the knowledge bases whose candidates the task needs, with any encoder."""
     own_entities: bool = False
     """The task itself adds entity tokens, if the encoder has them (LUKE)."""
-
-
-def train_file(recipe: TaskRecipe) -> str:
-    """Return the training file of a recipe."""
-    if not recipe.data.train:
-        raise UsageError("the recipe has no training file; give --set data.train=FILE, or train in its [data]")
-    return find_file(recipe.data.root, recipe.data.train)
 
 
 def find_files(root: str, name: str) -> list[str]:
@@ -81,3 +143,9 @@ def find_file(root: str, name: str) -> str:
 def strip_ending(name: str) -> str:
     """Return a file name without its compression suffix: "train.txt.gz" -> "train.txt"."""
     return name.removesuffix(next((end for end in _PACKED if name.endswith(end)), ""))
+
+
+def write_json_lines(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object per line, atomically."""
+    with write_atomically(path) as file:
+        file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)

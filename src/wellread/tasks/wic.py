@@ -31,6 +31,7 @@ from wellread.errors import InputError
 from wellread.evaluation.classification import accuracy, f1
 from wellread.io.files import decode, make_or_tell, open_bytes, read_lines, told, write_atomically
 from wellread.tasks.task import Batch, in_full
+from wellread.tasks.task_type import Answers, TaskType
 from wellread.tasks.word_spans import takes_candidates, tokens_of_words, withhold_candidates
 from wellread.text.segments import Mark, Segmented, Segmenter
 
@@ -284,3 +285,27 @@ def _label(written: str | None) -> bool | None:
     if written.strip() not in _LABELS:
         raise InputError(f"the label is {written!r}, expected T or F")
     return _LABELS[written.strip()]
+
+
+# registry
+
+
+def _write(path: str | Path, task: WordInContext, examples: Sequence[WordPair], answers: Answers) -> None:
+    write_labels(path, task.labels(answers))
+
+
+TASKS = {
+    "wic": TaskType(
+        read=lambda settings, metadata, path, broken: read_wic(path, skipped=broken),
+        split=split_wic,
+        build=lambda settings, metadata, tokenizer: WordInContext(),
+        write=_write,
+    ),
+    "wic-tsv": TaskType(
+        options="wic",
+        read=lambda settings, metadata, path, broken: read_wic_tsv(path, given=settings.options.given, skipped=broken),
+        split=split_wic,
+        build=lambda settings, metadata, tokenizer: WordInContext(),
+        write=_write,
+    ),
+}

@@ -43,9 +43,9 @@ from wellread.models.luke.model import Luke, luke_in
 from wellread.models.luke.recipe import build_entities, give_masks, keep_entities, luke_config, vocabulary_of
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.recipe import TaskRecipe
-from wellread.tasks.registry import find_task_type, name_of, read_examples, read_parts
+from wellread.tasks.registry import find_task_type, read_examples, read_parts, task_name
 from wellread.tasks.task import EncoderWithHead, Task, check_positions
-from wellread.tasks.task_type import Facts, Writes
+from wellread.tasks.task_type import AnswerWriter, TaskMetadata
 from wellread.text.segments import Segmenter
 from wellread.training.loop import distributed_state, seed_all, train
 from wellread.training.schedule import Schedule
@@ -81,7 +81,7 @@ def train_task(
     """
     folder = Path(folder)
     learner, facts = build_learner(recipe, notes or folder / NOTES)
-    sizes = f"{len(learner.examples):,} examples of {name_of(recipe)}, validating on {len(learner.dev):,}"
+    sizes = f"{len(learner.examples):,} examples of {task_name(recipe.task)}, validating on {len(learner.dev):,}"
     if distributed_state().is_main_process:
         console.note(f"training on {sizes}")
     scores = train(learner, schedule_of(recipe, learner.model), folder, recipe=recipe, resume=resume, **options)
@@ -92,13 +92,13 @@ def train_task(
 
 def build_learner(
     recipe: TaskRecipe, notes: str | Path | None, parts: tuple[list[Any], list[Any]] | None = None
-) -> tuple[TaskLearner, Facts]:
+) -> tuple[TaskLearner, TaskMetadata]:
     """Build the learner of a recipe, and return it with the metadata of its task."""
-    kind = find_task_type(recipe.task)
-    facts = kind.facts(recipe)
-    examples, dev = read_parts(recipe, facts) if parts is None else parts
+    task_type, settings = find_task_type(recipe.task), recipe.settings
+    facts = task_type.metadata(settings)
+    examples, dev = read_parts(settings, facts) if parts is None else parts
     tokenizer = load_tokenizer(recipe.encoder.name)
-    task = kind.build(recipe, facts, tokenizer)
+    task = task_type.build(settings, facts, tokenizer)
     network = build_network(recipe, task)
     segmenter = Segmenter(tokenizer, longest=recipe.encoder.longest)
     seed, provider = recipe.schedule.seed, build_provider(recipe, tokenizer)
@@ -171,7 +171,7 @@ def build_provider(recipe: TaskRecipe, tokenizer: Tokenizer) -> KnowledgeProvide
 def candidate_kbs(recipe: TaskRecipe) -> list[str]:
     """Return the knowledge bases whose candidates are needed, by the task or by the encoder's layers."""
     layers = recipe.knowbert if "knowbert" in recipe.infusions else ()
-    return list(dict.fromkeys([*find_task_type(recipe.task).offers(recipe), *layers]))
+    return list(dict.fromkeys([*find_task_type(recipe.task).candidate_kbs(recipe.settings), *layers]))
 
 
 def _linker(recipe: TaskRecipe) -> Callable[[list[str]], Iterable[Document]] | None:
@@ -196,7 +196,7 @@ class TaskModel:
     """Trained task with its model: answers texts, and scores answers."""
 
     recipe: TaskRecipe
-    facts: Facts
+    facts: TaskMetadata
     task: Task[Any]
     network: EncoderWithHead
     segmenter: Segmenter
@@ -204,23 +204,23 @@ class TaskModel:
 
     def answer(self, texts: Sequence[str | tuple[str, ...]]) -> list[Any]:
         """Return an answer for each text or pair of texts: `model.answer([("It rained.", "It was wet.")])`."""
-        kind = find_task_type(self.recipe.task)
-        if kind.example is None:
+        task_type = find_task_type(self.recipe.task)
+        if task_type.example is None:
             raise UsageError(
-                f"{name_of(self.recipe)} needs more than texts; build its examples and pass them to answers()"
+                f"{task_name(self.recipe.task)} needs more than texts; build its examples and pass them to answers()"
             )
         if isinstance(texts, str):
             raise UsageError(f"expected a list of texts, got one text; give [{short(texts, 40)!r}]")
         given = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
-        expected = kind.texts(self.task)
+        expected = task_type.texts(self.task)
         for number, some in enumerate(given):
             if len(some) != expected:
                 raise UsageError(
-                    f"item {number} has {len(some)} text{'s' * (len(some) != 1)}, and {name_of(self.recipe)} expects "
+                    f"item {number} has {len(some)} text{'s' * (len(some) != 1)}; {task_name(self.recipe.task)} takes "
                     + ("one; give a list of texts" if expected == 1 else "two; give a list of pairs of texts")
                 )
-        examples = [kind.example(str(number), some) for number, some in enumerate(given)]
-        return [kind.tell(self.task, kind.join(self.task, some)) for some in self.answers(examples)]
+        examples = [task_type.example(str(number), some) for number, some in enumerate(given)]
+        return [task_type.show(self.task, task_type.join(self.task, some)) for some in self.answers(examples)]
 
     def answers(self, examples: Sequence[Any], *, notes: str | Path | None = None) -> list[list[Any]]:
         """Return the task's answers to the inputs of each example."""
@@ -236,17 +236,17 @@ class TaskModel:
 
     def read(self, path: str | Path) -> list[Any]:
         """Read the examples of a file in the task's format."""
-        return read_examples(self.recipe, self.facts, str(path))
+        return read_examples(self.recipe.settings, self.facts, str(path))
 
     def write(self, path: str | Path, examples: Sequence[Any], answers: Sequence[Sequence[Any]]) -> None:
         """Write answers in the task's official format."""
         self.writer()(path, self.task, examples, answers)
 
-    def writer(self) -> Writes:
+    def writer(self) -> AnswerWriter:
         """Return the function that writes answers; raise `UsageError` if the task has no format for them."""
         write = find_task_type(self.recipe.task).write
         if write is None:
-            raise UsageError(f"{name_of(self.recipe)} has no format for answers; omit --predictions")
+            raise UsageError(f"{task_name(self.recipe.task)} has no format for answers; omit --predictions")
         return write
 
 
@@ -264,7 +264,7 @@ def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:
     try:
         saved = json.loads((folder / "task.json").read_bytes())
         recipe = config.from_dict(TaskRecipe, saved["recipe"])
-        facts: Facts = saved["facts"]
+        facts: TaskMetadata = saved["facts"]
         head = load_file(folder / "head.safetensors")
     except FileNotFoundError as error:
         raise InputError(
@@ -275,7 +275,7 @@ def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:
         raise InputError(f"{folder} cannot be read: {error}; copy it again, or train it again") from error
     recipe = config.override(replace(recipe, encoder=replace(recipe.encoder, name=str(folder))), changes)
     tokenizer = load_tokenizer(str(folder))
-    task = find_task_type(recipe.task).build(recipe, facts, tokenizer)
+    task = find_task_type(recipe.task).build(recipe.settings, facts, tokenizer)
     encoder = load_encoder(str(folder))
     infused = cast(InfusedEncoder, encoder)
     if not isinstance(encoder, InfusedEncoder):
@@ -292,7 +292,7 @@ def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:
     return TaskModel(recipe, facts, task, network.eval(), segmenter, build_provider(recipe, tokenizer))
 
 
-def _save(folder: Path, model: torch.nn.Module, tokenizer: Tokenizer, recipe: TaskRecipe, facts: Facts) -> None:
+def _save(folder: Path, model: torch.nn.Module, tokenizer: Tokenizer, recipe: TaskRecipe, facts: TaskMetadata) -> None:
     """Write a model to a temporary folder, then move it to its place."""
     part = folder.with_name(f".{folder.name}.part")
     network = cast(EncoderWithHead, model)

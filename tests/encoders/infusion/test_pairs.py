@@ -96,7 +96,7 @@ def test_the_rows_of_fresh_entities_start_from_vectors_and_stay(tasks, toy, tmp_
 def test_what_was_learned_in_pairs_answers_as_before_it_was_saved(tasks, tmp_path):
     scores = train_task(replace(tasks["RTE"], infusion="kam+knowbert+luke"), tmp_path / "run")
     model = load_task(tmp_path / "run")
-    _, dev = read_parts(model.recipe, model.facts)
+    _, dev = read_parts(model.recipe.settings, model.facts)
     assert model.score(dev, model.answers(dev)) == pytest.approx(scores)
 
 

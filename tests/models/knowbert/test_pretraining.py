@@ -267,14 +267,14 @@ def test_the_recipe_of_a_task_keeps_what_the_layers_learned(whole):
         knowbert={"names": replace(recipe.knowbert["names"], dropout=0.0)},
     )
     build = find_task_type("masking").build
-    network = build_network(task, build(task, {}, Pretraining(recipe, None).tokenizer))
+    network = build_network(task, build(task.settings, {}, Pretraining(recipe, None).tokenizer))
     for name, weight in network.encoder.infusions[0].state_dict().items():
         assert torch.equal(weight, trained[f"encoder.infusions.0.{name}"]), name
     assert network.encoder.infusions[0].config.dropout == 0.0
     other = replace(task, knowbert={"names": replace(recipe.knowbert["names"], layer=1)})
     with pytest.raises(UsageError, match=r"a layer of names with layer = 0, and .* layer = 1; say the same in \[knowb"):
-        build_network(other, build(task, {}, Pretraining(recipe, None).tokenizer))
-    plain = build_network(replace(task, infusion="none"), build(task, {}, Pretraining(recipe, None).tokenizer))
+        build_network(other, build(task.settings, {}, Pretraining(recipe, None).tokenizer))
+    plain = build_network(replace(task, infusion="none"), build(task.settings, {}, Pretraining(recipe, None).tokenizer))
     assert len(plain.encoder.infusions) == 0
 
 

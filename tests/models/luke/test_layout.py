@@ -29,7 +29,7 @@ from wellread.models.luke.heads import HEADS
 from wellread.models.luke.layout import from_hf, load
 from wellread.models.luke.model import PADDED, LukeConfig, luke_of
 from wellread.models.luke.vocabulary import EntityVocabulary
-from wellread.tasks.entity_inputs import masks_of
+from wellread.tasks.mention_markers import masks_of
 
 EVERY = (3, 2, 2, 2)
 """Entities of each text, where a head reads two."""

@@ -269,5 +269,5 @@ def test_processes_that_cannot_share_the_batches_are_refused_before_any_text_is_
 def test_files_that_are_not_there_are_told(recipe, tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*nowhere\.jsonl"):
         LukePretraining(replace(recipe, text=replace(recipe.text, train=("nowhere.jsonl",))), tmp_path / "w")
-    with pytest.raises(InputError, match="no file fits"):
+    with pytest.raises(InputError, match="no file matches"):
         LukePretraining(replace(recipe, text=replace(recipe.text, train=("no*.jsonl",))), tmp_path / "w")

@@ -271,7 +271,7 @@ def test_a_sample_has_different_texts_and_is_always_the_same(tmp_path):
     [
         ("a.csv", "n,body\n1,x\n", r"no column text \(its columns: n, body\); name the texts' with --field"),
         ("a.csv", 'text\n"open\n', "a quote is not closed"),
-        ("a.txt", "\n \n", "there is no text in what --texts names"),
+        ("a.txt", "\n \n", "no text in the files of --texts"),
         ("a.jsonl", '{"body": 1}\n', "there is no text.*a line without text"),
     ],
 )

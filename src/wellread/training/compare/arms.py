@@ -23,7 +23,7 @@ from wellread.models.kam.inputs import MapsConfig
 from wellread.models.kam.model import KamConfig
 from wellread.models.luke.recipe import LukeOptions
 from wellread.tasks.recipe import TaskRecipe
-from wellread.tasks.registry import find_task_type, name_of
+from wellread.tasks.registry import find_task_type, task_name
 
 Arms = dict[str, TaskRecipe]
 Arm = TypeVar("Arm")
@@ -92,7 +92,8 @@ def unfit(recipe: TaskRecipe) -> str | None:
     """Return why an arm does not apply to its task (no knowledge for it, or incompatible infusions), or None."""
     provided = set(recipe.infusions)
     if "luke" in provided and not recipe.luke.links and not find_task_type(recipe.task).own_entities:
-        return f"luke has no entities: {name_of(recipe)} marks no mentions, and its texts are not linked; give luke.kb"
+        name = task_name(recipe.task)
+        return f"luke has no entities: {name} marks no mentions, and its texts are not linked; give luke.kb"
     if {"kam", "luke"} <= provided and recipe.maps.terms:
         return "kam's auxiliary terms and luke's entities both use extra token positions; set maps.terms = 0"
     return None

@@ -83,7 +83,7 @@ def _step(
 def _learners(arms: Mapping[str, TaskRecipe], notes: str | Path | None) -> dict[str, TaskLearner]:
     """Build learners for a few batches, with shared backbone weights."""
     first = next(iter(arms.values()))
-    examples, dev = read_parts(first, find_task_type(first.task).facts(first))
+    examples, dev = read_parts(first.settings, find_task_type(first.task).metadata(first.settings))
     parts = examples[: _BATCHES * first.batch], dev[:1]
     learners: dict[str, TaskLearner] = {}
     backbone: nn.Module | None = None

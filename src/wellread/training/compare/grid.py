@@ -20,7 +20,6 @@ import json
 import math
 import multiprocessing
 import os
-import re
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -36,8 +35,9 @@ from wellread.io import console
 from wellread.io.cores import cores
 from wellread.io.files import only_writer, storage, write_atomically
 from wellread.tasks.recipe import TaskRecipe
-from wellread.tasks.registry import name_of
+from wellread.tasks.registry import task_name
 from wellread.training.compare.arms import Arms, unfit
+from wellread.training.compare.comparison import folder_name, run_cells
 from wellread.training.compare.tables import Cost, Failure, Table, Unfit, make_table
 from wellread.training.run import Run
 from wellread.training.stopping import stop_if_requested
@@ -75,7 +75,7 @@ class Outcome:
 
 def plan(tasks: Mapping[str, Arms], seeds: Sequence[int], folder: str | Path) -> list[Trial]:
     """Return the runs of a comparison, ordered by seed, so that an interim table is balanced."""
-    names = {arm: _folder_name(arm) for arms in tasks.values() for arm in arms}
+    names = {arm: folder_name(arm) for arms in tasks.values() for arm in arms}
     if len(set(names.values())) < len(names):
         raise UsageError(f"two arms would share a folder among {', '.join(names)}; rename one of them")
     to, why = Path(folder), {(task, arm): unfit(recipe) for task, arms in tasks.items() for arm, recipe in arms.items()}
@@ -83,7 +83,7 @@ def plan(tasks: Mapping[str, Arms], seeds: Sequence[int], folder: str | Path) ->
         raise UsageError(f"no arm applies to its task; the first: {next(iter(why.values()))}")
     trials = [
         Trial(
-            *(task, arm, seed, _with_seed(recipe, seed), to / _folder_name(task) / names[arm] / str(seed)),
+            *(task, arm, seed, _with_seed(recipe, seed), to / folder_name(task) / names[arm] / str(seed)),
             unfit=why[task, arm],
         )
         for seed in seeds
@@ -118,7 +118,7 @@ def compare(
         costs = _costs(tasks, trials, folder / NOTES) if measure else {}
         table = interim(trials, costs, command=command)
         assert table is not None
-        write_table(table, folder, draw=True)
+        table.write(folder, draw=True)
     return table
 
 
@@ -175,24 +175,8 @@ def interim(
     return replace(table, command=command)
 
 
-def write_table(table: Table, folder: str | Path, *, draw: bool = False) -> None:
-    """Write the table as Markdown and JSON, and as a picture if `draw`."""
-    for name, text in (("table.md", table.to_markdown()), ("table.json", table.to_json())):
-        with write_atomically(Path(folder) / name) as file:
-            file.write(text.encode())
-    if draw:
-        from wellread.plots.curves import draw_comparison, save
-
-        save(draw_comparison(table.to_dict()), Path(folder) / "table")
-
-
 def _with_seed(recipe: TaskRecipe, seed: int) -> TaskRecipe:
     return replace(recipe, schedule=replace(recipe.schedule, seed=seed))
-
-
-def _folder_name(name: str) -> str:
-    """Return a name that is valid as a folder name on every system: "w/o graph" -> "w-o graph"."""
-    return re.sub(r'[<>:"/\\|?*\x00-\x1f]', "-", name).strip(" .") or "-"
 
 
 def _check(trial: Trial) -> None:
@@ -242,7 +226,7 @@ def _run_open(trials: Sequence[Trial], folder: Path, jobs: int, keep: bool, comm
                 _record(trial, error, trials)
             console.note(f"{clock.tick(seconds)}: {trial}: {_result(trial)} in {seconds:.0f} s")
             if (table := interim(trials, command=command)) is not None:
-                write_table(table, folder)
+                table.write(folder)
 
 
 def _record(trial: Trial, error: WellreadError, trials: Sequence[Trial]) -> None:
@@ -269,14 +253,15 @@ def _result(trial: Trial) -> str:
 def _run_all(trials: Sequence[Trial], notes: Path, jobs: int, keep: bool) -> Generator[Ended]:
     """Yield every run when it is complete."""
     if jobs == 1:
-        for number, trial in enumerate(trials, 1):
+        numbered = enumerate(trials, 1)
+
+        def run(number_and_trial: tuple[int, Trial]) -> float:
+            number, trial = number_and_trial
             console.note(f"run {number:,} of {len(trials):,}: {trial}")
-            begin, failed = time.monotonic(), None
-            try:
-                run_trial(trial, notes, keep)
-            except WellreadError as error:
-                failed = error
-            yield trial, time.monotonic() - begin, failed
+            return run_trial(trial, notes, keep)
+
+        for (_, trial), seconds, result in run_cells(numbered, run):
+            yield trial, seconds, result if isinstance(result, WellreadError) else None
             stop_if_requested()
         return
     with _workers(jobs) as pool:
@@ -369,7 +354,7 @@ def _costs(tasks: Mapping[str, Arms], trials: Sequence[Trial], notes: Path) -> d
 def read_recipes(paths: Sequence[str | Path], changes: Sequence[str] = ()) -> dict[str, TaskRecipe]:
     """Read recipes, by the name of their task, or of their file if two have the same task."""
     read = [(Path(path).stem, config.override(config.read(TaskRecipe, path), changes)) for path in paths]
-    names = [name_of(recipe) for _, recipe in read]
+    names = [task_name(recipe.task) for _, recipe in read]
     recipes = {stem if names.count(name) > 1 else name: one for name, (stem, one) in zip(names, read, strict=True)}
     if len(recipes) < len(read):
         raise UsageError(f"two recipes have the same name among {', '.join(map(str, paths))}; rename the files")

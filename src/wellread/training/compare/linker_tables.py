@@ -9,18 +9,14 @@ A missing cell (a linker that could not be loaded, or has not run yet) is shown 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from wellread.evaluation.linking import Estimate, LinkingScores, Measures
-from wellread.training.compare.markdown import markdown, plain
-from wellread.training.compare.tables import NOTHING
-
-MEAN = "mean"
-"""Column of the mean over datasets."""
+from wellread.training.compare.comparison import MEAN, NOTHING, ComparisonTable, Grid, reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,7 @@ class LinkerFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkerTable:
+class LinkerTable(ComparisonTable):
     """Linkers by datasets, and their costs."""
 
     kb: str
@@ -130,10 +126,6 @@ class LinkerTable:
         failed = tuple(LinkerFailure(**one) for one in data["failed"])
         return cls(data["kb"], data["models"], data["data"], cells, failed, data["command"], data["settings"])
 
-    def to_json(self) -> str:
-        """Return the whole table as JSON."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
-
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the datasets, and of their mean if there are several."""
@@ -151,7 +143,7 @@ class LinkerTable:
             for linker in self.linkers
         ]
 
-    def screen(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    def screen(self) -> Grid:
         """Return a narrower header and rows for the terminal, with one multi-line cell per dataset."""
         rows = []
         for linker in self.linkers:
@@ -163,7 +155,7 @@ class LinkerTable:
             rows.append((linker, *cells, *self._means(linker)))
         return ("linker", *self.columns), rows
 
-    def brief(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    def brief(self) -> Grid:
         """Return header and rows for a README: F1 by overlap, processor time and memory."""
         costs = {row[0]: (row[2], row[4]) for row in self.cost_rows()}
         rows = [
@@ -177,7 +169,16 @@ class LinkerTable:
         ]
         return ("linker", *self.columns, "CPU ms/text", "memory MB"), rows
 
-    cost_header = ("linker", "texts/s", "CPU ms/text", "ready s", "memory MB", "KB MB", "index MB", "model MB")
+    cost_header: ClassVar[tuple[str, ...]] = (
+        "linker",
+        "texts/s",
+        "CPU ms/text",
+        "ready s",
+        "memory MB",
+        "KB MB",
+        "index MB",
+        "model MB",
+    )
     """Column names of `cost_rows`."""
 
     def cost_rows(self) -> list[tuple[str, ...]]:
@@ -188,12 +189,6 @@ class LinkerTable:
             if costs:
                 rows.append((linker, *_cost_texts(costs)))
         return rows
-
-    def to_markdown(self) -> str:
-        """Return the table in GitHub Markdown, with its legend."""
-        lines = [*markdown(self.header(), self.rows()), "", *map(plain, self.legend())]
-        lines += ["", *markdown(self.cost_header, self.cost_rows()), "", self.cost_legend()]
-        return "\n".join(lines) + "\n"
 
     def legend(self) -> list[str]:
         """Return the explanation of the columns."""
@@ -209,14 +204,20 @@ class LinkerTable:
     def gaps(self) -> list[str]:
         """Return the reasons for missing cells."""
         known = {*self.cells, *((one.linker, one.data) for one in self.failed)}
-        waiting = [
-            f"- {data}, {linker}" for data in self.data for linker in self.linkers if (linker, data) not in known
-        ]
-        some = (
-            (f"{NOTHING}: no links, because it failed:", [f"- {failure}" for failure in self.failed]),
-            (f"{NOTHING}: not linked yet; run the same command again:", waiting),
+        waiting = [f"{data}, {linker}" for data in self.data for linker in self.linkers if (linker, data) not in known]
+        return reasons(
+            (
+                (f"{NOTHING}: no links, because it failed:", self.failed),
+                (f"{NOTHING}: not linked yet; run the same command again:", waiting),
+            )
         )
-        return [line for begin, lines in some if lines for line in (begin, *lines)]
+
+    def save_picture(self, path: Path) -> None:
+        """Draw the F1 and costs of the linkers."""
+        from wellread.plots.curves import draw_linkers, save
+
+        if self.cells:
+            save(draw_linkers(self.to_dict()), path)
 
     def cost_legend(self) -> str:
         """Return the explanation of the cost columns."""

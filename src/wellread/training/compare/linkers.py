@@ -25,19 +25,20 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Literal
 
 from wellread.data.formats import Format, Ids, read_linked
 from wellread.data.splits import split_by
 from wellread.document import Document
-from wellread.errors import InputError, StorageError, UsageError, WellreadError
+from wellread.errors import InputError, UsageError, WellreadError
 from wellread.evaluation.linking import compare_linking, score_linking, strangers, with_prefix
 from wellread.io import console
 from wellread.io.files import storage, write_atomically
 from wellread.kb.packaged import kb_path, open_kb
 from wellread.models.folder import SENSES, WEIGHTS
+from wellread.training.compare.comparison import folder_name, run_cells
 from wellread.training.compare.linker_tables import LinkerCell, LinkerCost, LinkerFailure, LinkerTable
 
 _START: str | None = "spawn"
@@ -113,54 +114,45 @@ def compare_linkers(
             settings={"loading": asdict(loading), "data": {name: asdict(one) for name, one in data.items()}},
         )
         links: dict[tuple[str, str], list[Document]] = {}
-        for name, documents in gold.items():
-            for linker, model in linkers.items():
-                made_of = _made_of(loading, model, state, documents)
-                try:
-                    cost, links[linker, name] = _cell(places[linker, name], made_of, loading, model, documents)
-                except StorageError:
-                    raise
-                except WellreadError as error:
-                    table = replace(table, failed=(*table.failed, LinkerFailure(linker, name, str(error))))
-                    console.note(f"{linker} on {name} failed: {error}")
-                    continue
-                first = links.get((next(iter(linkers)), name))
-                scores = score_linking(documents, links[linker, name], known=known, bootstrap=bootstrap, seed=seed)
-                difference = None
-                if linker != next(iter(linkers)) and first is not None:
-                    difference = compare_linking(
-                        documents, links[linker, name], first, known=known, bootstrap=bootstrap, seed=seed
-                    )
-                cell = LinkerCell.of(scores, difference, cost)
-                table = replace(table, cells={**table.cells, (linker, name): cell})
-                f1 = cell.overlap.f1.value
-                console.note(f"{linker} on {name}: F1 {f1:.3f}, {1000 * cost.cpu_seconds / cost.texts:.2f} ms a text")
-                write_linkers(table, folder)
-    write_linkers(table, folder, draw=True)
+        first = next(iter(linkers))
+
+        def run(cell: tuple[str, str]) -> tuple[LinkerCost, list[Document]]:
+            name, linker = cell
+            made_of = _made_of(loading, linkers[linker], state, gold[name])
+            return _cell(places[linker, name], made_of, loading, linkers[linker], gold[name])
+
+        for (name, linker), _, result in run_cells(product(data, linkers), run):
+            if isinstance(result, WellreadError):
+                table = replace(table, failed=(*table.failed, LinkerFailure(linker, name, str(result))))
+                console.note(f"{linker} on {name} failed: {result}")
+                continue
+            cost, links[linker, name] = result
+            scores = score_linking(gold[name], links[linker, name], known=known, bootstrap=bootstrap, seed=seed)
+            difference = None
+            if linker != first and (first, name) in links:
+                difference = compare_linking(
+                    gold[name],
+                    links[linker, name],
+                    links[first, name],
+                    known=known,
+                    bootstrap=bootstrap,
+                    seed=seed,
+                )
+            cell = LinkerCell.of(scores, difference, cost)
+            table = replace(table, cells={**table.cells, (linker, name): cell})
+            f1 = cell.overlap.f1.value
+            console.note(f"{linker} on {name}: F1 {f1:.3f}, {1000 * cost.cpu_seconds / cost.texts:.2f} ms a text")
+            table.write(folder)
+    table.write(folder, draw=True)
     return table
-
-
-def write_linkers(table: LinkerTable, folder: str | Path, *, draw: bool = False) -> None:
-    """Write the table as Markdown and JSON, and as a picture if `draw`."""
-    for name, text in (("table.md", table.to_markdown()), ("table.json", table.to_json())):
-        with write_atomically(Path(folder) / name) as file:
-            file.write(text.encode())
-    if draw and table.cells:
-        from wellread.plots.curves import draw_linkers, save
-
-        save(draw_linkers(table.to_dict()), Path(folder) / "table")
 
 
 def _places(linkers: Mapping[str, str], data: Mapping[str, DataSet], folder: Path) -> dict[tuple[str, str], Path]:
     """Return a distinct folder for each cell."""
-    made = {(linker, name): folder / _folder_name(name) / _folder_name(linker) for linker in linkers for name in data}
+    made = {(linker, name): folder / folder_name(name) / folder_name(linker) for linker in linkers for name in data}
     if len(set(made.values())) < len(made):
         raise UsageError(f"two cells would share a folder among {', '.join((*linkers, *data))}; rename them")
     return made
-
-
-def _folder_name(name: str) -> str:
-    return re.sub(r'[<>:"/\\|?*\x00-\x1f]', "-", name).strip(" .") or "-"
 
 
 def _made_of(loading: Loading, model: str, kb: Sequence[Any], documents: Sequence[Document]) -> dict[str, Any]:

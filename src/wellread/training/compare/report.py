@@ -8,8 +8,8 @@ from pathlib import Path
 
 from wellread.errors import InputError
 from wellread.plots.report import Grid, Picture, Section, report_page
+from wellread.training.compare.comparison import markdown, plain
 from wellread.training.compare.linker_tables import LinkerTable
-from wellread.training.compare.markdown import markdown, plain
 from wellread.training.compare.tables import Table
 
 

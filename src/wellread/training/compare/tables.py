@@ -11,20 +11,15 @@ shown as "–". So is an arm that does not apply to a task, such as an infusion 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from wellread.errors import InputError
 from wellread.evaluation.significance import Summary, holm, paired_t, permutation_test, summarise
-from wellread.training.compare.markdown import markdown, plain
-
-MEAN = "mean"
-"""Column of the mean over tasks."""
-NOTHING = "–"
-"""Shown where there is no number."""
+from wellread.training.compare.comparison import MEAN, NOTHING, ComparisonTable, Grid, reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +90,7 @@ class Unfit:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Table(ComparisonTable):
     """Arms by columns, and their costs."""
 
     arms: tuple[str, ...]
@@ -157,10 +152,6 @@ class Table:
             data.get("command", ""),
         )
 
-    def to_json(self) -> str:
-        """Return the whole table as JSON."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
-
     def header(self) -> tuple[str, ...]:
         """Return the column names of `rows`."""
         return ("arm", *(name for column in self.columns for name in (column, f"Δ {column}")))
@@ -169,7 +160,7 @@ class Table:
         """Return a row of text per arm: mean ± deviation, and the difference with its interval and p."""
         return [(arm, *(part for cell in self._cells(arm) for part in _in_two(cell))) for arm in self.arms]
 
-    def screen(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    def screen(self) -> Grid:
         """Return a narrower header and rows for the terminal: difference and tests below the mean."""
         rows = [
             (arm, *("\n".join(dict.fromkeys(filter(None, _texts(cell)))) for cell in self._cells(arm)))
@@ -177,7 +168,7 @@ class Table:
         ]
         return ("arm", *self.columns), rows
 
-    def brief(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    def brief(self) -> Grid:
         """Return header and rows for a README: mean ± deviation, difference, and relative costs."""
         costs = {row[0]: (row[5], row[7]) for row in self.cost_rows()}
         header = ("arm", *self.columns, *(("× time", "× memory") if costs else ()))
@@ -185,7 +176,7 @@ class Table:
         rows = [(arm, *map(_in_brief, self._cells(arm)), *costs.get(arm, none)) for arm in self.arms]
         return header, rows
 
-    cost_header = ("arm", "weights", "learned", "added", "ms/step", "×", "MB/step", "×")
+    cost_header: ClassVar[tuple[str, ...]] = ("arm", "weights", "learned", "added", "ms/step", "×", "MB/step", "×")
     """Column names of `cost_rows`."""
 
     def cost_rows(self) -> list[tuple[str, ...]]:
@@ -211,13 +202,6 @@ class Table:
             _shown(larger),
         )
 
-    def to_markdown(self) -> str:
-        """Return the table in GitHub Markdown, with its legend."""
-        lines = [*markdown(self.header(), self.rows()), "", *map(plain, self.legend())]
-        if self.costs:
-            lines += ["", *markdown(self.cost_header, self.cost_rows()), "", self.cost_legend()]
-        return "\n".join(lines) + "\n"
-
     def legend(self) -> list[str]:
         """Return the explanation of the columns."""
         shown = ", ".join(f"{column}: {metric}" for column, metric in self.metrics.items())
@@ -235,12 +219,13 @@ class Table:
         count = len(self.failed)
         failed = f"{NOTHING}: no score, because {count} run{'s' * (count > 1)} failed:"
         some = ((f"{NOTHING}: does not apply to the task:", self.unfit), (failed, self.failed))
-        return [
-            line
-            for begin, gaps in some
-            if gaps
-            for line in (begin, *(f"- {' '.join(str(gap).split())}" for gap in gaps))
-        ]
+        return reasons(some)
+
+    def save_picture(self, path: Path) -> None:
+        """Draw the differences to the first arm."""
+        from wellread.plots.curves import draw_comparison, save
+
+        save(draw_comparison(self.to_dict()), path)
 
     def cost_legend(self) -> str:
         """Return the explanation of the cost columns."""

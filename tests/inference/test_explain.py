@@ -194,7 +194,7 @@ def test_what_a_saved_model_does_is_what_is_shown(model, tmp_path, table):
         with Explainer.load(str(tmp_path / folder)) as run:
             np.testing.assert_allclose(run.explain("the mayor").infused, wanted, atol=1e-6)
     for wrong, options in (
-        (r"leave out --alpha and --map-weight", {"alpha": 0.1, "map_weight": 1.0}),
+        (r"omit --alpha and --map-weight", {"alpha": 0.1, "map_weight": 1.0}),
         (r"fuses the maps correlation, and no others; omit --maps", {"maps": ["entity"]}),
     ):
         with pytest.raises(UsageError, match=wrong):

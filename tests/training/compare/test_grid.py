@@ -122,7 +122,7 @@ def test_arms_that_make_no_sense_name_the_fix(tmp_path):
     refused("is not a varied setting", ("infusion=none,,kam",), None)
     refused("varies a setting twice", ("infusion=none", "infusion=kam"), None)
     refused(r"one arm \(none\) cannot be compared", ("infusion=none", "kam.alpha=0.1,0.2"), None)
-    refused("'karm' is no infusion", ("infusion=none,karm",), None)
+    refused("'karm' is not an infusion", ("infusion=none,karm",), None)
     refused(
         '\'maps.maps\' is "entty"; expected a list, each "entity" or', ("infusion=kam", "maps.maps=entity,entty"), None
     )
@@ -253,7 +253,7 @@ def test_runs_in_processes_end_as_those_in_one(recipe, tmp_path, monkeypatch, un
     logs = [(tmp_path / jobs / "RTE/kam/0/log.jsonl").read_text().splitlines() for jobs in "12"]
     losses = [[json.loads(line)["loss"] for line in log] for log in logs]
     assert losses[0] == losses[1]
-    assert "learning from 40 examples of RTE" in (tmp_path / "2/RTE/kam/0/said.txt").read_text()
+    assert "training on 40 examples of RTE" in (tmp_path / "2/RTE/kam/0/said.txt").read_text()
 
 
 def test_two_comparisons_do_not_write_to_one_folder(recipe, tmp_path):

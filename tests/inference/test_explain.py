@@ -237,7 +237,7 @@ def test_a_run_without_a_model_is_not_finished(tmp_path):
 
 def test_other_maps_than_the_model_has_are_refused(model):
     encoder = infuse(load_encoder(model), [KamConfig(maps=("entity",))])
-    with pytest.raises(UsageError, match="fuses the maps entity, these are beside"):
+    with pytest.raises(UsageError, match="fuses the maps entity, the provider has beside"):
         Explainer(encoder, KamProvider([FunctionMap(neighbours, name="beside")], Segmenter(word_piece())))
 
 

@@ -275,7 +275,7 @@ def test_a_run_of_another_state_of_the_kb_is_refused(kb, tmp_path):
     recipe = replace(RECIPE, schedule=replace(RECIPE.schedule, steps=3))
     embed(kb, tmp_path / "to", recipe=recipe)
     kb.add(Entity("new", "newcomer", facts=(("next", "t0"),)))
-    with pytest.raises(KnowledgeBaseError, match=r"learned from revision 1 of ring.kb, ring.kb is at revision 2"):
+    with pytest.raises(KnowledgeBaseError, match=r"trained on revision 1 of ring.kb, ring.kb is at revision 2"):
         embed(kb, tmp_path / "to", recipe=recipe)
     made, _ = embed(kb, tmp_path / "to", recipe=recipe, resume=False)
     assert made.vectors.revision == 2

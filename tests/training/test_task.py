@@ -125,7 +125,7 @@ def test_data_that_cannot_be_learned_from_is_named(recipe, tmp_path):
     (tmp_path / "empty.tsv").write_text("index\tsentence1\tsentence2\tlabel\n")
     refused(Data(str(tmp_path / "empty.tsv"), develop=5), "has no examples of RTE; is it the right file")
     (tmp_path / "broken.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tperhaps\n")
-    refused(Data(str(tmp_path / "broken.tsv"), develop=5), "left out: .*line 2: the label is 'perhaps'")
+    refused(Data(str(tmp_path / "broken.tsv"), develop=5), "skipped: .*line 2: the label is 'perhaps'")
 
 
 def test_texts_longer_than_the_encoder_are_refused(recipe):

@@ -178,9 +178,7 @@ def test_an_encoder_that_takes_knowledge_is_not_asked_without_it(tmp_path, bert)
             made.save_pretrained(tmp_path / "infused")
         TOKENIZER.save(str(tmp_path / "infused/tokenizer.json"))
         if kinds:
-            with pytest.raises(
-                UsageError, match=r"infused takes knowledge \(kam\).*give its run, or train"
-            ):
+            with pytest.raises(UsageError, match=r"infused takes knowledge \(kam\).*give its run, or train"):
                 load_prober(tmp_path / "infused", ExitStack())
         else:
             assert load_prober(tmp_path / "infused", ExitStack()).words.keys() == words_of(TOKENIZER).keys()

@@ -120,7 +120,8 @@ def test_data_that_cannot_be_learned_from_is_named(recipe, tmp_path):
 
     refused(Data(develop=5), "no training file; give --set data.train=FILE")
     refused(Data(recipe.data.train, develop=60), "has 60 examples, and develop = 60 takes them all; lower it")
-    refused(Data(write_rte(tmp_path / "t.tsv", pairs(9), labels=False), develop=5), "9 of 9 examples have no gold answer")
+    unlabelled = write_rte(tmp_path / "t.tsv", pairs(9), labels=False)
+    refused(Data(unlabelled, develop=5), "9 of 9 examples have no gold answer")
     refused(Data("nowhere.tsv", develop=5), "cannot read nowhere.tsv")
     (tmp_path / "empty.tsv").write_text("index\tsentence1\tsentence2\tlabel\n")
     refused(Data(str(tmp_path / "empty.tsv"), develop=5), "has no examples of RTE; is it the right file")

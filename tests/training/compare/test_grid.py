@@ -314,7 +314,8 @@ def test_a_run_that_fails_or_scores_no_number_leaves_a_gap_and_is_tried_again(re
     assert (tmp_path / "RTE/wild/1/failed.txt").read_text() == "the loss is nan\nat step 7\n"
     written = (tmp_path / "table.md").read_text()
     assert "| wild | – | – |" in written
-    assert "- RTE, flat, seed 0: its score (auc) is nan, not a number\n- RTE, wild, seed 1: the loss is nan at" in written
+    reasons = "- RTE, flat, seed 0: its score (auc) is nan, not a number\n- RTE, wild, seed 1: the loss is nan at"
+    assert reasons in written
     assert json.loads((tmp_path / "table.json").read_text())["arms"]["wild"]["RTE"]["scores"] == [0.5, None]
     calls.clear()
     told.clear()

@@ -65,7 +65,7 @@ def test_figures_are_json(wellread):
             "tickets.csv has no column text (its columns: id, body); name the texts' with --field",
         ),
         ((*KB, "--texts", "tickets.csv", "--model", "nowhere"), 2, "there is no model 'nowhere'"),
-        ((*KB, "--texts", "empty.txt", "--model", "toy/model"), 3, "there is no text in what --texts names"),
+        ((*KB, "--texts", "empty.txt", "--model", "toy/model"), 3, "no text in the files of --texts"),
         ((*KB, "--texts", "other.txt", "--model", "toy/model"), 3, "no name of toy.kb is in the 1 texts"),
     ],
 )

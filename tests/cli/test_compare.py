@@ -53,7 +53,7 @@ def test_a_run_that_fails_makes_the_exit_code_that_of_a_training(wellread, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["rte.toml"], 2, "nothing to compare; give --vary infusion=none,kam"),
+        (["rte.toml"], 2, "no arms to compare; give --vary infusion=none,kam"),
         (["nowhere.toml", "--vary", "infusion=none,kam"], 3, "cannot read nowhere.toml"),
         (["rte.toml", "--vary", "infusion=none,kam", "--arm", "x"], 2, "there is no arm 'x'"),
         (["rte.toml", "--vary", "infusion=none,kam", "--set", "bach=1"], 2, "did you mean 'batch'"),

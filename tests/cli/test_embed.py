@@ -189,7 +189,7 @@ def test_a_file_without_rows_has_the_columns_of_one_with_some(encoder, tmp_path,
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "message"),
     [
-        (["--to", "{}/v.txt"], "x", 2, "ends in neither of .npz, .arrow"),
+        (["--to", "{}/v.txt"], "x", 2, "has an unknown suffix; expected one of .npz, .arrow"),
         (["--to", "{}/v.npz", "--of", "mentions"], "x", 2, "give --kb or --documents"),
         (["--to", "{}/v.npz", "--kb", "vital"], "x", 2, "give --of mentions"),
         (["--to", "{}/v.npz", "--lines", "--documents"], "x", 2, "leave --lines out"),
@@ -217,4 +217,4 @@ def test_a_linker_is_no_encoder(wellread, tmp_path):
     (tmp_path / "a.txt").write_text("He sat on the bank.")
     told = wellread("embed", str(tmp_path / "a.txt"), "--model", "knowbert", "--to", str(tmp_path / "w.npz"))
     assert (told.code, told.err.count("\n")) == (2, 1)
-    assert "knowbert is a linker, which gives links and not states; give an encoder" in told.err
+    assert "knowbert is a linker, which returns links, not states; give an encoder" in told.err

@@ -148,7 +148,7 @@ def test_without_predictions_there_is_still_an_answer():
     ("scores", "right", "message"),
     [
         ([0.5, 0.6], [True], "one answer, right or not, for each score"),
-        ([1.5], [True], "a score is 1.5; expected from 0 to 1; make shares of logits with a sigmoid"),
+        ([1.5], [True], "a score is 1.5; expected from 0 to 1; apply a sigmoid to logits"),
         ([math.nan], [True], "a score is nan"),
     ],
 )

@@ -74,13 +74,13 @@ def test_who_finds_nothing_has_no_precision_and_who_is_right_has_all():
 
 @pytest.mark.parametrize("tag", ["per", "B-", "Q-per", "", "BI-per"])
 def test_what_is_no_tag_is_refused(tag):
-    with pytest.raises(InputError, match="is no tag; expected O, or one such as B-person"):
+    with pytest.raises(InputError, match="is not a tag; expected O, or one such as B-person"):
         split_tag(tag)
 
 
 def test_what_tags_cannot_tell_and_scores_that_do_not_fit_are_refused():
     for chunks in ([Chunk(0, 2, "a"), Chunk(1, 3, "a")], [Chunk(2, 2, "a")], [Chunk(2, 5, "a")]):
-        with pytest.raises(InputError, match="tags cannot tell such chunks"):
+        with pytest.raises(InputError, match="tags cannot express such chunks"):
             tags_of(chunks, 4)
     with pytest.raises(InputError, match="1 predictions for 2 sentences"):
         score_chunks([(), ()], [()])

@@ -343,7 +343,7 @@ def test_ids_get_the_prefix_that_the_knowledge_base_has():
 def test_gold_that_the_knowledge_base_hardly_knows_is_told():
     assert strangers(GOLD, KNOWN, "my.kb") is None
     assert strangers([document((0, 4, "a"))], KNOWN, "my.kb").startswith("none of the 1 gold entities is in my.kb")
-    with pytest.raises(InputError, match="1 gold documents, 1 and 0 predicted ones; give as many of each"):
+    with pytest.raises(InputError, match="1 gold documents, 1 and 0 predicted ones; give the same number of each"):
         compare_linking(GOLD[:1], PREDICTED[:1], [])
 
 

@@ -104,7 +104,7 @@ def test_what_cannot_be_ranked_is_refused():
         ndcg([1, 0], [1, math.nan])
     with pytest.raises(InputError, match="0 or more"):
         ndcg([-1, 0], [1, 2])
-    with pytest.raises(InputError, match="NDCG at 0"):
+    with pytest.raises(InputError, match="k is 0; expected 1 or more"):
         ndcg([1, 0], [1, 2], k=0)
     with pytest.raises(InputError, match="query of each"):
         mean_ndcg("q", [1, 0], [1, 2])

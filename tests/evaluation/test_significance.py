@@ -130,7 +130,7 @@ def test_holm_corrects_for_the_other_comparisons():
 
 
 def test_what_cannot_be_compared_is_refused():
-    with pytest.raises(InputError, match="pairs need one of each"):
+    with pytest.raises(InputError, match="2 numbers and 1; expected pairs"):
         compare([1, 2], [1])
     with pytest.raises(InputError, match="at least one number"):
         summarise([])

@@ -163,7 +163,7 @@ def test_terms_are_read_beside_the_text_and_told_with_their_relevance(model, tab
     row, column = seen.labels.index("mayor"), by_words(seen).labels.index(words[0])
     assert by_words(seen).maps["correlation"][row, column] == pytest.approx(scores.get("mayor", 0.0))
     assert (seen.infused[:, :, :, seen.rows :] > 0).all()
-    assert "Only the auxiliary terms have a say" in seen.notes[0]
+    assert "Only the auxiliary terms have an effect" in seen.notes[0]
 
 
 def test_a_table_alone_brings_its_map_and_terms(model, table):
@@ -172,7 +172,7 @@ def test_a_table_alone_brings_its_map_and_terms(model, table):
     assert _usual({"correlation": table}) == ("entity", "phrase", "correlation")
     with Explainer.load(model, ["correlation"], correlation=table, map_weight=3.0) as opened:
         assert opened.provider.terms.tokens == USUAL_TERMS
-        assert "weight that was given by hand, 3 in every layer" in opened.notes[0]
+        assert "weight that was set by hand, 3 in every layer" in opened.notes[0]
 
 
 def test_what_a_saved_model_does_is_what_is_shown(model, tmp_path, table):
@@ -196,8 +196,8 @@ def test_what_a_saved_model_does_is_what_is_shown(model, tmp_path, table):
         with Explainer.load(str(tmp_path / folder)) as run:
             np.testing.assert_allclose(run.explain("the mayor").infused, wanted, atol=1e-6)
     for wrong, options in (
-        (r"leave out --alpha and --map-weight", {"alpha": 0.1, "map_weight": 1.0}),
-        (r"fuses the maps correlation, and no others; leave out --maps", {"maps": ["entity"]}),
+        (r"omit --alpha and --map-weight", {"alpha": 0.1, "map_weight": 1.0}),
+        (r"fuses the maps correlation, and no others; omit --maps", {"maps": ["entity"]}),
     ):
         with pytest.raises(UsageError, match=wrong):
             Explainer.load(str(tmp_path / "run"), **options)
@@ -210,7 +210,7 @@ def test_what_a_saved_model_does_is_what_is_shown(model, tmp_path, table):
     ("infusions", "message"),
     [
         ([], "was trained without KAM"),
-        ([KamConfig(maps=("rhyme",))], "fuses the map 'rhyme', which wellread has not"),
+        ([KamConfig(maps=("rhyme",))], "fuses the map 'rhyme', which wellread does not have"),
     ],
 )
 def test_a_model_that_has_nothing_to_show_says_so(model, tmp_path, infusions, message):
@@ -228,7 +228,7 @@ def test_a_model_that_has_learned_nothing_of_its_maps_says_so(model, tmp_path, t
     logging.enable_progress_bar()
     shutil.copy(f"{model}/tokenizer.json", tmp_path / "model")
     with Explainer.load(str(tmp_path / "model"), correlation=table) as opened:
-        assert "has learned nothing of its maps yet" in opened.notes[0]
+        assert "was not trained with its maps yet" in opened.notes[0]
 
 
 def test_a_run_without_a_model_is_not_finished(tmp_path):
@@ -239,7 +239,7 @@ def test_a_run_without_a_model_is_not_finished(tmp_path):
 
 def test_other_maps_than_the_model_has_are_refused(model):
     encoder = infuse(load_encoder(model), [KamConfig(maps=("entity",))])
-    with pytest.raises(UsageError, match="fuses the maps entity, these are beside"):
+    with pytest.raises(UsageError, match="fuses the maps entity, the provider has beside"):
         Explainer(encoder, KamProvider([FunctionMap(neighbours, name="beside")], TextTokenizer(word_piece())))
 
 
@@ -402,7 +402,7 @@ def test_a_table_for_people(wellread, model, table):
     assert done.code == 0, done.err
     assert "layer 1, head 0: knowledge moves" in done.out
     assert "auxiliary term" in done.out
-    assert "given by hand, 5 in every layer" in done.err
+    assert "set by hand, 5 in every layer" in done.err
 
 
 def test_json_page_and_pictures(wellread, model, tmp_path, monkeypatch):
@@ -426,7 +426,7 @@ def test_json_page_and_pictures(wellread, model, tmp_path, monkeypatch):
     [
         (["  "], 3, "the text is empty"),
         (["buy", ""], 3, "text 2 of 2 is empty"),
-        (["near " * 200], 3, f"has 202 pieces, more than the {MOST_TOKENS} that can be shown"),
+        (["near " * 200], 3, f"has 202 tokens, more than the {MOST_TOKENS} that can be shown"),
         (["buy", "--layer", "2"], 2, "there is no layer 2; the model has 2, from 0 to 1"),
         (["buy", "--layer", "-1"], 2, "there is no layer -1"),
         (["buy", "--head", "2"], 2, "there is no head 2; the model has 2, from 0 to 1, and their mean"),
@@ -434,7 +434,7 @@ def test_json_page_and_pictures(wellread, model, tmp_path, monkeypatch):
         (
             ["buy", "--maps", "entity,moon"],
             2,
-            "'moon' is no map; choose from entity, phrase, correlation, graph, or none",
+            "'moon' is not a map; choose from entity, phrase, correlation, graph, or none",
         ),
         (["buy", "--maps", "correlation"], 2, "need a table; make one with wellread correlate"),
         (["buy", "--terms", "4"], 2, "give it with --correlation"),
@@ -444,7 +444,7 @@ def test_json_page_and_pictures(wellread, model, tmp_path, monkeypatch):
         (
             ["buy", "--maps", "entity", "--kb", "vital"],
             2,
-            "the knowledge base vital has no part in the maps entity, with entities of spacy; give --linker to have",
+            "the knowledge base vital is not used by the maps entity, with entities of spacy; give --linker to link",
         ),
         (["buy", "--maps", "phrase", "--linker"], 2, "the maps are phrase; add entity to --maps"),
     ],

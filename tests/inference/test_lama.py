@@ -153,7 +153,7 @@ def test_a_run_and_an_encoder_are_asked_the_same_facts(tmp_path, lama, bert):
         assert alone == score == probe(prober.network, SEGMENTER, facts, found_words(prober))
     few = probe_models([run], facts, ["Rome", "river"])
     assert (few.vocabulary, few.left_out) == (2, 2)
-    with pytest.raises(InputError, match="none of the 1 facts has an object that is one piece for every model"):
+    with pytest.raises(InputError, match="none of the 1 facts has an object that is one token for every model"):
         probe_models([run], facts[2:3])
 
 
@@ -162,12 +162,12 @@ def found_words(prober):
 
 
 def test_what_cannot_be_asked_for_words_says_what_can(tmp_path, encoder, bert):
-    with pytest.raises(InputError, match=r'has no head for masked words.*task = "masking" and encoder.name = '):
+    with pytest.raises(InputError, match=r'has no masked language model head.*task = "masking" and encoder.name = '):
         load_prober(encoder, ExitStack())
     from tests.task_data import rte_recipe
 
     train_task(rte_recipe(tmp_path, encoder, infusion="none", schedule=Schedule(1)), tmp_path / "rte")
-    with pytest.raises(UsageError, match="rte was trained for RTE, and cannot be asked for words; give a run with"):
+    with pytest.raises(UsageError, match="rte was trained for RTE, which has no masked language model head; give"):
         load_prober(tmp_path / "rte", ExitStack())
 
 
@@ -178,9 +178,7 @@ def test_an_encoder_that_takes_knowledge_is_not_asked_without_it(tmp_path, bert)
             made.save_pretrained(tmp_path / "infused")
         TOKENIZER.save(str(tmp_path / "infused/tokenizer.json"))
         if kinds:
-            with pytest.raises(
-                UsageError, match=r"infused takes knowledge \(kam\).*give the run that it is of, or train"
-            ):
+            with pytest.raises(UsageError, match=r"infused takes knowledge \(kam\).*give its run, or train"):
                 load_prober(tmp_path / "infused", ExitStack())
         else:
             assert load_prober(tmp_path / "infused", ExitStack()).words.keys() == words_of(TOKENIZER).keys()
@@ -221,7 +219,7 @@ def test_a_run_that_learned_masked_words_is_scored_on_texts_and_on_facts(wellrea
     assert "log_chance" in wellread("evaluate", "run", "texts.txt").out
     refused = wellread("evaluate", "run", "texts.txt", "--predictions", "answers.jsonl")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err == "error: masking has no format for answers; leave --predictions out\n"
+    assert refused.err == "error: masking has no format for answers; omit --predictions\n"
     done = wellread("evaluate", "run", "LAMA")
     assert done.code == 0, done.err
     assert "asked for 3 facts in" in done.err

@@ -89,7 +89,7 @@ def test_relevance_is_scored_over_all_pairs_and_by_query():
 def test_what_has_no_label_is_answered_but_not_learned_from(task, example):
     made = learner(task, [example])
     assert len(made.answer(SEGMENTER, [example])[0]) == 1
-    with pytest.raises(InputError, match="no label to learn from"):
+    with pytest.raises(InputError, match="no label to train on"):
         made.batches(0)[0]
 
 

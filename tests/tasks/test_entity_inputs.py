@@ -173,7 +173,7 @@ def test_no_entity_of_a_long_text_is_lost_to_a_relation(entities, turned, capsys
     assert set(answers) <= set(RELATIONS)
     assert capsys.readouterr().err == ""
     ask(task, model, TextTokenizer(TOKENIZER, longest=8), [near, far])
-    assert "1 of 2 texts have mentions that do not fit into inputs of 8 pieces" in capsys.readouterr().err
+    assert "1 of 2 texts have mentions that do not fit into inputs of 8 tokens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("together", [1, 7, 128])

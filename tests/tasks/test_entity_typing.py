@@ -67,7 +67,13 @@ def test_broken_mentions_are_told_or_left_out(tmp_path):
     skipped = []
     assert len(list(read_types(tmp_path / "bad.json", skipped=skipped))) == 1
     for message, line in zip(
-        ("from 8 to 99", "from -1 to 11", "expected a list of names", "is no list of words", "expected some of it"),
+        (
+            "mention is 8-99",
+            "mention is -1-11",
+            "expected a list of names",
+            "is not a list of words",
+            "expected a span inside it",
+        ),
         skipped,
         strict=True,
     ):
@@ -147,7 +153,7 @@ def test_mentions_without_types_can_be_asked_about_but_not_learned_or_scored():
     task = EntityTyping(TOKENIZER, TYPES, options=OPTIONS)
     secret = replace(MENTIONS[0], types=None)
     assert len(ask(task, tiny_network(task), SEGMENTER, [secret])[0]) == 1
-    with pytest.raises(InputError, match="no types to learn from"):
+    with pytest.raises(InputError, match="no types to train on"):
         list(learner(task, [secret]).batches(0))
     with pytest.raises(InputError, match="no types to score against"):
         task.scores([secret], [[()]])

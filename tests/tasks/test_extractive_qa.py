@@ -11,8 +11,7 @@ from tests.map_data import byte_level
 from tests.task_models import CONTEXT, QUESTIONS, SEGMENTER, learner, span_question, teach, tiny_encoder, tiny_network
 from wellread.data.readers.squad import Answer, SpanQuestion
 from wellread.errors import UsageError
-from wellread.tasks.answer_spans import Span, answerable, best_spans, gold_tokens, shorten
-from wellread.tasks.extractive_qa import ExtractiveQa, WindowAnswer
+from wellread.tasks.extractive_qa import ExtractiveQa, Span, WindowAnswer, answerable, best_spans, gold_tokens, shorten
 from wellread.tasks.learner import ask
 from wellread.tasks.task import make_batch
 from wellread.text.tokenization import TextTokenizer
@@ -201,7 +200,7 @@ def test_an_overlong_question_is_shortened():
 
 
 def test_windows_that_the_encoder_has_no_room_for_are_refused():
-    with pytest.raises(UsageError, match=r"384 pieces .* 64 positions"):
+    with pytest.raises(UsageError, match=r"384 tokens.* 64 positions"):
         ExtractiveQa().head(tiny_encoder())
 
 

@@ -96,8 +96,8 @@ def test_the_authors_files_name_words_and_ours_characters(tmp_path):
         ("Dante died in Ravenna .", "line 1: expected the numbers of the object's first and last word"),
         ("3 9\tDante died in Ravenna .", "words 3 to 9, but the sentence has 5"),
         ("3 2\tDante died in Ravenna .", "words 3 to 2"),
-        ('{"text": "Dante", "start": 0, "end": 9}', "from 0 to 9 in 'Dante'"),
-        ('{"text": "Dante", "end": 9}', "from -1 to 9"),
+        ('{"text": "Dante", "start": 0, "end": 9}', "object is 0-9 in 'Dante'"),
+        ('{"text": "Dante", "end": 9}', "object is -1-9"),
     ],
 )
 def test_broken_facts_are_told_or_left_out(tmp_path, line, message):

@@ -54,7 +54,7 @@ def test_facts_outside_the_vocabulary_are_not_asked_and_capitals_do_not_matter_t
     assert [fact.object for fact in asked] == ["paris", "dover"]
     assert skipped == ["rome"]
     assert asked[1].sentence == "cork was born in [MASK] , near the river"
-    with pytest.raises(InputError, match="ask only `usable` facts"):
+    with pytest.raises(InputError, match="keep only `usable` facts"):
         task.tokenize(SEGMENTER, FACTS, learning=False)
     with pytest.raises(InputError, match="none of the 2 words"):
         Probing(TOKENIZER, ["zzyzx", "qwertz"])

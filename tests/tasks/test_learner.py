@@ -55,9 +55,9 @@ def test_maps_that_are_not_those_of_the_encoder_are_refused():
     knowing, plain = tiny_network(task, knowing=True), tiny_network(task)
     other = KamProvider([FunctionMap(lambda tokenized: np.zeros((len(tokenized.words),) * 2), name="other")], SEGMENTER)
     for provided in (None, other):
-        with pytest.raises(UsageError, match=r"fuses the maps letters and is lent (none|other); give a lender"):
+        with pytest.raises(UsageError, match=r"fuses the maps letters but the provider has (none|other); give one"):
             ask(task, knowing, SEGMENTER, examples, provider=provided)
-    with pytest.raises(UsageError, match="fuses the maps none and is lent letters"):
+    with pytest.raises(UsageError, match="fuses the maps none but the provider has letters"):
         TaskLearner(task, plain, SEGMENTER, examples, examples, provider=provider())
     with knowing.encoder.without():
         ask(task, knowing, SEGMENTER, examples)
@@ -242,7 +242,7 @@ def test_groups_are_of_like_length_and_no_larger_than_asked():
 
 def test_inputs_longer_than_the_encoder_are_refused():
     check_positions(tiny_encoder(), 64)
-    with pytest.raises(UsageError, match=r"65 pieces .* 64 positions"):
+    with pytest.raises(UsageError, match=r"65 tokens.* 64 positions"):
         check_positions(tiny_encoder(), 65)
 
 

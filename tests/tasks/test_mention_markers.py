@@ -190,8 +190,7 @@ def test_mentions_that_do_not_fit_are_counted_and_their_beginnings_stay(apart, c
     assert tokens(one) == "[CLS] : old old old : - the new river - [SEP]"
     assert tokens(other) == "[CLS] : old avon : near - brno - [SEP]"
     assert capsys.readouterr().err == (
-        "1 of 2 texts have mentions that do not fit into inputs of 12 pieces: of these the beginnings are read, or "
-        "nothing; let encoder.longest be more\n"
+        "1 of 2 texts have mentions that do not fit into inputs of 12 tokens and are truncated; raise encoder.longest\n"
     )
 
 
@@ -202,12 +201,12 @@ def test_before_and_behind_may_be_marked_differently():
 
 
 def test_markers_and_mentions_that_cannot_be_are_refused():
-    with pytest.raises(UsageError, match="no piece '@' to mark mentions with"):
+    with pytest.raises(UsageError, match="no token '@' for markers"):
         Marker(TOKENIZER, ("@", "#"), mentions=2)
     with pytest.raises(UsageError, match="expected 2, on both sides of a mention, or 4"):
         Marker(TOKENIZER, (":",), mentions=2)
     for mention in ((-1, 2), (3, 3), (50, 99)):
-        with pytest.raises(InputError, match="mentions are characters of the text"):
+        with pytest.raises(InputError, match="expected spans in characters"):
             tokenize(TEXT, AVON, mention)
 
 

@@ -49,7 +49,7 @@ def test_questions_without_label_are_answered_but_not_learned_from():
     secret = ChoiceQuestion("0", "the river", "where ?", ("in avon", "in brno"), None)
     made = learner(Choosing(), CHOICES)
     assert len(made.answer(SEGMENTER, [secret])[0]) == 2
-    with pytest.raises(InputError, match="no label to learn from"):
+    with pytest.raises(InputError, match="no label to train on"):
         learner(Choosing(), [secret], CHOICES).batches(0)[0]
 
 

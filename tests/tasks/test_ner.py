@@ -100,11 +100,11 @@ def test_words_and_names_longer_than_a_window_are_counted(capsys):
     asked = {tuple((span + part.first).tolist()) for part in tokenized[0] for span in part.chunks(3)}
     assert asked == {(0, 1), (1, 2), (0, 2), (3, 4), (6, 7), (6, 8), (7, 8), (8, 9)}
     assert capsys.readouterr().err == (
-        "inputs of 12 pieces have no room for 3 of 12 words, nor for 3 of 5 known names: these are not found; "
-        "let encoder.longest be more\n"
+        "inputs of 12 tokens are too short for 3 of 12 words and 3 of 5 gold names, which cannot be found; "
+        "raise encoder.longest\n"
     )
     task.tokenize(TextTokenizer(TOKENIZER, longest=12), [sentence(long, (0, 1, "who"))], learning=True)
-    assert "no room for 1 of 1 words, nor for 1 of 1 known names" in capsys.readouterr().err
+    assert "too short for 1 of 1 words and 1 of 1 gold names" in capsys.readouterr().err
     task.tokenize(TextTokenizer(TOKENIZER, longest=130), [one, other], learning=False)
     assert capsys.readouterr().err == ""
 
@@ -152,7 +152,7 @@ def test_the_best_are_taken_first_and_what_overlaps_is_left():
         Chunk(5, 6, "place"),
     ]
     assert task.chosen([answers, []]) == [[Chunk(0, 2, "who"), Chunk(2, 5, "who"), Chunk(5, 6, "place")], []]
-    assert task.tell(answers)[1] == {"start": 2, "end": 5, "label": "who", "score": round(math.exp(-0.1), 4)}
+    assert task.show(answers)[1] == {"start": 2, "end": 5, "label": "who", "score": round(math.exp(-0.1), 4)}
 
 
 @pytest.mark.parametrize("knowing", [False, True])
@@ -182,9 +182,9 @@ def test_what_cannot_be_learned_or_scored_is_refused():
     secret = NamedText.of_text("1", "who is it")
     with pytest.raises(InputError, match="no tags to score against; is this a test file"):
         task.scores([secret], [[]])
-    with pytest.raises(InputError, match="no tags to learn from"):
+    with pytest.raises(InputError, match="no tags to train on"):
         list(learner(task, [secret]).batches(0))
-    with pytest.raises(InputError, match="the label 'x' is none of place, who"):
+    with pytest.raises(InputError, match="the label 'x' is not one of place, who"):
         list(learner(task, [sentence("a b", (0, 1, "x"))]).batches(0))
     with pytest.raises(InputError, match="expected one or more, each once"):
         NamedEntities(("a", "a"))

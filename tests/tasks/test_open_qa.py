@@ -8,7 +8,7 @@ import torch
 from tests.task_models import OPEN, SEGMENTER, learner, teach, tiny_network
 from wellread.data.readers.open_qa import OpenQuestion
 from wellread.errors import UsageError
-from wellread.tasks.answer_spans import Span, answerable
+from wellread.tasks.extractive_qa import Span, answerable
 from wellread.tasks.learner import ask
 from wellread.tasks.open_qa import OpenQa, PassageAnswer
 

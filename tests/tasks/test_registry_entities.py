@@ -105,7 +105,7 @@ def test_names_in_characters_lead_there_too_and_none_is_lost(encoder, tmp_path, 
     with pytest.raises(UsageError, match="write to a file named"):
         model.write(tmp_path / "told.conll", sentences, right)
     wide = replace(made, ner=NerOptions(borders="widen"))
-    assert find_task_type("ner").facts(wide) == {"labels": ["person", "place"], "longest": 1}
+    assert find_task_type("ner").metadata(wide.settings) == {"labels": ["person", "place"], "longest": 1}
 
 
 def test_a_file_of_cloze_questions_leads_to_predictions(encoder, tmp_path):
@@ -240,7 +240,7 @@ def test_a_model_that_learned_with_entities_answers_as_before_it_was_saved(start
     )
     scores = train_task(made, tmp_path / "run")
     model = load_task(tmp_path / "run")
-    _, dev = read_parts(model.recipe, model.facts)
+    _, dev = read_parts(model.recipe.settings, model.facts)
     found = model.answers(dev)
     assert len(found[0]) == 2  # groups of 8 of 15 spans
     assert model.score(dev, found)["f1"] == pytest.approx(scores["f1"])
@@ -249,7 +249,7 @@ def test_a_model_that_learned_with_entities_answers_as_before_it_was_saved(start
 def test_squad_is_read_with_linked_entities_whose_rows_stay(encoder, tmp_path):
     squad = recipes(tmp_path, encoder)["squad"]
     texts = set()
-    for one in read_examples(squad, {}, squad.data.train):
+    for one in read_examples(squad.settings, {}, squad.data.train):
         texts |= {one.context, one.question}
     with (tmp_path / "links.jsonl").open("w") as file:
         for text in texts:
@@ -273,7 +273,7 @@ def test_squad_is_read_with_linked_entities_whose_rows_stay(encoder, tmp_path):
     assert not luke_of(adapted.model.encoder).table.weight.requires_grad
     scores = train_task(made, tmp_path / "run")
     model = load_task(tmp_path / "run")
-    _, dev = read_parts(model.recipe, model.facts)
+    _, dev = read_parts(model.recipe.settings, model.facts)
     assert model.score(dev, model.answers(dev))["f1"] == pytest.approx(scores["f1"])
 
 
@@ -284,6 +284,6 @@ def test_settings_of_luke_that_do_not_fit_are_refused(encoder, tmp_path):
         LukeOptions(most=0)
     with pytest.raises(UsageError, match=r"luke\.longest is 0"):
         LukeOptions(longest=0)
-    with pytest.raises(UsageError, match=r"ner asks about mentions by entities of its own; leave luke\.kb"):
+    with pytest.raises(UsageError, match=r"ner has its own entity tokens; remove luke\.kb"):
         recipe("ner", tmp_path / "train", encoder, infusion="luke", luke=LukeOptions(kb="vital"))
     assert not recipe("ner", tmp_path / "train", encoder, luke=LukeOptions(kb="vital")).infusions

@@ -46,8 +46,7 @@ from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.recipe import Data, TaskRecipe
-from wellread.tasks.registry import read_parts
-from wellread.tasks.registry_senses import KINDS
+from wellread.tasks.registry import TASKS, read_parts
 from wellread.tasks.senses import SenseHead, SenseOptions, Senses
 from wellread.tasks.task import EncoderWithHead
 from wellread.text.tokenization import Mark, TextTokenizer
@@ -330,7 +329,7 @@ def test_a_text_that_fits_is_read_whole_whatever_sign_it_ends_with(task):
 def test_texts_whose_ids_name_no_document_are_alone():
     texts = [replace(text, id=f"r{number}") for number, text in enumerate(TEXTS)]
     assert [text.id for text in join_sentences(texts, 3)] == [text.id for text in texts]
-    rest, dev = KINDS["senses"].split(texts, 2)
+    rest, dev = TASKS["senses"].split(texts, 2)
     assert (len(rest), len(dev)) == (len(TEXTS) - 2, 2)
 
 
@@ -517,9 +516,9 @@ def test_the_lender_of_offers_has_a_mention_with_the_right_sense_for_every_mark(
 
 def test_who_offers_nothing_is_told(task, vectors):
     network = EncoderWithHead(encoder := tiny_encoder(), task.head(encoder)).eval()
-    with pytest.raises(UsageError, match="nobody offers candidates of wordnet"):
+    with pytest.raises(UsageError, match="the batch has no candidates of wordnet"):
         ask(task, network, SEGMENTER, TEXTS, provider=Offering(vectors, "vital"))
-    with pytest.raises(UsageError, match="nobody offers"):
+    with pytest.raises(UsageError, match="the batch has no candidates"):
         ask(task, network, SEGMENTER, TEXTS)
 
 
@@ -535,12 +534,12 @@ def test_options_that_make_no_sense_are_refused(wrong):
 def test_the_row_reads_patterns_splits_documents_and_writes_keys(tmp_path, task, monkeypatch):
     write(tmp_path)
     (tmp_path / "more.jsonl").write_text(json.dumps(LINE) + "\n")
-    kind, recipe = KINDS["senses"], TaskRecipe("RTE")
+    kind, recipe = TASKS["senses"], TaskRecipe("senses")
     monkeypatch.setattr(SenseKeys, "read", classmethod(lambda cls, folder=None: keys()))
-    texts = list(kind.read(recipe, {}, str(tmp_path / "*[ml]"), []))
+    texts = list(kind.read(recipe.settings, {}, str(tmp_path / "*[ml]"), []))
     assert sorted(text.id for text in texts) == ["br-a01.1", "d000.s000", "d000.s001", "d001.s000"]
-    with pytest.raises(InputError, match="no file fits"):
-        list(kind.read(recipe, {}, str(tmp_path / "none*.xml"), []))
+    with pytest.raises(InputError, match="no file matches"):
+        list(kind.read(recipe.settings, {}, str(tmp_path / "none*.xml"), []))
     rest, dev = kind.split(texts, 1)
     documents = [{text.id.rpartition(".")[0] for text in part} for part in (rest, dev)]
     assert min(map(len, documents)) > 0
@@ -553,11 +552,13 @@ def test_wordnets_own_examples_are_learned_from_where_the_recipe_says_so(tmp_pat
     write(tmp_path)
     monkeypatch.setattr(SenseKeys, "read", classmethod(lambda cls, folder=None: keys()))
     seen = []
-    monkeypatch.setattr("wellread.tasks.registry_senses.read_examples", lambda folder: seen.append(folder) or TEXTS[:2])
+    monkeypatch.setattr(
+        "wellread.tasks.senses.wordnet_examples.read_examples", lambda folder: seen.append(folder) or TEXTS[:2]
+    )
     data = Data(train="*.xml", root=str(tmp_path), develop=1, most=1)
     recipe = TaskRecipe("senses", data=data, senses=SenseOptions(wordnet="here"))
-    rest, dev = read_parts(recipe, {})
-    more, same_dev = read_parts(replace(recipe, senses=replace(recipe.senses, examples=True)), {})
+    rest, dev = read_parts(recipe.settings, {})
+    more, same_dev = read_parts(replace(recipe, senses=replace(recipe.senses, examples=True)).settings, {})
     assert (more, same_dev) == ([*rest, *TEXTS[:2]], dev)
     assert (len(rest), seen) == (1, ["here"])
 

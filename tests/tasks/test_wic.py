@@ -15,7 +15,7 @@ from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.recipe import TaskRecipe
-from wellread.tasks.registry_senses import KINDS
+from wellread.tasks.registry import TASKS
 from wellread.tasks.task import EncoderWithHead
 from wellread.tasks.wic import WordInContext, WordPair, read_wic, read_wic_tsv, split_wic
 from wellread.text.tokenization import Mark, TextTokenizer
@@ -86,7 +86,7 @@ def test_superglue_names_words_by_their_characters(tmp_path):
     [
         (WIC, "T\n", "has 2 lines, but .* has 1"),
         (WIC, "T\nX\n", "line 2: the label is 'X'"),
-        (WIC.replace("4-1", "9-1"), "T\nF\n", "line 1: the word is said to be number '9' of the 5"),
+        (WIC.replace("4-1", "9-1"), "T\nF\n", "line 1: expected a word index below 5, got '9'"),
         (WIC.replace("4-1", "41"), "T\nF\n", "line 1: 'N' and '41'"),
         (WIC.replace("\tV", ""), "T\nF\n", "line 2: 4 cells, expected 5"),
     ],
@@ -187,18 +187,18 @@ def test_scores_are_those_of_the_official_scorer():
 def test_a_test_file_cannot_be_learned_from():
     task, secret = WordInContext(), replace(PAIRS[0], label=None)
     made = TaskLearner(task, tiny_network(task), SEGMENTER, [secret], PAIRS, batch=1)
-    with pytest.raises(InputError, match="no label to learn from"):
+    with pytest.raises(InputError, match="no label to train on"):
         made.batches(0)[0]
     torch.manual_seed(0)
     assert len(ask(task, made.model.eval(), SEGMENTER, [secret])) == 1
 
 
 def test_the_rows_read_and_write_the_official_files(tmp_path):
-    recipe = TaskRecipe("RTE")
-    assert len(list(KINDS["wic"].read(recipe, {}, str(write_wic(tmp_path)), []))) == 2
-    pairs = list(KINDS["wic-tsv"].read(recipe, {}, str(write_tsv(tmp_path)), []))
+    settings = TaskRecipe("wic-tsv").settings
+    assert len(list(TASKS["wic"].read(settings, {}, str(write_wic(tmp_path)), []))) == 2
+    pairs = list(TASKS["wic-tsv"].read(settings, {}, str(write_tsv(tmp_path)), []))
     assert "financial institution" in pairs[0].texts[1]
-    KINDS["wic-tsv"].write(tmp_path / "answers.txt", WordInContext(), pairs, [[0.7], [0.2]])
+    TASKS["wic-tsv"].write(tmp_path / "answers.txt", WordInContext(), pairs, [[0.7], [0.2]])
     assert (tmp_path / "answers.txt").read_text() == "T\nF\n"
 
 

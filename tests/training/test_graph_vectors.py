@@ -188,7 +188,7 @@ def test_facts_held_out_are_scored_and_the_choice_is_explained(kb, tmp_path, cap
     assert scores["dev"].queries > 5
     assert scores["test"].queries > 5
     told = capsys.readouterr().err
-    assert "33 entities, 5 relations (reverse ones included)" in told
+    assert "33 entities, 5 relations (with inverse ones)" in told
     assert "Every entity is scored for every query (1-N)" in told
 
 
@@ -199,7 +199,7 @@ def test_a_large_graph_has_entities_drawn(kb, monkeypatch):
     model = module.Factors.build(RECIPE.model, 33, 5)
     learner = GraphLearner(model, graph, graph.split(0.1), RECIPE)
     assert learner.negatives == 12
-    assert learner.explain().endswith("12 entities are drawn for every batch and scored (more than 10 entities)")
+    assert learner.explain().endswith("12 entities are sampled per batch and scored (more than 10 entities)")
     asked = replace(RECIPE, negatives=500)
     assert GraphLearner(model, graph, graph.split(0.1), asked).negatives == 0
 
@@ -234,7 +234,7 @@ def test_one_query_alone_is_a_batch_but_not_for_tucker(kb):
     assert [len(batch.subjects) for batch in GraphLearner(model, graph, split, alone).batches(0)] == [1]
     every = GraphLearner(model, graph, graph.split(0.0), alone)
     assert len(every.batches(0)) == len(every.queries)
-    with pytest.raises(InputError, match="one query to learn from"):
+    with pytest.raises(InputError, match="one query to train on"):
         GraphLearner(model, graph, split, RECIPE)
 
 
@@ -275,7 +275,7 @@ def test_a_run_of_another_state_of_the_kb_is_refused(kb, tmp_path):
     recipe = replace(RECIPE, schedule=replace(RECIPE.schedule, steps=3))
     embed(kb, tmp_path / "to", recipe=recipe)
     kb.add(Entity("new", "newcomer", facts=(("next", "t0"),)))
-    with pytest.raises(KnowledgeBaseError, match=r"learned from revision 1 of ring.kb, ring.kb is at revision 2"):
+    with pytest.raises(KnowledgeBaseError, match=r"trained on revision 1 of ring.kb, ring.kb is at revision 2"):
         embed(kb, tmp_path / "to", recipe=recipe)
     made, _ = embed(kb, tmp_path / "to", recipe=recipe, resume=False)
     assert made.vectors.revision == 2

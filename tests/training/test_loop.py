@@ -312,7 +312,7 @@ def test_a_run_killed_by_sigkill_and_started_again_ends_with_the_same_bits(tmp_p
         process.join()
         assert process.exitcode == -signal.SIGKILL
     assert not (tmp_path / "scores.json").exists()
-    assert "going on after step" in end(start(tmp_path), tmp_path)
+    assert "resuming after step" in end(start(tmp_path), tmp_path)
     assert_same(tmp_path, whole)
 
 
@@ -352,7 +352,7 @@ def test_an_interruption_ends_the_step_saves_and_says_how_to_go_on(tmp_path, who
     before = signal.getsignal(kind)
     with pytest.raises(KeyboardInterrupt):
         train(Toy(), SCHEDULE, tmp_path, on_report=interrupt)
-    assert "stopped and saved after step 7 of 12; start again to go on" in capsys.readouterr().err
+    assert "stopped and saved after step 7 of 12; start again to resume" in capsys.readouterr().err
     assert signal.getsignal(kind) is before
     learner = Toy()
     train(learner, SCHEDULE, tmp_path)
@@ -365,7 +365,7 @@ def test_a_finished_run_says_so_and_is_not_trained_again(whole, capsys):
     scores = train(learner, SCHEDULE, whole)
     assert learner.seen == []
     assert scores == Run(whole).scores()["scores"] == learner_scores(learner)
-    assert "is finished; to train anew, give another folder" in capsys.readouterr().err
+    assert "is finished; to train again, give another folder" in capsys.readouterr().err
 
 
 def test_a_folder_with_another_recipe_is_refused_with_what_differs(tmp_path):
@@ -404,7 +404,7 @@ def test_a_checkpoint_of_another_model_or_a_broken_one_is_refused(tmp_path):
     with pytest.raises(TrainingError, match=r"another model: '0\.weight' is 8×4 there and not here; build the model"):
         train(Toy(frozen=True), SCHEDULE, tmp_path)
     (tmp_path / "last.safetensors").write_bytes(b"half a file")
-    with pytest.raises(TrainingError, match="is not a whole checkpoint"):
+    with pytest.raises(TrainingError, match="is not a complete checkpoint"):
         train(Toy(), SCHEDULE, tmp_path)
 
 
@@ -454,19 +454,17 @@ def test_a_loss_that_is_no_number_stops_before_it_spoils_the_weights(tmp_path, w
 def test_what_cannot_be_trained_is_named(tmp_path):
     learner = Toy()
     learner.model.requires_grad_(False)
-    with pytest.raises(UsageError, match="no weight that trains"):
+    with pytest.raises(UsageError, match="no trainable weight"):
         train(learner, SCHEDULE, tmp_path / "a")
     learner = Toy()
     learner.batches = lambda epoch: []
     with pytest.raises(InputError, match="epoch 0 has no batches; is the training data empty"):
         train(learner, SCHEDULE, tmp_path / "b")
-    with pytest.raises(
-        UsageError, match=r"no weight that trains begins with 'hed' \(in rates\); they begin with: 0, 1"
-    ):
+    with pytest.raises(UsageError, match=r"no trainable weight begins with 'hed' \(in rates\); they begin with: 0, 1"):
         train(Toy(), replace(SCHEDULE, rates={"hed": 1.0}), tmp_path / "c")
     learner = Toy()
     learner.score = "f1"
-    with pytest.raises(UsageError, match="chosen by 'f1', which is none of the scores; there are: accuracy"):
+    with pytest.raises(UsageError, match="chosen by 'f1', which is not one of the scores; there are: accuracy"):
         train(learner, SCHEDULE, tmp_path / "d")
 
 

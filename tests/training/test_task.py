@@ -22,11 +22,9 @@ from wellread.encoders.load import load_tokenizer
 from wellread.errors import InputError, UsageError
 from wellread.models.kam.inputs import KamProvider, MapsConfig
 from wellread.plots import curves as plots
-from wellread.tasks import registry_entities as kinds_entities
-from wellread.tasks import registry_relations as kinds_relations
-from wellread.tasks import registry_senses as kinds_senses
+from wellread.tasks import cloze_qa, entity_typing, fact_probe, ner, relations, senses, wic
 from wellread.tasks.recipe import Data, EncoderOptions, TaskRecipe
-from wellread.tasks.registry import KINDS, read_parts
+from wellread.tasks.registry import TASKS, read_parts
 from wellread.training import task as module
 from wellread.training.run import Run
 from wellread.training.task import MODEL, build_learner, load_task, schedule_of, train_task
@@ -45,7 +43,7 @@ def recipe(tmp_path, encoder):
 
 
 def dev_of(recipe):
-    return read_parts(recipe, {})[1]
+    return read_parts(recipe.settings, {})[1]
 
 
 # What a recipe says.
@@ -62,20 +60,20 @@ def test_a_recipe_is_written_and_read_as_it_was(recipe, tmp_path):
         ("", "'task' is missing"),
         ('task = "RT"', r"task is 'RT'; expected one of CoLA, .*, labelled, relevance, choice, squad, openqa, masking"),
         ('task = "RTE"\ninfusions = "kam"', "did you mean 'infusion'"),
-        ('task = "RTE"\ninfusion = "karm"', "'karm' is no infusion; there are: none, kam"),
-        ('task = "RTE"\ninfusion = "kam+kam"', "name each once"),
+        ('task = "RTE"\ninfusion = "karm"', "'karm' is not an infusion; expected none, kam"),
+        ('task = "RTE"\ninfusion = "kam+kam"', "name each only once"),
         ('task = "RTE"\nbatch = 0', "batch is 0; expected 1 or more"),
-        ('task = "RTE"\n[kam]\nmaps = ["entity"]', r"say which maps there are in \[maps\], as maps.maps"),
+        ('task = "RTE"\n[kam]\nmaps = ["entity"]', r"list the maps in \[maps\], as maps.maps"),
         ('task = "RTE"\n[maps]\nmaps = ["correlation"]', "maps: the correlation map needs a table; make one with"),
-        ('task = "RTE"\n[data]\ntrain = "x"', "nothing to develop on; give develop = 500, or dev"),
+        ('task = "RTE"\n[data]\ntrain = "x"', "no validation data; give develop = 500, or dev"),
         ('task = "RTE"\n[data]\ndev = "x"\ndevelop = 5', "give one of the two"),
         ('task = "RTE"\n[data]\ndevelop = 5\nmost = 0', "most is 0; expected 1 or more"),
-        ('task = "RTE"\n[encoder]\nlongest = 3', "longest is 3; expected 8 pieces or more"),
+        ('task = "RTE"\n[encoder]\nlongest = 3', "longest is 3; expected 8 tokens or more"),
         ('task = "RTE"\n[encoder]\nrank = -1', "rank is -1; expected 0"),
         ('task = "labelled"\n[labelled]\nlow = 1.0', "give both, with numbers = true"),
         ('task = "labelled"\n[labelled]\nnumbers = true\nlow = 1.0\nhigh = 0.0', "expected low to be less"),
-        ('task = "labelled"\n[labelled]\nnumbers = true\nlabels = ["a"]', "leave one of the two out"),
-        ('task = "relevance"\n[relevance]\nright = "G"', "right is 'G', which is none of E, S, C, I"),
+        ('task = "labelled"\n[labelled]\nnumbers = true\nlabels = ["a"]', "labels exclude each other; give one"),
+        ('task = "relevance"\n[relevance]\nright = "G"', "right is 'G', which is not one of E, S, C, I"),
         ('task = "relevance"\n[relevance]\ngains = { good = 1 }', "gains has 1 labels; give two or more"),
         ('task = "openqa"\n[questions]\nsampled = 1', "sampled is 1; expected 2 or more"),
         ('task = "squad"\n[questions]\nlongest_answer = 0', "longest_answer is 0; expected 1 or more"),
@@ -92,15 +90,15 @@ def test_what_makes_no_sense_is_refused_with_the_fix(tmp_path, text, message):
 
 
 def test_the_development_part_and_the_first_examples_are_the_same_in_every_run(recipe, tmp_path):
-    some, dev = read_parts(replace(recipe, data=replace(recipe.data, most=7)), {})
-    every, other = read_parts(recipe, {})
+    some, dev = read_parts(replace(recipe, data=replace(recipe.data, most=7)).settings, {})
+    every, other = read_parts(recipe.settings, {})
     assert (len(some), len(dev), len(every)) == (7, 20, 40)
     assert other == dev
     assert every[:7] == some
     rows = pairs()
     random.Random(1).shuffle(rows)
     shuffled = replace(recipe.data, train=write_rte(tmp_path / "shuffled.tsv", rows))
-    texts = [[example.text for example in part] for part in read_parts(replace(recipe, data=shuffled), {})]
+    texts = [[example.text for example in part] for part in read_parts(replace(recipe, data=shuffled).settings, {})]
     assert texts == [[example.text for example in part] for part in (every, dev)]
 
 
@@ -111,27 +109,28 @@ def test_a_file_of_its_own_may_be_developed_on_and_roots_and_twins_are_found(rec
     with gzip.open(tmp_path / "few.tsv.gz", "wt") as file:
         file.write((tmp_path / "dev.tsv").read_text())
     data = Data("few.tsv", root=str(tmp_path), dev="dev.tsv", most_dev=12)
-    examples, dev = read_parts(replace(recipe, data=data), {})
+    examples, dev = read_parts(replace(recipe, data=data).settings, {})
     assert (len(examples), len(dev)) == (30, 12)
 
 
 def test_data_that_cannot_be_learned_from_is_named(recipe, tmp_path):
     def refused(data, message):
         with pytest.raises((InputError, UsageError), match=message):
-            read_parts(replace(recipe, data=data), {})
+            read_parts(replace(recipe, data=data).settings, {})
 
-    refused(Data(develop=5), "nothing to learn from; give --set data.train=FILE")
+    refused(Data(develop=5), "no training file; give --set data.train=FILE")
     refused(Data(recipe.data.train, develop=60), "has 60 examples, and develop = 60 takes them all; lower it")
-    refused(Data(write_rte(tmp_path / "t.tsv", pairs(9), labels=False), develop=5), "9 of 9 examples do not say what")
+    unlabelled = write_rte(tmp_path / "t.tsv", pairs(9), labels=False)
+    refused(Data(unlabelled, develop=5), "9 of 9 examples have no gold answer")
     refused(Data("nowhere.tsv", develop=5), "cannot read nowhere.tsv")
     (tmp_path / "empty.tsv").write_text("index\tsentence1\tsentence2\tlabel\n")
     refused(Data(str(tmp_path / "empty.tsv"), develop=5), "has no examples of RTE; is it the right file")
     (tmp_path / "broken.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tperhaps\n")
-    refused(Data(str(tmp_path / "broken.tsv"), develop=5), "left out: .*line 2: the label is 'perhaps'")
+    refused(Data(str(tmp_path / "broken.tsv"), develop=5), "skipped: .*line 2: the label is 'perhaps'")
 
 
 def test_texts_longer_than_the_encoder_are_refused(recipe):
-    with pytest.raises(UsageError, match="inputs of 300 pieces are asked for, but the encoder has 256 positions"):
+    with pytest.raises(UsageError, match="inputs have 300 tokens, but the encoder has 256 positions"):
         build_learner(replace(recipe, encoder=replace(recipe.encoder, longest=300)), None)
 
 
@@ -175,7 +174,7 @@ def test_knowledge_that_was_moved_is_found_where_it_is_now(recipe, tmp_path):
     with pytest.raises(InputError, match="links"):
         load_task(tmp_path / "run")
     assert load_task(tmp_path / "run", [f"maps.given={moved}"]).answers(examples) == before
-    with pytest.raises(UsageError, match="cannot change what was learned; what may have moved"):
+    with pytest.raises(UsageError, match="cannot be changed after training; only these can"):
         load_task(tmp_path / "run", ["kam.alpha=1"])
 
 
@@ -267,22 +266,23 @@ def test_every_kind_of_task_learns_answers_scores_and_writes(tmp_path, encoder, 
     if kind in ("labelled", "numbers", "relevance"):
         assert len(model.answer(texts)) == 1
         wrong, message = (
-            ("ada", "of two; give a list of pairs") if kind != "numbers" else (("a", "b"), "of one; give a")
+            ("ada", "takes two; give a list of pairs") if kind != "numbers" else (("a", "b"), "takes one; give a")
         )
-        with pytest.raises(UsageError, match=f"item 1 has .*, and {recipe.task} is asked {message}"):
+        with pytest.raises(UsageError, match=f"item 1 has .*; {recipe.task} {message}"):
             model.answer([*texts, wrong])
-        with pytest.raises(UsageError, match=r"texts come in a list, this is one text; give \['day 7 was good'\]"):
+        with pytest.raises(UsageError, match=r"expected a list of texts, got one text; give \['day 7 was good'\]"):
             model.answer("day 7 was good")
         with pytest.raises(InputError, match="has half a surrogate pair at 0; write it again"):
             model.answer(["\ud83d x"] if kind == "numbers" else [("\ud83d x", "ada")])
     else:
-        with pytest.raises(UsageError, match="asks more than texts can say"):
+        with pytest.raises(UsageError, match="needs more than texts"):
             model.answer(texts)
 
 
 def test_the_kinds_tested_are_all_but_those_that_have_tests_of_their_own(tmp_path, encoder):
-    apart = {"masking", "lama", *kinds_entities.KINDS, *kinds_relations.KINDS, *kinds_senses.KINDS}
-    assert {recipe.task for recipe in recipes(tmp_path, encoder).values()} == KINDS.keys() - apart
+    elsewhere = (ner, cloze_qa, relations, entity_typing, fact_probe, senses, wic)
+    apart = {"masking", "lama", *(name for one in elsewhere for name in one.TASKS)}
+    assert {recipe.task for recipe in recipes(tmp_path, encoder).values()} == TASKS.keys() - apart
 
 
 def test_answers_to_a_file_without_labels_are_written_but_not_scored(recipe, tmp_path):
@@ -303,7 +303,7 @@ def test_a_folder_without_a_model_names_the_fix(recipe, tmp_path):
         load_task(tmp_path / "nowhere")
     train_task(replace(recipe, infusion="none"), tmp_path / "run")
     (tmp_path / "run/model/task.json").write_text("{}")
-    with pytest.raises(InputError, match=r"cannot be read: .*; copy it again, or train anew"):
+    with pytest.raises(InputError, match=r"cannot be read: .*; copy it again, or train it again"):
         load_task(tmp_path / "run")
 
 

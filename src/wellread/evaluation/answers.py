@@ -1,15 +1,15 @@
-"""Scores of answers in words: exact match and F1, by the rules of SQuAD 1.1 and 2.0.
+"""Scores of textual answers: exact match and F1, by the rules of SQuAD 1.1 and 2.0.
 
-Both compare normalised answers: lower case, without punctuation and articles, single blanks. The gold answer that fits
-best counts. All scores are shares from 0 to 1; the official scripts print them in per cent.
+Both compare normalised answers: lower case, without punctuation and articles, single blanks. The best gold answer
+counts. Scores are from 0 to 1; the official scripts print per cent.
 
 1.1 (Rajpurkar et al. 2016): every question has an answer. Open-domain question answering (Quasar-T, SearchQA) is scored
-in the same way. 2.0 (2018): a question without answer is right only if the prediction is empty; gold answers that
-normalise to nothing do not count. With a no-answer score for each question, an answer is taken for empty if this score
-is above a threshold.
+in the same way. 2.0 (2018): a question without answer is right only if the prediction is empty; gold answers that are
+empty after normalisation are ignored. With a no-answer score per question, an answer counts as empty if its score is
+above a threshold.
 
-Unlike the official script of 2.0: a question without prediction is wrong in 2.0 as in 1.1, rather than left out; and
-the best threshold is one that can be reached, also where no-answer scores are equal.
+Unlike the official script of 2.0: a question without prediction is wrong in 2.0 as in 1.1, not left out; and the best
+threshold is attainable, also if no-answer scores are equal.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AnswerScore:
 
 @dataclass(frozen=True, slots=True)
 class BestThreshold:
-    """The highest score that a threshold for no answer gives, and that threshold."""
+    """Best score over thresholds for no answer, and its threshold."""
 
     exact: float
     exact_threshold: float
@@ -51,46 +51,46 @@ class BestThreshold:
 
 @dataclass(frozen=True, slots=True)
 class AnswerScores:
-    """Scores of all questions; of those with and without answer where there are both; and how many were not tried."""
+    """Scores of all questions, of those with and without answer if there are both, and the number of missing ones."""
 
     all: AnswerScore
     with_answer: AnswerScore | None
     without_answer: AnswerScore | None
     missing: int
-    """Questions without a prediction; they count as wrong."""
+    """Number of questions without a prediction; they count as wrong."""
     best: BestThreshold | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, for JSON."""
+        """Return plain dicts, for JSON."""
         return asdict(self)
 
 
 def normalise(answer: str) -> str:
-    """Lower case, no punctuation, no articles, single blanks: "The  Eiffel-Tower!" -> "eiffeltower"."""
+    """Return the answer in lower case without punctuation and articles: "The  Eiffel-Tower!" -> "eiffeltower"."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(predicted: str, gold: str) -> float:
-    """1 if both are the same once normalised."""
+    """Return 1 if both are equal after normalisation, else 0."""
     return float(normalise(predicted) == normalise(gold))
 
 
 def word_f1(predicted: str, gold: str, *, version: Version = "1.1") -> float:
-    """F1 of the words that both share. What has no words shares none; in 2.0, two such are the same."""
-    ours, theirs = normalise(predicted).split(), normalise(gold).split()
-    if version == "2.0" and not (ours and theirs):
-        return float(ours == theirs)
-    shared = (Counter(ours) & Counter(theirs)).total()
-    return 2 * shared / (len(ours) + len(theirs)) if shared else 0.0
+    """Return F1 of the shared words; 0 if one has no words, but in 2.0 two empty answers are equal."""
+    first, second = normalise(predicted).split(), normalise(gold).split()
+    if version == "2.0" and not (first and second):
+        return float(first == second)
+    shared = (Counter(first) & Counter(second)).total()
+    return 2 * shared / (len(first) + len(second)) if shared else 0.0
 
 
 def best_exact(predicted: str, golds: Collection[str]) -> float:
-    """Exact match with the gold answer that fits best."""
+    """Return the exact match with the best gold answer."""
     return max((exact_match(predicted, gold) for gold in golds), default=0.0)
 
 
 def best_f1(predicted: str, golds: Collection[str], *, version: Version = "1.1") -> float:
-    """F1 with the gold answer that fits best."""
+    """Return F1 with the best gold answer."""
     return max((word_f1(predicted, gold, version=version) for gold in golds), default=0.0)
 
 
@@ -104,8 +104,8 @@ def score_answers(
 ) -> AnswerScores:
     """Score predictions by question id; predictions for other questions are ignored.
 
-    `no_answer` (2.0) is how likely each question has no answer: above `threshold` the prediction counts as empty, and
-    the best thresholds are told.
+    `no_answer` (2.0) is a score per question: above `threshold` the prediction counts as empty. The best thresholds are
+    returned too.
     """
     if not gold:
         raise InputError("there are no questions to score; is the file empty?")
@@ -116,36 +116,36 @@ def score_answers(
     golds = {name: _golds(answers, version) for name, answers in gold.items()}
     measures: tuple[Callable[[str, Collection[str]], float], ...] = (
         best_exact,
-        lambda ours, theirs: best_f1(ours, theirs, version=version),
+        lambda answer, golds: best_f1(answer, golds, version=version),
     )
     raw = [
         {name: measure(predicted[name], golds[name]) if name in predicted else 0.0 for name in gold}
         for measure in measures
     ]
-    asked = {name for name in gold if golds[name] != [""]}
+    answerable = {name for name in gold if golds[name] != [""]}
     final, best = raw, None
     if no_answer is not None:
         final = [
-            {name: float(name not in asked) if no_answer[name] > threshold else each[name] for name in gold}
+            {name: float(name not in answerable) if no_answer[name] > threshold else each[name] for name in gold}
             for each in raw
         ]
-        exact, f1 = (_best_threshold(each, no_answer, asked) for each in raw)
+        exact, f1 = (_best_threshold(each, no_answer, answerable) for each in raw)
         best = BestThreshold(*exact, *f1)
-    both = version == "2.0" and 0 < len(asked) < len(gold)
+    both = version == "2.0" and 0 < len(answerable) < len(gold)
     return AnswerScores(
         _mean(final, gold),
-        _mean(final, asked) if both else None,
-        _mean(final, gold.keys() - asked) if both else None,
+        _mean(final, answerable) if both else None,
+        _mean(final, gold.keys() - answerable) if both else None,
         sum(name not in predicted for name in gold),
         best,
     )
 
 
 def score_open_answers(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, str]) -> dict[str, float]:
-    """Exact match and F1 as in SQuAD 1.1, and SearchQA's own two figures.
+    """Return exact match and F1 as in SQuAD 1.1, and SearchQA's own two metrics.
 
     These are the exact match of questions whose first answer is one word (`unigram_exact`) and the F1 of the others
-    (`ngram_f1`); NaN where there are none.
+    (`ngram_f1`); NaN if there are none.
     """
     scores = score_answers(gold, predicted)
     short = {name: answers for name, answers in gold.items() if len(normalise("".join(answers[:1])).split()) <= 1}
@@ -165,17 +165,17 @@ def _golds(answers: Sequence[str], version: Version) -> list[str]:
 
 
 def _best_threshold(
-    scores: Mapping[str, float], no_answer: Mapping[str, float], asked: Collection[str]
+    scores: Mapping[str, float], no_answer: Mapping[str, float], answerable: Collection[str]
 ) -> tuple[float, float]:
-    """The highest mean score and its threshold: at first nothing is answered, then the surest question is, and so on.
+    """Return the highest mean score and its threshold, adding answers in the order of increasing no-answer score.
 
-    An answer to a question without one costs what silence earned; an empty prediction costs nothing.
+    An answer to an unanswerable question loses the point for the empty answer.
     """
-    total = float(sum(name not in asked for name in scores))
+    total = float(sum(name not in answerable for name in scores))
     best, at = total, 0.0
     order = sorted(scores, key=lambda name: no_answer[name])
     for place, name in enumerate(order):
-        total += scores[name] - (name not in asked)
+        total += scores[name] - (name not in answerable)
         is_last = place + 1 == len(order) or no_answer[order[place + 1]] != no_answer[name]
         if is_last and total > best:
             best, at = total, no_answer[name]

@@ -1,11 +1,10 @@
-"""Is a score of 0.8 right eight times in ten, and where is the best threshold? Numpy, never torch.
+"""Calibration of link scores, and the best threshold; free of torch.
 
-Calibration error is told in two ways. `width`: bins of equal width, as in most papers; the bins near 1 hold nearly all
-links of a sure linker, so it says little of the rest. `mass`: bins of about equally many predictions. Equal scores are
-always in the same bin, so that the order of the predictions does not matter.
+Calibration error is computed in two ways. `width`: bins of equal width, as in most papers; the bins near 1 contain
+nearly all links of a confident linker, so it says little about the rest. `mass`: bins of about equally many
+predictions. Equal scores are always in the same bin, so the order of the predictions does not matter.
 
-Recall counts the gold links that were never predicted: it is over all gold links, not over the predictions that are
-right. Of a threshold, the predictions with that score or more are kept.
+Recall is over all gold links, including those never predicted. A threshold keeps predictions with that score or more.
 """
 
 from __future__ import annotations
@@ -24,13 +23,14 @@ Bools = NDArray[np.bool_]
 Binning = Literal["width", "mass"]
 
 _RIDGE = 1e-4
-"""The pull towards scale 1 and bias 0, as heavy as a ten-thousandth of an example: without it, a perfect separation has
-no best scale."""
+"""Regularisation towards scale 1 and bias 0, with the weight of a ten-thousandth of an example: without it, perfectly
+separable data has no best scale.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Scores of predicted links from 0 to 1, which of them are right, and how many gold links there are."""
+    """Scores of predicted links from 0 to 1, which of them are right, and the number of gold links."""
 
     scores: ArrayLike
     right: ArrayLike
@@ -48,7 +48,7 @@ class Predictions:
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Bins that hold a prediction, from low to high: how many, how sure on average, how often right."""
+    """Non-empty bins in ascending order: count, mean confidence, accuracy."""
 
     count: NDArray[np.int64]
     confidence: Floats
@@ -56,14 +56,14 @@ class Reliability:
 
     @property
     def error(self) -> float:
-        """Expected calibration error: the mean distance of confidence and accuracy; 0 without predictions."""
+        """Expected calibration error: mean distance of confidence and accuracy; 0 without predictions."""
         total = self.count.sum()
         return float((self.count * np.abs(self.confidence - self.accuracy)).sum() / total) if total else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a threshold gives."""
+    """Precision, recall and F1 at a threshold."""
 
     threshold: float
     precision: float
@@ -73,7 +73,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class PrCurve:
-    """Precision and recall for every threshold that makes a difference, the highest first."""
+    """Precision and recall at every distinct threshold, the highest first."""
 
     threshold: Floats
     precision: Floats
@@ -83,26 +83,26 @@ class PrCurve:
 
     @property
     def best(self) -> Point:
-        """The point with the most F1, of equal ones the highest threshold; infinite where no link is best."""
+        """Point with the highest F1, at the highest threshold among equals; infinite if no link is best."""
         if not self.gold or not len(self.f1):
-            perfect = float(not self.gold)  # nothing to find and nothing found is perfect, as in `score_linking`
+            perfect = float(not self.gold)  # as in `score_linking`
             return Point(math.inf, perfect, perfect, perfect)
         at = int(np.argmax(self.f1))
         return Point(*(float(each[at]) for each in (self.threshold, self.precision, self.recall, self.f1)))
 
     @property
     def average_precision(self) -> float:
-        """The area under the curve as steps: precision, weighted by the recall that each threshold adds."""
+        """Area under the curve as steps: precision weighted by the recall that each threshold adds."""
         return float((np.diff(self.recall, prepend=0.0) * self.precision).sum())
 
 
 def reliability(scores: ArrayLike, right: ArrayLike, *, bins: int = 10, by: Binning = "width") -> Reliability:
-    """Predictions in bins by their score; bins that hold none are left out."""
+    """Group predictions into bins by score; empty bins are omitted."""
     scores, right = _checked(scores, right)
     if by == "width":
         place = np.minimum((scores * bins).astype(np.int64), bins - 1)
     else:
-        # The rank of the first that scores the same: equal scores stay together.
+        # Rank of the first equal score, so that equal scores stay together.
         place = np.searchsorted(np.sort(scores), scores) * bins // max(1, len(scores))
     _, place, count = np.unique(place, return_inverse=True, return_counts=True)
     confidence = np.bincount(place, scores, minlength=len(count)) / count
@@ -111,9 +111,9 @@ def reliability(scores: ArrayLike, right: ArrayLike, *, bins: int = 10, by: Binn
 
 
 def fit_temperature(logits: ArrayLike, right: ArrayLike, *, rounds: int = 100) -> tuple[float, float]:
-    """Scale and bias so that sigmoid(scale · logit + bias) is as likely as can be (Platt 1999), by Newton's method.
+    """Fit scale and bias of sigmoid(scale · logit + bias) by maximum likelihood (Platt 1999), with Newton's method.
 
-    Few right ones, or a perfect separation, keep a finite scale; without predictions it is (1, 0).
+    The scale stays finite for few positives or separable data; without predictions the result is (1, 0).
     """
     x, y = _checked(logits, right, share=False)
     columns = np.stack([x, np.ones_like(x)], axis=1)
@@ -125,7 +125,7 @@ def fit_temperature(logits: ArrayLike, right: ArrayLike, *, rounds: int = 100) -
         curve = (columns * (chance * (1 - chance))[:, None]).T @ columns + _RIDGE * np.eye(2)
         move = np.linalg.solve(curve, slope)
         size = 1.0
-        while size > 1e-9:  # half the way as often as the loss would grow
+        while size > 1e-9:  # halve the step while the loss increases
             tried = weights - size * move
             new = _log_loss(columns @ tried, y) + 0.5 * _RIDGE * float(((tried - start) ** 2).sum())
             if new <= loss:
@@ -140,7 +140,7 @@ def fit_temperature(logits: ArrayLike, right: ArrayLike, *, rounds: int = 100) -
 
 
 def pr_curve(predictions: Predictions) -> PrCurve:
-    """Precision, recall and F1 at each score that a prediction has."""
+    """Return precision, recall and F1 at each distinct score."""
     scores, right = _checked(predictions.scores, predictions.right)
     order = np.argsort(-scores, kind="stable")
     scores, right = scores[order], right[order]
@@ -151,7 +151,7 @@ def pr_curve(predictions: Predictions) -> PrCurve:
 
 
 def calibrate(predictions: Predictions) -> dict[str, Any]:
-    """All of the above in figures, for JSON."""
+    """Return average precision, best threshold and calibration errors, for JSON."""
     curve = pr_curve(predictions)
     best = curve.best
     return {
@@ -170,7 +170,7 @@ def _log_loss(logits: Floats, right: Bools) -> float:
 
 
 def _checked(scores: ArrayLike, right: ArrayLike, *, share: bool = True) -> tuple[Floats, Bools]:
-    """Arrays of one length, without what is not a number."""
+    """Return arrays of equal length after checking their range."""
     values, hits = np.asarray(scores, dtype=np.float64), np.asarray(right, dtype=np.bool_)
     if values.ndim != 1 or values.shape != hits.shape:
         raise InputError(
@@ -178,6 +178,6 @@ def _checked(scores: ArrayLike, right: ArrayLike, *, share: bool = True) -> tupl
         )
     wrong = values[~(np.isfinite(values) if not share else (values >= 0) & (values <= 1))]
     if len(wrong):
-        expected = "from 0 to 1; make shares of logits with a sigmoid" if share else "a finite number"
+        expected = "from 0 to 1; apply a sigmoid to logits" if share else "a finite number"
         raise InputError(f"a score is {wrong[0]}; expected {expected}")
     return values, hits

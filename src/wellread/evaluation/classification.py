@@ -1,8 +1,8 @@
-"""Scores of labels and of numbers: accuracy, F1, Matthews' and the two usual correlations. Numpy, never torch.
+"""Metrics of labels and numbers: accuracy, F1, Matthews', Pearson's and Spearman's correlation; free of torch.
 
-Where a score is not defined, it is what scikit-learn and scipy say: F1 is 0 when the class is neither predicted nor
-gold, Matthews' correlation is 0 when either side has one class only, Pearson's and Spearman's are NaN when either side
-has no variance (or fewer than two numbers).
+Undefined values are those of scikit-learn and scipy: F1 is 0 if the class is neither predicted nor gold, Matthews'
+correlation is 0 if either side has only one class, Pearson's and Spearman's are NaN if either side has no variance (or
+fewer than two numbers). Both libraries are imported on first use, since this takes a second.
 """
 
 from __future__ import annotations
@@ -22,55 +22,49 @@ Ints = NDArray[np.int64]
 
 
 def accuracy(gold: ArrayLike, predicted: ArrayLike) -> float:
-    """The share that is right."""
+    """Return the share of right predictions."""
     gold, predicted = _labels(gold, predicted)
     return float((gold == predicted).mean())
 
 
 def f1(gold: ArrayLike, predicted: ArrayLike, *, positive: int = 1) -> float:
-    """F1 of one class: twice what is rightly found, over what is predicted and what is gold."""
-    gold, predicted = _labels(gold, predicted)
-    asked, found = gold == positive, predicted == positive
-    whole = asked.sum() + found.sum()
-    return float(2 * (asked & found).sum() / whole) if whole else 0.0
+    """Return F1 of one class."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(*_labels(gold, predicted), labels=[positive], average=None, zero_division=0.0)[0])
 
 
 def macro_f1(gold: ArrayLike, predicted: ArrayLike) -> float:
-    """The mean F1 of the classes that are gold or predicted."""
-    gold, predicted = _labels(gold, predicted)
-    classes = np.union1d(gold, predicted).tolist()
-    return float(np.mean([f1(gold, predicted, positive=each) for each in classes]))
+    """Return the mean F1 of the classes that are gold or predicted."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(*_labels(gold, predicted), average="macro", zero_division=0.0))
 
 
 def matthews(gold: ArrayLike, predicted: ArrayLike) -> float:
-    """Matthews' correlation, of two classes or more (Gorodkin 2004); 0 if either side has one class only."""
+    """Return Matthews' correlation of two or more classes (Gorodkin 2004)."""
+    from sklearn.metrics import matthews_corrcoef
+
     gold, predicted = _labels(gold, predicted)
-    classes, flat = np.unique(np.concatenate([gold, predicted]), return_inverse=True)
-    width = len(classes)
-    counts = np.bincount(flat[: len(gold)] * width + flat[len(gold) :], minlength=width * width)
-    table = counts.reshape(width, width).astype(np.float64)
-    total, asked, found = table.sum(), table.sum(axis=1), table.sum(axis=0)
-    shared = float(np.trace(table) * total - asked @ found)
-    spread = float(total**2 - asked @ asked) * float(total**2 - found @ found)
-    return shared / math.sqrt(spread) if spread else 0.0
+    if (gold == gold[0]).all() or (predicted == predicted[0]).all():  # scikit-learn warns of a single class
+        return 0.0
+    return float(matthews_corrcoef(gold, predicted))
 
 
 def pearson(gold: ArrayLike, predicted: ArrayLike) -> float:
-    """Pearson's correlation; NaN if either side has no variance."""
-    return _correlation(*_numbers(gold, predicted))
+    """Return Pearson's correlation; NaN if either side has no variance."""
+    from scipy.stats import pearsonr
+
+    first, second = _numbers(gold, predicted)
+    return math.nan if _constant(first, second) else float(pearsonr(first, second).statistic)
 
 
 def spearman(gold: ArrayLike, predicted: ArrayLike) -> float:
-    """Spearman's correlation: Pearson's of the ranks, equal numbers sharing the mean of theirs."""
+    """Return Spearman's rank correlation, with mean ranks of ties; NaN if either side has no variance."""
+    from scipy.stats import spearmanr
+
     first, second = _numbers(gold, predicted)
-    return _correlation(average_ranks(first), average_ranks(second))
-
-
-def average_ranks(values: ArrayLike) -> Floats:
-    """Ranks from 1, the lowest first; equal values share their mean rank: [5, 7, 5] -> [1.5, 3, 1.5]."""
-    _, place, times = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    ends = np.cumsum(times)
-    return np.asarray((ends - (times - 1) / 2)[place], dtype=np.float64)
+    return math.nan if _constant(first, second) else float(spearmanr(first, second).statistic)
 
 
 METRICS: dict[Metric, Callable[[ArrayLike, ArrayLike], float]] = {
@@ -84,26 +78,19 @@ METRICS: dict[Metric, Callable[[ArrayLike, ArrayLike], float]] = {
 
 
 def score_labels(gold: ArrayLike, predicted: ArrayLike, metrics: Sequence[Metric]) -> dict[str, float]:
-    """Each metric by its name, and as `score` their mean: the one figure that GLUE reports for a task."""
+    """Return each metric by its name, and their mean as `score`, which GLUE reports for a task."""
     scores: dict[str, float] = {name: METRICS[name](gold, predicted) for name in metrics}
     return {**scores, "score": float(np.mean(list(scores.values())))}
 
 
-def _correlation(first: Floats, second: Floats) -> float:
-    # A constant has no variance, but its computed deviations need not be exactly 0.
-    if len(first) < 2 or (first == first[0]).all() or (second == second[0]).all():
-        return math.nan
-    first, second = first - first.mean(), second - second.mean()
-    # Scaled first, so that the squares of tiny or huge numbers stay numbers.
-    first, second = first / np.abs(first).max(), second / np.abs(second).max()
-    value = float(first @ second) / math.sqrt(float(first @ first) * float(second @ second))
-    return max(-1.0, min(1.0, value))
+def _constant(first: Floats, second: Floats) -> bool:
+    return len(first) < 2 or bool((first == first[0]).all() or (second == second[0]).all())
 
 
 def _labels(gold: ArrayLike, predicted: ArrayLike) -> tuple[Ints, Ints]:
     pair = np.asarray(gold), np.asarray(predicted)
     if any(each.dtype.kind not in "iub" for each in pair) and pair[0].size:
-        raise InputError(f"labels are {pair[0].dtype} and {pair[1].dtype}; give the whole numbers of classes")
+        raise InputError(f"labels are {pair[0].dtype} and {pair[1].dtype}; give class numbers")
     _check_shapes(*pair)
     return pair[0].astype(np.int64), pair[1].astype(np.int64)
 

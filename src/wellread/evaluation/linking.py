@@ -1,32 +1,32 @@
-"""Scores of linking: is the right span found, and is it linked to the right entity?
+"""Scores of entity linking: precision, recall and F1 of spans, and of spans with their entities.
 
-Every score is told for two ways to match, two scopes and two averages.
+Every score is computed for two kinds of match, two scopes and two averages.
 
-Match. `exact`: the spans are the same. `overlap`: they share a character (ELQ's weak match). A gold link is matched by
-one prediction at most and a prediction matches one gold link at most. Pairs are taken greedily, the best overlap
-(characters shared / characters covered) first, so that an exact pair always comes before a looser one. Of several links
-on one span, one with the same entity is taken, else they are taken in the order of their entities, NIL last.
+Match. `exact`: the spans are equal. `overlap`: they share a character (ELQ's weak match). A gold link matches at most
+one prediction, and a prediction at most one gold link. Pairs are taken greedily by overlap (characters shared /
+characters covered), so an exact pair comes before a looser one. Among several links on one span, one with the same
+entity is preferred; otherwise they are taken in the order of their entities, NIL last.
 
-Scope. `in_kb`: NIL is no answer. Gold links that are NIL, or whose entity the knowledge base does not hold, are not
-asked for, and a predicted NIL is not a prediction; but any other prediction counts, so one on a span whose gold is out
-of the knowledge base is a false positive. This is the strict rule: others forgive such predictions. `with_nil`: NIL is
-an answer. A gold entity that the knowledge base does not hold becomes NIL, and is right if NIL is predicted at its
-span. Predictions are never rewritten.
+Scope. `in_kb`: NIL is not an answer. Gold links that are NIL, or whose entity is not in the knowledge base, are
+ignored, and so is a predicted NIL. Any other prediction counts, so one on a span whose gold entity is outside the
+knowledge base is a false positive. This is the strict rule: other scorers ignore such predictions. `with_nil`: NIL is
+an answer. A gold entity outside the knowledge base becomes NIL, and a NIL predicted at its span is right. Predictions
+are never changed.
 
-Average. `micro`: over all links. `macro`: the mean over documents; so macro F1 is the mean of the documents' F1, not
-the F1 of the mean precision and recall.
+Average. `micro`: over all links. `macro`: the mean over documents; macro F1 is the mean of the documents' F1, not the
+F1 of mean precision and recall.
 
-What has nothing to find and finds nothing is perfect: precision, recall and F1 are 1 (as in GERBIL). When only one side
-is empty all three are 0. Accuracy is told over what was found: documents where nothing was found have no say in its
-macro average, and it is 0 where nothing was found at all.
+A document without gold links and without predictions scores 1 in precision, recall and F1 (as in GERBIL). If only one
+side is empty, all three are 0. Accuracy is the share of found spans with the right entity: documents without found
+spans are left out of its macro average, and it is 0 if no span was found at all.
 
-Gold documents may say which parts of their text were annotated, and which spans are neither wanted nor wrong: see
-`annotation`. Predictions that the annotation says nothing about are not counted.
+Gold documents may be partly annotated (`evaluation.partial_annotation`); predictions outside the annotation are
+ignored.
 
 Intervals are the 2.5th and 97.5th percentile of a bootstrap over documents.
 
-Unlike the authors' code (ELQ): entity ids are compared as they are, since ids of a KB may differ by case alone; with
-`fold_ids` they are compared without case, as theirs are.
+Unlike the authors' code (ELQ): entity ids are case-sensitive, since ids of a KB may differ by case alone; `fold_ids`
+compares them without case, as ELQ does.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ Average = Literal["micro", "macro"]
 Floats = NDArray[np.float64]
 
 _LINKED, _FOUND, _RIGHT, _PREDICTED, _GOLD = range(5)
-"""What is counted in a document: links right, spans found, of these the right ones, links predicted, gold links."""
+"""Columns of the counts: links right, spans found, of these with the right entity, predicted links, gold links."""
 _CHUNK = 1 << 22
-"""How many bootstrap weights are held at once."""
+"""Bootstrap weights in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A score and its 95 % interval (None without a bootstrap)."""
+    """Score and its 95 % interval (None without a bootstrap)."""
 
     value: float
     low: float | None = None
@@ -79,28 +79,28 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """All about one match, scope and average; the counts are over all documents."""
+    """Scores of one match, scope and average; the counts are over all documents."""
 
     match: Match
     scope: Scope
     average: Average
     linking: Measures
-    """Spans with their entities."""
+    """Scores of spans with their entities."""
     detection: Measures
-    """Spans alone."""
+    """Scores of spans alone."""
     accuracy: Estimate
-    """Of the spans found, how many have the right entity."""
+    """Share of the found spans with the right entity."""
     linked: int
-    """Predictions with the right span and entity."""
+    """Number of predictions with the right span and entity."""
     found: int
-    """Predictions with the right span."""
+    """Number of predictions with the right span."""
     predicted: int
     gold: int
 
 
 @dataclass(frozen=True, slots=True)
 class LinkingScores:
-    """The scores of one dataset: one `Score` for every match, scope and average."""
+    """Scores of one dataset: one `Score` per match, scope and average."""
 
     documents: int
     scores: tuple[Score, ...]
@@ -108,11 +108,11 @@ class LinkingScores:
     columns = ("scope", "match", "gold", "precision", "recall", "F1", "macro F1", "span F1", "accuracy")
 
     def get(self, *, match: Match = "overlap", scope: Scope = "in_kb", average: Average = "micro") -> Score:
-        """Find one score; the defaults are what ELQ reports."""
+        """Return one score; the defaults are what ELQ reports."""
         return next(one for one in self.scores if (one.match, one.scope, one.average) == (match, scope, average))
 
     def rows(self) -> list[tuple[object, ...]]:
-        """Rows under `columns`, for a table: micro averages, and the macro F1 beside them."""
+        """Return rows under `columns`, for a table: micro averages, and the macro F1 beside them."""
         return [
             (
                 {"in_kb": "in KB", "with_nil": "with NIL"}[one.scope],
@@ -126,7 +126,7 @@ class LinkingScores:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and dicts, for JSON."""
+        """Return plain lists and dicts, for JSON."""
         return {"documents": self.documents, "scores": [asdict(one) for one in self.scores]}
 
 
@@ -141,8 +141,8 @@ def score_linking(
 ) -> LinkingScores:
     """Score predicted documents against the gold ones, pair by pair.
 
-    `known` says if the knowledge base holds an entity; without it, it holds all. No intervals when `bootstrap` is 0.
-    With `fold_ids`, ids are equal whatever their case ("Q90", "q90").
+    `known` returns True for entities of the knowledge base; by default all are. `bootstrap = 0` computes no intervals.
+    With `fold_ids`, ids are compared without case ("Q90", "q90").
     """
     if len(gold) != len(predicted):
         raise InputError(
@@ -152,8 +152,8 @@ def score_linking(
         raise InputError("there are no documents to score; is the file empty, or were all documents skipped?")
     pairs, known = zip(gold, predicted, strict=True), known or _everything
     counts = np.array([_count(*pair, number, known, fold_ids=fold_ids) for number, pair in enumerate(pairs, 1)])
-    # Documents with the same counts are one row drawn more often: the same bootstrap, but its cost is that of the
-    # distinct rows, and the order of the documents does not matter.
+    # Documents with the same counts are one row with a higher weight: the same bootstrap at the cost of the distinct
+    # rows, and independent of the order of the documents.
     rows, times = np.unique(counts, axis=0, return_counts=True)
     values = _statistics(times[None].astype(np.float64), rows)[0]
     low = high = None
@@ -165,9 +165,9 @@ def score_linking(
         p, r, f1, span_p, span_r, span_f1, accuracy = (
             _estimate(values, low, high, (i, j, k, place)) for place in range(7)
         )
-        linked, found, _, guesses, asked = counts[:, i, j].sum(axis=0).tolist()
+        linked, found, _, guesses, wanted = counts[:, i, j].sum(axis=0).tolist()
         linking, detection = Measures(p, r, f1), Measures(span_p, span_r, span_f1)
-        scores.append(Score(match, scope, average, linking, detection, accuracy, linked, found, guesses, asked))
+        scores.append(Score(match, scope, average, linking, detection, accuracy, linked, found, guesses, wanted))
     return LinkingScores(len(gold), tuple(scores))
 
 
@@ -180,19 +180,19 @@ def compare_linking(
     bootstrap: int = 1000,
     seed: int = 0,
 ) -> Estimate:
-    """By how much our micro F1 is higher than theirs (overlap, in KB), with the interval of a paired bootstrap.
+    """Return the difference in micro F1 (overlap, in KB) between two systems, with a paired bootstrap interval.
 
-    Each draw has the same documents for both, so what is hard for both does not blur the difference.
+    Each draw uses the same documents for both systems, so differences in difficulty cancel.
     """
     if not len(gold) == len(ours) == len(theirs) > 0:
         raise InputError(
-            f"{len(gold)} gold documents, {len(ours)} and {len(theirs)} predicted ones; give as many of each"
+            f"{len(gold)} gold documents, {len(ours)} and {len(theirs)} predicted ones; give the same number of each"
         )
-    told = zip(gold, ours, theirs, strict=True)
+    triples = zip(gold, ours, theirs, strict=True)
     counts = np.array(
         [
             [_count(document, guess, number, known or _everything) for guess in guesses]
-            for number, (document, *guesses) in enumerate(told, 1)
+            for number, (document, *guesses) in enumerate(triples, 1)
         ]
     )
     rows, times = np.unique(counts, axis=0, return_counts=True)
@@ -211,27 +211,27 @@ def compare_linking(
 
 
 def with_prefix(prefix: str, document: Document) -> Document:
-    """A document whose entities are named as the KB has them: "Paris" -> "wp:Paris"."""
+    """Return the document with prefixed entity ids, as the KB has them: "Paris" -> "wp:Paris"."""
     links = (link if link.entity is None else replace(link, entity=prefix + link.entity) for link in document.links)
     return replace(document, links=tuple(links))
 
 
 def strangers(gold: Iterable[Document], known: Callable[[str], bool], kb: str) -> str | None:
-    """What to say if gold and KB hardly share an id: then they name entities in two ways, and scores mean nothing."""
-    asked = {link.entity for document in gold for link in document.links if link.entity is not None}
-    held = sum(map(known, asked))
-    if held * 20 >= len(asked):
+    """Return a warning if fewer than 5 % of the gold ids are in the KB, which means that the ids differ in form."""
+    wanted = {link.entity for document in gold for link in document.links if link.entity is not None}
+    held = sum(map(known, wanted))
+    if held * 20 >= len(wanted):
         return None
     return (
-        f"{held or 'none'} of the {len(asked):,} gold entities {'is' if held < 2 else 'are'} in {kb}; "
+        f"{held or 'none'} of the {len(wanted):,} gold entities {'is' if held < 2 else 'are'} in {kb}; "
         "do the ids need --prefix wp: or --ids?"
     )
 
 
 def align(gold: Sequence[Document], predicted: Iterable[Document]) -> list[Document]:
-    """Predictions in the order of the gold documents: by id where ids tell them apart, else by their place.
+    """Return the predictions in the order of the gold documents: by id if ids are unique, else by position.
 
-    By id there may be more predictions than gold documents; by place there must be as many.
+    By id, extra predictions are allowed; by position, the numbers must be equal.
     """
     predicted = list(predicted)
     by_id = {document.id: document for document in predicted}
@@ -240,7 +240,7 @@ def align(gold: Sequence[Document], predicted: Iterable[Document]) -> list[Docum
         return [by_id[name] for name in ids]
     if len(gold) != len(predicted):
         missing = [name for name in ids if name is not None and name not in by_id]
-        hint = f"no prediction for id {missing[0]!r}" if missing else "their ids do not tell them apart"
+        hint = f"no prediction for id {missing[0]!r}" if missing else "their ids are not unique"
         raise InputError(
             f"{len(predicted)} predicted documents for {len(gold)} gold ones, and {hint}; "
             "give a prediction for each gold document, in the same order or with the same ids"
@@ -249,16 +249,16 @@ def align(gold: Sequence[Document], predicted: Iterable[Document]) -> list[Docum
 
 
 def right_links(gold: Document, predicted: Document, known: Callable[[str], bool]) -> list[bool]:
-    """For each predicted link to an entity, whether it is right: an overlapping gold link has the same entity.
+    """Return True for each predicted link to an entity that overlaps a gold link with the same entity.
 
-    NIL links are left out, and each gold link is found once, as in the scope `in_kb`. Links that the annotation says
-    nothing about must be dropped before, see `keep_judged`.
+    NIL links are ignored, and each gold link matches once, as in the scope `in_kb`. Drop links outside the annotation
+    first, see `keep_judged`.
     """
-    asked: list[_Place] = [
+    wanted: list[_Place] = [
         (link.start, link.end, link.entity) for link in gold.links if link.entity and known(link.entity)
     ]
     guesses: list[_Place] = [(link.start, link.end, link.entity) for link in predicted.links if link.entity is not None]
-    pairs = [(g, p) for g, p in _candidates(asked, guesses, "overlap") if asked[g][2] == guesses[p][2]]
+    pairs = [(g, p) for g, p in _candidates(wanted, guesses, "overlap") if wanted[g][2] == guesses[p][2]]
     found = {p for _, p in _take_greedily(pairs)}
     return [place in found for place in range(len(guesses))]
 
@@ -273,31 +273,31 @@ def _everything(entity: str) -> bool:
 def _count(
     gold: Document, predicted: Document, number: int, known: Callable[[str], bool], *, fold_ids: bool = False
 ) -> list[list[list[int]]]:
-    """Count in one document, by scope and match."""
+    """Return the counts of one document, by scope and match."""
     if gold.text != predicted.text:
         raise InputError(
             f"document {number} ({gold.id or 'no id'}): the predicted text {predicted.text[:40]!r} is not the gold "
             f"text {gold.text[:40]!r}; predict on the same texts, in the same order"
         )
     gold, predicted = keep_judged(gold, predicted)
-    asked = [
+    wanted = [
         (link.start, link.end, link.entity if link.entity is not None and known(link.entity) else None)
         for link in gold.links
     ]
     guesses = [(link.start, link.end, link.entity) for link in predicted.links]
     if fold_ids:
-        asked, guesses = (
+        wanted, guesses = (
             [(start, end, None if entity is None else entity.lower()) for start, end, entity in places]
-            for places in (asked, guesses)
+            for places in (wanted, guesses)
         )
-    for places in (asked, guesses):  # several links may have one span: which of them is taken must not be chance
+    for places in (wanted, guesses):  # several links may have the same span: the order must be deterministic
         places.sort(key=lambda place: (place[0], place[1], place[2] is None, place[2] or ""))
     counts = []
     for scope in get_args(Scope):
         if scope == "in_kb":
-            ours, theirs = [one for one in guesses if one[2] is not None], [one for one in asked if one[2] is not None]
+            ours, theirs = [one for one in guesses if one[2] is not None], [one for one in wanted if one[2] is not None]
         else:
-            ours, theirs = guesses, asked
+            ours, theirs = guesses, wanted
         counts.append([_count_pairs(theirs, ours, match) for match in get_args(Match)])
     return counts
 
@@ -314,10 +314,10 @@ def _count_pairs(gold: list[_Place], predicted: list[_Place], match: Match) -> l
 
 
 def _candidates(gold: list[_Place], predicted: list[_Place], match: Match) -> list[tuple[int, int]]:
-    """Pairs of gold and predicted links that may match, best overlap first.
+    """Return pairs of gold and predicted links that may match, best overlap first.
 
-    Between equally good pairs the earlier spans go first; the entity decides only between pairs of the same spans, so
-    that how many spans are found does not depend on entities.
+    Ties are broken by position; the entity only decides between pairs of the same spans, so that the number of found
+    spans does not depend on entities.
     """
     order = sorted(range(len(predicted)), key=lambda place: predicted[place][0])
     starts = [predicted[place][0] for place in order]
@@ -335,7 +335,7 @@ def _candidates(gold: list[_Place], predicted: list[_Place], match: Match) -> li
 
 
 def _take_greedily(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Each gold link and each prediction once."""
+    """Take pairs in order, each gold link and each prediction at most once."""
     matched: dict[int, int] = {}
     used: set[int] = set()
     for g, p in pairs:
@@ -355,12 +355,12 @@ def _estimate(values: Floats, low: Floats | None, high: Floats | None, place: tu
 
 
 def _resample(rows: NDArray[np.int64], times: NDArray[np.int64], bootstrap: int, seed: int) -> Floats:
-    """Statistics of `bootstrap` draws of as many documents as there are, with replacement."""
+    """Return the statistics of `bootstrap` samples of the documents, with replacement."""
     return np.concatenate([_statistics(weights, rows) for weights in _draws(times, bootstrap, seed)])
 
 
 def _draws(times: NDArray[np.int64], bootstrap: int, seed: int) -> Iterator[Floats]:
-    """How often each row is drawn, some draws at a time."""
+    """Yield the weight of each row in each bootstrap sample, in chunks."""
     draw, total = np.random.default_rng(seed), int(times.sum())
     size = max(1, _CHUNK // len(times))
     for done in range(0, bootstrap, size):
@@ -368,9 +368,9 @@ def _draws(times: NDArray[np.int64], bootstrap: int, seed: int) -> Iterator[Floa
 
 
 def _statistics(weights: Floats, rows: NDArray[np.int64]) -> Floats:
-    """Scores for every draw, scope, match and average: linking P, R, F1, detection P, R, F1, accuracy.
+    """Return scores by draw, scope, match and average: linking P, R, F1, detection P, R, F1, accuracy.
 
-    `weights` (draw, row) says how often each row of counts (row, scope, match, count) is drawn.
+    `weights` (draw, row) are the multiplicities of the rows of counts (row, scope, match, count).
     """
     total = np.tensordot(weights, rows.astype(np.float64), axes=1)
     micro = np.concatenate([_measures(total), _ratio(total[..., _RIGHT], total[..., _FOUND])[..., None]], axis=-1)
@@ -383,7 +383,7 @@ def _statistics(weights: Floats, rows: NDArray[np.int64]) -> Floats:
 
 
 def _measures(counts: NDArray[Any]) -> Floats:
-    """Precision, recall and F1 of linking, then of detection."""
+    """Return precision, recall and F1 of linking, then of detection."""
     predicted, gold = counts[..., _PREDICTED], counts[..., _GOLD]
     nothing = (predicted == 0) & (gold == 0)
     columns = []
@@ -394,6 +394,6 @@ def _measures(counts: NDArray[Any]) -> Floats:
 
 
 def _ratio(part: NDArray[Any], whole: NDArray[Any]) -> Floats:
-    """Divide, 0 where there is nothing to divide by."""
+    """Divide; 0 where the denominator is 0."""
     quotient: Floats = np.divide(part, whole, out=np.zeros(np.shape(part)), where=whole != 0)
     return quotient

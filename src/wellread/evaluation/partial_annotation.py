@@ -1,8 +1,8 @@
-"""Gold documents of which only a part was annotated: the links that a scorer may judge.
+"""Partly annotated gold documents: the links that a scorer may judge.
 
 Two keys of a gold document's `meta` limit what is judged; both are lists of `[start, end]`.
 
-- `evaluate`: the parts of the text that were annotated. Gold and predicted links that overlap none of them are dropped.
+- `evaluate`: the annotated parts of the text. Gold and predicted links that overlap none of them are dropped.
 - `optional`: spans that are neither wanted nor wrong. Predictions that overlap one and no gold link are dropped.
 """
 
@@ -18,20 +18,20 @@ Span = tuple[int, int]
 
 
 def keep_judged(gold: Document, predicted: Document) -> tuple[Document, Document]:
-    """Return both documents without the links that the gold annotation says nothing about.
+    """Return both documents without the links that the annotation does not cover.
 
     Predicted [0:5] with `optional` [[0, 5]] -> dropped; with a gold link at [3:8] as well -> kept, and judged.
     """
     if not {"evaluate", "optional"} & gold.meta.keys():
         return gold, predicted
-    asked, guesses = gold.links, predicted.links
+    wanted, guesses = gold.links, predicted.links
     if "evaluate" in gold.meta:
         annotated = _spans(gold, "evaluate")
-        asked, guesses = (tuple(link for link in links if _overlaps(link, annotated)) for links in (asked, guesses))
+        wanted, guesses = (tuple(link for link in links if _overlaps(link, annotated)) for links in (wanted, guesses))
     if "optional" in gold.meta:
-        optional, wanted = _spans(gold, "optional"), [(link.start, link.end) for link in asked]
-        guesses = tuple(link for link in guesses if not _overlaps(link, optional) or _overlaps(link, wanted))
-    return replace(gold, links=asked), replace(predicted, links=guesses)
+        optional, gold_spans = _spans(gold, "optional"), [(link.start, link.end) for link in wanted]
+        guesses = tuple(link for link in guesses if not _overlaps(link, optional) or _overlaps(link, gold_spans))
+    return replace(gold, links=wanted), replace(predicted, links=guesses)
 
 
 def _overlaps(link: Link, spans: Iterable[Span]) -> bool:

@@ -1,10 +1,9 @@
-"""Scores of a probe for facts (LAMA, Petroni et al. 2019): is the object of a fact the first word that comes to mind?
+"""Scores of fact probes (LAMA, Petroni et al. 2019): the rank of the gold object.
 
-The rank of the gold word is told among a vocabulary that all models under comparison share, so that a model with fewer
-words has no easier task. A word that scores the same as the gold one stands before it: a model that says the same of
-all words knows nothing.
+Ranks are within a vocabulary that all compared models share, so that a smaller vocabulary is not easier. Words with the
+same score as the gold word rank before it, so constant scores do not help.
 
-`macro`, the mean over relations, is what the authors print for T-REx and Google-RE; `micro` is over all facts.
+`macro`, the mean over relations, is what the authors report for T-REx and Google-RE; `micro` is over all facts.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from wellread.evaluation.ranking import mean_reciprocal_rank
 
 @dataclass(frozen=True, slots=True)
 class ProbeScore:
-    """Of some facts: the share whose object is the first word, is among the first k, and the mean reciprocal rank."""
+    """Precision at 1, precision at k and mean reciprocal rank over some facts."""
 
     precision: float
     at: Mapping[int, float]
@@ -33,19 +32,19 @@ class ProbeScore:
 
 @dataclass(frozen=True, slots=True)
 class ProbeScores:
-    """The scores of one dataset; those of relations are in the order of their first fact."""
+    """Scores of one dataset; relations are in the order of their first fact."""
 
     micro: ProbeScore
     macro: ProbeScore
     relations: Mapping[str, ProbeScore]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, for JSON."""
+        """Return plain dicts, for JSON."""
         return asdict(self)
 
 
 def gold_ranks(scores: ArrayLike, gold_ids: ArrayLike, *, known_mask: ArrayLike | None = None) -> NDArray[np.int64]:
-    """Ranks from 1 of the gold words: `scores` are (fact, word), `known_mask` says which words may be answers."""
+    """Return ranks from 1 of the gold words: `scores` are (fact, word), `known_mask` the allowed answers."""
     values, gold = np.asarray(scores), np.asarray(gold_ids)
     mask = np.ones(values.shape[-1], np.bool_) if known_mask is None else np.asarray(known_mask, dtype=np.bool_)
     if values.ndim != 2 or gold.shape != values.shape[:1] or mask.shape != values.shape[1:]:
@@ -55,7 +54,7 @@ def gold_ranks(scores: ArrayLike, gold_ids: ArrayLike, *, known_mask: ArrayLike 
         )
     if len(gold) and not mask[gold].all():
         raise InputError(
-            f"the gold word {gold[~mask[gold]][0]} is not in the vocabulary; leave such facts out before (see `within`)"
+            f"the gold word {gold[~mask[gold]][0]} is not in the vocabulary; remove such facts first (see `within`)"
         )
     if np.isnan(values).any():
         raise TrainingError(
@@ -68,7 +67,7 @@ def gold_ranks(scores: ArrayLike, gold_ids: ArrayLike, *, known_mask: ArrayLike 
 def score_probe(
     relations: Sequence[str], ranks: Sequence[int | None] | NDArray[np.int64], *, at: Sequence[int] = (10,)
 ) -> ProbeScores:
-    """Score the ranks of gold words by relation; None is a word that was not found at all."""
+    """Score the ranks of gold words by relation; None means not found."""
     if len(relations) != len(ranks):
         raise InputError(f"{len(ranks)} ranks for {len(relations)} facts; give the rank of each")
     if not len(ranks):

@@ -1,7 +1,8 @@
-"""Scores of an order: ROC-AUC, NDCG by query, and how early the first hit comes. Numpy, never torch.
+"""Ranking metrics: ROC-AUC, NDCG by query, recall and reciprocal rank; free of torch.
 
-Ties never depend on the order of the examples. AUC counts a tied pair half. NDCG gives examples with the same score
-their mean gain, which is the mean over all orders of them (McSherry and Najork 2008; as scikit-learn does).
+Ties do not depend on the order of the examples. AUC counts a tied pair half. NDCG gives examples with the same score
+their mean gain, which is the mean over all orders of them (McSherry and Najork 2008; as in scikit-learn, whose function
+takes milliseconds per query and does not accept a single example).
 """
 
 from __future__ import annotations
@@ -14,32 +15,33 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wellread.errors import InputError, TrainingError
-from wellread.evaluation.classification import average_ranks
 
 Floats = NDArray[np.float64]
 Gainless = Literal["zero", "skip"]
 
 ESCI_GAINS: Mapping[str, float] = {"E": 1.0, "S": 0.1, "C": 0.01, "I": 0.0}
-"""Exact, substitute, complement, irrelevant: what the Shopping Queries benchmark (Reddy et al. 2022) gains by each."""
+"""Gains of exact, substitute, complement and irrelevant in the Shopping Queries benchmark (Reddy et al. 2022)."""
 
 
 def roc_auc(right: ArrayLike, scores: ArrayLike) -> float:
-    """The chance that a right one scores above a wrong one, ties half; NaN if all are right or all are wrong."""
+    """Return the probability that a right example scores above a wrong one; NaN if all are right or all wrong."""
+    from scipy.stats import rankdata
+
     right, values = np.asarray(right, dtype=np.bool_), _scores(scores, np.shape(right))
     good = int(right.sum())
     bad = len(right) - good
     if not good or not bad:
         return math.nan
-    return float((average_ranks(values)[right].sum() - good * (good + 1) / 2) / (good * bad))
+    return float((rankdata(values)[right].sum() - good * (good + 1) / 2) / (good * bad))
 
 
 def ndcg(gains: ArrayLike, scores: ArrayLike, *, k: int | None = None) -> float:
-    """Discounted gain of the order that the scores give, over that of the best order; 0 where nothing gains."""
+    """Return the discounted gain of the order by score, relative to the best order; 0 if all gains are 0."""
     gains = np.asarray(gains, dtype=np.float64)
     if (gains < 0).any():
         raise InputError(f"a gain is {gains.min()}; expected 0 or more")
     if k is not None and k < 1:
-        raise InputError(f"NDCG at {k} is asked for; expected 1 or more, or no limit")
+        raise InputError(f"k is {k}; expected 1 or more, or None for no limit")
     values = _scores(scores, gains.shape)
     discounts = 1 / np.log2(np.arange(len(gains)) + 2.0)
     if k is not None:
@@ -47,7 +49,7 @@ def ndcg(gains: ArrayLike, scores: ArrayLike, *, k: int | None = None) -> float:
     best = float(discounts @ np.sort(gains)[::-1])
     if not best:
         return 0.0
-    # The highest score first; equal scores are one group that shares the group's discounts.
+    # Highest score first; a group of equal scores shares its discounts.
     _, group, times = np.unique(-values, return_inverse=True, return_counts=True)
     mean_gains = np.bincount(group, gains) / times
     sums = np.add.reduceat(discounts, np.cumsum(times) - times)
@@ -62,7 +64,7 @@ def mean_ndcg(
     k: int | None = None,
     gainless: Gainless = "zero",
 ) -> float:
-    """The mean NDCG of the queries; those where nothing gains count 0, or (`skip`) not at all. NaN if none counts."""
+    """Return the mean NDCG of the queries; those without gain count 0 or are skipped. NaN if none is left."""
     gains = np.asarray(gains, dtype=np.float64)
     values = _scores(scores, gains.shape)
     if len(queries) != len(gains):
@@ -77,22 +79,22 @@ def mean_ndcg(
 
 
 def recall_at(hits: Sequence[Sequence[bool]], k: int) -> float:
-    """The share of questions with a hit among their first `k`; `hits` are in ranked order. NaN without questions."""
+    """Return the share of questions with a hit among their first `k` ranked results; NaN without questions."""
     return sum(any(some[:k]) for some in hits) / len(hits) if hits else math.nan
 
 
 def first_hits(hits: Sequence[Sequence[bool]]) -> list[int | None]:
-    """The rank of each question's first hit, from 1; None where there is none."""
+    """Return the rank of each question's first hit, from 1; None if there is none."""
     return [next((rank for rank, hit in enumerate(some, 1) if hit), None) for some in hits]
 
 
 def mean_reciprocal_rank(ranks: Sequence[int | None]) -> float:
-    """The mean of 1 / rank, where None (not found) counts 0; NaN without ranks."""
+    """Return the mean of 1 / rank; None (not found) counts 0; NaN without ranks."""
     return math.fsum(1 / rank for rank in ranks if rank is not None) / len(ranks) if ranks else math.nan
 
 
 def ranked(scores: ArrayLike) -> NDArray[np.int64]:
-    """Places from the highest score to the lowest; of equal ones the earlier first."""
+    """Return indices by descending score; the earlier first on ties."""
     return np.argsort(-np.asarray(scores, dtype=np.float64), kind="stable").astype(np.int64)
 
 

@@ -1,12 +1,12 @@
-"""Scores of relations between two entities of a text, by the rules of the official scorers.
+"""Scores of relation classification, by the rules of the official scorers.
 
-- TACRED (Zhang et al. 2017): micro precision, recall and F1 over all relations but `no_relation`. Where nothing but
+- TACRED (Zhang et al. 2017): micro precision, recall and F1 over all relations except `no_relation`. If only
   `no_relation` is predicted, precision is 1 and F1 is 0, as in the authors' script.
 - SemEval-2010 task 8 (Hendrickx et al. 2010): F1 of each of the nine relations, and their mean ("macro"), without
-  `Other`. Its official score counts both directions of a relation as one class, in which an answer with the wrong
-  direction is wrong: neither right for its recall nor for its precision ("(9+1)-way, directionality taken into
-  account"). The script prints two more, which are here by `direction`. As there, the mean is over the relations that
-  the gold labels have, and an example without an answer counts as `Other`.
+  `Other`. The official score treats both directions of a relation as one class, in which an answer with the wrong
+  direction is wrong for precision and recall ("(9+1)-way, directionality taken into account"). The script's two other
+  scores are available by `direction`. As there, the mean is over the relations in the gold labels, and a missing
+  answer counts as `Other`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Literal
 from wellread.errors import InputError
 
 NO_RELATION = "no_relation"
-"""What TACRED calls pairs that are in none of its relations."""
+"""TACRED's label of pairs without a relation."""
 OTHER = "Other"
-"""The same in SemEval-2010 task 8."""
+"""Label of pairs without a relation in SemEval-2010 task 8."""
 Direction = Literal["counted", "ignored", "apart"]
 
 _DIRECTION = re.compile(r"\(e[12],e[12]\)$")
@@ -31,7 +31,7 @@ _DIRECTION = re.compile(r"\(e[12],e[12]\)$")
 
 @dataclass(frozen=True, slots=True)
 class F1Score:
-    """Precision, recall, and F1, which is made of both."""
+    """Precision, recall and their harmonic mean."""
 
     precision: float
     recall: float
@@ -39,7 +39,7 @@ class F1Score:
 
     @classmethod
     def of(cls, right: int, predicted: int, gold: int, *, silent: float = 0.0) -> F1Score:
-        """By counts; `silent` is the precision of who predicts nothing."""
+        """Compute the scores from counts; `silent` is the precision without predictions."""
         precision = right / predicted if predicted else silent
         recall = right / gold if gold else 0.0
         return cls(precision, recall, harmonic(precision, recall))
@@ -47,24 +47,24 @@ class F1Score:
 
 @dataclass(frozen=True, slots=True)
 class RelationScores:
-    """`macro` is the mean over relations (its F1 is the mean of F1s), `micro` is over all that is predicted."""
+    """Macro (mean over relations, also of F1) and micro (over all predictions) scores."""
 
     macro: F1Score
     micro: F1Score
     relations: Mapping[str, F1Score]
     accuracy: float
-    """The share of all examples that is right, those of the left-out class too."""
+    """Share of all examples that is right, including the negative class."""
 
 
 def score_tacred(
     gold: Sequence[str], predicted: Sequence[str | None], *, negative: str = NO_RELATION
 ) -> dict[str, float]:
-    """Micro `precision`, `recall` and `f1` of all relations but the negative one; None counts as that."""
+    """Return micro `precision`, `recall` and `f1` of all relations except the negative one; None counts as negative."""
     _check(gold, predicted)
-    told = [negative if label is None else label for label in predicted]
-    right = sum(one == other != negative for one, other in zip(gold, told, strict=True))
+    labels = [negative if label is None else label for label in predicted]
+    right = sum(one == other != negative for one, other in zip(gold, labels, strict=True))
     found = F1Score.of(
-        right, sum(label != negative for label in told), sum(label != negative for label in gold), silent=1.0
+        right, sum(label != negative for label in labels), sum(label != negative for label in gold), silent=1.0
     )
     return {"f1": found.f1, "precision": found.precision, "recall": found.recall}
 
@@ -72,34 +72,34 @@ def score_tacred(
 def score_semeval2010(
     gold: Sequence[str], predicted: Sequence[str | None], *, direction: Direction = "counted", other: str = OTHER
 ) -> RelationScores:
-    """Scores of labels such as "Cause-Effect(e2,e1)"; `direction` = "counted" is official.
+    """Score labels such as "Cause-Effect(e2,e1)"; `direction` = "counted" is official.
 
-    "ignored" looks at relations only, "apart" makes each direction a relation of its own ((2*9+1)-way).
+    "ignored" compares relations without direction, "apart" makes each direction its own class ((2*9+1)-way).
     """
     _check(gold, predicted)
-    told = [other if label is None else label for label in predicted]
+    labels = [other if label is None else label for label in predicted]
     if direction == "ignored":
-        gold, told = [undirected(label) for label in gold], [undirected(label) for label in told]
-    # With direction = "counted" an answer of the wrong direction has its relation's name, and is not right.
+        gold, labels = [undirected(label) for label in gold], [undirected(label) for label in labels]
+    # With direction = "counted", an answer with the wrong direction counts for its relation, but not as right.
     name = undirected if direction == "counted" else str
-    asked, answered = Counter(map(name, gold)), Counter(map(name, told))
-    right = Counter(name(one) for one, same in zip(gold, told, strict=True) if one == same)
-    names = sorted(asked.keys() - {other})
+    wanted, answered = Counter(map(name, gold)), Counter(map(name, labels))
+    right = Counter(name(one) for one, same in zip(gold, labels, strict=True) if one == same)
+    names = sorted(wanted.keys() - {other})
     if not names:
         raise InputError(f"all gold relations are {other!r}; there is no relation to score")
-    each = {label: F1Score.of(right[label], answered[label], asked[label]) for label in names}
-    micro = F1Score.of(*(sum(counts[label] for label in names) for counts in (right, answered, asked)))
+    each = {label: F1Score.of(right[label], answered[label], wanted[label]) for label in names}
+    micro = F1Score.of(*(sum(counts[label] for label in names) for counts in (right, answered, wanted)))
     macro = F1Score(*(_mean([getattr(one, part) for one in each.values()]) for part in ("precision", "recall", "f1")))
     return RelationScores(macro, micro, each, right.total() / len(gold))
 
 
 def undirected(label: str) -> str:
-    """A label without its direction: "Cause-Effect(e2,e1)" -> "Cause-Effect"."""
+    """Return a label without its direction: "Cause-Effect(e2,e1)" -> "Cause-Effect"."""
     return _DIRECTION.sub("", label)
 
 
 def harmonic(precision: float, recall: float) -> float:
-    """F1; 0 where both are."""
+    """Return F1; 0 if both are 0."""
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 

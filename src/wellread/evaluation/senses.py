@@ -1,8 +1,8 @@
-"""Scores of word senses by the rule of the framework of Raganato et al. (2017): F1 over instances.
+"""Scores of word senses by the rules of Raganato et al. (2017): F1 over instances.
 
-An instance may have several right keys: an answer is right if it is any of them. Where several keys are answered, each
-counts its share. Precision is over what is answered, recall over all instances; who answers everything has both alike.
-Answers to instances that have no gold do not count.
+An instance may have several right keys: an answer is right if it is any of them. If several keys are answered, each
+counts a fraction. Precision is over the answered instances, recall over all; they are equal if all are answered.
+Answers to instances without gold keys are ignored.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from dataclasses import dataclass
 from wellread.errors import InputError
 
 PARTS = {"n": "noun", "v": "verb", "a": "adjective", "r": "adverb"}
-"""The parts of speech as scores name them."""
+"""Names of the parts of speech in scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class SenseInstance:
-    """A word whose sense is asked for."""
+    """Word to disambiguate."""
 
     id: str
     lemma: str
     kind: str
-    """Its part of speech: n, v, a, r."""
+    """Part of speech: n, v, a, r."""
     gold: tuple[str, ...] = ()
-    """The right keys; none where they are kept secret."""
+    """Right keys; empty in test files."""
     source: str = ""
-    """The data set that it is of."""
+    """Name of the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
 class SenseScores:
-    """How many instances there are, how many were answered, and how many rightly."""
+    """Number of instances, of answered instances, and of right answers."""
 
     count: int
     answered: int
@@ -40,35 +40,35 @@ class SenseScores:
 
     @property
     def precision(self) -> float:
-        """The share of the answers that is right."""
+        """Share of the answers that is right."""
         return self.right / self.answered if self.answered else 0.0
 
     @property
     def recall(self) -> float:
-        """The share of the instances that is answered rightly."""
+        """Share of the instances that is answered right."""
         return self.right / self.count if self.count else 0.0
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of both."""
+        """Harmonic mean of precision and recall."""
         whole = self.precision + self.recall
         return 2 * self.precision * self.recall / whole if whole else 0.0
 
 
 def refuse_twins(instances: Iterable[SenseInstance]) -> None:
-    """Fail where two instances have one id: the answer to one would be taken for both."""
+    """Raise `InputError` if two instances have the same id, since their answers would be confused."""
     seen: set[str] = set()
     for instance in instances:
         if instance.id in seen:
             raise InputError(
-                f"two instances are called {instance.id!r}, so that their answers cannot be told apart; give each data "
-                "set once, files names of their own, and every instance in them its own id"
+                f"two instances have the id {instance.id!r}, so answers are ambiguous; give each dataset "
+                "once, with unique file names and unique instance ids"
             )
         seen.add(instance.id)
 
 
 def score_senses(instances: Sequence[SenseInstance], answers: Mapping[str, Iterable[str]]) -> SenseScores:
-    """The official rule, for keys answered by the id of their instance."""
+    """Score keys, given by instance id, by the official rule."""
     refuse_twins(instances)
     count = answered = 0
     right = 0.0
@@ -86,7 +86,7 @@ def score_senses(instances: Sequence[SenseInstance], answers: Mapping[str, Itera
 
 
 def score_by_part(instances: Sequence[SenseInstance], answers: Mapping[str, Iterable[str]]) -> dict[str, SenseScores]:
-    """The scores of all instances as "all", then of each part of speech and, where there are several, data set."""
+    """Return scores of all instances as "all", of each part of speech and, if there are several, of each dataset."""
     scores = {"all": score_senses(instances, answers)}
     gold = [instance for instance in instances if instance.gold]
     for kind, name in PARTS.items():
@@ -102,7 +102,7 @@ def score_by_part(instances: Sequence[SenseInstance], answers: Mapping[str, Iter
 def answer_first(
     instances: Iterable[SenseInstance], first: Callable[[str, str], str | None]
 ) -> dict[str, tuple[str, ...]]:
-    """The baseline: the first sense of every lemma and part of speech that has one."""
+    """Return the baseline: the first sense of every lemma and part of speech."""
     return {one.id: (key,) for one in instances if (key := first(one.lemma, one.kind)) is not None}
 
 
@@ -111,7 +111,7 @@ def back_off(
     answers: Mapping[str, Iterable[str]],
     first: Callable[[str, str], str | None],
 ) -> dict[str, tuple[str, ...]]:
-    """Answers for all instances: the first sense where nothing was answered."""
+    """Return answers for all instances, with the first sense where there is no answer."""
     given = {id: tuple(keys) for id, keys in answers.items()}
     missing = [instance for instance in instances if not given.get(instance.id)]
     return {**given, **answer_first(missing, first)}

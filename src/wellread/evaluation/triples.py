@@ -1,8 +1,7 @@
-"""Scores of models of facts: at which rank among all entities does the right object of (subject, relation, ?) stand?
+"""Scores of link prediction: the rank of the right object of (subject, relation, ?) among all entities.
 
-Filtered (Bordes et al. 2013): other objects that are known to be right do not count as mistakes. Entities that score
-the same as the right one share the mean of their ranks: a model that says the same of all entities must not stand
-first (nor last) by the way ties are broken. Numpy, never torch.
+Filtered (Bordes et al. 2013): other right objects are not counted as errors. Entities with the same score as the right
+one share the mean of their ranks, so a constant model ranks neither first nor last. Free of torch.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class FactScores:
-    """Of some queries: the mean reciprocal rank, the share within the first k, and the mean rank."""
+    """Mean reciprocal rank, hits at k and mean rank over some queries."""
 
     mrr: float
     hits: Mapping[int, float]
@@ -30,25 +29,25 @@ class FactScores:
     queries: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for JSON."""
+        """Return plain numbers, for JSON."""
         return asdict(self)
 
     def flat(self) -> dict[str, float]:
-        """By one name each: mrr, hits@1, …"""
+        """Return the scores by name: mrr, hits@1, …"""
         return {"mrr": self.mrr, **{f"hits@{k}": share for k, share in self.hits.items()}}
 
 
 def filtered_ranks(scores: ArrayLike, gold: ArrayLike, known: ArrayLike = (), known_of: ArrayLike = ()) -> Floats:
-    """Ranks from 1 of the gold entities: `scores` are (query, entity).
+    """Return ranks from 1 of the gold entities; `scores` are (query, entity).
 
-    `known` are entities that are right too, and `known_of` says for which query each; gold ones may be among them.
+    `known` are other right entities, and `known_of` their queries; gold entities may be among them.
     """
     values, right = np.asarray(scores), np.asarray(gold, np.int64)
     others, rows = np.asarray(known, np.int64), np.asarray(known_of, np.int64)
     if values.ndim != 2 or right.shape != values.shape[:1] or others.shape != rows.shape:
         raise InputError(
             f"scores of shape {values.shape}, gold entities of {right.shape}, known ones of {others.shape} for queries "
-            f"of {rows.shape}; give (query, entity), (query), and two alike"
+            f"of {rows.shape}; give (query, entity), (query), and two of equal shape"
         )
     own = values[np.arange(len(right)), right]
     if np.isnan(values).any():
@@ -57,17 +56,17 @@ def filtered_ranks(scores: ArrayLike, gold: ArrayLike, known: ArrayLike = (), kn
         )
     above = np.count_nonzero(values > own[:, None], axis=1)
     not_below = np.count_nonzero(values >= own[:, None], axis=1)
-    # What is known is taken back, not masked: it is little, and the scores are many.
+    # Known entities are subtracted instead of masked, since they are few and the scores are many.
     distinct = np.unique(np.stack([rows, others], axis=1), axis=0)
     distinct = distinct[distinct[:, 1] != right[distinct[:, 0]]]
-    theirs, gold_score = values[distinct[:, 0], distinct[:, 1]], own[distinct[:, 0]]
-    above = above - np.bincount(distinct[theirs > gold_score, 0], minlength=len(right))
-    not_below = not_below - np.bincount(distinct[theirs >= gold_score, 0], minlength=len(right))
+    other_scores, gold_score = values[distinct[:, 0], distinct[:, 1]], own[distinct[:, 0]]
+    above = above - np.bincount(distinct[other_scores > gold_score, 0], minlength=len(right))
+    not_below = not_below - np.bincount(distinct[other_scores >= gold_score, 0], minlength=len(right))
     return np.asarray((above + 1 + not_below) / 2, np.float64)
 
 
 def score_ranks(ranks: ArrayLike, *, at: Sequence[int] = (1, 3, 10)) -> FactScores:
-    """The scores of some ranks; NaN without any."""
+    """Return the scores of ranks; NaN without any."""
     values = np.asarray(ranks, np.float64)
     if not len(values):
         return FactScores(math.nan, dict.fromkeys(at, math.nan), math.nan, 0)
@@ -76,7 +75,7 @@ def score_ranks(ranks: ArrayLike, *, at: Sequence[int] = (1, 3, 10)) -> FactScor
 
 
 def score_by(names: Sequence[str], ranks: ArrayLike, *, at: Sequence[int] = (1, 3, 10)) -> dict[str, FactScores]:
-    """The scores of the queries of each name (a relation, a direction), those with most queries first."""
+    """Return the scores by name (a relation, a direction), the most frequent first."""
     values = np.asarray(ranks, np.float64)
     if len(names) != len(values):
         raise InputError(f"{len(names)} names for {len(values)} ranks; give the name of each query")

@@ -1,9 +1,9 @@
-"""For transformers' Trainer: texts as they are in a dataset, in; pieces, labels and lent knowledge, out.
+"""Data collator for transformers' Trainer: from texts of a dataset to tokens, labels and knowledge inputs.
 
-    collate = Collator(lender.segmenter, lender, notes=lender.prepare(texts, cache="runs/notes"))
+    collate = Collator(provider.segmenter, provider, notes=provider.prepare(texts, cache="runs/notes"))
     Trainer(model, TrainingArguments(…, remove_unused_columns=False), collate, train_dataset=rows)
 
-The maps of a batch are drawn when its turn comes; what taggers find in the texts is best found before, as here.
+Knowledge inputs are built per batch; annotations of the texts are best prepared before, as here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wellread.text.tokenization import TextTokenizer
 
 
 class Collator:
-    """Rows with a text, or two, and perhaps a label, as the batch that an infused model takes."""
+    """Collates rows with one or two texts, and optionally a label, for an infused model."""
 
     def __init__(
         self,
@@ -34,15 +34,15 @@ class Collator:
         label: str = "label",
         types: bool = True,
     ) -> None:
-        """`notes` are what the lender found in all texts; without them each batch is annotated when its turn comes.
+        """Set columns and knowledge; without `notes` (annotations of all texts) each batch is annotated on the fly.
 
-        `types` is whether the model takes token_type_ids: DistilBERT's heads do not.
+        Set `types` to False for models without token_type_ids, such as DistilBERT.
         """
         self.segmenter, self.provider, self.notes, self.types = segmenter, provider, notes, types
         self._texts, self._label = (text, text_b), label
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """A padded batch: input_ids, attention_mask, token_type_ids, labels if there are any, and what is lent."""
+        """Return a padded batch: input_ids, attention_mask, token_type_ids, labels if any, and knowledge inputs."""
         given = [tuple(row[name] for name in self._texts if row.get(name) is not None) for row in rows]
         if not all(given):
             raise InputError(f"row {given.index(())} of a batch has no {self._texts[0]!r}; name the column of the text")

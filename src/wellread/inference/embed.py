@@ -1,12 +1,12 @@
-"""Contextual vectors of pieces, words, mentions and texts, from any encoder, with the knowledge that it is lent.
+"""Contextual embeddings of tokens, words, mentions and texts, from any encoder with its knowledge.
 
     embedder = Embedder.build(load_encoder("minilm"), load_tokenizer("minilm"))
     for rows in embedder.embed([Document("The bank of the river.")], of="words"):
         rows.vectors, rows.texts, rows.spans
 
-Texts are streamed, and of any length: long ones are read in windows, and every row comes from the window that owns its
-first piece. Of a word or a mention that has several pieces the vector is their mean; of a text that of all its pieces,
-special ones too, as sentence encoders have it.
+Texts are streamed and may have any length: long ones are read in windows, and every row comes from the window that owns
+its first token. The vector of a word or mention is the mean of its tokens; that of a text is the mean of all its
+tokens, special ones included, as in sentence encoders.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ Of = Literal["pieces", "words", "mentions", "texts"]
 Pooling = Literal["mean", "first"]
 
 _TEXTS, _CHARACTERS = 256, 1 << 20
-"""Texts, and characters, that knowledge is looked for in at once."""
+"""Texts, and characters, that are annotated together."""
 _CHUNK = 1 << 14
-"""Pieces whose states are kept until they are told, in their order."""
+"""Tokens whose states are kept before rows are emitted."""
 _TOKENS = 2048
-"""Pieces of one pass."""
+"""Tokens in one forward pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some vectors, in the order of texts and their characters."""
+    """Vectors in the order of texts and characters."""
 
     vectors: Float32[np.ndarray, "row dim"]
     texts: Int64[np.ndarray, " row"]
-    """The number of each row's text in the stream, from 0."""
+    """Index of each row's text in the stream."""
     spans: Int64[np.ndarray, "row 2"]
-    """Characters of the text."""
+    """Character span in the text."""
     names: list[str]
-    """What stands there; of a text nothing."""
+    """Text of the span; "" for whole texts."""
     more: Mapping[str, list[Any]] = field(default_factory=dict)
-    """Of pieces their `piece` ids, of mentions their `entity`, `kb` and `score`."""
+    """Extra columns: `piece` ids of tokens; `entity`, `kb` and `score` of mentions."""
 
 
 class Embedder:
-    """Makes vectors with one encoder."""
+    """Computes embeddings with one encoder."""
 
     def __init__(
         self, encoder: InfusedEncoder, window_tokenizer: TextWindowTokenizer, provider: KnowledgeProvider | None = None
@@ -74,7 +74,7 @@ class Embedder:
         width: int = 256,
         sentences: int = 0,
     ) -> Embedder:
-        """Of an encoder, plain or infused, that reads `width` pieces at once (fewer if it has no more positions)."""
+        """Build an embedder of a plain or infused encoder, with windows of at most `width` tokens."""
         if not isinstance(encoder, InfusedEncoder):
             encoder = infuse(encoder, [])
         encoder.train(False).requires_grad_(False)
@@ -86,21 +86,21 @@ class Embedder:
 
     @property
     def dim(self) -> int:
-        """Numbers in a vector."""
+        """Size of a vector."""
         return int(self.encoder.config.hidden_size)
 
     def embed(
         self, documents: Iterable[Document], *, of: Of = "texts", pooling: Pooling = "mean", unit: bool = False
     ) -> Iterator[Rows]:
-        """The vectors of each document's text, words or pieces, or of its links; some rows at a time.
+        """Yield embeddings of each document's text, words, tokens or links, in chunks of rows.
 
-        `pooling` is what a text's vector is: the mean of its pieces, or the `first` one. `unit` gives all length 1.
+        `pooling` is the vector of a text: the mean of its tokens, or the `first` token. `unit` normalises to length 1.
         """
         if of not in get_args(Of):
             raise UsageError(f"of={of!r} is not known; choose {', '.join(get_args(Of))}")
         if pooling not in get_args(Pooling):
             raise UsageError(f"pooling={pooling!r} is not known; choose {', '.join(get_args(Pooling))}")
-        tell = _Texts(pooling) if of == "texts" else _TELLERS[of]()
+        collector = _Texts(pooling) if of == "texts" else _COLLECTORS[of]()
         begin = 0
         for group in gather(documents, largest=_CHARACTERS, most=_TEXTS, size=lambda document: len(document.text)):
             tokenized = self.window_tokenizer.tokenize([one.text for one in group])
@@ -109,21 +109,21 @@ class Embedder:
             for chunk in gather(windows, largest=_CHUNK):
                 states = self._states(chunk, notes)
                 for window, found in zip(chunk, states, strict=True):
-                    tell.take(window, found, group[window.text], begin + window.text)
-                if len(tell) >= _CHUNK and of != "texts":
-                    yield tell.rows(unit)
-            tell.end(begin, len(group), self.dim)
-            if len(tell):
-                yield tell.rows(unit)
+                    collector.take(window, found, group[window.text], begin + window.text)
+                if len(collector) >= _CHUNK and of != "texts":
+                    yield collector.rows(unit)
+            collector.end(begin, len(group), self.dim)
+            if len(collector):
+                yield collector.rows(unit)
             begin += len(group)
 
     def nothing(self, of: Of) -> Rows:
-        """No rows, with the columns that there would be."""
-        more: dict[str, list[Any]] = {name: [] for name in (() if of == "texts" else _TELLERS[of].columns)}
+        """Return an empty `Rows` with the right columns."""
+        more: dict[str, list[Any]] = {name: [] for name in (() if of == "texts" else _COLLECTORS[of].columns)}
         return Rows(np.zeros((0, self.dim), np.float32), np.zeros(0, np.int64), np.zeros((0, 2), np.int64), [], more)
 
     def _states(self, chunk: Sequence[TextWindow], notes: Any) -> list[Float32[np.ndarray, "token dim"]]:
-        """The states of all pieces of each, read together with others of like length."""
+        """Return the token states of each window; windows of similar length are read together."""
         states: list[Any] = [None] * len(chunk)
         order = sorted(range(len(chunk)), key=lambda place: len(chunk[place]))
         with torch.inference_mode():
@@ -143,11 +143,11 @@ _GIVEN = ("ids", "types")
 
 
 @dataclass
-class _Teller:
-    """Gathers rows."""
+class _Collector:
+    """Collects rows of one kind."""
 
     columns: ClassVar[tuple[str, ...]] = ()
-    """What rows tell besides (`Rows.more`)."""
+    """Names of extra columns (`Rows.more`)."""
     vectors: list[Any] = field(default_factory=list)
     texts: list[int] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
@@ -158,14 +158,14 @@ class _Teller:
         return len(self.texts)
 
     def take(self, window: TextWindow, states: Any, document: Document, number: int) -> None:
-        """What a stretch has to tell, once its states are known."""
+        """Add the rows of a window, given its states."""
         raise NotImplementedError
 
     def end(self, begin: int, count: int, dim: int) -> None:
-        """The group of texts is read."""
+        """Finish a group of texts."""
 
     def add(self, number: int, span: tuple[int, int], name: str, vector: Any, **more: Any) -> None:
-        """One row."""
+        """Add one row."""
         self.vectors.append(vector)
         self.texts.append(number)
         self.spans.append(span)
@@ -174,7 +174,7 @@ class _Teller:
             self.more.setdefault(key, []).append(value)
 
     def rows(self, unit: bool) -> Rows:
-        """All rows, which are forgotten here."""
+        """Return the collected rows, and start over."""
         vectors = np.stack(self.vectors).astype(np.float32, copy=False)
         if unit:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -185,17 +185,17 @@ class _Teller:
         return made
 
 
-class _Tokens(_Teller):
+class _Tokens(_Collector):
     columns = ("piece",)
 
     def take(self, window: TextWindow, states: Any, document: Document, number: int) -> None:
         one = window.input
         for place in range(window.first, window.last):
             start, end = one.spans[place].tolist()
-            self.add(number, (start, end), document.text[start:end], states[place], token=int(one.ids[place]))
+            self.add(number, (start, end), document.text[start:end], states[place], piece=int(one.ids[place]))
 
 
-class _Words(_Teller):
+class _Words(_Collector):
     def take(self, window: TextWindow, states: Any, document: Document, number: int) -> None:
         one = window.input
         known = np.flatnonzero(one.word_of >= 0)
@@ -207,7 +207,7 @@ class _Words(_Teller):
                 self.add(number, (start, end), document.text[start:end], total / many)
 
 
-class _Mentions(_Teller):
+class _Mentions(_Collector):
     columns = ("entity", "kb", "score")
 
     def take(self, window: TextWindow, states: Any, document: Document, number: int) -> None:
@@ -228,8 +228,8 @@ class _Mentions(_Teller):
         self.add(number, (link.start, link.end), link.text, vector, **more)
 
 
-class _Texts(_Teller):
-    """Sums over the stretches of a text, until all are read."""
+class _Texts(_Collector):
+    """Sums states over the windows of each text."""
 
     def __init__(self, pooling: Pooling) -> None:
         super().__init__()
@@ -252,4 +252,4 @@ class _Texts(_Teller):
             self.add(number, (0, size), "", total / many)
 
 
-_TELLERS: dict[str, type[_Teller]] = {"pieces": _Tokens, "words": _Words, "mentions": _Mentions}
+_COLLECTORS: dict[str, type[_Collector]] = {"pieces": _Tokens, "words": _Words, "mentions": _Mentions}

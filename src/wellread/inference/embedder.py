@@ -1,10 +1,10 @@
-"""An embedder of whatever was saved: a plain encoder, one with knowledge layers, or a trained task.
+"""Loading of embedders: from a plain encoder, one with knowledge layers, or a trained task.
 
     with ExitStack() as stack:
         embedder = load_embedder("runs/my-model", stack)
         rows = embedder.embed([Document("The bank of the river.")], of="words")
 
-What the encoder is lent comes with it: that of its task, or candidates of the knowledge bases that its layers need.
+The knowledge of the encoder is loaded too: that of its task, or candidates of the KBs that its layers need.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _LINKERS = ("elq", "knowbert", "luke", "prior")
 
 
 def load_embedder(model: str, stack: ExitStack, *, layers: int | None = None, width: int = 256) -> Embedder:
-    """An asset's encoder, a folder's, a run's or the hub's; `stack` closes the knowledge bases that it looks in.
+    """Load the encoder of an asset, folder, run or hub name; `stack` closes the knowledge bases it opens.
 
-    `layers` gives the states after that many layers, `width` is how many pieces are read at once.
+    `layers` returns the states after that many layers, `width` is the number of tokens in a window.
     """
     if model in _LINKERS and not Path(model).exists():
         raise UsageError(
-            f"{model} is a linker, which gives links and not states; give an encoder, such as minilm, and for vectors "
-            f"of what is linked: --of mentions --linker {model}"
+            f"{model} is a linker, which returns links, not states; give an encoder, such as minilm; for vectors of "
+            f"linked mentions: --of mentions --linker {model}"
         )
     encoder, tokenizer, provider = _load(model, stack)
     if layers is not None:
-        _cut(encoder, layers)
+        _truncate(encoder, layers)
     return Embedder.build(encoder, tokenizer, provider=provider, width=width)
 
 
 def _load(model: str, stack: ExitStack) -> tuple[Any, Any, KnowledgeProvider | None]:
-    """An encoder, its tokenizer, and what lends it knowledge."""
+    """Load an encoder, its tokenizer, and its knowledge provider."""
     from wellread.encoders.load import find_encoder, load_encoder, load_tokenizer
     from wellread.models.knowbert.recipe import load_knowbert_provider
 
@@ -52,10 +52,10 @@ def _load(model: str, stack: ExitStack) -> tuple[Any, Any, KnowledgeProvider | N
     return encoder, load_tokenizer(model), load_knowbert_provider(find_encoder(model), encoder, stack)
 
 
-def _cut(encoder: Any, layers: int) -> None:
+def _truncate(encoder: Any, layers: int) -> None:
     from wellread.models.knowbert.folder import keep_first_layers
 
     count = int(encoder.config.num_hidden_layers)
     if layers > count:
-        raise UsageError(f"the encoder has {count} layers, not {layers}; ask for fewer")
+        raise UsageError(f"the encoder has {count} layers, not {layers}; give at most {count}")
     keep_first_layers(encoder, layers)

@@ -1,7 +1,7 @@
-"""Vectors as files, written as they come: Arrow (a column of lists) or NumPy's npz (arrays of like length).
+"""Embedding files, written in a stream: Arrow (a column of lists) or NumPy's npz (arrays of equal length).
 
-Nobody holds all rows: Arrow is written batch by batch, and what npz must know first, how many rows there are, is found
-out by writing them to a file aside.
+Rows are never all in memory: Arrow is written batch by batch, and for npz, which needs the number of rows first,
+columns are written to temporary files.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ FORMATS = {".npz": "npz", ".arrow": "arrow"}
 _BLOCK = 1 << 22
 _STRINGS = ("entity", "kb")
 _NUMBERS = {"piece": np.dtype(np.int64), "score": np.dtype(np.float64)}
-"""Columns of `Rows.more`, which say themselves what they are only where there is a row."""
+"""Types of the columns of `Rows.more`, needed if there are no rows."""
 
 
 def format_of(path: str | Path) -> str:
-    """What a file's name says it will be."""
+    """Return the format of a file by its suffix."""
     try:
         return FORMATS[Path(path).suffix]
     except KeyError:
-        raise UsageError(f"{path} ends in neither of {', '.join(FORMATS)}; name it like one of these") from None
+        raise UsageError(f"{path} has an unknown suffix; expected one of {', '.join(FORMATS)}") from None
 
 
 def write_rows(path: str | Path, rows: Iterable[Rows], nothing: Rows, *, half: bool = False) -> int:
-    """Write rows to a .npz or .arrow file, whole or not at all; gives how many there were.
+    """Write rows to a .npz or .arrow file, atomically; return their number.
 
-    Where there are none, the file has the columns of `nothing` (`Embedder.nothing`).
+    An empty file has the columns of `nothing` (`Embedder.nothing`).
     """
     kind = np.dtype(np.float16 if half else np.float32)
     write = _write_npz if format_of(path) == "npz" else _write_arrow
@@ -79,7 +79,7 @@ def _write_arrow(file: IO[bytes], rows: Iterable[Rows], kind: np.dtype[Any]) -> 
 def _write_npz(file: IO[bytes], rows: Iterable[Rows], kind: np.dtype[Any]) -> int:
     count, dim, columns = 0, 0, dict[str, Any]()
     widest: dict[str, int] = {}
-    with tempfile.TemporaryDirectory(dir=Path(file.name).parent) as folder:  # where there is room for it, too
+    with tempfile.TemporaryDirectory(dir=Path(file.name).parent) as folder:  # on the same disk
         aside = {name: open(Path(folder) / name, "wb+") for name in ("vectors", "text", "start", "end")}  # noqa: SIM115
         try:
             for some in rows:

@@ -1,12 +1,12 @@
-"""What a model asks of its knowledge: attention of every layer and head with it and without, on one text.
+"""Effect of knowledge on attention: every layer and head with and without it, on one text.
 
     explainer = Explainer.load("minilm", ("entity", "phrase"), map_weight=5)
     seen = explainer.explain("buy glipizide", "Fred Meyer Pharmacy Near Me")
     seen.changes(layer=3, head="mean")
 
-The model reads the text twice: lent its knowledge, and lent nothing. What a trained convolution does by itself is in
-both and cancels out; `without="kam"` compares with KAM switched off instead. What changed in the layers below has its
-part in the difference.
+The model reads the text twice: with its knowledge, and with none. The effect of a trained convolution by itself is in
+both and cancels; `without="kam"` compares with KAM switched off instead. Differences include the effect of changes in
+lower layers.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from wellread.plots.attention import Seen, Term
 from wellread.text.tokenization import Tokenization
 
 Without = Literal["knowledge", "kam"]
-"""What the model is compared with: itself lent nothing, or itself with KAM switched off."""
+"""Baseline of the comparison: the model without knowledge inputs, or with KAM switched off."""
 MOST_TOKENS = 128
-"""More than this nobody reads in a picture."""
+"""Maximum number of tokens that a picture shows legibly."""
 USUAL_TERMS = 8
-"""Pieces of auxiliary terms for a plain encoder, where there is a table to choose them from."""
+"""Default tokens of auxiliary terms for a plain encoder with a correlation table."""
 
 
 class Explainer:
-    """Shows what one model makes of the knowledge that it is lent."""
+    """Shows the effect of a model's knowledge on its attention."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Explainer:
         notes: Sequence[str] = (),
         longest: int = MOST_TOKENS,
     ) -> None:
-        """`lender` brings the maps that the encoder's KAM expects, in their order."""
+        """Explain an encoder; `provider` has the maps of the encoder's KAM, in their order."""
         self.encoder = encoder
         encoder.train(False)
         self.provider, self.name, self.notes, self.longest = provider, name, tuple(notes), longest
@@ -60,7 +60,7 @@ class Explainer:
         fused, provided = _kam(encoder, name).config.maps, tuple(each.name for each in provider.maps)
         if fused != provided:
             raise UsageError(
-                f"the model fuses the maps {_list(fused)}, these are {_list(provided)}; lend those that it has learned"
+                f"the model fuses the maps {_list(fused)}, the provider has {_list(provided)}; give the same ones"
             )
 
     @classmethod
@@ -73,11 +73,11 @@ class Explainer:
         map_weight: float | None = None,
         **provided: Any,
     ) -> Explainer:
-        """An explainer for an infused model (its folder, or that of its run) or for a plain encoder, newly infused.
+        """Load an infused model (its folder, or that of its run) or a plain encoder, which is then infused.
 
-        `lent` are settings of `MapsConfig`, such as `correlation="wordnet.pmi"`; a run has its own, which these change.
-        A plain encoder takes any `maps`, whose weight is 0 unless `map_weight` says otherwise. Close it after use, or
-        use it in a `with` block.
+        `provided` are settings of `MapsConfig`, such as `correlation="wordnet.pmi"`; they override those of a run. A
+        plain encoder takes any `maps`, with weight 0 unless `map_weight` is set. Close the explainer after use, or use
+        it in a `with` block.
         """
         folder, settings = _run_of(model)
         encoder = load_encoder(folder)
@@ -86,9 +86,9 @@ class Explainer:
         if isinstance(encoder, Infused):
             given = {"--alpha": alpha, "--map-weight": map_weight}
             if wrong := [option for option, value in given.items() if value is not None]:
-                raise UsageError(f"{model} has learned how to weigh its maps; leave out {' and '.join(wrong)}")
+                raise UsageError(f"{model} has trained map weights; omit {' and '.join(wrong)}")
             kam = _kam(encoder, model)
-            notes = _told_of_learned(kam)
+            notes = _trained_notes(kam)
             _check_maps(kam.config.maps, maps, model)
             chosen = _maps_config({**settings, "maps": kam.config.maps, **provided})
         else:
@@ -107,9 +107,9 @@ class Explainer:
                 map_init=0.0 if map_weight is None else map_weight,
             )
             encoder = infuse(encoder, [fresh])
-            notes = _told_of_fresh(fresh, bool(chosen.terms))
+            notes = _untrained_notes(fresh, bool(chosen.terms))
         if provided.get("kb") is not None and not chosen.needs_kb:
-            raise UsageError(_told_of_idle(chosen))
+            raise UsageError(_unused_kb(chosen))
         opened = ExitStack()
         linker = opened.enter_context(Linker.load(str(chosen.kb), chosen.linker)) if chosen.needs_linker else None
         provider = KamProvider.build(chosen, tokenizer, linker=linker.link_many if linker is not None else None)
@@ -119,16 +119,16 @@ class Explainer:
 
     @property
     def layers(self) -> int:
-        """Of the encoder."""
+        """Number of layers of the encoder."""
         return int(self.encoder.config.num_hidden_layers)
 
     @property
     def heads(self) -> int:
-        """Of each layer."""
+        """Number of heads per layer."""
         return int(self.encoder.config.num_attention_heads)
 
     def close(self) -> None:
-        """Let go of the knowledge base, if there is one."""
+        """Close the knowledge base, if there is one."""
         self._opened.close()
 
     def __enter__(self) -> Explainer:
@@ -138,17 +138,17 @@ class Explainer:
         self.close()
 
     def explain(self, text: str, second: str | None = None, *, without: Without = "knowledge") -> Seen:
-        """What is seen of a text, or of a pair, against the same model lent nothing or without its KAM."""
+        """Return the attention on a text or pair, compared with the model without knowledge or without KAM."""
         texts = (text,) if second is None else (text, second)
         for number, one in enumerate(texts, 1):
             if not one.strip():
                 which = f"text {number} of {len(texts)}" if len(texts) > 1 else "the text"
-                raise InputError(f"{which} is empty; give some words to explain")
+                raise InputError(f"{which} is empty; give a text to explain")
         tokenized = self.provider.segmenter.tokenize(*texts)
         if len(tokenized) > self.longest:
             raise InputError(
-                f"the text {short(text, 40)!r} has {len(tokenized)} pieces, more than the {self.longest} that can be "
-                "shown; give a shorter one, such as its most interesting sentence"
+                f"the text {short(text, 40)!r} has {len(tokenized)} tokens, more than the {self.longest} that can be "
+                "shown; give a shorter text, such as one sentence"
             )
         provided = self.provider.build_inputs([tokenized])
         plain, infused = self._attention(tokenized, provided, without)
@@ -186,21 +186,23 @@ class Explainer:
         return torch.cat(plain).numpy(), torch.cat(infused).numpy()
 
     def _named(self, tokenized: Tokenization, provided: KamInputs) -> tuple[list[str], tuple[str, ...], Any]:
-        """A label for every piece, the words and terms, and which of them each piece belongs to."""
+        """Return a label per token, the words and terms, and the word of each token."""
         tokenizer, labels = self.provider.segmenter.tokenizer, []
         for place, id in enumerate(tokenized.ids.tolist()):
             segment, (start, end), word = tokenized.segment_of[place], tokenized.spans[place], tokenized.word_of[place]
-            said = tokenized.texts[segment][start:end] if segment >= 0 else ""
-            said = "␣" if said.isspace() else said
-            goes_on = word >= 0 and place > 0 and tokenized.word_of[place - 1] == word
-            labels.append(("·" if goes_on else "") + (said or str(tokenizer.id_to_token(id))))
+            shown = tokenized.texts[segment][start:end] if segment >= 0 else ""
+            shown = "␣" if shown.isspace() else shown
+            continues = word >= 0 and place > 0 and tokenized.word_of[place - 1] == word
+            labels.append(("·" if continues else "") + (shown or str(tokenizer.id_to_token(id))))
         numbers = tokenized.word_of.tolist()
         for number, (term, ids) in enumerate(
             zip(provided.terms[0], self.provider.segmenter.token_ids_of(provided.terms[0]), strict=True),
             len(tokenized.words),
         ):
-            said_of = [str(tokenizer.decode([id])).strip().removeprefix("##") for id in ids]
-            labels += [term] if len(ids) == 1 else [("·" if place else "") + one for place, one in enumerate(said_of)]
+            token_texts = [str(tokenizer.decode([id])).strip().removeprefix("##") for id in ids]
+            labels += (
+                [term] if len(ids) == 1 else [("·" if place else "") + one for place, one in enumerate(token_texts)]
+            )
             numbers += [number] * len(ids)
         return labels, (*tokenized.words, *provided.terms[0]), np.array(numbers, np.int64)
 
@@ -217,38 +219,38 @@ class Explainer:
 
 
 def _run_of(model: str) -> tuple[str, dict[str, Any]]:
-    """The folder of the encoder, and the recipe's [maps] where it was trained for a task."""
+    """Return the encoder's folder, and [maps] of the recipe if it was trained for a task."""
     folder = Path(model)
     if (folder / "recipe.toml").is_file():
         folder = folder / "model"
         if not folder.is_dir():
-            raise InputError(f"the run {model} has no model yet; let wellread train finish it: start it again")
+            raise InputError(f"the run {model} has no model yet; run wellread train again to finish it")
     about = folder / "task.json"
     if not about.is_file():
         return str(folder) if folder.is_dir() else model, {}
     try:
         return str(folder), dict(json.loads(about.read_bytes())["recipe"]["maps"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{about} cannot be read: {error!r}; copy it again, or train anew") from error
+        raise InputError(f"{about} cannot be read: {error!r}; copy it again, or train it again") from error
 
 
 def _kam(encoder: PreTrainedModel, name: str) -> Kam:
     found = [part for part in getattr(encoder, "infusions", ()) if isinstance(part, Kam)]
     if not found:
         raise UsageError(
-            f"{name or 'this model'} was trained without KAM, so there is no knowledge in it to see; give a model that "
-            "has learned with it, or a plain encoder such as minilm with --map-weight"
+            f"{name or 'this model'} was trained without KAM, so there is nothing to explain; give a model trained "
+            "with it, or a plain encoder such as minilm with --map-weight"
         )
     return found[0]
 
 
 def _check_maps(learned: Sequence[str], given: Sequence[str] | None, model: str) -> None:
     if given is not None and tuple(given) != tuple(learned):
-        raise UsageError(f"{model} fuses the maps {_list(learned)}, and no others; leave out --maps")
+        raise UsageError(f"{model} fuses the maps {_list(learned)}, and no others; omit --maps")
     if own := [name for name in learned if name not in get_args(MapName)]:
         raise UsageError(
-            f"{model} fuses the map {own[0]!r}, which wellread has not; from Python, give a Lender that has it: "
-            "Explainer(encoder, lender)"
+            f"{model} fuses the map {own[0]!r}, which wellread does not have; in Python, give a provider that has it: "
+            "Explainer(encoder, provider)"
         )
 
 
@@ -259,39 +261,37 @@ def _usual(provided: dict[str, Any]) -> tuple[str, ...]:
 def _maps_config(settings: dict[str, Any]) -> MapsConfig:
     for name in settings["maps"]:
         if name not in get_args(MapName):
-            raise UsageError(f"{name!r} is no map; choose from {', '.join(get_args(MapName))}, or none")
+            raise UsageError(f"{name!r} is not a map; choose from {', '.join(get_args(MapName))}, or none")
     return config.from_dict(MapsConfig, {name: value for name, value in settings.items() if value is not None})
 
 
-def _told_of_idle(chosen: MapsConfig) -> str:
-    """Why a knowledge base that was given has no part in it, and what to do."""
+def _unused_kb(chosen: MapsConfig) -> str:
+    """Return an error message for a knowledge base that the maps do not use."""
     if chosen.entities == "linker":
-        return (
-            f"a linker's entities are for the entity map, and the maps are {_list(chosen.maps)}; add entity to --maps"
-        )
+        return f"only the entity map uses linked entities, and the maps are {_list(chosen.maps)}; add entity to --maps"
     return (
-        f"the knowledge base {chosen.kb} has no part in the maps {_list(chosen.maps)}, with entities of "
-        f"{chosen.entities}; give --linker to have entities linked to it, --maps graph for its facts, or leave out --kb"
+        f"the knowledge base {chosen.kb} is not used by the maps {_list(chosen.maps)}, with entities of "
+        f"{chosen.entities}; give --linker to link entities to it, --maps graph for its facts, or omit --kb"
     )
 
 
-def _told_of_fresh(kam: KamConfig, terms: bool) -> list[str]:
+def _untrained_notes(kam: KamConfig, terms: bool) -> list[str]:
     if kam.map_init:
         return [
-            "This encoder has not been trained with knowledge. Its maps have a weight that was given by hand, "
+            "This encoder has not been trained with knowledge. Its maps have a weight that was set by hand, "
             f"{kam.map_init:g} in every layer and head (alpha is {kam.alpha:g}): this shows what maps do to attention, "
             "not what a model has learned to do with them."
         ]
     begin = "This encoder has not been trained with knowledge: its maps have weight 0 and change nothing."
-    only = " Only the auxiliary terms have a say, because they are read beside the text." if terms else ""
+    only = " Only the auxiliary terms have an effect, because they are read beside the text." if terms else ""
     return [f"{begin}{only} See what maps would do with --map-weight 5, or give a trained model."]
 
 
-def _told_of_learned(kam: Kam) -> list[str]:
+def _trained_notes(kam: Kam) -> list[str]:
     weights = [kernel[:, kam.heads :] for kernel in kam.kernels.values()]
     if kam.config.fusion == "convolution" and kam.config.maps and not any(bool(part.any()) for part in weights):
         return [
-            "This model has learned nothing of its maps yet: their weight is 0 in every layer, and they change nothing."
+            "This model was not trained with its maps yet: their weight is 0 in every layer, and they change nothing."
         ]
     return []
 

@@ -1,7 +1,7 @@
-"""The LAMA probe of models that can be asked for words (`inference.probe`).
+"""LAMA probe of several models with a masked language model head (`inference.probe`).
 
-Models are asked the same facts, and answer in the same words: those that are one piece for each of them. A tokenizer
-that knows no capitals makes all of them compare words without.
+All models get the same facts and the same vocabulary: words that are one token for each of them. If one tokenizer is
+uncased, words are compared without case.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from wellread.tasks.learner import ask
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What models know: scores in the order of the models, all over the same facts and the same vocabulary."""
+    """Scores of models, all over the same facts and vocabulary."""
 
     models: tuple[str, ...]
     scores: tuple[ProbeScores, ...]
     vocabulary: int
-    """How many words there are to choose from."""
+    """Size of the vocabulary."""
     left_out: int
-    """Facts that were not asked, because their object is no word of the vocabulary."""
+    """Number of facts whose object is not in the vocabulary."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, for JSON."""
-        told = [{"model": name, **score.to_dict()} for name, score in zip(self.models, self.scores, strict=True)]
-        return {"vocabulary": self.vocabulary, "left_out": self.left_out, "models": told}
+        """Return plain dicts, for JSON."""
+        models = [{"model": name, **score.to_dict()} for name, score in zip(self.models, self.scores, strict=True)]
+        return {"vocabulary": self.vocabulary, "left_out": self.left_out, "models": models}
 
 
 def probe_models(
@@ -44,18 +44,18 @@ def probe_models(
     *,
     at: Sequence[int] = (10,),
 ) -> Probed:
-    """Ask all models for the same facts, over the words that all of them have, and that `vocabulary` has."""
+    """Probe all models with the same facts, over the words that all models and `vocabulary` have."""
     known = common_words([prober.words for prober in probers], [prober.tokenizer for prober in probers], vocabulary)
     tasks = [Probing(prober.tokenizer, words, at=at) for prober, words in zip(probers, known, strict=True)]
-    asked = [task.place_usable(facts) for task in tasks]
-    places = [place for place in range(len(facts)) if all(place in some for some in asked)]
+    usable = [task.place_usable(facts) for task in tasks]
+    places = [place for place in range(len(facts)) if all(place in some for some in usable)]
     if not places:
         raise InputError(
-            f"none of the {len(facts):,} facts has an object that is one piece for every model; give models with "
+            f"none of the {len(facts):,} facts has an object that is one token for every model; give models with "
             "larger vocabularies, or other facts"
         )
     scores = []
-    for prober, task, some in zip(probers, tasks, asked, strict=True):
+    for prober, task, some in zip(probers, tasks, usable, strict=True):
         chosen = [some[place] for place in places]
         answers = ask(task, prober.network, prober.segmenter, chosen, provider=prober.provider)
         scores.append(task.report(chosen, answers))
@@ -66,7 +66,7 @@ def probe_models(
 def common_words(
     words: Sequence[Collection[str]], tokenizers: Sequence[Tokenizer], vocabulary: Collection[str] | None = None
 ) -> list[frozenset[str]]:
-    """For each model those of its words that all of them have; without regard to capitals if one knows none."""
+    """Return, for each model, its words that all models have; compared without case if one is uncased."""
     folded = any(tokenizer.encode("A").ids == tokenizer.encode("a").ids for tokenizer in tokenizers)
 
     def key(word: str) -> str:

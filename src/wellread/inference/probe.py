@@ -1,10 +1,10 @@
-"""Models that can be asked for words: runs that learned masked ones, pretrained models, encoders that have a head.
+"""Models with a masked language model head: runs, pretrained models, and encoders whose checkpoint has a head.
 
     with ExitStack() as stack:
         prober = load_prober("runs/knowbert", stack)
         scores = prober.ask(Masking(prober.tokenizer), texts)
 
-What a pretrained model with knowledge layers is lent comes with it, by what its folder tells.
+The knowledge of a pretrained model with knowledge layers is loaded as its folder describes.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from wellread.text.tokenization import TextTokenizer
 from wellread.training.task import MODEL, TaskModel, load_task
 
 LONGEST = 512
-"""Pieces of a sentence at most, for an encoder that is no run."""
+"""Maximum tokens of a sentence, for an encoder that is not a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prober:
-    """A model that can be asked for words."""
+    """Model with a masked language model head."""
 
     name: str
     network: EncoderWithHead
     segmenter: TextTokenizer
     provider: Any
     words: Collection[str]
-    """Those that may be its answers."""
+    """Words that may be answers."""
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Of the model."""
+        """Tokenizer of the model."""
         return self.segmenter.tokenizer
 
     def ask(self, task: Task[Any], examples: Sequence[Any]) -> dict[str, float]:
-        """The scores of its answers to the examples of a task of masked words."""
+        """Return the scores of its answers to the examples of a masked-word task."""
         return task.scores(examples, ask(task, self.network, self.segmenter, examples, provider=self.provider))
 
 
 def is_run(model: str | Path) -> bool:
-    """Whether this is the folder of a task's run, or its `model`; else it is an encoder."""
+    """Return True for the folder of a task's run, or its `model`; False for an encoder."""
     folder = Path(model)
     if _pretrained(folder) is not None:
         return False
@@ -66,16 +66,16 @@ def is_run(model: str | Path) -> bool:
 
 
 def _pretrained(folder: Path) -> Path | None:
-    """The model in the folder of a run that pretrained it."""
+    """Return the model in the folder of a pretraining run."""
     task, knowledge = (folder / MODEL / name for name in MANIFESTS)
     return folder / MODEL if knowledge.is_file() and not task.exists() else None
 
 
 def load_prober(model: str | Path, stack: ExitStack, changes: Sequence[str] = ()) -> Prober:
-    """A run whose task is "masking" or "lama", one of pretraining, or an encoder whose checkpoint has a head.
+    """Load a run with task "masking" or "lama", a pretraining run, or an encoder whose checkpoint has a head.
 
-    `changes` say where a run's knowledge lies now, as those of `load_task`; an encoder has none. `stack` closes the
-    knowledge bases that are looked in.
+    `changes` are new paths of a run's knowledge, as in `load_task`; an encoder has none. `stack` closes the knowledge
+    bases that are opened.
     """
     if is_run(model):
         return prober_of(model, load_task(model, changes))
@@ -83,19 +83,19 @@ def load_prober(model: str | Path, stack: ExitStack, changes: Sequence[str] = ()
     tokenizer, encoder = load_tokenizer(name), load_encoder(name)
     infusions = getattr(encoder, "infusions", ())
     if not all(isinstance(part, KnowBert) for part in infusions):
-        learned = dict.fromkeys(str(each["kind"]) for each in encoder.config.infusions)
-        # Nothing in such a folder says what lends it knowledge, and without that another model would answer.
+        kinds = dict.fromkeys(str(each["kind"]) for each in encoder.config.infusions)
+        # The folder does not describe its knowledge, and without it the answers would be those of another model.
         raise UsageError(
-            f"{model} takes knowledge ({', '.join(learned)}), and does not say where that comes from; "
-            f'give the run that it is of, or train one, by a recipe with task = "masking" and encoder.name = "{model}"'
+            f"{model} takes knowledge ({', '.join(kinds)}), but its folder does not describe the source; "
+            f'give its run, or train one with a recipe with task = "masking" and encoder.name = "{model}"'
         )
     if not len(infusions):
         encoder = infuse(encoder, [])
     head = WordHead(cast(InfusedEncoder, encoder))
     if not load_word_head(head, name):
         raise InputError(
-            f"{model} has no head for masked words, so it cannot be asked for any; train one, by a recipe with "
-            f'task = "masking" and encoder.name = "{model}", and give its run'
+            f"{model} has no masked language model head; train one with a recipe that has "
+            f'task = "masking" and encoder.name = "{model}", and give that run'
         )
     provider = load_knowbert_provider(find_encoder(name), encoder, stack)
     segmenter = TextTokenizer(tokenizer, longest=min(LONGEST, positions_of(name)))
@@ -104,11 +104,11 @@ def load_prober(model: str | Path, stack: ExitStack, changes: Sequence[str] = ()
 
 
 def prober_of(model: str | Path, made: TaskModel) -> Prober:
-    """A run that is loaded already, to be asked for words."""
+    """Return a loaded run as a prober."""
     if not isinstance(made.network.head, WordHead):
         raise UsageError(
-            f"{model} was trained for {made.recipe.task}, and cannot be asked for words; give a run with "
-            'task = "masking", or an encoder that has a head for masked words'
+            f"{model} was trained for {made.recipe.task}, which has no masked language model head; give a run with "
+            'task = "masking", or an encoder whose checkpoint has such a head'
         )
     words = made.task.words if isinstance(made.task, Probing) else words_of(made.segmenter.tokenizer)
     return Prober(str(model), made.network, made.segmenter, made.provider, words)

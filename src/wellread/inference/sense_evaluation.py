@@ -1,14 +1,14 @@
-"""How well a linker tells senses: the words of a data set are asked of it, with their lemmas and parts of speech.
+"""Word sense disambiguation by a linker, on a dataset with given lemmas and parts of speech.
 
     wellread evaluate senses semeval2007.data.xml --model knowbert
 
-A linker with a knowledge layer is asked as it was taught (`tasks.senses`), in full precision. Scored by the official
-rule, with the first sense as the back-off.
+A linker with a knowledge layer gets the inputs it was trained on (`tasks.senses`), in full precision. Scored by the
+official rule, with the first sense as back-off.
 
     wellread evaluate senses semeval2007.data.xml --as-linked
 
-What links of running text are worth is another question (`answer_as_linked`): there nobody tells lemmas and parts of
-speech, words are found or not, tags may be wrong, and the encoder may read in 8 bits.
+`answer_as_linked` evaluates links of running text instead: without lemmas and parts of speech, with mention detection
+and tagging errors, and possibly with an int8 encoder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from wellread.text.tokenization import TextTokenizer
 
 
 class LinkerSenses(Senses):
-    """The senses that a linker's own entities are."""
+    """Sense task over a linker's own entities."""
 
     def __init__(self, keys: SenseKeys, entities: LinkerEntities, kb: str) -> None:
         super().__init__(keys, cast(Any, entities), SenseOptions(kb=kb))
@@ -50,48 +50,50 @@ class LinkerSenses(Senses):
 
 
 class LinkerNetwork(EncoderWithHead):
-    """The encoder and the linker of a folder, which reads as many layers as it has learned to."""
+    """Encoder and mention linker of a folder, with the layers that the linker was trained on."""
 
     def __init__(self, parts: LinkerParts) -> None:
         super().__init__(cast(Any, parts.encoder), SenseHead.of(parts.linker))
         self.reads = parts.config.reads
 
     def read(self, batch: Batch) -> tuple[Float[Tensor, "token dim"], Batch, dict[str, Tensor]]:
-        """The states that the linker is asked with."""
+        """Return the states that the linker uses."""
         return encode(self.encoder, batch.ids, batch.packing, self.reads), batch, {}
 
 
 def answer_senses(
     model: str | Path, kb: KnowledgeBase, keys: SenseKeys, texts: Sequence[SenseText]
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
-    """The key of every instance by its id, and the scores of these (`Senses.scores`); none where keys are secret."""
+    """Return the key of every instance by its id, and the scores (`Senses.scores`); no scores without gold keys."""
     folder = find_folder(model)
     if folder is None:
         raise UsageError(
-            f"{model} has no knowledge layer; give knowbert, or the folder of a linker or encoder that has"
+            f"{model} has no knowledge layer; give knowbert, or the folder of a linker or encoder with one"
         )
     parts = load_parts(folder, kb.path.stem)
     if parts.below:
         raise UsageError(
-            f"{model} has knowledge layers below that of {parts.config.kb}; take its run: wellread evaluate RUN DATA"
+            f"{model} has knowledge layers below that of {parts.config.kb}; use its run: wellread evaluate RUN DATA"
         )
     entities = LinkerEntities(kb, parts)
     entities.follow()
     task = LinkerSenses(keys, entities, parts.config.kb)
     network = LinkerNetwork(parts)
     provider = KnowBertProvider([(parts.config.kb, kb, entities)], {parts.config.kb: parts.settings.offers})
-    asked = list(join_sentences(texts, max(1, parts.settings.sentences)))
-    answers = ask(task, network, TextTokenizer(parts.tokenizer, longest=parts.settings.width), asked, provider=provider)
-    chosen = task.chosen(asked, answers)
-    return chosen, task.scores(asked, answers) if all(text.has_gold for text in texts) else {}
+    joined = list(join_sentences(texts, max(1, parts.settings.sentences)))
+    answers = ask(
+        task, network, TextTokenizer(parts.tokenizer, longest=parts.settings.width), joined, provider=provider
+    )
+    chosen = task.chosen(joined, answers)
+    return chosen, task.scores(joined, answers) if all(text.has_gold for text in texts) else {}
 
 
 def answer_as_linked(
     linker: Linker, keys: SenseKeys, texts: Sequence[SenseText]
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
-    """The same of any linker as it links the plain text of whole documents, with `answered` the share it linked.
+    """Return keys and scores of any linker on the plain text of whole documents; `answered` is the share it linked.
 
-    The answer to an instance is the link that has its very characters; where there is none, the first sense.
+    The answer to an instance is the link with exactly its characters; without one, the first sense.
     """
     documents = list(join_sentences(texts, max(1, len(texts))))
     given: dict[str, tuple[str, ...]] = {}

@@ -1,14 +1,14 @@
-"""Cloze question answering by candidates: which entity of a passage does the placeholder of a query stand for (ReCoRD)?
+"""Cloze question answering over entities: the entity of a passage that replaces a query's placeholder (ReCoRD).
 
-1. The query, with a mask in the place of its placeholder, is read with each window of the passage that has a candidate.
-2. Every mention of an entity that a window has whole is a candidate. It is judged by the placeholder and by itself: by
-   the means of their pieces; or for an encoder that takes entities (LUKE) by two [MASK] entities' states, one at the
-   placeholder, one at the mention.
-3. Each candidate is a question of its own (binary cross-entropy, as LUKE's authors have it).
+1. The query, with a mask in place of its placeholder, is read with each window of the passage that has a candidate.
+2. Every mention of an entity that is whole in a window is a candidate. It is represented by the means of the
+   placeholder's and its own tokens; with LUKE, by the states of two [MASK] entities, one at the placeholder and one at
+   the mention.
+3. Each candidate is classified by itself (binary cross-entropy, as in LUKE).
 4. The best mention of all windows is the answer, as the passage writes it.
 
-Unlike the authors' code: candidates of a plain encoder go through a dense layer first, since the placeholder has the
-same say for all of them in a linear one.
+Unlike the authors' code: candidates of a plain encoder pass through a dense layer first, since in a linear layer the
+placeholder would add the same to all of them.
 """
 
 from __future__ import annotations
@@ -25,40 +25,49 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, gelu
 
-from wellread.data.readers.record import PLACEHOLDER, ClozeQuestion, Span, score_record
+from wellread.data.readers.record import (
+    PLACEHOLDER,
+    ClozeQuestion,
+    Span,
+    read_record,
+    score_record,
+    split_record,
+)
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.spans import span_means
 from wellread.errors import UsageError
 from wellread.evaluation.answers import normalise
 from wellread.models.luke.model import ENTITIES
-from wellread.tasks.entity_inputs import masks_of, with_entities
+from wellread.tasks.extractive_qa import QuestionOptions, write_answer_texts
 from wellread.tasks.lm_head import mask_of
+from wellread.tasks.mention_markers import masks_of, with_entities
 from wellread.tasks.task import Batch, check_positions
+from wellread.tasks.task_type import TaskMetadata, TaskSettings, TaskType
 from wellread.text.tokenization import TextTokenizer, Tokenization, encode_many
 
 _QUERY, _PASSAGE = 0, 1
-"""The segments."""
+"""Segment numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClozeInput(Tokenization):
-    """A query with a window of its passage, and the candidates that are there."""
+    """Query with a window of its passage, and the candidates in the window."""
 
     placeholder: Span
-    """Its first and last piece."""
+    """First and last token of the placeholder."""
     candidates: Int64[np.ndarray, "cand 3"]
-    """The number of an entity of the passage, its first and its last piece."""
+    """Number of an entity of the passage, its first and its last token."""
 
 
 class Chosen(NamedTuple):
-    """A candidate and how well it fits."""
+    """Candidate and its score."""
 
     score: float
     text: str
 
 
 class ClozeHead(nn.Module):
-    """A score of each candidate, by the placeholder's state and its own, side by side."""
+    """Score of each candidate from the concatenated states of placeholder and candidate."""
 
     def __init__(self, width: int, *, entities: bool, dropout: float = 0.1) -> None:
         super().__init__()
@@ -73,7 +82,7 @@ class ClozeHead(nn.Module):
     def forward(
         self, placeholders: Float[Tensor, "cand dim"], candidates: Float[Tensor, "cand dim"]
     ) -> Float[Tensor, " cand"]:
-        """One score for each candidate."""
+        """Return one score per candidate."""
         seen = self.dropout(torch.cat((placeholders, candidates), 1))
         if self.dense is not None:
             seen = self.dropout(gelu(self.dense(seen)))
@@ -81,14 +90,14 @@ class ClozeHead(nn.Module):
 
 
 class Cloze:
-    """The entity that a placeholder stands for; a window's answer is its best candidate (`Chosen`), if it has one."""
+    """Entity that replaces a placeholder; a window's answer is its best candidate (`Chosen`)."""
 
     score = "exact"
 
     def __init__(
         self, tokenizer: Tokenizer, *, longest: int = 384, stride: int = 128, longest_question: int = 96
     ) -> None:
-        """All lengths are in pieces; `stride` is what neighbouring windows share."""
+        """Set lengths in tokens; `stride` is the overlap of neighbouring windows."""
         self.longest, self.stride, self.longest_question = longest, stride, longest_question
         try:
             self._hole = mask_of(tokenizer)[0]
@@ -99,7 +108,7 @@ class Cloze:
     def tokenize(
         self, segmenter: TextTokenizer, examples: Sequence[ClozeQuestion], *, learning: bool
     ) -> list[list[Tokenization]]:
-        """The windows of each question that have a candidate; none where no candidate of a question is right."""
+        """Return the windows with a candidate; in training, none for questions without a right candidate."""
         queries = [self._query(segmenter.tokenizer, one.query) for one in examples]
         pairs = [(query, one.passage) for (query, _), one in zip(queries, examples, strict=True)]
         tokenized = segmenter.tokenize_windows_many(pairs, longest=self.longest, stride=self.stride)
@@ -111,13 +120,13 @@ class Cloze:
         return cast(list[list[Tokenization]], found)
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
-        """A score for each candidate."""
+        """Build a head with a score per candidate."""
         check_positions(encoder, self.longest)
         self._masks = masks_of(encoder)
         return ClozeHead(int(encoder.config.hidden_size), entities=self._masks is not None)
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
-        """With placeholders and candidates as pieces, and which candidates are right."""
+        """Add the token spans of placeholders and candidates and, for training, the right candidates."""
         windows = [_cloze(one) for one in batch.inputs]
         counts = torch.tensor([len(one.candidates) for one in windows])
         input_of = torch.repeat_interleave(torch.arange(len(windows)), counts)
@@ -144,32 +153,32 @@ class Cloze:
         return replace(batch, target=target)
 
     def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
-        """Binary cross-entropy, the mean over candidates."""
+        """Return the mean binary cross-entropy over candidates."""
         found = self._scores(head, states, batch)
         return {"cloze": binary_cross_entropy_with_logits(found, batch.target["right"].to(found.dtype))}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
-        """The best candidate of each window."""
+        """Return the best candidate of each window."""
         scores = self._scores(head, states, batch).tolist()
         found, begin = [], 0
         for one, example in zip(batch.inputs, batch.example_of.tolist(), strict=True):
             numbers = _cloze(one).candidates[:, 0].tolist()
-            mine = scores[begin : begin + len(numbers)]
+            own = scores[begin : begin + len(numbers)]
             begin += len(numbers)
-            best = max(range(len(mine)), key=mine.__getitem__)
-            asked = batch.examples[example]
-            found.append(Chosen(mine[best], asked.passage[slice(*asked.entities[numbers[best]])]))
+            best = max(range(len(own)), key=own.__getitem__)
+            question = batch.examples[example]
+            found.append(Chosen(own[best], question.passage[slice(*question.entities[numbers[best]])]))
         return found
 
     def texts(self, examples: Sequence[ClozeQuestion], answers: Sequence[Sequence[Chosen]]) -> dict[str, str]:
-        """The answers by question id, empty where a passage has no candidate: what `write_predictions` takes."""
+        """Return the answers by question id for `write_predictions`; "" if a passage has no candidate."""
         return {
             one.id: max(some, key=lambda chosen: chosen.score).text if some else ""
             for one, some in zip(examples, answers, strict=True)
         }
 
     def scores(self, examples: Sequence[ClozeQuestion], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """Exact match and F1 by the official rules."""
+        """Return exact match and F1 by the official rules."""
         found = score_record(examples, self.texts(examples, answers)).all
         return {"exact": found.exact, "f1": found.f1}
 
@@ -188,7 +197,7 @@ class Cloze:
         return np.array([normalise(text) in golds for text in texts], bool)
 
     def _query(self, tokenizer: Tokenizer, query: str) -> tuple[str, Span]:
-        """The query with its hole, of so many pieces at most, and where the hole is in it."""
+        """Return the query with its mask, cropped to `longest_question` tokens, and the span of the mask."""
         start = query.index(PLACEHOLDER)
         query = f"{query[:start]}{self._hole}{query[start + len(PLACEHOLDER) :]}"
         span = start, start + len(self._hole)
@@ -211,15 +220,15 @@ def _input(window: Tokenization, question: ClozeQuestion, hole: Span) -> ClozeIn
     query = np.flatnonzero(
         (window.segment_of == _QUERY) & (window.spans[:, 0] < hole[1]) & (window.spans[:, 1] > hole[0])
     )
-    told = {part.name: getattr(window, part.name) for part in dataclasses.fields(Tokenization)}
+    values = {part.name: getattr(window, part.name) for part in dataclasses.fields(Tokenization)}
     found = np.array(list(_candidates(window, question.entities)), np.int64).reshape(-1, 3)
-    # A mask is a piece that stands for nothing in a text, but has its characters.
+    # A mask belongs to no word of the text, but it has characters.
     placeholder = (int(query[0]), int(query[-1])) if len(query) else (0, 0)
-    return ClozeInput(**told, placeholder=placeholder, candidates=found)
+    return ClozeInput(**values, placeholder=placeholder, candidates=found)
 
 
 def _candidates(window: Tokenization, entities: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
-    """Entities that a window has whole."""
+    """Yield (number, first token, last token) of the entities that are whole in a window."""
     own = np.flatnonzero(window.segment_of == _PASSAGE)
     if not len(own):
         return
@@ -229,3 +238,27 @@ def _candidates(window: Tokenization, entities: Sequence[Span]) -> Iterator[tupl
         inside = (first > 0 or starts[0] <= start) and (last < len(own) - 1 or ends[-1] >= end)
         if first <= last and inside:
             yield number, int(own[first]), int(own[last])
+
+
+# registry
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> Cloze:
+    options: QuestionOptions = settings.options
+    longest = settings.encoder.longest
+    return Cloze(
+        tokenizer, longest=longest, stride=options.stride_of(longest), longest_question=options.question_of(longest)
+    )
+
+
+TASKS = {
+    "record": TaskType(
+        options="questions",
+        read=lambda settings, metadata, path, broken: read_record(path, skipped=broken),
+        split=split_record,
+        build=_build,
+        write=write_answer_texts,
+        has_gold=lambda question: bool(question.answers),
+        own_entities=True,
+    )
+}

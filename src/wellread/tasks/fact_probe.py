@@ -1,15 +1,15 @@
-"""The Wikidata-style fact probe of KnowBERT: can a model tell the object of a fact that a sentence renders?
+"""Wikidata-style fact probe of KnowBERT: predict the masked object of a fact in a sentence.
 
-1. "Dante was born in Florence ." has all pieces of its object masked, however many they are.
-2. At each masked piece the whole vocabulary is ranked; the mean reciprocal rank is over pieces, as the authors have it.
-   A piece that scores the same as the right one stands before it.
+1. "Dante was born in Florence ." has all tokens of its object masked.
+2. At each masked token the whole vocabulary is ranked; the mean reciprocal rank is over tokens, as in the paper. Tokens
+   with the same score as the right one rank before it.
 
-Unlike LAMA (`tasks.lama`), objects of several pieces are asked for too, and no vocabulary is shared between models:
-compare models that have the same tokenizer. What is masked is a hidden word to whoever lends knowledge.
+Unlike LAMA (`tasks.lama`), objects may have several tokens, and no vocabulary is shared between models, so only models
+with the same tokenizer are comparable. Knowledge providers treat the masked words as hidden.
 
 Files, plain or compressed: the authors' (the first and last word of the object, a tab, the sentence with blanks between
-its words), or JSONL with `text`, `start` and `end` (characters), and perhaps `relation` and `id`. Sentences of your own
-knowledge base are made of its facts by templates (`render_facts`).
+its words), or JSONL with `text`, `start` and `end` (characters), and optionally `relation` and `id`. `render_facts`
+makes sentences from the facts of a knowledge base with templates.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import mask_of
 from wellread.tasks.masked_lm import MaskedWords, hide
 from wellread.tasks.task import Batch, EncoderWithHead, in_full
+from wellread.tasks.task_type import TaskType
 from wellread.text.tokenization import TextTokenizer, Tokenization
 
 _SPANNED = re.compile(r"(\d+) (\d+)\t(.+)")
@@ -47,7 +48,7 @@ _SPANNED = re.compile(r"(\d+) (\d+)\t(.+)")
 
 @dataclass(frozen=True, slots=True)
 class RenderedFact:
-    """A sentence that says a fact, and the characters of its object."""
+    """Sentence that states a fact, and the character span of its object."""
 
     id: str
     relation: str
@@ -58,47 +59,47 @@ class RenderedFact:
     def __post_init__(self) -> None:
         if not (0 <= self.start < self.end <= len(self.text)):
             raise InputError(
-                f"the object is from {self.start} to {self.end} in {short(self.text, 60)!r}; expected some characters "
+                f"the object is {self.start}-{self.end} in {short(self.text, 60)!r}; expected a character span "
                 "of the sentence"
             )
 
 
 class FactProbing(MaskedWords):
-    """The ranks of the pieces of a fact's object; the head is that of `Masking`."""
+    """Ranks of the tokens of a fact's object; the head is that of `Masking`."""
 
     score = "mrr"
 
     def __init__(self, tokenizer: Tokenizer, *, at: Sequence[int] = (10,), start: str | None = None) -> None:
-        """`start` is the encoder whose checkpoint may have a head to start from."""
+        """Set up the probe; `start` is the encoder whose checkpoint may have a pretrained head."""
         _, self.mask_id = mask_of(tokenizer)
         self.at, self.start = tuple(at), start
 
     def tokenize(
         self, segmenter: TextTokenizer, examples: Sequence[RenderedFact], *, learning: bool
     ) -> list[list[Tokenization]]:
-        """Each sentence with its object masked; none where that was cut off."""
+        """Return each sentence with its object masked; no input if the object was truncated."""
         tokenized = segmenter.tokenize_many([(fact.text,) for fact in examples])
         return [self._hidden(one, fact) for one, fact in zip(tokenized, examples, strict=True)]
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
-        """The rank of each piece of each object."""
+        """Return the rank of each token of each object."""
         places, gold = batch.target.unbind(1)
         ranks = gold_ranks(in_full(head(states[places])).cpu().numpy(), gold.cpu().numpy())
         owners = np.searchsorted(batch.packing.starts.cpu().numpy(), places.cpu().numpy(), side="right") - 1
         return [tuple(ranks[owners == number].tolist()) for number in range(len(batch.inputs))]
 
     def report(self, examples: Sequence[RenderedFact], answers: Sequence[Sequence[Any]]) -> ProbeScores:
-        """Over all pieces and by relation; an object that was cut off is one piece that was not found."""
+        """Score all tokens, also by relation; a truncated object counts as one token not found."""
         ranks = [some[0] if some else (None,) for some in answers]
         relations = [fact.relation for fact, some in zip(examples, ranks, strict=True) for _ in some]
         return score_probe(relations, [rank for some in ranks for rank in some], at=self.at)
 
     def scores(self, examples: Sequence[RenderedFact], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """`mrr` as the authors have it, its mean over relations, and the share of facts that is wholly told."""
+        """Return `mrr` as in the paper, its mean over relations, and the share of facts with all tokens right."""
         found = self.report(examples, answers)
         whole = sum(bool(some) and max(some[0]) == 1 for some in answers) / len(answers)
-        told = {"mrr": found.micro.mrr, "macro_mrr": found.macro.mrr, "precision": found.micro.precision}
-        return told | {f"precision@{k}": value for k, value in found.micro.at.items()} | {"facts": whole}
+        scores = {"mrr": found.micro.mrr, "macro_mrr": found.macro.mrr, "precision": found.micro.precision}
+        return scores | {f"precision@{k}": value for k, value in found.micro.at.items()} | {"facts": whole}
 
     def _hidden(self, one: Tokenization, fact: RenderedFact) -> list[Tokenization]:
         touched = (one.segment_of == 0) & (one.spans[:, 0] < fact.end) & (one.spans[:, 1] > fact.start)
@@ -117,7 +118,7 @@ def probe_facts(
     notes: str | Path | None = None,
     at: Sequence[int] = (10,),
 ) -> ProbeScores:
-    """Ask a reader with a `WordHead` for facts: `probe_facts(reader, segmenter, list(read_rendered("all.text")))`."""
+    """Probe a model with a `WordHead`: `probe_facts(model, segmenter, list(read_rendered("all.text")))`."""
     task = FactProbing(segmenter.tokenizer, at=at)
     return task.report(facts, ask(task, model, segmenter, facts, provider=provider, notes=notes))
 
@@ -126,7 +127,7 @@ def probe_facts(
 
 
 def read_rendered(path: str | Path, *, skipped: list[str] | None = None) -> Iterator[RenderedFact]:
-    """Facts of a file in either format; where it names no relation, that is the name of the file."""
+    """Read facts in either format; the default relation is the name of the file."""
     name = Path(path).name.split(".")[0]
     first = next((line for _, line in read_lines(path) if line.strip()), b"")
     rows = read_records(path, "jsonl") if first.lstrip().startswith(b"{") else _lines(path)
@@ -134,7 +135,7 @@ def read_rendered(path: str | Path, *, skipped: list[str] | None = None) -> Iter
 
 
 def write_rendered(path: str | Path, facts: Iterable[RenderedFact]) -> None:
-    """Facts as JSONL."""
+    """Write facts as JSONL."""
     with write_atomically(path) as file:
         for fact in facts:
             record = {part: getattr(fact, part) for part in ("id", "relation", "text", "start", "end")}
@@ -142,9 +143,9 @@ def write_rendered(path: str | Path, facts: Iterable[RenderedFact]) -> None:
 
 
 def render_facts(kb: KnowledgeBase, relations: Iterable[Relation]) -> Iterator[RenderedFact]:
-    """The facts of a knowledge base as sentences, for the relations that have a template, in the order of the KB.
+    """Yield the facts of a knowledge base as sentences, for relations with a template, in the order of the KB.
 
-    Titles stand for entities; relations may be read from a file such as LAMA's (`lama.read_relations`).
+    Entities are named by their titles; relations may come from a file such as LAMA's (`lama.read_relations`).
     """
     by_name = {relation.name: relation for relation in relations if relation.template is not None}
     for entity in kb.entities():
@@ -155,7 +156,7 @@ def render_facts(kb: KnowledgeBase, relations: Iterable[Relation]) -> Iterator[R
 
 
 def split_facts(facts: Sequence[RenderedFact], count: int) -> tuple[list[RenderedFact], list[RenderedFact]]:
-    """(the rest, at least `count` for development), by their sentences."""
+    """Return (training facts, at least `count` validation facts), by their sentences."""
     return split_by(facts, count, lambda fact: fact.text)
 
 
@@ -190,3 +191,16 @@ def _fact(record: Record, number: str, *, name: str) -> RenderedFact:
     start, end = (place if isinstance(place, int) else -1 for place in places)
     relation = text_of(record, "relation") if "relation" in record else name
     return RenderedFact(str(record.get("id") or number), relation, text_of(record, "text"), start, end)
+
+
+# registry
+
+
+TASKS = {
+    "fact-probe": TaskType(
+        read=lambda settings, metadata, path, broken: read_rendered(path, skipped=broken),
+        split=split_facts,
+        build=lambda settings, metadata, tokenizer: FactProbing(tokenizer, start=settings.encoder.name),
+        has_gold=lambda fact: True,
+    )
+}

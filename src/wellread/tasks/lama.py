@@ -1,26 +1,28 @@
-"""The LAMA probe (Petroni et al. 2019): does a model that was asked nothing but words know facts?
+"""LAMA probe (Petroni et al. 2019): facts that a masked language model knows.
 
-1. "Dante was born in [MASK] ." is read with the encoder's own mask in the object's place.
-2. The words of a vocabulary are ranked by their scores there; the rank of the object counts.
+1. "Dante was born in [MASK] ." is read with the encoder's own mask token as the object.
+2. The words of a vocabulary are ranked by their scores there; the metric is the rank of the object.
 
-Only facts are asked whose object is one piece, and a word of the vocabulary: give that which all models under
-comparison share (`lama.common_vocabulary` of their `words_of`). A tokenizer that knows no capitals is asked in small
-letters. Where a sentence has several masks, the first one counts.
+Only facts whose object is one token and in the vocabulary are used. For a fair comparison give the vocabulary that all
+models share (`lama.common_vocabulary` of their `words_of`). Sentences are lower-cased for an uncased tokenizer. If a
+sentence has several masks, the first one counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from wellread.data.readers.lama import MASK, MaskedFact, lower, within
+from wellread.data.readers.lama import MASK, MaskedFact, has_parts, lower, read_probe, read_vocabulary, within
+from wellread.data.splits import split_by
+from wellread.encoders.load import load_tokenizer
 from wellread.errors import InputError
 from wellread.evaluation.probe import ProbeScores, gold_ranks, score_probe
 from wellread.models.kam.inputs import KamProvider
@@ -28,11 +30,22 @@ from wellread.tasks.learner import ask
 from wellread.tasks.lm_head import mask_of, words_of
 from wellread.tasks.masked_lm import MaskedWords, hide
 from wellread.tasks.task import Batch, EncoderWithHead, in_full
+from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType, find_file, write_json_lines
 from wellread.text.tokenization import TextTokenizer, Tokenization
 
 
+@dataclass(frozen=True, slots=True)
+class LamaOptions:
+    """Facts with masked objects, for task = "lama"; data are LAMA's `data` folder, or files of facts."""
+
+    part: Literal["google_re", "trex", "conceptnet", "squad"] | None = None
+    """Part of the folder; all that exist by default."""
+    vocabulary: str | None = None
+    """File of allowed answers, one a line; by default all words that are one token."""
+
+
 class Probing(MaskedWords):
-    """The rank of a fact's object; the head is that of `Masking`."""
+    """Rank of a fact's object; the head is that of `Masking`."""
 
     score = "precision"
 
@@ -44,7 +57,7 @@ class Probing(MaskedWords):
         at: Sequence[int] = (10,),
         start: str | None = None,
     ) -> None:
-        """Without a vocabulary all words of the tokenizer are in it."""
+        """Restrict the answers to a vocabulary; without one, all words that are one token are allowed."""
         self.mask, self.mask_id = mask_of(tokenizer)
         self.uncased = tokenizer.encode("A").ids == tokenizer.encode("a").ids
         words = words_of(tokenizer)
@@ -53,29 +66,29 @@ class Probing(MaskedWords):
             words = {word: id for word, id in words.items() if word in wanted}
         if not words:
             raise InputError(
-                f"none of the {len(vocabulary or ())} words of the vocabulary is one piece of the tokenizer; give "
+                f"none of the {len(vocabulary or ())} words of the vocabulary is one token of the tokenizer; give "
                 "whole words, as in LAMA's common_vocab_cased.txt"
             )
         self.words, self.at, self.start = words, tuple(at), start
 
     def usable(self, facts: Iterable[MaskedFact], *, skipped: list[str] | None = None) -> list[MaskedFact]:
-        """The facts that can be asked, as the tokenizer writes them; `skipped` gets the others' objects."""
+        """Return the facts that can be probed, in the tokenizer's case; `skipped` collects objects of the others."""
         return list(within(map(lower, facts) if self.uncased else facts, self.words, skipped=skipped))
 
     def place_usable(self, facts: Sequence[MaskedFact]) -> dict[int, MaskedFact]:
-        """The same, by their places among all."""
-        told = (lower(fact) if self.uncased else fact for fact in facts)
-        return {place: fact for place, fact in enumerate(told) if fact.object in self.words}
+        """Return the facts that can be probed, by their index."""
+        cased = (lower(fact) if self.uncased else fact for fact in facts)
+        return {place: fact for place, fact in enumerate(cased) if fact.object in self.words}
 
     def tokenize(
         self, segmenter: TextTokenizer, examples: Sequence[MaskedFact], *, learning: bool
     ) -> list[list[Tokenization]]:
-        """Each sentence with the tokenizer's mask; only `usable` facts can be asked."""
+        """Return each sentence with the tokenizer's mask; only `usable` facts are allowed."""
         sentences = [(fact.sentence.replace(MASK, self.mask),) for fact in examples]
         return [self._hidden(one, fact) for one, fact in zip(segmenter.tokenize_many(sentences), examples, strict=True)]
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
-        """The rank of each object among the words of the vocabulary."""
+        """Return the rank of each object among the words of the vocabulary."""
         places, gold = batch.target.unbind(1)
         scores = in_full(head(states[places]))
         known = np.zeros(scores.shape[1], np.bool_)
@@ -84,21 +97,21 @@ class Probing(MaskedWords):
         return ranks
 
     def report(self, examples: Sequence[MaskedFact], answers: Sequence[Sequence[Any]]) -> ProbeScores:
-        """Precision and more, in all and by relation; an object whose mask was cut off was not found."""
+        """Score all facts, also by relation; an object whose mask was truncated counts as not found."""
         return score_probe(
             [fact.relation for fact in examples], [some[0] if some else None for some in answers], at=self.at
         )
 
     def scores(self, examples: Sequence[MaskedFact], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """Over all facts, and (`macro`) the mean over relations."""
+        """Return scores over all facts, and (`macro`) the mean over relations."""
         found = self.report(examples, answers)
-        told = {"precision": found.micro.precision, "macro": found.macro.precision, "mrr": found.micro.mrr}
-        return told | {f"precision@{k}": value for k, value in found.micro.at.items()}
+        scores = {"precision": found.micro.precision, "macro": found.macro.precision, "mrr": found.micro.mrr}
+        return scores | {f"precision@{k}": value for k, value in found.micro.at.items()}
 
     def _hidden(self, one: Tokenization, fact: MaskedFact) -> list[Tokenization]:
         masks = np.flatnonzero(one.ids == self.mask_id)
         if fact.object not in self.words:
-            raise InputError(f"{fact.object!r} is no word of the vocabulary; ask only `usable` facts")
+            raise InputError(f"{fact.object!r} is not in the vocabulary; keep only `usable` facts")
         if not len(masks):
             return []
         hidden = hide(one, one.ids, masks)
@@ -117,7 +130,49 @@ def probe(
     at: Sequence[int] = (10,),
     skipped: list[str] | None = None,
 ) -> ProbeScores:
-    """Ask a reader with a `WordHead` for facts: `probe(reader, segmenter, read_lama("LAMA/data", "trex"))`."""
+    """Probe a model with a `WordHead`: `probe(model, segmenter, read_lama("LAMA/data", "trex"))`."""
     task = Probing(segmenter.tokenizer, vocabulary, at=at)
-    asked = task.usable(facts, skipped=skipped)
-    return task.report(asked, ask(task, model, segmenter, asked, provider=provider, notes=notes))
+    chosen = task.usable(facts, skipped=skipped)
+    return task.report(chosen, ask(task, model, segmenter, chosen, provider=provider, notes=notes))
+
+
+# registry
+
+
+def _metadata(settings: TaskSettings) -> dict[str, Any]:
+    """Return the vocabulary, to be saved with the model, since its file may be moved."""
+    name = settings.options.vocabulary
+    return {"vocabulary": None if name is None else sorted(read_vocabulary(find_file(settings.data.root, name)))}
+
+
+def _read(settings: TaskSettings, metadata: TaskMetadata, path: str, broken: list[str]) -> Iterator[MaskedFact]:
+    """Yield the facts whose object is one token of the vocabulary."""
+    task = _build(settings, metadata, load_tokenizer(settings.encoder.name))
+    unknown: list[str] = []
+    # The training file must have the part; other files are read whole if they have no parts.
+    part = settings.options.part if path == settings.train_file or has_parts(path) else None
+    yield from task.usable(read_probe(path, part, skipped=broken), skipped=unknown)
+    broken += (f"{path}: {word!r} is not one token, or not in the vocabulary" for word in unknown)
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> Probing:
+    return Probing(tokenizer, metadata.get("vocabulary"), start=settings.encoder.name)
+
+
+def _write(path: str | Path, task: Probing, examples: Sequence[Any], answers: Answers) -> None:
+    pairs = zip(examples, answers, strict=True)
+    rows = ({"id": one.id, "relation": one.relation, "rank": some[0] if some else None} for one, some in pairs)
+    write_json_lines(path, rows)
+
+
+TASKS = {
+    "lama": TaskType(
+        options="lama",
+        read=_read,
+        split=lambda facts, count: split_by(facts, count, lambda fact: fact.subject),
+        build=_build,
+        write=_write,
+        metadata=_metadata,
+        has_gold=lambda fact: True,
+    )
+}

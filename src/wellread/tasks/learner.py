@@ -1,4 +1,4 @@
-"""The learner of every task: examples in batches of like length, lent their knowledge, read, and answered."""
+"""Learner of any task: batches of examples with their knowledge, losses, answers and scores."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from wellread.tasks.task import Batch, Draws, EncoderWithHead, Task, as_tensors,
 from wellread.text.tokenization import TextTokenizer, Tokenization
 
 _AT_ONCE = 4096
-"""Pieces that are read together where nothing is learned."""
+"""Tokens per batch in inference."""
 
 
 class TaskLearner:
-    """What the loop trains: a reader on a task's examples, scored on its development examples."""
+    """Model with a task's training and validation examples, as the training loop takes it."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class TaskLearner:
         batch: int = 16,
         seed: int = 0,
     ) -> None:
-        """`lender` lends knowledge to every batch; `notes` is the folder where its annotations are kept."""
+        """Tokenize the examples; `provider` adds knowledge to every batch, `notes` is its annotation cache."""
         self.task, self.model, self.score, self.batch, self.seed = task, model, task.score, batch, seed
         self.provider, self._folder = provider, notes
         self.examples, self.tokenized = _usable(examples, task.tokenize(segmenter, examples, learning=True))
@@ -49,11 +49,11 @@ class TaskLearner:
 
     @property
     def notes(self) -> Any:
-        """What is known of the texts."""
+        """Annotations of the texts by the knowledge provider."""
         return self._prepared.notes
 
     def batches(self, epoch: int) -> Sequence[Batch]:
-        """Examples of like length together, in an order of their own for every epoch."""
+        """Return batches of examples of similar length, shuffled for each epoch."""
         draw = np.random.default_rng((self.seed, epoch))
         lengths = [sum(map(len, some)) for some in self.tokenized]
         groups = by_length(lengths, draw, examples=self.batch)
@@ -63,16 +63,16 @@ class TaskLearner:
         )
 
     def loss(self, batch: Batch) -> Mapping[str, Tensor]:
-        """The task's, and those of infusions that learn something by themselves."""
+        """Return the task's losses, and those of infusions with a loss of their own."""
         states, batch, losses = self.model.read(batch)
         return {**self.task.loss(self.model.head, states, batch), **losses}
 
     def evaluate(self) -> dict[str, float]:
-        """The task's scores on the development examples."""
+        """Return the task's scores on the validation examples."""
         return self.task.scores(self.dev, _answers(self.task, self.model, self.dev, self.dev_tokenized, self._prepared))
 
     def answer(self, segmenter: TextTokenizer, examples: Sequence[Any]) -> list[list[Any]]:
-        """The answers to the inputs of other examples."""
+        """Return the answers to the inputs of other examples."""
         return ask(self.task, self.model, segmenter, examples, provider=self.provider, notes=self._folder)
 
 
@@ -85,7 +85,7 @@ def ask(
     provider: KnowledgeProvider | None = None,
     notes: str | Path | None = None,
 ) -> list[list[Any]]:
-    """What a reader answers to the inputs of each example, as it is at rest: what `Task.scores` takes."""
+    """Return a model's answers to the inputs of each example, in evaluation mode, as `Task.scores` takes them."""
     _check_maps(model, provider)
     tokenized = task.tokenize(segmenter, examples, learning=False)
     modes = [(part, part.training) for part in model.modules()]
@@ -98,7 +98,7 @@ def ask(
 
 
 def _check_maps(model: EncoderWithHead, provider: KnowledgeProvider | None) -> None:
-    """Whether an encoder that fuses maps is lent those, in their order; a lender of another make is trusted."""
+    """Raise `UsageError` if a KAM provider does not have the maps that the encoder fuses, in order."""
     fused = next((part.config.maps for part in model.modules() if isinstance(part, Kam) and part.on), ())
     providers = (
         provider.providers if isinstance(provider, CombinedProvider) else () if provider is None else (provider,)
@@ -107,13 +107,13 @@ def _check_maps(model: EncoderWithHead, provider: KnowledgeProvider | None) -> N
     if (fused and not providers) or (provided is not None and provided != fused):
         wanted, there = (", ".join(names or ()) or "none" for names in (fused, provided))
         raise UsageError(
-            f"the encoder fuses the maps {wanted} and is lent {there}; give a lender of those, in their order"
+            f"the encoder fuses the maps {wanted} but the provider has {there}; give one of these maps, in order"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _PreparedProvider:
-    """A lender and what it knows of the texts; none lends nothing."""
+    """Knowledge provider with its annotations of the texts; without a provider, no knowledge."""
 
     provider: KnowledgeProvider | None
     notes: Any
@@ -127,13 +127,13 @@ class _PreparedProvider:
         return cls(provider, provider.prepare([one for some in tokenized for one in some], cache=folder))
 
     def build_inputs(self, inputs: Sequence[Tokenization], *, learning: bool = False) -> dict[str, Any]:
-        """What is told of hidden words may be left to chance where one learns."""
+        """Return the knowledge inputs as tensors; in training, knowledge of masked words is randomised."""
         if self.provider is None:
             return {}
         hides = learning and any(one.hidden or not all(one.words) for one in inputs)
         draw = np.random.default_rng(int(torch.randint(1 << 62, ()))) if hides else None
-        told: dict[str, Any] = as_tensors(self.provider.collate(inputs, self.notes, draw=draw))
-        return told
+        tensors: dict[str, Any] = as_tensors(self.provider.collate(inputs, self.notes, draw=draw))
+        return tensors
 
 
 def _answers(
@@ -183,8 +183,8 @@ def _collate(
 def _usable(
     examples: Sequence[Any], tokenized: Sequence[list[Tokenization]]
 ) -> tuple[list[Any], list[list[Tokenization]]]:
-    """Examples that have something to learn from; a task gives those that have not no inputs."""
+    """Return the examples that have inputs; a task gives none for examples that cannot be trained on."""
     there = [place for place, some in enumerate(tokenized) if some]
     if not there:
-        raise InputError("no example is left to learn from; is the file empty, or are all its texts too long?")
+        raise InputError("no example is left to train on; is the file empty, or are all its texts too long?")
     return [examples[place] for place in there], [tokenized[place] for place in there]

@@ -1,8 +1,8 @@
-"""Words for masked places: the head of a masked language model, for any encoder, with others' weights where they are.
+"""Masked language model head for any encoder, with pretrained weights if the checkpoint has them.
 
-The head is BERT's: a dense layer, its activation, a norm, then a score for each piece of the vocabulary by the
-encoder's own embeddings (tied: what one learns the other knows) and a bias. An encoder without a head, such as MiniLM,
-gets one that has to learn.
+The head is BERT's: a dense layer, its activation, a norm, then a score per vocabulary token by the encoder's own
+embeddings (tied weights) and a bias. For an encoder without a pretrained head, such as MiniLM, it is trained from
+scratch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("cls.predictions.decoder.bias", "lm_head.decoder.bias"),
     ),
 }
-"""What the parts of the head are called in checkpoints of BERT, RoBERTa and XLM-R, ELECTRA's generators, DistilBERT."""
+"""Names of the head's parts in checkpoints of BERT, RoBERTa and XLM-R, ELECTRA's generators, DistilBERT."""
 
 DECODERS = (
     "cls.predictions.decoder.weight",
@@ -50,14 +50,14 @@ DECODERS = (
     "generator_lm_head.weight",
     "vocab_projector.weight",
 )
-"""Where they keep the embeddings once more."""
+"""Names of the copy of the embeddings in these checkpoints."""
 
 MASKS = ("[MASK]", "<mask>")
-"""What tokenizers call the piece that stands for a hidden one."""
+"""Names of the mask token."""
 
 
 class WordHead(nn.Module):
-    """A score of every piece of the vocabulary for some states."""
+    """Score of every vocabulary token for given states."""
 
     def __init__(self, encoder: InfusedEncoder) -> None:
         super().__init__()
@@ -73,24 +73,24 @@ class WordHead(nn.Module):
 
     @property
     def embeddings(self) -> Float[Tensor, "vocabulary width"]:
-        """The encoder's, of every piece of its vocabulary."""
+        """Token embeddings of the encoder."""
         weight: Tensor = cast(Any, self._encoder[0].embeddings).word_embeddings.weight
         return weight
 
     def forward(self, states: Float[Tensor, "masked dim"]) -> Float[Tensor, "masked vocabulary"]:
-        """Scores for the states of masked places only: all pieces of a batch by all of a vocabulary are too many."""
+        """Return scores for the states of masked positions only; for all tokens of a batch they would be too large."""
         return linear(self.norm(self.act(self.dense(states))), self.embeddings, self.bias)
 
 
 def load_word_head(head: WordHead, name: str) -> bool:
-    """Give a head the weights that an encoder's checkpoint has for it; False where it has none, and nothing changes."""
+    """Load the head's weights from an encoder's checkpoint; return False, unchanged, if it has none."""
     folder = find_encoder(name)
     weights = _weights(folder)
     found: dict[str, Tensor] = {}
     for part in head.state_dict():
         begin = next(begin for begin in NAMES if part.startswith(begin))
-        theirs = (begin_there + part.removeprefix(begin) for begin_there in NAMES[begin])
-        there = next((weights[name] for name in theirs if name in weights), None)
+        names = (begin_there + part.removeprefix(begin) for begin_there in NAMES[begin])
+        there = next((weights[name] for name in names if name in weights), None)
         if there is not None:
             found[part] = there.float()
     if not found:
@@ -107,31 +107,31 @@ def load_word_head(head: WordHead, name: str) -> bool:
         decoder.shape == embeddings.shape and torch.equal(decoder.to(embeddings), embeddings)
     ):
         raise InputError(
-            f"{folder} scores words by other vectors than its embeddings; only tied ones can be taken over: load the "
-            "encoder from there too, or let the head learn anew"
+            f"{folder} has a head that is not tied to its embeddings, which is not supported: load the "
+            "encoder from there too, or train the head from scratch"
         )
     head.load_state_dict(found)
     return True
 
 
 def mask_of(tokenizer: Tokenizer) -> tuple[str, int]:
-    """The piece that stands for a hidden one, and its id."""
+    """Return the mask token and its id."""
     for mask in MASKS:
         if (id := tokenizer.token_to_id(mask)) is not None and id in tokenizer.encode(mask).ids:
             return mask, id
     raise UsageError(
-        f"the tokenizer has no piece that masks another (one of {', '.join(MASKS)}); take the tokenizer that the "
+        f"the tokenizer has no mask token (one of {', '.join(MASKS)}); use the tokenizer that the "
         "encoder came with, or add one to its special tokens"
     )
 
 
 def ordinary_ids(tokenizer: Tokenizer) -> list[int]:
-    """The ids of all pieces but those with a meaning of their own, such as masks and separators."""
+    """Return the ids of all tokens except special ones, such as masks and separators."""
     return sorted(set(tokenizer.get_vocab().values()) - tokenizer.get_added_tokens_decoder().keys())
 
 
 def words_of(tokenizer: Tokenizer) -> dict[str, int]:
-    """The words that are one piece in the middle of a text, with its id: {"paris": 3000, …}."""
+    """Return the words that are one token inside a text, with its id: {"paris": 3000, …}."""
     ids = ordinary_ids(tokenizer)
     words = [word.strip() for word in tokenizer.decode_batch([[id] for id in ids])]
     codes = tokenizer.encode_batch([f" {word}" for word in words], add_special_tokens=False)
@@ -139,13 +139,13 @@ def words_of(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
-    """The weights of a checkpoint that may be a head's, with today's names of norms."""
+    """Return the weights of a checkpoint that may belong to a head, with current names of norms."""
     wanted = (*(name for some in NAMES.values() for name in some), *DECODERS)
     found: dict[str, Tensor] = {}
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt") as weights:
-                names = [name for name in weights.keys() if name.startswith(wanted)]  # noqa: SIM118  # it is no dict
+                names = [name for name in weights.keys() if name.startswith(wanted)]  # noqa: SIM118  # not a dict
                 found |= {_today(name): weights.get_tensor(name) for name in names}
         except (SafetensorError, OSError) as error:
             raise InputError(f"{file} cannot be read: {error}; copy the checkpoint again") from error

@@ -1,12 +1,12 @@
-"""Masked language modelling: which pieces stood where a text is masked (Devlin et al. 2019)?
+"""Masked language modelling (Devlin et al. 2019).
 
-1. Of a text's pieces 15 % are chosen, at least one: by themselves, or whole words at a time. Of these 80 % become the
-   mask, 10 % another piece, 10 % stay.
-2. What stood there is predicted, at these places only.
+1. 15 % of a text's tokens are chosen, at least one: single tokens, or whole words. Of these 80 % become the mask, 10 %
+   another token, 10 % stay.
+2. The original tokens are predicted at these positions only.
 
-Where one learns the choice is made anew every time; where one does not, it is a function of the text, so that all
-models are asked the same. Knowledge says nothing of what is to be predicted: the word of a chosen piece has no part in
-maps, and no auxiliary terms.
+In training the choice is random each time; in evaluation it is a function of the text, so that all models are tested on
+the same masks. Knowledge must not reveal the target: the word of a chosen token has no entry in maps, and no auxiliary
+terms.
 """
 
 from __future__ import annotations
@@ -28,25 +28,42 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from wellread.data.corpus import Corpus, Unit
+from wellread.data.splits import split_by
 from wellread.encoders.infusion.infuse import InfusedEncoder
+from wellread.encoders.load import load_tokenizer
 from wellread.errors import UsageError
 from wellread.tasks.lm_head import WordHead, load_word_head, mask_of, ordinary_ids
 from wellread.tasks.task import Batch, in_full
+from wellread.tasks.task_type import TaskMetadata, TaskSettings, TaskType
 from wellread.text.tokenization import TextTokenizer, Tokenization, encode_many
+
+
+@dataclass(frozen=True, slots=True)
+class MaskingOptions:
+    """Masked language modelling, for task = "masking"; data are texts: files, folders, JSONL."""
+
+    share: float = 0.15
+    """Share of the tokens that is masked."""
+    units: Literal["pieces", "words"] = "pieces"
+    """Unit of masking: single tokens ("pieces") or whole words."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise UsageError(f"share is {self.share}; expected a share of the tokens, between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedText(Tokenization):
-    """An input in which some pieces are hidden."""
+    """Input in which some tokens are masked."""
 
     places: Int64[np.ndarray, " masked"]
     gold: Int64[np.ndarray, " masked"]
-    """The ids of what stands there."""
+    """Original ids at these positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """How the hidden pieces of a text were guessed: how many were, how many rightly, and the sum of log-chances."""
+    """Predictions of the masked tokens of a text: count, number right, and sum of log-probabilities."""
 
     masked: int
     right: int
@@ -54,16 +71,16 @@ class Guesses:
 
 
 class MaskedWords:
-    """What all tasks of masked words have in common: the head, the places that are asked, the loss."""
+    """Head, target and loss that all tasks with masked words share."""
 
     start: str | None
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
-        """A score for each piece of the vocabulary."""
+        """Build a head with a score per vocabulary token."""
         return word_head(encoder, self.start)
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
-        """With (place among all pieces, what stands there) of all that is masked as its target."""
+        """Add (position among all tokens, original id) of all masked tokens as the target."""
         starts = batch.packing.starts.tolist()
         found = [
             np.stack((_masked(one).places + start, _masked(one).gold), 1)
@@ -73,13 +90,13 @@ class MaskedWords:
         return replace(batch, target=target)
 
     def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy of what stands at the masked places, over all words."""
+        """Return the cross-entropy at the masked positions, over the vocabulary."""
         places, gold = batch.target.unbind(1)
         return {"word": cross_entropy(in_full(head(states[places])), gold)}
 
 
 class Masking(MaskedWords):
-    """What stands at masked places; examples are texts."""
+    """Original tokens at masked positions; examples are texts."""
 
     score = "accuracy"
 
@@ -91,9 +108,9 @@ class Masking(MaskedWords):
         units: Literal["pieces", "words"] = "pieces",
         start: str | None = None,
     ) -> None:
-        """`start` is the encoder whose checkpoint may have a head to start from; without it the head starts anew."""
+        """Set up masking; `start` is the encoder whose checkpoint may have a pretrained head."""
         if not 0 < share < 1:
-            raise UsageError(f"share is {share}; expected a share of the pieces, between 0 and 1")
+            raise UsageError(f"share is {share}; expected a share of the tokens, between 0 and 1")
         _, self.mask_id = mask_of(tokenizer)
         self.ordinary = np.array(ordinary_ids(tokenizer), np.int64)
         self.share, self.units, self.start = share, units, start
@@ -101,29 +118,29 @@ class Masking(MaskedWords):
     def tokenize(
         self, segmenter: TextTokenizer, examples: Sequence[str], *, learning: bool
     ) -> list[list[Tokenization]]:
-        """One input for each text; what is longer than the segmenter's `longest` is cut off (see `read_texts`)."""
+        """Return one input per text, truncated to the segmenter's `longest` (see `read_texts`)."""
         tokenized = segmenter.tokenize_many([(text,) for text in examples])
         return [[one] if not learning or not one.special_mask.all() else [] for one in tokenized]
 
     def draw(self, example: str, inputs: Sequence[Tokenization], *, learning: bool) -> Sequence[Tokenization]:
-        """The text with pieces hidden."""
+        """Return the text with tokens masked."""
         return [self._mask(one, _chance(one, learning)) for one in inputs]
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
-        """How each text's pieces were guessed (`Guesses`)."""
+        """Return the predictions of each text (`Guesses`)."""
         places, gold = batch.target.unbind(1)
         found = in_full(head(states[places]))
         right = (found.argmax(1) == gold).tolist()
         chances = (-cross_entropy(found, gold, reduction="none")).tolist()
-        told, begin = [], 0
+        guesses, begin = [], 0
         for one in batch.inputs:
             end = begin + len(_masked(one).places)
-            told.append(Guesses(end - begin, sum(right[begin:end]), math.fsum(chances[begin:end])))
+            guesses.append(Guesses(end - begin, sum(right[begin:end]), math.fsum(chances[begin:end])))
             begin = end
-        return told
+        return guesses
 
     def scores(self, examples: Sequence[str], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """The share that is guessed rightly, the mean log-chance of what stands there, and its perplexity."""
+        """Return accuracy, mean log-probability of the original tokens, and perplexity."""
         every = [one for some in answers for one in some]
         masked = sum(one.masked for one in every)
         if not masked:
@@ -142,7 +159,7 @@ class Masking(MaskedWords):
 
 
 def word_head(encoder: InfusedEncoder, start: str | None) -> WordHead:
-    """A head on an encoder, with the weights that a checkpoint has for it, if it has any."""
+    """Build a head on an encoder, with a checkpoint's weights if it has any."""
     head = WordHead(encoder)
     if start is not None:
         load_word_head(head, start)
@@ -152,12 +169,12 @@ def word_head(encoder: InfusedEncoder, start: str | None) -> WordHead:
 def choose_tokens(
     one: Tokenization, chance: np.random.Generator, *, share: float, units: Literal["pieces", "words"]
 ) -> NDArray[np.int64]:
-    """The places of a share of a text's pieces, at least one if there are any; words are chosen while they fit."""
+    """Return positions of a share of the tokens, at least one; whole words are chosen while they fit."""
     there = np.flatnonzero(~one.special_mask)
     budget = max(1, round(share * len(there)))
     if units == "pieces":
         return np.sort(chance.permutation(there)[:budget])
-    # A piece that is of no word is a unit of its own.
+    # A token that belongs to no word is a unit of its own.
     unit = np.where(one.word_of[there] >= 0, one.word_of[there], len(one.words) + there)
     chosen: list[int] = []
     for number in chance.permutation(np.unique(unit)).tolist():
@@ -170,19 +187,19 @@ def choose_tokens(
 
 
 def hide(one: Tokenization, ids: NDArray[np.int64], places: NDArray[np.int64]) -> MaskedText:
-    """A text with other pieces, of which some are hidden: their words are unknown to whoever lends knowledge.
+    """Return a text with new token ids, in which the words at `places` are hidden from knowledge providers.
 
-    All pieces of such a word are, and mentions and phrases that it is part of bind no other word either. What joins the
-    words of a name is of none of them, but the name would tell it: such pieces are `hidden` by themselves.
+    All tokens of such a word are hidden, and mentions and phrases that contain it do not link its other words either.
+    Joining characters of a name belong to no word, but the name would reveal them: their tokens are listed in `hidden`.
     """
     covers = (one.segment_of >= 0) & (one.spans[:, 0] < one.spans[:, 1])
     joiners = places[(one.word_of[places] < 0) & covers[places]]
     hidden = set(one.word_of[places].tolist()) - {-1}
     word_of = np.where(np.isin(one.word_of, list(hidden)), -1, one.word_of)
     words = tuple("" if number in hidden else word for number, word in enumerate(one.words))
-    told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Tokenization)}
-    told |= {"ids": ids, "word_of": word_of, "words": words, "hidden": tuple(joiners.tolist())}
-    return MaskedText(**told, places=places, gold=one.ids[places])
+    values = {part.name: getattr(one, part.name) for part in dataclasses.fields(Tokenization)}
+    values |= {"ids": ids, "word_of": word_of, "words": words, "hidden": tuple(joiners.tolist())}
+    return MaskedText(**values, places=places, gold=one.ids[places])
 
 
 def read_texts(
@@ -192,16 +209,16 @@ def read_texts(
     unit: Unit = "paragraph",
     fields: Sequence[str] = ("text",),
 ) -> Iterator[str]:
-    """The texts of files, folders and JSONL, compressed or not, in parts that fit the segmenter's `longest`."""
+    """Yield the texts of files, folders and JSONL, compressed or not, split to fit the segmenter's `longest`."""
     corpus = Corpus.of_files(paths, unit=unit, fields=fields)
     for shard in range(len(corpus.shards)):
         yield from window_texts(corpus.documents(shard), segmenter)
 
 
 def window_texts(texts: Iterable[str], segmenter: TextTokenizer) -> Iterator[str]:
-    """Texts cut at words so that each part fits the segmenter's `longest`; blank ones are left out.
+    """Split texts at word boundaries so that each part fits the segmenter's `longest`; blank parts are dropped.
 
-    Parts are texts of their own: their knowledge is that of the part.
+    Each part is a text of its own, also for knowledge providers.
     """
     for text in texts:
         if not text.strip():
@@ -209,14 +226,14 @@ def window_texts(texts: Iterable[str], segmenter: TextTokenizer) -> Iterator[str
         if segmenter.longest is None:
             yield text.strip()
             continue
-        room = segmenter.longest - segmenter.tokenizer.num_special_tokens_to_add(False)
+        size = segmenter.longest - segmenter.tokenizer.num_special_tokens_to_add(False)
         code = encode_many(segmenter.tokenizer, [text], special=False)[0]
         words = [-1 if word is None else word for word in code.word_ids]
         first = 0
         while first < len(code):
-            last = min(first + room, len(code))
+            last = min(first + size, len(code))
             if last < len(code):
-                # Back to where a word begins; a word that is longer than the room is cut.
+                # Back to the start of a word; a word that is longer than an input is split.
                 last = next((at for at in range(last, first, -1) if words[at] != words[at - 1]), last)
             part = text[code.offsets[first][0] : code.offsets[last - 1][1]].strip()
             if part:
@@ -233,3 +250,26 @@ def _chance(one: Tokenization, learning: bool) -> np.random.Generator:
 def _masked(one: Tokenization) -> MaskedText:
     assert isinstance(one, MaskedText)
     return one
+
+
+# registry
+
+
+def _read(settings: TaskSettings, metadata: TaskMetadata, path: str, broken: list[str]) -> Iterator[str]:
+    return read_texts([path], TextTokenizer(load_tokenizer(settings.encoder.name), longest=settings.encoder.longest))
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> Masking:
+    options: MaskingOptions = settings.options
+    return Masking(tokenizer, share=options.share, units=options.units, start=settings.encoder.name)
+
+
+TASKS = {
+    "masking": TaskType(
+        options="masking",
+        read=_read,
+        split=lambda texts, count: split_by(texts, count, lambda text: text),
+        build=_build,
+        has_gold=lambda text: True,
+    )
+}

@@ -1,30 +1,29 @@
-"""Markers around mentions that a task asks about, in any tokenizer's pieces; the text itself stays as it is.
+"""Markers around the mentions that a task classifies, and entity tokens for them (LUKE).
 
     text      Neptune was found by Galle
-    pieces    [CLS] @ neptune @ was found by # galle # [SEP]
+    tokens    [CLS] @ neptune @ was found by # galle # [SEP]
     word_of    -1  -1    0   -1  1    2   3 -1   4  -1  -1
     places          1                        7
 
-Markers are put in among the pieces after the text is cut, not into the text: like [CLS] they stand for nothing in it
-(no word, no segment, the span 0, 0). So words, spans and marks of an input, and whatever is known of its text, are
-those of the text that the data has, with no offset to be moved; a linker never reads a marker.
+Markers are inserted among the tokens, not into the text. Like [CLS] they belong to no word and no segment, and their
+span is (0, 0). Words, spans and marks keep the offsets of the original text, and a linker never sees a marker.
 
-The pieces of markers are ones that the tokenizer has, so that an encoder needs no new embeddings: by default "@" and
-"#" around the first and the second mention (`SIGNS`, as LUKE's markers begin), which nearly every tokenizer has and
-every encoder has met. `UNUSED` are pieces that BERT's vocabulary keeps free for such things, one before and another
-behind (Baldini Soares et al. 2019, KnowBERT): they have met nothing, and must be learned.
+Markers are tokens that the tokenizer already has, so the encoder needs no new embeddings. The default is "@" and "#"
+around the first and the second mention (`SIGNS`, as in LUKE). `UNUSED` are BERT's reserved tokens, one before and one
+behind each mention (Baldini Soares et al. 2019, KnowBERT); their embeddings are untrained.
 
-What is too long is cut around the mentions, and where even what lies between them is too long, around each of them:
-both stay whole, and what is far from both goes. How many texts have mentions that are too long themselves is told; of
-these the beginnings stay.
+Texts that are too long are cropped around the mentions: one window if it holds both, else a window around each. If a
+mention itself is too long, its beginning is kept and a note says how many texts are concerned.
+
+An encoder with entity tokens gets a [MASK] entity at each mention, whose state is classified (`with_entities`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -32,10 +31,10 @@ from jaxtyping import Float, Int, Int64
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import InputError, UsageError
 from wellread.io import console
 from wellread.models.luke.model import ENTITIES
-from wellread.tasks.entity_inputs import with_entities
 from wellread.tasks.task import Batch
 from wellread.text.tokenization import TextTokenizer, Tokenization
 from wellread.text.windows import keep_tokens, window_around, windows_around
@@ -48,18 +47,18 @@ UNUSED = ("[unused1]", "[unused2]", "[unused3]", "[unused4]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedText(Tokenization):
-    """An input with markers around the mentions that are asked about."""
+    """Input with markers around the mentions to classify."""
 
     mentions: tuple[Span, ...]
-    """The characters of each in the first text."""
+    """Character span of each mention in the first text."""
     places: Int64[np.ndarray, " mention"]
-    """Where the marker before each stands."""
+    """Position of the marker before each mention."""
     ends: Int64[np.ndarray, " mention"]
-    """Where the marker behind each stands."""
+    """Position of the marker behind each mention."""
 
 
 class MarkerHead(nn.Module):
-    """Scores by the states of an input's mentions, laid side by side: dropout, and one linear layer (KnowBERT)."""
+    """Dropout and one linear layer over the concatenated states of an input's mentions (KnowBERT)."""
 
     def __init__(self, width: int, mentions: int, count: int, *, bias: bool = True, dropout: float = 0.1) -> None:
         super().__init__()
@@ -70,16 +69,16 @@ class MarkerHead(nn.Module):
             nn.init.zeros_(self.out.bias)
 
     def forward(self, mentions: Float[Tensor, "input mention dim"]) -> Float[Tensor, "input count"]:
-        """One row of scores for each input."""
+        """Return one row of scores per input."""
         scores: Tensor = self.out(self.dropout(mentions.flatten(1)))
         return scores
 
 
 class Marker:
-    """Puts markers into inputs of one tokenizer, around one mention or two."""
+    """Inserts markers around one or two mentions, for one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, tokens: Sequence[str], *, mentions: int) -> None:
-        """`pieces`: one for each mention, which stands on both sides of it, or two, before it and behind it."""
+        """Look up the marker `tokens`: one per mention, used on both sides, or two, before and behind it."""
         if len(tokens) not in (mentions, 2 * mentions):
             raise UsageError(
                 f"markers are {', '.join(tokens) or 'none'}; expected {mentions}, on both sides of a mention, or "
@@ -91,16 +90,16 @@ class Marker:
     def tokenize(
         self, segmenter: TextTokenizer, inputs: Sequence[tuple[tuple[str, ...], tuple[Span, ...]]]
     ) -> list[list[Tokenization]]:
-        """One input for each (texts, mentions in the first of them), markers counted in the segmenter's `longest`.
+        """Return one input per (texts, mentions in the first text); `segmenter.longest` includes the markers.
 
-        A note tells how many have mentions that do not fit.
+        Prints a note with the number of texts whose mentions do not fit.
         """
         for texts, mentions in inputs:
             for start, end in mentions:
                 if not 0 <= start < end <= len(texts[0]):
                     raise InputError(
-                        f"a mention from {start} to {end} in a text of {len(texts[0])} characters; mentions are "
-                        "characters of the text, end exclusive"
+                        f"mention {start}-{end} lies outside a text of {len(texts[0])} characters; expected spans in "
+                        "characters, end exclusive"
                     )
         whole = TextTokenizer(segmenter.tokenizer).tokenize_many([texts for texts, _ in inputs])
         made, short = [], 0
@@ -112,20 +111,20 @@ class Marker:
         if short:
             console.note(
                 f"{short:,} of {len(inputs):,} texts have mentions that do not fit into inputs of {segmenter.longest} "
-                "pieces: of these the beginnings are read, or nothing; let encoder.longest be more"
+                "tokens and are truncated; raise encoder.longest"
             )
         return cast(list[list[Tokenization]], made)
 
     def _cropped(self, one: Tokenization, spans: list[Span], longest: int | None) -> tuple[Tokenization, list[Span]]:
-        """An input with room for markers, and the pieces that mentions have in it."""
+        """Return an input that leaves space for the markers, and the token spans of its mentions."""
         if longest is None or len(one) + self.ids.size <= longest:
             return one, spans
-        room = longest - self.ids.size
+        size = longest - self.ids.size
         first, last = min(first for first, _ in spans), max(last for _, last in spans)
-        if last - first <= room - int((one.segment_of != 0).sum()):
-            kept = window_around(one, first, last, room)
+        if last - first <= size - int((one.segment_of != 0).sum()):
+            kept = window_around(one, first, last, size)
         else:
-            kept = windows_around(one, spans, room)
+            kept = windows_around(one, spans, size)
         places = [(int(np.searchsorted(kept, first)), int(np.searchsorted(kept, last))) for first, last in spans]
         return keep_tokens(one, kept), places
 
@@ -136,25 +135,44 @@ class Marker:
         edges = np.zeros((2, len(mentions)), np.int64)
         for before, (place, *_, number, side) in enumerate(order):
             edges[side, number] = place + before
-        told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Tokenization)}
-        told["ids"] = np.insert(one.ids, at, ids)
-        told["types"] = np.insert(one.types, at, one.types[np.maximum(at - 1, 0)])
-        told["spans"] = np.insert(one.spans, at, 0, axis=0)
-        told["segment_of"] = np.insert(one.segment_of, at, -1)
-        told["word_of"] = np.insert(one.word_of, at, -1)
-        return MarkedText(**told, mentions=mentions, places=edges[0], ends=edges[1])
+        values = {part.name: getattr(one, part.name) for part in dataclasses.fields(Tokenization)}
+        values["ids"] = np.insert(one.ids, at, ids)
+        values["types"] = np.insert(one.types, at, one.types[np.maximum(at - 1, 0)])
+        values["spans"] = np.insert(one.spans, at, 0, axis=0)
+        values["segment_of"] = np.insert(one.segment_of, at, -1)
+        values["word_of"] = np.insert(one.word_of, at, -1)
+        return MarkedText(**values, mentions=mentions, places=edges[0], ends=edges[1])
+
+
+def masks_of(encoder: InfusedEncoder) -> tuple[int, int] | None:
+    """Return the rows of [MASK] and [MASK2] in the encoder's entity table; None if it has no entity tokens."""
+    infusions: Iterable[Any] = encoder.infusions
+    taking = next((infusion for infusion in infusions if ENTITIES in infusion.inputs), None)
+    return None if taking is None else taking.masks
+
+
+def with_entities(
+    batch: Batch, text_of: Int[Tensor, " entity"], ids: Int[Tensor, " entity"], spans: Int[Tensor, "entity 2"]
+) -> Batch:
+    """Add entity tokens to a batch; their segment type is that of the first token of their span.
+
+    Spans are first and last token within a text, from 0; `text_of` is ascending.
+    """
+    types = batch.types[batch.packing.starts[text_of] + spans[:, 0]]
+    entities: Any = {"text_of": text_of, "ids": ids, "spans": spans, "types": types}
+    return replace(batch, knowledge={**batch.knowledge, ENTITIES: entities})
 
 
 def marked_places(batch: Batch) -> Int[Tensor, "input mention"]:
-    """Where the markers before the mentions stand among all pieces of a batch."""
+    """Return the positions of the markers before the mentions, among all tokens of the batch."""
     places = torch.from_numpy(np.stack([marked(one).places for one in batch.inputs]))
     return batch.packing.starts[:, None] + places.to(batch.ids.device)
 
 
 def mask_mentions(batch: Batch, masks: tuple[int, int] | None) -> Batch:
-    """A batch whose first mentions are [MASK] entities, the second ones [MASK2], each with its markers (LUKE).
+    """Add a [MASK] entity for the first mention and [MASK2] for the second, spanning their markers (LUKE).
 
-    Without `masks`, for an encoder that takes no entities, it is as it was.
+    Returns the batch unchanged if `masks` is None (the encoder has no entity tokens).
     """
     if masks is None:
         return batch
@@ -166,7 +184,7 @@ def mask_mentions(batch: Batch, masks: tuple[int, int] | None) -> Batch:
 
 
 def mention_states(states: Float[Tensor, "token dim"], batch: Batch) -> Float[Tensor, "input mention dim"]:
-    """What mentions are judged by: their entities, or where they have none the markers before them."""
+    """Return the states that represent the mentions: their entity tokens, or else the markers before them."""
     if ENTITIES not in batch.told:
         return states[marked_places(batch)]
     entities: Tensor = batch.told[ENTITIES]
@@ -174,20 +192,20 @@ def mention_states(states: Float[Tensor, "token dim"], batch: Batch) -> Float[Te
 
 
 def marked(one: Tokenization) -> MarkedText:
-    """An input that a `Marker` made."""
+    """Return the input as the `MarkedText` that a `Marker` made."""
     assert isinstance(one, MarkedText)
     return one
 
 
 def _id(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a marker as it stands in the middle of a text, by itself."""
+    """Return the id of a marker as it is tokenized inside a text."""
     ids = tokenizer.encode(f" {token}", add_special_tokens=False).ids
     if len(ids) == 1 and ids[0] not in (tokenizer.token_to_id(name) for name in ("[UNK]", "<unk>")):
         return ids[0]
     if (id := tokenizer.token_to_id(token)) is not None:
         return id
     raise UsageError(
-        f"the tokenizer has no piece {token!r} to mark mentions with; name pieces that it has as markers, such as signs"
+        f"the tokenizer has no token {token!r} for markers; choose tokens of its vocabulary, such as punctuation"
     )
 
 
@@ -196,9 +214,9 @@ def _length(span: Span) -> int:
 
 
 def _order(spans: Sequence[Span]) -> Iterator[tuple[int, int, int, int, int]]:
-    """(before which piece, then what comes first, number of the mention, 0 before or 1 behind it).
+    """Yield (token position, tie-breakers, number of the mention, 0 for before or 1 for behind).
 
-    At one place mentions end before others begin, and an outer one begins before, and ends behind, an inner one.
+    At one position, mentions end before others begin, and an outer mention encloses an inner one.
     """
     for number, (first, last) in enumerate(spans):
         if first == last:
@@ -210,11 +228,11 @@ def _order(spans: Sequence[Span]) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def _tokens_of(one: Tokenization, start: int, end: int) -> Span:
-    """The pieces (first, last + 1) that characters of the first text touch."""
+    """Return the tokens (first, last + 1) that overlap characters of the first text."""
     touched = np.flatnonzero((one.segment_of == 0) & (one.spans[:, 0] < end) & (one.spans[:, 1] > start))
     if len(touched):
         return int(touched[0]), int(touched[-1]) + 1
-    # A tokenizer may make nothing of some characters: then between the pieces around them.
+    # Some tokenizers drop characters: then the empty range between the neighbouring tokens.
     own = np.flatnonzero(one.segment_of == 0)
     after = own[one.spans[own, 0] >= end]
     place = int(after[0]) if len(after) else int(own[-1]) + 1 if len(own) else 1

@@ -1,8 +1,8 @@
-"""Several tasks of one model, learned side by side: every batch is wholly of one of them, in given proportions.
+"""Training of several tasks with one model; each batch belongs to one task, in given proportions.
 
-The order is no chance: the task that is farthest behind its share comes next, so that after any number of batches each
-has had its share but for a batch. Each task goes through its own examples again and again, in an order of its own for
-every round. What the n-th batch is follows from n alone, so a run that is killed goes on with the same batches.
+The order is deterministic: the task that is farthest behind its share comes next, so after any number of batches each
+task is within one batch of its share. Each task cycles through its own examples, reshuffled every round. Batch n
+depends on n alone, so a resumed run gets the same batches.
 """
 
 from __future__ import annotations
@@ -22,35 +22,37 @@ from wellread.tasks.task import Batch, EncoderWithHead
 
 @dataclass(frozen=True, slots=True)
 class PartBatch:
-    """A batch, and which of the tasks it is of."""
+    """Batch and the name of its task."""
 
     part: str
     batch: Batch
 
     @property
     def tokens(self) -> int:
-        """How many pieces it has."""
+        """Number of tokens."""
         return self.batch.tokens
 
     def to(self, device: torch.device) -> PartBatch:
-        """The same on a device."""
+        """Return a copy on the device."""
         return PartBatch(self.part, self.batch.to(device))
 
 
 class Mixture:
-    """What the loop trains: the learners of several tasks, by name, that have one model."""
+    """Learner of several tasks that share one model, as the training loop takes it."""
 
     def __init__(
         self, parts: Mapping[str, TaskLearner], shares: Mapping[str, float], losses: Sequence[str], *, score: str
     ) -> None:
-        """`shares` are those of all batches, `losses` the names of all losses; `score` is one like "words.accuracy".
+        """Combine learners by name; `shares` are proportions of batches, `score` is a name such as "words.accuracy".
 
-        A round of the first task is an epoch. All losses are told of every batch, as 0 where it has none of them: what
-        a log says of one is its mean over all batches, not over those of its task.
+        `losses` are the names of all losses. Every batch reports all of them, 0 for those of other tasks, so a logged
+        loss is a mean over all batches. An epoch is one round of the first task.
         """
         self.parts, self.losses, self.score = dict(parts), tuple(losses), score
         if not parts or parts.keys() != shares.keys():
-            raise UsageError(f"there are tasks {', '.join(parts)} and shares of {', '.join(shares)}; give each a share")
+            raise UsageError(
+                f"tasks are {', '.join(parts)}, but shares are given for {', '.join(shares)}; give one share per task"
+            )
         if any(share <= 0 for share in shares.values()):
             raise UsageError(f"the shares of batches are {dict(shares)}; expected each to be more than 0")
         total = math.fsum(shares.values())
@@ -63,17 +65,17 @@ class Mixture:
 
     @property
     def model(self) -> EncoderWithHead:
-        """The one that all tasks share."""
+        """Model that all tasks share."""
         return next(iter(self.parts.values())).model
 
     def batches(self, epoch: int) -> Sequence[PartBatch]:
-        """Batches of all tasks; those that come after the ones of the epochs before."""
+        """Return the batches of one epoch, which continue those of the epochs before."""
         many = math.ceil(self._sizes[0] / self.shares[0])
         groups = self.order((epoch + 1) * many)[epoch * many :]
         return Lazy(groups, self._batch)
 
     def order(self, many: int) -> list[tuple[int, int]]:
-        """Of the first so many batches, the number of the task and of the batch among all of that task."""
+        """Return (task number, batch number within the task) of the first `many` batches."""
         while len(self._order) < many:
             behind = [
                 share * (len(self._order) + 1) - count for share, count in zip(self.shares, self._counts, strict=True)
@@ -92,15 +94,17 @@ class Mixture:
         return PartBatch(name, self._rounds[part][1][place])
 
     def loss(self, batch: PartBatch) -> dict[str, Tensor]:
-        """The losses of its task."""
+        """Return the losses of the batch's task, and 0 for all others."""
         found = self.parts[batch.part].loss(batch.batch)
         if unknown := found.keys() - set(self.losses):
-            raise UsageError(f"{batch.part} has a loss {min(unknown)!r}; the losses are to be {', '.join(self.losses)}")
+            raise UsageError(
+                f"{batch.part} has an undeclared loss {min(unknown)!r}; expected one of {', '.join(self.losses)}"
+            )
         nothing = next(iter(found.values())).new_zeros(())
         return {name: found.get(name, nothing) for name in self.losses}
 
     def evaluate(self) -> dict[str, float]:
-        """The scores of all tasks, as in "words.accuracy"."""
+        """Return the scores of all tasks, by names such as "words.accuracy"."""
         return {
             f"{name}.{score}": value for name, part in self.parts.items() for score, value in part.evaluate().items()
         }

@@ -1,19 +1,17 @@
-"""Named entity recognition by spans: every run of words, up to a length, is asked what it names (LUKE, section 4.3).
+"""Named entity recognition by classifying spans: all word sequences up to a maximum length (LUKE, section 4.3).
 
-1. A sentence is read with as much of its document around it as an input holds. One that is too long itself is read in
-   windows that share words, so that every span is whole in one of them, and asked in the first that has it.
-2. A span is judged by its first piece, its last piece, and itself: the mean of its pieces, or for an encoder that takes
-   entities (LUKE) a [MASK] entity at its place. Then the spans of an input come in groups of at most `together`, each
-   a pass of its own.
-3. One class is "names nothing"; the loss is the cross-entropy over all spans.
-4. Spans whose best class is a label are taken best first, unless they overlap one that is taken.
+1. A sentence is read with as much of its document as fits. A sentence that is too long is split into overlapping
+   windows, so that every span is whole in one of them; it is classified in the first window that contains it.
+2. A span is represented by its first token, its last token, and the mean of its tokens. With LUKE, a [MASK] entity at
+   the span replaces the mean; the spans of an input are then read in groups of at most `together`, one pass each.
+3. One class means "not an entity". The loss is the cross-entropy over all spans.
+4. Spans whose best class is a label are taken greedily by probability, without overlaps.
 
-Scored as the CoNLL script counts (`evaluation.chunks`); files are CoNLL columns (`data.readers.conll`), or JSONL in
-characters (`data.readers.ner_jsonl`). A name that no run of words is counts as missed.
+Scored as the CoNLL script counts (`evaluation.chunks`). Files are CoNLL columns (`data.readers.conll`) or JSONL with
+character offsets (`data.readers.ner_jsonl`). A name that is not a sequence of whole words counts as missed.
 
-Unlike the authors' code: a span of a plain encoder goes through a layer more before it is classified, since no
-self-attention has seen it; words that a tokenizer makes nothing of belong to the span around them; spans are taken by
-their chances, not by the scores before the softmax.
+Unlike the authors' code: spans of a plain encoder pass through one more layer, since no self-attention has seen them;
+words without tokens belong to the span around them; spans are taken by probability, not by logit.
 """
 
 from __future__ import annotations
@@ -22,52 +20,63 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Int64
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, linear
 
-from wellread.data.readers.conll import Columns, NamedText, Span
-from wellread.data.readers.ner_jsonl import Borders
+from wellread.data.readers.conll import (
+    Columns,
+    NamedText,
+    Span,
+    find_labels,
+    longest_name,
+    split_sentences,
+    write_conll,
+)
+from wellread.data.readers.ner_jsonl import Borders, read_named, report_missed, write_names
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.spans import span_means
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk, score_chunks
 from wellread.io import console
 from wellread.models.luke.model import ENTITIES
-from wellread.tasks.entity_inputs import masks_of, with_entities
+from wellread.tasks.mention_markers import masks_of, with_entities
 from wellread.tasks.task import Batch, in_full
+from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType
 from wellread.text.tokenization import TextTokenizer, Tokenization
 from wellread.text.windows import keep_tokens, window_around
 
 LONGEST = 16
-"""Words of a span at most, as LUKE's authors have it."""
+"""Default maximum number of words in a span, as in LUKE."""
 _AT_ONCE = 1 << 14
-"""Spans that are judged together where nothing is learned."""
+"""Spans that are scored together in inference."""
 _LOST = -2
-"""The last piece of a word that has more of them than an input holds: no span ends there."""
+"""Last token of a word that is longer than an input; no span ends there."""
 _LETTERS = 6
-"""More letters than a piece has in the mean, to tell how much of a document may be read."""
+"""Upper bound of the mean number of characters in a token, to estimate how much context fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class NerOptions:
-    """How names are looked for, for task = "ner"."""
+    """Options of task = "ner"."""
 
     longest: int | None = None
-    """Words of a span at most; without it as many as the longest name to learn from has, 16 at most."""
+    """Maximum words in a span; by default the longest name in the training data, at most 16."""
     together: int = 128
-    """Spans of a text in one pass at most, for an encoder that takes entities."""
+    """Maximum spans of a text in one pass, for an encoder with entity tokens."""
     context: bool = True
-    """Whether the document around a sentence is read with it, where files tell documents apart."""
+    """Read the document around a sentence with it, if the file separates documents."""
     columns: Columns = field(default_factory=Columns)
-    """Which columns of a file are word and tag."""
+    """Columns of word and tag in a file."""
     borders: Borders = "miss"
-    """JSONL: names that begin or end within a word count as missed, or are widened to whole words (`widen`)."""
+    """JSONL: names with a boundary inside a word count as missed (`miss`) or are widened to whole words (`widen`)."""
 
     def __post_init__(self) -> None:
         for name in ("longest", "together"):
@@ -77,19 +86,19 @@ class NerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedInput(Tokenization):
-    """Some words of a sentence with what is around them, and the spans that are asked about."""
+    """Words of a sentence with their context, and the spans to classify."""
 
     first: int
-    """The number of its first word in the sentence."""
+    """Index of its first word in the sentence."""
     edges: Int64[np.ndarray, "own 2"]
-    """First and last piece of each of the sentence's words; for one without pieces, of those behind and before it."""
+    """First and last token of each word; for a word without tokens, the token behind and the one before it."""
     seen: int = 0
-    """Words at its beginning that the window before has too."""
+    """Number of words at the start that the previous window contains too."""
     part: Span | None = None
-    """From which to which of the spans; None: all."""
+    """Range of the spans to classify; None for all."""
 
     def chunks(self, longest: int) -> Int64[np.ndarray, "span 2"]:
-        """The words (start, end) of each span, counted from its first word."""
+        """Return the words (start, end) of each span, relative to its first word."""
         count = len(self.edges)
         many = np.minimum(longest, count - np.arange(count))
         starts = np.repeat(np.arange(count), many)
@@ -100,7 +109,7 @@ class NamedInput(Tokenization):
 
 
 class Found(NamedTuple):
-    """A span that names something: the logarithm of its chance, its words, and its characters."""
+    """Span with a label: log-probability, words and characters."""
 
     score: float
     chunk: Chunk
@@ -109,10 +118,10 @@ class Found(NamedTuple):
 
 
 class ChunkHead(nn.Module):
-    """A score of each class for spans, by first piece, last piece and the span itself, side by side.
+    """Class scores of spans from their first token, last token and span representation, concatenated.
 
-    Given states of the spans (entities): one linear layer, as LUKE has it. Else the mean of the span's pieces, and a
-    dense layer first; what it makes of pieces is made once for each, and not for each span that they are part of.
+    With entity states: one linear layer, as in LUKE. Without: the mean of the span's tokens and a dense layer first,
+    which is applied once per token instead of once per span.
     """
 
     def __init__(self, width: int, count: int, *, entities: bool, dropout: float = 0.1) -> None:
@@ -132,7 +141,7 @@ class ChunkHead(nn.Module):
         lasts: Int[Tensor, " span"],
         entities: Float[Tensor, "span dim"] | None = None,
     ) -> Float[Tensor, "span count"]:
-        """One row of scores for each span of pieces first … last."""
+        """Return one row of scores per span of tokens first … last."""
         if self.dense is None:
             spans = span_means(states, firsts, lasts) if entities is None else entities  # LUKE may be switched off
             seen = torch.cat((states[firsts], states[lasts], spans), 1)
@@ -143,7 +152,7 @@ class ChunkHead(nn.Module):
 
 
 class NamedEntities:
-    """What the spans of a sentence name; an input's answer are those that name something (`Found`)."""
+    """Labels of the spans of a sentence; the answer of an input is the list of its labelled spans (`Found`)."""
 
     score = "f1"
 
@@ -158,9 +167,9 @@ class NamedEntities:
     def tokenize(
         self, segmenter: TextTokenizer, examples: Sequence[NamedText], *, learning: bool
     ) -> list[list[Tokenization]]:
-        """The inputs of each sentence (`NamedInput`): its windows, and of each its groups of spans.
+        """Return the inputs of each sentence (`NamedInput`): its windows, and for each the groups of spans.
 
-        A note tells how many words, and how many known names, are too long for a window.
+        Prints a note with the number of words and gold names that are too long for a window.
         """
         read = [self._with_context(one, segmenter.longest) for one in examples]
         whole = TextTokenizer(segmenter.tokenizer).tokenize_many([(text,) for text, _ in read])
@@ -173,21 +182,21 @@ class NamedEntities:
             found.append([part for window in windows for part in self._groups(window)])
         if words or names:
             console.note(
-                f"inputs of {segmenter.longest} pieces have no room for {words:,} of "
-                f"{sum(len(one.words) for one in examples):,} words, nor for {names:,} of "
-                f"{sum(len(one.chunks or ()) for one in examples):,} known names: these are not found; "
-                "let encoder.longest be more"
+                f"inputs of {segmenter.longest} tokens are too short for {words:,} of "
+                f"{sum(len(one.words) for one in examples):,} words and {names:,} of "
+                f"{sum(len(one.chunks or ()) for one in examples):,} gold names, which cannot be found; "
+                "raise encoder.longest"
             )
         return cast(list[list[Tokenization]], found)
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
-        """A score for each label, and for none."""
+        """Build a head with a score per label, and one for "not an entity"."""
         self._masks = masks_of(encoder)
         width = int(encoder.config.hidden_size)
         return ChunkHead(width, 1 + len(self.labels), entities=self._masks is not None)
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
-        """With the spans, their pieces, and where one learns the class of each."""
+        """Add the spans, their tokens and, for training, their classes."""
         chunks = [_named(one).chunks(self.longest) for one in batch.inputs]
         tokens = [
             np.stack((_named(one).edges[some[:, 0], 0], _named(one).edges[some[:, 1] - 1, 1]), axis=1)
@@ -207,12 +216,12 @@ class NamedEntities:
         return replace(batch, target=target)
 
     def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy, the mean over all spans."""
+        """Return the mean cross-entropy over all spans."""
         firsts, lasts = batch.target["spans"].unbind(1)
         return {"names": cross_entropy(head(states, firsts, lasts, batch.told.get(ENTITIES)), batch.target["classes"])}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
-        """The spans of each input that name something."""
+        """Return the labelled spans of each input."""
         firsts, lasts = batch.target["spans"].unbind(1)
         entities = batch.told.get(ENTITIES)
         found: list[tuple[Found, ...]] = []
@@ -221,17 +230,17 @@ class NamedEntities:
             some = slice(begin, begin + _AT_ONCE)
             scores = head(states, firsts[some], lasts[some], None if entities is None else entities[some])
             best.append(torch.stack(in_full(scores).log_softmax(1).max(1), 1))
-        told = torch.cat(best).cpu().numpy() if best else np.zeros((0, 2))
+        results = torch.cat(best).cpu().numpy() if best else np.zeros((0, 2))
         begin = 0
         for one, example, chunks in zip(batch.inputs, batch.example_of.tolist(), batch.target["chunks"], strict=True):
-            mine = told[begin : begin + len(chunks)]
+            own = results[begin : begin + len(chunks)]
             begin += len(chunks)
-            asked = batch.examples[example]
-            found.append(tuple(self._found(asked, _named(one), chunks, mine)))
+            question = batch.examples[example]
+            found.append(tuple(self._found(question, _named(one), chunks, own)))
         return found
 
     def choose(self, answers: Sequence[Sequence[Found]]) -> list[Found]:
-        """Of what was found in all inputs of a sentence the best, without overlap, in their order."""
+        """Return the best non-overlapping spans of all inputs of a sentence, in text order."""
         taken: list[Found] = []
         for one in sorted((one for some in answers for one in some), key=lambda one: (-one.score, one.chunk)):
             if all(one.chunk.end <= other.chunk.start or other.chunk.end <= one.chunk.start for other in taken):
@@ -239,26 +248,26 @@ class NamedEntities:
         return sorted(taken, key=lambda one: one.chunk)
 
     def chosen(self, answers: Sequence[Sequence[Sequence[Found]]]) -> list[list[Chunk]]:
-        """The chunks of each sentence, given the answers to its inputs."""
+        """Return the chunks of each sentence, given the answers to its inputs."""
         return [[one.chunk for one in self.choose(some)] for some in answers]
 
     def scores(self, examples: Sequence[NamedText], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """`f1`, `precision` and `recall` of all chunks, and the F1 of each label."""
+        """Return `f1`, `precision` and `recall` of all chunks, and the F1 of each label."""
         gold = [one.chunks for one in examples if one.chunks is not None]
         if len(gold) < len(examples):
             raise InputError("some sentences have no tags to score against; is this a test file?")
         missed = (name.label for one in examples for name in one.missed)
         return score_chunks(gold, self.chosen(answers), missed=missed).to_dict()
 
-    def tell(self, answers: Sequence[Sequence[Found]]) -> list[dict[str, Any]]:
-        """The names in a text as a person reads them: {"start", "end", "label", "score"}, in characters."""
+    def show(self, answers: Sequence[Sequence[Found]]) -> list[dict[str, Any]]:
+        """Return the names in a text as {"start", "end", "label", "score"}, in characters."""
         return [
             {"start": one.start, "end": one.end, "label": one.chunk.label, "score": round(math.exp(one.score), 4)}
             for one in self.choose(answers)
         ]
 
     def _with_context(self, example: NamedText, longest: int | None) -> tuple[str, int]:
-        """What is read, and where the sentence begins in it."""
+        """Return the text with its context, and the offset of the sentence in it."""
         if not self.options.context or len(example.document) < 2:
             return example.text, 0
         most = math.inf if longest is None else _LETTERS * longest
@@ -276,7 +285,7 @@ class NamedEntities:
         return " ".join((*sides[0][::-1], example.text, *sides[1])), len(begin) + 1 if begin else 0
 
     def _groups(self, window: NamedInput) -> Iterator[NamedInput]:
-        """The window once for all spans, or once for each group of them."""
+        """Yield the window once for all spans, or once per group of spans."""
         if self._masks is None:
             yield window
             return
@@ -288,23 +297,25 @@ class NamedEntities:
         self, example: NamedText, one: NamedInput, chunks: Int64[np.ndarray, "span 2"]
     ) -> Int64[np.ndarray, " span"]:
         if example.chunks is None:
-            raise InputError("a sentence has no tags to learn from; is this a test file?")
+            raise InputError("a sentence has no tags to train on; is this a test file?")
         classes = np.zeros(len(chunks), np.int64)
         for chunk in example.chunks:
             if chunk.label not in self.labels:
-                raise InputError(f"the label {chunk.label!r} is none of {', '.join(self.labels)}; mend one of the two")
+                raise InputError(
+                    f"the label {chunk.label!r} is not one of {', '.join(self.labels)}; correct the data or the labels"
+                )
             same = (chunks == np.array((chunk.start, chunk.end)) - one.first).all(1)
             classes[same] = 1 + self.labels.index(chunk.label)
         return classes
 
     def _found(
-        self, example: NamedText, one: NamedInput, chunks: Int64[np.ndarray, "span 2"], told: NDArray[Any]
+        self, example: NamedText, one: NamedInput, chunks: Int64[np.ndarray, "span 2"], best: NDArray[Any]
     ) -> Iterator[Found]:
-        for row in np.flatnonzero(told[:, 1]).tolist():
+        for row in np.flatnonzero(best[:, 1]).tolist():
             start, end = (chunks[row] + one.first).tolist()
-            label = self.labels[int(told[row, 1]) - 1]
+            label = self.labels[int(best[row, 1]) - 1]
             yield Found(
-                float(told[row, 0]), Chunk(start, end, label), example.words[start][0], example.words[end - 1][1]
+                float(best[row, 0]), Chunk(start, end, label), example.words[start][0], example.words[end - 1][1]
             )
 
 
@@ -314,7 +325,7 @@ def _named(one: Tokenization) -> NamedInput:
 
 
 def _is_whole(chunk: Chunk, windows: Sequence[NamedInput]) -> bool:
-    """Whether a window has all words of a name, none of which is too long for it."""
+    """Return True if one window contains all words of a name, none of them too long."""
     for window in windows:
         start, end = chunk.start - window.first, chunk.end - window.first
         if start >= 0 and end <= len(window.edges) and (window.edges[start:end, 1] != _LOST).all():
@@ -323,7 +334,7 @@ def _is_whole(chunk: Chunk, windows: Sequence[NamedInput]) -> bool:
 
 
 def _edges(one: Tokenization, words: Int64[np.ndarray, "own 2"]) -> Int64[np.ndarray, "own 2"]:
-    """First and last piece of each word; of one without pieces the first behind it, and the last before it."""
+    """Return first and last token of each word; without tokens, the first behind and the last before it."""
     own = np.flatnonzero(one.segment_of == 0)
     spans = one.spans[own]
     first = np.searchsorted(spans[:, 1], words[:, 0], side="right")
@@ -335,19 +346,19 @@ def _edges(one: Tokenization, words: Int64[np.ndarray, "own 2"]) -> Int64[np.nda
 def _windows(
     one: Tokenization, edges: Int64[np.ndarray, "own 2"], longest: int | None, words: int
 ) -> Iterator[NamedInput]:
-    """The sentence with what is around it; where it is too long, windows that share all words of a span but one."""
+    """Yield the sentence with its context, or if too long, windows that overlap by the longest span minus one word."""
     if longest is None or len(one) <= longest:
         yield _input(one, None, edges, 0, 0)
         return
-    room = longest - int((one.segment_of != 0).sum())
+    size = longest - int((one.segment_of != 0).sum())
     low, high = int(edges[:, 0].min()), int(edges[:, 1].max()) + 1
-    if high - low <= room:
+    if high - low <= size:
         yield _input(one, window_around(one, low, high, longest), edges, 0, 0)
         return
     first = seen = 0
     while first < len(edges):
         last = first + 1
-        while last < len(edges) and edges[last, 1] - edges[first, 0] < room:
+        while last < len(edges) and edges[last, 1] - edges[first, 0] < size:
             last += 1
         some = edges[first:last]
         kept = window_around(one, int(some[0, 0]), int(some[-1, 1]) + 1, longest)
@@ -368,5 +379,49 @@ def _input(
             (np.searchsorted(kept, edges[:, 0]), np.searchsorted(kept, edges[:, 1], side="right") - 1), axis=1
         )
         edges[lost, 1] = _LOST
-    told = {part.name: getattr(one, part.name) for part in dataclasses.fields(Tokenization)}
-    return NamedInput(**told, first=first, edges=edges, seen=seen)
+    values = {part.name: getattr(one, part.name) for part in dataclasses.fields(Tokenization)}
+    return NamedInput(**values, first=first, edges=edges, seen=seen)
+
+
+# registry
+
+
+def _read(options: NerOptions, path: str, broken: list[str]) -> Iterator[NamedText]:
+    return read_named(path, options.columns, borders=options.borders, skipped=broken)
+
+
+def _metadata(settings: TaskSettings) -> dict[str, Any]:
+    sentences = list(_read(settings.options, settings.train_file, []))
+    return {"labels": list(find_labels(sentences)), "longest": longest_name(sentences)}
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> NamedEntities:
+    options: NerOptions = settings.options
+    longest = options.longest or min(metadata.get("longest", LONGEST), LONGEST)
+    return NamedEntities(metadata["labels"], replace(options, longest=longest))
+
+
+def _write(path: str | Path, task: NamedEntities, examples: Sequence[NamedText], answers: Answers) -> None:
+    if Path(path).suffix == ".jsonl":
+        write_names(path, examples, [task.show(some) for some in answers])
+    else:
+        write_conll(path, examples, task.chosen(answers))
+
+
+TASKS = {
+    "ner": TaskType(
+        options="ner",
+        read=lambda settings, metadata, path, broken: report_missed(
+            _read(settings.options, path, broken), console.note
+        ),
+        split=split_sentences,
+        build=_build,
+        write=_write,
+        metadata=_metadata,
+        has_gold=lambda sentence: sentence.chunks is not None,
+        example=lambda number, texts: NamedText.of_text(number, texts[0]),
+        join=lambda task, answers: answers,
+        show=lambda task, answers: task.show(answers),
+        own_entities=True,
+    )
+}

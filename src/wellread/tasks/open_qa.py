@@ -1,49 +1,68 @@
-"""Open-domain question answering: rank the passages that a search found, and read them (Quasar-T, SearchQA).
+"""Open-domain question answering: rank retrieved passages and extract the answer (Quasar-T, SearchQA).
 
-1. A question is read with each of its passages (a long one in windows).
-2. One head scores a passage, another the begins and ends of answers in it; both read the same states.
-3. It is not told which passages hold the answer: those are taken to in which it stands. The loss of the passages is
-   -log of the chance that a softmax over a question's passages gives to these together; the loss of the spans, in each
-   of these, -log of the chance of all places where an answer stands.
-4. The answer is the span with the highest passage score + log-chance of the span in its passage.
+1. A question is read with each of its passages (a long passage in windows).
+2. One head scores the passage, another the start and end of the answer; both use the same states.
+3. Passages are labelled by distant supervision: a passage is positive if it contains the answer. The passage loss is
+   -log of the total softmax probability of the positive passages; the span loss, in each of these, is -log of the total
+   probability of all occurrences of an answer.
+4. The answer is the span with the highest passage score + log-probability of the span in its passage.
 
-A batch has some passages of each question, drawn anew every time: up to half of them hold the answer.
+A training batch has a new sample of passages of each question; up to half of them are positive.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from wellread.data.readers.open_qa import OpenQuestion, answer_finder, ranked_hits
+from wellread.data.readers.open_qa import (
+    OpenQuestion,
+    answer_finder,
+    ranked_hits,
+    read_openqa,
+    read_quasar,
+    read_searchqa,
+)
+from wellread.data.splits import split_by
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.packing import Packing
-from wellread.errors import UsageError
+from wellread.errors import InputError, UsageError
 from wellread.evaluation.answers import score_open_answers
 from wellread.evaluation.ranking import recall_at
-from wellread.tasks.answer_spans import Span, SpanHead, best_spans, gold_tokens, shorten
+from wellread.tasks.extractive_qa import (
+    QuestionOptions,
+    Span,
+    SpanHead,
+    best_spans,
+    gold_tokens,
+    shorten,
+    write_answer_texts,
+)
 from wellread.tasks.task import Batch, Pooling, TextHead, check_positions, in_full
+from wellread.tasks.task_type import TaskMetadata, TaskSettings, TaskType, find_file, strip_ending
 from wellread.text.tokenization import TextTokenizer, Tokenization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageWindow(Tokenization):
-    """A window of one of a question's passages."""
+    """Window of one of a question's passages."""
 
     passage: int
     golds: tuple[tuple[int, int], ...]
-    """The first and last piece of each place where an answer stands; told only where one learns."""
+    """First and last token of each occurrence of an answer; only set in training."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassageAnswer:
-    """What one window says: how good its passage is, and its best spans with their log-chances."""
+    """Output for one window: the score of its passage, and its best spans with their log-probabilities."""
 
     passage: int
     score: float
@@ -51,7 +70,7 @@ class PassageAnswer:
 
 
 class PassageHead(nn.Module):
-    """A score of each window's passage, and the begins and ends of answers in it."""
+    """Score of a window's passage, and scores of the starts and ends of answers in it."""
 
     def __init__(self, width: int, *, pooling: Pooling = "mean") -> None:
         super().__init__()
@@ -61,13 +80,13 @@ class PassageHead(nn.Module):
     def forward(
         self, states: Float[Tensor, "token dim"], inputs: Sequence[Tokenization], packing: Packing
     ) -> tuple[Float[Tensor, " input"], Float[Tensor, "input width"], Float[Tensor, "input width"]]:
-        """Passage scores, and the log-chances of begins and ends in each window."""
+        """Return passage scores, and the log-probabilities of starts and ends in each window."""
         begins, ends = self.span(states, inputs, packing)
         return in_full(self.passage(states, inputs, packing)[:, 0]), begins.log_softmax(1), ends.log_softmax(1)
 
 
 class OpenQa:
-    """The answer to a question, and the passages it may be found in."""
+    """Answer to a question, extracted from retrieved passages."""
 
     score = "f1"
 
@@ -83,9 +102,9 @@ class OpenQa:
         at: Sequence[int] = (1, 5, 20),
         pooling: Pooling = "mean",
     ) -> None:
-        """`sampled` windows of a question are read at a step; of its passages, the first `most_passages` ever."""
+        """Read `sampled` windows of a question per training step, and at most its first `most_passages` passages."""
         if sampled < 2:
-            raise UsageError(f"sampled is {sampled}; expected 2 or more: one with an answer, and one to tell it from")
+            raise UsageError(f"sampled is {sampled}; expected 2 or more: a positive and a negative window")
         self.longest, self.stride, self.longest_question = longest, stride, longest_question
         self.longest_answer, self.sampled, self.most_passages = longest_answer, sampled, most_passages
         self.at, self.pooling = tuple(at), pooling
@@ -93,7 +112,7 @@ class OpenQa:
     def tokenize(
         self, segmenter: TextTokenizer, examples: Sequence[OpenQuestion], *, learning: bool
     ) -> list[list[Tokenization]]:
-        """The windows of each question's passages, as `PassageWindow`."""
+        """Return the windows of each question's passages, as `PassageWindow`."""
         questions = shorten(segmenter.tokenizer, [one.question for one in examples], self.longest_question)
         passages = [one.passages[: self.most_passages] for one in examples]
         pairs = [(question, text) for question, some in zip(questions, passages, strict=True) for text in some]
@@ -110,12 +129,12 @@ class OpenQa:
         return tokenized
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
-        """Both heads."""
+        """Build the passage head and the span head."""
         check_positions(encoder, self.longest)
         return PassageHead(int(encoder.config.hidden_size), pooling=self.pooling)
 
     def draw(self, example: OpenQuestion, inputs: Sequence[Tokenization], *, learning: bool) -> Sequence[Tokenization]:
-        """All windows; to learn from, some that hold an answer and some that do not."""
+        """Return all windows; in training, a sample of positive and negative ones."""
         if not learning:
             return inputs
         order = torch.randperm(len(inputs)).tolist()
@@ -127,14 +146,14 @@ class OpenQa:
         return [inputs[place] for place in sorted(chosen)]
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
-        """With (window, first, last) of every place where an answer stands."""
+        """Add (window, first, last) of every occurrence of an answer as the target."""
         if not learning:
             return batch
         golds = [(number, *gold) for number, one in enumerate(batch.inputs) for gold in _golds(one)]
         return replace(batch, target=torch.tensor(golds))
 
     def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
-        """The mean over questions for passages, and over the windows that hold an answer for spans."""
+        """Return the mean passage loss over questions, and the mean span loss over positive windows."""
         passages, begins, ends = head(states, batch.inputs, batch.packing)
         window, first, last = batch.target.unbind(1)
         holding, counts = torch.unique_consecutive(window, return_counts=True)
@@ -146,21 +165,21 @@ class OpenQa:
         return {"passage": ranking.mean(), "span": -spans.mean()}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
-        """What each window says (`PassageAnswer`)."""
+        """Return the passage score and best spans of each window (`PassageAnswer`)."""
         passages, begins, ends = head(states, batch.inputs, batch.packing)
         spans = best_spans(begins, ends, batch.inputs, longest=self.longest_answer, count=1)
         numbers = [one.passage for one in batch.inputs if isinstance(one, PassageWindow)]
         return [PassageAnswer(*all) for all in zip(numbers, passages.tolist(), spans, strict=True)]
 
     def rank(self, answers: Sequence[PassageAnswer]) -> list[int]:
-        """The numbers of a question's passages, the best first, by their best windows."""
+        """Return the numbers of a question's passages, best first, by their best windows."""
         best: dict[int, float] = {}
         for one in answers:
             best[one.passage] = max(one.score, best.get(one.passage, -math.inf))
         return sorted(best, key=lambda passage: (-best[passage], passage))
 
     def texts(self, examples: Sequence[OpenQuestion], answers: Sequence[Sequence[PassageAnswer]]) -> dict[str, str]:
-        """The best answer by question id; empty where there is nothing to read."""
+        """Return the best answer by question id; "" if the question has no passages."""
         found = {}
         for one, some in zip(examples, answers, strict=True):
             spans = [(window.score + span.score, window.passage, span) for window in some for span in window.spans]
@@ -169,11 +188,11 @@ class OpenQa:
         return found
 
     def scores(self, examples: Sequence[OpenQuestion], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """Exact match and F1, SearchQA's own figures where they are, and how often a first passage holds an answer."""
+        """Return exact match, F1, SearchQA's own metrics where they apply, and recall@k of the passages."""
         found = score_open_answers({one.id: one.answers for one in examples}, self.texts(examples, answers))
         hits = ranked_hits(examples, [self.rank(some) for some in answers])
-        told = {name: value for name, value in found.items() if not math.isnan(value)}
-        return told | {f"recall@{k}": recall_at(hits, k) for k in self.at}
+        scores = {name: value for name, value in found.items() if not math.isnan(value)}
+        return scores | {f"recall@{k}": recall_at(hits, k) for k in self.at}
 
 
 def _windows(windows: Sequence[Tokenization], passage: int, spans: Sequence[tuple[int, int]]) -> list[PassageWindow]:
@@ -191,3 +210,57 @@ def _windows(windows: Sequence[Tokenization], passage: int, spans: Sequence[tupl
 def _golds(window: Tokenization) -> tuple[tuple[int, int], ...]:
     assert isinstance(window, PassageWindow)
     return window.golds
+
+
+# registry
+
+
+def _read(settings: TaskSettings, metadata: TaskMetadata, path: str, broken: list[str]) -> Iterator[OpenQuestion]:
+    options: QuestionOptions = settings.options
+    if options.layout == "searchqa":
+        return read_searchqa(path, skipped=broken)
+    read = read_quasar if options.layout == "quasar" else read_openqa
+    return read(path, _passages_of(settings, Path(path)), skipped=broken)
+
+
+def _passages_of(settings: TaskSettings, file: Path) -> str:
+    """Return the file of passages: `train.json` for `train.txt`, `train_contexts` for Quasar-T's `train_questions`."""
+    options: QuestionOptions = settings.options
+    plain = Path(strip_ending(file.name))
+    place = None if options.contexts is None else Path(find_file(settings.data.root, options.contexts))
+    if place is not None and not place.is_dir():
+        return str(place)
+    name = plain.name.replace("questions", "contexts")
+    name = name if options.layout == "quasar" else str(plain.with_suffix(".json"))
+    found = find_file(str(place or file.parent), name)
+    if not Path(found).exists() or Path(found) == file:
+        raise InputError(
+            f"the passages of {file} are not in {found}; set their place: --set questions.contexts=FOLDER, or a file"
+        )
+    return found
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> OpenQa:
+    options: QuestionOptions = settings.options
+    longest = settings.encoder.longest
+    return OpenQa(
+        longest=longest,
+        stride=options.stride_of(longest),
+        longest_answer=options.longest_answer,
+        longest_question=options.question_of(longest),
+        sampled=options.sampled,
+        most_passages=options.most_passages,
+        pooling=settings.encoder.pooling,
+    )
+
+
+TASKS = {
+    "openqa": TaskType(
+        options="questions",
+        read=_read,
+        split=lambda questions, count: split_by(questions, count, lambda one: one.question),
+        build=_build,
+        write=write_answer_texts,
+        has_gold=lambda question: bool(question.answers),
+    )
+}

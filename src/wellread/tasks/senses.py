@@ -1,13 +1,13 @@
-"""Word senses: which synset of WordNet a word of a text means, for any encoder.
+"""Word sense disambiguation: the WordNet synset of each marked word, for any encoder.
 
-1. The words that are asked about are an input's `marks`, with lemma and part of speech; the lender offers each its
+1. The words to disambiguate are an input's `marks`, with lemma and part of speech; the knowledge provider gives their
    candidates with priors (`models.knowbert.inputs`).
-2. An encoder with a knowledge layer of this KB (KnowBERT) links every mention: its best candidate is the answer, and
-   what it learns is its own loss. Any other encoder gets a head of the same form on its last states (`SenseHead`), so
-   that both are asked the same question.
-3. A word without candidates, or cut off, takes WordNet's first sense.
+2. An encoder with a KnowBERT layer of this KB links every mention: its best candidate is the answer, and the layer's
+   own loss trains it. Any other encoder gets a head of the same form on its last states (`SenseHead`), for a fair
+   comparison.
+3. A word without candidates, or outside the input, gets WordNet's first sense.
 
-What does not fit in an input is read in halves. Scored by `evaluation.senses`.
+Texts that are too long are split in halves. Scored by `evaluation.senses`.
 """
 
 from __future__ import annotations
@@ -15,49 +15,64 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from wellread.data.readers import wordnet_examples
-from wellread.data.readers.raganato import SenseMark, SenseText
+from wellread.data.readers.raganato import (
+    SenseMark,
+    SenseText,
+    document_of,
+    join_sentences,
+    read_data_sets,
+    unknown_keys,
+    write_keys,
+)
+from wellread.data.splits import split_by
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 from wellread.evaluation.senses import SenseInstance, answer_first, back_off, score_by_part, score_senses
 from wellread.index.entity_vectors import EntityVectors
+from wellread.io import console
 from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.models.knowbert.config import NO_ENTITY, KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.models.knowbert.mention_linker import CandidateTensors, MentionLinker, MentionPacking
 from wellread.models.knowbert.model import softmax_loss
 from wellread.tasks.task import Batch, in_full
+from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType, find_files
 from wellread.tasks.word_spans import CANDIDATES, halve, mentions_of, takes_candidates, withhold_candidates
 from wellread.text.tokenization import Mark, TextTokenizer, Tokenization
 
 
 @dataclass(frozen=True, slots=True)
 class SenseOptions:
-    """Word senses, for task = "senses"; data are files of Raganato's framework or JSONL (`data.readers.raganato`)."""
+    """Options of task = "senses"; data are files of Raganato's framework or JSONL (`data.readers.raganato`)."""
 
     kb: str = "wordnet"
-    """The knowledge base whose synsets are the senses, by its name or path."""
+    """Name or path of the knowledge base whose synsets are the senses."""
     wordnet: str = ""
-    """The WNDB folder whose index.sense names them; "" is the asset."""
+    """WNDB folder whose index.sense maps keys to synsets; "" is the asset."""
     together: int = 1
-    """Sentences of a document that are read as one text."""
+    """Number of sentences of a document that are read as one text."""
     examples: bool = False
-    """Whether WordNet's own examples are learned from too, besides the data (`data.readers.wordnet_examples`); their
-    candidates have equal priors, since examples of rare senses are as many as those of frequent ones."""
+    """Train on WordNet's example sentences too (`data.readers.wordnet_examples`). Their candidates have equal priors,
+    since they illustrate rare senses as often as frequent ones.
+    """
     level: float = 0.0
-    """The share of words that are learned with equal priors: WordNet's were counted on SemCor, and know its answers."""
+    """Share of training words with equal priors: WordNet's were counted on SemCor, and leak its answers."""
     by: Literal["links", "head"] | None = None
-    """What answers: the links of the encoder's knowledge layer, or a head on the last states; None: links if it has
-    such a layer."""
+    """Source of the answers: the links of the encoder's knowledge layer, or a head on the last states; by default the
+    links if there is such a layer.
+    """
     dim: int = 200
-    """The head's width, as that of a knowledge layer."""
+    """Width of the head, as in a knowledge layer."""
     heads: int = 4
     inner: int = 1024
     prior_width: int = 100
@@ -68,7 +83,9 @@ class SenseOptions:
             if (value := getattr(self, name)) < 1:
                 raise UsageError(f"{name} is {value}; expected 1 or more")
         if self.dim % self.heads:
-            raise UsageError(f"dim is {self.dim}, which {self.heads} heads cannot share; let it be a multiple of heads")
+            raise UsageError(
+                f"dim is {self.dim}, which is not divisible by {self.heads} heads; choose a multiple of heads"
+            )
         for name in ("dropout", "level"):
             if not 0 <= (share := getattr(self, name)) < 1:
                 raise UsageError(f"{name} is {share}; expected 0 or more, less than 1")
@@ -76,13 +93,13 @@ class SenseOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenseInput(Tokenization):
-    """A text, or part of one, with the instance that each mark is."""
+    """Text, or part of one, with the instance of each mark."""
 
     instances: tuple[SenseInstance, ...]
 
 
 class SenseHead(nn.Module):
-    """The linker of a knowledge layer (steps 1 to 4 of KnowBERT's) on the last states of an encoder."""
+    """Mention linker of a KnowBERT layer (its steps 1 to 4) on the last states of an encoder."""
 
     def __init__(self, width: int, table: EntityTable, options: SenseOptions) -> None:
         super().__init__()
@@ -97,7 +114,7 @@ class SenseHead(nn.Module):
 
     @classmethod
     def of(cls, linker: MentionLinker) -> SenseHead:
-        """One that has learned already."""
+        """Wrap a trained mention linker."""
         head = cls.__new__(cls)
         nn.Module.__init__(head)
         head.linker = linker
@@ -107,18 +124,18 @@ class SenseHead(nn.Module):
         self,
         states: Float[Tensor, "token dim"],
         packing: Packing,
-        offers: CandidateTensors,
-        asked: Int[Tensor, " mark"],
+        candidates: CandidateTensors,
+        wanted: Int[Tensor, " mark"],
     ) -> Float[Tensor, "mark cand"]:
-        """Scores of the candidates of the mentions that are asked for; minus infinity where there is none."""
-        mentions = MentionPacking.of(offers.text_of, len(packing.lengths))
-        seen = self.linker.contextualize(self.linker.narrow(states), offers, mentions)
-        some = replace(offers, entities=offers.entities[asked], priors=offers.priors[asked])
-        return self.linker.score(mentions.drop_empty(seen)[asked], some).scores
+        """Return candidate scores of the wanted mentions; minus infinity for padding."""
+        mentions = MentionPacking.of(candidates.text_of, len(packing.lengths))
+        seen = self.linker.contextualize(self.linker.narrow(states), candidates, mentions)
+        some = replace(candidates, entities=candidates.entities[wanted], priors=candidates.priors[wanted])
+        return self.linker.score(mentions.drop_empty(seen)[wanted], some).scores
 
 
 class Senses:
-    """The sense of each marked word, by the WordNet KB whose entity vectors are given."""
+    """Sense of each marked word, in the WordNet KB of the given entity vectors."""
 
     score = "f1"
 
@@ -130,7 +147,7 @@ class Senses:
     def tokenize(
         self, segmenter: TextTokenizer, examples: Sequence[SenseText], *, learning: bool
     ) -> list[list[Tokenization]]:
-        """The text of each, in halves where it is too long; none where nothing is asked, or to be learned."""
+        """Return each text, in halves if too long; no input if it has no marks, or in training no known sense."""
         wanted = [
             [mark for mark in one.marks if self.keys.synsets(mark.instance.gold) or not learning] for one in examples
         ]
@@ -139,8 +156,8 @@ class Senses:
         return [[self._marked(next(tokenized), marks) for _, marks in some] for some in parts]
 
     def _marked(self, tokenized: Tokenization, marks: Sequence[SenseMark]) -> SenseInput:
-        told = {part.name: getattr(tokenized, part.name) for part in dataclasses.fields(Tokenization)}
-        told["marks"] = tuple(
+        values = {part.name: getattr(tokenized, part.name) for part in dataclasses.fields(Tokenization)}
+        values["marks"] = tuple(
             Mark(
                 0,
                 mark.start,
@@ -151,10 +168,10 @@ class Senses:
             )
             for mark in marks
         )
-        return SenseInput(**told, instances=tuple(mark.instance for mark in marks))
+        return SenseInput(**values, instances=tuple(mark.instance for mark in marks))
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
-        """Nothing for an encoder that links by itself; else what links by its states."""
+        """Return an empty module for an encoder that links by itself, else a `SenseHead`."""
         self._encoder_takes = takes_candidates(encoder)
         links = any(getattr(getattr(part, "config", None), "kb", None) == self.options.kb for part in encoder.infusions)
         by = self.options.by or ("links" if links else "head")
@@ -163,39 +180,38 @@ class Senses:
         if not links:
             raise UsageError(
                 f"the encoder has no knowledge layer of {self.options.kb} whose links could answer; infuse one "
-                '(infusion = "knowbert"), or let by be "head"'
+                '(infusion = "knowbert"), or set by = "head"'
             )
         return nn.Module()
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
-        """With the offers, and which of the mentions are asked for."""
-        offers = cast(Any, batch.knowledge.get(CANDIDATES, {})).get(self.options.kb)
-        if offers is None:
+        """Add the candidates, and the mention of each mark, as the target."""
+        candidates = cast(Any, batch.knowledge.get(CANDIDATES, {})).get(self.options.kb)
+        if candidates is None:
             raise UsageError(
-                f"nobody offers candidates of {self.options.kb} for the words that are asked about; give a lender of "
-                "its offers"
+                f"the batch has no candidates of {self.options.kb}; use a knowledge provider of this knowledge base"
             )
-        mentions = mentions_of(batch, offers)
+        mentions = mentions_of(batch, candidates)
         if learning:
-            offers = _level(batch, offers, mentions, self.options.level)
-            every = cast(Any, batch.knowledge[CANDIDATES]) | {self.options.kb: offers}
+            candidates = _level(batch, candidates, mentions, self.options.level)
+            every = cast(Any, batch.knowledge[CANDIDATES]) | {self.options.kb: candidates}
             batch = replace(batch, knowledge={**batch.knowledge, CANDIDATES: every})
-        target = {"offers": offers, "mentions": mentions}
+        target = {"offers": candidates, "mentions": mentions}
         return replace(batch if self._encoder_takes else withhold_candidates(batch), target=target)
 
     def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
-        """Minus the log-chance of a right candidate, where one is offered; an encoder that links learns by its own."""
-        asked = batch.target["mentions"]
-        asked = asked[asked >= 0]
-        gold = batch.target["offers"]["gold"][asked].bool()
+        """Return -log of the probability of the right candidates; a linking encoder has its own loss instead."""
+        wanted = batch.target["mentions"]
+        wanted = wanted[wanted >= 0]
+        gold = batch.target["offers"]["gold"][wanted].bool()
         known = gold.any(1)
         if not isinstance(head, SenseHead) or not bool(known.any()):
             name = "senses" if isinstance(head, SenseHead) else f"links {self.options.kb}"
             return {name: states.sum() * 0.0}  # a loss of the same name in every batch, as several processes need
-        return {"senses": softmax_loss(in_full(self._scores(head, states, batch, asked[known])), gold[known])}
+        return {"senses": softmax_loss(in_full(self._scores(head, states, batch, wanted[known])), gold[known])}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
-        """For each input the sense keys by the ids of their instances; nothing for words without candidates."""
+        """Return sense keys by instance id for each input; words without candidates are absent."""
         mentions = batch.target["mentions"]
         there = (mentions >= 0).nonzero()[:, 0]
         entities = batch.target["offers"]["entities"][mentions[there]]
@@ -204,40 +220,40 @@ class Senses:
             scores = self._scores(head, states, batch, mentions[there])
             best = scores.masked_fill(entities < 0, float("-inf")).argmax(1, keepdim=True)
             rows[there] = entities.gather(1, best)[:, 0]
-        told = iter(rows.tolist())
+        rows_iter = iter(rows.tolist())
         return [
             {
                 instance.id: key
                 for instance in cast(SenseInput, one).instances
-                if (row := next(told)) >= 0 and (key := self.keys.key(instance.lemma, self._id(row))) is not None
+                if (row := next(rows_iter)) >= 0 and (key := self.keys.key(instance.lemma, self._id(row))) is not None
             }
             for one in batch.inputs
         ]
 
-    def _scores(self, head: nn.Module, states: Tensor, batch: Batch, asked: Int[Tensor, " mark"]) -> Tensor:
+    def _scores(self, head: nn.Module, states: Tensor, batch: Batch, wanted: Int[Tensor, " mark"]) -> Tensor:
         if not isinstance(head, SenseHead):
-            links: Tensor = batch.told["links"][self.options.kb][asked]
+            links: Tensor = batch.told["links"][self.options.kb][wanted]
             return links
-        offers = CandidateTensors.of(batch.target["offers"], batch.packing, self.options.kb)
-        scores: Tensor = head(states, batch.packing, offers, asked)
+        candidates = CandidateTensors.of(batch.target["offers"], batch.packing, self.options.kb)
+        scores: Tensor = head(states, batch.packing, candidates, wanted)
         return scores
 
     def _id(self, row: int) -> str:
         return self.vectors.ids.take([row])[0]
 
     def chosen(self, examples: Sequence[SenseText], answers: Sequence[Sequence[Any]]) -> dict[str, tuple[str, ...]]:
-        """The key of every instance, by its id; the first sense where none was answered."""
+        """Return the key of every instance by its id; the first sense where there is no answer."""
         return back_off(instances_of(examples), _given(answers), self.keys.first)
 
     def scores(self, examples: Sequence[SenseText], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """As `score_answers` has them."""
+        """Return the scores of `score_answers`."""
         return score_answers(instances_of(examples), _given(answers), self.keys)
 
 
 def score_answers(
     instances: Sequence[SenseInstance], given: Mapping[str, tuple[str, ...]], keys: SenseKeys
 ) -> dict[str, float]:
-    """F1 with the back-off, of all, by part of speech and data set; that of first senses; what was answered."""
+    """Return F1 with back-off (all, by part of speech, by dataset), the first-sense F1, and the share answered."""
     scores = score_by_part(instances, back_off(instances, given, keys.first))
     first = score_senses(instances, answer_first(instances, keys.first))
     alone = score_senses(instances, given)
@@ -251,7 +267,7 @@ def score_answers(
 
 
 def instances_of(examples: Sequence[SenseText]) -> list[SenseInstance]:
-    """What is asked in texts."""
+    """Return all instances of the texts."""
     return [mark.instance for one in examples for mark in one.marks]
 
 
@@ -259,11 +275,10 @@ def _given(answers: Sequence[Sequence[Mapping[str, str]]]) -> dict[str, tuple[st
     return {id: (key,) for some in answers for one in some for id, key in one.items()}
 
 
-def _level(batch: Batch, offers: dict[str, Tensor], mentions: Int[Tensor, " mark"], share: float) -> dict[str, Tensor]:
-    """Offers with equal priors for a share of words, and for all of WordNet's examples.
-
-    Those use rare senses as often as others.
-    """
+def _level(
+    batch: Batch, candidates: dict[str, Tensor], mentions: Int[Tensor, " mark"], share: float
+) -> dict[str, Tensor]:
+    """Set equal priors for a random share of words, and for all of WordNet's examples (`SenseOptions.level`)."""
     instances = [instance for one in batch.inputs for instance in cast(SenseInput, one).instances]
     level = torch.tensor([instance.source == wordnet_examples.SOURCE for instance in instances], dtype=torch.bool)
     if share:
@@ -271,15 +286,15 @@ def _level(batch: Batch, offers: dict[str, Tensor], mentions: Int[Tensor, " mark
     some = mentions[level]
     some = some[some >= 0]
     if not len(some):
-        return offers
-    there = (offers["entities"][some] != NO_ENTITY).to(offers["priors"].dtype)
-    priors = offers["priors"].clone()
+        return candidates
+    there = (candidates["entities"][some] != NO_ENTITY).to(candidates["priors"].dtype)
+    priors = candidates["priors"].clone()
     priors[some] = there / there.sum(1, keepdim=True).clamp(min=1)
-    return offers | {"priors": priors}
+    return candidates | {"priors": priors}
 
 
 def _parts(text: str, marks: Sequence[SenseMark], segmenter: TextTokenizer) -> Iterator[tuple[str, list[SenseMark]]]:
-    """A text in parts that fit, with the marks of each; those without any are left out."""
+    """Yield the parts of a text that fit, with their marks; parts without marks are omitted."""
     if not marks:
         return
     for start, end in halve(text, [(mark.start, mark.end) for mark in marks], segmenter):
@@ -290,3 +305,56 @@ def _parts(text: str, marks: Sequence[SenseMark], segmenter: TextTokenizer) -> I
         ]
         if some:
             yield text[start:end], some
+
+
+# registry
+
+
+def _read(settings: TaskSettings, metadata: TaskMetadata, path: str, broken: list[str]) -> Iterator[SenseText]:
+    """Yield the sentences of a file, or of all files that match a pattern: "semcor_*.jsonl.xz"."""
+    options: SenseOptions = settings.options
+    paths = find_files("", path)
+    keys = SenseKeys.read(options.wordnet or None)
+    for one, sentences in zip(paths, read_data_sets(paths, secret=True, skipped=broken), strict=True):
+        texts = list(join_sentences(sentences, options.together))
+        if unknown := unknown_keys(texts, keys):
+            console.note(f"{one}: WordNet does not have {len(unknown):,} of the gold keys; the first: {unknown[0]}")
+        yield from texts
+
+
+def _extra_examples(settings: TaskSettings) -> Iterator[SenseText]:
+    options: SenseOptions = settings.options
+    return wordnet_examples.read_examples(options.wordnet or None) if options.examples else iter(())
+
+
+def _split(texts: Sequence[SenseText], count: int) -> tuple[list[SenseText], list[SenseText]]:
+    """Split by document: within a document a word mostly keeps its sense."""
+    return split_by(texts, count, document_of)
+
+
+def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer) -> Senses:
+    # Imported late: models.knowbert.recipe imports tasks.recipe. It reads `offers` and `encoder` only.
+    from wellread.models.knowbert.recipe import open_candidate_kb
+
+    options: SenseOptions = settings.options
+    kb, vectors = open_candidate_kb(cast(Any, settings), options.kb)
+    kb.close()
+    return Senses(SenseKeys.read(options.wordnet or None), vectors, options)
+
+
+def _write(path: str | Path, task: Senses, examples: Sequence[SenseText], answers: Answers) -> None:
+    write_keys(path, task.chosen(examples, answers))
+
+
+TASKS = {
+    "senses": TaskType(
+        options="senses",
+        read=_read,
+        split=_split,
+        build=_build,
+        write=_write,
+        has_gold=lambda text: text.has_gold,
+        extra_examples=_extra_examples,
+        candidate_kbs=lambda settings: (settings.options.kb,),
+    )
+}

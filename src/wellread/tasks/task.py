@@ -1,7 +1,7 @@
-"""What a task is to the learner: how examples become inputs, and what states of an encoder become answers.
+"""Task interface: from examples to inputs, and from encoder states to answers.
 
-A task takes any encoder, plain or infused: it sees packed hidden states and nothing of where they come from. One
-example may be several inputs (the choices of a question, the windows of a passage).
+A task works with any encoder, plain or infused: it only sees packed hidden states. One example may be several inputs
+(the choices of a question, the windows of a passage).
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ E_contra = TypeVar("E_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Inputs of some examples, packed end to end, with what they are lent."""
+    """Inputs of several examples, packed end to end, with their knowledge inputs."""
 
     ids: Int[Tensor, " token"]
     types: Int[Tensor, " token"]
     packing: Packing
     inputs: tuple[Tokenization, ...]
     example_of: Int[Tensor, " input"]
-    """Which of the batch's examples each input belongs to."""
+    """Index of the batch's example that each input belongs to."""
     examples: tuple[Any, ...]
     knowledge: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the encoder's infusions are given, by its keyword."""
+    """Arguments of the encoder's infusions, by keyword."""
     target: Any = None
-    """What the task wants of these examples (`Task.prepare`)."""
+    """Training target of the task (`Task.prepare`)."""
     told: Mapping[str, Any] = field(default_factory=dict)
-    """What the encoder's infusions said besides the states, once it is read."""
+    """Extra outputs of the encoder's infusions by name, set by the forward pass."""
 
     @property
     def tokens(self) -> int:
-        """How many pieces it has."""
+        """Number of tokens."""
         return len(self.ids)
 
     def to(self, device: torch.device) -> Batch:
-        """The same on a device."""
+        """Return a copy on the device."""
         parts = {part.name: getattr(self.packing, part.name) for part in fields(self.packing)}
         return replace(
             self,
@@ -62,55 +62,55 @@ class Batch:
         )
 
     def in_rows(self, values: Float[Tensor, " input"]) -> Float[Tensor, "example most"]:
-        """The values of inputs in a row for each example; -inf where it has no more of them."""
+        """Return one row of input values per example, padded with -inf."""
         counts = torch.bincount(self.example_of, minlength=len(self.examples))
         rows = Packing.of(counts, counts.device)
         return rows.spread(values).masked_fill(~rows.there_mask(), -math.inf)
 
 
 class Task(Protocol[E_contra]):
-    """What is asked of a text. `score` is the name of the score that counts most."""
+    """Task on top of an encoder; `score` names its main score."""
 
     score: str
 
     def tokenize(
         self, segmenter: TextTokenizer, examples: Sequence[E_contra], *, learning: bool
     ) -> list[list[Tokenization]]:
-        """The inputs of each example; where one is `learning`, none if there is nothing to learn from it."""
+        """Return the inputs of each example; in training, none for examples that cannot be trained on."""
         ...
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
-        """What is learned beside the encoder."""
+        """Build the head that is trained with the encoder."""
         ...
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
-        """A batch with its `target`, ready to be read; called with chance seeded, so it may draw."""
+        """Return the batch with its `target`; called with seeded random state, so it may sample."""
         ...
 
     def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
-        """The parts of the loss by name, each a mean over the batch."""
+        """Return the parts of the loss by name, each a mean over the batch."""
         ...
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
-        """What is answered, one for each input of the batch; plain numbers, strings, arrays."""
+        """Return one answer per input of the batch: plain numbers, strings or arrays."""
         ...
 
     def scores(self, examples: Sequence[E_contra], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """How good the answers are, given for each example those to its inputs; more is better."""
+        """Return scores of the answers, given one list per example; higher is better."""
         ...
 
 
 @runtime_checkable
 class Draws(Protocol):
-    """A task that does not read all of an example as it was cut: but some of its inputs, or with pieces masked."""
+    """Task that samples or masks the inputs of an example each time they are read."""
 
     def draw(self, example: Any, inputs: Sequence[Tokenization], *, learning: bool) -> Sequence[Tokenization]:
-        """The inputs as they are read this time, before knowledge is lent to them; called with chance seeded."""
+        """Return the inputs to read this time, before knowledge is added; called with seeded random state."""
         ...
 
 
 class EncoderWithHead(nn.Module):
-    """An encoder and a task's head on it."""
+    """Encoder with a task's head."""
 
     def __init__(self, encoder: InfusedEncoder, head: nn.Module) -> None:
         super().__init__()
@@ -118,22 +118,22 @@ class EncoderWithHead(nn.Module):
         self.head = head
 
     def read(self, batch: Batch) -> tuple[Float[Tensor, "token dim"], Batch, dict[str, Tensor]]:
-        """The hidden states of a batch's pieces, the batch with what was told besides, and losses of infusions."""
+        """Return the hidden states of the tokens, the batch with the infusions' outputs, and the infusions' losses."""
         read: InfusedOutput = self.encoder.read(batch.ids, batch.packing, batch.types, **batch.knowledge)
         return read.states, replace(batch, told=read.outputs), read.losses
 
     def states(self, batch: Batch) -> Float[Tensor, "token dim"]:
-        """The hidden states alone."""
+        """Return the hidden states alone."""
         return self.read(batch)[0]
 
 
 class TextHead(nn.Module):
     """Scores of a whole input: a dense layer, then a linear one.
 
-    They see the `mean` of its pieces, its `first` piece, or how `both` texts of a pair differ and agree: of the means u
-    and v of their pieces, normed, |u - v| and u v, as sentence encoders are compared (Reimers and Gurevych 2019). The
-    cosine of u and v is also weighed by itself (`agree`): such encoders know much by it before they learn anything. A
-    text alone is held against itself.
+    The input is represented by the `mean` of its tokens, its `first` token, or a comparison of `both` texts of a pair:
+    with normalized means u and v of their tokens, |u - v| and u v (Reimers and Gurevych 2019). The cosine of u and v
+    has a weight of its own (`agree`), since it is informative in sentence encoders before any training. A single text
+    is compared with itself.
     """
 
     def __init__(self, width: int, count: int, *, pooling: Pooling = "mean", dropout: float = 0.1) -> None:
@@ -152,7 +152,7 @@ class TextHead(nn.Module):
     def forward(
         self, states: Float[Tensor, "token dim"], inputs: Sequence[Tokenization], packing: Packing
     ) -> Float[Tensor, "input count"]:
-        """One row of scores for each packed input."""
+        """Return one row of scores per packed input."""
         if self.pooling == "both":
             pooled = _both(states, inputs, packing)
         else:
@@ -167,7 +167,7 @@ class TextHead(nn.Module):
 def _both(
     states: Float[Tensor, "token dim"], inputs: Sequence[Tokenization], packing: Packing
 ) -> Float[Tensor, "input features"]:
-    """How the means of both segments, normed, differ and agree."""
+    """Return |u - v| and u v of the normalized means of both segments."""
     segment = torch.cat([torch.from_numpy(one.segment_of) for one in inputs]).to(states.device)
     own = segment >= 0
     place = 2 * packing.text_of[own] + segment[own]
@@ -182,7 +182,7 @@ def _both(
 def make_batch(
     examples: Sequence[Any], tokenized: Sequence[Sequence[Tokenization]], knowledge: Mapping[str, Tensor]
 ) -> Batch:
-    """Examples with their inputs as one packed batch."""
+    """Pack examples with their inputs into one batch."""
     inputs = tuple(one for some in tokenized for one in some)
     counts = torch.tensor([len(some) for some in tokenized])
     return Batch(
@@ -196,22 +196,22 @@ def make_batch(
     )
 
 
-def as_tensors(told: Any) -> Any:
-    """Arrays as tensors, also in dicts: what a lender tells, as an encoder takes it."""
-    if isinstance(told, Mapping):
-        return {name: as_tensors(part) for name, part in told.items()}
-    return torch.from_numpy(told)
+def as_tensors(values: Any) -> Any:
+    """Convert arrays to tensors, also inside mappings."""
+    if isinstance(values, Mapping):
+        return {name: as_tensors(part) for name, part in values.items()}
+    return torch.from_numpy(values)
 
 
 def check_positions(encoder: InfusedEncoder, longest: int) -> None:
-    """Refuse inputs that an encoder has not the positions for."""
+    """Raise `UsageError` if the encoder has fewer positions than `longest`."""
     positions = int(encoder.config.max_position_embeddings) - first_position(cast(nn.Module, encoder))
     if longest > positions:
         raise UsageError(
-            f"inputs of {longest} pieces are asked for, but the encoder has {positions} positions; cut them shorter"
+            f"inputs have {longest} tokens, but the encoder has {positions} positions; lower encoder.longest"
         )
 
 
 def in_full(scores: Tensor) -> Tensor:
-    """Scores in single precision at least, for sums of many chances."""
+    """Return scores in at least single precision, for numerically stable softmax sums."""
     return scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores

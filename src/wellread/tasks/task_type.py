@@ -1,83 +1,151 @@
-"""What a kind of task is to the training room: how its data is read, split, asked and written (`tasks.registry`)."""
+"""Row of the task registry, the settings that its functions get, and the files they read."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from wellread.errors import InputError, UsageError
-from wellread.tasks.task import Task
+from wellread.io.files import write_atomically
+from wellread.tasks.task import Pooling, Task
 
-if TYPE_CHECKING:
-    from wellread.tasks.recipe import TaskRecipe
-
-Facts = Mapping[str, Any]
+TaskMetadata = Mapping[str, Any]
+"""Properties of a task that its training file defines, such as labels; saved with the model."""
 Texts = tuple[str, ...]
 Answers = Sequence[Sequence[Any]]
-Writes = Callable[[str | Path, Any, Sequence[Any], Answers], None]
-"""A file, the task, its examples and the answers to them."""
+AnswerWriter = Callable[[str | Path, Any, Sequence[Any], Answers], None]
+"""Signature: file, task, its examples and their answers."""
 _PACKED = (".xz", ".gz", ".bz2")
 
 
 @dataclass(frozen=True, slots=True)
+class Data:
+    """Files of a task, in the task's own format."""
+
+    train: str = ""
+    """Training examples, plain or compressed (the suffix .xz, .gz or .bz2 may be omitted)."""
+    root: str = ""
+    """Folder of `train` and `dev`; "" is the current folder."""
+    dev: str | None = None
+    """Validation examples in a file of their own."""
+    develop: int = 0
+    """Alternatively, the number of examples of `train` to validate on, selected by a hash of their text."""
+    most: int | None = None
+    """Maximum training examples, selected by a hash of their text; validation examples do not depend on it."""
+    most_dev: int | None = None
+    """Maximum number of examples of `dev`."""
+
+    def __post_init__(self) -> None:
+        if self.dev is None and self.develop < 1:
+            raise UsageError('no validation data; give develop = 500, or dev = "a file"')
+        if self.dev is not None and self.develop:
+            raise UsageError(f"dev is {self.dev!r} and develop is {self.develop}; give one of the two")
+        for name in ("most", "most_dev"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UsageError(f"{name} is {value}; expected 1 or more, or leave it out")
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderOptions:
+    """Encoder, and pooling of its states."""
+
+    name: str = "minilm"
+    """Name of an asset, folder in the Hugging Face layout, or hub name with its commit."""
+    longest: int = 128
+    """Maximum tokens of an input (one text or a pair)."""
+    pooling: Pooling = "mean"
+    """Pooling of an input: the `mean` of its tokens, its `first` token, or a comparison of `both` texts of a pair."""
+    rank: int = 0
+    """Rank of LoRA adapters, with the encoder's own weights frozen; 0 trains all weights."""
+
+    def __post_init__(self) -> None:
+        if self.longest < 8:
+            raise UsageError(f"longest is {self.longest}; expected 8 tokens or more")
+        if self.rank < 0:
+            raise UsageError(f"rank is {self.rank}; expected 0 (train all weights) or more")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """Part of a recipe that the functions of a task get."""
+
+    task: str
+    data: Data
+    encoder: EncoderOptions
+    options: Any = None
+    """Options of the task: the recipe's table named by `TaskType.options`."""
+    offers: Mapping[str, Any] = field(default_factory=dict)
+    """Knowledge bases with candidates, by name (`CandidateOptions`)."""
+
+    @property
+    def train_file(self) -> str:
+        """Path of the training file."""
+        if not self.data.train:
+            raise UsageError("the recipe has no training file; give --set data.train=FILE, or train in its [data]")
+        return find_file(self.data.root, self.data.train)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskType:
-    """A family of tasks: everything that is different between one and another."""
+    """Row of the registry: functions that read, split, build and write one kind of task."""
 
-    read: Callable[[TaskRecipe, Facts, str, list[str]], Iterable[Any]]
-    """The examples of a file; what is broken is left out and told in the list."""
+    read: Callable[[TaskSettings, TaskMetadata, str, list[str]], Iterable[Any]]
+    """Read the examples of a file; reasons for skipped examples are appended to the list."""
     split: Callable[[Sequence[Any], int], tuple[list[Any], list[Any]]]
-    """(the rest, so many for development), by what examples say."""
-    build: Callable[[TaskRecipe, Facts, Tokenizer], Task[Any]]
-    write: Writes | None = None
-    """Answers of the task as its official script takes them; None where there is no such thing."""
-    facts: Callable[[TaskRecipe], dict[str, Any]] = lambda recipe: {}
-    """What the training file says that the recipe does not."""
+    """Return (training examples, at least `count` validation examples), selected by a hash of their content."""
+    build: Callable[[TaskSettings, TaskMetadata, Tokenizer], Task[Any]]
+    options: str = ""
+    """Name of the recipe's table with the options of the task; "" if it has none."""
+    write: AnswerWriter | None = None
+    """Write answers in the format of the official scorer; None if there is none."""
+    metadata: Callable[[TaskSettings], dict[str, Any]] = lambda settings: {}
+    """Read from the training file what the recipe does not define."""
     has_gold: Callable[[Any], bool] = lambda example: example.label is not None
-    """Whether an example says what is right; test files keep it secret."""
+    """Return True if an example has a gold answer; examples of test files have none."""
     example: Callable[[str, Texts], Any] | None = None
-    """An example of a text or two that a user asks about; None where that is not enough to ask."""
+    """Make an example from the texts of a user; None if a task needs more than texts."""
     join: Callable[[Any, Sequence[Any]], Any] = lambda task, answers: answers[0]
-    """One answer of those to the inputs of an example."""
-    tell: Callable[[Any, Any], Any] = lambda task, answer: answer
-    """The task's answer as a person reads it."""
+    """Join the answers to the inputs of an example."""
+    show: Callable[[Any, Any], Any] = lambda task, answer: answer
+    """Return an answer in readable form."""
     texts: Callable[[Any], int] = lambda task: 1
-    """How many texts the task is asked of at once."""
-    more: Callable[[TaskRecipe], Iterable[Any]] = lambda recipe: ()
-    """What is learned from besides the training file."""
-    offers: Callable[[TaskRecipe], tuple[str, ...]] = lambda recipe: ()
-    """Knowledge bases whose candidates the task asks for, whatever the encoder is."""
+    """Return the number of texts of an example."""
+    extra_examples: Callable[[TaskSettings], Iterable[Any]] = lambda settings: ()
+    """Return training examples besides those of the training file."""
+    candidate_kbs: Callable[[TaskSettings], tuple[str, ...]] = lambda settings: ()
+    """Return names of the knowledge bases whose candidates the task needs, with any encoder."""
     own_entities: bool = False
-    """Whether the task itself gives entities to an encoder that takes them (LUKE)."""
-
-
-def train_file(recipe: TaskRecipe) -> str:
-    """What a recipe learns from."""
-    if not recipe.data.train:
-        raise UsageError("the recipe has nothing to learn from; give --set data.train=FILE, or train in its [data]")
-    return find_file(recipe.data.root, recipe.data.train)
+    """The task itself adds entity tokens, if the encoder has them (LUKE)."""
 
 
 def find_files(root: str, name: str) -> list[str]:
-    """A file, or all whose names fit a pattern, in the order of letters: "semcor_*.jsonl.xz"."""
+    """Return a file, or all files that match a pattern, sorted: "semcor_*.jsonl.xz"."""
     path = find_file(root, name)
     found = [path] if Path(path).exists() or not set("*?[") & set(path) else sorted(glob(path))
     if not found:
-        raise InputError(f"no file fits {path}; check the pattern")
+        raise InputError(f"no file matches {path}; check the pattern")
     return found
 
 
 def find_file(root: str, name: str) -> str:
-    """A file, or its compressed twin."""
+    """Return the path of a file, or of its compressed version."""
     path = Path(root) / name
-    twins = (path.with_name(path.name + end) for end in _PACKED)
-    return str(path if path.exists() else next((twin for twin in twins if twin.exists()), path))
+    packed = (path.with_name(path.name + end) for end in _PACKED)
+    return str(path if path.exists() else next((other for other in packed if other.exists()), path))
 
 
 def strip_ending(name: str) -> str:
-    """A file's name without what says how it is compressed: "train.txt.gz" -> "train.txt"."""
+    """Return a file name without its compression suffix: "train.txt.gz" -> "train.txt"."""
     return name.removesuffix(next((end for end in _PACKED if name.endswith(end)), ""))
+
+
+def write_json_lines(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object per line, atomically."""
+    with write_atomically(path) as file:
+        file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)

@@ -1,13 +1,13 @@
-"""Word in context: does a word mean the same in two texts (WiC), or what a definition says (WiC-TSV)?
+"""Word in context: same meaning in two texts (WiC), or the meaning of a definition (WiC-TSV).
 
-- WiC (Pilehvar and Camacho-Collados 2019): `train.data.txt` has "word, part of speech, 2-4, text, text" in columns, the
-  places of the word among the words of each text; `train.gold.txt` has T or F in the same lines. SuperGLUE has the same
-  as JSONL, with places in characters.
-- WiC-TSV (Breit et al. 2021): `x_examples.txt` has "word, place, text", `x_definitions.txt` a definition and
-  `x_hypernyms.txt` some hypernyms in the same lines, `x_labels.txt` T or F. All its words are nouns.
+- WiC (Pilehvar and Camacho-Collados 2019): `train.data.txt` has "word, part of speech, 2-4, text, text" in columns,
+  with the index of the word in each text; `train.gold.txt` has T or F in the same lines. SuperGLUE has the same as
+  JSONL, with character offsets.
+- WiC-TSV (Breit et al. 2021): `x_examples.txt` has "word, index, text", `x_definitions.txt` a definition and
+  `x_hypernyms.txt` hypernyms in the same lines, `x_labels.txt` T or F. All its words are nouns.
 
-1. Both texts are one input; the word is marked in each (a knowledge layer is offered its senses).
-2. The head compares the states of the word in both, or the word's with the mean of the definition's.
+1. Both texts are one input, with the word marked in each (so a knowledge layer gets its senses as candidates).
+2. The head compares the states of the word in both texts, or the word's with the mean of the definition's.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from wellread.errors import InputError
 from wellread.evaluation.classification import accuracy, f1
 from wellread.io.files import decode, make_or_skip, open_bytes, path_name, read_lines, write_atomically
 from wellread.tasks.task import Batch, in_full
+from wellread.tasks.task_type import Answers, TaskType
 from wellread.tasks.word_spans import takes_candidates, tokens_of_words, withhold_candidates
 from wellread.text.tokenization import Mark, TextTokenizer, Tokenization
 
@@ -43,29 +44,29 @@ _LABELS = {"T": True, "F": False}
 
 @dataclass(frozen=True, slots=True)
 class WicOptions:
-    """Words in context, for task = "wic" and "wic-tsv"."""
+    """Options of task = "wic" and "wic-tsv"."""
 
     given: Given = "both"
-    """WiC-TSV: what tells the meaning; its three tasks are definition, hypernyms, both."""
+    """WiC-TSV: description of the meaning; its three tasks are definition, hypernyms, both."""
 
 
 @dataclass(frozen=True, slots=True)
 class WordPair:
-    """A word in a text, and in another or explained by it."""
+    """Word in a text, and in a second text or explained by it."""
 
     id: str
     word: str
     kind: str | None
-    """Its part of speech, where the data says it."""
+    """Part of speech, if the data has it."""
     texts: tuple[str, str]
     spans: tuple[Span, Span | None]
-    """Where it stands in each, in characters; None: the second text says what it may mean."""
+    """Character span in each text; None if the second text is a definition."""
     label: bool | None = None
-    """Whether it means the same; None where that is kept secret."""
+    """True if the meaning is the same; None in test files."""
 
 
 def read_wic(path: str | Path, *, skipped: list[str] | None = None) -> Iterator[WordPair]:
-    """Pairs of WiC's own files (`x.data.txt`, with its labels in `x.gold.txt` if that is there) or of SuperGLUE's."""
+    """Read WiC's own files (`x.data.txt`, with labels in `x.gold.txt` if it exists) or SuperGLUE's JSONL."""
     with open_bytes(path) as file:
         is_jsonl = file.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
     if is_jsonl:
@@ -74,7 +75,7 @@ def read_wic(path: str | Path, *, skipped: list[str] | None = None) -> Iterator[
 
 
 def read_wic_tsv(path: str | Path, *, given: Given = "both", skipped: list[str] | None = None) -> Iterator[WordPair]:
-    """Examples of WiC-TSV: a folder, or its `x_examples.txt`; the other files lie beside it."""
+    """Read WiC-TSV: a folder, or its `x_examples.txt` with the other files beside it."""
     path = Path(path)
     if path.is_dir():
         found = sorted(path.glob("*_examples.txt"))
@@ -91,18 +92,18 @@ def read_wic_tsv(path: str | Path, *, given: Given = "both", skipped: list[str] 
 
 
 def split_wic(pairs: Sequence[WordPair], count: int) -> tuple[list[WordPair], list[WordPair]]:
-    """(the rest, `count` for development): all pairs of a word stay on one side."""
+    """Return (training pairs, at least `count` validation pairs); all pairs of a word are in one part."""
     return split_by(pairs, count, lambda pair: pair.word)
 
 
 def write_labels(path: str | Path, labels: Sequence[bool]) -> None:
-    """Answers as the official files have them: T or F, a line each."""
+    """Write answers in the official format: T or F, one per line."""
     with write_atomically(path) as file:
         file.writelines(b"T\n" if label else b"F\n" for label in labels)
 
 
 class ComparingHead(nn.Module):
-    """Whether two states, normed, speak of one thing: both, their difference and product, and a dense layer."""
+    """Comparison of two layer-normalized states: both, their difference and product, and a dense layer."""
 
     def __init__(self, width: int, *, dropout: float = 0.1) -> None:
         super().__init__()
@@ -114,7 +115,7 @@ class ComparingHead(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, first: Float[Tensor, "input dim"], second: Float[Tensor, "input dim"]) -> Float[Tensor, " input"]:
-        """More than 0: they do."""
+        """Return a logit per input; above 0 means the same."""
         first, second = (layer_norm(states, states.shape[-1:]) for states in (first, second))
         joined = torch.cat((first, second, (first - second).abs(), first * second), 1)
         scores: Tensor = self.out(self.dropout(gelu(self.dense(self.dropout(joined)))))[:, 0]
@@ -122,7 +123,7 @@ class ComparingHead(nn.Module):
 
 
 class WordInContext:
-    """Whether a word means the same in both texts, or what the second says."""
+    """Binary classification: the word means the same in both texts, or what the second text says."""
 
     score = "accuracy"
 
@@ -132,7 +133,7 @@ class WordInContext:
     def tokenize(
         self, segmenter: TextTokenizer, examples: Sequence[WordPair], *, learning: bool
     ) -> list[list[Tokenization]]:
-        """Both texts, with the word marked; none to learn from where the word was cut off."""
+        """Return both texts with the word marked; no input for training if the word was truncated."""
         inputs = [
             replace(one, marks=_marks(pair))
             for pair, one in zip(examples, segmenter.tokenize_many([pair.texts for pair in examples]), strict=True)
@@ -143,15 +144,15 @@ class WordInContext:
         ]
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
-        """What compares two states."""
+        """Build a `ComparingHead`."""
         self._encoder_takes = takes_candidates(encoder)
         return ComparingHead(int(encoder.config.hidden_size))
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
-        """With the pieces to compare, and the labels as numbers."""
+        """Add the token spans to compare, and the labels as numbers."""
         labels = [pair.label for pair in batch.examples]
         if learning and None in labels:
-            raise InputError("a word has no label to learn from; is this a test file?")
+            raise InputError("a word has no label to train on; is this a test file?")
         target = {
             "spans": torch.tensor([_compared(one) for one in batch.inputs]),
             "labels": torch.tensor([float(bool(label)) for label in labels]),
@@ -159,12 +160,12 @@ class WordInContext:
         return replace(batch if self._encoder_takes else withhold_candidates(batch), target=target)
 
     def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
-        """Binary cross-entropy."""
+        """Return the binary cross-entropy."""
         found = self._compare(head, states, batch)
         return {"label": binary_cross_entropy_with_logits(found, batch.target["labels"].to(found))}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
-        """How likely it is that the word means the same."""
+        """Return the probability that the word means the same."""
         chances: list[Any] = self._compare(head, states, batch).sigmoid().tolist()
         return chances
 
@@ -174,11 +175,11 @@ class WordInContext:
         return in_full(head(first, second))
 
     def labels(self, answers: Sequence[Sequence[float]]) -> list[bool]:
-        """What is more likely for each pair."""
+        """Return True for each pair with probability over one half."""
         return [some[0] > 0.5 for some in answers]
 
     def scores(self, examples: Sequence[WordPair], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """Accuracy; precision, recall and F1 of the pairs that mean the same, as WiC-TSV's scorer has them."""
+        """Return accuracy, and precision, recall and F1 of the positive class, as WiC-TSV's scorer does."""
         if any(pair.label is None for pair in examples):
             raise InputError("some pairs have no label to score against; is this a test file?")
         gold, found = [bool(pair.label) for pair in examples], self.labels(answers)
@@ -197,7 +198,7 @@ def _marks(pair: WordPair) -> tuple[Mark, ...]:
 
 
 def _compared(one: Tokenization) -> tuple[Span, Span]:
-    """The pieces of the word in both texts, or of it and of the whole second text; the first piece where it is cut."""
+    """Return the tokens of the word in both texts, or of the whole second text; (0, 0) if truncated."""
     marked = {mark.segment: tokens_of_words(one, mark) for mark in one.marks}
     whole = Mark(1, 0, len(one.texts[1]))
     second = marked[1] if 1 in marked else tokens_of_words(one, whole)
@@ -208,22 +209,23 @@ def _compared(one: Tokenization) -> tuple[Span, Span]:
 
 
 def _beside(path: str | Path, end: str, other: str) -> Path | None:
-    """A file that belongs to another by its name, if it is there."""
+    """Return the file with another ending of its name, if it exists."""
     path = Path(path)
     if end not in path.name:
         return None
-    twin = path.with_name(path.name.replace(end, other))
-    return twin if twin.exists() else None
+    other_path = path.with_name(path.name.replace(end, other))
+    return other_path if other_path.exists() else None
 
 
 def _read_aligned(path: str | Path, beside: Any, make: Any, skipped: list[str] | None) -> Iterator[WordPair]:
-    """What `make` makes of each line of a file and the same lines of files beside it, which must be as many."""
+    """Yield `make` of each line of a file and the same lines of the files beside it."""
     files = {name: [_text(file, *line) for line in read_lines(file)] for name, file in beside.items() if file}
     lines = [_text(path, *line) for line in read_lines(path)]
     for name, some in files.items():
         if len(some) != len(lines):
             raise InputError(
-                f"{path_name(path)} has {len(lines)} lines, but {beside[name]} has {len(some)}; they belong together"
+                f"{path_name(path)} has {len(lines)} lines, but {beside[name]} has {len(some)}; "
+                "expected the same number"
             )
     for number, line in enumerate(lines):
         pair = partial(make, line.split("\t"), {name: some[number] for name, some in files.items()}, str(number))
@@ -272,10 +274,10 @@ def _of_superglue(record: Record, number: str) -> WordPair:
 
 
 def _word_span(text: str, place: str) -> Span:
-    """The characters of a word by its place among the words between blanks, from 0."""
+    """Return the character span of a word by its index among the blank-separated words, from 0."""
     words = text.split(" ")
     if not place.isdigit() or int(place) >= len(words) or not words[int(place)]:
-        raise InputError(f"the word is said to be number {place!r} of the {len(words)} words of {text[:60]!r}")
+        raise InputError(f"expected a word index below {len(words)}, got {place!r} for {text[:60]!r}")
     start = sum(len(word) + 1 for word in words[: int(place)])
     return start, start + len(words[int(place)])
 
@@ -286,3 +288,27 @@ def _label(written: str | None) -> bool | None:
     if written.strip() not in _LABELS:
         raise InputError(f"the label is {written!r}, expected T or F")
     return _LABELS[written.strip()]
+
+
+# registry
+
+
+def _write(path: str | Path, task: WordInContext, examples: Sequence[WordPair], answers: Answers) -> None:
+    write_labels(path, task.labels(answers))
+
+
+TASKS = {
+    "wic": TaskType(
+        read=lambda settings, metadata, path, broken: read_wic(path, skipped=broken),
+        split=split_wic,
+        build=lambda settings, metadata, tokenizer: WordInContext(),
+        write=_write,
+    ),
+    "wic-tsv": TaskType(
+        options="wic",
+        read=lambda settings, metadata, path, broken: read_wic_tsv(path, given=settings.options.given, skipped=broken),
+        split=split_wic,
+        build=lambda settings, metadata, tokenizer: WordInContext(),
+        write=_write,
+    ),
+}

@@ -1,4 +1,4 @@
-"""The words that a task asks about: their pieces in a batch, the mentions that they are offered as, parts that fit."""
+"""Marked words of an input: their tokens, their mentions among the candidates, and splits of long texts."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from wellread.tasks.task import Batch
 from wellread.text.tokenization import Mark, TextTokenizer, Tokenization, encode_many
 
 CANDIDATES = "offers"
-"""The keyword of an encoder for mentions and their candidates."""
+"""Encoder keyword for mentions and their candidates."""
 
 
 def tokens_of_words(one: Tokenization, mark: Mark) -> tuple[int, int] | None:
-    """The first and the last piece that a mark touches; None where nothing of it is left."""
+    """Return the first and last token that a mark overlaps; None if it was truncated."""
     here = (one.segment_of == mark.segment) & (one.spans[:, 0] < mark.end) & (one.spans[:, 1] > mark.start)
     touched = np.flatnonzero(here)
     return (int(touched[0]), int(touched[-1])) if len(touched) else None
 
 
 def takes_candidates(encoder: InfusedEncoder) -> bool:
-    """Whether an infusion of an encoder is told of mentions and candidates."""
+    """Return True if an infusion of the encoder takes mentions and candidates."""
     return any(CANDIDATES in infusion.inputs for infusion in encoder.infusions)  # type: ignore[operator]
 
 
 def withhold_candidates(batch: Batch) -> Batch:
-    """A batch for an encoder that takes no offers, though a task does."""
+    """Remove the candidates from a batch, for an encoder that does not take them."""
     return replace(batch, knowledge={name: value for name, value in batch.knowledge.items() if name != CANDIDATES})
 
 
-def mentions_of(batch: Batch, offers: Mapping[str, Any]) -> Int[Tensor, " mark"]:
-    """The mention that each mark of a batch is among those of one KB's offers, by its pieces; -1: none."""
-    spans = torch.column_stack((offers["text_of"], offers["spans"])).tolist()
+def mentions_of(batch: Batch, candidates: Mapping[str, Any]) -> Int[Tensor, " mark"]:
+    """Return the index of each mark among the candidates' mentions, matched by token span; -1 if absent."""
+    spans = torch.column_stack((candidates["text_of"], candidates["spans"])).tolist()
     places: dict[tuple[int, ...], int] = {}
     for place, span in enumerate(spans):
         places.setdefault(tuple(span), place)
@@ -51,17 +51,17 @@ def mentions_of(batch: Batch, offers: Mapping[str, Any]) -> Int[Tensor, " mark"]
 
 
 def fits(text: str, segmenter: TextTokenizer) -> bool:
-    """Whether an input of this text loses nothing."""
+    """Return True if the text fits in one input."""
     if segmenter.longest is None:
         return True
     return len(encode_many(segmenter.tokenizer, [text])[0].ids) <= segmenter.longest
 
 
 def halve(text: str, spans: Sequence[tuple[int, int]], segmenter: TextTokenizer) -> Iterator[tuple[int, int]]:
-    """From where to where the parts of a text go that fit an input: halves, or halves of these, in their order.
+    """Yield (start, end) of the parts of a text that fit in an input: halves, or halves of these, in order.
 
-    A text is parted at the blank nearest to its middle that is in no span, and the blank left out; what has no such
-    blank stays as it is.
+    A text is split at the blank nearest to its middle that is outside all spans, and the blank is dropped; a part
+    without such a blank stays whole.
     """
     inside = np.zeros(len(text) + 1, np.bool_)
     for start, end in spans:

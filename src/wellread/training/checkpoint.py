@@ -1,8 +1,7 @@
-"""Weights and the optimizer's memory in safetensors files, written whole or not at all; no pickle.
+"""Checkpoints: weights and optimizer state in one safetensors file, written atomically; no pickle.
 
-A checkpoint is one file, so that its parts always belong together: tensors, and a line of JSON in the header. What is
-saved of a model is what trains: parameters with `requires_grad`, and buffers (a batch norm's averages). What is frozen
-is not ours to keep and comes from where it came.
+A checkpoint is one file, so that its parts are consistent: tensors, and a line of JSON in the header. Only the trained
+part of a model is saved: parameters with `requires_grad`, and buffers. Frozen weights are loaded from their source.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from wellread.io.files import storage
 
 
 def trained(model: nn.Module) -> dict[str, Tensor]:
-    """The parts of a model that a checkpoint holds, by name: trainable parameters and saved buffers."""
+    """Return the parts of a model that a checkpoint contains: trainable parameters and saved buffers."""
     kept = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     saved = model.state_dict(keep_vars=True).keys()
     return kept | {name: buffer for name, buffer in model.named_buffers() if name in saved}
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """One file of tensors and what is to be known about them, written beside its place and then moved there."""
+    """Write tensors and metadata to one file, atomically."""
     part = path.with_name(f".{path.name}.part")
     with storage(path):
         try:
@@ -42,13 +41,13 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, 
                 mode = os.fstat(file.fileno()).st_mode
             save_file(flat, part, {"about": json.dumps(about)})
             with open(part, "rb+") as file:
-                os.fchmod(file.fileno(), stat.S_IMODE(mode))  # the library's are for the owner only
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))  # safetensors makes it readable by the owner only
                 os.fsync(file.fileno())
             os.replace(part, path)
         except SafetensorError as error:
             part.unlink(missing_ok=True)
-            if told := re.search(r"os error (\d+)", str(error)):  # the library forgets the number's kind
-                raise OSError(int(told[1]), os.strerror(int(told[1]))) from error
+            if number := re.search(r"os error (\d+)", str(error)):  # safetensors does not raise OSError
+                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
             raise
         except BaseException:
             part.unlink(missing_ok=True)
@@ -56,19 +55,19 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, 
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a file that `save_tensors` wrote, and what is known about them."""
+    """Return the tensors and metadata of a file written by `save_tensors`."""
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["about"])
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118  # it is no dict
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118  # not a dict
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise TrainingError(
-            f"{path} is not a whole checkpoint: {error}; copy it again, or train in another folder"
+            f"{path} is not a complete checkpoint: {error}; copy it again, or train in another folder"
         ) from error
 
 
 def load_weights(model: nn.Module, path: str | Path) -> dict[str, Any]:
-    """Put the weights of a checkpoint into the model in place; returns what is known about them (step, scores)."""
+    """Load the weights of a checkpoint into the model; return its metadata (step, scores)."""
     tensors, about = load_tensors(Path(path))
     put(model, tensors, Path(path))
     return about
@@ -76,12 +75,12 @@ def load_weights(model: nn.Module, path: str | Path) -> dict[str, Any]:
 
 @torch.no_grad()
 def put(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Copy tensors into the trained parts of the model; they must be the same parts with the same shapes."""
+    """Copy tensors into the trained parts of the model; names and shapes must match."""
     parts = trained(model)
     wrong = sorted(parts.keys() ^ tensors.keys()) or [n for n, part in parts.items() if part.shape != tensors[n].shape]
     if wrong:
         raise TrainingError(
-            f"{path} is of another model: {wrong[0]!r} is {_size(tensors, wrong[0])} there and "
+            f"{path} belongs to another model: {wrong[0]!r} is {_size(tensors, wrong[0])} there and "
             f"{_size(parts, wrong[0])} here; build the model with the run's recipe, or train in another folder"
         )
     for name, part in parts.items():
@@ -93,7 +92,7 @@ def _size(tensors: Mapping[str, Tensor], name: str) -> str:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
-    """What the optimizer remembers, by the names of the weights: {"head.bias:exp_avg": …}."""
+    """Return the optimizer's state by the names of the weights: {"head.bias:exp_avg": …}."""
     return {
         f"{names[weight]}:{kind}": torch.as_tensor(value)
         for weight, memory in optimizer.state.items()
@@ -102,7 +101,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, s
 
 
 def put_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], tensors: Mapping[str, Tensor]) -> None:
-    """Give the optimizer its memory back."""
+    """Restore the optimizer's state."""
     kinds: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         name, _, kind = key.rpartition(":")

@@ -1,4 +1,4 @@
-"""The joint between a task and the loop: what a task must hand over to be learned."""
+"""Interface between a task and the training loop."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from wellread.evaluation.calibration import Predictions
 
 
 class Learner(Protocol):
-    """What a task hands to the loop: a model, batches, a loss and a score."""
+    """Model, batches, loss and score, as the training loop takes them."""
 
     @property
     def model(self) -> nn.Module:
-        """Parameters with `requires_grad` train; the loop moves it to its device and sets train and eval mode."""
+        """Model to train; the loop moves it to its device and sets train and eval mode."""
         ...
 
     @property
     def score(self) -> str:
-        """Which of the scores of `evaluate` the best weights have most of."""
+        """Name of the score by which the best weights are chosen."""
         ...
 
     def batches(self, epoch: int) -> Sequence[Any]:
-        """The batches of an epoch in their order: the same for the same epoch, else a resumed run would differ.
+        """Return the batches of an epoch; the same for the same epoch, so that a resumed run is identical.
 
         May be lazy (`__len__` and `__getitem__`). A batch is anything that `accelerate` can send to a device: tensors
-        in lists, dicts, tuples, or an object with `to(device)`. Its attribute `pieces`, if it has one, is counted.
+        in lists, dicts, tuples, or an object with `to(device)`. Its attribute `tokens`, if any, is logged.
         """
         ...
 
     def loss(self, batch: Any) -> Mapping[str, Tensor]:
-        """The parts of the loss by name, each a mean over the batch; their sum is minimised. Always the same names."""
+        """Return the parts of the loss by name, each a mean over the batch; their sum is minimised."""
         ...
 
     def evaluate(self) -> Mapping[str, float]:
-        """Scores on development data, more is better; called in eval mode without gradients."""
+        """Return scores on validation data, higher is better; called in eval mode without gradients."""
         ...
 
 
 @runtime_checkable
 class Predicts(Protocol):
-    """A learner that can also say how sure it was: then the run gets a precision-recall curve and a calibration."""
+    """Learner with confidences, for which the run gets a precision-recall curve and a calibration."""
 
     def predictions(self) -> Predictions:
-        """Development predictions, asked for once at the end, with the best weights."""
+        """Return validation predictions; called once at the end, with the best weights."""
         ...

@@ -1,12 +1,12 @@
-"""Training of the link scorer: spans of linked texts with their features and whether their link is right.
+"""Training of the link scorer: spans of linked texts with their features and labels.
 
-Sources differ in knowledge base and kind of text, so that the scorer learns what holds for all of them. Whole knowledge
-bases and whole kinds are left out in turn to see what it does on one it has never met (`benchmarks.scorer`).
+Sources differ in knowledge base and kind of text, so that the scorer generalises. Whole knowledge bases and kinds of
+text are held out in turn to measure this (`benchmarks.scorer`).
 
-A span is right if its best candidate is the gold entity of that span; wrong if the gold says otherwise, or says nothing
-where the annotation is complete. Spans that the annotation leaves open (`unsure`, `optional`, incomplete text) have no
-label. Named-entity annotation says that a span is a mention but not of which entity: such spans are NAMED, and count
-as right with the probability that a scorer of known mentions gives them (`named_targets`).
+A span is right if its best candidate is the gold entity of that span; wrong if the gold link differs, or if there is
+none and the annotation is complete. Spans that the annotation leaves open (`unsure`, `optional`, incomplete text) have
+no label. Named-entity annotation marks a span as a mention without its entity: such spans are NAMED, and count as right
+with the probability that a scorer of known mentions gives them (`named_targets`).
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _label(
         return RIGHT if own.entity == id else WRONG
     overlapping = [link for link in links if link.start < end and start < link.end]
     if any(link.entity == id for link in overlapping):
-        # The right entity on a span that is not quite the gold one: right only if nothing fits better.
+        # The right entity on a span that differs from the gold span: right only if no exact span has it.
         return WRONG if any((link.start, link.end) in exact for link in overlapping) else RIGHT
     if overlapping:
         return WRONG
@@ -209,7 +209,7 @@ def _exported(model: object, levels: int) -> LinkScorer:
 
 
 def _rounded_down(border: float) -> np.float32:
-    """Return the largest float32 that is at most a border: the same float32 features are above both.
+    """Return the largest float32 that is at most a border, so that float32 features compare as before.
 
     A border is often the middle of two neighbouring values; rounded up, the greater one would change sides.
     """

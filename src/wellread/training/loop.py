@@ -1,17 +1,16 @@
-"""The one loop that every model learns in: a task hands over a `Learner`, and a run folder comes out.
+"""Training loop of all models: from a `Learner` to a run folder.
 
-1. A step takes `accumulate` batches, adds up their gradients, clips them, and moves the weights by AdamW.
-2. Now and then the development data is scored; the best weights are kept, and patience may end the training.
-3. Every few minutes, and after each evaluation, all that is needed to go on is saved in one file.
+1. A step accumulates the gradients of `accumulate` batches, clips them, and updates the weights with AdamW.
+2. The validation data is scored regularly; the best weights are kept, and `patience` may stop the training.
+3. A checkpoint with all that is needed to resume is saved every few minutes, and after each evaluation.
 
-Chance is a function of (seed, step, batch): the generators are seeded anew for every batch. So a run that was killed
-and started again ends with the same bits as one that was not, evaluating more often changes nothing, and processes
-share out the batches of a step without changing what a batch draws. No state of a generator has to be saved.
+Randomness is a function of (seed, step, batch): the generators are seeded for every batch. So a resumed run ends with
+the same bits as an uninterrupted one, more evaluations change nothing, and processes can share the batches of a step.
+No generator state has to be saved.
 
-Processes (`accelerate launch`, `torchrun`) each hold the whole model and take every n-th batch of a step; gradients are
-added up before the step. This is done by hand and not by DDP, so that a learner may call its model's parts as it likes,
-and a weight that no batch of the step uses stays as it is, as in one process. Models too large for one device are left
-out.
+With several processes (`accelerate launch`, `torchrun`) each has the whole model and takes every n-th batch of a step;
+gradients are summed before the step. This replaces DDP, so that a learner may call parts of its model in any order, and
+a weight that is unused in a step has no gradient, as in one process. Models too large for one device are not supported.
 """
 
 from __future__ import annotations
@@ -50,18 +49,20 @@ from wellread.training.schedule import Schedule
 from wellread.training.stopping import listening
 
 _PATIENCE = timedelta(days=1)
-"""How long processes wait for the one that reads the text, or evaluates; torch's own 10 to 30 minutes end a run."""
+"""Timeout of processes that wait for the main one to read texts or evaluate; torch's default of 10 to 30 minutes is too
+short.
+"""
 _REPORTS = 200
-"""About how many lines of losses a log has, besides those of evaluations."""
+"""Approximate number of loss lines in a log, besides evaluations."""
 
 
 Report = Mapping[str, Any]
-"""A line of the log: step, epoch, loss, losses, rate, norm, speed, and where it was evaluated, dev."""
+"""Line of the log: step, epoch, loss, losses, rate, norm, speed and, after an evaluation, dev."""
 
 
 def seed_all(*seeds: int) -> None:
-    """Seed torch, numpy and random from some numbers; also for building a model, before the loop begins."""
-    # How many there are belongs to them: to numpy, (1,) and (1, 0) are one seed.
+    """Seed torch, numpy and random from numbers; use it also before building a model."""
+    # The length is included because numpy treats (1,) and (1, 0) as the same seed.
     value = int(np.random.SeedSequence((len(seeds), *seeds)).generate_state(1, np.uint64)[0])
     torch.manual_seed(value)
     random.seed(value)
@@ -78,10 +79,10 @@ def train(
     save_seconds: float = 120.0,
     on_report: Callable[[Report], None] | None = None,
 ) -> dict[str, float]:
-    """Train, or go on where a run in this folder stopped; the model ends with the best weights, whose scores return.
+    """Train, or resume the run in this folder; load the best weights into the model and return their scores.
 
-    `recipe` is the dataclass that the folder keeps as recipe.toml and that a resumed run is compared with (the schedule
-    alone without it). `save_seconds` is how much work a kill may cost; it does not change the result.
+    `recipe` is the dataclass that is saved as recipe.toml and compared when a run is resumed (by default the schedule).
+    `save_seconds` is the interval between checkpoints; it does not change the result.
     """
     distributed = distributed_state()
     check_distributed_state(schedule, distributed.num_processes)
@@ -95,10 +96,10 @@ def train(
                 console.note(
                     f"{distributed.num_processes} processes share the {schedule.accumulate} batches of each step"
                 )
-            with listening() as asked:
-                _Training(learner, schedule, run, distributed, save_seconds, on_report, asked).go()
+            with listening() as signals:
+                _Training(learner, schedule, run, distributed, save_seconds, on_report, signals).go()
         elif distributed.is_main_process:
-            console.note(f"{run.folder} is finished; to train anew, give another folder")
+            console.note(f"{run.folder} is finished; to train again, give another folder")
         distributed.wait_for_everyone()
         about = load_weights(learner.model, run.best)
         return {name: float(value) for name, value in about["scores"].items()}
@@ -108,14 +109,14 @@ def train(
 
 
 def distributed_state() -> PartialState:
-    """The processes that train together, and which of them this one is."""
-    # Told nothing, it takes processes without an accelerator for strangers to each other.
+    """Return the distributed state: rank, world size and device."""
+    # Without `cpu=True`, PartialState does not initialise a process group on CPU.
     cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
     return PartialState(cpu=cpu, timeout=_PATIENCE)
 
 
 def check_distributed_state(schedule: Schedule, processes: int) -> None:
-    """Refuse processes that cannot share out the batches of a step."""
+    """Raise `UsageError` if the processes cannot share the batches of a step equally."""
     if schedule.accumulate % processes:
         raise UsageError(
             f"{processes} processes cannot share the {schedule.accumulate} batches of a step; "
@@ -124,14 +125,14 @@ def check_distributed_state(schedule: Schedule, processes: int) -> None:
 
 
 @dataclass
-class _Place:
-    """Where a training stands; with the weights and the optimizer's memory this is all that there is to know."""
+class _Progress:
+    """Progress of a training; with weights and optimizer state, the complete state of a run."""
 
     total: int
     step: int = 0
     epoch: int = 0
     batch: int = 0
-    """The next batch of the epoch."""
+    """Index of the next batch of the epoch."""
     losses: dict[str, float] = field(default_factory=dict)
     """Sums since the last report, over `steps` steps."""
     steps: int = 0
@@ -142,7 +143,7 @@ class _Place:
 
 
 class _Training:
-    """One call of `train`: what it needs in its hands while it goes."""
+    """State of one training run."""
 
     def __init__(
         self,
@@ -152,16 +153,16 @@ class _Training:
         distributed: PartialState,
         save_seconds: float,
         on_report: Callable[[Report], None] | None,
-        asked: list[int],
+        signals: list[int],
     ) -> None:
         self.learner, self.schedule, self.run, self.distributed = learner, schedule, run, distributed
-        self.save_seconds, self.on_report, self.asked = save_seconds, on_report, asked
+        self.save_seconds, self.on_report, self.signals = save_seconds, on_report, signals
         self.model = learner.model.to(distributed.device)
         self.weights = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
         self.names: dict[Tensor, str] = {weight: name for name, weight in self.weights.items()}
         self.optimizer, self.rates = build_optimizer(self.weights, schedule)
         self.batches = self._batches(0)
-        self.place = _Place(schedule.total(len(self.batches)))
+        self.place = _Progress(schedule.total(len(self.batches)))
         self.every = schedule.evaluate_every or max(1, math.ceil(len(self.batches) / schedule.accumulate))
         self.report_every = max(1, self.place.total // _REPORTS)
         self.saved_at = self.reported_at = time.monotonic()
@@ -169,7 +170,7 @@ class _Training:
         self.words = "no loss yet"
 
     def go(self) -> None:
-        """Step, evaluate, save, until the steps or the patience are at their end."""
+        """Step, evaluate and save until the steps or the patience are exhausted."""
         if self.run.last.exists():
             self._resume()
         elif self.distributed.is_main_process:
@@ -177,14 +178,14 @@ class _Training:
         place, patience = self.place, self.schedule.patience or math.inf
         bar = console.step_bar("step", place.step, place.total) if self.distributed.is_main_process else _silence()
         self.model.train()
-        with bar as tell:
+        with bar as show:
             while place.step < place.total and place.waited < patience:
                 norm, stop = self._step()
                 evaluated = place.step % self.every == 0 or place.step == place.total
                 scores = self._evaluate() if evaluated else {}
                 if evaluated or place.step % self.report_every == 0:
                     self.words = self._report(norm, scores)
-                tell(place.step, self.words)
+                show(place.step, self.words)
                 if evaluated or stop or time.monotonic() - self.saved_at >= self.save_seconds:
                     self._save()
                 if stop and place.step < place.total and place.waited < patience:
@@ -195,7 +196,7 @@ class _Training:
     # a step
 
     def _step(self) -> tuple[float, bool]:
-        """Move the weights once; returns the norm of the gradient, and if somebody asked to stop."""
+        """Update the weights once; return the gradient norm, and True if a stop was requested."""
         place, schedule, distributed = self.place, self.schedule, self.distributed
         place.step += 1
         rate = schedule.share(place.step, place.total)
@@ -214,26 +215,26 @@ class _Training:
                 for name, value in self._backward(batch).items():
                     sums[name] = sums.get(name, 0.0) + value / schedule.accumulate
             place.batch += 1
-        stop = bool(self.asked)
+        stop = bool(self.signals)
         if distributed.num_processes > 1:
             add_gradients(list(self.weights.values()))
             sums = {name: sums.get(name, 0.0) for name in join_names(sums, distributed.device)}
-            told = torch.tensor([*sums.values(), tokens, stop], dtype=torch.float64, device=distributed.device)
-            *values, tokens, stop = reduce(told, "sum").tolist()
-            sums = dict(zip(sums, values, strict=True))
+            values = torch.tensor([*sums.values(), tokens, stop], dtype=torch.float64, device=distributed.device)
+            *totals, tokens, stop = reduce(values, "sum").tolist()
+            sums = dict(zip(sums, totals, strict=True))
         norm = float(nn.utils.clip_grad_norm_(self.weights.values(), schedule.clip))
         if not math.isfinite(norm):
             raise self._broken(f"the gradient is {norm}")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        for name, value in sums.items():  # a loss that this step has not keeps what it had
+        for name, value in sums.items():  # losses absent in this step are unchanged
             place.losses[name] = place.losses.get(name, 0.0) + value
         place.steps += 1
         self.tokens += int(tokens)
         return norm, bool(stop)
 
     def _backward(self, batch: Any) -> dict[str, float]:
-        """Add the gradients of one batch to those of the step; returns its losses."""
+        """Add the gradients of one batch; return its losses."""
         device = self.distributed.device
         batch = batch if device.type == "cpu" else send_to_device(batch, device)
         with torch.autocast(device.type, torch.bfloat16, enabled=self.schedule.precision == "bf16"):
@@ -255,15 +256,13 @@ class _Training:
         seed_all(self.schedule.seed, epoch)
         batches = self.learner.batches(epoch)
         if not len(batches):
-            raise InputError(
-                f"epoch {epoch} has no batches; is the training data empty, or were all examples left out?"
-            )
+            raise InputError(f"epoch {epoch} has no batches; is the training data empty, or were all examples skipped?")
         return batches
 
-    # now and then
+    # evaluation and reports
 
     def _evaluate(self) -> dict[str, float]:
-        """Score the development data on one process, and keep the weights if they are the best."""
+        """Score the validation data in the main process, and keep the weights if they are the best."""
         place, scores = self.place, dict[str, float]()
         if self.distributed.is_main_process:
             scores = self._scores()
@@ -285,13 +284,13 @@ class _Training:
             scores = {name: float(value) for name, value in self.learner.evaluate().items()}
         if self.learner.score not in scores:
             raise UsageError(
-                f"the best weights are chosen by {self.learner.score!r}, which is none of the scores; "
+                f"the best weights are chosen by {self.learner.score!r}, which is not one of the scores; "
                 f"there are: {', '.join(scores)}"
             )
         return scores
 
     def _report(self, norm: float, scores: Mapping[str, float]) -> str:
-        """Write a line to the log; returns the same in a few words."""
+        """Write a line to the log, and return a summary of it."""
         place, now = self.place, time.monotonic()
         losses = {name: value / place.steps for name, value in place.losses.items()}
         line: dict[str, Any] = {
@@ -311,10 +310,10 @@ class _Training:
             if self.on_report is not None:
                 self.on_report(line)
         best = place.best_scores.get(self.learner.score)
-        told = "" if best is None else f", best {self.learner.score} {best:.3f} (step {place.best_step:,})"
-        return f"loss {line['loss']:.4f}, rate {rate:.1e}{told}"
+        best_text = "" if best is None else f", best {self.learner.score} {best:.3f} (step {place.best_step:,})"
+        return f"loss {line['loss']:.4f}, rate {rate:.1e}{best_text}"
 
-    # saving and going on
+    # checkpoints
 
     def _save(self) -> None:
         self.saved_at = time.monotonic()
@@ -328,32 +327,32 @@ class _Training:
     def _resume(self) -> None:
         tensors, about = load_tensors(self.run.last)
         try:
-            self.place = _Place(**about)
+            self.place = _Progress(**about)
         except TypeError as error:
             raise TrainingError(
-                f"{self.run.last} is of another version of wellread; train in another folder"
+                f"{self.run.last} is from another version of wellread; train in another folder"
             ) from error
         if self.place.total != (total := self.schedule.total(len(self.batches))):
             raise TrainingError(
                 f"{self.run.folder} was started with data for {self.place.total:,} steps, now there is data for "
-                f"{total:,}; give the same data to go on with it, or another folder to train anew"
+                f"{total:,}; give the same data to resume it, or another folder to start over"
             )
         put(self.model, _below("model/", tensors), self.run.last)
         put_optimizer(self.optimizer, self.names, _below("optimizer/", tensors))
         self.batches = self._batches(self.place.epoch)
         if self.distributed.is_main_process:
             self.run.rewind(self.place.step)
-            console.note(f"going on after step {self.place.step:,} of {self.place.total:,} in {self.run.folder}")
+            console.note(f"resuming after step {self.place.step:,} of {self.place.total:,} in {self.run.folder}")
 
     def _stop(self) -> None:
         if self.distributed.is_main_process:
             console.note(
-                f"stopped and saved after step {self.place.step:,} of {self.place.total:,}; start again to go on"
+                f"stopped and saved after step {self.place.step:,} of {self.place.total:,}; start again to resume"
             )
         raise KeyboardInterrupt
 
     def _finish(self) -> None:
-        """Say what came out, with the best weights in the model."""
+        """Write the final scores, with the best weights in the model."""
         place = self.place
         load_weights(self.model, self.run.best)
         predictions = None
@@ -372,7 +371,7 @@ class _Training:
 
 @contextlib.contextmanager
 def _at_rest(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode and without gradients; each part then goes back to the mode it had."""
+    """Set eval mode without gradients, and restore the mode of each module afterwards."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""Which weights move, how fast, and by which gradients; and what processes tell each other of a step."""
+"""Optimizer groups, and sums of gradients and losses over processes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from wellread.errors import UsageError
 from wellread.training.schedule import Schedule
 
 _EPS = 1e-8
-"""As torch has it."""
+"""Default of torch."""
 
 
 def build_optimizer(weights: Mapping[str, nn.Parameter], schedule: Schedule) -> tuple[torch.optim.AdamW, list[float]]:
-    """AdamW with a group for each rate, and for what decays and what does not; and the highest rates of the groups."""
+    """Build AdamW with a group per learning rate and weight decay; return it with the groups' peak rates."""
     if not weights:
-        raise UsageError("the model has no weight that trains; set requires_grad, or train nothing")
+        raise UsageError("the model has no trainable weight; set requires_grad")
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     unused = set(schedule.rates)
     for name, weight in weights.items():
@@ -29,7 +29,7 @@ def build_optimizer(weights: Mapping[str, nn.Parameter], schedule: Schedule) -> 
         groups.setdefault((rate, weight.ndim == 2), []).append(weight)
     if unused:
         parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in weights))
-        raise UsageError(f"no weight that trains begins with {min(unused)!r} (in rates); they begin with: {parts}")
+        raise UsageError(f"no trainable weight begins with {min(unused)!r} (in rates); they begin with: {parts}")
     decay = schedule.weight_decay
     plain = [
         {"params": of, "lr": rate, "weight_decay": decay if heavy else 0.0} for (rate, heavy), of in groups.items()
@@ -40,7 +40,7 @@ def build_optimizer(weights: Mapping[str, nn.Parameter], schedule: Schedule) -> 
 
 @torch.no_grad()
 def add_gradients(weights: Sequence[nn.Parameter]) -> None:
-    """Gradients added up over all processes; a weight that no process used has none, as in one process."""
+    """Sum gradients over all processes; weights without gradient in all processes keep none."""
     used = reduce(torch.tensor([float(w.grad is not None) for w in weights], device=weights[0].device), "sum").tolist()
     shared = [weight for weight, count in zip(weights, used, strict=True) if count]
     if not shared:
@@ -51,10 +51,10 @@ def add_gradients(weights: Sequence[nn.Parameter]) -> None:
 
 
 def join_names(names: Iterable[str], device: torch.device) -> list[str]:
-    """The names that any process has, in one order for all of them: what is added up must be alike everywhere.
+    """Return the union of names over all processes, in the same order everywhere.
 
-    A batch in which a knowledge layer has nothing to judge has no loss of it, and it may be that of one process alone.
+    A batch without candidates for a knowledge layer lacks its loss, which may be the case in one process only.
     """
-    told = torch.tensor([list(json.dumps(list(names)).encode())], dtype=torch.uint8, device=device)
-    every = gather(pad_across_processes(told, dim=1))
+    encoded = torch.tensor([list(json.dumps(list(names)).encode())], dtype=torch.uint8, device=device)
+    every = gather(pad_across_processes(encoded, dim=1))
     return list(dict.fromkeys(name for row in every for name in json.loads(bytes(row.tolist()).rstrip(b"\0"))))

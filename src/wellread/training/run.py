@@ -1,12 +1,12 @@
-"""A run is a folder: what was asked for, how it went, where it stands, what came out.
+"""Run folder: recipe, log, checkpoints and results of one training.
 
 recipe.toml         the settings, defaults included
-log.jsonl           a line a report: step, losses, rate, speed, development scores
-last.safetensors    where the training stands: weights, the optimizer's memory, counters
-best.safetensors    the trained weights with the best development score
-scores.json         that score and its step; written last, so a run that has it is finished
+log.jsonl           a line per report: step, losses, rate, speed, validation scores
+last.safetensors    checkpoint: weights, optimizer state, counters
+best.safetensors    the trained weights with the best validation score
+scores.json         that score and its step; written last, so its existence marks a finished run
 *.png, *.svg        curves of losses and scores; for links also precision-recall and calibration
-model/              what answers; written by whoever trains, when the run is finished
+model/              the model for inference; written by the caller when the run is finished
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PICTURES = ("curves", "precision-recall", "calibration")
 
 
 class Run:
-    """The files of one run, and who may write them: one training at a time."""
+    """Files of one run, with a lock: one training writes at a time."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -41,7 +41,7 @@ class Run:
         self._lock = FileLock(self.folder / ".lock")
 
     def open(self, recipe: Any, *, resume: bool) -> None:
-        """Claim the folder for this recipe: a new run, or the same as before."""
+        """Lock the folder for this recipe: a new run, or the same as before."""
         with storage(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -60,11 +60,11 @@ class Run:
                 file.write(config.to_toml(recipe).encode())
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         self._lock.release()
 
     def _forget(self) -> None:
-        """Delete what an earlier run made: a model beside the recipe of another would be taken for its own."""
+        """Delete the files of an earlier run, so that its model is not mistaken for that of the new recipe."""
         pictures = (self.folder / f"{name}.{kind}" for name in _PICTURES for kind in ("png", "svg"))
         with storage(self.folder):
             for path in (self.result, self.last, self.best, self.log, self.recipe, *pictures):
@@ -75,16 +75,16 @@ class Run:
     def _compare(self, recipe: Any) -> None:
         differ = config.changed(self.recipe, recipe)
         if differ:
-            told = "; ".join(
+            differences = "; ".join(
                 f"{name} is {_shown(old)} there and {_shown(new)} now" for name, (old, new) in differ.items()
             )
             raise UsageError(
-                f"{self.folder} holds a run with another recipe: {told}; give these settings to go on with it, "
-                "or another folder to train anew"
+                f"{self.folder} holds a run with another recipe: {differences}; give these settings to resume it, "
+                "or another folder to start over"
             )
 
     def scores(self) -> dict[str, Any] | None:
-        """What came out, once the run is finished."""
+        """Return the results of a finished run, else None."""
         try:
             scores: dict[str, Any] = json.loads(self.result.read_bytes())
         except FileNotFoundError:
@@ -94,18 +94,18 @@ class Run:
         return scores
 
     def report(self, line: Mapping[str, Any]) -> None:
-        """Add a line to the log."""
+        """Append a line to the log."""
         with storage(self.log), open(self.log, "ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
 
     def rewind(self, step: int) -> None:
-        """Forget the lines of steps that come again, because the last checkpoint is older."""
+        """Drop log lines after a step, since a run resumed from an older checkpoint repeats them."""
         lines = [line for line in read_log(self.folder) if line["step"] <= step]
         with write_atomically(self.log) as file:
             file.writelines(json.dumps(line).encode() + b"\n" for line in lines)
 
     def finish(self, scores: Mapping[str, Any], predictions: Predictions | None) -> None:
-        """Draw the pictures, then write the scores: a run that has them is finished."""
+        """Draw the plots, then write the scores, which mark the run as finished."""
         from wellread.plots.curves import draw_curves, draw_pr_curve, draw_reliability, save
 
         save(draw_curves(read_log(self.folder)), self.folder / "curves")
@@ -121,7 +121,7 @@ class Run:
 
 
 def read_log(folder: str | Path) -> list[dict[str, Any]]:
-    """The lines of a run's log; a line that a kill cut short is left out."""
+    """Return the lines of a run's log; a truncated line is skipped."""
     path = Path(folder) / "log.jsonl"
     return list(_whole(path.read_bytes().splitlines())) if path.exists() else []
 

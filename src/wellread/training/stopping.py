@@ -1,4 +1,4 @@
-"""Ctrl-C and polite kills: what was begun is brought to a point from which it can go on."""
+"""Ctrl-C and SIGTERM: stop after the current step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from contextlib import contextmanager
 from os import write
 
 _late: list[int] = []
-"""Signals that came when what listened was at its end anyway."""
+"""Signals that arrived after the last step."""
 
 
 @contextmanager
 def listening() -> Iterator[list[int]]:
-    """The signals that came, for whoever looks at them between two steps; a second one is obeyed at once."""
-    asked: list[int] = []
+    """Collect signals in a list that is checked between steps; a second signal interrupts at once."""
+    received: list[int] = []
 
     def note(number: int, frame: object) -> None:
-        if asked:
+        if received:
             raise KeyboardInterrupt
-        asked.append(number)
-        # Not by print, which a signal may have interrupted.
+        received.append(number)
+        # Not print, which the signal may have interrupted.
         write(2, b"stopping after this step; once more stops at once, without saving\n")
 
     kinds = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
     before = [(kind, signal.signal(kind, note)) for kind in kinds]
     try:
-        yield asked
-        _late.extend(asked)
+        yield received
+        _late.extend(received)
     finally:
         for kind, handler in before:
             signal.signal(kind, handler)
 
 
 def stop_if_requested() -> None:
-    """Stop here if that was asked for in the last moments of something that ended all the same."""
+    """Raise `KeyboardInterrupt` if a stop was requested too late for the loop to notice."""
     if _late:
         _late.clear()
         raise KeyboardInterrupt

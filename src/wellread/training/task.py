@@ -1,7 +1,7 @@
-"""Training a task: a recipe in, a run folder with a model in it out; and the model, loaded, answers texts.
+"""Training of a task from a recipe, and loading of the trained model.
 
-`model/` in the run is all that answering needs: the encoder with its infusions (`save_pretrained`, safetensors), the
-head, the tokenizer, and `task.json` with the recipe and what the training file said.
+The run's `model/` has all that inference needs: the encoder with its infusions (`save_pretrained`, safetensors), the
+head, the tokenizer, and `task.json` with the recipe and the metadata of the training file.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from wellread.models.luke.model import Luke, luke_in
 from wellread.models.luke.recipe import build_entities, give_masks, keep_entities, luke_config, vocabulary_of
 from wellread.tasks.learner import TaskLearner, ask
 from wellread.tasks.recipe import TaskRecipe
-from wellread.tasks.registry import find_task_type, name_of, read_examples, read_parts
+from wellread.tasks.registry import find_task_type, read_examples, read_parts, task_name
 from wellread.tasks.task import EncoderWithHead, Task, check_positions
-from wellread.tasks.task_type import Facts, Writes
+from wellread.tasks.task_type import AnswerWriter, TaskMetadata
 from wellread.text.tokenization import TextTokenizer
 from wellread.training.loop import distributed_state, seed_all, train
 from wellread.training.schedule import Schedule
@@ -54,16 +54,16 @@ if TYPE_CHECKING:
     from wellread.linking.linker import Linker
 
 MODEL = "model"
-"""The folder in a run that `load_task` reads."""
+"""Folder in a run that `load_task` reads."""
 _PLACES = (
     *(f"maps.{name}" for name in ("correlation", "kb", "linker", "given", "spacy", "stanza")),
     *("offers", "luke.kb", "luke.given", "questions.contexts"),
 )
-"""Settings that say where knowledge, or the passages of questions, lie."""
+"""Settings that are paths of knowledge, or of the passages of questions."""
 _PARTS = ("head", "encoder.infusions")
-"""Parts that not every model has, as the names of their weights begin."""
+"""Prefixes of weights that not every model has."""
 NOTES = "notes"
-"""The folder where annotations are kept."""
+"""Folder of the annotation cache."""
 
 
 def train_task(
@@ -75,15 +75,15 @@ def train_task(
     keep_model: bool = True,
     **options: Any,
 ) -> dict[str, float]:
-    """Train in a folder, or go on there; its `model` has the weights with the best development score.
+    """Train or resume a task in a folder; its `model` has the weights with the best validation score.
 
-    `notes` is the folder for annotations, which runs may share. `options` are those of the loop.
+    `notes` is the annotation cache, which runs may share. `options` are those of `loop.train`.
     """
     folder = Path(folder)
     learner, facts = build_learner(recipe, notes or folder / NOTES)
-    told = f"{len(learner.examples):,} examples of {name_of(recipe)}, developing on {len(learner.dev):,}"
+    sizes = f"{len(learner.examples):,} examples of {task_name(recipe.task)}, validating on {len(learner.dev):,}"
     if distributed_state().is_main_process:
-        console.note(f"learning from {told}")
+        console.note(f"training on {sizes}")
     scores = train(learner, schedule_of(recipe, learner.model), folder, recipe=recipe, resume=resume, **options)
     if keep_model and distributed_state().is_main_process:
         _save(folder / MODEL, learner.model, load_tokenizer(recipe.encoder.name), recipe, facts)
@@ -92,13 +92,13 @@ def train_task(
 
 def build_learner(
     recipe: TaskRecipe, notes: str | Path | None, parts: tuple[list[Any], list[Any]] | None = None
-) -> tuple[TaskLearner, Facts]:
-    """What a recipe asks the loop to train, before its first step; and the facts of its task."""
-    kind = find_task_type(recipe.task)
-    facts = kind.facts(recipe)
-    examples, dev = read_parts(recipe, facts) if parts is None else parts
+) -> tuple[TaskLearner, TaskMetadata]:
+    """Build the learner of a recipe, and return it with the metadata of its task."""
+    task_type, settings = find_task_type(recipe.task), recipe.settings
+    facts = task_type.metadata(settings)
+    examples, dev = read_parts(settings, facts) if parts is None else parts
     tokenizer = load_tokenizer(recipe.encoder.name)
-    task = kind.build(recipe, facts, tokenizer)
+    task = task_type.build(settings, facts, tokenizer)
     network = build_network(recipe, task)
     segmenter = TextTokenizer(tokenizer, longest=recipe.encoder.longest)
     seed, provider = recipe.schedule.seed, build_provider(recipe, tokenizer)
@@ -109,10 +109,10 @@ def build_learner(
 
 
 def build_network(recipe: TaskRecipe, task: Task[Any]) -> EncoderWithHead:
-    """The encoder with what it is lent, and the task's head: both start by the seed, and the head by nothing else.
+    """Build the encoder with its infusions and the task's head; the head's initial weights depend on the seed alone.
 
-    So the arms of a comparison begin with the same head, whatever their infusions draw. An encoder that has what it is
-    lent already, from pretraining, keeps what it learned there.
+    So the arms of a comparison start with the same head, whatever their infusions. Infusions that the encoder already
+    has from pretraining keep their weights.
     """
     encoder = load_encoder(recipe.encoder.name)
     seed_all(recipe.schedule.seed)
@@ -123,7 +123,7 @@ def build_network(recipe: TaskRecipe, task: Task[Any]) -> EncoderWithHead:
     if made is not None:
         keep_entities(recipe, made, cast(Luke | None, before.get("luke")))
     if lost := sorted(before.keys() - trained_infusions(encoder).keys()):
-        console.note(f"{recipe.encoder.name} has learned {', '.join(lost)}, which this recipe does without")
+        console.note(f"{recipe.encoder.name} was pretrained with {', '.join(lost)}, which this recipe does not use")
     load_entity_tables(recipe, cast(InfusedEncoder, encoder))
     check_positions(
         cast(InfusedEncoder, encoder), recipe.encoder.longest + (recipe.maps.terms if recipe.provides else 0)
@@ -138,14 +138,14 @@ def build_network(recipe: TaskRecipe, task: Task[Any]) -> EncoderWithHead:
 
 
 def schedule_of(recipe: TaskRecipe, model: EncoderWithHead) -> Schedule:
-    """Its schedule; rates of a head or of infusions are of no use to an arm that has none."""
+    """Return the recipe's schedule without learning rates of parts that the model does not have."""
     none = tuple(part for part in _PARTS if not any(True for _ in model.get_submodule(part).parameters()))
     rates = {name: rate for name, rate in recipe.schedule.rates.items() if not name.startswith(none)}
     return replace(recipe.schedule, rates=rates)
 
 
 def infusions_of(recipe: TaskRecipe, before: Mapping[str, Infusion] | None = None) -> list[Any]:
-    """The configurations that `infuse` takes, for an encoder that has these already."""
+    """Return the configurations for `infuse`; `before` are infusions that the encoder already has."""
     made: dict[str, Callable[[], list[Any]]] = {
         "kam": lambda: [replace(recipe.kam, maps=recipe.maps.maps)],
         "knowbert": lambda: layer_configs(recipe),
@@ -155,7 +155,7 @@ def infusions_of(recipe: TaskRecipe, before: Mapping[str, Infusion] | None = Non
 
 
 def build_provider(recipe: TaskRecipe, tokenizer: Tokenizer) -> KnowledgeProvider | None:
-    """What lends knowledge to the texts of a recipe, if anything does; a linker is loaded when a text needs it."""
+    """Build the knowledge provider of a recipe, if it needs one; a linker is loaded on first use."""
     providers: list[KnowledgeProvider] = []
     if recipe.provides:
         providers.append(
@@ -169,9 +169,9 @@ def build_provider(recipe: TaskRecipe, tokenizer: Tokenizer) -> KnowledgeProvide
 
 
 def candidate_kbs(recipe: TaskRecipe) -> list[str]:
-    """The knowledge bases whose candidates are offered, to the task itself or to the layers of its encoder."""
+    """Return the knowledge bases whose candidates are needed, by the task or by the encoder's layers."""
     layers = recipe.knowbert if "knowbert" in recipe.infusions else ()
-    return list(dict.fromkeys([*find_task_type(recipe.task).offers(recipe), *layers]))
+    return list(dict.fromkeys([*find_task_type(recipe.task).candidate_kbs(recipe.settings), *layers]))
 
 
 def _linker(recipe: TaskRecipe) -> Callable[[list[str]], Iterable[Document]] | None:
@@ -193,78 +193,78 @@ def _linker(recipe: TaskRecipe) -> Callable[[list[str]], Iterable[Document]] | N
 
 @dataclass(frozen=True, slots=True)
 class TaskModel:
-    """A trained task: it answers texts, and scores itself on examples."""
+    """Trained task with its model: answers texts, and scores answers."""
 
     recipe: TaskRecipe
-    facts: Facts
+    facts: TaskMetadata
     task: Task[Any]
     network: EncoderWithHead
     segmenter: TextTokenizer
     provider: KnowledgeProvider | None
 
     def answer(self, texts: Sequence[str | tuple[str, ...]]) -> list[Any]:
-        """An answer for each text, or pair of texts: `model.answer([("It rained.", "It was wet.")])`."""
-        kind = find_task_type(self.recipe.task)
-        if kind.example is None:
+        """Return an answer for each text or pair of texts: `model.answer([("It rained.", "It was wet.")])`."""
+        task_type = find_task_type(self.recipe.task)
+        if task_type.example is None:
             raise UsageError(
-                f"{name_of(self.recipe)} asks more than texts can say; make its examples, and give them to answers()"
+                f"{task_name(self.recipe.task)} needs more than texts; build its examples and pass them to answers()"
             )
         if isinstance(texts, str):
-            raise UsageError(f"texts come in a list, this is one text; give [{short(texts, 40)!r}]")
+            raise UsageError(f"expected a list of texts, got one text; give [{short(texts, 40)!r}]")
         given = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
-        expected = kind.texts(self.task)
+        expected = task_type.texts(self.task)
         for number, some in enumerate(given):
             if len(some) != expected:
                 raise UsageError(
-                    f"item {number} has {len(some)} text{'s' * (len(some) != 1)}, and {name_of(self.recipe)} is asked "
-                    + ("of one; give a list of texts" if expected == 1 else "of two; give a list of pairs of texts")
+                    f"item {number} has {len(some)} text{'s' * (len(some) != 1)}; {task_name(self.recipe.task)} takes "
+                    + ("one; give a list of texts" if expected == 1 else "two; give a list of pairs of texts")
                 )
-        examples = [kind.example(str(number), some) for number, some in enumerate(given)]
-        return [kind.tell(self.task, kind.join(self.task, some)) for some in self.answers(examples)]
+        examples = [task_type.example(str(number), some) for number, some in enumerate(given)]
+        return [task_type.show(self.task, task_type.join(self.task, some)) for some in self.answers(examples)]
 
     def answers(self, examples: Sequence[Any], *, notes: str | Path | None = None) -> list[list[Any]]:
-        """What the task answers to the inputs of each example."""
+        """Return the task's answers to the inputs of each example."""
         return ask(self.task, self.network, self.segmenter, examples, provider=self.provider, notes=notes)
 
     def has_gold(self, examples: Sequence[Any]) -> bool:
-        """Whether there is something to score against; test files keep it secret."""
+        """Return True if all examples have gold answers; those of test files have none."""
         return all(map(find_task_type(self.recipe.task).has_gold, examples))
 
     def score(self, examples: Sequence[Any], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
-        """The task's scores of answers."""
+        """Return the task's scores of the answers."""
         return self.task.scores(examples, answers)
 
     def read(self, path: str | Path) -> list[Any]:
-        """The examples of a file in the task's format."""
-        return read_examples(self.recipe, self.facts, str(path))
+        """Read the examples of a file in the task's format."""
+        return read_examples(self.recipe.settings, self.facts, str(path))
 
     def write(self, path: str | Path, examples: Sequence[Any], answers: Sequence[Sequence[Any]]) -> None:
-        """Answers in the task's official format."""
+        """Write answers in the task's official format."""
         self.writer()(path, self.task, examples, answers)
 
-    def writer(self) -> Writes:
-        """What writes answers; a task that has no format for them is a `UsageError`."""
+    def writer(self) -> AnswerWriter:
+        """Return the function that writes answers; raise `UsageError` if the task has no format for them."""
         write = find_task_type(self.recipe.task).write
         if write is None:
-            raise UsageError(f"{name_of(self.recipe)} has no format for answers; leave --predictions out")
+            raise UsageError(f"{task_name(self.recipe.task)} has no format for answers; omit --predictions")
         return write
 
 
 def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:
-    """The model of a run, by the run's folder or its `model`.
+    """Load the model of a run, given the run's folder or its `model`.
 
-    `changes` say where its knowledge lies now, as `["maps.correlation=other/words.pmi"]`; all else was learned.
+    `changes` are new paths of its knowledge, such as `["maps.correlation=other/words.pmi"]`; nothing else may change.
     """
     for change in changes:
         if not change.strip().startswith(_PLACES):
-            raise UsageError(f"{change!r} cannot change what was learned; what may have moved: {', '.join(_PLACES)}")
+            raise UsageError(f"{change!r} cannot be changed after training; only these can:  {', '.join(_PLACES)}")
     folder = Path(folder)
     if not (folder / "task.json").exists():
         folder = folder / MODEL
     try:
-        told = json.loads((folder / "task.json").read_bytes())
-        recipe = config.from_dict(TaskRecipe, told["recipe"])
-        facts: Facts = told["facts"]
+        saved = json.loads((folder / "task.json").read_bytes())
+        recipe = config.from_dict(TaskRecipe, saved["recipe"])
+        facts: TaskMetadata = saved["facts"]
         head = load_file(folder / "head.safetensors")
     except FileNotFoundError as error:
         raise InputError(
@@ -272,10 +272,10 @@ def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:
             "that wellread train has finished"
         ) from error
     except Exception as error:
-        raise InputError(f"{folder} cannot be read: {error}; copy it again, or train anew") from error
+        raise InputError(f"{folder} cannot be read: {error}; copy it again, or train it again") from error
     recipe = config.override(replace(recipe, encoder=replace(recipe.encoder, name=str(folder))), changes)
     tokenizer = load_tokenizer(str(folder))
-    task = find_task_type(recipe.task).build(recipe, facts, tokenizer)
+    task = find_task_type(recipe.task).build(recipe.settings, facts, tokenizer)
     encoder = load_encoder(str(folder))
     if not isinstance(encoder, InfusedEncoder):
         encoder = infuse(encoder, [])
@@ -287,13 +287,13 @@ def load_task(folder: str | Path, changes: Sequence[str] = ()) -> TaskModel:
     try:
         network.head.load_state_dict(head)
     except RuntimeError as error:
-        raise InputError(f"{folder} has a head of another task: {error}; copy it again, or train anew") from error
+        raise InputError(f"{folder} has a head of another task: {error}; copy it again, or train it again") from error
     segmenter = TextTokenizer(tokenizer, longest=recipe.encoder.longest)
     return TaskModel(recipe, facts, task, network.eval(), segmenter, build_provider(recipe, tokenizer))
 
 
-def _save(folder: Path, model: torch.nn.Module, tokenizer: Tokenizer, recipe: TaskRecipe, facts: Facts) -> None:
-    """Write a model beside its place and then move it there."""
+def _save(folder: Path, model: torch.nn.Module, tokenizer: Tokenizer, recipe: TaskRecipe, facts: TaskMetadata) -> None:
+    """Write a model to a temporary folder, then move it to its place."""
     part = folder.with_name(f".{folder.name}.part")
     network = cast(EncoderWithHead, model)
     merge_adapters(network.encoder)
@@ -308,8 +308,8 @@ def _save(folder: Path, model: torch.nn.Module, tokenizer: Tokenizer, recipe: Ta
         if "luke" in recipe.infusions:
             vocabulary_of(recipe).save(part)
         names = candidate_kbs(recipe)
-        saved = replace(recipe, offers=candidate_options(recipe, names))
-        told = {"recipe": config.to_dict(saved), "facts": dict(facts), "vectors": describe_vectors(recipe, names)}
-        (part / "task.json").write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        final = replace(recipe, offers=candidate_options(recipe, names))
+        saved_task = {"recipe": config.to_dict(final), "facts": dict(facts), "vectors": describe_vectors(recipe, names)}
+        (part / "task.json").write_text(json.dumps(saved_task, indent=2, ensure_ascii=False) + "\n", "utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         part.rename(folder)

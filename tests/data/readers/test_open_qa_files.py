@@ -31,24 +31,24 @@ def test_quasar_is_read_as_it_was_released_with_contexts_that_the_recipe_names(t
     write_quasar(tmp_path)
     data = Data("questions/train_questions.json", root=str(tmp_path), dev="questions/dev_questions.json")
     recipe = TaskRecipe("openqa", data=data, questions=QuestionOptions(layout="quasar", contexts="contexts/short"))
-    train, dev = read_parts(recipe, {})
+    train, dev = read_parts(recipe.settings, {})
     assert {one.id for one in dev} == {f"dev{number}" for number in range(4)}
     assert {one.passages for one in (*train, *dev)} == {("A short Goethe.",)}
     one_file = config.override(recipe, ["questions.contexts=contexts/long/dev_contexts.json"])
-    (first, *_) = read_examples(one_file, {}, str(tmp_path / "questions/dev_questions.json.gz"))
+    (first, *_) = read_examples(one_file.settings, {}, str(tmp_path / "questions/dev_questions.json.gz"))
     assert first.passages == ("A long Goethe.",)
     beside = replace(recipe, questions=QuestionOptions(layout="quasar"))
     with pytest.raises(
         InputError, match=r"passages of .*train_questions.json.gz are not in .*--set questions.contexts=F"
     ):
-        read_parts(beside, {})
+        read_parts(beside.settings, {})
     for size in ("long", "short"):
         for part in ("train", "dev"):
             (tmp_path / f"contexts/{size}/{part}_contexts.json.gz").rename(
                 tmp_path / f"questions/{part}_contexts.json.gz"
             )
-    assert {one.passages for one in read_parts(beside, {})[0]} == {("A short Goethe.",)}
-    with pytest.raises(UsageError, match="searchqa has passages with its questions; leave it out"):
+    assert {one.passages for one in read_parts(beside.settings, {})[0]} == {("A short Goethe.",)}
+    with pytest.raises(UsageError, match="searchqa files contain the passages; remove contexts"):
         QuestionOptions(layout="searchqa", contexts="there")
 
 

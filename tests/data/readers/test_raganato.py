@@ -11,7 +11,7 @@ from wellread.errors import InputError
 from wellread.evaluation.senses import score_by_part
 from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.tasks.recipe import TaskRecipe
-from wellread.tasks.registry_senses import KINDS
+from wellread.tasks.registry import TASKS
 
 FIRST = [
     sense_text("d000.s000", "the old river near the bank", source="", bank=SHORE, old=AGED),
@@ -75,21 +75,21 @@ def test_the_framework_s_files_get_the_ids_that_its_file_of_all_has(tmp_path):
 
 def test_one_data_set_twice_is_refused(tmp_path):
     one, _ = write_both(tmp_path)
-    with pytest.raises(InputError, match=r"two instances are called 'one\.d000\.s000\.t000'.* give each data set once"):
+    with pytest.raises(InputError, match=r"two instances have the id 'one\.d000\.s000\.t000'.* give each dataset once"):
         read_data_sets([one, one])
     write_lines_of_senses(one, [FIRST[0], FIRST[0]])
-    with pytest.raises(InputError, match="every instance in them its own id"):
+    with pytest.raises(InputError, match="unique instance ids"):
         read_data_sets([one])
 
 
 def test_scores_refuse_instances_that_share_an_id():
     some = instances([FIRST, SECOND])
-    with pytest.raises(InputError, match=r"two instances are called 'd000\.s000\.t000'"):
+    with pytest.raises(InputError, match=r"two instances have the id 'd000\.s000\.t000'"):
         score_by_part(some, {})
 
 
 def test_a_pattern_of_a_recipe_keeps_instances_apart_too(tmp_path, monkeypatch):
     write_both(tmp_path)
     monkeypatch.setattr(SenseKeys, "read", classmethod(lambda cls, folder=None: keys()))
-    texts = list(KINDS["senses"].read(TaskRecipe("RTE"), {}, str(tmp_path / "*.jsonl"), []))
+    texts = list(TASKS["senses"].read(TaskRecipe("senses").settings, {}, str(tmp_path / "*.jsonl"), []))
     assert len({mark.instance.id for text in texts for mark in text.marks}) == 6

@@ -96,7 +96,7 @@ def test_rows_of_new_entities_start_from_vectors_and_are_kept(tasks, toy, tmp_pa
 def test_a_trained_pair_is_the_same_after_saving(tasks, tmp_path):
     scores = train_task(replace(tasks["RTE"], infusion="kam+knowbert+luke"), tmp_path / "run")
     model = load_task(tmp_path / "run")
-    _, dev = read_parts(model.recipe, model.facts)
+    _, dev = read_parts(model.recipe.settings, model.facts)
     assert model.score(dev, model.answers(dev)) == pytest.approx(scores)
 
 

@@ -268,7 +268,7 @@ def test_the_recipe_of_a_task_keeps_trained_layers(whole):
         knowbert={"names": replace(recipe.knowbert["names"], dropout=0.0)},
     )
     build = find_task_type("masking").build
-    network = build_network(task, build(task, {}, Pretraining(recipe, None).tokenizer))
+    network = build_network(task, build(task.settings, {}, Pretraining(recipe, None).tokenizer))
     for name, weight in network.encoder.infusions[0].state_dict().items():
         assert torch.equal(weight, trained[f"encoder.infusions.0.{name}"]), name
     assert network.encoder.infusions[0].config.dropout == 0.0
@@ -276,8 +276,8 @@ def test_the_recipe_of_a_task_keeps_trained_layers(whole):
     with pytest.raises(
         UsageError, match=r"a layer of names trained with layer = 0, but .* layer = 1; set the same in \[knowb"
     ):
-        build_network(other, build(task, {}, Pretraining(recipe, None).tokenizer))
-    plain = build_network(replace(task, infusion="none"), build(task, {}, Pretraining(recipe, None).tokenizer))
+        build_network(other, build(task.settings, {}, Pretraining(recipe, None).tokenizer))
+    plain = build_network(replace(task, infusion="none"), build(task.settings, {}, Pretraining(recipe, None).tokenizer))
     assert len(plain.encoder.infusions) == 0
 
 

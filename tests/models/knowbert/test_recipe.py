@@ -75,7 +75,7 @@ def test_a_recipe_with_layers_is_written_and_read_as_it_was(recipe, tmp_path):
 
 def test_a_layer_without_its_place_or_a_recipe_without_layers_names_the_fix(tmp_path):
     (tmp_path / "recipe.toml").write_text('task = "senses"\ninfusion = "knowbert"\n')
-    with pytest.raises(InputError, match=r"which, and after which layer: \[knowbert.wordnet\]"):
+    with pytest.raises(InputError, match=r"name one, with its layer: \[knowbert.wordnet\]"):
         config.read(TaskRecipe, tmp_path / "recipe.toml")
     (tmp_path / "recipe.toml").write_text('task = "senses"\ninfusion = "knowbert"\n[knowbert.wordnet]\n')
     with pytest.raises(InputError, match=r"'knowbert.wordnet.layer' is missing"):

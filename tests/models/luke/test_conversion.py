@@ -29,7 +29,7 @@ from wellread.models.luke.conversion import convert_luke, from_hf, load, to_hf
 from wellread.models.luke.heads import HEADS
 from wellread.models.luke.model import PADDED, luke_of
 from wellread.models.luke.vocabulary import EntityVocabulary
-from wellread.tasks.entity_inputs import masks_of
+from wellread.tasks.mention_markers import masks_of
 
 EVERY = (3, 2, 2, 2)
 """Number of entities of each text, for heads that need two."""

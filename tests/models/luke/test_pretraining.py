@@ -269,5 +269,5 @@ def test_too_many_processes_raise_an_error_before_any_text_is_read(recipe, tmp_p
 def test_missing_files_raise_an_error(recipe, tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*nowhere\.jsonl"):
         LukePretraining(replace(recipe, text=replace(recipe.text, train=("nowhere.jsonl",))), tmp_path / "w")
-    with pytest.raises(InputError, match="no file fits"):
+    with pytest.raises(InputError, match="no file matches"):
         LukePretraining(replace(recipe, text=replace(recipe.text, train=("no*.jsonl",))), tmp_path / "w")

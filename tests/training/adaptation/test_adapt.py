@@ -222,11 +222,11 @@ def test_other_texts_or_another_kb_are_read_anew(here, tmp_path, capfd):
     adapt(**run)
     write_texts(texts, unlabelled(150, seed=1))
     assert adapt(**run).texts == 150
-    assert "made anew" in capfd.readouterr().err
+    assert "starting over" in capfd.readouterr().err
     with KnowledgeBase.open(here / "toy.kb", writable=True) as kb:
         kb.add([Entity("old", "old cork", "a city", "city", 1, {"old cork": 2})])
     adapt(**run)
-    assert "made anew" in capfd.readouterr().err
+    assert "starting over" in capfd.readouterr().err
 
 
 def test_too_few_names_keep_the_scorer(here, tmp_path):
@@ -278,8 +278,8 @@ def test_a_sample_has_different_texts_and_is_always_the_same(tmp_path):
     [
         ("a.csv", "n,body\n1,x\n", r"no column text \(its columns: n, body\); name the texts' with --field"),
         ("a.csv", 'text\n"open\n', "a quote is not closed"),
-        ("a.txt", "\n \n", "there is no text in what --texts names"),
-        ("a.jsonl", '{"body": 1}\n', "there is no text.*a line without text"),
+        ("a.txt", "\n \n", "no text in the files of --texts"),
+        ("a.jsonl", '{"body": 1}\n', "no text in the files.*a line without text"),
     ],
 )
 def test_texts_that_cannot_be_read_name_the_fix(tmp_path, name, content, message):

@@ -177,7 +177,7 @@ def test_a_table_of_linkers_has_scores_differences_costs_and_gaps():
     ]
     assert table.gaps()[-1] == "- two, elq: no vectors"
     early = LinkerTable.from_dict(made(failed=[]))
-    assert early.gaps() == ["–: not linked yet; the same command goes on:", "- two, elq"]
+    assert early.gaps() == ["–: not linked yet; run the same command again:", "- two, elq"]
     assert table.brief()[1] == [
         ("prior", ".450", ".550", ".500", "2.00", "50"),
         ("elq", ".890", "–", "–", "40.00", "50"),

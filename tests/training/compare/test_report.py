@@ -97,7 +97,7 @@ def test_rows_for_a_readme_are_small_tables_with_their_gaps(folders):
     arms, linkers = make_rows(folders).split("\n\n| linker")
     assert arms.startswith("| arm | RTE | ner | mean | × time | × memory |\n| --- | ---: |")
     assert "| none | 55.00 ± 7.07 | 35.00 ± 7.07 | 45.00 ± 7.07 | 1.00 | 1.00 |" in arms
-    assert "–: not for the task:" in arms
+    assert "–: does not apply to the task:" in arms
     assert "| prior | .450 | .550 | .500 | 2.00 | 50 |" in linkers
 
 
@@ -109,5 +109,5 @@ def test_a_folder_that_has_no_comparison_names_the_fix(tmp_path):
         read_comparison(tmp_path / "file")
     for broken in ("{", "[]", '{"arms": {}}', '{"linkers": 3}', '{"arms": {"a": {"b": 1}}, "seeds": []}'):
         (tmp_path / "table.json").write_text(broken)
-        with pytest.raises(InputError, match=r"is no table of a comparison .*; give the command that made it again"):
+        with pytest.raises(InputError, match=r"is not the table of a comparison .*; run its command again"):
             read_comparison(tmp_path)

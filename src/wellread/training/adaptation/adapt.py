@@ -202,12 +202,12 @@ def _sampled(folder: Path, found: UnlabelledTexts, most: int, settings: dict[str
     if resume and path.is_file() and texts.is_file():
         if json.loads(path.read_bytes()) == json.loads(json.dumps(settings)):
             return [orjson.loads(line)["text"] for line in texts.read_bytes().splitlines()]
-        console.note(f"{folder} was made with other texts, settings, KB or model; it is made anew")
+        console.note(f"{folder} was made with other texts, settings, KB or model; starting over")
     path.unlink(missing_ok=True)
     shutil.rmtree(folder / _EVIDENCE, ignore_errors=True)
     sampled = found.sample(most)
     if found.skipped:
-        console.note(f"left out {len(found.skipped):,} broken texts; the first: {found.skipped[0]}")
+        console.note(f"skipped {len(found.skipped):,} broken texts; the first: {found.skipped[0]}")
     with write_atomically(texts) as file:
         file.writelines(orjson.dumps({"text": text}) + b"\n" for text in sampled)
     _write_json(path, settings)

@@ -1,7 +1,7 @@
-"""Links that a user marks as right or wrong: a sample in strata of their scores, and what the marks say.
+"""Links that a user marks as right or wrong: a sample stratified by score, and estimates from the marks.
 
-Some links of each stratum are drawn, among them links just below the threshold. A mark stands for as many links as its
-stratum has for each marked one, so that precision is that of all links, with a Wilson interval.
+Links are drawn from each stratum, including links just below the threshold. A mark is weighted by the number of links
+in its stratum per marked link, so that precision is that of all links, with a Wilson interval.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _NO = {"0", "n", "no", "false", "f", "wrong", "nein"}
 _AROUND = 120
 """Characters shown on each side of a mention."""
 _STRATA = 4
-"""Groups of about equally many links above the threshold; those below it are one more."""
+"""Number of groups of about equal size above the threshold; links below it are one more group."""
 LOWEST = 0.1
-"""Score from which on links below the threshold are in the sample."""
+"""Lowest score of links in the sample."""
 _PRIOR = 4.0
 """Weight, in marks, of leaving scores as they are."""
 
@@ -105,9 +105,9 @@ class Sample:
     def load(cls, state: Path) -> Sample:
         """Read what `save` wrote."""
         try:
-            told: dict[str, Any] = json.loads(state.read_bytes())
-            links = tuple(SampledLink(**link) for link in told["links"])
-            return cls(links, tuple(told["sizes"]), tuple(told["scores"]), float(told["threshold"]))
+            state_json: dict[str, Any] = json.loads(state.read_bytes())
+            links = tuple(SampledLink(**link) for link in state_json["links"])
+            return cls(links, tuple(state_json["sizes"]), tuple(state_json["scores"]), float(state_json["threshold"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{state} is not the sample of an adapted linker ({error}); run wellread adapt with --texts first"
@@ -123,7 +123,9 @@ class Sample:
             id = (row.get("id") or "").strip()
             link = expected.get(int(id)) if id.isdecimal() else None
             if link is None or not (_same(row.get("mention"), link.mention) and _same(row.get("entity"), link.entity)):
-                raise InputError(f"{where} is not a row of this sample; change the column right only, or sample anew")
+                raise InputError(
+                    f"{where} is not a row of this sample; change the column right only, or draw a new sample"
+                )
             if mark and mark not in _YES | _NO:
                 raise InputError(f"{where}: {mark!r} is neither right nor wrong; write 1 or 0 in the column right")
             if mark:
@@ -150,7 +152,7 @@ def read_rows(table: Path) -> list[dict[str, str | None]]:
 
 
 def has_marks(table: Path) -> bool:
-    """Tell if some link of a sample is marked."""
+    """Return True if a link of the sample is marked."""
     return table.is_file() and any((row.get("right") or "").strip() for row in read_rows(table))
 
 
@@ -179,7 +181,7 @@ def precision(right: NDArray[np.bool_], weights: Floats, links: int) -> Precisio
 
 
 def wilson(share: float, count: float, z: float = 1.96) -> tuple[float, float]:
-    """Return the 95 % interval of a share of so many (Wilson 1927)."""
+    """Return the 95 % interval of a share of `count` items (Wilson 1927)."""
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
@@ -233,7 +235,7 @@ def best_threshold(scores: Floats, default: float, lowest: float) -> float:
 
 
 def _calibration(logits: Floats, right: NDArray[np.bool_], weights: Floats) -> tuple[float, float]:
-    """Return scale and shift of logits (Platt 1999), held near 1 and 0 where marks are few."""
+    """Return scale and shift of logits (Platt 1999), regularised towards 1 and 0."""
     from scipy.optimize import minimize
 
     def loss(x: Floats) -> float:
@@ -256,10 +258,10 @@ def _snippet(text: str, start: int, end: int) -> str:
 
 
 def _inert(cell: str) -> str:
-    """Return a cell that no spreadsheet takes for a formula."""
+    """Return a cell that a spreadsheet does not interpret as a formula."""
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def _same(cell: str | None, expected: str) -> bool:
-    """Tell if a cell is as it was written, but for line ends, blanks and the quote before a formula."""
+    """Return True if a cell is as written, ignoring line ends, blanks and the quote before a formula."""
     return (cell or "").removeprefix("'").split() == expected.removeprefix("'").split()

@@ -35,9 +35,9 @@ _RARE, _RARE_IN_SEVERAL = 0.0, 1.0
 """log10 per million of the rarest word, below which a name is rare: of one word, of several words."""
 _LEAST_CHARS = 4
 _PROPOSED = -3.0
-"""Mention logit from which on the encoder would have proposed a span without its name."""
+"""Mention logit above which the encoder proposes a span without its name."""
 _FOLDS = 5
-"""One in so many names is held out."""
+"""One in this many names is held out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class PseudoLabels:
         return int((self.kinds == kind).sum())
 
     def targets(self, scorer: LinkScorer) -> Floats:
-        """Return the probability that each link is right; of open ones as the scorer has it."""
+        """Return the probability that each link is right; for open spans, the scorer's own."""
         found = scorer.probabilities(self.rows)
         for kind, target in TARGETS.items():
             found[self.kinds == kind] = target
@@ -76,7 +76,7 @@ class PseudoLabels:
 
 
 def label(texts: Sequence[str], found: Evidence, backend: ElqBackend, *, base: int = 0) -> PseudoLabels:
-    """Label the spans of texts whose evidence the reader found; `base` is the offset of the first text."""
+    """Label the spans of texts, given their evidence; `base` is the offset of the first text."""
     rows = features(texts, found, backend.profile)
     name_mask = _names(found, rows)
     kinds = np.full(len(found), OPEN, np.uint8)

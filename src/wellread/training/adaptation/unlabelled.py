@@ -1,4 +1,4 @@
-"""Unlabelled texts: a sample of what is in text files, JSONL, Parquet, CSV and TSV, and in folders of them."""
+"""Unlabelled texts: a sample from text files, JSONL, Parquet, CSV and TSV, and folders of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class UnlabelledTexts:
         if others or not self._tables:
             self._inputs = Inputs.of_files(others, field=field, unit=unit, besides=besides)
         self.skipped: list[str] = []
-        """Messages about texts that could not be read and were left out."""
+        """Messages about texts that could not be read and were skipped."""
 
     @property
     def files(self) -> list[list[str | int]]:
@@ -54,7 +54,7 @@ class UnlabelledTexts:
                     yield text
 
     def sample(self, most: int, seed: int = 0) -> list[str]:
-        """Return at most so many different texts, drawn at random, in their order; long ones are cut."""
+        """Return a random sample of at most `most` distinct texts, in order; long texts are truncated."""
         rng = Random(seed)  # noqa: S311
         kept: list[tuple[int, str]] = []
         seen: set[int] = set()
@@ -69,8 +69,8 @@ class UnlabelledTexts:
             elif (place := rng.randrange(number + 1)) < most:
                 kept[place] = (number, text)
         if not kept:
-            reason = f"; the first that was left out: {self.skipped[0]}" if self.skipped else ""
-            raise InputError(f"there is no text in what --texts names{reason}; give files with some text")
+            reason = f"; the first that was skipped: {self.skipped[0]}" if self.skipped else ""
+            raise InputError(f"no text in the files of --texts{reason}; give files with text")
         rng.shuffle(kept)
         total, few = 0, list[tuple[int, str]]()
         for number, text in kept:
@@ -118,6 +118,8 @@ def _cells(path: Path, field: str) -> Iterator[str]:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8; convert it: iconv -f latin1 -t utf-8 OLD > NEW") from None
     except (csv.Error, *BROKEN) as error:
-        raise InputError(f"{path} cannot be read as a table ({csv_fault(error)}); mend or copy it again") from error
+        raise InputError(
+            f"{path} cannot be read as a table ({csv_fault(error)}); repair it or copy it again"
+        ) from error
     finally:
         csv.field_size_limit(limit)

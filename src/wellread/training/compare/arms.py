@@ -1,4 +1,4 @@
-"""Arms of a comparison: the same recipe with some settings changed, by name.
+"""Arms of a comparison: variants of one recipe, by name.
 
 They come from `--vary` (every combination of the values) or from the table [arms] of a TOML file:
 
@@ -23,22 +23,22 @@ from wellread.models.kam.inputs import MapsConfig
 from wellread.models.kam.model import KamConfig
 from wellread.models.luke.recipe import LukeOptions
 from wellread.tasks.recipe import TaskRecipe
-from wellread.tasks.registry import find_task_type, name_of
+from wellread.tasks.registry import find_task_type, task_name
 
 Arms = dict[str, TaskRecipe]
 Arm = TypeVar("Arm")
 
 _OF_LINKED_TEXT = ("kb", "given", "start")
-"""Settings of [luke] that a task with entities of its own has no use for."""
+"""Settings of [luke] that do not apply to a task with its own entity tokens."""
 _TABLES = {"maps": "kam", "kam": "kam", "knowbert": "knowbert", "luke": "luke"}
-"""Whose settings the tables of a recipe are."""
+"""Infusion that each table of a recipe belongs to."""
 
 
 def vary(recipe: TaskRecipe, varied: Sequence[str]) -> Arms:
-    """The arms of every combination: ["infusion=none,kam", "maps.maps=entity,entity+phrase"].
+    """Return the arms of every combination: ["infusion=none,kam", "maps.maps=entity,entity+phrase"].
 
-    A value that is a list is its members joined by "+", or a list as TOML has it: ["entity","phrase"]. What makes no
-    difference makes no arm: with infusion=none, maps are not looked at, so there is one such arm, "none".
+    A list value is its members joined by "+", or a TOML list: ["entity","phrase"]. Combinations that are equivalent
+    make one arm: with infusion=none the maps are ignored, so there is one such arm, "none".
     """
     choices = [_choices(each) for each in varied]
     if len({name for name, _ in choices}) < len(choices):
@@ -53,17 +53,17 @@ def vary(recipe: TaskRecipe, varied: Sequence[str]) -> Arms:
             continue
         seen.append(plain)
         idle = _idle(changed)
-        told = [
-            _told(name, value)
+        names = [
+            _arm_name(name, value)
             for (name, _), value in zip(choices, values, strict=True)
             if name.split(".")[0] not in idle
         ]
-        arms[", ".join(told) or changed.infusion] = changed
+        arms[", ".join(names) or changed.infusion] = changed
     return arms
 
 
 def read_arms(path: str | Path) -> dict[str, dict[str, Any]]:
-    """The table [arms] of a TOML file: settings by the name of the arm."""
+    """Read the table [arms] of a TOML file: settings by the name of the arm."""
     table = config.read_table(path)
     arms = table.pop("arms", None)
     if table or not isinstance(arms, dict) or not arms or not all(isinstance(arm, dict) for arm in arms.values()):
@@ -75,10 +75,9 @@ def read_arms(path: str | Path) -> dict[str, dict[str, Any]]:
 
 
 def apply_arms(recipe: TaskRecipe, arms: Mapping[str, Mapping[str, Any]]) -> Arms:
-    """A recipe with the settings of each arm.
+    """Return the recipe with the settings of each arm.
 
-    One file of arms serves many tasks. So what an arm says of links for LUKE is left out where a task asks about
-    mentions by entities of its own.
+    One file of arms serves many tasks, so settings of LUKE's links are dropped for tasks with their own entity tokens.
     """
     made: Arms = {}
     for name, changes in arms.items():
@@ -90,19 +89,18 @@ def apply_arms(recipe: TaskRecipe, arms: Mapping[str, Mapping[str, Any]]) -> Arm
 
 
 def unfit(recipe: TaskRecipe) -> str | None:
-    """Why an arm is not for its task, if so: it would be lent nothing, or what it is lent cannot be together."""
+    """Return why an arm does not apply to its task (no knowledge for it, or incompatible infusions), or None."""
     provided = set(recipe.infusions)
     if "luke" in provided and not recipe.luke.links and not find_task_type(recipe.task).own_entities:
-        return (
-            f"luke has no entities to tell: {name_of(recipe)} asks about none, and nobody links its texts; give luke.kb"
-        )
+        name = task_name(recipe.task)
+        return f"luke has no entities: {name} marks no mentions, and its texts are not linked; give luke.kb"
     if {"kam", "luke"} <= provided and recipe.maps.terms:
-        return "kam's auxiliary terms and luke's entities are both positions beside the words; set maps.terms = 0"
+        return "kam's auxiliary terms and luke's entities both use extra token positions; set maps.terms = 0"
     return None
 
 
 def _fitting(recipe: TaskRecipe, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an arm's settings a task has a use for."""
+    """Return the settings of an arm that apply to the task."""
     luke = changes.get("luke")
     if not isinstance(luke, Mapping) or not find_task_type(recipe.task).own_entities:
         return dict(changes)
@@ -113,35 +111,35 @@ def _choices(varied: str) -> tuple[str, list[str]]:
     name, equals, values = varied.partition("=")
     found = [value.strip() for value in _split(values)]
     if not equals or not name.strip() or not all(found):
-        raise UsageError(f"{varied!r} varies no setting; expected name=value,value as in infusion=none,kam")
+        raise UsageError(f"{varied!r} is not a varied setting; expected name=value,value as in infusion=none,kam")
     return name.strip(), found
 
 
 def _split(values: str) -> list[str]:
-    """Values at their commas, but for those within brackets, braces and quotes: '["a", "b"],none' are two."""
+    """Split values at commas outside brackets, braces and quotes: '["a", "b"],none' has two values."""
     return re.findall(r"""(?:\[[^\]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[^,])+|(?<=,)(?=,|$)|^(?=,|$)""", values)
 
 
-def _told(name: str, value: str) -> str:
-    """How an arm is called by a setting: words speak for themselves, numbers do not."""
+def _arm_name(name: str, value: str) -> str:
+    """Return the part of an arm's name for a setting: words as they are, numbers with the setting's name."""
     if value.startswith("["):  # as if it were joined by "+"
         value = "+".join(member.strip(" \"'") for member in value[1:-1].split(",") if member.strip()) or "none"
     return value if value[0].isalpha() and value not in ("true", "false") else f"{name.split('.')[-1]} {value}"
 
 
 def _effective(recipe: TaskRecipe) -> TaskRecipe:
-    """What of a recipe makes a difference."""
+    """Return the recipe with unused tables reset, to compare recipes by effect."""
     usual: dict[str, Any] = {"maps": MapsConfig(), "kam": KamConfig(), "knowbert": {}, "luke": LukeOptions()}
     return replace(recipe, **{table: usual[table] for table in _idle(recipe)})
 
 
 def _idle(recipe: TaskRecipe) -> list[str]:
-    """The tables that are not looked at: those of infusions that are not there."""
+    """Return the tables that are ignored, because their infusion is not used."""
     return [table for table, infusion in _TABLES.items() if infusion not in recipe.infusions]
 
 
 def _merged(table: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A table with those of another in it, table by table."""
+    """Merge nested tables; `changes` win."""
     merged = dict(table)
     for key, value in changes.items():
         below = merged.get(key)
@@ -150,12 +148,12 @@ def _merged(table: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def arms_of(recipe: TaskRecipe, varied: Sequence[str], file: str | Path | None, chosen: Sequence[str] = ()) -> Arms:
-    """The arms that a command line asks for: varied, or of a file; all, or the chosen ones as they are chosen.
+    """Return the arms of a command line: varied or from a file; all, or the chosen ones in the chosen order.
 
-    Of a file only the chosen ones are made, so others may need what is not there.
+    From a file only the chosen arms are built, so the others may be incomplete.
     """
     if bool(varied) == (file is not None):
-        raise UsageError("there is nothing to compare; give --vary infusion=none,kam, or --arms FILE (one of the two)")
+        raise UsageError("no arms to compare; give --vary infusion=none,kam, or --arms FILE (one of the two)")
     if file is None:
         arms = _chosen(vary(recipe, varied), chosen)
     else:
@@ -166,7 +164,7 @@ def arms_of(recipe: TaskRecipe, varied: Sequence[str], file: str | Path | None, 
 
 
 def _chosen(arms: Mapping[str, Arm], chosen: Sequence[str]) -> dict[str, Arm]:
-    """Some of the arms, in the order of the choice; all if there is none."""
+    """Return the chosen arms in the chosen order; all if none is chosen."""
     if unknown := set(chosen) - arms.keys():
         raise UsageError(f"there is no arm {min(unknown)!r}; there are: {', '.join(arms)}")
     return {name: arms[name] for name in chosen or arms}

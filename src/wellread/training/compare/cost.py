@@ -1,13 +1,13 @@
-"""What an arm costs: weights, the time of a training step, and the memory that a step needs.
+"""Cost of an arm: weights, time of a training step, and memory of a step.
 
-Runs of a comparison go on at different hours beside different neighbours, so their clocks cannot be compared. Here the
-arms take turns, step by step, on the same batches, and a median is taken over the steps. A step is all that the loop
-does with one batch: build it with its maps, forward in the schedule's precision, backward, clip, AdamW.
+Runs of a comparison happen at different times under different load, so their durations are not comparable. Here the
+arms take turns, step by step, on the same batches, and the median over steps is reported. A step is all that the loop
+does with one batch: collate, forward in the schedule's precision, backward, clip, AdamW.
 
-Memory is counted and not observed, since what a process holds on a CPU depends on its allocator and its past: weights,
-gradients, AdamW's two moments, and every tensor that the forward pass keeps for the backward pass, once each. What
-lives for a moment within an operation is not in it. The backbone's weights are shared between the arms while they are
-measured, so that many arms fit in memory; they are counted for each.
+Memory is computed, not measured, since process memory on a CPU depends on the allocator: weights, gradients, AdamW's
+two moments, and every tensor that the forward pass saves for the backward pass, once each. Temporary buffers are not
+counted. The arms share the backbone's weights during the measurement, so that many arms fit in memory; the weights are
+counted for each arm.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from wellread.training.schedule import Schedule
 from wellread.training.task import build_learner
 
 _BATCHES = 4
-"""Batches that are measured, from the examples that come first."""
+"""Number of batches to measure, from the first examples."""
 
 
 def measure_costs(arms: Mapping[str, TaskRecipe], notes: str | Path | None, *, rounds: int = 3) -> dict[str, Cost]:
-    """The costs of arms of one task, each step of an arm beside the same step of the others."""
+    """Return the costs of the arms of one task, each step measured in turn with the others."""
     learners = _learners(arms, notes)
     weights = {f"{arm}/{name}": part for arm, one in learners.items() for name, part in _trained(one.model).items()}
     schedule = replace(next(iter(arms.values())).schedule, rates={})
     optimizer, _ = build_optimizer(_once(weights), schedule)
     for group in optimizer.param_groups:
-        group["lr"] = 0.0  # weights that are shared must not move; it costs the same
+        group["lr"] = 0.0  # shared weights must not change; the cost is the same
     seconds: dict[str, list[float]] = {arm: [] for arm in learners}
     kept = dict.fromkeys(learners, 0)
     batches = {arm: learner.batches(0) for arm, learner in learners.items()}
@@ -81,9 +81,9 @@ def _step(
 
 
 def _learners(arms: Mapping[str, TaskRecipe], notes: str | Path | None) -> dict[str, TaskLearner]:
-    """Learners of a few batches; what they have in common they share."""
+    """Build learners for a few batches, with shared backbone weights."""
     first = next(iter(arms.values()))
-    examples, dev = read_parts(first, find_task_type(first.task).facts(first))
+    examples, dev = read_parts(first.settings, find_task_type(first.task).metadata(first.settings))
     parts = examples[: _BATCHES * first.batch], dev[:1]
     learners: dict[str, TaskLearner] = {}
     backbone: nn.Module | None = None
@@ -99,7 +99,7 @@ def _learners(arms: Mapping[str, TaskRecipe], notes: str | Path | None) -> dict[
 
 
 def _share(source: nn.Module, target: nn.Module) -> None:
-    """Give a model another's weights where they are of the same name, shape and training."""
+    """Replace weights by those of another model with the same name, shape and `requires_grad`."""
     for name, weight in source.named_parameters():
         owner, _, last = name.rpartition(".")
         try:
@@ -112,7 +112,7 @@ def _share(source: nn.Module, target: nn.Module) -> None:
 
 
 class _Keeping:
-    """Counts the bytes that the forward pass keeps for the backward pass; weights are not among them."""
+    """Counts the bytes that the forward pass saves for the backward pass, without weights."""
 
     def __init__(self, model: nn.Module) -> None:
         self.bytes = 0
@@ -139,7 +139,7 @@ def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _once(weights: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-    """Each weight by the first of its names."""
+    """Keep each weight once, under its first name."""
     return {name: weight for weight, name in reversed({weight: name for name, weight in weights.items()}.items())}
 
 

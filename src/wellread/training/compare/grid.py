@@ -1,16 +1,16 @@
-"""Comparing arms: every task × arm × seed is a run folder, and the table comes of all of them.
+"""Comparison of arms: every task × arm × seed is a run folder, summarised in one table.
 
-    folder/table.md, table.json, table.png     what came out; written anew whenever a seed is complete
-    folder/notes/                              annotations, made once and shared by all runs
+    folder/table.md, table.json, table.png     the result; updated whenever a seed is complete
+    folder/notes/                              annotations, computed once and shared by all runs
     folder/RTE/all maps/0/                     a run: recipe, log, scores, curves
 
-What is finished is kept, so the same command goes on after a kill, with more seeds, or with more arms. The same seed
-begins with the same head and reads the same batches in every arm: scores are paired by it. Weights are deleted when a
-run is finished, unless they are asked for: a hundred runs of a small encoder are 40 GB.
+Finished runs are kept, so the same command resumes after a kill, with more seeds, or with more arms. The same seed
+gives the same initial head and the same batches in every arm, so scores are paired by seed. Weights are deleted when a
+run is finished, unless `keep` is set: a hundred runs of a small encoder take 40 GB.
 
-A run that fails says why in its `failed.txt`, and the others go on. The table has no score for it, and none for what
-it would have a part in. The same command tries it again, from its beginning; so it does where the score is no number.
-An arm that is not for a task (`arms.unfit`) is not run there: the table says why, and that is no failure.
+A run that fails writes the reason to `failed.txt`, and the others continue. The table has no score for it, nor for any
+mean that includes it. The same command retries it from the start, also if its score is not a number. An arm that does
+not apply to a task (`arms.unfit`) is not run, and the table gives the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import json
 import math
 import multiprocessing
 import os
-import re
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -36,22 +35,23 @@ from wellread.io import console
 from wellread.io.cores import cores
 from wellread.io.files import only_writer, storage, write_atomically
 from wellread.tasks.recipe import TaskRecipe
-from wellread.tasks.registry import name_of
+from wellread.tasks.registry import task_name
 from wellread.training.compare.arms import Arms, unfit
+from wellread.training.compare.comparison import folder_name, run_cells
 from wellread.training.compare.tables import Cost, Failure, Table, Unfit, make_table
 from wellread.training.run import Run
 from wellread.training.stopping import stop_if_requested
 from wellread.training.task import NOTES, train_task
 
 FAILED = "failed.txt"
-"""The file in a run's folder that says why there is no score."""
+"""File in a run's folder with the reason of its failure."""
 _START = "spawn"
-"""How processes begin."""
+"""Start method of worker processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of a comparison."""
+    """One run of a comparison: a task, an arm and a seed."""
 
     task: str
     arm: str
@@ -59,7 +59,7 @@ class Trial:
     recipe: TaskRecipe
     folder: Path
     unfit: str | None = None
-    """Why the arm is not for the task: then it is not run."""
+    """Reason why the arm does not apply to the task; then it is not run."""
 
     def __str__(self) -> str:
         return f"{self.task}, {self.arm}, seed {self.seed}"
@@ -67,23 +67,23 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The score of a finished run, and which one it is."""
+    """Score of a finished run, and the name of its metric."""
 
     score: float
     metric: str
 
 
 def plan(tasks: Mapping[str, Arms], seeds: Sequence[int], folder: str | Path) -> list[Trial]:
-    """The runs of a comparison, seed by seed, so that an early table is a fair one."""
-    names = {arm: _folder_name(arm) for arms in tasks.values() for arm in arms}
+    """Return the runs of a comparison, ordered by seed, so that an interim table is balanced."""
+    names = {arm: folder_name(arm) for arms in tasks.values() for arm in arms}
     if len(set(names.values())) < len(names):
-        raise UsageError(f"two arms would share a folder among {', '.join(names)}; call one of them otherwise")
+        raise UsageError(f"two arms would share a folder among {', '.join(names)}; rename one of them")
     to, why = Path(folder), {(task, arm): unfit(recipe) for task, arms in tasks.items() for arm, recipe in arms.items()}
     if all(why.values()):
-        raise UsageError(f"no arm is for its task; the first: {next(iter(why.values()))}")
+        raise UsageError(f"no arm applies to its task; the first: {next(iter(why.values()))}")
     trials = [
         Trial(
-            *(task, arm, seed, _with_seed(recipe, seed), to / _folder_name(task) / names[arm] / str(seed)),
+            *(task, arm, seed, _with_seed(recipe, seed), to / folder_name(task) / names[arm] / str(seed)),
             unfit=why[task, arm],
         )
         for seed in seeds
@@ -106,9 +106,9 @@ def compare(
     measure: bool = True,
     command: str = "",
 ) -> Table:
-    """Train whatever is not finished yet, `jobs` runs at a time, and make the table; it tells which runs failed.
+    """Train all unfinished runs, `jobs` at a time, and return the table, which lists failed runs.
 
-    `command` is what a report says that the table was made by.
+    `command` is the command line that a report shows.
     """
     folder = Path(folder)
     trials = plan(tasks, seeds, folder)
@@ -118,12 +118,12 @@ def compare(
         costs = _costs(tasks, trials, folder / NOTES) if measure else {}
         table = interim(trials, costs, command=command)
         assert table is not None
-        write_table(table, folder, draw=True)
+        table.write(folder, draw=True)
     return table
 
 
 def outcome(trial: Trial) -> Outcome | None:
-    """What came out of a run, if it is at its end; the score may be no number."""
+    """Return the score of a finished run, which may be NaN; None if it is not finished."""
     result = Run(trial.folder).scores()
     if result is None:
         return None
@@ -134,24 +134,24 @@ def outcome(trial: Trial) -> Outcome | None:
 
 
 def failure(trial: Trial) -> str | None:
-    """Why a run has no score, if it failed: in words, on one line."""
+    """Return the reason of a failure in one line, or None."""
     if (found := outcome(trial)) is not None:
-        return None if math.isfinite(found.score) else f"its score ({found.metric}) is {found.score}, no number"
+        return None if math.isfinite(found.score) else f"its score ({found.metric}) is {found.score}, not a number"
     try:
-        return " ".join((trial.folder / FAILED).read_text("utf-8").split()) or "it does not say why"
+        return " ".join((trial.folder / FAILED).read_text("utf-8").split()) or "no reason given"
     except OSError:
         return None
 
 
 def is_finished(trial: Trial) -> bool:
-    """Whether a run has a score."""
+    """Return True if a run has a valid score."""
     return outcome(trial) is not None and failure(trial) is None
 
 
 def interim(
     trials: Sequence[Trial], costs: Mapping[tuple[str, str], Cost] | None = None, *, command: str = ""
 ) -> Table | None:
-    """The table of the seeds that every arm of every task has finished, or failed in; None if there is none yet."""
+    """Return the table of the seeds that are complete (finished or failed) in all runs; None if there are none."""
     outcomes = [
         (trial, outcome(trial), failure(trial)) if trial.unfit is None else (trial, None, None) for trial in trials
     ]
@@ -175,28 +175,12 @@ def interim(
     return replace(table, command=command)
 
 
-def write_table(table: Table, folder: str | Path, *, draw: bool = False) -> None:
-    """The table as Markdown and JSON, and as a picture."""
-    for name, text in (("table.md", table.to_markdown()), ("table.json", table.to_json())):
-        with write_atomically(Path(folder) / name) as file:
-            file.write(text.encode())
-    if draw:
-        from wellread.plots.curves import draw_comparison, save
-
-        save(draw_comparison(table.to_dict()), Path(folder) / "table")
-
-
 def _with_seed(recipe: TaskRecipe, seed: int) -> TaskRecipe:
     return replace(recipe, schedule=replace(recipe.schedule, seed=seed))
 
 
-def _folder_name(name: str) -> str:
-    """A name as a folder's, on every system: "w/o graph" -> "w-o graph"."""
-    return re.sub(r'[<>:"/\\|?*\x00-\x1f]', "-", name).strip(" .") or "-"
-
-
 def _check(trial: Trial) -> None:
-    """A run that was made by another recipe must not be taken for this one; one that failed begins anew anyway."""
+    """Raise `UsageError` if the folder has a run of another recipe; failed runs start over anyway."""
     made_by = Run(trial.folder).recipe
     if made_by.exists() and failure(trial) is None:
         differ = config.changed(made_by, trial.recipe)
@@ -204,7 +188,7 @@ def _check(trial: Trial) -> None:
             name, (old, new) = next(iter(differ.items()))
             raise UsageError(
                 f"{trial.folder} holds a run with another recipe: {name} is {json.dumps(old)} there and "
-                f"{json.dumps(new)} now; give the same settings to go on, or another folder with --to"
+                f"{json.dumps(new)} now; give the same settings to resume it, or another folder with --to"
             )
 
 
@@ -212,7 +196,7 @@ def _check(trial: Trial) -> None:
 
 
 def run_trial(trial: Trial, notes: Path, keep: bool) -> float:
-    """Train one run, or go on with it, or begin anew if it failed; returns the seconds that it took."""
+    """Train or resume one run, or start over if it failed; return the seconds it took."""
     begin = time.monotonic()
     failed = failure(trial) is not None
     with storage(trial.folder):
@@ -226,11 +210,11 @@ def run_trial(trial: Trial, notes: Path, keep: bool) -> float:
 
 
 Ended = tuple[Trial, float, WellreadError | None]
-"""A run that is at its end, its seconds, and what went wrong."""
+"""Completed run, its duration in seconds, and its error."""
 
 
 def _run_open(trials: Sequence[Trial], folder: Path, jobs: int, keep: bool, command: str) -> None:
-    """Train what is not finished; the table of what is there is written after every run."""
+    """Train unfinished runs; the table is updated after every run."""
     runs = [trial for trial in trials if trial.unfit is None]
     open_trials = [trial for trial in runs if not is_finished(trial)]
     if done := len(runs) - len(open_trials):
@@ -240,15 +224,15 @@ def _run_open(trials: Sequence[Trial], folder: Path, jobs: int, keep: bool, comm
         for trial, seconds, error in finished:
             if error is not None:
                 _record(trial, error, trials)
-            console.note(f"{clock.tick(seconds)}: {trial}: {_told(trial)} in {seconds:.0f} s")
+            console.note(f"{clock.tick(seconds)}: {trial}: {_result(trial)} in {seconds:.0f} s")
             if (table := interim(trials, command=command)) is not None:
-                write_table(table, folder)
+                table.write(folder)
 
 
 def _record(trial: Trial, error: WellreadError, trials: Sequence[Trial]) -> None:
-    """Write down why a run failed, for the others to go on; or stop, where they would fail by the same.
+    """Record why a run failed, so that the others continue; raise errors that would stop all runs.
 
-    A full disk is full for all. What is wrong with the first run of all, but for its training, most likely is with all.
+    These are storage errors, and errors other than training errors before any run has finished.
     """
     alone = isinstance(error, TrainingError) or any(map(is_finished, trials))
     if isinstance(error, StorageError) or not alone:
@@ -257,8 +241,8 @@ def _record(trial: Trial, error: WellreadError, trials: Sequence[Trial]) -> None
         file.write(f"{error}\n".encode())
 
 
-def _told(trial: Trial) -> str:
-    """What came out of a run, in a few words."""
+def _result(trial: Trial) -> str:
+    """Return the result of a run in a few words."""
     if (why := failure(trial)) is not None:
         return f"failed: {why};"
     found = outcome(trial)
@@ -267,16 +251,17 @@ def _told(trial: Trial) -> str:
 
 
 def _run_all(trials: Sequence[Trial], notes: Path, jobs: int, keep: bool) -> Generator[Ended]:
-    """Every run as it is at its end."""
+    """Yield every run when it is complete."""
     if jobs == 1:
-        for number, trial in enumerate(trials, 1):
+        numbered = enumerate(trials, 1)
+
+        def run(number_and_trial: tuple[int, Trial]) -> float:
+            number, trial = number_and_trial
             console.note(f"run {number:,} of {len(trials):,}: {trial}")
-            begin, failed = time.monotonic(), None
-            try:
-                run_trial(trial, notes, keep)
-            except WellreadError as error:
-                failed = error
-            yield trial, time.monotonic() - begin, failed
+            return run_trial(trial, notes, keep)
+
+        for (_, trial), seconds, result in run_cells(numbered, run):
+            yield trial, seconds, result if isinstance(result, WellreadError) else None
             stop_if_requested()
         return
     with _workers(jobs) as pool:
@@ -295,8 +280,8 @@ def _finished(running: dict[Future[float], Trial]) -> Generator[Ended]:
                     yield running[future], future.result(), None
     except BrokenProcessPool as error:
         raise TrainingError(
-            "a run was killed from outside, perhaps for want of memory; start again, it goes on; with fewer --jobs "
-            "less is in memory at once"
+            "a run was killed, perhaps for lack of memory; run the same command again to resume, with fewer --jobs "
+            "to use less memory"
         ) from error
     finally:
         for future in running:
@@ -305,7 +290,7 @@ def _finished(running: dict[Future[float], Trial]) -> Generator[Ended]:
 
 @contextlib.contextmanager
 def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes of their own, each with its share of the cores; begun anew, so that torch counts its threads right."""
+    """Yield a pool of fresh processes, each with its share of the cores as OMP_NUM_THREADS."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(max(1, cores() // jobs))
     try:
@@ -319,7 +304,7 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _follow_parent() -> None:
-    """End with the process that began this one, even if that was killed: nobody would wait for the result."""
+    """Exit when the parent process ends, even if it was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -331,7 +316,7 @@ def _follow_parent() -> None:
 
 
 def _run_quietly(trial: Trial, notes: Path, keep: bool) -> float:
-    """In a process beside others: what it says goes to a file in its folder."""
+    """Run in a worker process, with stderr redirected to a file in the run's folder."""
     with storage(trial.folder):
         trial.folder.mkdir(parents=True, exist_ok=True)
         with open(trial.folder / "said.txt", "a", encoding="utf-8") as file, contextlib.redirect_stderr(file):
@@ -339,13 +324,13 @@ def _run_quietly(trial: Trial, notes: Path, keep: bool) -> float:
 
 
 class _Clock:
-    """How long is left, by how long it took so far."""
+    """Estimate of the remaining time from the durations so far."""
 
     def __init__(self, total: int, jobs: int) -> None:
         self.total, self.jobs, self.seconds = total, jobs, list[float]()
 
     def tick(self, seconds: float) -> str:
-        """A run is finished: "run 3 of 20, about 12 min left"."""
+        """Count a finished run, and return "run 3 of 20, about 12 min left"."""
         self.seconds.append(seconds)
         done = len(self.seconds)
         left = (self.total - done) * sum(self.seconds) / done / self.jobs
@@ -353,7 +338,7 @@ class _Clock:
 
 
 def _costs(tasks: Mapping[str, Arms], trials: Sequence[Trial], notes: Path) -> dict[tuple[str, str], Cost]:
-    """Of the arms that can be trained, as at least one run has shown."""
+    """Return the costs of the arms with at least one finished run."""
     from wellread.training.compare.cost import measure_costs
 
     trained = {(trial.arm, trial.task) for trial in trials if trial.unfit is None and is_finished(trial)}
@@ -367,19 +352,17 @@ def _costs(tasks: Mapping[str, Arms], trials: Sequence[Trial], notes: Path) -> d
 
 
 def read_recipes(paths: Sequence[str | Path], changes: Sequence[str] = ()) -> dict[str, TaskRecipe]:
-    """Recipes by the name of their task, or of their file where two have one task."""
+    """Read recipes, by the name of their task, or of their file if two have the same task."""
     read = [(Path(path).stem, config.override(config.read(TaskRecipe, path), changes)) for path in paths]
-    names = [name_of(recipe) for _, recipe in read]
+    names = [task_name(recipe.task) for _, recipe in read]
     recipes = {stem if names.count(name) > 1 else name: one for name, (stem, one) in zip(names, read, strict=True)}
     if len(recipes) < len(read):
-        raise UsageError(
-            f"two recipes would be one column among {', '.join(map(str, paths))}; call the files otherwise"
-        )
+        raise UsageError(f"two recipes have the same name among {', '.join(map(str, paths))}; rename the files")
     return recipes
 
 
 def seeds_of(recipes: Iterable[TaskRecipe], count: int) -> list[int]:
-    """So many seeds, counted from that of the recipes."""
+    """Return `count` consecutive seeds from that of the recipes."""
     first = {recipe.schedule.seed for recipe in recipes}
     if len(first) > 1:
         raise UsageError(f"the recipes have the seeds {', '.join(map(str, sorted(first)))}; give all the same one")

@@ -1,82 +1,78 @@
-"""The table that a comparison of linkers makes: the same texts and knowledge base, and what each linker makes of them.
+"""Table of a comparison of linkers on the same texts and knowledge base.
 
 Scores are micro F1 of links whose entity is in the knowledge base, by overlapping spans (ELQ's weak match) and by exact
-ones, with a 95 % interval over documents. Every linker is held against the first: the difference by overlap, with the
-interval of a bootstrap that draws the same documents for both.
+spans, with a 95 % interval over documents. Every linker is compared with the first: the difference by overlap, with a
+paired bootstrap interval.
 
-A cell that is not there (a linker that cannot be loaded, or was not asked yet) is shown as "–", and why is told below.
+A missing cell (a linker that could not be loaded, or has not run yet) is shown as "–", with the reason below the table.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from wellread.evaluation.linking import Estimate, LinkingScores, Measures
-from wellread.training.compare.markdown import markdown, plain
-from wellread.training.compare.tables import NOTHING
-
-MEAN = "mean"
-"""The column of the mean over data sets."""
+from wellread.training.compare.comparison import MEAN, NOTHING, ComparisonTable, Grid, reasons
 
 
 @dataclass(frozen=True, slots=True)
 class LinkerCost:
-    """What it took to link the texts of one data set, in a process of its own."""
+    """Cost of linking the texts of one dataset, in a fresh process."""
 
     texts: int
     seconds: float
-    """By the clock."""
+    """Wall-clock time."""
     cpu_seconds: float
-    """Of all cores together: on a busy machine it says more than the clock."""
+    """Processor time of all cores, which is more reliable on a busy machine."""
     ready_seconds: float
-    """By the clock, until the first texts were linked."""
+    """Wall-clock time until the first texts were linked."""
     memory: int | None
-    """The most bytes that the process held; None where the system does not tell."""
+    """Peak memory of the process in bytes; None if the system does not report it."""
     kb: int
     """Bytes of the knowledge base and its compiled names."""
     index: int
-    """Bytes of entity vectors and their index, of what lies beside the knowledge base."""
+    """Bytes of the entity vectors and their index beside the knowledge base."""
     model: int
-    """Bytes of the model's own folder; the encoder that it may begin from is not in it."""
+    """Bytes of the model's own folder, without the encoder it is based on."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkerCell:
-    """What a linker reached on one data set."""
+    """Result of a linker on one dataset."""
 
     documents: int
     gold: int
-    """Links that were asked for; where there is none, there is no score to tell."""
+    """Number of gold links; without any, there is no score."""
     overlap: Measures
     exact: Measures
     difference: Estimate | None
-    """Of F1 by overlap to the first linker; None for that one."""
+    """Difference in F1 by overlap to the first linker; None for the first."""
     cost: LinkerCost
 
     @classmethod
     def of(cls, scores: LinkingScores, difference: Estimate | None, cost: LinkerCost) -> LinkerCell:
-        """The part of all scores that a table has room for."""
+        """Select the scores that the table shows."""
         overlap, exact = scores.get(match="overlap"), scores.get(match="exact")
         return cls(scores.documents, overlap.gold, overlap.linking, exact.linking, difference, cost)
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> LinkerCell:
-        """The cell that `asdict` told."""
+    def from_dict(cls, data: Mapping[str, Any]) -> LinkerCell:
+        """Restore a cell from `asdict`."""
         overlap, exact = (
-            Measures(**{name: Estimate(**value) for name, value in told[match].items()})
+            Measures(**{name: Estimate(**value) for name, value in data[match].items()})
             for match in ("overlap", "exact")
         )
-        difference = None if told["difference"] is None else Estimate(**told["difference"])
-        return cls(told["documents"], told["gold"], overlap, exact, difference, LinkerCost(**told["cost"]))
+        difference = None if data["difference"] is None else Estimate(**data["difference"])
+        return cls(data["documents"], data["gold"], overlap, exact, difference, LinkerCost(**data["cost"]))
 
 
 @dataclass(frozen=True, slots=True)
 class LinkerFailure:
-    """A linker without links on a data set, and why."""
+    """Linker that failed on a dataset, and the reason."""
 
     linker: str
     data: str
@@ -87,24 +83,24 @@ class LinkerFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkerTable:
-    """Linkers by data sets, and what the linkers cost."""
+class LinkerTable(ComparisonTable):
+    """Linkers by datasets, and their costs."""
 
     kb: str
     linkers: Mapping[str, str]
-    """What each is loaded by: a model's name, or its folder."""
+    """Model name or folder of each linker."""
     data: Mapping[str, str]
-    """The file of each data set."""
+    """File of each dataset."""
     cells: Mapping[tuple[str, str], LinkerCell]
-    """By linker and data set; those that failed have none."""
+    """Cells by linker and dataset, without failed ones."""
     failed: tuple[LinkerFailure, ...] = ()
     command: str = ""
-    """What made the table, as it was typed."""
+    """Command line that made the table."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """How linkers were loaded and data sets read."""
+    """Settings of the linkers and datasets."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, for JSON."""
+        """Return plain dicts, for JSON."""
         return {
             "kb": self.kb,
             "against": next(iter(self.linkers)),
@@ -120,56 +116,52 @@ class LinkerTable:
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> LinkerTable:
-        """The table that `to_dict` told."""
+    def from_dict(cls, data: Mapping[str, Any]) -> LinkerTable:
+        """Restore a table from `to_dict`."""
         cells = {
-            (linker, data): LinkerCell.from_dict(cell)
-            for linker, some in told["linkers"].items()
-            for data, cell in some.items()
+            (linker, name): LinkerCell.from_dict(cell)
+            for linker, some in data["linkers"].items()
+            for name, cell in some.items()
         }
-        failed = tuple(LinkerFailure(**one) for one in told["failed"])
-        return cls(told["kb"], told["models"], told["data"], cells, failed, told["command"], told["settings"])
-
-    def to_json(self) -> str:
-        """The whole table as JSON."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+        failed = tuple(LinkerFailure(**one) for one in data["failed"])
+        return cls(data["kb"], data["models"], data["data"], cells, failed, data["command"], data["settings"])
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The data sets, and their mean where there are several."""
+        """Names of the datasets, and of their mean if there are several."""
         return (*self.data, MEAN) if len(self.data) > 1 else tuple(self.data)
 
     def header(self) -> tuple[str, ...]:
-        """The names of `rows`."""
+        """Return the column names of `rows`."""
         parts = (name for data in self.data for name in (data, f"{data}, exact", f"Δ {data}"))
         return ("linker", *parts, *(self.columns[len(self.data) :]))
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row of text for each linker: F1 by overlap and by exact spans, and the difference to the first."""
+        """Return a row of text per linker: F1 by overlap and by exact spans, and the difference to the first."""
         return [
-            (linker, *(part for data in self.data for part in self._told(linker, data)), *self._means(linker))
+            (linker, *(part for data in self.data for part in self._texts(linker, data)), *self._means(linker))
             for linker in self.linkers
         ]
 
-    def screen(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """The same, narrower: a cell has all of a data set, line by line."""
+    def screen(self) -> Grid:
+        """Return a narrower header and rows for the terminal, with one multi-line cell per dataset."""
         rows = []
         for linker in self.linkers:
             cells = []
             for data in self.data:
-                overlap, exact, difference = self._told(linker, data)
+                overlap, exact, difference = self._texts(linker, data)
                 more = [] if overlap == NOTHING else [f"exact {exact}", *([f"Δ {difference}"] if difference else [])]
                 cells.append("\n".join([overlap, *more]))
             rows.append((linker, *cells, *self._means(linker)))
         return ("linker", *self.columns), rows
 
-    def brief(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Header and rows for a README: F1 by overlap, and the two costs that matter most."""
+    def brief(self) -> Grid:
+        """Return header and rows for a README: F1 by overlap, processor time and memory."""
         costs = {row[0]: (row[2], row[4]) for row in self.cost_rows()}
         rows = [
             (
                 linker,
-                *(self._told(linker, data)[0].split(" ")[0] for data in self.data),
+                *(self._texts(linker, data)[0].split(" ")[0] for data in self.data),
                 *self._means(linker),
                 *costs.get(linker, (NOTHING, NOTHING)),
             )
@@ -177,61 +169,70 @@ class LinkerTable:
         ]
         return ("linker", *self.columns, "CPU ms/text", "memory MB"), rows
 
-    cost_header = ("linker", "texts/s", "CPU ms/text", "ready s", "memory MB", "KB MB", "index MB", "model MB")
-    """The names of `cost_rows`."""
+    cost_header: ClassVar[tuple[str, ...]] = (
+        "linker",
+        "texts/s",
+        "CPU ms/text",
+        "ready s",
+        "memory MB",
+        "KB MB",
+        "index MB",
+        "model MB",
+    )
+    """Column names of `cost_rows`."""
 
     def cost_rows(self) -> list[tuple[str, ...]]:
-        """A row of text for each linker that linked something, over all data sets."""
+        """Return a row of costs per linker, over all datasets."""
         rows = []
         for linker in self.linkers:
             costs = [self.cells[linker, data].cost for data in self.data if (linker, data) in self.cells]
             if costs:
-                rows.append((linker, *_told_costs(costs)))
+                rows.append((linker, *_cost_texts(costs)))
         return rows
 
-    def to_markdown(self) -> str:
-        """The table as GitHub and its kin show it, with what it means below."""
-        lines = [*markdown(self.header(), self.rows()), "", *map(plain, self.legend())]
-        lines += ["", *markdown(self.cost_header, self.cost_rows()), "", self.cost_legend()]
-        return "\n".join(lines) + "\n"
-
     def legend(self) -> list[str]:
-        """What the columns mean, in a few lines."""
+        """Return the explanation of the columns."""
         sizes = {data: self._size(data) for data in self.data}
-        told = ", ".join(f"{data}: {size}" for data, size in sizes.items() if size)
+        shown = ", ".join(f"{data}: {size}" for data, size in sizes.items() if size)
         return [
             f'Micro F1 of links whose entity is in "{self.kb}", by overlapping spans and by exact ones'
-            f"{f' ({told})' * bool(told)}; in brackets the 95 % interval of a bootstrap over texts.",
+            f"{f' ({shown})' * bool(shown)}; in brackets the 95 % interval of a bootstrap over texts.",
             f'Δ: against "{next(iter(self.linkers))}", by overlap, each draw with the same texts for both.',
             *self.gaps(),
         ]
 
     def gaps(self) -> list[str]:
-        """Why there are gaps in the table, if there are."""
+        """Return the reasons for missing cells."""
         known = {*self.cells, *((one.linker, one.data) for one in self.failed)}
-        waiting = [
-            f"- {data}, {linker}" for data in self.data for linker in self.linkers if (linker, data) not in known
-        ]
-        some = (
-            (f"{NOTHING}: no links, because it failed:", [f"- {failure}" for failure in self.failed]),
-            (f"{NOTHING}: not linked yet; the same command goes on:", waiting),
+        waiting = [f"{data}, {linker}" for data in self.data for linker in self.linkers if (linker, data) not in known]
+        return reasons(
+            (
+                (f"{NOTHING}: no links, because it failed:", self.failed),
+                (f"{NOTHING}: not linked yet; run the same command again:", waiting),
+            )
         )
-        return [line for begin, lines in some if lines for line in (begin, *lines)]
+
+    def save_picture(self, path: Path) -> None:
+        """Draw the F1 and costs of the linkers."""
+        from wellread.plots.curves import draw_linkers, save
+
+        if self.cells:
+            save(draw_linkers(self.to_dict()), path)
 
     def cost_legend(self) -> str:
-        """What the columns of costs mean."""
+        """Return the explanation of the cost columns."""
         return (
-            "Each linker on each data set in a process of its own: texts a second by the clock, processor time of all "
-            "cores for a text, seconds until the first texts were linked, the most memory that the process held. On "
-            "disk: the KB with its names, entity vectors and index beside it, the model's own folder."
+            "Each linker on each dataset in a fresh process: texts per second (wall clock), CPU time of all cores "
+            "per text, seconds until the first texts were linked, peak memory of the process. On "
+            "disk: the KB with its names, entity vectors and index, the model's own folder."
         )
 
     def _size(self, data: str) -> str:
         found = [self.cells[linker, data] for linker in self.linkers if (linker, data) in self.cells]
         return f"{found[0].documents:,} texts, {found[0].gold:,} links" if found else ""
 
-    def _told(self, linker: str, data: str) -> tuple[str, str, str]:
-        """F1 by overlap with its interval, F1 by exact spans, the difference with its interval."""
+    def _texts(self, linker: str, data: str) -> tuple[str, str, str]:
+        """Return F1 by overlap with its interval, F1 by exact spans, and the difference with its interval."""
         cell = self.cells.get((linker, data))
         if cell is None or not cell.gold:
             return NOTHING, NOTHING, NOTHING
@@ -246,7 +247,7 @@ class LinkerTable:
         return (_short(math.fsum(cell.overlap.f1.value for cell in cells if cell is not None) / len(cells)),)
 
 
-def _told_costs(costs: Sequence[LinkerCost]) -> tuple[str, ...]:
+def _cost_texts(costs: Sequence[LinkerCost]) -> tuple[str, ...]:
     texts, seconds, cpu = (sum(getattr(one, name) for one in costs) for name in ("texts", "seconds", "cpu_seconds"))
     memory = [one.memory for one in costs if one.memory is not None]
     ready = sorted(one.ready_seconds for one in costs)[len(costs) // 2]
@@ -260,7 +261,7 @@ def _told_costs(costs: Sequence[LinkerCost]) -> tuple[str, ...]:
 
 
 def _short(value: float) -> str:
-    """A share as tables of linkers have it: .891"""
+    """Format a share without its leading zero: .891"""
     return f"{value:.3f}".replace("0.", ".", 1)
 
 
@@ -275,5 +276,5 @@ def _signed(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     values = (estimate.value, *(() if estimate.low is None or estimate.high is None else (estimate.low, estimate.high)))
-    told = [f"{value:+.3f}".replace("0.", ".", 1) for value in values]
-    return told[0] + (f" [{told[1]}, {told[2]}]" if len(told) > 1 else "")
+    shown = [f"{value:+.3f}".replace("0.", ".", 1) for value in values]
+    return shown[0] + (f" [{shown[1]}, {shown[2]}]" if len(shown) > 1 else "")

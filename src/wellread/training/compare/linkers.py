@@ -1,15 +1,15 @@
-"""Comparing linkers: every linker × data set is a cell, linked in a process of its own, and the table comes of all.
+"""Comparison of linkers: every linker × dataset is a cell, linked in a fresh process, summarised in one table.
 
-    folder/table.md, table.json, table.png     what came out; written anew whenever a cell is complete
-    folder/WebQSP/elq/links.jsonl              what the linker made of the texts
-    folder/WebQSP/elq/cell.json                of what it was made, and what that took
+    folder/table.md, table.json, table.png     the result; updated whenever a cell is complete
+    folder/WebQSP/elq/links.jsonl              the links
+    folder/WebQSP/elq/cell.json                the inputs of the cell, and its cost
 
-What is finished is kept, so the same command goes on after a kill, and with more linkers or data sets it links only
-those. A cell whose knowledge base, model, texts or settings are not what they were is made anew. Scores are reckoned
-from the links whenever a table is made (`evaluation.linking`).
+Finished cells are kept, so the same command resumes after a kill, and links only what is new with more linkers or
+datasets. A cell is linked again if its knowledge base, model, texts or settings have changed. Scores are computed from
+the links whenever a table is made (`evaluation.linking`).
 
-Cells are linked one after the other, for their times, each in a fresh process, for its memory. One that fails says why
-in the table, and the others go on.
+Cells run one after the other, for reliable times, each in a fresh process, for reliable memory. The table gives the
+reason of a failed cell, and the others continue.
 """
 
 from __future__ import annotations
@@ -25,48 +25,49 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Literal
 
 from wellread.data.formats import Format, Ids, read_linked
 from wellread.data.splits import split_by
 from wellread.document import Document
-from wellread.errors import InputError, StorageError, UsageError, WellreadError
+from wellread.errors import InputError, UsageError, WellreadError
 from wellread.evaluation.linking import compare_linking, score_linking, strangers, with_prefix
 from wellread.io import console
 from wellread.io.files import storage, write_atomically
 from wellread.kb.packaged import kb_path, open_kb
 from wellread.models.folder import SENSES, WEIGHTS
+from wellread.training.compare.comparison import folder_name, run_cells
 from wellread.training.compare.linker_tables import LinkerCell, LinkerCost, LinkerFailure, LinkerTable
 
 _START: str | None = "spawn"
-"""How the process of a cell begins; None: it is none of its own."""
+"""Start method of a cell's process; None runs it in this process."""
 _WARM = 8
-"""Texts that are linked before time is taken: some things are made when they are first needed."""
+"""Texts linked before the measurement, since some parts are loaded on first use."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """Texts with gold links, and which of them are taken."""
+    """Texts with gold links, and the selection of them."""
 
     file: str
     format: Format | None = None
     ids: Ids | None = None
     prefix: str = ""
-    """Put before gold ids, as the KB has it."""
+    """Prefix of the gold ids, as the KB has it."""
     develop: int | None = None
-    """Only the part that a training with `develop` of so many in its recipe keeps apart, and does not learn from."""
+    """Only the validation part of a training with `develop` of this number in its recipe."""
     limit: int | None = None
-    """Then, only the first so many."""
+    """Only the first documents (of that part)."""
     skip_broken: bool = False
 
     def read(self) -> list[Document]:
-        """Its documents."""
+        """Read the selected documents."""
         skipped: list[str] | None = [] if self.skip_broken else None
         documents = list(read_linked(self.file, self.format, ids=self.ids, skipped=skipped))
         if skipped:
-            console.note(f"left out {len(skipped):,} broken documents of {self.file}; the first: {skipped[0]}")
+            console.note(f"skipped {len(skipped):,} broken documents of {self.file}; the first: {skipped[0]}")
         if self.develop is not None:
             documents = split_by(documents, self.develop, lambda document: document.text)[1]
         documents = documents[: self.limit]
@@ -77,7 +78,7 @@ class DataSet:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How every linker is loaded, besides its model."""
+    """Options that are common to all linkers."""
 
     kb: str
     sources: Literal["union", "dense", "names"] = "union"
@@ -94,7 +95,7 @@ def compare_linkers(
     seed: int = 0,
     command: str = "",
 ) -> LinkerTable:
-    """Link whatever is not linked yet, and make the table; `linkers` are what `Linker.load` takes, by their names."""
+    """Link all unfinished cells and return the table; `linkers` maps names to what `Linker.load` takes."""
     folder = Path(folder)
     places = _places(linkers, data, folder)
     gold = {name: one.read() for name, one in data.items()}
@@ -102,8 +103,8 @@ def compare_linkers(
         state = [kb.metadata["uid"], kb.metadata["revision"]]
         known = cache(kb.__contains__)
         for documents in gold.values():
-            if told := strangers(documents, known, loading.kb):
-                console.note(told)
+            if warning := strangers(documents, known, loading.kb):
+                console.note(warning)
         table = LinkerTable(
             kb_path(loading.kb).stem,
             dict(linkers),
@@ -113,102 +114,93 @@ def compare_linkers(
             settings={"loading": asdict(loading), "data": {name: asdict(one) for name, one in data.items()}},
         )
         links: dict[tuple[str, str], list[Document]] = {}
-        for name, documents in gold.items():
-            for linker, model in linkers.items():
-                made_of = _made_of(loading, model, state, documents)
-                try:
-                    cost, links[linker, name] = _cell(places[linker, name], made_of, loading, model, documents)
-                except StorageError:
-                    raise
-                except WellreadError as error:
-                    table = replace(table, failed=(*table.failed, LinkerFailure(linker, name, str(error))))
-                    console.note(f"{linker} on {name} failed: {error}")
-                    continue
-                first = links.get((next(iter(linkers)), name))
-                scores = score_linking(documents, links[linker, name], known=known, bootstrap=bootstrap, seed=seed)
-                difference = None
-                if linker != next(iter(linkers)) and first is not None:
-                    difference = compare_linking(
-                        documents, links[linker, name], first, known=known, bootstrap=bootstrap, seed=seed
-                    )
-                cell = LinkerCell.of(scores, difference, cost)
-                table = replace(table, cells={**table.cells, (linker, name): cell})
-                f1 = cell.overlap.f1.value
-                console.note(f"{linker} on {name}: F1 {f1:.3f}, {1000 * cost.cpu_seconds / cost.texts:.2f} ms a text")
-                write_linkers(table, folder)
-    write_linkers(table, folder, draw=True)
+        first = next(iter(linkers))
+
+        def run(cell: tuple[str, str]) -> tuple[LinkerCost, list[Document]]:
+            name, linker = cell
+            made_of = _made_of(loading, linkers[linker], state, gold[name])
+            return _cell(places[linker, name], made_of, loading, linkers[linker], gold[name])
+
+        for (name, linker), _, result in run_cells(product(data, linkers), run):
+            if isinstance(result, WellreadError):
+                table = replace(table, failed=(*table.failed, LinkerFailure(linker, name, str(result))))
+                console.note(f"{linker} on {name} failed: {result}")
+                continue
+            cost, links[linker, name] = result
+            scores = score_linking(gold[name], links[linker, name], known=known, bootstrap=bootstrap, seed=seed)
+            difference = None
+            if linker != first and (first, name) in links:
+                difference = compare_linking(
+                    gold[name],
+                    links[linker, name],
+                    links[first, name],
+                    known=known,
+                    bootstrap=bootstrap,
+                    seed=seed,
+                )
+            cell = LinkerCell.of(scores, difference, cost)
+            table = replace(table, cells={**table.cells, (linker, name): cell})
+            f1 = cell.overlap.f1.value
+            console.note(f"{linker} on {name}: F1 {f1:.3f}, {1000 * cost.cpu_seconds / cost.texts:.2f} ms a text")
+            table.write(folder)
+    table.write(folder, draw=True)
     return table
 
 
-def write_linkers(table: LinkerTable, folder: str | Path, *, draw: bool = False) -> None:
-    """The table as Markdown and JSON, and as a picture."""
-    for name, text in (("table.md", table.to_markdown()), ("table.json", table.to_json())):
-        with write_atomically(Path(folder) / name) as file:
-            file.write(text.encode())
-    if draw and table.cells:
-        from wellread.plots.curves import draw_linkers, save
-
-        save(draw_linkers(table.to_dict()), Path(folder) / "table")
-
-
 def _places(linkers: Mapping[str, str], data: Mapping[str, DataSet], folder: Path) -> dict[tuple[str, str], Path]:
-    """A folder for each cell, and none for two."""
-    made = {(linker, name): folder / _folder_name(name) / _folder_name(linker) for linker in linkers for name in data}
+    """Return a distinct folder for each cell."""
+    made = {(linker, name): folder / folder_name(name) / folder_name(linker) for linker in linkers for name in data}
     if len(set(made.values())) < len(made):
-        raise UsageError(f"two cells would share a folder among {', '.join((*linkers, *data))}; name them otherwise")
+        raise UsageError(f"two cells would share a folder among {', '.join((*linkers, *data))}; rename them")
     return made
 
 
-def _folder_name(name: str) -> str:
-    return re.sub(r'[<>:"/\\|?*\x00-\x1f]', "-", name).strip(" .") or "-"
-
-
 def _made_of(loading: Loading, model: str, kb: Sequence[Any], documents: Sequence[Document]) -> dict[str, Any]:
-    """All that the links of a cell depend on."""
+    """Return all inputs that the links of a cell depend on."""
     digest = hashlib.sha256()
     for document in documents:
         digest.update(document.text.encode(errors="surrogatepass") + b"\0")
-    told = {**asdict(loading), "model": model, "weights": _weights_of(model), "texts": digest.hexdigest()}
-    told["kb"] = list(kb)
-    return told
+    inputs = {**asdict(loading), "model": model, "weights": _weights_of(model), "texts": digest.hexdigest()}
+    inputs["kb"] = list(kb)
+    return inputs
 
 
 def _weights_of(model: str) -> str:
-    """What changes when the files of a model do."""
+    """Return a fingerprint of the model's files."""
     folder = Path(model) if Path(model).is_dir() else WEIGHTS
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    told = [(str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    stats = [(str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
 
 
 def _cell(
     folder: Path, made_of: dict[str, Any], loading: Loading, model: str, documents: Sequence[Document]
 ) -> tuple[LinkerCost, list[Document]]:
-    """The links of a cell and what they took: as they were kept, or made now."""
-    told, links = folder / "cell.json", folder / "links.jsonl"
-    kept = _kept(told, made_of) if links.exists() else None
+    """Return the cost and links of a cell, from its folder or newly linked."""
+    about, links = folder / "cell.json", folder / "links.jsonl"
+    kept = _kept(about, made_of) if links.exists() else None
     if kept is None:
         console.note(f"linking {len(documents):,} texts with {model}")
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            told.unlink(missing_ok=True)
+            about.unlink(missing_ok=True)
         kept = _apart(link_cell, loading, model, [document.text for document in documents], links)
-        with write_atomically(told) as file:
+        with write_atomically(about) as file:
             file.write(json.dumps({"made_of": made_of, "cost": asdict(kept)}, indent=2).encode() + b"\n")
     return kept, list(read_linked(links, "jsonl"))
 
 
 def _kept(path: Path, made_of: dict[str, Any]) -> LinkerCost | None:
-    """What a finished cell took, if it was made of the same."""
+    """Return the cost of a finished cell, if its inputs are the same."""
     try:
-        told = json.loads(path.read_bytes())
-        return LinkerCost(**told["cost"]) if told["made_of"] == made_of else None
+        about = json.loads(path.read_bytes())
+        return LinkerCost(**about["cost"]) if about["made_of"] == made_of else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _apart(work: Callable[..., LinkerCost], *given: Any) -> LinkerCost:
-    """Do some work in a process of its own."""
+    """Call a function in a fresh process."""
     if _START is None:
         return work(*given)
     try:
@@ -216,12 +208,12 @@ def _apart(work: Callable[..., LinkerCost], *given: Any) -> LinkerCost:
             return pool.submit(work, *given).result()
     except BrokenProcessPool as error:
         raise UsageError(
-            "the process that linked was killed from outside, perhaps for want of memory; take fewer texts (--limit)"
+            "the process that linked was killed, perhaps for lack of memory; use fewer texts (--limit)"
         ) from error
 
 
 def link_cell(loading: Loading, model: str, texts: Sequence[str], links: Path) -> LinkerCost:
-    """Load a linker, link the texts, write their links, and tell what that took."""
+    """Load a linker, link the texts, write their links, and return the cost."""
     begin = time.perf_counter()
     from wellread.linking.linker import Linker
 
@@ -239,7 +231,7 @@ def link_cell(loading: Loading, model: str, texts: Sequence[str], links: Path) -
 
 
 def peak_memory() -> int | None:
-    """The most bytes that this process has held since it was begun; None where the system does not tell."""
+    """Return the peak memory of this process in bytes; None if the system does not report it."""
     try:
         status = Path("/proc/self/status").read_text("ascii", errors="replace")
     except OSError:
@@ -255,7 +247,7 @@ def peak_memory() -> int | None:
 
 
 def _sizes(linker: Any, model: str) -> tuple[int, int, int]:
-    """Bytes of the KB with its names, of entity vectors and index beside it, of the model's folder."""
+    """Return bytes of the KB with its names, of entity vectors and index, and of the model's folder."""
     kb = linker.kb.path
     return (
         sum(_size(path) for path in (kb, Path(f"{kb}.names"))),
@@ -265,16 +257,16 @@ def _sizes(linker: Any, model: str) -> tuple[int, int, int]:
 
 
 def _model_folder(model: str) -> Path:
-    """Known without torch, which would be memory that a linker by name does not need."""
+    """Return the folder without importing torch, which would add to the memory of a linker by name."""
     return {"elq": WEIGHTS / "elq-minilm", "knowbert": SENSES}.get(model, Path(model))
 
 
 def _index_files(backend: Any) -> list[Path]:
-    """The files of entity vectors that a reader looks at: ELQ's index, or the vectors of a knowledge layer."""
+    """Return the files of entity vectors that a backend uses: ELQ's index, or a knowledge layer's vectors."""
     if (pool := getattr(backend, "pool", None)) is not None:
         folder: Path = pool.index.vectors.folder
-        told = json.loads((folder / "index.json").read_bytes())
-        return [folder / pool.index.vectors.file, *(folder / name for name in told["files"])]
+        about = json.loads((folder / "index.json").read_bytes())
+        return [folder / pool.index.vectors.file, *(folder / name for name in about["files"])]
     vectors = getattr(getattr(backend, "entities", None), "vectors", None)
     return [] if vectors is None else [vectors.folder / vectors.file]
 

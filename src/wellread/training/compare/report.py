@@ -1,4 +1,4 @@
-"""A report of comparisons: what folders of `wellread compare` hold, as sections of a page or as rows for a README."""
+"""Reports of comparisons: sections of an HTML page, or rows for a README, from folders of `wellread compare`."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from pathlib import Path
 
 from wellread.errors import InputError
 from wellread.plots.report import Grid, Picture, Section, report_page
+from wellread.training.compare.comparison import markdown, plain
 from wellread.training.compare.linker_tables import LinkerTable
-from wellread.training.compare.markdown import markdown, plain
 from wellread.training.compare.tables import Table
 
 
 def read_comparison(folder: str | Path) -> Table | LinkerTable:
-    """The table of a comparison's folder, of arms or of linkers."""
+    """Read the table in a comparison's folder, of arms or of linkers."""
     path = Path(folder) / "table.json"
     try:
-        told = json.loads(path.read_bytes())
-        return LinkerTable.from_dict(told) if "linkers" in told else Table.from_dict(told)
+        data = json.loads(path.read_bytes())
+        return LinkerTable.from_dict(data) if "linkers" in data else Table.from_dict(data)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
             f"{folder} has no table.json; give the folder of a comparison that wellread compare has made"
         ) from error
     except (OSError, ValueError, KeyError, TypeError, StopIteration, AttributeError) as error:
         raise InputError(
-            f"{path} is no table of a comparison ({type(error).__name__}: {error}); give the command that made it again"
+            f"{path} is not the table of a comparison ({type(error).__name__}: {error}); run its command again"
         ) from error
 
 
 def make_report(folders: Sequence[str | Path], *, title: str = "Comparison") -> str:
-    """One HTML page of all of them."""
+    """Return one HTML page of all comparisons."""
     return report_page([section_of(folder) for folder in folders], title)
 
 
 def make_rows(folders: Sequence[str | Path]) -> str:
-    """A small table of each, as Markdown: for a README."""
+    """Return a small Markdown table of each comparison, for a README."""
     parts = []
     for folder in folders:
         table = read_comparison(folder)
@@ -45,7 +45,7 @@ def make_rows(folders: Sequence[str | Path]) -> str:
 
 
 def section_of(folder: str | Path) -> Section:
-    """Tables, plots and costs of one comparison."""
+    """Return the tables, plots and costs of one comparison."""
     table = read_comparison(folder)
     place = Path(folder).name or str(folder)
     if isinstance(table, LinkerTable):
@@ -57,18 +57,18 @@ def section_of(folder: str | Path) -> Section:
 def _arms(table: Table) -> list[Grid | Picture]:
     from wellread.plots.curves import draw_comparison, draw_costs, to_svg
 
-    told = table.to_dict()
+    data = table.to_dict()
     parts: list[Grid | Picture] = [
         Grid("Scores", *table.screen(), table.legend()),
         Picture(
             f"Every arm's difference to {table.arms[0]} in points: mean, 95 % interval, and a dot for each seed",
-            to_svg(draw_comparison(told)),
+            to_svg(draw_comparison(data)),
         ),
     ]
     if table.costs:
         parts += [
             Grid("Costs", table.cost_header, table.cost_rows(), [table.cost_legend()]),
-            Picture("What a training step takes: median over tasks", to_svg(draw_costs(told))),
+            Picture("Cost of a training step: median over tasks", to_svg(draw_costs(data))),
         ]
     return parts
 
@@ -88,7 +88,7 @@ def _linkers(table: LinkerTable) -> list[Grid | Picture]:
 
 
 def _listed(names: Sequence[str], most: int = 4) -> str:
-    """Some names in a heading: "none, kam, knowbert and 4 more"."""
+    """Join names for a heading: "none, kam, knowbert and 4 more"."""
     if len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"

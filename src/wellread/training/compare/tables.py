@@ -1,36 +1,30 @@
-"""The table that a comparison of arms makes: the same tasks, the same data, the same seeds, one thing different.
+"""Table of a comparison of arms on the same tasks, data and seeds.
 
-Every arm is compared with the first, seed by seed: the mean of the differences, Student's 95 % interval of it, and two
-tests (paired t, and the exact sign-flip test, which five seeds cannot take below 0.0625), each also corrected for the
-number of arms in its column (Holm). With several tasks there is a column of their mean: the mean over tasks of each
-seed. Scores are shown in points, × 100.
+Every arm is compared with the first, paired by seed: the mean difference, its 95 % interval (Student), and two tests
+(paired t, and the exact sign-flip test, whose smallest p with five seeds is 0.0625), each also corrected for the number
+of arms in its column (Holm). With several tasks there is a column of their mean, computed per seed. Scores are shown ×
+100.
 
-A score that is not there (a run that failed, or whose score is not a number) is NaN, and so is all that it has a part
-in: there is no mean over the seeds or tasks that happen to be there. It is shown as "–". So is an arm where it is not
-for the task, as an infusion that would be lent nothing there.
+A missing score (a failed run, or a score that is not a number) is NaN, and so is every mean that includes it; it is
+shown as "–". So is an arm that does not apply to a task, such as an infusion without knowledge there.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from wellread.errors import InputError
 from wellread.evaluation.significance import Summary, holm, paired_t, permutation_test, summarise
-from wellread.training.compare.markdown import markdown, plain
-
-MEAN = "mean"
-"""The column of the mean over tasks."""
-NOTHING = "–"
-"""What is shown where there is no number."""
+from wellread.training.compare.comparison import MEAN, NOTHING, ComparisonTable, Grid, reasons
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An arm less the first one, over seeds: mean with its 95 % interval, and p by two tests, plain and Holm's."""
+    """Difference of an arm to the first, over seeds: mean, 95 % interval, and p of two tests, plain and after Holm."""
 
     mean: float
     low: float
@@ -45,34 +39,34 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What an arm reached in one column."""
+    """Result of an arm in one column."""
 
     scores: tuple[float, ...]
-    """By seed; NaN where there is none."""
+    """Scores by seed; NaN where missing."""
     summary: Summary
     difference: Difference | None
-    """None for the first arm."""
+    """Difference to the first arm; None for the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What an arm costs on one task: numbers of weights, seconds of a training step, bytes that it needs."""
+    """Cost of an arm on one task: numbers of weights, seconds per training step, bytes."""
 
     parameters: int
     trained: int
     added: int
-    """By the infusions, beside the plain encoder and the head."""
+    """Weights of the infusions, beside the plain encoder and the head."""
     step_seconds: float
-    """Median over steps measured in turn with the other arms'."""
+    """Median over steps, measured in turn with the other arms."""
     memory: int
-    """Weights, gradients, the optimizer's memory, and what the forward pass keeps for the backward pass."""
+    """Bytes of weights, gradients, optimizer state and saved activations."""
     activations: int
-    """Of these, what the forward pass keeps."""
+    """Bytes that the forward pass saves for the backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A run without a score, and why."""
+    """Run without a score, and the reason."""
 
     arm: str
     task: str
@@ -85,7 +79,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """An arm that is not for a task, and why: it was not run there."""
+    """Arm that does not apply to a task, and the reason."""
 
     arm: str
     task: str
@@ -96,26 +90,26 @@ class Unfit:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Arms by columns, and what the arms cost."""
+class Table(ComparisonTable):
+    """Arms by columns, and their costs."""
 
     arms: tuple[str, ...]
     columns: tuple[str, ...]
     seeds: tuple[int, ...]
     cells: Mapping[tuple[str, str], Cell]
     metrics: Mapping[str, str] = field(default_factory=dict)
-    """The score that each column shows."""
+    """Name of the score in each column."""
     costs: Mapping[tuple[str, str], Cost] = field(default_factory=dict)
-    """By arm and task."""
+    """Costs by arm and task."""
     failed: tuple[Failure, ...] = ()
-    """The runs without a score."""
+    """Runs without a score."""
     unfit: tuple[Unfit, ...] = ()
-    """The arms that are not for a task."""
+    """Arms that do not apply to a task."""
     command: str = ""
-    """What made the table, as it was typed."""
+    """Command line that made the table."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, for JSON; what is no number is None."""
+        """Return plain dicts, for JSON; numbers that are not finite become None."""
         cells = {
             arm: {
                 column: _finite(asdict(self.cells[arm, column]))
@@ -135,9 +129,9 @@ class Table:
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Table:
-        """The table that `to_dict` told."""
-        arms: dict[str, dict[str, Any]] = told["arms"]
+    def from_dict(cls, data: Mapping[str, Any]) -> Table:
+        """Restore a table from `to_dict`."""
+        arms: dict[str, dict[str, Any]] = data["arms"]
         cells, costs = {}, {}
         for arm, columns in arms.items():
             for column, cell in columns.items():
@@ -149,48 +143,44 @@ class Table:
         return cls(
             tuple(arms),
             tuple(next(iter(arms.values()))),
-            tuple(told["seeds"]),
+            tuple(data["seeds"]),
             cells,
-            told["metrics"],
+            data["metrics"],
             costs,
-            tuple(Failure(**one) for one in told["failed"]),
-            tuple(Unfit(**one) for one in told.get("unfit", ())),
-            told.get("command", ""),
+            tuple(Failure(**one) for one in data["failed"]),
+            tuple(Unfit(**one) for one in data.get("unfit", ())),
+            data.get("command", ""),
         )
 
-    def to_json(self) -> str:
-        """The whole table as JSON."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
-
     def header(self) -> tuple[str, ...]:
-        """The names of `rows`."""
+        """Return the column names of `rows`."""
         return ("arm", *(name for column in self.columns for name in (column, f"Δ {column}")))
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row of text for each arm: mean ± deviation, and the difference with its interval and p."""
+        """Return a row of text per arm: mean ± deviation, and the difference with its interval and p."""
         return [(arm, *(part for cell in self._cells(arm) for part in _in_two(cell))) for arm in self.arms]
 
-    def screen(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """The same, narrower: a cell has its difference below its mean, and tests below that."""
+    def screen(self) -> Grid:
+        """Return a narrower header and rows for the terminal: difference and tests below the mean."""
         rows = [
-            (arm, *("\n".join(dict.fromkeys(filter(None, _told(cell)))) for cell in self._cells(arm)))
+            (arm, *("\n".join(dict.fromkeys(filter(None, _texts(cell)))) for cell in self._cells(arm)))
             for arm in self.arms
         ]
         return ("arm", *self.columns), rows
 
-    def brief(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Header and rows for a README: mean ± deviation and the difference, and how many times as much arms cost."""
+    def brief(self) -> Grid:
+        """Return header and rows for a README: mean ± deviation, difference, and relative costs."""
         costs = {row[0]: (row[5], row[7]) for row in self.cost_rows()}
         header = ("arm", *self.columns, *(("× time", "× memory") if costs else ()))
         none = (NOTHING, NOTHING) if costs else ()
         rows = [(arm, *map(_in_brief, self._cells(arm)), *costs.get(arm, none)) for arm in self.arms]
         return header, rows
 
-    cost_header = ("arm", "weights", "learned", "added", "ms/step", "×", "MB/step", "×")
-    """The names of `cost_rows`."""
+    cost_header: ClassVar[tuple[str, ...]] = ("arm", "weights", "learned", "added", "ms/step", "×", "MB/step", "×")
+    """Column names of `cost_rows`."""
 
     def cost_rows(self) -> list[tuple[str, ...]]:
-        """A row of text for each arm whose costs are known, over tasks."""
+        """Return a row of costs per arm, over tasks."""
         return [(arm, *self._costs(arm)) for arm in self.arms if any(arm == one for one, _ in self.costs)]
 
     def _cells(self, arm: str) -> list[Cell]:
@@ -212,19 +202,12 @@ class Table:
             _shown(larger),
         )
 
-    def to_markdown(self) -> str:
-        """The table as GitHub and its kin show it, with what it means below."""
-        lines = [*markdown(self.header(), self.rows()), "", *map(plain, self.legend())]
-        if self.costs:
-            lines += ["", *markdown(self.cost_header, self.cost_rows()), "", self.cost_legend()]
-        return "\n".join(lines) + "\n"
-
     def legend(self) -> list[str]:
-        """What the columns mean, in a few lines."""
+        """Return the explanation of the columns."""
         shown = ", ".join(f"{column}: {metric}" for column, metric in self.metrics.items())
         count = len(self.seeds)
         return [
-            f"Scores × 100 on development data{f' ({shown})' * bool(shown)}: mean ± standard deviation over {count} "
+            f"Scores × 100 on validation data{f' ({shown})' * bool(shown)}: mean ± standard deviation over {count} "
             f"seed{'s' * (count > 1)} ({', '.join(map(str, self.seeds))}).",
             f'Δ: against "{self.arms[0]}", paired by seed, with the 95 % interval (Student); p by paired t and by '
             "exact sign flips, each as it is / after Holm's correction for the arms of the column.",
@@ -232,22 +215,23 @@ class Table:
         ]
 
     def gaps(self) -> list[str]:
-        """Why there are gaps in the table, if there are."""
+        """Return the reasons for missing scores."""
         count = len(self.failed)
         failed = f"{NOTHING}: no score, because {count} run{'s' * (count > 1)} failed:"
-        some = ((f"{NOTHING}: not for the task:", self.unfit), (failed, self.failed))
-        return [
-            line
-            for begin, gaps in some
-            if gaps
-            for line in (begin, *(f"- {' '.join(str(gap).split())}" for gap in gaps))
-        ]
+        some = ((f"{NOTHING}: does not apply to the task:", self.unfit), (failed, self.failed))
+        return reasons(some)
+
+    def save_picture(self, path: Path) -> None:
+        """Draw the differences to the first arm."""
+        from wellread.plots.curves import draw_comparison, save
+
+        save(draw_comparison(self.to_dict()), path)
 
     def cost_legend(self) -> str:
-        """What the columns of costs mean."""
+        """Return the explanation of the cost columns."""
         return (
             "Training steps of the arms, measured in turn on the same batches: median over tasks; ×: against the first "
-            "arm, geometric mean over tasks. MB: weights, gradients, AdamW's memory, and what the forward pass keeps."
+            "arm, geometric mean over tasks. MB: weights, gradients, AdamW's state, and saved activations."
         )
 
 
@@ -260,9 +244,9 @@ def make_table(
     failed: Sequence[Failure] = (),
     unfit: Sequence[Unfit] = (),
 ) -> Table:
-    """The table of scores[arm][task], a list over the same seeds each; the first arm is what others are held against.
+    """Make the table of scores[arm][task], a list over seeds; the other arms are compared with the first.
 
-    A score that is not there is NaN.
+    A missing score is NaN.
 
     >>> table = make_table({"plain": {"RTE": [0.5, 0.6]}, "kam": {"RTE": [0.6, 0.6]}}, [0, 1])
     >>> round(table.cells["kam", "RTE"].difference.mean, 3)
@@ -276,7 +260,7 @@ def make_table(
         wrong = [task for task in tasks if len(scores[arm].get(task, ())) != len(seeds)]
         if wrong or tuple(scores[arm]) != tasks:
             raise InputError(
-                f"the arm {arm!r} has not the scores of all {len(seeds)} seeds of {wrong[0] if wrong else tasks}; "
+                f"the arm {arm!r} lacks scores of some of the {len(seeds)} seeds of {wrong[0] if wrong else tasks}; "
                 "let every run finish"
             )
     full = {arm: {task: list(map(_number, scores[arm][task])) for task in tasks} for arm in arms}
@@ -299,12 +283,12 @@ def _summary(scores: Sequence[float]) -> Summary:
 
 
 def _whole(scores: Sequence[float]) -> bool:
-    """Whether no score is missing."""
+    """Return True if no score is missing."""
     return not any(map(math.isnan, scores))
 
 
 def _differences(rows: Sequence[Sequence[float]]) -> list[Difference | None]:
-    """Of each row against the first, with p corrected over all of them."""
+    """Return the difference of each row to the first, with p corrected over all rows."""
     plain, others = rows[0], rows[1:]
     whole = [_whole(row) and _whole(plain) for row in others]
     t_ps = [paired_t(row, plain)[1] if there else math.nan for row, there in zip(others, whole, strict=True)]
@@ -322,14 +306,14 @@ def _against(row: Sequence[float], plain: Sequence[float], ps: tuple[float, floa
 
 
 def student(freedom: int, level: float = 0.95) -> float:
-    """How many standard errors an interval of a mean reaches: 2.776 for five numbers."""
+    """Return the half-width of a mean's interval in standard errors: 2.776 for 4 degrees of freedom."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + level) / 2))
 
 
-def _told(cell: Cell) -> tuple[str, str, str]:
-    """A cell in words: its mean, its difference if it has one, and the tests of that."""
+def _texts(cell: Cell) -> tuple[str, str, str]:
+    """Return the mean of a cell, its difference and the tests of the difference as text."""
     if math.isnan(cell.summary.mean):
         return NOTHING, "" if cell.difference is None else NOTHING, ""
     spread = f" ± {100 * cell.summary.deviation:.2f}" if cell.summary.count > 1 else ""
@@ -337,7 +321,7 @@ def _told(cell: Cell) -> tuple[str, str, str]:
 
 
 def _in_two(cell: Cell) -> tuple[str, str]:
-    mean, *difference = _told(cell)
+    mean, *difference = _texts(cell)
     return mean, ", ".join(filter(None, difference))
 
 
@@ -346,12 +330,12 @@ def _difference(difference: Difference | None) -> tuple[str, str]:
         return "", ""
     if math.isnan(difference.mean):
         return NOTHING, ""
-    told = f"{100 * difference.mean:+.2f}"
+    shown = f"{100 * difference.mean:+.2f}"
     if math.isnan(difference.low):
-        return told, ""
-    told += f" [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
+        return shown, ""
+    shown += f" [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
     tests = (("t", difference.t_p, difference.t_p_holm), ("flips", difference.flip_p, difference.flip_p_holm))
-    return told, ", ".join(f"{name} {_p(p)} / {_p(corrected)}" for name, p, corrected in tests if not math.isnan(p))
+    return shown, ", ".join(f"{name} {_p(p)} / {_p(corrected)}" for name, p, corrected in tests if not math.isnan(p))
 
 
 def _p(value: float) -> str:
@@ -359,14 +343,14 @@ def _p(value: float) -> str:
 
 
 def _in_brief(cell: Cell) -> str:
-    told, *_ = _told(cell)
+    shown, *_ = _texts(cell)
     if cell.difference is None or math.isnan(cell.difference.mean):
-        return told
-    return f"{told} ({100 * cell.difference.mean:+.2f})"
+        return shown
+    return f"{shown} ({100 * cell.difference.mean:+.2f})"
 
 
 def _times(cost: Cost, plain: Cost | None, name: str) -> float:
-    """How many times as much an arm costs as the first one; NaN where that was not measured."""
+    """Return the cost relative to the first arm; NaN if that was not measured."""
     return math.nan if plain is None else float(getattr(cost, name) / getattr(plain, name))
 
 
@@ -375,7 +359,7 @@ def _shown(factor: float) -> str:
 
 
 def _number(score: float) -> float:
-    """What is no number, or has no end, is no score."""
+    """Return the score, or NaN if it is not finite."""
     return float(score) if math.isfinite(score) else math.nan
 
 
@@ -383,8 +367,8 @@ def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _numbers(told: Mapping[str, float | None]) -> dict[str, Any]:
-    return {name: _or_nan(value) for name, value in told.items()}
+def _numbers(values: Mapping[str, float | None]) -> dict[str, Any]:
+    return {name: _or_nan(value) for name, value in values.items()}
 
 
 def _middle(values: Sequence[float]) -> float:
@@ -398,7 +382,7 @@ def _geometric(values: Sequence[float]) -> float:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN."""
+    """Replace NaN and infinity by None, which JSON has no numbers for."""
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
 """Tables as Markdown: names of any letters stay in their cells, as text."""
 
-from wellread.training.compare.markdown import markdown, plain
+from wellread.training.compare.comparison import markdown, plain
 from wellread.training.compare.tables import make_table
 
 

@@ -7,19 +7,13 @@ import pytest
 from tests.task_models import SEGMENTER, TOKENIZER, learner
 from tests.toy_models import PEOPLE, PLACES
 from wellread.errors import InputError, UsageError
-from wellread.tasks import registry_relations as kinds_relations
 from wellread.tasks.entity_typing import TypeOptions
 from wellread.tasks.learner import ask
-from wellread.tasks.registry_relations import KINDS
+from wellread.tasks.registry import TASKS
 from wellread.tasks.relations import SEMEVAL2010, RelationOptions
+from wellread.tasks.task_type import Data, EncoderOptions, TaskSettings
 
-
-class Recipe:
-    """What rows look at of a recipe."""
-
-    def __init__(self, task, encoder):
-        self.task, self.encoder = task, type("Encoder", (), {"name": encoder})()
-        self.relations, self.types = RelationOptions(markers=(":", "-")), TypeOptions(markers=(":",))
+OPTIONS = {"relations": RelationOptions(markers=(":", "-")), "types": TypeOptions(markers=(":",)), "": None}
 
 
 def written(task):
@@ -58,19 +52,19 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_row_leads_from_a_file_to_scores_and_predictions(name, encoder, tmp_path, monkeypatch):
+def test_a_row_leads_from_a_file_to_scores_and_predictions(name, encoder, tmp_path):
     (tmp_path / "train").write_text(written(name))
-    monkeypatch.setattr(kinds_relations, "train_file", lambda recipe: str(tmp_path / "train"))
-    kind, recipe = KINDS[name], Recipe(name, encoder)
-    facts, scores = kind.facts(recipe), EXPECTED[name][1]
+    kind, data = TASKS[name], Data(train=str(tmp_path / "train"), develop=4)
+    settings = TaskSettings(name, data, EncoderOptions(encoder), OPTIONS[kind.options])
+    facts, scores = kind.metadata(settings), EXPECTED[name][1]
     assert json.loads(json.dumps(facts)) == facts == EXPECTED[name][0]
     broken = []
-    examples = list(kind.read(recipe, facts, str(tmp_path / "train"), broken))
+    examples = list(kind.read(settings, facts, str(tmp_path / "train"), broken))
     assert (len(examples), broken) == (12, [])
     assert all(map(kind.has_gold, examples))
     rest, dev = kind.split(examples, 4)
     assert (len(rest), len(dev)) == (8, 4)
-    task = kind.build(recipe, facts, TOKENIZER)
+    task = kind.build(settings, facts, TOKENIZER)
     made = learner(task, rest, dev)
     for batch in made.batches(0):
         sum(made.loss(batch).values()).backward()
@@ -86,10 +80,10 @@ def test_a_row_leads_from_a_file_to_scores_and_predictions(name, encoder, tmp_pa
 @pytest.mark.parametrize("name", ["tacred", "semeval2010", "entity-types"])
 def test_a_text_with_tags_can_be_asked_about(name):
     text = "<e1>ada</e1> saw <e2>avon</e2>" if name != "entity-types" else "<e1>ada</e1> saw avon"
-    example = KINDS[name].example("7", (text,))
+    example = TASKS[name].example("7", (text,))
     assert (example.id, example.text) == ("7", "ada saw avon")
-    assert not KINDS[name].has_gold(example)
-    with pytest.raises(UsageError, match="not 2 texts; give one"):
-        KINDS[name].example("7", (text, text))
+    assert not TASKS[name].has_gold(example)
+    with pytest.raises(UsageError, match="got 2 texts; give one"):
+        TASKS[name].example("7", (text, text))
     with pytest.raises(InputError, match="expected one <e1></e1>"):
-        KINDS[name].example("7", ("ada saw avon",))
+        TASKS[name].example("7", ("ada saw avon",))

@@ -12,7 +12,7 @@ from tests.servers import write_kbs
 from wellread.cli.serve import _encoders, _models
 from wellread.errors import InputError, UsageError
 from wellread.server import run
-from wellread.server.run import allowed_hosts, doors, read_token
+from wellread.server.run import allowed_hosts, bind_sockets, read_token
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_host_that_is_none_is_told(wellread, kbs):
 
 
 def test_localhost_has_one_port_at_all_its_addresses():
-    with doors("localhost", 0) as sockets:
+    with bind_sockets("localhost", 0) as sockets:
         assert len({one.getsockname()[1] for one in sockets}) == 1
         for one in sockets:
             one.listen()

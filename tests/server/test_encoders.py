@@ -14,7 +14,7 @@ from wellread.encoders.load import load_encoder, load_tokenizer
 from wellread.inference.embed import Embedder
 from wellread.inference.embedder import load_embedder
 from wellread.plots import curves as plots
-from wellread.server.encoders import ServedEncoder, Vectors
+from wellread.server.encoders import EmbedOptions, ServedEncoder
 from wellread.training.schedule import Schedule
 from wellread.training.task import train_task
 
@@ -49,7 +49,7 @@ def test_vectors_are_those_of_the_embedder(client, embedder, of):
 
 def test_clients_that_are_read_together_get_their_own(encoder):
     reading = ServedEncoder("tiny", encoder)
-    first, second = reading.embed(Vectors("tiny", "words"), [["cork dora"], ["", "mayor"]])
+    first, second = reading.embed(EmbedOptions("tiny", "words"), [["cork dora"], ["", "mayor"]])
     assert [rows.names for rows in first] == [["cork", "dora"]]
     assert [rows.names for rows in second] == [[], ["mayor"]]
 

@@ -8,7 +8,7 @@ import pytest
 from tests.servers import BEARER, CITIES, asking, engine_of, write_kbs
 from wellread import Document
 from wellread.linking.multi import Linkers
-from wellread.server.linkers import LinkerRegistry
+from wellread.server.registry import LinkerRegistry
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_readers_and_queue_suit_the_machine_and_the_linkers(kbs, monkeypatch, sh
     monkeypatch.setattr("wellread.server.engine.cores", lambda: 3)
     monkeypatch.setattr(LinkerRegistry, "shared", shared)
     with engine_of(kbs, **limits) as engine:
-        assert (engine.backends, engine.queue) == expected
+        assert (engine.workers, engine.queue) == expected
 
 
 def test_linkers_by_name_are_read_with_by_one_thread(kbs):

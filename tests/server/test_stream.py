@@ -209,7 +209,7 @@ def test_a_line_that_finds_no_room_in_time_is_told_so(kbs):
             asked = [pool.submit(ask)]
             assert begun.wait(20)
             asked.append(pool.submit(ask))
-            while engine.worker.waiting == 0:
+            while engine.batcher.waiting == 0:
                 time.sleep(0.01)
             stream.write(b'"Paris"\n"France"\n')
             stream.write(b"")
@@ -243,7 +243,7 @@ def test_what_was_read_of_a_stream_is_answered_before_the_server_ends(kbs):
             lines = stream.__enter__()
             lines.write(b'"Paris"\n' * 20)
             lines.write(b"")
-            while engine.worker.waiting == 0:
+            while engine.batcher.waiting == 0:
                 time.sleep(0.01)
             threading.Timer(0.3, held.set).start()
         assert [bool(lines.read()["links"]) for _ in range(20)] == [True] * 20
@@ -262,7 +262,7 @@ def test_a_stream_that_waits_is_not_counted_as_refused(kbs):
 
         with streaming(address) as stream:
             stream.write(b'"Paris"\n' * 4)
-            while engine.worker.waiting == 0:
+            while engine.batcher.waiting == 0:
                 time.sleep(0.01)
             time.sleep(0.5)
             assert refused() == 0
@@ -270,7 +270,7 @@ def test_a_stream_that_waits_is_not_counted_as_refused(kbs):
             ask = lambda: requests.post(f"{address}/link", json={"text": "Paris"}, timeout=20)  # noqa: E731
             with ThreadPoolExecutor(1) as pool:
                 other = pool.submit(ask)  # finds room, whatever the stream has sent
-                while engine.worker.waiting < 3:
+                while engine.batcher.waiting < 3:
                     time.sleep(0.01)
                 assert (second.status_code, ask().status_code) == (429, 429)
                 assert refused() == 2
@@ -288,14 +288,14 @@ def test_streams_leave_room_for_others(kbs):
         for stream in streams:
             stream.write(b'"Paris"\n' * 5)
         assert begun.wait(20)
-        while engine.worker.waiting < 4:
+        while engine.batcher.waiting < 4:
             time.sleep(0.01)
         time.sleep(0.3)  # all of them ask again and again
-        assert engine.worker.waiting == 4
+        assert engine.batcher.waiting == 4
         pool = stack.enter_context(ThreadPoolExecutor(4))
         ask = lambda: requests.post(f"{address}/link", json={"text": "Paris", "kb": "cities"}, timeout=20)  # noqa: E731
         asked = [pool.submit(ask) for _ in range(3)]
-        while engine.worker.waiting < 7:
+        while engine.batcher.waiting < 7:
             time.sleep(0.01)
         held.set()
         assert [one.result().status_code for one in asked] == [200] * 3

@@ -95,7 +95,7 @@ def command(
             f"{error.name} is not installed; install it with: pip install 'wellread[serve]'"
         ) from None
     from wellread.linking.multi import name_kbs
-    from wellread.server.run import allowed_hosts, doors, read_token
+    from wellread.server.run import allowed_hosts, bind_sockets, read_token
     from wellread.server.settings import Limits, Settings
 
     limits = Limits(
@@ -112,7 +112,7 @@ def command(
     settings = Settings(limits, token, allowed_hosts(host, hosts), _encoders(encoders or ("minilm",)))
     named = name_kbs(kbs)
     chosen = _models(models, list(named))
-    with doors(host, port, patience=timeout) as sockets:
+    with bind_sockets(host, port, patience=timeout) as sockets:
         _serve(named, chosen, settings, host, sockets)
 
 
@@ -127,7 +127,7 @@ def _serve(
     from wellread.io import console
     from wellread.kb.packaged import open_kb
     from wellread.server.engine import Engine
-    from wellread.server.linkers import LinkerRegistry
+    from wellread.server.registry import LinkerRegistry
     from wellread.server.middleware import LOG
     from wellread.server.run import is_loopback, serve
 

@@ -167,7 +167,7 @@ def test_verbose_tables_say_how_a_span_was_found(link):
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "message"),
     [
-        (["--spans", "[[0, 3]]"], "", 2, "there is no text"),
+        (["--spans", "[[0, 3]]"], "", 2, "the input is empty"),
         (["--spans", "[[0, 3]", "NYC"], "", 3, "--spans is not JSON"),
         (["--spans", "[[0, 9]]", "NYC"], "", 3, "the span 0:9 is not in the text of 3 characters"),
         (["--spans", "[[0, 3, 4]]", "NYC"], "", 3, "[0, 3, 4] is not a span"),
@@ -180,7 +180,7 @@ def test_verbose_tables_say_how_a_span_was_found(link):
         (["--spans", "-"], '{"text": "NYC", "links": [3]}', 3, "have no start and end"),
         (["--spans", "-"], '{"text": "NYC", "spans": {}}', 3, "expected a list of [start, end] pairs"),
         (["--spans", "-", "-"], "NYC", 2, "cannot both come from standard input"),
-        (["--spans", "[[0, 3]]", "--lines", "NYC"], "", 2, "leave --lines, --mentions out"),
+        (["--spans", "[[0, 3]]", "--lines", "NYC"], "", 2, "cannot be combined with --lines or --mentions"),
         (["--never-nil", "NYC"], "", 2, "add --spans"),
     ],
 )

@@ -42,7 +42,7 @@ def test_models_are_of_one_knowledge_base_or_of_all():
     assert _models(["elq", "prior"], names) == {"vital": ["elq", "prior"], "wordnet": ["elq", "prior"]}
     assert _models(["elq", "wordnet=prior"], names) == {"vital": ["elq"], "wordnet": ["prior"]}
     assert _models(["runs/a=b"], names) == {"vital": ["runs/a=b"], "wordnet": ["runs/a=b"]}
-    with pytest.raises(UsageError, match="names no model"):
+    with pytest.raises(UsageError, match="has no model"):
         _models(["vital="], names)
 
 
@@ -55,9 +55,9 @@ def test_encoders_have_names(tmp_path):
         "model": f"org/model@{'0' * 40}",
     }
     for wrong, message in (
-        (["auto=minilm"], "another name than auto"),
+        (["auto=minilm"], "or the name auto; give NAME=MODEL"),
         (["mine="], "give NAME=MODEL"),
-        (["minilm", "minilm"], "two encoders are called minilm"),
+        (["minilm", "minilm"], "two encoders have the name minilm"),
         (["mine=./nowhere"], "there is no encoder in ./nowhere"),
     ):
         with pytest.raises(UsageError, match=message):

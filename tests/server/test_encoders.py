@@ -98,13 +98,13 @@ def test_where_a_broken_encoder_lies_is_for_the_log(several, caplog):
     for route in ("/embed", "/explain"):
         answer = client.post(route, json={"text": "cork", "model": "none"})
         assert (answer.status_code, places["none"] in answer.text) == (501, False)
-        assert "the server's log tells why" in answer.json()["error"]
-    assert [record.told["encoder"] for record in caplog.records if hasattr(record, "told")].count("none") == 2
+        assert "see the server's log" in answer.json()["error"]
+    assert [record.fields["encoder"] for record in caplog.records if hasattr(record, "fields")].count("none") == 2
 
 
 def test_words_of_long_texts_are_too_many(client):
     answer = client.post("/embed", json={"text": "a " * 10_001, "of": "words"})
-    assert (answer.status_code, "at most 20,000 characters" in answer.json()["error"]) == (422, True)
+    assert (answer.status_code, "limited to 20,000 characters" in answer.json()["error"]) == (422, True)
 
 
 def test_attention_is_told_for_a_layer_and_head(client):

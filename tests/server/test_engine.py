@@ -133,5 +133,5 @@ def test_a_knowledge_base_that_another_process_holds_is_unavailable_for_a_while(
         with changing(kbs[0]):
             answer = client.put("/entities/x", json={"title": "Avon"}, headers=BEARER)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-        assert answer.json()["error"] == "cities is being changed by another process; try again when it is done"
+        assert answer.json()["error"] == "cities is locked by another process; try again in a few seconds"
         assert client.put("/entities/x", json={"title": "Avon"}, headers=BEARER).status_code == 201

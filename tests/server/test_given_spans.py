@@ -102,7 +102,7 @@ def test_nil_links_are_given_only_where_asked_for(toy):
         ({"texts": ["ab"], "spans": [[0, 1]]}, "there are several texts; give a list of pairs for each"),
         ({"texts": ["ab", "c"], "spans": [[]]}, "spans has 1 lists for 2 texts"),
         ({"text": "ab", "spans": [["a", 1]]}, "spans.0.0"),
-        ({"text": "ab", "never_nil": True}, "never_nil is for given spans"),
+        ({"text": "ab", "never_nil": True}, "never_nil needs spans"),
         ({"text": "ab", "spans": [[0, 1]] * (schemas.MOST_SPANS + 1)}, "send at most 5,000 at once"),
     ],
 )

@@ -45,7 +45,7 @@ def test_a_worker_that_hangs_at_work_is_replaced(registry, caplog):
     assert time.monotonic() - begin < 20
     assert b"Q90" in told_first(workers, PARIS, [LinkJob(("Paris",))])
     assert (reasons, workers.replaced) == (["hung"], 1)
-    assert "a reader was hanging and was replaced" in caplog.messages
+    assert "a worker hung and was replaced" in caplog.messages
     workers.close()
 
 
@@ -80,7 +80,7 @@ def test_a_server_whose_workers_die_one_after_the_other_is_not_ready(kbs):
         engine.registry.link = lambda source, asked: (
             os._exit(9) if asked[0].texts == ("deadly",) else link(source, asked)
         )
-        engine._processes = LinkWorkers(engine.registry, 2, replaced=engine.metrics.replace)
+        engine._processes = LinkWorkers(engine.registry, 2, replaced=engine.metrics.count_replaced)
         for _ in range(3):
             assert client.get("/health").json()["problems"] == []
             assert client.post("/link", json={"text": "deadly", "kb": "cities"}).status_code == 503

@@ -301,7 +301,7 @@ def test_what_a_change_left_beside_the_name_is_not_read_over_a_new_file(names):
     assert len(notes) == 1
     assert "own.kb-wal" in notes[0]
     assert "kb build --replace" in notes[0]
-    with pytest.raises(ReplacedError, match=r"own\.kb was replaced and is not opened anew yet; try again"):
+    with pytest.raises(ReplacedError, match=r"own\.kb was replaced and is being reopened; try again"):
         names.edit(Edit("own", "late", Entity("late", "lost")))
     names.close()
     for part in ("wal", "shm"):
@@ -387,5 +387,5 @@ def test_errors_name_files_without_their_folders(names, monkeypatch):
 
 def test_what_cannot_be_written_is_not_changed(names):
     names.served_kbs["own"].kb.writable = False
-    with pytest.raises(KnowledgeBaseError, match="own is only read here"):
+    with pytest.raises(KnowledgeBaseError, match="own is read-only"):
         names.edit(Edit("own", "a", Entity("a", "avon")))

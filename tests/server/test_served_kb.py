@@ -81,8 +81,11 @@ def test_linkers_are_called_by_their_folders_or_as_is_said(tmp_path, monkeypatch
         "c=d": "runs/c=d/model",
     }
     for wrong, message in (
-        (["a/x/model", "b/x/model"], "two linkers are called x; give one of them another name: --model NAME=b/x/model"),
-        (["prior", "prior"], "two linkers are called prior"),
+        (
+            ["a/x/model", "b/x/model"],
+            "two linkers have the name x; give one of them another name: --model NAME=b/x/model",
+        ),
+        (["prior", "prior"], "two linkers have the name prior"),
         (["mine="], "give NAME=MODEL"),
         (["auto=prior"], "give another name"),
     ):
@@ -97,7 +100,7 @@ def test_a_name_may_follow_that_of_a_knowledge_base():
 
 def test_names_are_checked_before_anything_is_loaded(home, monkeypatch):
     monkeypatch.setattr(served_kbs, "open_served_kb", None)
-    with pytest.raises(UsageError, match="two linkers are called prior"):
+    with pytest.raises(UsageError, match="two linkers have the name prior"):
         LinkerRegistry.load([home / "toy.kb"], {"toy": ["prior", "prior"]})
 
 
@@ -108,7 +111,7 @@ def test_the_usual_linker_may_stand_anywhere(home, monkeypatch, models):
     assert list(registry.served_kbs["toy"].linkers) == ["luke" if model == "auto" else model for model in models]
     registry.close()
     monkeypatch.setattr("wellread.linking.linker._usual", lambda kb: "prior")
-    with pytest.raises(UsageError, match="two linkers are called prior"):
+    with pytest.raises(UsageError, match="two linkers have the name prior"):
         LinkerRegistry.load([home / "toy.kb"], {"toy": models})
     registry = LinkerRegistry.load([home / "toy.kb"])
     assert list(registry.served_kbs["toy"].linkers) == ["prior"]

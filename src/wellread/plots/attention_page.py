@@ -1,7 +1,7 @@
-"""The page of `wellread explain`: one HTML file with all layers and heads in it, and nothing fetched.
+"""HTML page of `wellread explain`: one file with all layers and heads.
 
-Numbers lie in it as 16-bit shares of one, in base64. `attention.js` draws them; the page's security policy lets no
-other script run. Without scripts the text, the notes and the auxiliary terms are there to read.
+Attention is stored as base64 of 16-bit fixed-point numbers. `attention.js` draws it; the content security policy
+allows no other script. Without scripts, text, notes and auxiliary terms are still readable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def explained_page(
     by: Literal["words", "pieces"] = "words",
     title: str = "What knowledge changes",
 ) -> str:
-    """One self-contained page; it begins with this layer (the one that changes most) and head."""
+    """Return a self-contained page that starts at this layer (by default the one with the largest change) and head."""
     here = files("wellread.plots")
     style, script = (here.joinpath(f"attention.{kind}").read_text("utf-8") for kind in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -79,7 +79,7 @@ def _data(seen: Seen, layer: int, head: int, by: str) -> str:
         "infused": _packed(seen.infused),
         "maps": [_packed(scores) for scores in seen.maps.values()],
     }
-    # "</script>" would end the data, "<!--" would hide what follows.
+    # "</script>" would end the data, "<!--" would start a comment.
     return json.dumps(told, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -167,7 +167,7 @@ def test_verbose_tables_say_how_a_span_was_found(link):
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "message"),
     [
-        (["--spans", "[[0, 3]]"], "", 2, "the input is empty"),
+        (["--spans", "[[0, 3]]"], "", 2, "there is no text"),
         (["--spans", "[[0, 3]", "NYC"], "", 3, "--spans is not JSON"),
         (["--spans", "[[0, 9]]", "NYC"], "", 3, "the span 0:9 is not in the text of 3 characters"),
         (["--spans", "[[0, 3, 4]]", "NYC"], "", 3, "[0, 3, 4] is not a span"),

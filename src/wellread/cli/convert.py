@@ -78,10 +78,10 @@ def knowbert(
     from wellread.models.knowbert.conversion import convert_knowbert
 
     entities = {}
-    for told in lists:
-        kb, equals, file = told.partition("=")
+    for given in lists:
+        kb, equals, file = given.partition("=")
         if not (kb and equals and file):
-            raise UsageError(f"--entities is {told!r}; expected KB=FILE, as in wiki=entity.txt")
+            raise UsageError(f"--entities is {given!r}; expected KB=FILE, as in wiki=entity.txt")
         entities[kb] = file
     senses = SenseKeys.read() if synsets else None
     convert_knowbert(archive, folder, vocab=vocab, tokenizer=tokenizer, heads=heads, entities=entities, senses=senses)

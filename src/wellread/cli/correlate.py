@@ -136,8 +136,8 @@ def count(
         return
     if progress.kept:
         console.note(f"{progress.kept:,} of {progress.kept + progress.shards:,} shards were counted before")
-    unit_told = f"windows of {about['window']} words" if about["window"] else "documents"
-    click.echo(f"{table.folder}: {about['words_read']:,} words in {about['events']:,} {unit_told}")
+    unit_name = f"windows of {about['window']} words" if about["window"] else "documents"
+    click.echo(f"{table.folder}: {about['words_read']:,} words in {about['events']:,} {unit_name}")
     click.echo(
         f"{about['words']:,} words and {about['pairs']:,} pairs are correlated; the largest PMI is {about['z']:.2f}"
     )
@@ -188,8 +188,8 @@ def show(table: str, words: tuple[str, ...], number: int, as_json: bool) -> None
     met = {word: opened.neighbours(word, number) for word in known}
     related = [(opened.words[id], score) for id, score in opened.related(ids, number)] if len(known) > 1 else []
     if as_json:
-        told = {word: [vars(one) for one in some] for word, some in met.items()}
-        click.echo(json.dumps({"neighbours": told, "related": related, "unknown": unknown}, ensure_ascii=False))
+        content = {word: [vars(one) for one in some] for word, some in met.items()}
+        click.echo(json.dumps({"neighbours": content, "related": related, "unknown": unknown}, ensure_ascii=False))
         return
     columns = ("word", "relevance", "together", "events")
     for word, some in met.items():

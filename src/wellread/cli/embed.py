@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "--model",
     default="minilm",
     show_default=True,
-    help="The encoder: an asset, a folder (of a trained task too, with the knowledge that it is lent), a model on the "
+    help="The encoder: an asset, a folder (of a trained task too, with its knowledge), a model on the "
     "hub with its commit.",
 )
 @click.option(

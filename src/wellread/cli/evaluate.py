@@ -233,8 +233,8 @@ def linking(
             kb, model or "auto", threshold=least, sources=sources, precision=precision, trust=trust, nil=True
         )
     known = None if linker is None else cache(linker.kb.__contains__)
-    if known is not None and (told := strangers(texts, known, str(kb))):
-        console.note(told)
+    if known is not None and (result := strangers(texts, known, str(kb))):
+        console.note(result)
     if predictions is not None:
         predicted = align(texts, read_linked(predictions, "jsonl"))
     else:

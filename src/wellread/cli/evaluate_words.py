@@ -100,8 +100,8 @@ def _load(models: Sequence[str], stack: ExitStack, changes: Sequence[str]) -> li
 
 def _tell(models: Sequence[str], data: str, found: Sequence[dict[str, float]], form: str) -> None:
     if form == "json":
-        told = [{"model": model, **scores} for model, scores in zip(models, found, strict=True)]
-        click.echo(json.dumps({"data": data, "models": told}, indent=2, ensure_ascii=False))
+        result = [{"model": model, **scores} for model, scores in zip(models, found, strict=True)]
+        click.echo(json.dumps({"data": data, "models": result}, indent=2, ensure_ascii=False))
     else:
         rows = [(score, *(scores[score] for scores in found)) for score in found[0]]
         console.print_table(("score", *models), rows)

@@ -106,7 +106,7 @@ def command(
         written = [path for path in save_pictures(seen, png, layer=shown, head=which) if path.suffix == ".png"]
         console.note(f"written to {', '.join(str(path) for path in written)}")
     if as_json:
-        click.echo(json.dumps(_told(seen, shown, which), ensure_ascii=False))
+        click.echo(json.dumps(_to_dict(seen, shown, which), ensure_ascii=False))
     elif to is None and png is None:
         _print_tables(seen, shown, which)
 
@@ -139,7 +139,7 @@ def _write(to: str, page: str) -> None:
         out.write(page.encode())
 
 
-def _told(seen: Seen, layer: int, head: int | Literal["mean"]) -> dict[str, Any]:
+def _to_dict(seen: Seen, layer: int, head: int | Literal["mean"]) -> dict[str, Any]:
     without, infused = seen.attention(layer, head)
     return {
         "texts": seen.texts,

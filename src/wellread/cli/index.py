@@ -69,7 +69,7 @@ def build(kb: str, to: str | None, kind: Any, compression: Any, model: str | Non
         with console.progress_bar(f"indexing {opened.path.name}", progress):
             index = build_index(opened, encoder, to, kind=kind, compression=compression, progress=progress)
     if as_json:
-        click.echo(json.dumps(_told(index) | {"encoded": progress.encoded, "kept": progress.kept}, indent=2))
+        click.echo(json.dumps(_to_dict(index) | {"encoded": progress.encoded, "kept": progress.kept}, indent=2))
         return
     click.echo(f"{index.vectors.folder}: {progress.encoded:,} encoded, {progress.kept:,} kept")
     click.echo(index.explain())
@@ -93,7 +93,7 @@ def info(kb: str, to: str | None, as_json: bool) -> None:
         index = EntityIndex.open(opened, fingerprint=None, folder=to, stale="allow")
         revision = opened.revision
     if as_json:
-        click.echo(json.dumps(_told(index) | {"kb_revision": revision}, indent=2))
+        click.echo(json.dumps(_to_dict(index) | {"kb_revision": revision}, indent=2))
         return
     click.echo(index.explain())
     click.echo(f"encoder: {index.fingerprint}")
@@ -101,7 +101,7 @@ def info(kb: str, to: str | None, as_json: bool) -> None:
     click.echo(f"revision: {index.revision}" + (late if index.revision != revision else ", up to date"))
 
 
-def _told(index: EntityIndex) -> dict[str, Any]:
+def _to_dict(index: EntityIndex) -> dict[str, Any]:
     return {
         "folder": str(Path(index.vectors.folder)),
         "entities": len(index),

@@ -78,10 +78,10 @@ def embed(
         made, scores = learning.embed(opened, folder, encoder=encoder, recipe=recipe, mixture=mixture, resume=not anew)
     vectors = made.vectors
     if as_json:
-        told = {"folder": str(folder), "entities": len(vectors), "dim": vectors.dim, "revision": vectors.revision}
-        told |= {"fingerprint": vectors.fingerprint, "without_facts": made.without_facts}
-        told |= {"scores": {name: score.to_dict() for name, score in scores.items()}}
-        click.echo(json.dumps(told, indent=2))
+        content = {"folder": str(folder), "entities": len(vectors), "dim": vectors.dim, "revision": vectors.revision}
+        content |= {"fingerprint": vectors.fingerprint, "without_facts": made.without_facts}
+        content |= {"scores": {name: score.to_dict() for name, score in scores.items()}}
+        click.echo(json.dumps(content, indent=2))
         return
     click.echo(f"{folder}: {len(vectors):,} entities, {vectors.dim} numbers each, revision {vectors.revision}")
     if recipe is not None:

@@ -91,8 +91,8 @@ def annotate(
                 _make(folder, shards, done, processes, engine, master)
         for left in folder.glob(".*.part"):  # left by a process that was killed while writing
             left.unlink(missing_ok=True)
-        told = (plan.left_out(folder, shard) for shard in range(count))
-        left_out = sum(len(file.read_bytes().splitlines()) for file in told if file.exists())
+        result = (plan.left_out(folder, shard) for shard in range(count))
+        left_out = sum(len(file.read_bytes().splitlines()) for file in result if file.exists())
         with write_atomically(folder / SUCCESS):
             pass
     return Done(tuple(plan.part(folder, shard) for shard in range(count)), len(shards), left_out)
@@ -102,10 +102,10 @@ def _encode_first(plan: Plan) -> None:
     """Update the vectors of the KBs once, before the workers start; otherwise each worker would do it."""
     for name, (_, revision) in zip(plan.annotation.kbs, plan.states, strict=True):
         try:
-            told = json.loads(Path(f"{kb_path(name)}.vectors", "index.json").read_bytes())
+            result = json.loads(Path(f"{kb_path(name)}.vectors", "index.json").read_bytes())
         except (OSError, ValueError):
-            told = {}
-        if told.get("revision") != revision:
+            result = {}
+        if result.get("revision") != revision:
             with plan.annotation.open() as linkers:
                 linkers.link("")
             return

@@ -61,7 +61,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as a JSON object."""
         annotation = self.annotation.to_dict()
-        told = {
+        result = {
             "format": _FORMAT,
             "wellread": __version__,
             "knowledge bases": [[str(kb_path(name).resolve()), *state] for name, state in self._kbs()],
@@ -71,7 +71,7 @@ class Plan:
             "broken": self.broken,
             "inputs": self.inputs.to_dict(),
         }
-        return dict(json.loads(json.dumps(told)))  # as read back from JSON: lists instead of tuples
+        return dict(json.loads(json.dumps(result)))  # as read back from JSON: lists instead of tuples
 
     def _kbs(self) -> Iterator[tuple[str, tuple[str, int]]]:
         return zip(self.annotation.kbs, self.states, strict=True)
@@ -79,19 +79,19 @@ class Plan:
     @classmethod
     def read(cls, folder: Path) -> Plan:
         """Load the plan of a folder."""
-        told = _read(folder / PLAN)
-        states = tuple((uid, revision) for _, uid, revision in told["knowledge bases"])
-        paths = [path for path, _, _ in told["knowledge bases"]]
-        told["annotation"]["kbs"] = paths  # a worker may run in another working directory
-        inputs, annotation = Inputs.from_dict(told["inputs"]), Annotation.from_dict(told["annotation"])
-        return cls(inputs, annotation, told["written as"], states, told["broken"])
+        result = _read(folder / PLAN)
+        states = tuple((uid, revision) for _, uid, revision in result["knowledge bases"])
+        paths = [path for path, _, _ in result["knowledge bases"]]
+        result["annotation"]["kbs"] = paths  # a worker may run in another working directory
+        inputs, annotation = Inputs.from_dict(result["inputs"]), Annotation.from_dict(result["annotation"])
+        return cls(inputs, annotation, result["written as"], states, result["broken"])
 
     def write(self, folder: Path) -> None:
         """Save the plan; raise `UsageError` with the differences if the folder has another one."""
-        told = self.to_dict()
+        result = self.to_dict()
         if (folder / PLAN).exists() and any(folder.glob("part-*")):
             before = _read(folder / PLAN)
-            differs = [name for name in told if told[name] != before.get(name)]
+            differs = [name for name in result if result[name] != before.get(name)]
             if differs:
                 raise UsageError(
                     f"{folder} holds annotations with another plan (other {', '.join(differs)}); choose another "
@@ -101,7 +101,7 @@ class Plan:
         if folder.is_dir() and any(not path.name.startswith(_OURS) for path in folder.iterdir()):
             raise UsageError(f"{folder} holds other files; choose an empty or a new folder")
         with write_atomically(folder / PLAN) as file:
-            file.write(json.dumps(told).encode())
+            file.write(json.dumps(result).encode())
 
     def part(self, folder: Path, shard: int) -> Path:
         """Return the output file of a shard."""
@@ -159,8 +159,8 @@ class Worker:
         if not skipped:
             file.unlink(missing_ok=True)
             return
-        with write_atomically(file) as told:
-            told.writelines(f"{' '.join(message.split())}\n".encode() for message in skipped)
+        with write_atomically(file) as out:
+            out.writelines(f"{' '.join(message.split())}\n".encode() for message in skipped)
 
     def _check_plan(self) -> None:
         """Raise if the plan has changed: a process of an earlier run must not write into the folder."""
@@ -256,9 +256,9 @@ def _version(path: Path) -> tuple[int, int] | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        told = json.loads(path.read_bytes())
+        result = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); delete its folder and start again") from error
-    if not isinstance(told, dict) or told.get("format") != _FORMAT:
+    if not isinstance(result, dict) or result.get("format") != _FORMAT:
         raise InputError(f"{path} is not a plan of this version; choose another folder, or delete this one")
-    return told
+    return result

@@ -67,9 +67,9 @@ class Annotation:
         return {**asdict(self), "kbs": list(self.kbs)}
 
     @classmethod
-    def from_dict(cls, told: dict[str, Any]) -> Annotation:
+    def from_dict(cls, content: dict[str, Any]) -> Annotation:
         """Build from the result of `to_dict`."""
-        return cls(**{**told, "kbs": tuple(told["kbs"])})
+        return cls(**{**content, "kbs": tuple(content["kbs"])})
 
 
 def annotate_batches(

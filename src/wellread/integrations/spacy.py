@@ -209,8 +209,8 @@ class SpacyLinker:
     def from_bytes(self, data: bytes, *, exclude: Sequence[str] = ()) -> SpacyLinker:
         """Load the result of `to_bytes`."""
         try:
-            told = json.loads(data)
-            self._take(told["settings"], told["bundled"])
+            content = json.loads(data)
+            self._take(content["settings"], content["bundled"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"these bytes have no settings of a linker ({error}); save the pipeline again") from error
         return self
@@ -228,10 +228,10 @@ class SpacyLinker:
         """Load what `to_disk` wrote; a bundle is used unless the config names another KB or model."""
         folder = Path(path)
         try:
-            told = json.loads((folder / _SETTINGS).read_bytes())
-            places = {name: place for name, place in told["bundled"].items() if name in _PLACES}
+            content = json.loads((folder / _SETTINGS).read_bytes())
+            places = {name: place for name, place in content["bundled"].items() if name in _PLACES}
             paths = {name: str(folder.absolute() / place) for name, place in places.items()}
-            self._take(told["settings"], {**told["bundled"], **paths})
+            self._take(content["settings"], {**content["bundled"], **paths})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{folder} has no settings of a linker ({error}); save the pipeline again") from error
         return self
@@ -250,7 +250,7 @@ class SpacyLinker:
         return {**self.settings, **self._bundled}
 
     def _bundle(self, folder: Path) -> dict[str, str]:
-        kb, told = self.linker.kb, {"kb": _KB, "name": self.linker.name}
+        kb, content = self.linker.kb, {"kb": _KB, "name": self.linker.name}
         model = Path(self._loading().get("model", "auto"))
         with _replacing(folder) as new:
             # Files of the folder that the pipeline was loaded from are open and must not be replaced.
@@ -260,10 +260,10 @@ class SpacyLinker:
                 _copy(vectors_folder(kb), Path(f"{new / _KB}.vectors"))
                 KnowledgeBase.open(new / _KB).close()  # the same folder
             if model.is_dir():
-                told["model"] = _MODEL
+                content["model"] = _MODEL
                 if not _same(model, folder / _MODEL):
                     _copy(model, new / _MODEL)
-        return told
+        return content
 
 
 @contextmanager

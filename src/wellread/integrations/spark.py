@@ -55,10 +55,10 @@ def annotate_frame(
     if text not in frame.columns:
         raise UsageError(f"the frame has no column {text} (but {', '.join(frame.columns)}); say where the text is")
     annotation = _send(frame, annotation) if send else annotation
-    told = json.dumps(annotation.to_dict())
+    result = json.dumps(annotation.to_dict())
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        opened, linkers = _open(told, send)
+        opened, linkers = _open(result, send)
         yield from annotate_batches(batches, linkers, opened, text=text, id=id)
 
     wanted = [text, *([id] if id in frame.columns and id != text else [])]
@@ -66,9 +66,9 @@ def annotate_frame(
 
 
 @lru_cache(1)
-def _open(told: str, sent: bool) -> tuple[Annotation, Any]:
+def _open(result: str, sent: bool) -> tuple[Annotation, Any]:
     """Return the linkers of this worker, opened once."""
-    annotation = Annotation.from_dict(json.loads(told))
+    annotation = Annotation.from_dict(json.loads(result))
     if sent:
         from pyspark import SparkFiles
 

@@ -255,8 +255,8 @@ def draw_terms(terms: Sequence[Term]) -> Figure:
     axes.barh(range(len(terms)), [term.relevance for term in terms], height=0.55, color=_KNOWN)
     most = max(term.relevance for term in terms) or 1.0
     for place, term in enumerate(terms):
-        told = "  ".join(f"{word} {score:.2f}" for word, score in term.by[:3])
-        axes.text(term.relevance + 0.015 * most, place, told, va="center", fontsize=8, color=_SOFT, parse_math=False)
+        result = "  ".join(f"{word} {score:.2f}" for word, score in term.by[:3])
+        axes.text(term.relevance + 0.015 * most, place, result, va="center", fontsize=8, color=_SOFT, parse_math=False)
     axes.set_yticks(range(len(terms)), [term.word for term in terms], fontsize=10, parse_math=False)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.9 * most)
@@ -307,10 +307,10 @@ def _colour(seen: Seen, place: int) -> str:
     return _SOFT if seen.segment_of[place] < 0 else _INK
 
 
-def _scale(figure: Figure, panels: Any, told: str) -> None:
+def _scale(figure: Figure, panels: Any, result: str) -> None:
     """Add the colour bar of the last panel."""
     bar = figure.colorbar(panels[-1].images[0], ax=list(panels), shrink=0.8, aspect=22, pad=0.02)
-    bar.set_label(told, color=_INK, fontsize=9)
+    bar.set_label(result, color=_INK, fontsize=9)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, colors=_SOFT)
 

@@ -112,9 +112,9 @@ def draw_comparison(table: Mapping[str, Any], *, title: str = "") -> Figure:
             cell = cells[column]
             steps = 100 * (np.asarray(cell["scores"], dtype=float) - plain[column])
             panel.plot(steps, np.full(len(steps), row), "o", color=colour, markersize=4, alpha=0.45, zorder=2)
-            told = cell["difference"]
-            if told is not None and told["low"] is not None:
-                panel.hlines(row, 100 * told["low"], 100 * told["high"], color=colour, linewidth=2, zorder=3)
+            result = cell["difference"]
+            if result is not None and result["low"] is not None:
+                panel.hlines(row, 100 * result["low"], 100 * result["high"], color=colour, linewidth=2, zorder=3)
             if np.isnan(steps).any():
                 panel.text(0, row, "–", color=colour, ha="center", va="center", fontsize=14, zorder=4)
             else:

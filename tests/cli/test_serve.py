@@ -58,7 +58,7 @@ def test_encoders_have_names(tmp_path):
         (["auto=minilm"], "or the name auto; give NAME=MODEL"),
         (["mine="], "give NAME=MODEL"),
         (["minilm", "minilm"], "two encoders have the name minilm"),
-        (["mine=./nowhere"], "there is no encoder in ./nowhere"),
+        (["mine=./nowhere"], "./nowhere is not a folder"),
     ):
         with pytest.raises(UsageError, match=message):
             _encoders(wrong)

@@ -573,7 +573,7 @@ def test_the_command_annotates_and_tells(tmp_path, corpus, kb, wellread):
 def test_the_command_says_what_is_wrong(tmp_path, corpus, kb, wellread):
     for arguments, code, message in (
         ([], 2, "Missing argument 'FILES...'"),
-        ([corpus, "--master", "x"], 2, "only Spark has a master"),
+        ([corpus, "--master", "x"], 2, "--master needs --engine spark"),
         ([tmp_path / "none"], 3, "there is no "),
     ):
         done = wellread("annotate", *arguments, "--kb", kb, "--to", tmp_path / "out")

@@ -2,20 +2,22 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PICTURE = Marie Curie grew up in Warsaw and went to Paris to study physics. With her husband Pierre Curie she discovered \
+	polonium and radium, and later hiked with Albert Einstein in the Alps.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench format assets clean
+.PHONY: help demo test check docs picture bench format assets clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-demo: assets ## Install, fetch, build two knowledge bases, link a sample text, see what knowledge changes in attention
+demo: assets ## Install, fetch, build two knowledge bases, link a sample text, draw attention with knowledge
 	$(BIN)/wellread link --kb vital --file docs/sample.txt
 	@mkdir -p demo
 	$(BIN)/wellread link --kb vital --kb wordnet --file docs/sample.txt --format html --to demo/linked.html
 	$(BIN)/wellread explain "The Academy of Fine Arts is located in Northern Maidan." --maps entity --map-weight 10 --to demo/explained.html
 	@echo "Open demo/linked.html in a browser: hover or tab through the links to see their candidates."
-	@echo "Open demo/explained.html: attention with and without the knowledge which words are one name."
+	@echo "Open demo/explained.html: attention with and without the entity map."
 
 test: $(VENV)/.dev assets ## Run all tests
 	$(BIN)/python -m pytest -m "slow or not slow"
@@ -23,18 +25,22 @@ test: $(VENV)/.dev assets ## Run all tests
 check: $(VENV)/.dev ## Run the linters and type checks, cheapest first
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/check_words.py
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-docs: $(VENV)/.docs ## Build the site of the docs into site/, without network; warnings are errors
+docs: $(VENV)/.docs ## Build the documentation into site/, without network; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "See it: $(BIN)/python -m http.server --directory site"
+
+picture: assets ## Draw docs/linked.svg, the linked text of README
+	$(BIN)/wellread link --kb vital --format json "$(PICTURE)" | $(BIN)/python -m wellread.plots.text_svg > docs/linked.svg
 
 bench: $(VENV)/.dev assets ## Run the benchmarks (figures of record: docs/log.md)
 	$(BIN)/pip install -qq -c constraints.txt flashtext ahocorasick-rs
 	$(BIN)/python -m benchmarks
 
-format: $(VENV)/.dev ## Format the code and mend what the linter can
+format: $(VENV)/.dev ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -44,7 +50,7 @@ assets: $(VENV)/.installed ## Fetch the default assets, build the packaged knowl
 	$(BIN)/wellread kb build vital --if-missing
 	$(BIN)/wellread index build --kb vital
 
-clean: ## Remove what the targets above made in this folder
+clean: ## Remove the files that the targets above create
 	rm -rf $(VENV) demo site .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -14,7 +14,7 @@ from tests.servers import TOKEN, listening
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.server.engine import Engine
-from wellread.server.linkers import LinkerRegistry
+from wellread.server.registry import LinkerRegistry
 from wellread.server.settings import Settings
 
 EVIL = "<img src=x onerror=\"window.hit='title'\"><script>window.hit=1</script>"

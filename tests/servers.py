@@ -20,8 +20,8 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.server.app import create_app
 from wellread.server.engine import Engine
-from wellread.server.linkers import LinkerRegistry
-from wellread.server.run import Server, doors
+from wellread.server.registry import LinkerRegistry
+from wellread.server.run import Server, bind_sockets
 from wellread.server.settings import Limits, Settings
 
 TOKEN = "a-token-for-tests-only"
@@ -65,7 +65,7 @@ def asking(engine: Engine) -> Iterator[TestClient]:
 def listening(engine: Engine) -> Iterator[str]:
     """The address of a server in a thread of its own."""
     server = Server(engine, lambda port: None)
-    with doors("127.0.0.1", 0, patience=engine.settings.limits.seconds) as sockets:
+    with bind_sockets("127.0.0.1", 0, patience=engine.settings.limits.seconds) as sockets:
         thread = threading.Thread(target=server.run, args=(sockets,), daemon=True)
         thread.start()
         while not server.started:

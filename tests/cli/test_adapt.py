@@ -55,9 +55,9 @@ def test_figures_are_json(wellread):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (KB, 2, "there is nothing to adapt to; give --texts PATH"),
+        (KB, 2, "no data to adapt to; give --texts PATH"),
         ((*KB, "--texts", "none/"), 3, "there is no none; give text, JSONL"),
-        ((*TEXTS, "--marks", "x.csv"), 2, "--texts and --marks do not go together"),
+        ((*TEXTS, "--marks", "x.csv"), 2, "--texts and --marks cannot be combined"),
         ((*KB, "--marks", "x.csv"), 3, "runs/my is not the folder of an adapted linker"),
         (
             (*TEXTS[:-1], "text"),

@@ -47,7 +47,7 @@ def test_a_run_that_fails_makes_the_exit_code_that_of_a_training(wellread, tmp_p
     assert "–: no score, because 1 run failed:\n- RTE, wild, seed 0: the " in done.out
     last = done.err.splitlines()[-1]
     assert last.startswith("error: 1 of 2 runs failed, the first: RTE, wild, seed 0: the ")
-    assert last.endswith("mend that and give the same command, which tries them again")
+    assert last.endswith("fix the cause and run the same command again, which repeats them")
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,16 @@ def test_a_linker_that_fails_makes_the_exit_code_that_of_a_training(wellread, to
     ("arguments", "code", "message"),
     [
         (["linkers", "a.jsonl"], 2, "Missing option '--kb'"),
-        (["linkers", "--kb", "x", "a.jsonl", "c/a.jsonl"], 2, "two are called 'a', a.jsonl and c/a.jsonl; name one"),
-        (["linkers", "--kb", "x", "=a.jsonl"], 2, "'=a.jsonl' names no data set"),
+        (
+            ["linkers", "--kb", "x", "a.jsonl", "c/a.jsonl"],
+            2,
+            "two have the name 'a', a.jsonl and c/a.jsonl; rename one",
+        ),
+        (["linkers", "--kb", "x", "=a.jsonl"], 2, "'=a.jsonl' has no data set"),
         (["linkers", "--kb", "x", "a.jsonl", "--develop", "b=3"], 2, "expected NAME=N, with NAME one of a and N 1"),
         (["linkers", "--kb", "nowhere.kb", "a.jsonl"], 5, "nowhere.kb"),
         (["report", "nowhere"], 3, "nowhere has no table.json"),
-        (["report", "x", "--format", "markdown", "--title", "y"], 2, "rows have no title"),
+        (["report", "x", "--format", "markdown", "--title", "y"], 2, "--format markdown has no title"),
     ],
 )
 def test_what_goes_wrong_with_linkers_and_reports_is_one_line_too(wellread, questions, arguments, code, message):

@@ -82,12 +82,12 @@ def test_a_kb_is_counted(run, work):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["a.txt"], 2, "say where the table goes: --to FOLDER"),
-        (["a.txt", "--to", "t.pmi", "--add-to", "u.pmi"], 2, "say where the table goes"),
-        (["--to", "t.pmi"], 2, "say what to count"),
-        (["a.txt", "--kb", "wordnet", "--to", "t.pmi"], 2, "say what to count"),
-        (["a.txt", "--titles", "--to", "t.pmi"], 2, "only entities have titles"),
-        (["a.txt", "--add-to", "t.pmi", "--min-pair", "2"], 2, "leave out --min-pair"),
+        (["a.txt"], 2, "give the table's folder: --to FOLDER"),
+        (["a.txt", "--to", "t.pmi", "--add-to", "u.pmi"], 2, "give the table's folder"),
+        (["--to", "t.pmi"], 2, "give what to count"),
+        (["a.txt", "--kb", "wordnet", "--to", "t.pmi"], 2, "give what to count"),
+        (["a.txt", "--titles", "--to", "t.pmi"], 2, "--titles needs --kb"),
+        (["a.txt", "--add-to", "t.pmi", "--min-pair", "2"], 2, "omit --min-pair"),
         (["a.txt", "--to", "t.pmi", "--memory", "lots"], 2, "write it like 4GB"),
         (["a.txt", "--to", "t.pmi", "--master", "local"], 2, "only Spark has a master"),
         (["no.txt", "--to", "t.pmi"], 3, "there is no no.txt"),

@@ -168,15 +168,15 @@ def test_broken_documents_stop_it_or_are_left_out_on_demand(run, gold):
     assert "gold.jsonl, line 3" in stopped.err
     left_out = run("--predictions", predictions, "--skip-broken", "--json", gold)
     assert json.loads(left_out.out)["datasets"][0]["documents"] == 2
-    assert "left out 1 broken" in left_out.err
+    assert "skipped 1 broken" in left_out.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["{gold}"], 2, "give --kb"),
-        (["--predictions", "{gold}", "--save", "x", "{gold}"], 2, "leave out --save"),
-        (["--predictions", "{gold}", "--model", "prior", "{gold}"], 2, "leave out --save and --model"),
+        (["--predictions", "{gold}", "--save", "x", "{gold}"], 2, "cannot be combined with --save"),
+        (["--predictions", "{gold}", "--model", "prior", "{gold}"], 2, "cannot be combined with --save and --model"),
         (["--predictions", "{gold}"], 2, "FILE"),
         (["--predictions", "{gold}", "--limit", "0", "{gold}"], 2, "--limit"),
         (["--predictions", "{gold}", "{gold}x"], 3, "cannot read"),

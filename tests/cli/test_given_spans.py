@@ -180,7 +180,7 @@ def test_verbose_tables_say_how_a_span_was_found(link):
         (["--spans", "-"], '{"text": "NYC", "links": [3]}', 3, "have no start and end"),
         (["--spans", "-"], '{"text": "NYC", "spans": {}}', 3, "expected a list of [start, end] pairs"),
         (["--spans", "-", "-"], "NYC", 2, "cannot both come from standard input"),
-        (["--spans", "[[0, 3]]", "--lines", "NYC"], "", 2, "leave --lines, --mentions out"),
+        (["--spans", "[[0, 3]]", "--lines", "NYC"], "", 2, "cannot be combined with --lines or --mentions"),
         (["--never-nil", "NYC"], "", 2, "add --spans"),
     ],
 )

@@ -216,7 +216,7 @@ def test_the_packaged_kbs_are_built_from_a_folder(run, home, tmp_path):
         assert (home / "kb" / f"{name}.kb.names").exists(), "names are compiled while building"
     merged = run("merge", "wordnet", "vital", "--to", "both.kb")
     assert merged.out == f"both.kb: {11 + len(ARTICLES)} entities\n"
-    fails(run("merge", "wordnet", "--to", "both.kb"), 5, "both.kb is there already; choose another with --to")
+    fails(run("merge", "wordnet", "--to", "both.kb"), 5, "both.kb exists already; choose another with --to")
 
 
 def test_tables_are_built_with_mappings_and_facts(run, tmp_path):
@@ -244,7 +244,7 @@ def test_a_build_from_stdin_does_not_go_on_with_another_text(run, monkeypatch):
 
 def test_a_kb_that_is_there_is_kept_unless_it_shall_be_replaced(run, path, tmp_path):
     lines(tmp_path / "x.jsonl", '{"id": "a", "title": "A"}')
-    fails(run("build", "jsonl", tmp_path / "x.jsonl", "--to", path), 5, "is there already; overwrite it with --replace")
+    fails(run("build", "jsonl", tmp_path / "x.jsonl", "--to", path), 5, "exists already; replace it with --replace")
     kept = run("build", "jsonl", tmp_path / "x.jsonl", "--to", path, "--if-missing")
     assert (kept.code, kept.out, kept.err) == (0, "", f"{path} is there already\n")
     with KnowledgeBase.open(path) as kb:

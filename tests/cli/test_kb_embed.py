@@ -35,7 +35,7 @@ def test_text_and_facts_become_one_row(run, encoder):
     lines = done.out.splitlines()
     assert lines[:2] == [
         "both: 34 entities, 24 numbers each, revision 1",
-        "without facts, so with zeros in the graph's place: 1",
+        "without facts (zero graph vectors): 1",
     ]
     assert [word for word in ("dev", "test", "MRR", "hits@10") if word not in done.out] == []
     vectors = EntityVectors.open("both")
@@ -77,7 +77,7 @@ def test_other_settings_and_other_states_of_the_kb_are_refused_until_anew_is_sai
 
 def test_what_cannot_be_is_one_line_and_an_exit_code(wellread, run):
     for arguments, code, says in (
-        (("--text", "none", "--graph", "none"), 2, "leave nothing to make vectors of"),
+        (("--text", "none", "--graph", "none"), 2, "are both none"),
         (("--graph", "none", "--set", "batch=8"), 2, "--graph is none"),
         (("--text", "none", "--graph", "transe"), 2, "choose tucker, complex, distmult, none, or give a recipe"),
         (("--text", "none", "--graph-weight", "0"), 2, "the weight of graph is 0.0"),

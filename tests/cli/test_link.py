@@ -94,7 +94,7 @@ def test_case_overlaps_and_threshold_are_options(run, kbs):
         (["--kb", "{}/names.kb", "--file", "a", "text"], "", 2, "not both"),
         (["--kb", "{}/names.kb", "--to", "{}/x.txt", "Tokyo"], "", 2, "--format"),
         (["--kb", "{}/names.kb", "--kb", "{}/./names.kb", "Tokyo"], "", 2, "given twice; give each --kb once"),
-        (["--kb", "{}/names.kb", "--format", "brat", "--lines", "Tokyo"], "", 2, "leave out --lines"),
+        (["--kb", "{}/names.kb", "--format", "brat", "--lines", "Tokyo"], "", 2, "omit --lines"),
         (["--kb", "{}/names.kb", "--threshold", "nan", "Tokyo"], "", 2, "nan is not a number"),
         (["--kb", "{}/names.kb", "--lines"], "Tokyo\n\udce9", 3, "standard input, line 2 is not UTF-8"),
     ],

@@ -90,5 +90,5 @@ def test_a_person_who_breaks_off_is_told_what_to_do(path):
         linking.send_signal(signal.SIGINT)
         _, said = linking.communicate(timeout=60)
     # The blank line before it is click's: it ends the line with ^C.
-    assert said.strip() == "interrupted; run the same command again, it goes on where it stopped where it can"
+    assert said.strip() == "interrupted; run the same command again to resume"
     assert linking.returncode == 130

@@ -83,4 +83,4 @@ def test_what_cannot_be_asked_for_words_is_one_line(wellread, tmp_path):
         told = wellread("evaluate", verb, "runs/names", "none.txt")
         assert (told.code, told.err.splitlines()[-1].count("none.txt has no")) == (3, 1)
     told = wellread("evaluate", "words", "runs/names", "none.txt", "--set", "maps.kb=x")
-    assert (told.code, told.err.splitlines()[-1].count("is for runs, and runs/names is none")) == (2, 1)
+    assert (told.code, told.err.splitlines()[-1].count("is for runs, but runs/names is not a run")) == (2, 1)

@@ -12,7 +12,7 @@ from tests.servers import write_kbs
 from wellread.cli.serve import _encoders, _models
 from wellread.errors import InputError, UsageError
 from wellread.server import run
-from wellread.server.run import allowed_hosts, doors, read_token
+from wellread.server.run import allowed_hosts, bind_sockets, read_token
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_models_are_of_one_knowledge_base_or_of_all():
     assert _models(["elq", "prior"], names) == {"vital": ["elq", "prior"], "wordnet": ["elq", "prior"]}
     assert _models(["elq", "wordnet=prior"], names) == {"vital": ["elq"], "wordnet": ["prior"]}
     assert _models(["runs/a=b"], names) == {"vital": ["runs/a=b"], "wordnet": ["runs/a=b"]}
-    with pytest.raises(UsageError, match="names no model"):
+    with pytest.raises(UsageError, match="has no model"):
         _models(["vital="], names)
 
 
@@ -55,10 +55,10 @@ def test_encoders_have_names(tmp_path):
         "model": f"org/model@{'0' * 40}",
     }
     for wrong, message in (
-        (["auto=minilm"], "another name than auto"),
+        (["auto=minilm"], "or the name auto; give NAME=MODEL"),
         (["mine="], "give NAME=MODEL"),
-        (["minilm", "minilm"], "two encoders are called minilm"),
-        (["mine=./nowhere"], "there is no encoder in ./nowhere"),
+        (["minilm", "minilm"], "two encoders have the name minilm"),
+        (["mine=./nowhere"], "./nowhere is not a folder"),
     ):
         with pytest.raises(UsageError, match=message):
             _encoders(wrong)
@@ -114,7 +114,7 @@ def test_a_host_that_is_none_is_told(wellread, kbs):
 
 
 def test_localhost_has_one_port_at_all_its_addresses():
-    with doors("localhost", 0) as sockets:
+    with bind_sockets("localhost", 0) as sockets:
         assert len({one.getsockname()[1] for one in sockets}) == 1
         for one in sockets:
             one.listen()

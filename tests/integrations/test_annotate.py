@@ -316,7 +316,7 @@ def test_a_run_that_was_killed_goes_on_at_what_is_missing(tmp_path, corpus, how,
     capsys.readouterr()
     done = annotate([corpus], out, how, workers=1, shard_bytes=1000)
     assert done.made == len(done.parts) - 2
-    assert f"2 of {len(done.parts)} parts are there; going on" in capsys.readouterr().err
+    assert f"2 of {len(done.parts)} parts exist; continuing" in capsys.readouterr().err
     assert {part: part.stat().st_mtime_ns for part in before} == before
     assert bytes_of(out) == bytes_of(whole)
     assert (out / SUCCESS).exists()
@@ -565,15 +565,14 @@ def test_the_command_annotates_and_tells(tmp_path, corpus, kb, wellread):
     call[1], call[-3] = tmp_path / "latin.txt", tmp_path / "skipped"
     assert wellread(*call).code == 3
     assert wellread(*call, "--broken", "skip").err == (
-        f"1 parts written to {tmp_path / 'skipped'}\n"
-        f"left out 1 broken texts; {tmp_path / 'skipped'}/_broken-*.txt tells which\n"
+        f"1 parts written to {tmp_path / 'skipped'}\nskipped 1 broken texts; see {tmp_path / 'skipped'}/_broken-*.txt\n"
     )
 
 
 def test_the_command_says_what_is_wrong(tmp_path, corpus, kb, wellread):
     for arguments, code, message in (
         ([], 2, "Missing argument 'FILES...'"),
-        ([corpus, "--master", "x"], 2, "only Spark has a master"),
+        ([corpus, "--master", "x"], 2, "--master needs --engine spark"),
         ([tmp_path / "none"], 3, "there is no "),
     ):
         done = wellread("annotate", *arguments, "--kb", kb, "--to", tmp_path / "out")

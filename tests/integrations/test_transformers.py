@@ -1,4 +1,4 @@
-"""transformers after `import wellread`: a pipeline that links, and encoders with infusions by AutoModel."""
+"""transformers after `import wellread.integrations.transformers`: the pipeline, and infused encoders by AutoModel."""
 
 import json
 import subprocess
@@ -11,8 +11,7 @@ from transformers.pipelines.pt_utils import KeyDataset
 from tests.kb.conftest import CITIES, build_kb
 from wellread import Linker
 from wellread.errors import UsageError
-from wellread.integrations.transformers import hooks as arrivals
-from wellread.integrations.transformers.pipeline import LinkerFolder
+from wellread.integrations.transformers import LinkerFolder, register
 
 TEXT = "Einstein left Paris."
 
@@ -45,7 +44,7 @@ def test_a_pipeline_links_as_the_linker_does(link, kb):
 
 
 @pytest.mark.parametrize(("settings", "expected"), [({}, []), ({"nil": True}, [None])])
-def test_nil_is_shown_only_where_asked_for(toy, settings, expected):
+def test_nil_is_shown_only_if_requested(toy, settings, expected):
     link = pipeline("entity-linking", kb=toy / "toy.kb", linker=toy / "model", precision="fp32", **settings)
     assert entities(link("mayor of planet")) == entities(link("mayor of planet", threshold=0.3)) == expected
     link.linker.close()
@@ -62,13 +61,13 @@ def test_lists_give_lists_and_streams_give_streams(link):
 
 
 @pytest.mark.parametrize("odd", [5, None, b"Paris", {"text": "Paris"}, True])
-def test_what_is_no_text_is_refused_at_once(link, odd):
+def test_an_input_that_is_not_text_is_refused_at_once(link, odd):
     with pytest.raises(UsageError, match=f"^cannot link {type(odd).__name__}; give a text, a list of texts or a"):
         link(odd)
 
 
 @pytest.mark.parametrize("odd", [5, None, b"Paris", {"text": "Paris"}, ["Paris"]])
-def test_what_is_no_text_among_texts_is_refused_too(link, odd):
+def test_an_item_that_is_not_text_is_refused(link, odd):
     message = f"^link_many was given {type(odd).__name__} among its texts; give each as a str$"
     with pytest.raises(UsageError, match=message):
         link([TEXT, odd])
@@ -77,15 +76,17 @@ def test_what_is_no_text_among_texts_is_refused_too(link, odd):
 
 
 @pytest.mark.parametrize("how", [{"threshold": 7}, {"threshold": "high"}, {"top_k": -1}, {"top_k": 1.5}])
-def test_settings_of_a_call_that_cannot_be_are_told(link, how):
-    with pytest.raises(UsageError, match=r"is no probability; give one from 0 to 1|is no number of candidates; give 0"):
+def test_impossible_options_of_a_call_are_refused(link, how):
+    with pytest.raises(
+        UsageError, match=r"is no probability; give one from 0 to 1|is not a number of candidates; give 0"
+    ):
         link(TEXT, **how)
 
 
-def test_a_call_says_how_sure_and_how_many(link, kb):
+def test_a_call_takes_threshold_and_top_k(link, kb):
     assert entities(link(TEXT, threshold=0.99)) == ["Q937"]
     assert [len(found["candidates"]) for found in link(TEXT, top_k=1)] == [1, 1]
-    with pytest.raises(UsageError, match="top is not known; a call takes threshold and top_k"):
+    with pytest.raises(UsageError, match="unknown option top; a call takes threshold and top_k"):
         link(TEXT, top=1)
     strict = pipeline("entity-linking", kb=kb, linker="prior", threshold=0.99, top_k=0)
     assert [(found["entity"], found["candidates"]) for found in strict(TEXT)] == [("Q937", [])]
@@ -104,7 +105,7 @@ def test_a_folder_or_a_linker_may_be_the_model(toy):
     assert len(by_folder(text, threshold=0.0)) > 1
     with pytest.raises(UsageError, match="has its knowledge base already"):
         pipeline("entity-linking", model=by_folder.linker, kb=toy / "toy.kb")
-    with pytest.raises(UsageError, match="lie in files already"):
+    with pytest.raises(UsageError, match="are files already"):
         by_folder.save_pretrained(toy / "nowhere")
     by_folder.linker.close()
 
@@ -118,34 +119,63 @@ def test_without_a_model_the_linker_of_the_knowledge_base_is_chosen(monkeypatch)
     assert "the linker that wellread chooses" in str(LinkerFolder("auto"))
 
 
+CHECK = """
+from transformers import AutoConfig, AutoModel
+from transformers.pipelines import PIPELINE_REGISTRY
+print("entity-linking" in PIPELINE_REGISTRY.supported_tasks)
+try:
+    print(type(AutoModel.from_pretrained({folder!r})).__name__)
+except ValueError as error:
+    print(type(error).__name__)
+"""
+
+
 @pytest.mark.slow
-def test_transformers_is_told_in_either_order_and_not_before(tmp_path, encoder):
-    from wellread.encoders.infusion.infuse import infuse
-    from wellread.encoders.load import load_encoder
-    from wellread.models.kam.model import KamConfig
+def test_registration_is_explicit(tmp_path, encoder):
+    from wellread import KamConfig, infuse, load_encoder
 
     infuse(load_encoder(encoder), [KamConfig()]).save_pretrained(tmp_path / "infused")
-    first, then = "import wellread", "from transformers import AutoModel, pipeline"
-    code = f"""
-{{}}
-print([name for name in ("torch", "numpy", "wellread.encoders.infusion.infuse") if "{{}}" and name in sys.modules])
-{{}}
-from transformers.pipelines import PIPELINE_REGISTRY
-print("entity-linking" in PIPELINE_REGISTRY.supported_tasks, "wellread.encoders.infusion.infuse" in sys.modules)
-print(type(AutoModel.from_pretrained({str(tmp_path / "infused")!r})).__name__)
-"""
-    for here in (code.format(first, "x", then), code.format(then, "", first)):
-        run = [sys.executable, "-c", f"import sys\n{here}"]
+    check = CHECK.format(folder=str(tmp_path / "infused"))
+    registered = ["True", "InfusedBertModel"]
+    for first, expected in (
+        ("import wellread", ["False", "ValueError"]),
+        ("import wellread.integrations.transformers", registered),
+        ("import transformers.pipelines, wellread.integrations.transformers", registered),
+    ):
+        run = [sys.executable, "-c", f"{first}\n{check}"]
         done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=250)
-        assert done.stdout.splitlines() == ["[]", "True False", "InfusedBertModel"]
+        assert done.stdout.splitlines() == expected
 
 
-def test_what_nobody_knows_is_still_an_error(tmp_path):
+def test_importing_wellread_loads_and_hooks_nothing():
+    code = """
+import sys
+before = list(sys.meta_path)
+import wellread
+print([name for name in ("torch", "numpy", "transformers", "wellread.encoders") if name in sys.modules])
+print(sys.meta_path == before, set(wellread.__all__) <= set(dir(wellread)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == ["[]", "True True"]
+
+
+def test_every_public_name_can_be_imported():
+    import wellread
+
+    assert all(getattr(wellread, name) is not None for name in wellread.__all__)
+    with pytest.raises(AttributeError, match="module 'wellread' has no attribute 'Abacus'"):
+        wellread.Abacus  # noqa: B018
+
+
+def test_an_unknown_model_type_is_still_an_error(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "infused-abacus"}')
     with pytest.raises(ValueError, match="infused-abacus"):
         AutoConfig.from_pretrained(tmp_path)
 
 
-def test_there_is_one_greeter():
-    arrivals.register()
-    assert sum(type(finder).__name__ == "_ImportHook" for finder in sys.meta_path) == 1
+def test_registering_twice_changes_nothing():
+    from transformers.pipelines import PIPELINE_REGISTRY
+
+    before = dict(PIPELINE_REGISTRY.supported_tasks)
+    register()
+    assert before == PIPELINE_REGISTRY.supported_tasks

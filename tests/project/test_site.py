@@ -18,6 +18,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 DOCS, CODE = ROOT / "docs", ROOT / "src" / "wellread"
 PAPERS = sorted((DOCS / "papers").glob("*.md"))
+ARCHITECTURE = DOCS / "architecture.md"
 REFERENCE = sorted((DOCS / "reference").glob("*.md"))
 
 
@@ -88,6 +89,14 @@ def test_every_row_of_the_tables_of_places_names_one():
     rows = [row for row in rows if row != "| step | place |"]
     assert len(rows) >= 70
     assert [row for row in rows if not HOOKS.PLACE.search(row)] == []
+
+
+def test_every_function_of_the_architecture_page_is_in_its_file():
+    text = ARCHITECTURE.read_text("utf-8")
+    places = HOOKS.PLACE.findall(text)
+    assert [place for place in places if not is_there(*place)] == []
+    assert len(places) == len(re.findall(r"\.py::", text)) >= 50
+    assert re.findall(r"^## `wellread (\w+)", text, re.M) == ["link", "train", "serve"]
 
 
 def test_there_is_a_page_for_each_model():

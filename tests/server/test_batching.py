@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from wellread.server.batching import BusyError, ClosedError, Worker
+from wellread.server.batching import Batcher, BusyError, ClosedError
 
 
 class Model:
@@ -28,7 +28,7 @@ class Model:
 
 def run(scenario, model, **limits):
     async def main():
-        worker = Worker(model, **{"queue": 100, "together": 100, "together_characters": 10_000, **limits})
+        worker = Batcher(model, **{"queue": 100, "together": 100, "together_characters": 10_000, **limits})
         try:
             return await scenario(worker)
         finally:
@@ -86,7 +86,7 @@ def test_several_threads_read_at_once():
         return [given]
 
     async def main():
-        worker = Worker(do, queue=1000, together=2, together_characters=1000, threads=3)
+        worker = Batcher(do, queue=1000, together=2, together_characters=1000, threads=3)
         seen = await asyncio.wait_for(asyncio.gather(*(worker.submit("a", number) for number in range(120))), 60)
         assert worker.alive
         await asyncio.to_thread(worker.close)
@@ -152,7 +152,7 @@ def test_of_a_full_queue_one_thread_does_not_take_all():
         return model(kind, given)
 
     async def main():
-        worker = Worker(do, queue=36, together=100, together_characters=1000, threads=2)
+        worker = Batcher(do, queue=36, together=100, together_characters=1000, threads=2)
         firsts = [worker.submit("first", 0), worker.submit("second", 0)]
         while worker.waiting:
             await asyncio.sleep(0.001)
@@ -314,7 +314,7 @@ def test_the_first_are_answered_while_others_are_made():
         yield given[2:]
 
     async def main():
-        worker = Worker(do, queue=4, together=4, together_characters=1000)
+        worker = Batcher(do, queue=4, together=4, together_characters=1000)
         asked = worker.submit_all("aaaa", "x")
         await asyncio.wait_for(asyncio.gather(*asked[:2]), 20)
         assert not any(one.done() for one in asked[2:])
@@ -343,7 +343,7 @@ def test_where_a_batch_fails_after_the_first_were_answered_the_rest_are_tried_ea
             raise broken
 
     async def main():
-        worker = Worker(do, queue=9, together=9, together_characters=1000)
+        worker = Batcher(do, queue=9, together=9, together_characters=1000)
         held = worker.submit("first", 0)
         await first_taken(worker, held)
         asked = [worker.submit("a", number) for number in range(3)]
@@ -367,7 +367,7 @@ def test_whatever_becomes_of_jobs_nothing_is_left_of_them():
             raise ValueError("broken")
 
     async def main():
-        worker = Worker(do, queue=20, together=20, together_characters=1000)
+        worker = Batcher(do, queue=20, together=20, together_characters=1000)
         first = worker.submit("first", 0)
         await first_taken(worker, first)
         asked = [worker.submit("a", number, size=2) for number in range(4)]
@@ -392,7 +392,7 @@ def test_work_that_fails_after_its_last_answer_ends_no_thread(error, count):
             raise error
 
     async def main():
-        worker = Worker(do, queue=9, together=9, together_characters=1000)
+        worker = Batcher(do, queue=9, together=9, together_characters=1000)
         await asyncio.wait_for(asyncio.gather(*worker.submit_all(["late"] * count, 1)), 20)
         return await asyncio.wait_for(worker.submit("next", 2), 20), await asyncio.to_thread(worker.close)
 
@@ -413,7 +413,7 @@ def test_who_waits_is_read_by_one_that_is_free_though_another_gives_answers_all_
         ended.append((kind, begun.is_set()))
 
     async def main():
-        worker = Worker(do, queue=2000, together=1000, together_characters=1000, threads=2)
+        worker = Batcher(do, queue=2000, together=1000, together_characters=1000, threads=2)
         many = worker.submit_all(["many"] * 999, 1)
         await asyncio.wait_for(many[60], 20)
         await asyncio.wait_for(asyncio.gather(*many, worker.submit("other", 2)), 20)
@@ -427,7 +427,7 @@ def test_a_batch_is_counted_before_its_last_answer_is_given():
     seen = []
 
     async def main():
-        worker = Worker(
+        worker = Batcher(
             lambda kind, given: [given[:1], given[1:]],
             queue=9,
             together=9,

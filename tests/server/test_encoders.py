@@ -14,7 +14,7 @@ from wellread.encoders.load import load_encoder, load_tokenizer
 from wellread.inference.embed import Embedder
 from wellread.inference.embedder import load_embedder
 from wellread.plots import curves as plots
-from wellread.server.encoders import ServedEncoder, Vectors
+from wellread.server.encoders import EmbedOptions, ServedEncoder
 from wellread.training.schedule import Schedule
 from wellread.training.task import train_task
 
@@ -49,7 +49,7 @@ def test_vectors_are_those_of_the_embedder(client, embedder, of):
 
 def test_clients_that_are_read_together_get_their_own(encoder):
     reading = ServedEncoder("tiny", encoder)
-    first, second = reading.embed(Vectors("tiny", "words"), [["cork dora"], ["", "mayor"]])
+    first, second = reading.embed(EmbedOptions("tiny", "words"), [["cork dora"], ["", "mayor"]])
     assert [rows.names for rows in first] == [["cork", "dora"]]
     assert [rows.names for rows in second] == [[], ["mayor"]]
 
@@ -98,13 +98,13 @@ def test_where_a_broken_encoder_lies_is_for_the_log(several, caplog):
     for route in ("/embed", "/explain"):
         answer = client.post(route, json={"text": "cork", "model": "none"})
         assert (answer.status_code, places["none"] in answer.text) == (501, False)
-        assert "the server's log tells why" in answer.json()["error"]
-    assert [record.told["encoder"] for record in caplog.records if hasattr(record, "told")].count("none") == 2
+        assert "see the server's log" in answer.json()["error"]
+    assert [record.fields["encoder"] for record in caplog.records if hasattr(record, "fields")].count("none") == 2
 
 
 def test_words_of_long_texts_are_too_many(client):
     answer = client.post("/embed", json={"text": "a " * 10_001, "of": "words"})
-    assert (answer.status_code, "at most 20,000 characters" in answer.json()["error"]) == (422, True)
+    assert (answer.status_code, "limited to 20,000 characters" in answer.json()["error"]) == (422, True)
 
 
 def test_attention_is_told_for_a_layer_and_head(client):

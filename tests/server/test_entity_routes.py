@@ -112,7 +112,7 @@ def test_an_id_that_is_not_utf8_is_refused(changing, id):
 def test_who_adds_a_new_entity_writes_over_none(changing):
     new = BEARER | {"if-none-match": "*"}
     answer = changing.put("/entities/Q90", json={"title": "Lutetia"}, headers=new)
-    assert (answer.status_code, "there is an entity 'Q90' already" in answer.json()["error"]) == (412, True)
+    assert (answer.status_code, "the entity 'Q90' exists already" in answer.json()["error"]) == (412, True)
     assert (told := changing.get("/entities/Q90").json())["title"] == "Paris"
     assert told["revision"] == 1
     assert changing.put("/entities/Q91", json={"title": "Lutetia"}, headers=new).json()["what"] == "added"
@@ -198,7 +198,7 @@ def test_what_cannot_be_written_is_not_said_to_be_editable(tmp_path):
         words.writable = False
         assert client.get("/health").json()["editable"] is False
         answer = client.delete("/entities/Q90", headers=BEARER)
-        assert (answer.status_code, "cities is only read here" in answer.json()["error"]) == (409, True)
+        assert (answer.status_code, "cities is read-only" in answer.json()["error"]) == (409, True)
 
 
 def test_a_replaced_knowledge_base_is_found_by_who_reads_it(tmp_path):

@@ -279,7 +279,7 @@ def test_clients_that_leave_are_forgotten(kbs, caplog):
             send(address, b"POST /link HT").close()
             send(address, b"\x16\x03\x01 nonsense\r\n\r\n").close()
         assert requests.post(f"{address}/link", json={"text": "Paris"}, timeout=30).status_code == 200
-        assert engine.worker.waiting == 0
+        assert engine.batcher.waiting == 0
     assert "a request failed" not in caplog.text
 
 
@@ -348,9 +348,9 @@ def test_who_leaves_while_waiting_is_not_read(kbs):
         first = send(address, head(len(body)) + body)
         wait_until(lambda: read)
         send(address, head(len(body)) + body).close()
-        wait_until(lambda: [job.future.cancelled() for job in engine.worker._waiting] == [True])
+        wait_until(lambda: [job.future.cancelled() for job in engine.batcher._waiting] == [True])
         stays = send(address, head(len(body)) + body)
-        wait_until(lambda: engine.worker.waiting == 2)
+        wait_until(lambda: engine.batcher.waiting == 2)
         held.set()
         for connection in (first, stays):
             with closing(connection):

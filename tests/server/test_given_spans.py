@@ -6,7 +6,8 @@ from tests.servers import asking, engine_of, write_kbs
 from wellread import Document, Linker
 from wellread.linking.multi import Linkers
 from wellread.server import schemas
-from wellread.server.linkers import LinkerRegistry, LinkJob
+from wellread.server.registry import LinkerRegistry
+from wellread.server.served_kb import LinkJob
 
 TEXT = "Paris is the capital of Nowhere."
 SPANS = [[0, 5], [13, 20], [24, 31]]
@@ -66,7 +67,7 @@ def test_nil_is_ruled_out_on_demand(reading, toy):
 
 def test_clients_with_and_without_spans_are_read_together(toy):
     registry = LinkerRegistry.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}"]})
-    source = registry.source("toy")
+    source = registry.key("toy")
     asked = [
         LinkJob((WHO,)),
         LinkJob((WHO, "cork"), spans=([[20, 24]], [])),
@@ -85,7 +86,7 @@ def test_clients_with_and_without_spans_are_read_together(toy):
 def test_nil_links_are_given_only_where_asked_for(toy):
     registry = LinkerRegistry.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}"]})
     registry.served_kbs["toy"].linkers["model"].backend.model.nil_head.fill_(50.0)
-    answers = registry.link(registry.source("toy"), [LinkJob((WHO,)), LinkJob((WHO,), nil=True)])
+    answers = registry.link(registry.key("toy"), [LinkJob((WHO,)), LinkJob((WHO,), nil=True)])
     quiet, loud = (next(iter(answer.documents)).links for answer in answers)
     registry.close()
     assert quiet == ()
@@ -101,7 +102,7 @@ def test_nil_links_are_given_only_where_asked_for(toy):
         ({"texts": ["ab"], "spans": [[0, 1]]}, "there are several texts; give a list of pairs for each"),
         ({"texts": ["ab", "c"], "spans": [[]]}, "spans has 1 lists for 2 texts"),
         ({"text": "ab", "spans": [["a", 1]]}, "spans.0.0"),
-        ({"text": "ab", "never_nil": True}, "never_nil is for given spans"),
+        ({"text": "ab", "never_nil": True}, "never_nil needs spans"),
         ({"text": "ab", "spans": [[0, 1]] * (schemas.MOST_SPANS + 1)}, "send at most 5,000 at once"),
     ],
 )

@@ -15,12 +15,12 @@ from tests.servers import asking, engine_of, listening, write_kbs
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.server import workers as module
-from wellread.server.batching import BusyError, Worker
-from wellread.server.linkers import LinkerRegistry, LinkJob, Source
-from wellread.server.request_parts import CHARACTERS, TEXTS, in_parts, submit_parts
+from wellread.server.batching import PART_CHARACTERS, PART_TEXTS, Batcher, BusyError, split_request, submit_in_parts
+from wellread.server.registry import LinkerKey, LinkerRegistry
+from wellread.server.served_kb import LinkJob
 from wellread.server.workers import LinkWorkers, LostError
 
-PARIS = Source("cities", "prior")
+PARIS = LinkerKey("cities", "prior")
 
 
 @pytest.fixture
@@ -37,50 +37,50 @@ def registry(kbs):
 
 def test_a_worker_that_hangs_at_work_is_replaced(registry, caplog):
     reasons = []
-    backends = LinkWorkers(registry, 1, patience=0.5, replaced=reasons.append)
-    os.kill(backends.pids[0], signal.SIGSTOP)
+    workers = LinkWorkers(registry, 1, patience=0.5, replaced=reasons.append)
+    os.kill(workers.pids[0], signal.SIGSTOP)
     begin = time.monotonic()
     with pytest.raises(LostError):
-        all_of(backends.link(PARIS, [LinkJob(("Paris",))]))
+        all_of(workers.link(PARIS, [LinkJob(("Paris",))]))
     assert time.monotonic() - begin < 20
-    assert b"Q90" in told_first(backends, PARIS, [LinkJob(("Paris",))])
-    assert (reasons, backends.replaced) == (["hung"], 1)
-    assert "a reader was hanging and was replaced" in caplog.messages
-    backends.close()
+    assert b"Q90" in told_first(workers, PARIS, [LinkJob(("Paris",))])
+    assert (reasons, workers.replaced) == (["hung"], 1)
+    assert "a worker hung and was replaced" in caplog.messages
+    workers.close()
 
 
 def test_a_worker_that_is_stopped_takes_no_large_request_for_ever(registry):
-    backends = LinkWorkers(registry, 1, patience=3)
-    os.kill(backends.pids[0], signal.SIGSTOP)
-    told = all_of(backends.link(PARIS, [LinkJob(("x" * 900_000,))]))
+    workers = LinkWorkers(registry, 1, patience=3)
+    os.kill(workers.pids[0], signal.SIGSTOP)
+    told = all_of(workers.link(PARIS, [LinkJob(("x" * 900_000,))]))
     assert len(told) == 1
-    backends.close()
+    workers.close()
 
 
 @pytest.mark.parametrize(("number", "reason"), [(signal.SIGSTOP, "hung"), (signal.SIGKILL, "died")])
 def test_a_free_worker_that_hangs_or_died_is_replaced_before_it_is_asked(registry, monkeypatch, number, reason):
-    monkeypatch.setattr(module, "_LOOK", 0.1)
-    monkeypatch.setattr(module, "_QUICK", 0.5)
+    monkeypatch.setattr(module, "_PING_INTERVAL", 0.1)
+    monkeypatch.setattr(module, "_PING_TIMEOUT", 0.5)
     reasons = []
-    backends = LinkWorkers(registry, 2, replaced=reasons.append)
-    os.kill(backends.pids[1], number)
-    wait_until(lambda: backends.replaced == 1)
+    workers = LinkWorkers(registry, 2, replaced=reasons.append)
+    os.kill(workers.pids[1], number)
+    wait_until(lambda: workers.replaced == 1)
     assert reasons == [reason]
     begin = time.monotonic()
     for _ in range(4):
-        assert b"Q90" in told_first(backends, PARIS, [LinkJob(("Paris",))])
+        assert b"Q90" in told_first(workers, PARIS, [LinkJob(("Paris",))])
     assert time.monotonic() - begin < 5
-    backends.close()
+    workers.close()
 
 
 def test_a_server_whose_workers_die_one_after_the_other_is_not_ready(kbs):
-    with engine_of(kbs, backends=2) as engine, asking(engine) as client:
+    with engine_of(kbs, readers=2) as engine, asking(engine) as client:
         link = engine.registry.link
         engine._processes.close()
         engine.registry.link = lambda source, asked: (
             os._exit(9) if asked[0].texts == ("deadly",) else link(source, asked)
         )
-        engine._processes = LinkWorkers(engine.registry, 2, replaced=engine.metrics.replace)
+        engine._processes = LinkWorkers(engine.registry, 2, replaced=engine.metrics.count_replaced)
         for _ in range(3):
             assert client.get("/health").json()["problems"] == []
             assert client.post("/link", json={"text": "deadly", "kb": "cities"}).status_code == 503
@@ -96,13 +96,13 @@ def test_a_server_whose_workers_die_one_after_the_other_is_not_ready(kbs):
         assert "wellread_ready 1.0" in client.get("/metrics").text
 
 
-@pytest.mark.parametrize("readers", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("overwrite", ["other", "nothing"])
-def test_names_that_are_overwritten_in_place_do_no_harm(kbs, backends, overwrite):
+def test_names_that_are_overwritten_in_place_do_no_harm(kbs, workers, overwrite):
     names = kbs[0].with_name("cities.kb.names")
     with LinkerRegistry.load(kbs, {"cities": ["prior"], "words": ["prior"]}).served_kbs["cities"].kb:
         pass  # now they are beside the KBs, and mapped by who opens them next
-    with engine_of(kbs, backends=backends) as engine, listening(engine) as address:
+    with engine_of(kbs, readers=workers) as engine, listening(engine) as address:
 
         def link():
             answer = requests.post(f"{address}/link", json={"text": "Paris"}, timeout=60)
@@ -118,13 +118,13 @@ def test_names_that_are_overwritten_in_place_do_no_harm(kbs, backends, overwrite
         assert requests.get(f"{address}/health", timeout=20).json()["workers"]["replaced"] == 0
 
 
-@pytest.mark.parametrize("readers", [1, 2])
-def test_an_index_that_is_overwritten_in_place_is_told_and_opened_again(toy, tmp_path, backends):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_index_that_is_overwritten_in_place_is_told_and_opened_again(toy, tmp_path, workers):
     shutil.copytree(toy, tmp_path / "copy")
     kb, model = tmp_path / "copy" / "toy.kb", str(tmp_path / "copy" / "model")
     rows = next((tmp_path / "copy" / "toy.kb.vectors").glob("rows-*.safetensors"))
     whole = rows.read_bytes()
-    with engine_of([kb], [model], backends=backends) as engine, listening(engine) as address:
+    with engine_of([kb], [model], readers=workers) as engine, listening(engine) as address:
         engine.registry._note = lambda message: None
 
         def link():
@@ -166,12 +166,19 @@ def test_a_knowledge_base_that_is_copied_over_is_opened_again(kbs, tmp_path):
 
 
 def test_parts_are_bounded_and_all_texts_are_in_one():
-    for texts in (["a"], ["a"] * 16, ["a"] * 17, ["a" * CHARACTERS, "b"], ["a" * 9_000] * 5, ["a" * 99_000, "b", "c"]):
-        parts = in_parts(texts)
+    for texts in (
+        ["a"],
+        ["a"] * 16,
+        ["a"] * 17,
+        ["a" * PART_CHARACTERS, "b"],
+        ["a" * 9_000] * 5,
+        ["a" * 99_000, "b", "c"],
+    ):
+        parts = split_request(texts)
         assert [text for part in parts for text in part] == texts
-        assert all(len(part) <= TEXTS for part in parts)
-        assert all(len(part) == 1 or sum(map(len, part)) <= CHARACTERS for part in parts)
-    assert [len(part) for part in in_parts(["a" * 6_200] * 5)] == [2, 2, 1]
+        assert all(len(part) <= PART_TEXTS for part in parts)
+        assert all(len(part) == 1 or sum(map(len, part)) <= PART_CHARACTERS for part in parts)
+    assert [len(part) for part in split_request(["a" * 6_200] * 5)] == [2, 2, 1]
 
 
 @dataclass
@@ -191,7 +198,7 @@ def slow(seconds, done, revisions=lambda: 0):
 
 
 def worker_of(do, threads=2):
-    return Worker(do, queue=32, together=48, together_characters=32_000, threads=threads)
+    return Batcher(do, queue=32, together=48, together_characters=32_000, threads=threads)
 
 
 def test_two_maximal_requests_do_not_starve_a_small_one():
@@ -201,8 +208,8 @@ def test_two_maximal_requests_do_not_starve_a_small_one():
     async def scenario():
         large = []
         for name in "xy":
-            parts = in_parts([f"{name}{n}" for n in range(64)])
-            large.append(asyncio.ensure_future(submit_parts(worker, ["a"], parts, list)))
+            parts = split_request([f"{name}{n}" for n in range(64)])
+            large.append(asyncio.ensure_future(submit_in_parts(worker, ["a"], parts, list)))
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.05)
         small = await asyncio.wait_for(worker.submit("a", ["small"]), 5)
@@ -222,11 +229,11 @@ def test_a_request_that_was_given_up_is_not_worked_on():
     worker = worker_of(slow(0.01, done), threads=1)
 
     async def scenario():
-        asked = asyncio.ensure_future(submit_parts(worker, ["a"], in_parts([str(n) for n in range(64)]), list))
+        asked = asyncio.ensure_future(submit_in_parts(worker, ["a"], split_request([str(n) for n in range(64)]), list))
         await asyncio.sleep(0.05)
         asked.cancel()
         await asyncio.sleep(0.5)
-        assert len(done) == TEXTS
+        assert len(done) == PART_TEXTS
         assert worker._taken == worker._jobs == worker._texts == 0
         assert (await worker.submit("a", ["next"])).texts == ["next"]
 
@@ -239,13 +246,13 @@ def test_a_request_counts_as_a_whole_and_is_refused_as_a_whole():
     worker = worker_of(slow(0.01, done), threads=1)
 
     async def scenario():
-        parts = in_parts([str(n) for n in range(64)])
-        first = asyncio.ensure_future(submit_parts(worker, ["a"], parts, list))
+        parts = split_request([str(n) for n in range(64)])
+        first = asyncio.ensure_future(submit_in_parts(worker, ["a"], parts, list))
         await asyncio.sleep(0.02)
         assert worker._taken == 64
         others = [worker.submit("a", ["x"]) for _ in range(8)]
         with pytest.raises(BusyError):
-            await submit_parts(worker, ["a"], parts, list)
+            await submit_in_parts(worker, ["a"], parts, list)
         await asyncio.gather(first, *others)
         assert worker._taken == 0
 
@@ -258,8 +265,8 @@ def test_all_parts_of_an_answer_are_of_one_revision():
     worker = worker_of(slow(0, done, lambda: next(seen)), threads=1)
 
     async def scenario():
-        parts = in_parts([str(n) for n in range(64)])
-        made = await submit_parts(worker, ["a"], parts, list, revision=lambda one: one.revision)
+        parts = split_request([str(n) for n in range(64)])
+        made = await submit_in_parts(worker, ["a"], parts, list, revision=lambda one: one.revision)
         assert [one.revision for (one,) in made] == [2, 2, 2, 2]
         assert [text for (one,) in made for text in one.texts] == [str(n) for n in range(64)]
 
@@ -272,8 +279,8 @@ def test_where_revisions_never_settle_all_is_read_at_once():
     worker = worker_of(slow(0, done, lambda: next(seen)), threads=1)
 
     async def scenario():
-        parts = in_parts([str(n) for n in range(40)])
-        made = await submit_parts(worker, ["a"], parts, list, revision=lambda one: one.revision)
+        parts = split_request([str(n) for n in range(40)])
+        made = await submit_in_parts(worker, ["a"], parts, list, revision=lambda one: one.revision)
         assert [len(one.texts) for (one,) in made] == [40]
 
     asyncio.run(scenario())

@@ -82,7 +82,7 @@ def test_half_a_letter_is_read_as_none_and_a_text_that_is_refused_is_not_in_the_
     said = page.url
     page.fill("#text", "x" * 100_001)
     page.click("#go")
-    page.wait_for_selector("#status:has-text('at most 100,000 are read')")
+    page.wait_for_selector("#status:has-text('at most 100,000 are accepted')")
     assert page.url == said
     page.complaints.clear()
 
@@ -232,7 +232,7 @@ def test_an_error_is_told_in_the_frame_and_on_the_page(page):
     page.click("#tab-links")
     page.fill("#text", "x" * 100_001)
     page.click("#go")
-    page.wait_for_selector("#status:has-text('at most 100,000 are read')")
+    page.wait_for_selector("#status:has-text('at most 100,000 are accepted')")
     page.complaints.clear()
 
 

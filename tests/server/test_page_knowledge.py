@@ -33,7 +33,7 @@ def test_a_new_entity_is_added_and_linked_at_once(page, address):
     page.fill("#token", "wrong")
     page.click("#save")
     page.wait_for_selector('#edit-says:has-text("server\'s token")')
-    page.complaints.clear()  # the browser's own note of the refusal
+    page.complaints.clear()  # the browser's own note of the error_response
     page.fill("#token", TOKEN)
     page.click("#save")
     page.wait_for_selector("#edit-says:has-text('was added')")

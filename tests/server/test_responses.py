@@ -38,10 +38,10 @@ def test_a_wrong_name_is_not_told_in_full(client):
 @pytest.mark.parametrize(
     ("method", "path", "status", "allowed", "told"),
     [
-        ("GET", "/nowhere", 404, None, "nothing at this address"),
-        ("PATCH", "/entities/Q90", 405, "DELETE, GET, HEAD, PUT", "for DELETE, GET, HEAD, PUT"),
-        ("GET", "/link", 405, "POST", "this address is for POST"),
-        ("OPTIONS", "/health", 405, "GET, HEAD", "for GET, HEAD"),
+        ("GET", "/nowhere", 404, None, "unknown address"),
+        ("PATCH", "/entities/Q90", 405, "DELETE, GET, HEAD, PUT", "use DELETE, GET, HEAD, PUT"),
+        ("GET", "/link", 405, "POST", "method not allowed; use POST"),
+        ("OPTIONS", "/health", 405, "GET, HEAD", "use GET, HEAD"),
     ],
 )
 def test_who_asks_at_a_wrong_address_is_told_of_right_ones(client, method, path, status, allowed, told):

@@ -8,7 +8,7 @@ import pytest
 from tests.servers import BEARER, CITIES, asking, engine_of, write_kbs
 from wellread import Document
 from wellread.linking.multi import Linkers
-from wellread.server.linkers import LinkerRegistry
+from wellread.server.registry import LinkerRegistry
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +63,14 @@ def test_layers_threshold_and_candidates_are_chosen(client):
         ({}, "give either text or texts"),
         ({"text": "a", "texts": ["b"]}, "give either text or texts"),
         ({"texts": []}, "texts"),
-        ({"text": "a", "treshold": 1}, "treshold is no field of this request; /openapi.json names them"),
+        ({"text": "a", "treshold": 1}, "treshold is not a field of this request; see /openapi.json"),
         ({"text": "a", "threshold": 2}, "threshold"),
-        ({"text": "a", "kb": "moon"}, "there is no knowledge base 'moon' here; choose cities, words"),
-        ({"text": "a", "kb": []}, "there is no knowledge base in kb"),
+        ({"text": "a", "kb": "moon"}, "unknown knowledge base 'moon'; choose cities, words"),
+        ({"text": "a", "kb": []}, "kb is an empty list"),
         ({"text": "a", "model": "elq"}, "choose prior"),
-        ({"text": "a", "kinds": ["city"]}, "names alone know no subset"),
+        ({"text": "a", "kinds": ["city"]}, "prior cannot be restricted to a subset"),
         ({"texts": ["a"] * 65}, "send at most 64 at once, or use /link/stream"),
-        ({"text": "a" * 100_001}, "at most 100,000 are read"),
+        ({"text": "a" * 100_001}, "at most 100,000 are accepted"),
     ],
 )
 def test_what_is_asked_wrongly_is_told_with_the_fix(client, asked, message):
@@ -81,7 +81,7 @@ def test_what_is_asked_wrongly_is_told_with_the_fix(client, asked, message):
 
 def test_who_asks_for_vectors_is_not_sent_to_a_stream_of_links(client):
     answer = client.post("/embed", json={"texts": ["a"] * 65})
-    assert (answer.status_code, answer.json()["error"]) == (422, "there are 65 texts; send at most 64 at once")
+    assert (answer.status_code, answer.json()["error"]) == (422, "the request has 65 texts; send at most 64 at once")
 
 
 def test_lines_are_answered_as_they_come(client):
@@ -110,7 +110,7 @@ def test_readers_and_queue_suit_the_machine_and_the_linkers(kbs, monkeypatch, sh
     monkeypatch.setattr("wellread.server.engine.cores", lambda: 3)
     monkeypatch.setattr(LinkerRegistry, "shared", shared)
     with engine_of(kbs, **limits) as engine:
-        assert (engine.backends, engine.queue) == expected
+        assert (engine.workers, engine.queue) == expected
 
 
 def test_linkers_by_name_are_read_with_by_one_thread(kbs):

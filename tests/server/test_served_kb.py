@@ -12,8 +12,8 @@ from wellread.linking.linker import Linker
 from wellread.models.luke.config import LukeConfig
 from wellread.models.luke.vocabulary import EntityVocabulary
 from wellread.server import served_kb as served_kbs
-from wellread.server.linkers import LinkerRegistry, LinkJob
-from wellread.server.served_kb import name_models
+from wellread.server.registry import LinkerRegistry
+from wellread.server.served_kb import LinkJob, name_models
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +51,21 @@ def test_a_luke_is_served(home):
 def test_linkers_to_parts_share_the_model_of_a_luke(registry, monkeypatch):
     monkeypatch.setattr(Linker, "load", None)  # nothing is loaded
     text = "mercury and cork"
-    (answer,) = registry.link(registry.source("toy", among=["god"]), [LinkJob((text,))])
+    (answer,) = registry.link(registry.key("toy", among=["god"]), [LinkJob((text,))])
     assert [link.entity for link in answer.documents[0].links] == ["god"]
-    (answer,) = registry.link(registry.source("toy", kinds=["city"]), [LinkJob((text,))])
+    (answer,) = registry.link(registry.key("toy", kinds=["city"]), [LinkJob((text,))])
     assert [link.entity for link in answer.documents[0].links] == ["p2"]
     whole = registry.served_kbs["toy"].linkers["guesser"]
-    for part in registry._parts.values():
+    for part in registry._subsets.values():
         assert part.backend.encoder is whole.backend.encoder
-        assert registry._alone[part] is registry._alone[whole]  # who shares it waits
+        assert registry._linker_locks[part] is registry._linker_locks[whole]  # who shares it waits
 
 
 def test_of_linkers_that_are_whole_models_one_is_kept(registry, monkeypatch):
-    monkeypatch.setattr("wellread.server.linkers.is_light", lambda linker: False)
+    monkeypatch.setattr("wellread.server.registry.shares_model", lambda linker: False)
     for id in ("god", "planet", "p2"):
-        registry.link(registry.source("toy", among=[id]), [LinkJob(("mercury",))])
-    assert [key[0].among for key in registry._parts] == [("p2",)]
+        registry.link(registry.key("toy", among=[id]), [LinkJob(("mercury",))])
+    assert [key[0].among for key in registry._subsets] == [("p2",)]
 
 
 def test_linkers_are_called_by_their_folders_or_as_is_said(tmp_path, monkeypatch):
@@ -81,8 +81,11 @@ def test_linkers_are_called_by_their_folders_or_as_is_said(tmp_path, monkeypatch
         "c=d": "runs/c=d/model",
     }
     for wrong, message in (
-        (["a/x/model", "b/x/model"], "two linkers are called x; give one of them another name: --model NAME=b/x/model"),
-        (["prior", "prior"], "two linkers are called prior"),
+        (
+            ["a/x/model", "b/x/model"],
+            "two linkers have the name x; give one of them another name: --model NAME=b/x/model",
+        ),
+        (["prior", "prior"], "two linkers have the name prior"),
         (["mine="], "give NAME=MODEL"),
         (["auto=prior"], "give another name"),
     ):
@@ -97,7 +100,7 @@ def test_a_name_may_follow_that_of_a_knowledge_base():
 
 def test_names_are_checked_before_anything_is_loaded(home, monkeypatch):
     monkeypatch.setattr(served_kbs, "open_served_kb", None)
-    with pytest.raises(UsageError, match="two linkers are called prior"):
+    with pytest.raises(UsageError, match="two linkers have the name prior"):
         LinkerRegistry.load([home / "toy.kb"], {"toy": ["prior", "prior"]})
 
 
@@ -108,7 +111,7 @@ def test_the_usual_linker_may_stand_anywhere(home, monkeypatch, models):
     assert list(registry.served_kbs["toy"].linkers) == ["luke" if model == "auto" else model for model in models]
     registry.close()
     monkeypatch.setattr("wellread.linking.linker._usual", lambda kb: "prior")
-    with pytest.raises(UsageError, match="two linkers are called prior"):
+    with pytest.raises(UsageError, match="two linkers have the name prior"):
         LinkerRegistry.load([home / "toy.kb"], {"toy": models})
     registry = LinkerRegistry.load([home / "toy.kb"])
     assert list(registry.served_kbs["toy"].linkers) == ["prior"]

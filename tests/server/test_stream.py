@@ -72,10 +72,10 @@ def test_a_stream_takes_all_options_that_a_request_takes(toy):
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("treshold=0.5", "treshold is no field of this request"),
+        ("treshold=0.5", "treshold is not a field of this request"),
         ("overlaps=some", "overlaps: Input should be 'auto', 'drop' or 'keep'"),
-        ("kinds=city", "names alone know no subset"),
-        ("kb=moon", "there is no knowledge base 'moon' here; choose cities, words"),
+        ("kinds=city", "prior cannot be restricted to a subset"),
+        ("kb=moon", "unknown knowledge base 'moon'; choose cities, words"),
     ],
 )
 def test_what_is_asked_wrongly_of_a_stream_is_told_with_the_fix(kbs, query, message):
@@ -98,7 +98,7 @@ def test_a_line_that_breaks_something_is_told_so_and_others_go_on(kbs, monkeypat
         body = b'"Paris"\n"poison"\n"Paris in France"\n'
         told = [json.loads(line) for line in client.post("/link/stream", content=body).text.splitlines()]
     assert ["error" in one for one in told] == [False, True, False]
-    assert (told[1]["line"], "something went wrong here with this line" in told[1]["error"]) == (2, True)
+    assert (told[1]["line"], "internal error at this line" in told[1]["error"]) == (2, True)
 
 
 class Stream:
@@ -189,7 +189,7 @@ def test_a_line_that_is_not_answered_in_time_is_told_so_and_others_go_on(kbs):
         stream.write(b'"Paris"\n"France"\n"AC/DC"\n')
         stream.write(b"")
         late = [stream.read(), stream.read()]  # the one that is read, and the one that waits for its turn
-        assert [(one["line"], "too long" in one["error"]) for one in late] == [(1, True), (2, True)]
+        assert [(one["line"], "timed out" in one["error"]) for one in late] == [(1, True), (2, True)]
         held.set()
         assert [link["entity"] for link in stream.read()["links"]] == ["a/b c?"]
         assert stream.read() is None
@@ -209,11 +209,11 @@ def test_a_line_that_finds_no_room_in_time_is_told_so(kbs):
             asked = [pool.submit(ask)]
             assert begun.wait(20)
             asked.append(pool.submit(ask))
-            while engine.worker.waiting == 0:
+            while engine.batcher.waiting == 0:
                 time.sleep(0.01)
             stream.write(b'"Paris"\n"France"\n')
             stream.write(b"")
-            assert "too long" in stream.read()["error"]
+            assert "timed out" in stream.read()["error"]
             held.set()
             assert [one.result().status_code for one in asked] == [503, 503]  # they were there before
         assert [link["entity"] for link in stream.read()["links"]] == ["Q142"]
@@ -230,7 +230,7 @@ def test_a_stream_ends_with_the_server_and_says_so(kbs):
         assert time.monotonic() - begin < 5
         assert lines.read()["links"]
         told = lines.read()
-        assert (told["line"], "about to stop" in told["error"]) == (3, True)
+        assert (told["line"], "is stopping" in told["error"]) == (3, True)
         stream.__exit__(None, None, None)
 
 
@@ -243,7 +243,7 @@ def test_what_was_read_of_a_stream_is_answered_before_the_server_ends(kbs):
             lines = stream.__enter__()
             lines.write(b'"Paris"\n' * 20)
             lines.write(b"")
-            while engine.worker.waiting == 0:
+            while engine.batcher.waiting == 0:
                 time.sleep(0.01)
             threading.Timer(0.3, held.set).start()
         assert [bool(lines.read()["links"]) for _ in range(20)] == [True] * 20
@@ -262,7 +262,7 @@ def test_a_stream_that_waits_is_not_counted_as_refused(kbs):
 
         with streaming(address) as stream:
             stream.write(b'"Paris"\n' * 4)
-            while engine.worker.waiting == 0:
+            while engine.batcher.waiting == 0:
                 time.sleep(0.01)
             time.sleep(0.5)
             assert refused() == 0
@@ -270,7 +270,7 @@ def test_a_stream_that_waits_is_not_counted_as_refused(kbs):
             ask = lambda: requests.post(f"{address}/link", json={"text": "Paris"}, timeout=20)  # noqa: E731
             with ThreadPoolExecutor(1) as pool:
                 other = pool.submit(ask)  # finds room, whatever the stream has sent
-                while engine.worker.waiting < 3:
+                while engine.batcher.waiting < 3:
                     time.sleep(0.01)
                 assert (second.status_code, ask().status_code) == (429, 429)
                 assert refused() == 2
@@ -288,14 +288,14 @@ def test_streams_leave_room_for_others(kbs):
         for stream in streams:
             stream.write(b'"Paris"\n' * 5)
         assert begun.wait(20)
-        while engine.worker.waiting < 4:
+        while engine.batcher.waiting < 4:
             time.sleep(0.01)
         time.sleep(0.3)  # all of them ask again and again
-        assert engine.worker.waiting == 4
+        assert engine.batcher.waiting == 4
         pool = stack.enter_context(ThreadPoolExecutor(4))
         ask = lambda: requests.post(f"{address}/link", json={"text": "Paris", "kb": "cities"}, timeout=20)  # noqa: E731
         asked = [pool.submit(ask) for _ in range(3)]
-        while engine.worker.waiting < 7:
+        while engine.batcher.waiting < 7:
             time.sleep(0.01)
         held.set()
         assert [one.result().status_code for one in asked] == [200] * 3

@@ -21,10 +21,11 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.server import workers as module
-from wellread.server.linkers import LinkerRegistry, LinkJob, Source
-from wellread.server.workers import EncodedDocuments, LinkWorkers, LostError, tell
+from wellread.server.registry import LinkerKey, LinkerRegistry
+from wellread.server.served_kb import LinkJob
+from wellread.server.workers import EncodedDocuments, LinkWorkers, LostError, encode_results
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="readers are threads where processes are not forked")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are threads where processes are not forked")
 TEXTS = ("Paris in France", "AC/DC and a city", "", "nothing \u202e 😀")
 
 
@@ -41,7 +42,7 @@ def registry(kbs):
 
 
 @pytest.fixture
-def readers(registry):
+def workers(registry):
     made = LinkWorkers(registry, 2)
     yield made
     made.close()
@@ -65,36 +66,36 @@ def all_of(parts):
     return [one for some in parts for one in some]
 
 
-def told_first(readers, source, asked):
-    return all_of(readers.link(source, asked))[0].documents[0]
+def told_first(workers, source, asked):
+    return all_of(workers.link(source, asked))[0].documents[0]
 
 
-def test_they_answer_as_the_shelf_does(readers, registry):
+def test_they_answer_as_the_shelf_does(workers, registry):
     asked = [LinkJob(TEXTS), LinkJob(TEXTS[:1], threshold=0.95, candidates=1, overlaps="keep"), LinkJob(("city",))]
     for kb in ("cities", "words"):
-        source = registry.source(kb)
-        told = all_of(readers.link(source, asked))
-        assert told == all_of(tell(registry.link(source, asked)))
+        source = registry.key(kb)
+        told = all_of(workers.link(source, asked))
+        assert told == all_of(encode_results(registry.link(source, asked)))
         assert [len(one.documents) for one in told] == [4, 1, 1]
-    assert orjson.loads(told_first(readers, registry.source("cities"), asked))["links"][0]["entity"] == "Q90"
+    assert orjson.loads(told_first(workers, registry.key("cities"), asked))["links"][0]["entity"] == "Q90"
 
 
 def test_a_model_reads_there_as_it_does_here(toy):
     """Parts of the knowledge base too, and errors that are the client's."""
     registry = LinkerRegistry.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
-    readers = LinkWorkers(registry, 2)
+    workers = LinkWorkers(registry, 2)
     texts = tuple(f"who is the mayor of {place} {person}" for place, person in zip(PLACES, PEOPLE, strict=True))
     try:
         for options in ({}, {"threshold": 0.05}, {"kinds": ["city"]}, {"among": ["p1", "p2"], "threshold": 0.0}):
             source, asked = (
-                registry.source("toy", **options),
+                registry.key("toy", **options),
                 [LinkJob(texts[:5], options.get("threshold")), LinkJob(texts)],
             )
-            assert all_of(readers.link(source, asked)) == all_of(tell(registry.link(source, asked)))
+            assert all_of(workers.link(source, asked)) == all_of(encode_results(registry.link(source, asked)))
         with pytest.raises(UsageError, match="no entity of the kinds moon"):
-            all_of(readers.link(registry.source("toy", kinds=["moon"]), asked))
+            all_of(workers.link(registry.key("toy", kinds=["moon"]), asked))
     finally:
-        readers.close()
+        workers.close()
         registry.close()
 
 
@@ -103,14 +104,14 @@ def test_a_bug_of_ours_is_told_without_its_text(registry, caplog):
         raise ValueError(asked[0].texts[0])
 
     registry.link = fail
-    readers = LinkWorkers(registry, 1)
+    workers = LinkWorkers(registry, 1)
     with pytest.raises(RuntimeError, match=r"^ValueError$"):
-        all_of(readers.link(Source("cities", "prior"), [LinkJob(("secret",))]))
-    readers.close()
+        all_of(workers.link(LinkerKey("cities", "prior"), [LinkJob(("secret",))]))
+    workers.close()
     (record,) = caplog.records
-    assert record.told["error"] == "ValueError"
-    assert record.told["trace"][-1].startswith("test_workers.py")
-    assert "secret" not in str(record.told)
+    assert record.fields["error"] == "ValueError"
+    assert record.fields["trace"][-1].startswith("test_workers.py")
+    assert "secret" not in str(record.fields)
 
 
 def test_one_that_was_killed_is_replaced_and_nobody_notices(kbs, caplog):
@@ -123,19 +124,19 @@ def test_one_that_was_killed_is_replaced_and_nobody_notices(kbs, caplog):
         assert client.get("/health").json()["status"] == "ok"
         wait_until(lambda: not any(map(is_there, first)))
         assert len(engine._processes.pids) == 4
-    assert caplog.text.count("a reader has ended and was replaced") == 2
+    assert caplog.text.count("a worker died and was replaced") == 2
 
 
 def test_one_that_is_killed_at_work_is_replaced_too(registry):
     link = registry.link
     registry.link = lambda source, asked: (time.sleep(0.3), link(source, asked))[1]
-    readers = LinkWorkers(registry, 1)
+    workers = LinkWorkers(registry, 1)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(told_first, readers, Source("cities", "prior"), [LinkJob(("Paris",))])
+        asked = pool.submit(told_first, workers, LinkerKey("cities", "prior"), [LinkJob(("Paris",))])
         time.sleep(0.1)
-        os.kill(readers.pids[0], signal.SIGKILL)
+        os.kill(workers.pids[0], signal.SIGKILL)
         assert b"Q90" in asked.result()
-    readers.close()
+    workers.close()
 
 
 def test_where_one_dies_after_some_answers_another_gives_the_rest(registry):
@@ -148,50 +149,50 @@ def test_where_one_dies_after_some_answers_another_gives_the_rest(registry):
                 os._exit(9)
 
     registry.link = dying
-    readers = LinkWorkers(registry, 1)
+    workers = LinkWorkers(registry, 1)
     asked = [LinkJob((f"Paris {number}",)) for number in range(9)]
-    told = list(readers.link(Source("cities", "prior"), asked))
+    told = list(workers.link(LinkerKey("cities", "prior"), asked))
     assert [len(some) for some in told] == [4, 4, 1]
     assert [orjson.loads(one.documents[0])["text"] for one in all_of(told)] == [one.texts[0] for one in asked]
-    assert len(readers.pids) == 2
-    readers.close()
+    assert len(workers.pids) == 2
+    workers.close()
 
 
 def test_what_one_says_to_who_listens_no_more_is_not_heard_by_the_next(registry):
-    readers, source = LinkWorkers(registry, 1), Source("cities", "prior")
-    told = readers.link(source, [LinkJob((f"Paris {number}",)) for number in range(9)])
+    workers, source = LinkWorkers(registry, 1), LinkerKey("cities", "prior")
+    told = workers.link(source, [LinkJob((f"Paris {number}",)) for number in range(9)])
     assert len(next(told)) == 4
     told.close()
-    assert orjson.loads(told_first(readers, source, [LinkJob(("York",))]))["text"] == "York"
-    readers.close()
+    assert orjson.loads(told_first(workers, source, [LinkJob(("York",))]))["text"] == "York"
+    workers.close()
 
 
 def test_who_listens_no_more_needs_no_other_reader(registry):
     """Whoever asks next does; what forks them may have ended, and a generator that is forgotten can tell nobody."""
-    readers, source = LinkWorkers(registry, 1), Source("cities", "prior")
-    told = readers.link(source, [LinkJob(("Paris",))] * 9)
+    workers, source = LinkWorkers(registry, 1), LinkerKey("cities", "prior")
+    told = workers.link(source, [LinkJob(("Paris",))] * 9)
     next(told)
-    os.kill(readers._pid, signal.SIGKILL)
-    wait_until(lambda: not readers.alive)
+    os.kill(workers._pid, signal.SIGKILL)
+    wait_until(lambda: not workers.alive)
     told.close()
     with pytest.raises(LostError, match="cannot be replaced"):
-        told_first(readers, source, [LinkJob(("York",))])
-    readers.close()
+        told_first(workers, source, [LinkJob(("York",))])
+    workers.close()
 
 
 def test_where_there_is_no_memory_for_an_answer_nobody_else_gets_the_rest(registry, monkeypatch):
-    readers, source, heard = LinkWorkers(registry, 1), Source("cities", "prior"), module._heard
+    workers, source, heard = LinkWorkers(registry, 1), LinkerKey("cities", "prior"), module._receive_documents
 
     def hear(worker):
         heard(worker)
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_heard", hear)
+        patch.setattr(module, "_receive_documents", hear)
         with pytest.raises(MemoryError):
-            all_of(readers.link(source, [LinkJob((f"secret {number}",)) for number in range(9)]))
-    assert orjson.loads(told_first(readers, source, [LinkJob(("York",))]))["text"] == "York"
-    readers.close()
+            all_of(workers.link(source, [LinkJob((f"secret {number}",)) for number in range(9)]))
+    assert orjson.loads(told_first(workers, source, [LinkJob(("York",))]))["text"] == "York"
+    workers.close()
 
 
 def test_where_a_reader_has_no_memory_for_an_answer_it_says_so(registry, monkeypatch):
@@ -206,22 +207,22 @@ def test_where_a_reader_has_no_memory_for_an_answer_it_says_so(registry, monkeyp
             self.looked = not looked
             return super().__iter__()
 
-    monkeypatch.setattr(module, "tell", lambda answers: iter([[EncodedDocuments(Large([b"secret"]), 1)]]))
-    readers = LinkWorkers(registry, 1)
+    monkeypatch.setattr(module, "encode_results", lambda answers: iter([[EncodedDocuments(Large([b"secret"]), 1)]]))
+    workers = LinkWorkers(registry, 1)
     with pytest.raises(RuntimeError, match=r"^MemoryError$"):
-        all_of(readers.link(Source("cities", "prior"), [LinkJob(("secret",))]))
-    readers.close()
+        all_of(workers.link(LinkerKey("cities", "prior"), [LinkJob(("secret",))]))
+    workers.close()
 
 
 def test_a_text_that_ends_readers_is_given_up(registry):
     link = registry.link
     registry.link = lambda source, asked: os._exit(9) if asked[0].texts == ("deadly",) else link(source, asked)
-    readers = LinkWorkers(registry, 1)
+    workers = LinkWorkers(registry, 1)
     with pytest.raises(LostError, match="send less at once"):
-        all_of(readers.link(Source("cities", "prior"), [LinkJob(("deadly",))]))
-    assert b"Q90" in told_first(readers, Source("cities", "prior"), [LinkJob(("Paris",))])
-    assert len(readers.pids) == 3
-    readers.close()
+        all_of(workers.link(LinkerKey("cities", "prior"), [LinkJob(("deadly",))]))
+    assert b"Q90" in told_first(workers, LinkerKey("cities", "prior"), [LinkJob(("Paris",))])
+    assert len(workers.pids) == 3
+    workers.close()
 
 
 def test_health_tells_when_none_could_be_replaced(kbs):
@@ -233,7 +234,7 @@ def test_health_tells_when_none_could_be_replaced(kbs):
         for pid in engine._processes.pids:
             os.kill(pid, signal.SIGKILL)
         answer = client.post("/link", json={"text": "Paris"})
-        assert (answer.status_code, "started anew" in answer.json()["error"]) == (503, True)
+        assert (answer.status_code, "restart" in answer.json()["error"]) == (503, True)
 
 
 def test_all_of_them_know_what_was_changed(kbs):
@@ -268,13 +269,13 @@ def test_all_of_them_open_a_file_that_was_replaced_and_so_does_a_new_one(kbs):
         assert list(pool.map(ask, range(8))) == [["new"]] * 8
 
 
-def test_several_threads_ask_and_get_their_own(readers, registry):
-    source, wrong = registry.source("cities"), []
+def test_several_threads_ask_and_get_their_own(workers, registry):
+    source, wrong = registry.key("cities"), []
 
     def ask(thread):
         for number in range(100):
             text = f"Paris {thread} {number}"
-            if orjson.loads(told_first(readers, source, [LinkJob((text,))]))["text"] != text:
+            if orjson.loads(told_first(workers, source, [LinkJob((text,))]))["text"] != text:
                 wrong.append(text)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(2)]
@@ -286,10 +287,10 @@ def test_several_threads_ask_and_get_their_own(readers, registry):
 
 
 def test_none_is_left_when_they_are_closed(registry):
-    readers = LinkWorkers(registry, 3)
-    assert all(map(is_there, readers.pids))
-    readers.close()
-    assert not any(map(is_there, [readers._pid, *readers.pids]))
+    workers = LinkWorkers(registry, 3)
+    assert all(map(is_there, workers.pids))
+    workers.close()
+    assert not any(map(is_there, [workers._pid, *workers.pids]))
 
 
 def children_of(pid):

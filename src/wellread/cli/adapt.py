@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 
 
 @click.command("adapt")
-@click.option("--kb", required=True, help="The knowledge base: a path, or a name in wellread's home.")
+@click.option("--kb", required=True, help="Knowledge base: a path, or a name in wellread's home.")
 @click.option(
     "--texts",
     multiple=True,
     type=click.Path(),
     metavar="PATH",
-    help="Text, JSONL, CSV or Parquet, or a folder of these; may be repeated.",
+    help="Text, JSONL, CSV or Parquet files, or a folder of these; repeatable.",
 )
-@click.option("--to", "folder", required=True, type=click.Path(), metavar="FOLDER", help="The run's folder.")
-@click.option("--marks", type=click.Path(), metavar="FILE", help="The sample.csv of the run, marked by you.")
-@click.option("--model", default="elq", show_default=True, help="The linker to adapt: elq, or a folder.")
-@click.option("--field", default="text", show_default=True, help="The field or column of the texts.")
+@click.option("--to", "folder", required=True, type=click.Path(), metavar="FOLDER", help="Run folder.")
+@click.option("--marks", type=click.Path(), metavar="FILE", help="Marked sample.csv of the run.")
+@click.option("--model", default="elq", show_default=True, help="Linker to adapt: elq, or a folder.")
+@click.option("--field", default="text", show_default=True, help="Field or column of the texts.")
 @click.option(
     "--unit",
     type=click.Choice(["line", "paragraph", "file"]),
     default="line",
     show_default=True,
-    help="What a text is in a text file.",
+    help="Unit of a text in a text file.",
 )
 @click.option(
-    "--most", type=click.IntRange(1), default=2000, show_default=True, help="Read at most so many texts, at random."
+    "--most", type=click.IntRange(1), default=2000, show_default=True, help="Maximum texts to read, chosen at random."
 )
-@click.option("--sample", type=click.IntRange(1), default=50, show_default=True, help="Write so many links to mark.")
-@click.option("--anew", is_flag=True, help="Forget what is in the folder instead of going on with it.")
-@click.option("--json", "as_json", is_flag=True, help="Write the figures as JSON.")
+@click.option("--sample", type=click.IntRange(1), default=50, show_default=True, help="Number of links to mark.")
+@click.option("--anew", is_flag=True, help="Delete the run in the folder instead of resuming it.")
+@click.option("--json", "as_json", is_flag=True, help="Write the results as JSON.")
 def command(
     kb: str, texts: tuple[str, ...], folder: str, marks: str | None, as_json: bool, anew: bool, **options: Any
 ) -> None:
@@ -60,12 +60,12 @@ def command(
     from wellread.training.adaptation.adapt import MODEL, SAMPLE, adapt, apply_marks
 
     if marks is not None and texts:
-        raise UsageError("--texts and --marks do not go together; adapt to texts first, then give the marks")
+        raise UsageError("--texts and --marks cannot be combined; adapt to texts first, then give the marks")
     if marks is not None:
         marked = apply_marks(folder, marks, kb=kb)
         _show_marks(marked, as_json)
     elif not texts:
-        raise UsageError("there is nothing to adapt to; give --texts PATH, or --marks FILE once the sample is marked")
+        raise UsageError("no data to adapt to; give --texts PATH, or --marks FILE once the sample is marked")
     else:
         report = adapt(kb, texts, folder, resume=not anew, **options)
         _show_report(report, as_json)

@@ -11,52 +11,53 @@ from wellread.cli.options import nil_options, reading_options, refuse_nan, trust
 
 @click.command("annotate")
 @click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.option("--to", required=True, type=click.Path(), metavar="FOLDER", help="Where the parts are written.")
-@click.option(
-    "--kb", "kbs", multiple=True, required=True, help="A knowledge base; several give several layers of links."
-)
+@click.option("--to", required=True, type=click.Path(), metavar="FOLDER", help="Output folder.")
+@click.option("--kb", "kbs", multiple=True, required=True, help="Knowledge base to link to; repeatable.")
 @click.option(
     "--model",
     "models",
     multiple=True,
     metavar="[KB=]MODEL",
-    help="elq, knowbert, prior, or a folder; of one KB by its name, or of all.  [default: as wellread link]",
+    help="elq, knowbert, prior, or a folder; for one KB, or for all.  [default: as wellread link]",
 )
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
     callback=refuse_nan,
-    help="Leave out weaker links.  [default: the model's best]",
+    help="Omit links with a lower score.  [default: the model's]",
 )
-@click.option(
-    "--kind", "kinds", multiple=True, help="elq, knowbert: link only to entities of this kind; may be repeated."
-)
+@click.option("--kind", "kinds", multiple=True, help="Link only to entities of this kind; repeatable; not for prior.")
 @trust_option
 @nil_options
 @reading_options
-@click.option("--candidates", type=click.IntRange(0), default=0, show_default=True, help="Told with each link.")
+@click.option("--candidates", type=click.IntRange(0), default=0, show_default=True, help="Candidates per link.")
 @click.option(
-    "--format", "format_", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True, help="Of parts."
+    "--format",
+    "format_",
+    type=click.Choice(["jsonl", "parquet"]),
+    default="jsonl",
+    show_default=True,
+    help="Format of the parts.",
 )
 @click.option(
     "--unit",
     type=click.Choice(["line", "paragraph", "file"]),
     default="line",
     show_default=True,
-    help="What a text is in a text file.",
+    help="Unit of a text in a text file.",
 )
-@click.option("--field", default="text", show_default=True, help="The field of JSONL, or column of Parquet, of texts.")
-@click.option("--id-field", default="id", show_default=True, help="That of their ids, if there is one.")
+@click.option("--field", default="text", show_default=True, help="JSONL field or Parquet column of the texts.")
+@click.option("--id-field", default="id", show_default=True, help="Field or column of their ids.")
 @click.option(
     "--broken",
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="Texts that cannot be read: stop, or leave them out and tell which.",
+    help="Unreadable texts: stop, or skip and list them.",
 )
-@click.option("--workers", type=click.IntRange(1), help="Processes.  [one a core]")
+@click.option("--workers", type=click.IntRange(1), help="Processes.  [default: one per core]")
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
-@click.option("--master", help="Spark's master, such as spark://host:7077.  [this machine]")
+@click.option("--master", help="Spark master, such as spark://host:7077.  [default: this machine]")
 def command(
     files: tuple[str, ...],
     to: str,
@@ -74,8 +75,8 @@ def command(
 ) -> None:
     """Link the texts in FILES: text files, JSONL, Parquet, compressed or not, and folders of them.
 
-    A part is written for every shard of the input, the same for any number of workers. A run that was killed goes on
-    when it is started again.
+    Writes one part per shard of the input, the same for any number of workers. An interrupted run resumes when it is
+    started again.
 
     \b
     Examples:
@@ -105,4 +106,4 @@ def command(
     before = len(done.parts) - done.made
     console.note(f"{done.made:,} parts written to {to}" + (f", {before:,} were there" if before else ""))
     if done.broken:
-        console.note(f"left out {done.broken:,} broken texts; {to}/_broken-*.txt tells which")
+        console.note(f"skipped {done.broken:,} broken texts; see {to}/_broken-*.txt")

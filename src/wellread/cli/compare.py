@@ -1,4 +1,4 @@
-"""`wellread compare`: the same task, data and seeds, with something different: what does it bring?
+"""`wellread compare`: train variants (arms) of a recipe on the same data and seeds, and compare them.
 
 Linkers on the same texts (`cli/compare_linkers.py`) and a page of all comparisons (`cli/compare_report.py`) are verbs
 of it.
@@ -21,7 +21,7 @@ from wellread.cli.options import table_option, typed_command
     subcommand_metavar="RECIPE... | linkers DATA... | report FOLDER... [OPTIONS]",
 )
 def command() -> None:
-    """Train arms of a recipe on the same seeds, or link the same texts with several linkers; tell what each brings.
+    """Train arms of a recipe on the same seeds, or link the same texts with several linkers, and compare them.
 
     \b
     Example: wellread compare recipes/kam-rte.toml --set data.root=my-data --vary infusion=none,kam
@@ -44,7 +44,7 @@ command.add_command(report)
     "varied",
     multiple=True,
     metavar="NAME=VALUE,VALUE",
-    help='Compare these values of a setting; of a list, members are joined by "+". Several: every combination.',
+    help='Compare these values of a setting (list members joined by "+"); repeatable: every combination.',
 )
 @click.option("--arms", "arms_file", metavar="FILE", help="Compare the arms in the table [arms] of a TOML file.")
 @click.option(
@@ -52,13 +52,13 @@ command.add_command(report)
     "chosen",
     multiple=True,
     metavar="NAME",
-    help="Of these arms only this one. Several: in this order; others are held against the first.",
+    help="Run only this arm; repeatable. The first is the baseline.",
 )
-@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="How many seeds each arm has.")
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Number of seeds per arm.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting of every recipe.")
-@click.option("--to", "folder", help="The folder of the comparison.  [default: runs/compare-<names of the recipes>]")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
-@click.option("--keep", is_flag=True, help="Keep the weights of every run, and its model.")
+@click.option("--to", "folder", help="Folder of the comparison.  [default: runs/compare-<names of the recipes>]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Concurrent runs.")
+@click.option("--keep", is_flag=True, help="Keep the weights and the model of every run.")
 @click.option("--no-costs", is_flag=True, help="Do not measure time and memory of a step.")
 @table_option
 def tasks(
@@ -74,9 +74,9 @@ def tasks(
     no_costs: bool,
     form: str,
 ) -> None:
-    """Train arms of each RECIPE on the same seeds, and hold them against the first arm.
+    """Train arms of each RECIPE on the same seeds, and compare them with the first arm.
 
-    Every arm and seed is a run folder: the same command goes on after an interruption, and with more seeds or arms it
+    Every arm and seed is a run folder: the same command resumes after an interruption, and with more seeds or arms it
     trains only those. The table has mean ± standard deviation, the paired difference to the first arm with its
     interval and p, and what the arms cost; it is also written to the folder as table.md, table.json and table.png.
 
@@ -119,5 +119,5 @@ def tasks(
         raise TrainingError(
             f"{len(table.failed)} of {len(table.seeds) * (sum(map(len, asked.values())) - len(table.unfit))} runs "
             "failed, the first: "
-            f"{table.failed[0]}; mend that and give the same command, which tries them again"
+            f"{table.failed[0]}; fix the cause and run the same command again, which repeats them"
         )

@@ -1,4 +1,4 @@
-"""`wellread compare linkers`: the same texts and knowledge base, several linkers: how right, how fast, how large?"""
+"""`wellread compare linkers`: accuracy, speed and size of several linkers on the same texts and KB."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from wellread.errors import TrainingError, UsageError
 
 @click.command("linkers")
 @click.argument("data", nargs=-1, required=True, metavar="[NAME=]FILE...")
-@click.option("--kb", required=True, help="The knowledge base that all link to, by name or path.")
+@click.option("--kb", required=True, help="Knowledge base, by name or path.")
 @click.option(
     "--model",
     "models",
     multiple=True,
     metavar="[NAME=]MODEL",
-    help="prior, elq, knowbert, or a folder, as in luke=runs/luke/model. Several: others are held against the first.  "
+    help="prior, elq, knowbert, or a folder, as in luke=runs/luke/model; repeatable. The first is the baseline.  "
     "[default: prior and elq]",
 )
 @reading_options
@@ -31,11 +31,11 @@ from wellread.errors import TrainingError, UsageError
     "parts",
     multiple=True,
     metavar="NAME=N",
-    help="Of this data set only the part that a recipe with develop = N keeps apart, and does not learn from.",
+    help="Use only the part of a data set that a recipe with develop = N holds out.",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first N documents of each data set.")
-@click.option("--skip-broken", is_flag=True, help="Leave out broken documents, and say how many, instead of stopping.")
-@click.option("--to", "folder", help="The folder of the comparison.  [default: runs/linkers-<name of the KB>]")
+@click.option("--skip-broken", is_flag=True, help="Skip and count broken documents instead of stopping.")
+@click.option("--to", "folder", help="Folder of the comparison.  [default: runs/linkers-<name of the KB>]")
 @draw_options
 @table_option
 def linkers(
@@ -55,7 +55,7 @@ def linkers(
     seed: int,
     form: str,
 ) -> None:
-    """Link the texts of every FILE with every model, and hold the links against those in the files.
+    """Link the texts of every FILE with every model, and score the links against those in the files.
 
     The files are those of wellread evaluate linking. Every model and data set is linked in a process of its own: the
     table has micro F1 by overlapping and by exact spans with intervals, the difference to the first model, texts a
@@ -104,21 +104,21 @@ def linkers(
     if table.failed:
         raise TrainingError(
             f"{len(table.failed)} of {len(table.linkers) * len(table.data)} cells failed, the first: "
-            f"{table.failed[0]}; mend that and give the same command, which tries them again"
+            f"{table.failed[0]}; fix the cause and run the same command again, which repeats them"
         )
 
 
 def _named(given: Sequence[str], name_of: Callable[[str], str], what: str) -> dict[str, str]:
-    """What is given by its name: ["luke=runs/luke"] -> {"luke": "runs/luke"}; without one, a name of its own."""
+    """Return values by name: ["luke=runs/luke"] -> {"luke": "runs/luke"}; a value without a name gets one."""
     named: dict[str, str] = {}
     for one in given:
         name, equals, value = one.partition("=")
         if not equals or "/" in name:  # a path may have "=" in it
             name, value = name_of(one), one
         if not name or not value:
-            raise UsageError(f"{one!r} names no {what}; expected NAME=VALUE, or the value alone")
+            raise UsageError(f"{one!r} has no {what}; expected NAME=VALUE, or the value alone")
         if name in named:
-            raise UsageError(f"two are called {name!r}, {named[name]} and {value}; name one otherwise: other={value}")
+            raise UsageError(f"two have the name {name!r}, {named[name]} and {value}; rename one: other={value}")
         named[name] = value
     return named
 

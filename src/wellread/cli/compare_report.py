@@ -9,8 +9,8 @@ from wellread.errors import UsageError
 
 @click.command("report")
 @click.argument("folders", nargs=-1, required=True, metavar="FOLDER...")
-@click.option("--to", "file", metavar="FILE", help="Where the page is written.  [default for html: report.html]")
-@click.option("--title", default="Comparison", show_default=True, help="The page's heading.")
+@click.option("--to", "file", metavar="FILE", help="Output file.  [default for html: report.html]")
+@click.option("--title", default="Comparison", show_default=True, help="Heading of the page.")
 @click.option(
     "--format",
     "form",
@@ -20,7 +20,7 @@ from wellread.errors import UsageError
     help="A page with everything, or small tables for a README.",
 )
 def report(folders: tuple[str, ...], file: str | None, title: str, form: str) -> None:
-    """Make one page of the comparisons in FOLDER...: tables, plots, costs, and the commands that made them.
+    """Write one page of the comparisons in FOLDER...: tables, plots, costs, and their commands.
 
     A folder is what wellread compare wrote (--to), of arms or of linkers; nothing is trained or linked again. The page
     is one HTML file without scripts that needs no network. With --format markdown small tables are written to standard
@@ -36,7 +36,7 @@ def report(folders: tuple[str, ...], file: str | None, title: str, form: str) ->
     from wellread.training.compare.report import make_report, make_rows
 
     if form == "markdown" and title != "Comparison":
-        raise UsageError("rows have no title; leave --title out")
+        raise UsageError("--format markdown has no title; omit --title")
     made = make_rows(folders) if form == "markdown" else make_report(folders, title=title)
     if form == "markdown" and file is None:
         click.echo(made, nl=False)

@@ -1,4 +1,4 @@
-"""`wellread convert`: take over what others have trained."""
+"""`wellread convert`: convert released checkpoints, and make trained linkers small."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 @click.group("convert")
 def command() -> None:
-    """Make wellread's models of the checkpoints that the authors of papers released, and small linkers of your own.
+    """Convert checkpoints released by the papers' authors, and make small linkers of your own models.
 
     Example: wellread convert elq elq_wiki_large.bin elq_large_params.txt --vocab vocab.txt --to models/elq-large
     """
@@ -18,14 +18,16 @@ def command() -> None:
 @command.command("elq")
 @click.argument("checkpoint", type=click.Path())
 @click.argument("params", type=click.Path())
-@click.option("--to", "folder", required=True, help="The linker's folder, which must be new.")
-@click.option("--vocab", metavar="FILE", help="The vocab.txt of the BERT that the model grew from.")
-@click.option("--tokenizer", metavar="NAME", help="Instead: an encoder (folder or hub) with the same tokenizer.")
-@click.option("--heads", type=click.IntRange(1), help="Attention heads.  [default: one for each 64 of the width]")
+@click.option("--to", "folder", required=True, help="Folder of the linker; it must not exist.")
+@click.option("--vocab", metavar="FILE", help="vocab.txt of the BERT that the model was initialised from.")
+@click.option(
+    "--tokenizer", metavar="NAME", help="Instead of --vocab: an encoder (folder or hub) with the same tokenizer."
+)
+@click.option("--heads", type=click.IntRange(1), help="Number of attention heads.  [default: width / 64]")
 def elq(checkpoint: str, params: str, folder: str, vocab: str | None, tokenizer: str | None, heads: int | None) -> None:
     """Convert ELQ's CHECKPOINT and its PARAMS, as facebookresearch/BLINK has them, to a linker with the same scores.
 
-    Nothing in the checkpoint is run. Its vocabulary is not in it: give that of its bert_model.
+    No code of the checkpoint is run. It does not contain its vocabulary: give that of its bert_model.
 
     \b
     Examples:
@@ -41,10 +43,12 @@ def elq(checkpoint: str, params: str, folder: str, vocab: str | None, tokenizer:
 
 @command.command("knowbert")
 @click.argument("archive", type=click.Path())
-@click.option("--to", "folder", required=True, help="The model's folder, which must be new.")
-@click.option("--vocab", metavar="FILE", help="The vocab.txt of the BERT that the model grew from.")
-@click.option("--tokenizer", metavar="NAME", help="Instead: an encoder (folder or hub) with the same tokenizer.")
-@click.option("--heads", type=click.IntRange(1), help="Attention heads.  [default: one for each 64 of the width]")
+@click.option("--to", "folder", required=True, help="Folder of the model; it must not exist.")
+@click.option("--vocab", metavar="FILE", help="vocab.txt of the BERT that the model was initialised from.")
+@click.option(
+    "--tokenizer", metavar="NAME", help="Instead of --vocab: an encoder (folder or hub) with the same tokenizer."
+)
+@click.option("--heads", type=click.IntRange(1), help="Number of attention heads.  [default: width / 64]")
 @click.option(
     "--entities", "lists", multiple=True, metavar="KB=FILE", help="A list of entities that the archive lacks."
 )
@@ -74,10 +78,10 @@ def knowbert(
     from wellread.models.knowbert.conversion import convert_knowbert
 
     entities = {}
-    for told in lists:
-        kb, equals, file = told.partition("=")
+    for given in lists:
+        kb, equals, file = given.partition("=")
         if not (kb and equals and file):
-            raise UsageError(f"--entities is {told!r}; expected KB=FILE, as in wiki=entity.txt")
+            raise UsageError(f"--entities is {given!r}; expected KB=FILE, as in wiki=entity.txt")
         entities[kb] = file
     senses = SenseKeys.read() if synsets else None
     convert_knowbert(archive, folder, vocab=vocab, tokenizer=tokenizer, heads=heads, entities=entities, senses=senses)
@@ -86,19 +90,23 @@ def knowbert(
 
 @command.command("linker")
 @click.argument("model", type=click.Path())
-@click.option("--kb", "kb_name", required=True, help="The knowledge base that it links to, by its name or path.")
-@click.option("--to", "folder", required=True, help="The linker's folder, which must be new.")
-@click.option("--base", metavar="NAME", help="The encoder that the model was before it learned; what changed is kept.")
-@click.option("--rank", type=click.IntRange(1), help="With --base: keep changes of this rank; without it, in 4 bits.")
-@click.option("--tags", type=click.Choice(["spacy"]), help="Who tells parts of speech when it links, unless asked.")
+@click.option("--kb", "kb_name", required=True, help="Knowledge base that it links to, by name or path.")
+@click.option("--to", "folder", required=True, help="Folder of the linker; it must not exist.")
+@click.option(
+    "--base", metavar="NAME", help="Encoder that the model was trained from; only the differences are stored."
+)
+@click.option(
+    "--rank", type=click.IntRange(1), help="With --base: store differences of this rank; by default in 4 bits."
+)
+@click.option("--tags", type=click.Choice(["spacy"]), help="Default source of part-of-speech tags when it links.")
 def linker(
     model: str, kb_name: str, folder: str, base: str | None, rank: int | None, tags: Literal["spacy"] | None
 ) -> None:
-    """Make a small linker of a MODEL that has learned to link with a knowledge layer (the run of a recipe).
+    """Make a small linker of a MODEL with a trained knowledge layer (the run of a recipe).
 
-    It has all entities in 8 bits, so that it needs no vectors of the knowledge base. With --base only what changed in
-    the encoder is kept: in 4 bits; or with --rank, exactly where adapters of that rank learned (encoder.rank in the
-    recipe).
+    Entity vectors are stored in 8 bits, so the vectors of the knowledge base are not needed. With --base only the
+    differences to the encoder are stored: in 4 bits, or with --rank exactly, if adapters of that rank were trained
+    (encoder.rank in the recipe).
 
     \b
     Examples:
@@ -117,11 +125,11 @@ def linker(
 
 @command.command("luke")
 @click.argument("source", metavar="FOLDER", type=click.Path())
-@click.option("--to", "folder", required=True, help="The model's folder, which must be new.")
+@click.option("--to", "folder", required=True, help="Folder of the model; it must not exist.")
 @click.option(
     "--layout",
     type=click.Choice(["hf", "wellread"]),
-    help="What it becomes: a LUKE of transformers, or one of wellread.  [default: what it is not yet]",
+    help="Target layout: transformers or wellread.  [default: the other one]",
 )
 def luke(source: str, folder: str, layout: Literal["hf", "wellread"] | None) -> None:
     """Convert the LUKE or mLUKE in FOLDER: one of Hugging Face's layout to one of wellread's, and one of these back.

@@ -1,4 +1,4 @@
-"""`wellread correlate`: count which words meet, make a table of correlations of it, look into one."""
+"""`wellread correlate`: count word co-occurrences, build a correlation table, show its entries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wellread.cli.defaults import DefaultGroup
 
 @click.group("correlate", cls=DefaultGroup, default="count")
 def command() -> None:
-    """Count which words meet in text, and make a table of correlations (PMI) of it.
+    """Count word co-occurrences in text, and build a correlation (PMI) table.
 
     \b
     Examples:
@@ -25,48 +25,50 @@ def command() -> None:
 
 @command.command()
 @click.argument("text", nargs=-1, type=click.Path())
-@click.option("--kb", help="Count what a knowledge base says of its entities: a path, or a name in wellread's home.")
-@click.option("--titles", is_flag=True, help="With --kb: an entity's title belongs to its description.")
-@click.option("--to", type=click.Path(), metavar="FOLDER", help="The folder of the table, such as words.pmi.")
-@click.option("--add-to", type=click.Path(), metavar="FOLDER", help="A table that these counts are added to.")
+@click.option("--kb", help="Count the descriptions of a knowledge base: a path, or a name in wellread's home.")
+@click.option("--titles", is_flag=True, help="With --kb: add the titles to the descriptions.")
+@click.option("--to", type=click.Path(), metavar="FOLDER", help="Folder of the table, such as words.pmi.")
+@click.option("--add-to", type=click.Path(), metavar="FOLDER", help="Table to add the counts to.")
 @click.option(
     "--unit",
     type=click.Choice(["line", "paragraph", "file"]),
     default="line",
     show_default=True,
-    help="What a document is in a text file.",
+    help="Unit of a document in a text file.",
 )
 @click.option(
     "--field",
     "fields",
     multiple=True,
     metavar="NAME",
-    help="The field of JSONL that has the text; may be repeated.  [text]",
+    help="JSONL field of the text; repeatable.  [default: text]",
 )
-@click.option("--window", type=int, default=0, metavar="WORDS", help="Count windows of so many words, not documents.")
-@click.option("--step", type=int, default=0, metavar="WORDS", help="From one window to the next.  [half a window]")
-@click.option("--min-count", type=int, default=5, show_default=True, help="Leave out words in fewer events.")
-@click.option("--min-pair", type=int, default=3, show_default=True, help="Leave out pairs in fewer events.")
+@click.option(
+    "--window", type=int, default=0, metavar="WORDS", help="Count windows of this many words instead of documents."
+)
+@click.option(
+    "--step", type=int, default=0, metavar="WORDS", help="Words from one window to the next.  [default: half a window]"
+)
+@click.option("--min-count", type=int, default=5, show_default=True, help="Minimum events of a word.")
+@click.option("--min-pair", type=int, default=3, show_default=True, help="Minimum events of a pair.")
 @click.option(
     "--measure",
     type=click.Choice(["pmi", "npmi"]),
     default="pmi",
     show_default=True,
-    help="PMI by the largest of the table, or normalised pair by pair.",
+    help="PMI divided by the largest, or normalised per pair (NPMI).",
 )
 @click.option(
     "--neighbours",
     type=int,
     default=1000,
     show_default=True,
-    help="Keep a pair if it is among so many nearest of either word; 0 keeps all.",
+    help="Keep pairs among the N nearest of either word; 0 keeps all.",
 )
-@click.option(
-    "--memory", default="4GB", show_default=True, help="What counting may take; beyond it goes over the disk."
-)
-@click.option("--workers", type=click.IntRange(1), help="Processes and threads.  [one a core]")
+@click.option("--memory", default="4GB", show_default=True, help="Memory limit; counting uses the disk beyond it.")
+@click.option("--workers", type=click.IntRange(1), help="Processes and threads.  [default: one per core]")
 @click.option("--engine", type=click.Choice(["duckdb", "spark"]), default="duckdb", show_default=True)
-@click.option("--master", help="Spark's master, such as spark://host:7077.  [this machine]")
+@click.option("--master", help="Spark master, such as spark://host:7077.  [default: this machine]")
 @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 @click.pass_context
 def count(
@@ -92,8 +94,8 @@ def count(
 ) -> None:
     """Count the words and pairs of text files, JSONL, folders of them, or a knowledge base.
 
-    A word counts once for each document or window that it is in. Files may be compressed (gz, bz2, xz, zst). A count
-    that was interrupted goes on when it is started again; counting the same text with other limits reads none of it.
+    A word counts once per document or window. Files may be compressed (gz, bz2, xz, zst). An interrupted count resumes
+    when it is started again; counting the same text with other limits does not read it again.
 
     \b
     Examples:
@@ -110,17 +112,15 @@ def count(
     from wellread.io import console
 
     if (to is None) == (add_to is None):
-        raise UsageError(
-            "say where the table goes: --to FOLDER for a new one, or --add-to FOLDER for one that is there"
-        )
+        raise UsageError("give the table's folder: --to FOLDER for a new one, or --add-to FOLDER for an existing one")
     if bool(text) == (kb is not None):
-        raise UsageError("say what to count: text files, folders, or --kb NAME, and not both")
+        raise UsageError("give what to count: text files, folders, or --kb NAME, but not both")
     if titles and kb is None:
-        raise UsageError("only entities have titles: give --titles with --kb, or name a field with --field")
+        raise UsageError("--titles needs --kb; give --kb, or name a field with --field")
     given = [name for name in ("min_count", "min_pair", "measure", "neighbours") if _was_given(ctx, name)]
     if add_to is not None and given:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UsageError(f"a table keeps its limits when it is added to; leave out {options}")
+        raise UsageError(f"an existing table keeps its limits; omit {options}")
     if kb is not None:
         corpus = Corpus.of_kb(kb, titles=titles, window=window, step=step)
     else:
@@ -140,8 +140,8 @@ def count(
         return
     if progress.kept:
         console.note(f"{progress.kept:,} of {progress.kept + progress.shards:,} shards were counted before")
-    unit_told = f"windows of {about['window']} words" if about["window"] else "documents"
-    click.echo(f"{table.folder}: {about['words_read']:,} words in {about['events']:,} {unit_told}")
+    unit_name = f"windows of {about['window']} words" if about["window"] else "documents"
+    click.echo(f"{table.folder}: {about['words_read']:,} words in {about['events']:,} {unit_name}")
     click.echo(
         f"{about['words']:,} words and {about['pairs']:,} pairs are correlated; the largest PMI is {about['z']:.2f}"
     )
@@ -154,12 +154,12 @@ def _was_given(ctx: click.Context, name: str) -> bool:
 @command.command()
 @click.argument("table", type=click.Path())
 @click.argument("words", nargs=-1)
-@click.option("-n", "--number", type=click.IntRange(1), default=10, show_default=True, help="Words to show.")
+@click.option("-n", "--number", type=click.IntRange(1), default=10, show_default=True, help="Number of words to show.")
 @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 def show(table: str, words: tuple[str, ...], number: int, as_json: bool) -> None:
-    """Show the words that a word meets; of several words also what they call to mind together.
+    """Show the words correlated with a word; with several words also those correlated with all of them.
 
-    Without words: what the table says of itself.
+    Without words: show the settings and sizes of the table.
 
     \b
     Examples:
@@ -192,8 +192,8 @@ def show(table: str, words: tuple[str, ...], number: int, as_json: bool) -> None
     met = {word: opened.neighbours(word, number) for word in known}
     related = [(opened.words[id], score) for id, score in opened.related(ids, number)] if len(known) > 1 else []
     if as_json:
-        told = {word: [vars(one) for one in some] for word, some in met.items()}
-        click.echo(json.dumps({"neighbours": told, "related": related, "unknown": unknown}, ensure_ascii=False))
+        content = {word: [vars(one) for one in some] for word, some in met.items()}
+        click.echo(json.dumps({"neighbours": content, "related": related, "unknown": unknown}, ensure_ascii=False))
         return
     columns = ("word", "relevance", "together", "events")
     for word, some in met.items():

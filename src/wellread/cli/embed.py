@@ -1,4 +1,4 @@
-"""`wellread embed`: contextual vectors of texts, words, pieces and mentions."""
+"""`wellread embed`: contextual vectors of texts, words, tokens and mentions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @click.command("embed")
 @click.argument("files", nargs=-1)
-@click.option("--to", required=True, metavar="FILE", help="Where vectors are written: FILE.npz or FILE.arrow.")
+@click.option("--to", required=True, metavar="FILE", help="Output file: FILE.npz or FILE.arrow.")
 @click.option(
     "--model",
     default="minilm",
     show_default=True,
-    help="The encoder: an asset, a folder (of a trained task too, with the knowledge that it is lent), a model on the "
+    help="The encoder: an asset, a folder (of a trained task too, with its knowledge), a model on the "
     "hub with its commit.",
 )
 @click.option(
@@ -30,25 +30,23 @@ if TYPE_CHECKING:
     type=click.Choice(["texts", "words", "pieces", "mentions"]),
     default="texts",
     show_default=True,
-    help="What has a vector.",
+    help="Units to embed.",
 )
-@click.option("--lines", is_flag=True, help="Every line is a text of its own.")
-@click.option("--documents", is_flag=True, help="Every line is a document that wellread link --format json wrote.")
-@click.option(
-    "--kb", "kbs", multiple=True, help="mentions: what a linker finds of this knowledge base; may be repeated."
-)
-@click.option("--linker", default="auto", show_default=True, help="mentions: the model of that linker.")
+@click.option("--lines", is_flag=True, help="Read every line as a text.")
+@click.option("--documents", is_flag=True, help="Read every line as a document of wellread link --format json.")
+@click.option("--kb", "kbs", multiple=True, help="mentions: knowledge base of the linker that finds them; repeatable.")
+@click.option("--linker", default="auto", show_default=True, help="mentions: model of that linker.")
 @click.option(
     "--pooling",
     type=click.Choice(["mean", "first"]),
     default="mean",
     show_default=True,
-    help="texts: the mean of all pieces, or the first one.",
+    help="texts: mean of all tokens, or the first token.",
 )
-@click.option("--layers", type=click.IntRange(1), metavar="N", help="The states after N layers.  [default: all]")
-@click.option("--width", type=click.IntRange(16), default=256, show_default=True, help="Pieces read at once.")
-@click.option("--unit", is_flag=True, help="Make every vector as long as 1.")
-@click.option("--half", is_flag=True, help="Write numbers of 16 bits instead of 32.")
+@click.option("--layers", type=click.IntRange(1), metavar="N", help="Use the states after N layers.  [default: all]")
+@click.option("--width", type=click.IntRange(16), default=256, show_default=True, help="Tokens per batch.")
+@click.option("--unit", is_flag=True, help="Normalise vectors to length 1.")
+@click.option("--half", is_flag=True, help="Write float16 instead of float32.")
 def command(
     files: tuple[str, ...],
     to: str,
@@ -78,11 +76,11 @@ def command(
 
     format_of(to)
     if lines and documents:
-        raise UsageError("--documents are lines already; leave --lines out")
+        raise UsageError("--documents already reads lines; omit --lines")
     if how["of"] == "mentions" and not kbs and not documents:
-        raise UsageError("mentions need a knowledge base, or documents that have links; give --kb or --documents")
+        raise UsageError("--of mentions needs --kb or --documents; give one of them")
     if kbs and (documents or how["of"] != "mentions"):
-        raise UsageError("--kb says whose mentions are embedded; give --of mentions, and no --documents")
+        raise UsageError("--kb needs --of mentions, and cannot be combined with --documents")
     if not files and sys.stdin.isatty():
         raise UsageError("give a file, or pipe a text in: wellread embed story.txt --to story.npz")
     from wellread.inference.embedder import load_embedder
@@ -121,4 +119,4 @@ def _documents(files: tuple[str, ...], lines: bool, documents: bool) -> Iterator
             except InputError as error:
                 raise InputError(f"{where}: {error}") from None
     if empty:
-        raise InputError("there is no text; give some to make vectors of")
+        raise InputError("the input is empty; give a text to embed")

@@ -59,15 +59,14 @@ for verb in (words, facts, lama):
 @command.command("task")
 @click.argument("run", type=click.Path())
 @click.argument("data", type=click.Path())
-@click.option("--predictions", metavar="FILE", help="Write the answers in the task's official format.")
+@click.option("--predictions", metavar="FILE", help="Write the predictions in the task's official format.")
 @form_option
 @places_option
 def task(run: str, data: str, predictions: str | None, form: str, changes: tuple[str, ...]) -> None:
-    """Let the model of RUN (a folder that wellread train made) answer DATA, and score its answers.
+    """Predict DATA with the model of RUN (a folder of wellread train), and score the predictions.
 
-    DATA is a file of the task's own format. One without labels, as test files are, can be answered but not scored:
-    give --predictions. A run that learned masked words is also asked for the facts of LAMA, where DATA has such: see
-    wellread evaluate lama --help.
+    DATA is a file in the task's format. Without labels, as in test files, it is predicted but not scored: give
+    --predictions. For a run trained on masked words, DATA may also be LAMA's: see wellread evaluate lama --help.
 
     \b
     Examples:
@@ -92,7 +91,7 @@ def task(run: str, data: str, predictions: str | None, form: str, changes: tuple
     secret = sum(not model.has_gold([example]) for example in examples)
     if secret and predictions is None:
         which = "" if secret == len(examples) else f" for {secret:,} of its {len(examples):,} examples"
-        raise InputError(f"{data} has no labels to score against{which}; give --predictions FILE to have it answered")
+        raise InputError(f"{data} has no labels to score against{which}; give --predictions FILE to write predictions")
     begin = time.monotonic()
     answers = model.answers(examples)
     console.note(f"answered {len(examples):,} examples in {time.monotonic() - begin:.1f} s")
@@ -110,14 +109,14 @@ def task(run: str, data: str, predictions: str | None, form: str, changes: tuple
 
 @command.command("senses")
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
-@click.option("--model", default="knowbert", show_default=True, help="The linker: a name, or a folder.")
-@click.option("--kb", "kb_name", default="wordnet", show_default=True, help="The knowledge base of its senses.")
+@click.option("--model", default="knowbert", show_default=True, help="Linker: a name, or a folder.")
+@click.option("--kb", "kb_name", default="wordnet", show_default=True, help="Knowledge base of its senses.")
 @click.option(
     "--as-linked",
     is_flag=True,
-    help="Score the links of plain text, as wellread link makes them: nobody tells it lemmas and parts of speech.",
+    help="Score links of plain text, as of wellread link: without given lemmas and parts of speech.",
 )
-@click.option("--predictions", metavar="FILE", help="Write the key of every instance, as the official scorer takes it.")
+@click.option("--predictions", metavar="FILE", help="Write predictions in the format of the official scorer.")
 @form_option
 def senses(
     files: tuple[str, ...], model: str, kb_name: str, as_linked: bool, predictions: str | None, form: str
@@ -168,18 +167,16 @@ def senses(
 
 @command.command("linking")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option(
-    "--kb", help="The knowledge base to link to, by name or path; gold entities it does not hold count as NIL."
-)
-@click.option("--model", help="The model that links: elq, knowbert, prior, or a folder.  [default: as wellread link]")
+@click.option("--kb", help="Knowledge base, by name or path; gold entities that it lacks count as NIL.")
+@click.option("--model", help="Model: elq, knowbert, prior, or a folder.  [default: as wellread link]")
 @reading_options
 @trust_option
 @gold_options("--format")
-@click.option("--threshold", type=float, callback=refuse_nan, help="Leave out links with a lower score.")
+@click.option("--threshold", type=float, callback=refuse_nan, help="Omit links with a lower score.")
 @click.option("--fold-ids", is_flag=True, help="Compare entity ids without case, as ELQ's authors do.")
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first N documents of each file.")
-@click.option("--skip-broken", is_flag=True, help="Leave out broken documents, and say how many, instead of stopping.")
-@click.option("--predictions", metavar="FILE", help="Score the documents in this JSONL file; nothing is linked.")
+@click.option("--skip-broken", is_flag=True, help="Skip and count broken documents instead of stopping.")
+@click.option("--predictions", metavar="FILE", help="Score the documents in this JSONL file instead of linking.")
 @click.option("--save", metavar="FILE", help="Write the predictions, before --threshold, as JSONL.")
 @draw_options
 @click.option("--json", "as_json", is_flag=True, help="Write all scores as JSON.")
@@ -217,11 +214,9 @@ def linking(
       wellread evaluate linking --kb vital --format aida --ids title --prefix wp: AIDA-YAGO2-dataset.tsv
     """
     if kb is None and predictions is None:
-        raise UsageError(
-            "there is nothing to score; give --kb to link the texts, or --predictions with links made before"
-        )
+        raise UsageError("nothing to score; give --kb to link the texts, or --predictions with existing links")
     if predictions is not None and (save is not None or model is not None):
-        raise UsageError("--predictions are not made anew; leave out --save and --model, or --predictions")
+        raise UsageError("--predictions cannot be combined with --save and --model; omit these, or --predictions")
 
     from wellread.evaluation.linking import align, strangers, with_prefix
 
@@ -238,8 +233,8 @@ def linking(
             kb, model or "auto", threshold=least, sources=sources, precision=precision, trust=trust, nil=True
         )
     known = None if linker is None else cache(linker.kb.__contains__)
-    if known is not None and (told := strangers(texts, known, str(kb))):
-        console.note(told)
+    if known is not None and (result := strangers(texts, known, str(kb))):
+        console.note(result)
     if predictions is not None:
         predicted = align(texts, read_linked(predictions, "jsonl"))
     else:
@@ -257,12 +252,12 @@ def _read(file: str, format: Format | None, ids: Ids | None, limit: int | None, 
     skipped: list[str] | None = [] if skip_broken else None
     documents = list(islice(read_linked(file, format, ids=ids, skipped=skipped), limit))
     if skipped:
-        console.note(f"left out {len(skipped):,} broken documents; the first: {skipped[0]}")
+        console.note(f"skipped {len(skipped):,} broken documents; the first: {skipped[0]}")
     return documents
 
 
 def _link(linker: Linker, texts: list[Document]) -> list[Document]:
-    """Links for the gold texts, under the gold ids."""
+    """Link the gold texts; keep the gold ids."""
     begin = time.monotonic()
     linked = _with_nil(linker, [document.text for document in texts])
     predicted = [replace(made, id=document.id) for document, made in zip(texts, linked, strict=True)]
@@ -271,7 +266,7 @@ def _link(linker: Linker, texts: list[Document]) -> list[Document]:
 
 
 def _with_nil(linker: Linker, texts: Sequence[str]) -> Iterator[Document]:
-    """Link as by default, and add NIL links where they overlap none of these: they displace no link of the KB."""
+    """Link with defaults, and add NIL links that overlap none of these links."""
     try:
         scored = iter(linker.score_many(texts))
         first = list(islice(scored, 1))
@@ -314,7 +309,7 @@ def _tell(
     fold_ids: bool,
     as_json: bool,
 ) -> None:
-    """Score file by file, then write the table or the JSON."""
+    """Score each file, then write the table or JSON."""
     from wellread.evaluation.linking import LinkingScores, score_linking
 
     scores = []
@@ -339,6 +334,6 @@ def _tell(
 
 
 def _shown(row: tuple[object, ...]) -> tuple[object, ...]:
-    """A row of the table; where no gold is asked for, there is no score to tell."""
+    """Return a row of the table; without gold mentions there is no score."""
     scope, match, gold, *scores = row
     return (scope, match, gold, *(scores if gold else ["–"] * len(scores)))

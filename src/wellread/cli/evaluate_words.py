@@ -1,4 +1,4 @@
-"""`wellread evaluate words`, `facts` and `lama`: what models make of masked words."""
+"""`wellread evaluate words`, `facts` and `lama`: predictions of masked words."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.15,
     show_default=True,
-    help="Of the pieces, that are hidden.",
+    help="Share of masked tokens.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Take only the first N texts.")
+@click.option("--limit", type=click.IntRange(min=1), help="Use only the first N texts.")
 @form_option
 @places_option
 def words(
     models: tuple[str, ...], data: str, share: float, limit: int | None, form: str, changes: tuple[str, ...]
 ) -> None:
-    """Hide a --share of the pieces of texts: how well does MODEL... guess them (perplexity: less is better)?
+    """Mask a --share of the tokens of texts, and score the predictions of MODEL... (perplexity: lower is better).
 
     A model is a run of wellread train whose task is "masking" or "lama", one of wellread pretrain knowbert, or an
     encoder (a folder, an asset, or a name on the hub with its commit) that has a head for masked words; knowledge
-    layers are lent what its folder says. DATA is a file or a folder of texts, plain or JSONL with "text", compressed or
-    not. Of a text the same pieces are hidden every time; models are comparable where they have one tokenizer.
+    layers use the knowledge named in its folder. DATA is a file or a folder of texts, plain or JSONL with "text",
+    compressed or not. The same tokens are masked every time; models with one tokenizer are comparable.
 
     \b
     Examples:
@@ -55,7 +55,7 @@ def words(
         for prober in _load(models, stack, changes):
             texts = list(islice(read_texts([data], prober.segmenter), limit))
             if not texts:
-                raise InputError(f"{data} has no texts to hide words of")
+                raise InputError(f"{data} has no texts; give a file or folder with texts")
             found.append(prober.ask(Masking(prober.tokenizer, share=share), texts) | {"texts": len(texts)})
     _tell(models, data, found, form)
 
@@ -66,7 +66,7 @@ def words(
 @form_option
 @places_option
 def facts(models: tuple[str, ...], data: str, form: str, changes: tuple[str, ...]) -> None:
-    """Ask MODEL... for the objects of facts in sentences, all their pieces masked: at which rank is the right one?
+    """Predict the masked objects of facts in sentences with MODEL..., and score their ranks.
 
     This is the probe of KnowBERT; a MODEL is as in wellread evaluate words. DATA has the authors' lines (the numbers of
     the object's first and last word, a tab, the sentence), or JSONL with "text", "start" and "end". mrr is over pieces
@@ -94,14 +94,14 @@ def _load(models: Sequence[str], stack: ExitStack, changes: Sequence[str]) -> li
     from wellread.inference.probe import is_run, load_prober
 
     if changes and not any(map(is_run, models)):
-        raise UsageError(f"{changes[0]!r} is for runs, and {', '.join(models)} is none; leave --set out")
+        raise UsageError(f"{changes[0]!r} is for runs, but {', '.join(models)} is not a run; omit --set")
     return [load_prober(model, stack, changes) for model in models]
 
 
 def _tell(models: Sequence[str], data: str, found: Sequence[dict[str, float]], form: str) -> None:
     if form == "json":
-        told = [{"model": model, **scores} for model, scores in zip(models, found, strict=True)]
-        click.echo(json.dumps({"data": data, "models": told}, indent=2, ensure_ascii=False))
+        result = [{"model": model, **scores} for model, scores in zip(models, found, strict=True)]
+        click.echo(json.dumps({"data": data, "models": result}, indent=2, ensure_ascii=False))
     else:
         rows = [(score, *(scores[score] for scores in found)) for score in found[0]]
         console.print_table(("score", *models), rows)
@@ -113,7 +113,7 @@ def _tell(models: Sequence[str], data: str, found: Sequence[dict[str, float]], f
 @click.option(
     "--part",
     type=click.Choice(["google_re", "trex", "conceptnet", "squad"]),
-    help="Of LAMA's data folder only this part.  [default: all that are there]",
+    help="Use only this part of LAMA's data folder.  [default: all]",
 )
 @click.option(
     "--vocabulary",
@@ -131,7 +131,7 @@ def lama(
     form: str,
     changes: tuple[str, ...],
 ) -> None:
-    """Ask MODEL... for the objects of facts: how often is the right word the first that comes to mind?
+    """Predict the objects of facts with MODEL..., and score precision at k (LAMA).
 
     A MODEL is as in wellread evaluate words. DATA is LAMA's data folder, a folder of its JSONL
     files, or one such file; facts of your own are lines like
@@ -158,7 +158,7 @@ def show_facts(
     vocabulary: str | None,
     form: str,
 ) -> None:
-    """Ask models for the facts of LAMA, and show how many they know."""
+    """Score models on LAMA, and print the results."""
     from wellread.data.readers.lama import read_probe, read_vocabulary
     from wellread.inference.lama import probe_models
 

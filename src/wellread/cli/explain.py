@@ -1,4 +1,4 @@
-"""`wellread explain`: see what knowledge changes in a model's attention."""
+"""`wellread explain`: compare a model's attention with and without knowledge."""
 
 from __future__ import annotations
 
@@ -21,46 +21,44 @@ if TYPE_CHECKING:
     "--model",
     default="minilm",
     show_default=True,
-    help="A trained model's folder, or that of its run; or a plain encoder, to see what maps would do.",
+    help="Folder of a trained model or run; or a plain encoder, to try maps on it.",
 )
 @click.option(
     "--maps",
-    help="entity, phrase, correlation, graph, with commas between, or none.  [default: the model's; for a plain "
+    help="Comma-separated: entity, phrase, correlation, graph; or none.  [default: the model's; for a plain "
     "encoder entity,phrase and with a table correlation]",
 )
-@click.option(
-    "--correlation", type=click.Path(), metavar="TABLE", help="A table that wellread correlate made, for terms too."
-)
-@click.option("--kb", help="The knowledge base of links and facts.  [default: vital, where one is needed]")
-@click.option("--linker", is_flag=True, help="Entities are what a linker finds, instead of spaCy.")
-@click.option("--terms", type=click.IntRange(0), metavar="K", help="Pieces of auxiliary terms at most.  [default: 8]")
+@click.option("--correlation", type=click.Path(), metavar="TABLE", help="Table of wellread correlate, also for terms.")
+@click.option("--kb", help="Knowledge base of links and facts.  [default: vital, if needed]")
+@click.option("--linker", is_flag=True, help="Find entities with a linker instead of spaCy.")
+@click.option("--terms", type=click.IntRange(0), metavar="K", help="Maximum tokens of auxiliary terms.  [default: 8]")
 @click.option(
     "--without",
     type=click.Choice(["knowledge", "kam"]),
     default="knowledge",
     show_default=True,
-    help="Compare with the model lent nothing, or with all of KAM switched off, its convolution too.",
+    help="Compare with the model without maps, or with KAM switched off, its convolution included.",
 )
-@click.option("--layer", type=int, help="The layer to show, from 0.  [default: the one that changes most]")
-@click.option("--head", default="mean", show_default=True, help="The head to show, from 0, or mean.")
+@click.option("--layer", type=int, help="Layer to show, from 0.  [default: the one with the largest change]")
+@click.option("--head", default="mean", show_default=True, help="Head to show, from 0, or mean.")
 @click.option(
-    "--by", type=click.Choice(["words", "pieces"]), default="words", show_default=True, help="What a square stands for."
+    "--by", type=click.Choice(["words", "pieces"]), default="words", show_default=True, help="Unit of rows and columns."
 )
 @click.option(
     "--alpha",
     type=click.FloatRange(0, 1),
     callback=refuse_nan,
-    help="A plain encoder: the share of what convolution says.  [default: 0.2]",
+    help="Plain encoders: share of the convolution.  [default: 0.2]",
 )
 @click.option(
     "--map-weight",
     type=click.FloatRange(-100, 100),
     callback=refuse_nan,
     metavar="W",
-    help="A plain encoder: how much maps weigh, such as 5.  [default: 0, they change nothing]",
+    help="Plain encoders: weight of the maps, such as 5.  [default: 0, no effect]",
 )
-@click.option("--to", metavar="FILE", help="Write a page to look at, with all layers and heads: page.html.")
-@click.option("--png", metavar="FOLDER", help="Write pictures as PNG and SVG.")
+@click.option("--to", metavar="FILE", help="Write an HTML page with all layers and heads: page.html.")
+@click.option("--png", metavar="FOLDER", help="Write images as PNG and SVG.")
 @click.option("--json", "as_json", is_flag=True, help="Write the numbers of the layer and head as JSON.")
 def command(
     text: str,
@@ -78,9 +76,9 @@ def command(
     as_json: bool,
     **provided: Any,
 ) -> None:
-    """Show what knowledge changes in the attention of a model that reads TEXT, or TEXT and TEXT_B.
+    """Compare the attention of a model for TEXT, or TEXT and TEXT_B, with and without knowledge.
 
-    The text is read with and without knowledge: maps of relevance between its words, and auxiliary terms.
+    Knowledge is maps of relevance between words, and auxiliary terms.
 
     \b
     Examples:
@@ -108,13 +106,13 @@ def command(
         written = [path for path in save_pictures(seen, png, layer=shown, head=which) if path.suffix == ".png"]
         console.note(f"written to {', '.join(str(path) for path in written)}")
     if as_json:
-        click.echo(json.dumps(_told(seen, shown, which), ensure_ascii=False))
+        click.echo(json.dumps(_to_dict(seen, shown, which), ensure_ascii=False))
     elif to is None and png is None:
         _print_tables(seen, shown, which)
 
 
 def _provided(maps: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
-    """The settings of `MapsConfig` that options stand for."""
+    """Return the settings of `MapsConfig` given as options."""
     linker = given.pop("linker")
     settings = {name: value for name, value in given.items() if value is not None}
     if linker:
@@ -130,7 +128,7 @@ def _checked(layers: int, heads: int, layer: int | None, head: str) -> int | Lit
     if head == "mean":
         return "mean"
     if not head.isdecimal() or int(head) >= heads:
-        raise UsageError(f"there is no head {head}; the model has {heads}, from 0 to {heads - 1}, and their mean")
+        raise UsageError(f"there is no head {head}; the model has {heads}, from 0 to {heads - 1}, and mean")
     return int(head)
 
 
@@ -141,7 +139,7 @@ def _write(to: str, page: str) -> None:
         out.write(page.encode())
 
 
-def _told(seen: Seen, layer: int, head: int | Literal["mean"]) -> dict[str, Any]:
+def _to_dict(seen: Seen, layer: int, head: int | Literal["mean"]) -> dict[str, Any]:
     without, infused = seen.attention(layer, head)
     return {
         "texts": seen.texts,

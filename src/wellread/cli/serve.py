@@ -18,48 +18,55 @@ if TYPE_CHECKING:
 
 
 @click.command("serve")
-@click.option("--kb", "kbs", multiple=True, required=True, help="A knowledge base; several give several layers.")
+@click.option("--kb", "kbs", multiple=True, required=True, help="Knowledge base to serve; repeatable.")
 @click.option(
     "--model",
     "models",
     multiple=True,
     metavar="[KB=][NAME=]MODEL",
-    help="elq, knowbert, prior, or the folder of one (of ELQ, KnowBERT or LUKE); for one KB by its name, or for all. "
-    "Several can be compared on the page, by NAME or that of their folder.  [default: the usual one, and prior]",
+    help="elq, knowbert, prior, or a model folder; for one KB, or for all; repeatable. NAME is shown on the page.  "
+    "[default: the KB's default linker, and prior]",
 )
 @click.option(
     "--encoder",
     "encoders",
     multiple=True,
     metavar="[NAME=]MODEL",
-    help="What vectors and the attention view are of: an asset, a folder, the run of a trained task. Clients choose "
-    "among several by their names.  [default: minilm]",
+    help="Encoder of /embed and /explain: an asset, a folder, or the run of a task; repeatable.  [default: minilm]",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 lets other machines in.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 accepts other machines."
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
 @click.option(
-    "--token-file", metavar="FILE", help="Who knows the word in it may change knowledge bases; without it nobody may."
+    "--token-file",
+    metavar="FILE",
+    help="File with the token that allows changes of KBs; without it they are read-only.",
 )
-@click.option(
-    "--allow-host", "hosts", multiple=True, metavar="NAME", help="A name that the server is called by besides its own."
-)
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Additional accepted Host name; repeatable.")
 @click.option(
     "--queue",
     type=click.IntRange(1),
-    help="Texts that may wait or be read at a time; then 429 is said.  [default: 16 for each reader]",
+    help="Maximum texts that wait or run; more get 429.  [default: 16 per worker]",
 )
 @click.option(
     "--readers",
     type=click.IntRange(1, 64),
-    help="Processes that link, each on one core; 1 links with all cores in the server's own.  [default: one for each "
-    "core if the usual linker of each KB is ELQ's, else 1]",
+    help="Worker processes, one core each; 1 links in the server's process with all cores.  [default: one per core "
+    "if all default linkers are ELQ's, else 1]",
 )
-@click.option("--max-body", type=click.IntRange(1024), default=2 << 20, show_default=True, help="Bytes of a request.")
-@click.option("--max-text", type=click.IntRange(1), default=100_000, show_default=True, help="Characters of a text.")
-@click.option("--max-texts", type=click.IntRange(1), default=64, show_default=True, help="Texts of a request.")
-@click.option("--timeout", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Seconds for a request.")
 @click.option(
-    "--grace", type=click.IntRange(1), default=30, show_default=True, help="Seconds to finish in when told to stop."
+    "--max-body", type=click.IntRange(1024), default=2 << 20, show_default=True, help="Maximum bytes of a request."
+)
+@click.option(
+    "--max-text", type=click.IntRange(1), default=100_000, show_default=True, help="Maximum characters of a text."
+)
+@click.option("--max-texts", type=click.IntRange(1), default=64, show_default=True, help="Maximum texts of a request.")
+@click.option(
+    "--timeout", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Timeout of a request in seconds."
+)
+@click.option(
+    "--grace", type=click.IntRange(1), default=30, show_default=True, help="Seconds to finish requests when stopping."
 )
 def command(
     kbs: tuple[str, ...],
@@ -77,7 +84,7 @@ def command(
     timeout: float,
     grace: int,
 ) -> None:
-    """Serve linkers, knowledge bases and a page to try them on. Ctrl-C finishes what was taken, and stops.
+    """Serve linkers, knowledge bases and a web page. Ctrl-C finishes accepted requests, and stops.
 
     \b
     Examples:
@@ -95,7 +102,7 @@ def command(
             f"{error.name} is not installed; install it with: pip install 'wellread[serve]'"
         ) from None
     from wellread.linking.multi import name_kbs
-    from wellread.server.run import allowed_hosts, doors, read_token
+    from wellread.server.run import allowed_hosts, bind_sockets, read_token
     from wellread.server.settings import Limits, Settings
 
     limits = Limits(
@@ -112,7 +119,7 @@ def command(
     settings = Settings(limits, token, allowed_hosts(host, hosts), _encoders(encoders or ("minilm",)))
     named = name_kbs(kbs)
     chosen = _models(models, list(named))
-    with doors(host, port, patience=timeout) as sockets:
+    with bind_sockets(host, port, patience=timeout) as sockets:
         _serve(named, chosen, settings, host, sockets)
 
 
@@ -123,40 +130,40 @@ def _serve(
     host: str,
     sockets: Sequence[socket],
 ) -> None:
-    """Load, telling what is loaded, and serve."""
+    """Load the linkers with progress messages, and serve."""
     from wellread.io import console
     from wellread.kb.packaged import open_kb
     from wellread.server.engine import Engine
-    from wellread.server.linkers import LinkerRegistry
     from wellread.server.middleware import LOG
+    from wellread.server.registry import LinkerRegistry
     from wellread.server.run import is_loopback, serve
 
     begin = time.monotonic()
     sizes = {}
-    for name, kb in kbs.items():  # what is wrong with any of them is told before the first is loaded
+    for name, kb in kbs.items():  # reports a broken KB before any linker is loaded
         with open_kb(kb) as opened:
             sizes[name] = len(opened)
 
-    def tell(name: str, model: str) -> None:
-        linker = "its usual linker" if model == "auto" else model
+    def note_loading(name: str, model: str) -> None:
+        linker = "its default linker" if model == "auto" else model
         console.note(f"loading {name} ({sizes[name]:,} entities), {linker} …")
 
-    registry = LinkerRegistry.load(list(kbs.values()), models, LOG.warning, tell)
+    registry = LinkerRegistry.load(list(kbs.values()), models, LOG.warning, note_loading)
 
     def ready(port: int) -> None:
         where = f"http://{host if ':' not in host else f'[{host}]'}:{port}/"
         took = console.duration(time.monotonic() - begin)
         console.note(f"ready after {took}, listening on {where} — open it in a browser (Ctrl-C stops)")
         if not is_loopback(host):
-            console.note(f"{host} lets other machines in: whoever reaches it may read these knowledge bases")
+            console.note(f"{host} is reachable from other machines: all of them may read these knowledge bases")
 
     serve(Engine(registry, settings), sockets, ready=ready)
 
 
 def _models(given: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
-    """The models of each KB: ["elq", "wordnet=prior"] -> {"vital": ["elq"], "wordnet": ["prior"]}.
+    """Return the models of each KB: ["elq", "wordnet=prior"] -> {"vital": ["elq"], "wordnet": ["prior"]}.
 
-    What is before = and no KB is the name of a linker, which the shelf reads.
+    A prefix that is not a KB is the name of a linker, which `server.served_kb.name_models` parses.
     """
     own: dict[str, list[str]] = {}
     for_all = []
@@ -164,7 +171,7 @@ def _models(given: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
         name, equals, model = one.partition("=")
         if equals and name in names:
             if not model:
-                raise UsageError(f"--model {one} names no model; give elq, knowbert, prior, or a folder")
+                raise UsageError(f"--model {one} has no model; give elq, knowbert, prior, or a folder")
             own.setdefault(name, []).append(model)
         else:
             for_all.append(one)
@@ -172,9 +179,9 @@ def _models(given: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _encoders(given: Sequence[str]) -> dict[str, str]:
-    """Encoders by their names: ["minilm", "mine=runs/a"] -> {"minilm": "minilm", "mine": "runs/a"}.
+    """Return encoders by name: ["minilm", "mine=runs/a"] -> {"minilm": "minilm", "mine": "runs/a"}.
 
-    One without a name is called after its folder; a path that has = in it is itself.
+    An encoder without a name is named after its folder; an existing path may contain "=".
     """
     named: dict[str, str] = {}
     for one in given:
@@ -182,15 +189,17 @@ def _encoders(given: Sequence[str]) -> dict[str, str]:
         if not equals or Path(one).exists():
             name, model = Path(one).name.partition("@")[0], one
         if not name or not model or name == "auto":
-            raise UsageError(f"--encoder {one} is not understood; give NAME=MODEL, with another name than auto")
+            raise UsageError(f"--encoder {one} has an empty name or model, or the name auto; give NAME=MODEL")
         if name in named:
-            raise UsageError(f"two encoders are called {name}; give one of them another name: --encoder NAME={model}")
+            raise UsageError(
+                f"two encoders have the name {name}; give one of them another name: --encoder NAME={model}"
+            )
         if _is_path(model) and not Path(model).is_dir():
-            raise UsageError(f"there is no encoder in {model}; give a folder, or the run of a trained task")
+            raise UsageError(f"{model} is not a folder; give the folder of an encoder, or the run of a trained task")
         named[name] = model
     return named
 
 
 def _is_path(model: str) -> bool:
-    """Whether it cannot be an asset or a model of the hub, which are fetched when they are first asked for."""
+    """Return True if it is a path: neither an asset nor a hub name, which are fetched on first use."""
     return model.startswith((".", "/", "~")) or model.count("/") > 1 or Path(model).exists()

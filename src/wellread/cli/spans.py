@@ -16,7 +16,7 @@ _SHAPE = "a list of [start, end] pairs of characters, end exclusive, such as [[0
 
 
 class Given(NamedTuple):
-    """A text with the spans to link."""
+    """A text with given spans, and its id."""
 
     text: str
     spans: Pairs

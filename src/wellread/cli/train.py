@@ -1,4 +1,4 @@
-"""`wellread train`: learn from a recipe."""
+"""`wellread train`: train a task or a linker from a recipe."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from wellread.cli.defaults import DefaultGroup
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """What all trainings take."""
+    """Add the options of all training commands."""
     options = (
         click.argument("recipe", type=click.Path()),
-        click.option("--to", "folder", help="The run's folder.  [default: runs/<name of the recipe>]"),
+        click.option("--to", "folder", help="Run folder.  [default: runs/<name of the recipe>]"),
         click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting of the recipe."),
-        click.option("--anew", is_flag=True, help="Forget what is in the folder instead of going on with it."),
+        click.option("--anew", is_flag=True, help="Delete the run in the folder instead of resuming it."),
     )
     for option in reversed(options):
         command = option(command)
@@ -25,10 +25,10 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group("train", cls=DefaultGroup, default="recipe", subcommand_metavar="[linker|task] RECIPE [OPTIONS]")
 def command() -> None:
-    """Train models from recipes; a run is a folder that can be interrupted and goes on where it stopped.
+    """Train models from recipes; an interrupted run resumes from its folder.
 
     RECIPE is a TOML file: one that names a task trains an encoder for it, one that names a knowledge base trains a
-    linker. The word before it is needed only where a recipe leaves that to --set.
+    linker. The word before it is needed only if the recipe leaves that to --set.
 
     \b
     Example: wellread train linker recipes/kb-only.toml --set kb=my.kb --to runs/my-linker
@@ -39,7 +39,7 @@ def command() -> None:
 @command.command("recipe", hidden=True)
 @_options
 def recipe(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
-    """Train what RECIPE is of: a task or a linker.
+    """Train the task or linker of RECIPE.
 
     Example: wellread train recipes/kam-rte.toml --set data.root=my-data --to runs/rte
     """
@@ -62,7 +62,7 @@ def recipe(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool
 @command.command("linker")
 @_options
 def linker(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
-    """Train a linker as RECIPE (a TOML file) says, or go on with the run in the folder.
+    """Train a linker as configured in RECIPE (a TOML file), or resume the run in the folder.
 
     The folder gets the resolved recipe, a log, scores, plots, and in `model` the linker with the best F1 on the
     development documents: use it with --model FOLDER/model.
@@ -78,7 +78,7 @@ def linker(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool
 @command.command("task")
 @_options
 def task(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
-    """Train an encoder for a task as RECIPE (a TOML file) says, or go on with the run in the folder.
+    """Train an encoder for a task as configured in RECIPE (a TOML file), or resume the run in the folder.
 
     The folder gets the resolved recipe, a log, scores, plots, and in `model` the encoder and its head with the best
     score on the development examples: score it on other data with wellread evaluate FOLDER DATA.
@@ -102,7 +102,7 @@ def _train_linker(recipe: str, folder: str | None, changes: tuple[str, ...], ane
     console.print_table(("score", "development"), list(scores.items()))
     if wanted.is_made_up:
         console.note(
-            "F1 on made-up sentences; real text will be lower. Adapt to texts of your own with: "
+            "F1 on synthetic sentences; on real text it will be lower. Adapt to your texts with: "
             f"wellread adapt --kb {wanted.kb} --texts PATH --to FOLDER"
         )
     console.note(f"the linker is in {to / MODEL}; use it with: wellread link --model {to / MODEL} --kb {wanted.kb}")

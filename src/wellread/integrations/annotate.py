@@ -1,4 +1,4 @@
-"""Annotate files by the million: all cores of a machine, or a Spark cluster; a killed run goes on.
+"""Annotation of many files on all cores of a machine, or on Spark; an interrupted run resumes.
 
 >>> annotate(["corpus/"], "annotated", Annotation(kbs=("vital",)))
 """
@@ -30,13 +30,13 @@ _THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_TH
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of a run."""
+    """Result of a run."""
 
     parts: tuple[Path, ...]
     made: int
-    """Parts that this run has made; the others were there."""
+    """Parts written by this run; the others existed."""
     broken: int = 0
-    """Texts that were left out of all parts, since they could not be read."""
+    """Texts skipped in all parts because they could not be read."""
 
 
 def annotate(
@@ -54,15 +54,15 @@ def annotate(
     engine: Engine = "local",
     master: str | None = None,
 ) -> Done:
-    """Link all texts of files and folders, and write a folder of parts; run it again and it goes on.
+    """Link all texts of files and folders, and write a folder of parts; a second call resumes.
 
-    A text that cannot be read stops the run; with `broken="skip"` it is left out, and told in a file beside its part.
-    `workers` is how many processes share the work, all cores unless told; the parts are the same for any number.
+    An unreadable text stops the run; with `broken="skip"` it is skipped, and listed in a file beside its part.
+    `workers` is the number of processes, by default one per core; the parts do not depend on it.
     """
     if engine not in ("local", "spark"):
-        raise UsageError(f"engine={engine!r} is not known; choose local or spark")
+        raise UsageError(f"engine={engine!r} is unknown; choose local or spark")
     if master is not None and engine != "spark":
-        raise UsageError("only Spark has a master; add --engine spark, or leave --master out")
+        raise UsageError("--master needs --engine spark; add it, or omit --master")
     folder = Path(to)
     inputs = Inputs.of_files(paths, unit=unit, field=field, id_field=id_field, shard_bytes=shard_bytes, besides=folder)
     plan = Plan.build(inputs, annotation, format, broken)
@@ -73,9 +73,9 @@ def annotate(
         count = len(inputs.shards)
         there = count - len(shards)
         if shards:
-            (folder / SUCCESS).unlink(missing_ok=True)  # of a folder that was whole once
+            (folder / SUCCESS).unlink(missing_ok=True)  # of a folder that was complete before
         if there and shards:
-            console.note(f"{there:,} of {count:,} parts are there; going on with the others")
+            console.note(f"{there:,} of {count:,} parts exist; continuing with the others")
         with console.step_bar("annotating", there, count) as tell:
             finished = there
 
@@ -89,23 +89,23 @@ def annotate(
                 if processes > 1 or engine == "spark":
                     _encode_first(plan)
                 _make(folder, shards, done, processes, engine, master)
-        for left in folder.glob(".*.part"):  # by a process that was killed while it wrote
+        for left in folder.glob(".*.part"):  # left by a process that was killed while writing
             left.unlink(missing_ok=True)
-        told = (plan.left_out(folder, shard) for shard in range(count))
-        left_out = sum(len(file.read_bytes().splitlines()) for file in told if file.exists())
+        result = (plan.left_out(folder, shard) for shard in range(count))
+        left_out = sum(len(file.read_bytes().splitlines()) for file in result if file.exists())
         with write_atomically(folder / SUCCESS):
             pass
     return Done(tuple(plan.part(folder, shard) for shard in range(count)), len(shards), left_out)
 
 
 def _encode_first(plan: Plan) -> None:
-    """Bring the vectors of knowledge bases up to date, or all workers would begin to, and wait for each other."""
+    """Update the vectors of the KBs once, before the workers start; otherwise each worker would do it."""
     for name, (_, revision) in zip(plan.annotation.kbs, plan.states, strict=True):
         try:
-            told = json.loads(Path(f"{kb_path(name)}.vectors", "index.json").read_bytes())
+            result = json.loads(Path(f"{kb_path(name)}.vectors", "index.json").read_bytes())
         except (OSError, ValueError):
-            told = {}
-        if told.get("revision") != revision:
+            result = {}
+        if result.get("revision") != revision:
             with plan.annotation.open() as linkers:
                 linkers.link("")
             return

@@ -1,9 +1,8 @@
-"""A folder of annotations: a plan, and a part for every shard that is done.
+"""Folder of annotations: a plan, and one part per finished shard.
 
-The plan (`_plan.json`, which readers of such folders pass over) says what is read, with which linkers, and from which
-states of their knowledge bases. A part is written whole or not at all, and is never written again: a run that was
-killed goes on with the shards that have no part yet. Nothing but the plan is needed to make any part, so any process
-that sees the files can.
+The plan (`_plan.json`; readers of such folders skip names with an underscore) has the inputs, the linkers, and the
+revisions of their KBs. Parts are written atomically and only once: an interrupted run continues with the shards that
+have no part. The plan is all that a process needs to make a part.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from wellread.kb.packaged import kb_path, open_kb
 
 Format = Literal["jsonl", "parquet"]
 OnBroken = Literal["refuse", "skip"]
-"""What becomes of texts that cannot be read: they stop the run, or are left out and told."""
+"""Handling of unreadable texts: stop the run, or skip and list them."""
 _FORMAT = "wellread annotations of texts 2"
 PLAN, SUCCESS = "_plan.json", "_SUCCESS"
 _BROKEN = "_broken-"
@@ -37,22 +36,22 @@ _OURS = (".", PLAN, SUCCESS, _BROKEN)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done."""
+    """Inputs, linkers and output format of an annotation."""
 
     inputs: Inputs
     annotation: Annotation
     format: Format
     states: tuple[tuple[str, int], ...]
-    """Of each knowledge base, which one it is and its revision."""
+    """Id and revision of each KB."""
     broken: OnBroken = "refuse"
 
     @classmethod
     def build(cls, inputs: Inputs, annotation: Annotation, format: Format, broken: OnBroken = "refuse") -> Plan:
-        """A plan for the knowledge bases as they are now."""
+        """Make a plan for the current state of the KBs and files."""
         if format not in get_args(Format):
-            raise UsageError(f"format={format!r} is not known; choose {' or '.join(get_args(Format))}")
+            raise UsageError(f"format={format!r} is unknown; choose {' or '.join(get_args(Format))}")
         if broken not in get_args(OnBroken):
-            raise UsageError(f"broken={broken!r} is not known; choose {' or '.join(get_args(OnBroken))}")
+            raise UsageError(f"broken={broken!r} is unknown; choose {' or '.join(get_args(OnBroken))}")
         states = []
         for name in annotation.kbs:
             with open_kb(name) as kb:
@@ -60,9 +59,9 @@ class Plan:
         return cls(inputs, annotation, format, tuple(states), broken)
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is kept."""
+        """Return the plan as a JSON object."""
         annotation = self.annotation.to_dict()
-        told = {
+        result = {
             "format": _FORMAT,
             "wellread": __version__,
             "knowledge bases": [[str(kb_path(name).resolve()), *state] for name, state in self._kbs()],
@@ -72,54 +71,54 @@ class Plan:
             "broken": self.broken,
             "inputs": self.inputs.to_dict(),
         }
-        return dict(json.loads(json.dumps(told)))  # as it comes back: lists for tuples
+        return dict(json.loads(json.dumps(result)))  # as read back from JSON: lists instead of tuples
 
     def _kbs(self) -> Iterator[tuple[str, tuple[str, int]]]:
         return zip(self.annotation.kbs, self.states, strict=True)
 
     @classmethod
     def read(cls, folder: Path) -> Plan:
-        """The plan of a folder."""
-        told = _read(folder / PLAN)
-        states = tuple((uid, revision) for _, uid, revision in told["knowledge bases"])
-        paths = [path for path, _, _ in told["knowledge bases"]]
-        told["annotation"]["kbs"] = paths  # a worker may have been started elsewhere
-        inputs, annotation = Inputs.from_dict(told["inputs"]), Annotation.from_dict(told["annotation"])
-        return cls(inputs, annotation, told["written as"], states, told["broken"])
+        """Load the plan of a folder."""
+        result = _read(folder / PLAN)
+        states = tuple((uid, revision) for _, uid, revision in result["knowledge bases"])
+        paths = [path for path, _, _ in result["knowledge bases"]]
+        result["annotation"]["kbs"] = paths  # a worker may run in another working directory
+        inputs, annotation = Inputs.from_dict(result["inputs"]), Annotation.from_dict(result["annotation"])
+        return cls(inputs, annotation, result["written as"], states, result["broken"])
 
     def write(self, folder: Path) -> None:
-        """Keep the plan; another one that has parts already is a `UsageError` that says what differs."""
-        told = self.to_dict()
+        """Save the plan; raise `UsageError` with the differences if the folder has another one."""
+        result = self.to_dict()
         if (folder / PLAN).exists() and any(folder.glob("part-*")):
             before = _read(folder / PLAN)
-            differs = [name for name in told if told[name] != before.get(name)]
+            differs = [name for name in result if result[name] != before.get(name)]
             if differs:
                 raise UsageError(
                     f"{folder} holds annotations with another plan (other {', '.join(differs)}); choose another "
-                    "folder, or delete this one to begin anew"
+                    "folder, or delete this one to start again"
                 )
             return
         if folder.is_dir() and any(not path.name.startswith(_OURS) for path in folder.iterdir()):
             raise UsageError(f"{folder} holds other files; choose an empty or a new folder")
         with write_atomically(folder / PLAN) as file:
-            file.write(json.dumps(told).encode())
+            file.write(json.dumps(result).encode())
 
     def part(self, folder: Path, shard: int) -> Path:
-        """The file of a shard."""
+        """Return the output file of a shard."""
         return folder / f"part-{shard:05}.{self.format}"
 
     def left_out(self, folder: Path, shard: int) -> Path:
-        """The file that says what was broken in a shard; it is there if something was."""
+        """Return the file that lists the skipped texts of a shard, if there are any."""
         return folder / f"{_BROKEN}{shard:05}.txt"
 
     def pending(self, folder: Path) -> list[int]:
-        """The shards that have no part yet."""
+        """Return the shards without a part."""
         there = {path.name for path in folder.iterdir()}
         return [shard for shard in range(len(self.inputs.shards)) if self.part(folder, shard).name not in there]
 
 
 class Worker:
-    """Makes parts: opens the knowledge bases and loads the models once, then takes one shard after the other."""
+    """Writes parts; opens KBs and models once, then annotates shard after shard."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -129,7 +128,7 @@ class Worker:
         self.linkers = self.plan.annotation.open()
 
     def close(self) -> None:
-        """Let go of the knowledge bases."""
+        """Close the KBs."""
         self.linkers.close()
 
     def __enter__(self) -> Worker:
@@ -139,7 +138,7 @@ class Worker:
         self.close()
 
     def make(self, shard: int) -> None:
-        """Annotate one shard and write its part."""
+        """Annotate a shard and write its part."""
         plan = self.plan
         skipped: list[str] | None = [] if plan.broken == "skip" else None
         with _one_thread():
@@ -148,37 +147,37 @@ class Worker:
                 try:
                     _WRITERS[plan.format](file, found)
                 except Exception:
-                    self._check_files(shard)  # a line that was cut while it was read is no fault of the line's
+                    self._check_files(shard)  # the file may have changed while it was read
                     raise
                 self._check_files(shard)
                 self._check_kbs()
                 self._check_plan()
-                self._tell(shard, skipped or [])  # before its part, so that no part is there without it
+                self._tell(shard, skipped or [])  # before the part, so that no part exists without it
 
     def _tell(self, shard: int, skipped: list[str]) -> None:
         file = self.plan.left_out(self.folder, shard)
         if not skipped:
             file.unlink(missing_ok=True)
             return
-        with write_atomically(file) as told:
-            told.writelines(f"{' '.join(message.split())}\n".encode() for message in skipped)
+        with write_atomically(file) as out:
+            out.writelines(f"{' '.join(message.split())}\n".encode() for message in skipped)
 
     def _check_plan(self) -> None:
-        """A process that outlived its run must not write into the next one's."""
+        """Raise if the plan has changed: a process of an earlier run must not write into the folder."""
         if _version(self.folder / PLAN) != self._written:
             raise InputError(f"the plan of {self.folder} has changed since this process began; start it again")
 
     def _check_files(self, shard: int) -> None:
-        """Parts of one folder are made of one state of the inputs, which is the plan's."""
+        """Raise if an input has changed since the plan was made."""
         for part in {part.path: part for part in self.plan.inputs.shards[shard]}.values():
             try:
                 info = os.stat(part.path)
                 state = [info.st_size, info.st_mtime_ns]
-            except OSError:  # it is gone
+            except OSError:  # deleted
                 state = []
             if state != self._states[part.name]:
                 raise InputError(
-                    f"{part.name} has changed since the annotation began; begin anew in another folder, or bring the "
+                    f"{part.name} has changed since the annotation began; start again in another folder, or bring the "
                     "file back to what it was, with its time"
                 )
 
@@ -186,7 +185,7 @@ class Worker:
         for linker, (uid, revision) in zip(self.linkers.linkers, self.plan.states, strict=True):
             if (linker.kb.metadata["uid"], linker.kb.revision) != (uid, revision):
                 raise KnowledgeBaseError(
-                    f"{linker.kb.path} has changed since the annotation began; begin anew in another folder, or bring "
+                    f"{linker.kb.path} has changed since the annotation began; start again in another folder, or bring "
                     "the knowledge base back to what it was"
                 )
 
@@ -207,7 +206,7 @@ def _batch(rows: Sequence[tuple[str, str]]) -> pa.RecordBatch:
 
 
 def _write_jsonl(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:
-    """Lines that `Document.from_json` takes."""
+    """Return JSON lines that `Document.from_json` reads."""
     for batch in batches:
         for row in batch.to_pylist():
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
@@ -227,7 +226,7 @@ _WRITERS: dict[Format, Callable[[IO[bytes], Iterator[pa.RecordBatch]], None]] = 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Workers, not threads, share the cores; and sums of one thread are the same whoever makes them."""
+    """Use one thread per worker: processes share the cores, and sums do not depend on the number of threads."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
@@ -241,13 +240,13 @@ def _one_thread() -> Iterator[None]:
 
 
 def _files_of(models: set[str]) -> list[list[Any]]:
-    """Name, size and time of the files of models that are folders."""
+    """Return name, size and time of the files in model folders."""
     files = [file for model in sorted(models) if Path(model).is_dir() for file in sorted(Path(model).rglob("*"))]
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
 
 
 def _version(path: Path) -> tuple[int, int] | None:
-    """Another one whenever a file is written anew."""
+    """Return a fingerprint that changes when a file is rewritten."""
     try:
         info = os.stat(path)
     except OSError:
@@ -257,9 +256,9 @@ def _version(path: Path) -> tuple[int, int] | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        told = json.loads(path.read_bytes())
+        result = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); delete its folder and begin anew") from error
-    if not isinstance(told, dict) or told.get("format") != _FORMAT:
-        raise InputError(f"{path} is no plan of this wellread; choose another folder, or delete this one")
-    return told
+        raise InputError(f"{path} cannot be read ({error}); delete its folder and start again") from error
+    if not isinstance(result, dict) or result.get("format") != _FORMAT:
+        raise InputError(f"{path} is not a plan of this version; choose another folder, or delete this one")
+    return result

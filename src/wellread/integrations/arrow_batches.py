@@ -1,4 +1,4 @@
-"""Texts in, linked texts out, as Arrow batches: what a worker of this machine and a worker of Spark both do.
+"""Annotation of Arrow batches: texts in, linked texts out; used by local and Spark workers.
 
 >>> annotation = Annotation(kbs=("vital",))
 >>> with annotation.open() as linkers:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wellread.linking.multi import Linkers
 
 AT_ONCE = 256
-"""Texts that are linked together: always the same ones, so that results have the same bits wherever they are made."""
+"""Texts per batch; fixed, so that results do not depend on the number of workers."""
 
 _CANDIDATE = pa.struct(
     [("entity", pa.string()), ("title", pa.string()), ("prior", pa.float64()), ("score", pa.float64())]
@@ -40,36 +40,36 @@ _LINK = pa.struct(
     ]
 )
 SCHEMA = pa.schema([("id", pa.string()), ("text", pa.string()), ("links", pa.list_(_LINK))])
-"""A row is a text; the fields of a link are those of `wellread.Link`, `entity` null for NIL."""
+"""One row per text; a link has the fields of `wellread.Link`, `entity` is null for NIL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """With what texts are linked, and what is told of it; plain, so that it can be sent anywhere."""
+    """KBs, models and options of an annotation; plain values, so that it can be sent to workers."""
 
     kbs: tuple[str, ...]
     model: str = "auto"
     models: dict[str, str] = field(default_factory=dict)
-    """Of some KBs, by their names."""
+    """Models by KB name."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What `Linker.load` takes besides."""
+    """Further options of `Linker.load`."""
     candidates: int = 0
-    """How many are told with each link."""
+    """Candidates per link."""
 
     def open(self) -> Linkers:
-        """The linkers; opening takes seconds, and is done once by each worker."""
+        """Open the linkers; takes seconds, so each worker does it once."""
         from wellread.linking.multi import Linkers
 
         return Linkers.load(self.kbs, self.model, models=self.models, **self.settings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and dicts, the same that `from_dict` takes."""
+        """Return a dict that `from_dict` reads."""
         return {**asdict(self), "kbs": list(self.kbs)}
 
     @classmethod
-    def from_dict(cls, told: dict[str, Any]) -> Annotation:
-        """What `to_dict` gave."""
-        return cls(**{**told, "kbs": tuple(told["kbs"])})
+    def from_dict(cls, content: dict[str, Any]) -> Annotation:
+        """Build from the result of `to_dict`."""
+        return cls(**{**content, "kbs": tuple(content["kbs"])})
 
 
 def annotate_batches(
@@ -80,7 +80,7 @@ def annotate_batches(
     text: str = "text",
     id: str = "id",
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of `SCHEMA` for batches that have a column of texts, and if they like one of ids; row for row."""
+    """Yield batches of `SCHEMA`, row for row, for batches with a column of texts and optionally one of ids."""
     for batch in batches:
         if text not in batch.schema.names:
             raise InputError(f"there is no column {text} (but {', '.join(batch.schema.names)}); say where the text is")
@@ -94,7 +94,7 @@ def annotate_batches(
 
 
 def row_of(document: Document, id: object, candidates: int) -> dict[str, Any]:
-    """A document as a row, with so many candidates at most."""
+    """Return a document as a row with at most `candidates` per link."""
     links = [asdict(link) for link in document.links]
     for link in links:
         link["candidates"] = list(link["candidates"][:candidates])

@@ -1,8 +1,8 @@
-"""A spaCy component: `nlp.add_pipe("wellread_linker", config={"kb": "vital"})`.
+"""spaCy component: `nlp.add_pipe("wellread_linker", config={"kb": "vital"})`.
 
-spaCy finds the factory by its entry point, without an import. Links become `doc.ents` with their `kb_id_`, or spaCy's
-own entities get theirs; every link, with its candidates, is `span._.wellread` of the entities and of the spans in
-`doc.spans["wellread"]`. What is stored in a `Doc` is plain, so that documents can be saved and sent between processes.
+spaCy finds the factory by its entry point, without an import. Links become `doc.ents` with `kb_id_`, or spaCy's own
+entities get one; every link with its candidates is `span._.wellread` of the entities and of the spans in
+`doc.spans["wellread"]`. A `Doc` holds plain values only, so it can be saved and sent between processes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from wellread.linking.linker import Linker
 
 NAME = "wellread_linker"
 NIL = "NIL"
-"""The `kb_id_` of what is named but not in the knowledge base, as spaCy's own linker has it."""
+"""`kb_id_` of mentions without an entity in the KB, as in spaCy's own linker."""
 LABEL = "ENTITY"
-"""Of entities that wellread finds and whose kind is not known."""
+"""Label of linked entities without a kind."""
 
 Entities = Literal["wellread", "spacy"]
 Handler: TypeAlias = Callable[[str, Any, list[Doc], Exception], None]
@@ -55,15 +55,15 @@ _DEFAULTS: dict[str, Any] = {
     "bundle": False,
     "options": {},
 }
-"""None was not given: it is as it was saved, else as `Linker.load` has it. spaCy itself cannot tell what was given."""
+"""Default config. None means not given: the saved value, else that of `Linker.load`; spaCy does not distinguish."""
 _SETTINGS, _KB, _MODEL = "settings.json", "bundle.kb", "model"
 _OPTIONS = set(signature(Linker.load).parameters) - {"kb", "model", "threshold"}
 _PLACES = ("kb", "model")
-"""The settings whose bundled value is a place in the folder."""
+"""Settings whose bundled value is a path in the folder."""
 
 
 class SpacyLinker:
-    """Links the documents of a pipeline; the linker is loaded when the first one comes."""
+    """Pipeline component that links documents; the linker is loaded with the first one."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class SpacyLinker:
         self.settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         self.settings.update(options or {})
         self._bundled: dict[str, str] = {}
-        """What a bundle has in the place of some settings, which stay as they were given: they are saved again."""
+        """Paths in the bundle that replace settings; the settings themselves are kept, and saved again."""
         self._linker: Linker | None = None
         self._loaded_by = 0
         self._handler: Handler = raise_error
@@ -106,30 +106,30 @@ class SpacyLinker:
 
     @property
     def linker(self) -> Linker:
-        """The linker itself; its KB may be changed while the pipeline runs."""
+        """The linker; its KB may be changed while the pipeline runs."""
         if self._linker is None:
             self._linker = Linker.load(**self._loading())
             self._loaded_by = os.getpid()
             self._kind_of = lru_cache(1 << 16)(self._look_up)
         if os.getpid() != self._loaded_by:
-            # OpenMP's threads do not survive a fork: a child that asked for them would wait for ever.
-            if (torch := sys.modules.get("torch")) is not None:  # who links by name need not load it
+            # OpenMP's threads do not survive a fork: a child that uses them would wait forever.
+            if (torch := sys.modules.get("torch")) is not None:  # prior does not need torch
                 torch.set_num_threads(1)
             self._loaded_by = os.getpid()
         return self._linker
 
     def __call__(self, doc: Doc) -> Doc:
-        """Link one document."""
+        """Link a document."""
         self._link([doc])
         return doc
 
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
-        """Link documents as they come, many at once."""
+        """Link a stream of documents in batches."""
         for docs in minibatch(stream, batch_size):  # type: ignore[no-untyped-call]
             batch = list(docs)
             try:
                 self._link(batch)
-            except Exception as error:  # spaCy's way: who uses the pipeline says what becomes of it
+            except Exception as error:  # as in spaCy: the error handler of the pipeline decides
                 self._handler(self.name, self, batch, error)
             else:
                 yield from batch
@@ -146,7 +146,7 @@ class SpacyLinker:
             self._name(doc, found)
 
     def _add(self, doc: Doc, found: Document) -> None:
-        """Links as spans; entities that were there stay, where no link overlaps them."""
+        """Set links as spans; keep existing entities that no link overlaps."""
         labels = {(span.start, span.end): span.label_ for span in doc.ents}
         spans = []
         for link in sorted(found.links, key=lambda link: link.score):
@@ -166,7 +166,7 @@ class SpacyLinker:
             doc.set_ents([*linked, *others])
 
     def _name(self, doc: Doc, found: Document) -> None:
-        """What spaCy's own entities are."""
+        """Link the entities that spaCy has found."""
         links = {(link.start, link.end): link for link in found.links}
         spans = []
         for ent in doc.ents:
@@ -189,34 +189,34 @@ class SpacyLinker:
         return str(row[0]) if row else ""
 
     def set_error_handler(self, error_handler: Handler) -> None:
-        """Who hears of documents that could not be linked."""
+        """Set the handler of documents that could not be linked."""
         self._handler = error_handler
 
     def get_error_handler(self) -> Handler:
-        """The same."""
+        """Return that handler."""
         return self._handler
 
     def __getstate__(self) -> dict[str, Any]:
-        """For processes that spaCy starts: each loads the linker by itself."""
+        """Pickle without the linker; processes that spaCy starts load their own."""
         return {**self.__dict__, "_linker": None, "_kind_of": None}
 
-    # Saving. A pipeline keeps its config by itself; only what is bundled has files of its own.
+    # Saving: spaCy saves the config; only a bundle has files of its own.
 
     def to_bytes(self, *, exclude: Sequence[str] = ()) -> bytes:
-        """The settings, and where a bundle is: bytes carry no knowledge base."""
+        """Return the settings and the path of a bundle, without the KB."""
         return json.dumps({"settings": self.settings, "bundled": self._bundled}).encode()
 
     def from_bytes(self, data: bytes, *, exclude: Sequence[str] = ()) -> SpacyLinker:
-        """What `to_bytes` gave."""
+        """Load the result of `to_bytes`."""
         try:
-            told = json.loads(data)
-            self._take(told["settings"], told["bundled"])
+            content = json.loads(data)
+            self._take(content["settings"], content["bundled"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"these bytes have no settings of a linker ({error}); save the pipeline again") from error
         return self
 
     def to_disk(self, path: str | Path, *, exclude: Sequence[str] = ()) -> None:
-        """The settings; with `bundle` the knowledge base, its vectors and a trained model too."""
+        """Save the settings; with `bundle` also the KB, its vectors and a trained model."""
         folder = Path(path)
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -225,56 +225,56 @@ class SpacyLinker:
             file.write(json.dumps({"settings": self.settings, "bundled": bundled}, indent=2).encode())
 
     def from_disk(self, path: str | Path, *, exclude: Sequence[str] = ()) -> SpacyLinker:
-        """What `to_disk` wrote; what is bundled is used, unless a config names another KB or model."""
+        """Load what `to_disk` wrote; a bundle is used unless the config names another KB or model."""
         folder = Path(path)
         try:
-            told = json.loads((folder / _SETTINGS).read_bytes())
-            places = {name: place for name, place in told["bundled"].items() if name in _PLACES}
+            content = json.loads((folder / _SETTINGS).read_bytes())
+            places = {name: place for name, place in content["bundled"].items() if name in _PLACES}
             paths = {name: str(folder.absolute() / place) for name, place in places.items()}
-            self._take(told["settings"], {**told["bundled"], **paths})
+            self._take(content["settings"], {**content["bundled"], **paths})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{folder} has no settings of a linker ({error}); save the pipeline again") from error
         return self
 
     def _take(self, saved: dict[str, Any], bundled: dict[str, str]) -> None:
-        """What was saved, where the component was not told otherwise when it was made."""
+        """Apply saved settings that the config does not give."""
         self.settings = {**saved, **self.settings}
         same = {name for name in bundled if self.settings.get(name) == saved.get(name)}
         if "kb" not in same:
-            same.discard("name")  # which is of the bundled one
+            same.discard("name")  # it belongs to the bundled model
         self._bundled = {name: bundled[name] for name in same}
         self._linker = None
 
     def _loading(self) -> dict[str, Any]:
-        """The settings as a linker is loaded with them."""
+        """Return the arguments of `Linker.load`."""
         return {**self.settings, **self._bundled}
 
     def _bundle(self, folder: Path) -> dict[str, str]:
-        kb, told = self.linker.kb, {"kb": _KB, "name": self.linker.name}
+        kb, content = self.linker.kb, {"kb": _KB, "name": self.linker.name}
         model = Path(self._loading().get("model", "auto"))
         with _replacing(folder) as new:
-            # What is in the folder already, since the pipeline was loaded from it, is open: it must stay as it is.
+            # Files of the folder that the pipeline was loaded from are open and must not be replaced.
             if not _same(kb.path, folder / _KB):
                 with sqlite_errors(kb.path), closing(sqlite3.connect(new / _KB)) as copy:
                     kb.connection.backup(copy)
                 _copy(vectors_folder(kb), Path(f"{new / _KB}.vectors"))
-                KnowledgeBase.open(new / _KB).close()  # it is one
+                KnowledgeBase.open(new / _KB).close()  # the same folder
             if model.is_dir():
-                told["model"] = _MODEL
+                content["model"] = _MODEL
                 if not _same(model, folder / _MODEL):
                     _copy(model, new / _MODEL)
-        return told
+        return content
 
 
 @contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
-    """A folder to write to; when all is there, it takes the place of what the other one has by the same names."""
+    """Yield a temporary folder; on success its files replace those of the same names in `folder`."""
     new = folder / f".{uuid.uuid4().hex[:8]}.part"
     with storage(folder):
         new.mkdir()
         try:
             yield new
-            if (new / _KB).exists():  # an old log or index beside another knowledge base would be taken for its own
+            if (new / _KB).exists():  # an old write-ahead log or index would be read as that of the new KB
                 for old in folder.glob(f"{_KB}*"):
                     _remove(old)
             for path in (new / _KB, Path(f"{new / _KB}.vectors"), new / _MODEL):
@@ -300,7 +300,7 @@ def _copy(folder: Path, to: Path) -> None:
     try:
         if folder.is_dir():
             shutil.copytree(folder, to, ignore=shutil.ignore_patterns(".*"))
-    except shutil.Error as error:  # of each file that failed, where from, where to and why
+    except shutil.Error as error:  # (source, target, reason) of each file that failed
         file, _, why = error.args[0][0]
         raise StorageError(f"cannot copy {file}: {why}; check its permissions, and save the pipeline again") from error
 
@@ -323,7 +323,7 @@ def make_linker(
     bundle: bool,
     options: dict[str, Any],
 ) -> SpacyLinker:
-    """The factory."""
+    """Create the component; spaCy calls it for "wellread_linker"."""
     return SpacyLinker(
         name,
         kb=kb,

@@ -1,8 +1,8 @@
-"""Annotating on Spark, by `mapInArrow` and the same function as on one machine (`rows.annotate_batches`).
+"""Annotation on Spark with `mapInArrow` and the function used on one machine (`arrow_batches.annotate_batches`).
 
-`annotate_frame` links a column of any DataFrame. `make_parts` makes the parts of a folder that all workers see. Either
-way a Python worker of Spark opens the linkers once and keeps them for all that it is given. Workers need wellread and
-its assets installed; a frame's knowledge bases and models are sent to them as files, once to each machine.
+`annotate_frame` links a column of a DataFrame. `make_parts` makes the parts of a folder that all workers can access. A
+Python worker of Spark opens the linkers once and keeps them. Workers need wellread and its assets installed; the KBs
+and models of a frame are sent to them as files, once per machine.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 _SENT = "sent:"
 _MEMORY = 1 << 30
-"""Of Spark's own: workers, which are Python's, take theirs besides."""
+"""Memory of the JVM; Python workers use theirs in addition."""
 
 
 def annotate_frame(
     frame: DataFrame, annotation: Annotation, *, text: str = "text", id: str = "id", send: bool = True
 ) -> DataFrame:
-    """A frame of id, text and links (`rows.SCHEMA`) for a frame with a column of texts, row for row.
+    """Return a frame of id, text and links (`arrow_batches.SCHEMA`), row for row, for a frame with a column of texts.
 
-    With `send`, knowledge bases with their vectors, and models that are folders, are sent to the workers; without it
-    workers open them by the names and paths given.
+    With `send`, KBs with their vectors and model folders are sent to the workers; without it the workers open them by
+    the given names and paths.
     """
     try:
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -55,10 +55,10 @@ def annotate_frame(
     if text not in frame.columns:
         raise UsageError(f"the frame has no column {text} (but {', '.join(frame.columns)}); say where the text is")
     annotation = _send(frame, annotation) if send else annotation
-    told = json.dumps(annotation.to_dict())
+    result = json.dumps(annotation.to_dict())
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        opened, linkers = _open(told, send)
+        opened, linkers = _open(result, send)
         yield from annotate_batches(batches, linkers, opened, text=text, id=id)
 
     wanted = [text, *([id] if id in frame.columns and id != text else [])]
@@ -66,9 +66,9 @@ def annotate_frame(
 
 
 @lru_cache(1)
-def _open(told: str, sent: bool) -> tuple[Annotation, Any]:
-    """The linkers of a worker: opened once in its life."""
-    annotation = Annotation.from_dict(json.loads(told))
+def _open(result: str, sent: bool) -> tuple[Annotation, Any]:
+    """Return the linkers of this worker, opened once."""
+    annotation = Annotation.from_dict(json.loads(result))
     if sent:
         from pyspark import SparkFiles
 
@@ -83,13 +83,13 @@ def _open(told: str, sent: bool) -> tuple[Annotation, Any]:
         )
     opened = annotation.open()
     if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(1)  # Spark has as many workers as cores
+        torch.set_num_threads(1)  # Spark starts one worker per core
     return annotation, opened
 
 
 def _send(frame: DataFrame, annotation: Annotation) -> Annotation:
-    """Have Spark bring files to every machine, in one folder; names that stand for what is in it begin with "sent:"."""
-    folder = Path(tempfile.mkdtemp(prefix="wellread-"))  # Spark reads it again whenever a machine joins
+    """Send files to every machine in one folder; names of files in it begin with "sent:"."""
+    folder = Path(tempfile.mkdtemp(prefix="wellread-"))  # must stay: Spark reads it again when a machine joins
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     named = []
     for name in annotation.kbs:
@@ -97,7 +97,7 @@ def _send(frame: DataFrame, annotation: Annotation) -> Annotation:
             copy = folder / kb.path.name
             if copy.exists():
                 raise UsageError(f"two knowledge bases are called {copy.name}; rename one, or give send=False")
-            # Not the file itself: what was changed last may be in the log beside it.
+            # A copy, not the file itself: the last changes may be in its write-ahead log.
             with sqlite_errors(kb.path), closing(sqlite3.connect(copy)) as other:
                 kb.connection.backup(other)
             _put(vectors_folder(kb), vectors_folder(kb, f"{copy}.vectors"))
@@ -117,7 +117,7 @@ def _send(frame: DataFrame, annotation: Annotation) -> Annotation:
 
 
 def _put(folder: Path, to: Path) -> None:
-    """A folder of files that are never changed: linked where the disk is the same, else copied."""
+    """Copy a folder of immutable files; hard-link them on the same disk."""
 
     def put(file: str, place: str) -> None:
         try:
@@ -132,7 +132,7 @@ def _put(folder: Path, to: Path) -> None:
 def make_parts(
     folder: Path, shards: Sequence[int], done: Callable[[int], None], *, master: str | None, workers: int
 ) -> None:
-    """Make the parts of shards on Spark; `done` hears of each."""
+    """Make the parts of shards on Spark; `done` is called with each."""
     where = str(folder.resolve())
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -168,5 +168,5 @@ def _part(folder: str, shard: int) -> str:
 
 @lru_cache(1)
 def _worker(folder: str) -> Worker:
-    """The worker of a process: opened once in its life."""
+    """Return the part writer of this process, opened once."""
     return Worker(folder)

@@ -1,6 +1,6 @@
-"""A process that makes parts: `python -m wellread.integrations.worker FOLDER`.
+"""Worker process of an annotation: `python -m wellread.integrations.worker FOLDER`.
 
-It is told the numbers of shards on standard input, one a line, answers each with a line, and ends with its input.
+Reads shard numbers from standard input, one per line, answers each with a line, and ends with its input.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from wellread.integrations.annotation_folder import Worker
 
 
 def main() -> None:
-    """Work until there is no more."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it, by closing its input
+    """Annotate shards until standard input ends."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # output of libraries must not mix with answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent closes the input
     worker: Worker | None = None
     for line in sys.stdin:
         try:

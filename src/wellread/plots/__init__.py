@@ -1,4 +1,4 @@
-"""Pictures for people: the page of linked text, and plots of how a training went."""
+"""HTML pages and plots: linked text, attention, training curves, reports of comparisons."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Attention with and without knowledge, the maps that were lent, and the auxiliary terms: what is seen, and PNGs of it.
+"""Attention with and without knowledge, the infused maps and auxiliary terms: numbers, and PNG and SVG plots of them.
 
-`wellread.inference.explain` asks a model; here are the numbers that came out (`Seen`) and their pictures, without
-torch. Pieces are what a model reads, words are what people read: `by_words` puts the pieces of a word together. What a
-word attends to is the mean of its pieces' attention, what it is given is their sum, so that rows still add up to one.
+`wellread.inference.explain` runs a model; `Seen` holds the resulting arrays, without torch. `by_words` merges the
+tokens of a word: attention from it is the mean over its tokens, attention to it their sum, so rows still sum to one.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from wellread.plots.curves import save
 _INK, _SOFT, _RULE = "#22252a", "#666a70", "#e3dfd6"
 _SEEN, _MORE, _LESS, _KNOWN = "#0f6f78", "#b4540a", "#2563a8", "#7a4fb0"
 _ABREAST = 40
-"""Positions up to which pictures stand side by side; those of longer texts stand one below the other."""
+"""Maximum positions for panels side by side; longer texts have them stacked."""
 NOTICED = 5e-4
-"""A share of attention that would be told as 0.1 %; less is what rounding leaves, and no change."""
+"""Smallest change of attention that is reported (0.1 %); less is rounding."""
 ABOUT = {
     "entity": "words of one and the same named entity",
     "phrase": "words of one and the same phrase",
     "correlation": "words that meet more often than by chance",
     "graph": "words whose entities are joined by a fact",
 }
-"""What a map says of two words."""
+"""Score of a map for a pair of words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """An auxiliary term: its mean relevance to the words of the text, and those it is relevant to, best first."""
+    """An auxiliary term: its mean relevance to the text, and the words it is relevant to, best first."""
 
     word: str
     relevance: float
@@ -51,7 +50,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How much more, or less, one position attends to another; both are numbers of positions."""
+    """Change of the attention from one position to another."""
 
     row: int
     column: int
@@ -60,33 +59,33 @@ class Change:
 
     @property
     def difference(self) -> float:
-        """More is positive."""
+        """Attention with knowledge minus without."""
         return self.infused - self.without
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of one text; positions are its pieces (or words), then the pieces of its auxiliary terms."""
+    """Attention of one text; positions are its tokens (or words), then the tokens of its auxiliary terms."""
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]
     words: tuple[str, ...]
-    """The words of the text, then the auxiliary terms."""
+    """Words of the text, then auxiliary terms."""
     word_of: NDArray[np.int64]
-    """The word of every position; -1: of none."""
+    """Word of every position; -1 for none."""
     segment_of: NDArray[np.int64]
-    """The text of every position; -1: special or auxiliary."""
+    """Segment of every position; -1 for special and auxiliary tokens."""
     without: Float32[np.ndarray, "layer head row row"]
     infused: Float32[np.ndarray, "layer head row total"]
     maps: Mapping[str, Float32[np.ndarray, "total total"]]
     terms: tuple[Term, ...] = ()
     model: str = ""
     notes: tuple[str, ...] = ()
-    """What a reader should know, in whole sentences."""
+    """Notes shown with the plots, as sentences."""
 
     @property
     def rows(self) -> int:
-        """The positions of the text itself."""
+        """Number of positions of the text itself."""
         return int(self.without.shape[-1])
 
     @property
@@ -99,13 +98,13 @@ class Seen:
 
     @property
     def special_mask(self) -> NDArray[np.bool_]:
-        """Positions of the text that stand for nothing in it."""
+        """Mask of special tokens."""
         return np.asarray(self.segment_of[: self.rows] < 0)
 
     def attention(
         self, layer: int, head: int | Literal["mean"]
     ) -> tuple[Float32[np.ndarray, "row total"], Float32[np.ndarray, "row total"]]:
-        """Without and with knowledge; without it nothing is given to auxiliary terms."""
+        """Return attention without and with knowledge; without it, auxiliary terms get none."""
         some = slice(None) if head == "mean" else slice(head, head + 1)
         infused = self.infused[layer, some].mean(0)
         without = np.zeros_like(infused)
@@ -114,7 +113,7 @@ class Seen:
 
     @cached_property
     def moved(self) -> NDArray[np.float64]:
-        """The share of attention that knowledge moves, by layers; first of the mean of all heads, then head by head."""
+        """Share of attention moved by knowledge, per layer: of the mean of all heads, then of each head."""
         found = np.zeros((self.layers, self.heads + 1))
         for layer in range(self.layers):
             for column, head in enumerate(("mean", *range(self.heads))):
@@ -124,11 +123,11 @@ class Seen:
 
     @property
     def best_layer(self) -> int:
-        """Where knowledge changes most, in the mean of all heads."""
+        """Layer with the largest change, in the mean of all heads."""
         return int(np.where(self.moved[:, 0] < NOTICED, 0, self.moved[:, 0]).argmax())
 
     def changes(self, layer: int, head: int | Literal["mean"], most: int = 10) -> list[Change]:
-        """The pairs whose attention changes most, special pieces aside."""
+        """Return the pairs with the largest change of attention, without special tokens."""
         without, infused = self.attention(layer, head)
         size = np.abs(infused - without)
         special = self.special_mask
@@ -140,7 +139,7 @@ class Seen:
 
 
 def by_words(seen: Seen) -> Seen:
-    """The same with a position for each word, instead of its pieces; what has no word stays as it is."""
+    """Merge the tokens of each word into one position; tokens without a word are kept."""
     unit_of = units(seen.word_of)
     firsts = np.unique(unit_of, return_index=True)[1]
     sums = (unit_of == np.arange(len(firsts))[:, None]).astype(np.float32)
@@ -163,26 +162,26 @@ def by_words(seen: Seen) -> Seen:
 
 
 def units(word_of: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Neighbours of one word share a number: [-1, 0, 1, 1, -1, -1] -> [0, 1, 2, 2, 3, 4]."""
+    """Number the groups of adjacent tokens of one word: [-1, 0, 1, 1, -1, -1] -> [0, 1, 2, 2, 3, 4]."""
     new = np.ones(len(word_of), np.int64)
     new[1:] = (word_of[1:] != word_of[:-1]) | (word_of[1:] < 0)
     return np.asarray(np.cumsum(new) - 1)
 
 
 def save_pictures(seen: Seen, folder: str | Path, *, layer: int, head: int | Literal["mean"]) -> list[Path]:
-    """Write attention, maps, terms and where attention moved, each as PNG and SVG; what is empty is left out."""
+    """Write plots of attention, maps, terms and moved attention as PNG and SVG; skip empty ones."""
     drawn = {"attention": draw_attention(seen, layer, head), "moved": draw_moved(seen)}
     if seen.maps:
         drawn["maps"] = draw_maps(seen)
     if seen.terms:
         drawn["terms"] = draw_terms(seen.terms)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # of scripts that the font has not: drawn as boxes
+        warnings.filterwarnings("ignore", message="Glyph")  # missing glyphs are drawn as boxes
         return [path for name, figure in drawn.items() for path in save(figure, Path(folder) / name)]
 
 
 def draw_attention(seen: Seen, layer: int, head: int | Literal["mean"]) -> Figure:
-    """Without knowledge, with it, and the difference; rows attend to columns."""
+    """Plot attention without knowledge, with it, and the difference; rows attend to columns."""
     without, infused = seen.attention(layer, head)
     rows, total = infused.shape
     most = float(max(without.max(), infused.max())) or 1.0
@@ -211,7 +210,7 @@ def draw_attention(seen: Seen, layer: int, head: int | Literal["mean"]) -> Figur
 
 
 def draw_maps(seen: Seen) -> Figure:
-    """All maps, from 0 to 1."""
+    """Plot all maps, from 0 to 1."""
     total = len(seen.labels)
     cell = _cell(total)
     count = len(seen.maps)
@@ -230,7 +229,7 @@ def draw_maps(seen: Seen) -> Figure:
 
 
 def draw_moved(seen: Seen) -> Figure:
-    """The share of attention that knowledge moves, of each layer and head."""
+    """Plot the share of attention moved by knowledge, per layer and head."""
     figure = _figure(0.42 * (seen.heads + 1) + 1.8, 0.34 * seen.layers + 1.5)
     axes = figure.subplots()
     percent = 100 * seen.moved
@@ -250,14 +249,14 @@ def draw_moved(seen: Seen) -> Figure:
 
 
 def draw_terms(terms: Sequence[Term]) -> Figure:
-    """The mean relevance of every auxiliary term, and the words it is relevant to."""
+    """Plot the mean relevance of every auxiliary term, with the words it is relevant to."""
     figure = _figure(6.4, 0.36 * len(terms) + 1.2)
     axes = figure.subplots()
     axes.barh(range(len(terms)), [term.relevance for term in terms], height=0.55, color=_KNOWN)
     most = max(term.relevance for term in terms) or 1.0
     for place, term in enumerate(terms):
-        told = "  ".join(f"{word} {score:.2f}" for word, score in term.by[:3])
-        axes.text(term.relevance + 0.015 * most, place, told, va="center", fontsize=8, color=_SOFT, parse_math=False)
+        result = "  ".join(f"{word} {score:.2f}" for word, score in term.by[:3])
+        axes.text(term.relevance + 0.015 * most, place, result, va="center", fontsize=8, color=_SOFT, parse_math=False)
     axes.set_yticks(range(len(terms)), [term.word for term in terms], fontsize=10, parse_math=False)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.9 * most)
@@ -275,7 +274,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _cell(total: int) -> float:
-    """Inches a position: large where there are few, and never so small that labels run into each other."""
+    """Return inches per position: larger for few positions, never so small that labels overlap."""
     return float(np.clip(7.0 / total, 0.15, 0.32))
 
 
@@ -308,10 +307,10 @@ def _colour(seen: Seen, place: int) -> str:
     return _SOFT if seen.segment_of[place] < 0 else _INK
 
 
-def _scale(figure: Figure, panels: Any, told: str) -> None:
-    """What the colours of the last panel stand for."""
+def _scale(figure: Figure, panels: Any, result: str) -> None:
+    """Add the colour bar of the last panel."""
     bar = figure.colorbar(panels[-1].images[0], ax=list(panels), shrink=0.8, aspect=22, pad=0.02)
-    bar.set_label(told, color=_INK, fontsize=9)
+    bar.set_label(result, color=_INK, fontsize=9)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, colors=_SOFT)
 

@@ -1,7 +1,7 @@
-"""The page of `wellread explain`: one HTML file with all layers and heads in it, and nothing fetched.
+"""HTML page of `wellread explain`: one file with all layers and heads.
 
-Numbers lie in it as 16-bit shares of one, in base64. `attention.js` draws them; the page's security policy lets no
-other script run. Without scripts the text, the notes and the auxiliary terms are there to read.
+Attention is stored as base64 of 16-bit fixed-point numbers. `attention.js` draws it; the content security policy
+allows no other script. Without scripts, text, notes and auxiliary terms are still readable.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def explained_page(
     by: Literal["words", "pieces"] = "words",
     title: str = "What knowledge changes",
 ) -> str:
-    """One self-contained page; it begins with this layer (the one that changes most) and head."""
+    """Return a self-contained page that starts at this layer (by default the one with the largest change) and head."""
     here = files("wellread.plots")
     style, script = (here.joinpath(f"attention.{kind}").read_text("utf-8") for kind in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    told = _data(seen, seen.best_layer if layer is None else layer, -1 if head == "mean" else head, by)
+    content = _data(seen, seen.best_layer if layer is None else layer, -1 if head == "mean" else head, by)
     texts = "".join(f'<p class="said" dir="auto" lang=""><bdi>{escape(text)}</bdi></p>' for text in seen.texts)
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in seen.notes)
     header = (
@@ -47,7 +47,7 @@ def explained_page(
         header="\n".join(header),
         main="\n".join((_picker(seen, by), _SECTIONS, _maps(seen), _terms(seen.terms))),
         allowed=f"script-src 'sha256-{digest}'",
-        behind=f'<script type="application/json" id="seen">{told}</script>\n<script>{script}</script>\n',
+        behind=f'<script type="application/json" id="seen">{content}</script>\n<script>{script}</script>\n',
     )
 
 
@@ -61,7 +61,7 @@ def _counts(seen: Seen) -> str:
 
 
 def _data(seen: Seen, layer: int, head: int, by: str) -> str:
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "layers": seen.layers,
         "heads": seen.heads,
         "layer": layer,
@@ -79,8 +79,8 @@ def _data(seen: Seen, layer: int, head: int, by: str) -> str:
         "infused": _packed(seen.infused),
         "maps": [_packed(scores) for scores in seen.maps.values()],
     }
-    # "</script>" would end the data, "<!--" would hide what follows.
-    return json.dumps(told, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    # "</script>" would end the data, "<!--" would start a comment.
+    return json.dumps(content, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _packed(shares: NDArray[np.float32]) -> str:
@@ -156,8 +156,8 @@ def _maps(seen: Seen) -> str:
             f'aria-label="{escape(name)} map, by arrow keys">'
             f'</canvas></div><figcaption class="soft" id="map{number}says" aria-live="polite"></figcaption></figure>'
         )
-    return f"""<section aria-labelledby="maps"><h2 id="maps">What was lent: maps</h2>
-<p class="soft">How relevant words are to each other, from 0 to 1, as the model is told.</p>
+    return f"""<section aria-labelledby="maps"><h2 id="maps">Maps</h2>
+<p class="soft">Relevance of words to each other, from 0 to 1, as infused into the model.</p>
 <div class="grids">{"".join(figures)}</div></section>"""
 
 
@@ -171,8 +171,8 @@ def _terms(terms: tuple[Term, ...]) -> str:
         f'<td class="soft">{_by(term)}</td></tr>'
         for term in terms
     )
-    return f"""<section aria-labelledby="terms"><h2 id="terms">What was lent: auxiliary terms</h2>
-<p class="soft">Words that the text does not have and that go best with those it has. They are read beside it in every
+    return f"""<section aria-labelledby="terms"><h2 id="terms">Auxiliary terms</h2>
+<p class="soft">Words that are not in the text but related to it, added as extra tokens in every
 layer.</p>
 <table class="terms"><thead><tr><th scope="col">term</th><th scope="col">mean relevance</th>
 <th scope="col">goes with</th></tr></thead><tbody>{rows}</tbody></table></section>"""

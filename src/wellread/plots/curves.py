@@ -1,7 +1,7 @@
-"""Plots of trainings: losses and scores over the steps, precision against recall, confidence against truth, arms.
+"""Plots of training and evaluation: loss and scores, precision and recall, calibration, comparisons.
 
-Drawn without pyplot, so that there is no state and no window. Colours are Okabe and Ito's, which colour-blind people
-tell apart; lines also differ by their dashes.
+Drawn without pyplot, which has global state. Colours are Okabe and Ito's, safe for colour-blind readers; lines also
+differ by their dashes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INK, _SOFT, _RULE = "#22252a", "#666a70", "#e3dfd6"
 
 
 def draw_curves(log: Sequence[Mapping[str, Any]], *, title: str = "Training") -> Figure:
-    """Losses above, development scores below, over the steps; `log` are the lines of a run's log.jsonl."""
+    """Plot losses (above) and development scores (below) over steps; `log` are the lines of a run's log.jsonl."""
     figure = _figure(6.4, 5.6)
     losses, scores = figure.subplots(2, sharex=True)
     named = _series(log, "losses")
@@ -47,7 +47,7 @@ def draw_pr_curve(
     best: tuple[float, float, float] | None = None,
     title: str = "Precision and recall",
 ) -> Figure:
-    """Precision against recall, thin lines of equal F1 behind; `best` is (threshold, recall, precision) to mark."""
+    """Plot precision against recall with lines of equal F1; `best` is a (threshold, recall, precision) to mark."""
     figure = _figure(5.4, 5.0)
     axes = figure.subplots()
     for f1 in np.arange(0.1, 1.0, 0.1):
@@ -67,7 +67,7 @@ def draw_pr_curve(
     if not len(recall):
         _say_nothing(axes)
     _dress(axes, title, "recall", "precision")
-    axes.grid(visible=False)  # the lines of equal F1 are grid enough
+    axes.grid(visible=False)  # instead of a grid: the lines of equal F1
     axes.set(xlim=(0, 1.01), ylim=(0, 1.02))
     return figure
 
@@ -75,7 +75,7 @@ def draw_pr_curve(
 def draw_reliability(
     confidence: ArrayLike, accuracy: ArrayLike, count: ArrayLike, *, title: str = "Calibration"
 ) -> Figure:
-    """How often links are right against how sure they were, bin by bin, and how many links a bin holds."""
+    """Plot the share of right links against their score, per bin, and the number of links per bin."""
     figure = _figure(5.4, 5.8)
     above, below = figure.subplots(2, sharex=True, gridspec_kw={"height_ratios": [3.2, 1]})
     confidence, accuracy, count = (np.asarray(each, dtype=float) for each in (confidence, accuracy, count))
@@ -97,9 +97,9 @@ def draw_reliability(
 
 
 def draw_comparison(table: Mapping[str, Any], *, title: str = "") -> Figure:
-    """A panel for each task: every arm's difference to the first, with its interval, and a dot for each seed.
+    """Plot for each task the difference of every arm to the first, with its interval and a dot per seed.
 
-    `table` is what a comparison's table.json holds. Runs without a score have no dot, and their arm no mean: a "–".
+    `table` is the content of a comparison's table.json. Runs without a score have no dot, and their arm no mean: a "–".
     """
     arms, against = table["arms"], table["against"]
     columns = list(arms[against])
@@ -112,9 +112,9 @@ def draw_comparison(table: Mapping[str, Any], *, title: str = "") -> Figure:
             cell = cells[column]
             steps = 100 * (np.asarray(cell["scores"], dtype=float) - plain[column])
             panel.plot(steps, np.full(len(steps), row), "o", color=colour, markersize=4, alpha=0.45, zorder=2)
-            told = cell["difference"]
-            if told is not None and told["low"] is not None:
-                panel.hlines(row, 100 * told["low"], 100 * told["high"], color=colour, linewidth=2, zorder=3)
+            result = cell["difference"]
+            if result is not None and result["low"] is not None:
+                panel.hlines(row, 100 * result["low"], 100 * result["high"], color=colour, linewidth=2, zorder=3)
             if np.isnan(steps).any():
                 panel.text(0, row, "–", color=colour, ha="center", va="center", fontsize=14, zorder=4)
             else:
@@ -130,7 +130,7 @@ def draw_comparison(table: Mapping[str, Any], *, title: str = "") -> Figure:
 
 
 def draw_costs(table: Mapping[str, Any]) -> Figure:
-    """What a training step of every arm takes, in time and in memory: the median over tasks, as the table has it."""
+    """Plot time and memory of a training step of every arm: the median over tasks, as in the table."""
     known = {
         arm: costs
         for arm, cells in table["arms"].items()
@@ -150,9 +150,9 @@ def draw_costs(table: Mapping[str, Any]) -> Figure:
 
 
 def draw_linkers(table: Mapping[str, Any]) -> Figure:
-    """A panel for each data set: every linker's F1 by overlap with its interval, and by exact spans; then their costs.
+    """Plot for each data set the F1 of every linker, by overlap with its interval and by exact spans; then the costs.
 
-    `table` is what the table.json of a comparison of linkers holds. A linker without links there has a "–".
+    `table` is the content of a linker comparison's table.json. A linker without links there has a "–".
     """
     linkers, data = table["linkers"], list(table["data"])
     figure = _figure(4.4 + 2.5 * len(data), 1.6 + 0.4 * len(linkers))
@@ -171,7 +171,7 @@ def draw_linkers(table: Mapping[str, Any]) -> Figure:
                 [exact], [row], "|", color=_COLOURS[1], markersize=11, markeredgewidth=2, zorder=5, label="exact"
             )
         _dress(panel, name, "F1", "")
-        panel.set_xlim(-0.04, 1.04)  # marks at the ends are whole
+        panel.set_xlim(-0.04, 1.04)  # do not clip markers at the ends
         panel.set_xticks((0, 0.2, 0.4, 0.6, 0.8, 1), ("0", ".2", ".4", ".6", ".8", "1"))
     spent = []
     for cells in linkers.values():
@@ -181,7 +181,7 @@ def draw_linkers(table: Mapping[str, Any]) -> Figure:
     _draw_bars(last, spent, "{:.3g}", log=True)
     _dress(last, "Cost", "processor ms a text", "")
     panels[0].set_yticks(range(len(linkers)), list(linkers))
-    panels[0].set_ylim(len(linkers) - 0.4, -0.6)  # one that has nothing to draw has its row, too
+    panels[0].set_ylim(len(linkers) - 0.4, -0.6)  # keep the row of an arm without scores
     marks = {name: mark for panel in panels for mark, name in zip(*panel.get_legend_handles_labels(), strict=True)}
     if marks:
         figure.legend(marks.values(), marks.keys(), loc="outside lower left", ncols=2, frameon=False, fontsize=9)
@@ -189,7 +189,7 @@ def draw_linkers(table: Mapping[str, Any]) -> Figure:
 
 
 def to_svg(figure: Figure) -> bytes:
-    """A figure as SVG; the same figure gives the same bytes."""
+    """Return a figure as SVG, reproducibly to the byte."""
     from matplotlib import rc_context
 
     file = BytesIO()
@@ -199,7 +199,7 @@ def to_svg(figure: Figure) -> bytes:
 
 
 def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
-    """Write a figure as path.png and path.svg; the same figure gives the same bytes."""
+    """Write a figure as path.png and path.svg, reproducibly to the byte."""
     path = Path(path)
     png, svg = path.with_name(path.name + ".png"), path.with_name(path.name + ".svg")
     with write_atomically(png) as file:
@@ -216,7 +216,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _series(log: Sequence[Mapping[str, Any]], key: str) -> dict[str, list[tuple[float, float]]]:
-    """Points by name of what the lines of a log tell under `key`."""
+    """Return (step, value) points by name, from the entries of a log under `key`."""
     series: dict[str, list[tuple[float, float]]] = {}
     for line in log:
         for name, value in line.get(key, {}).items():
@@ -235,7 +235,7 @@ def _draw_lines(axes: Axes, series: Mapping[str, Sequence[tuple[float, float]]],
 
 
 def _draw_bars(axes: Axes, values: Sequence[float], form: str, *, log: bool = False) -> None:
-    """Bars to the right with their numbers; the first, which others are held against, is paler."""
+    """Draw horizontal bars with their numbers; the first, the baseline, is paler."""
     there = [value for value in values if np.isfinite(value) and value > 0]
     if log and there:
         axes.set_xscale("log")

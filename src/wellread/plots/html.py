@@ -1,4 +1,4 @@
-"""What all pages are in: one HTML file that fetches nothing, and runs no script but those that it names."""
+"""Frame of all HTML pages: one file that loads nothing, with a content security policy."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ _ESCAPES = str.maketrans(
     | {"\x7f": "\u2421"}
     | {chr(code): "\ufffd" for code in (*range(0x80, 0xA0), *range(0xD800, 0xE000))}
 )
-"""HTML's own signs, and those it does not allow: control characters are shown by their pictures (␀)."""
+"""Escapes of HTML's special characters; control characters are shown as their symbols (␀)."""
 
 
 def escape(text: str) -> str:
-    """A text as it may stand in HTML, and in its attributes."""
+    """Escape a text for HTML content and attributes."""
     return text.replace("\r\n", "\n").replace("\r", "\n").translate(_ESCAPES)
 
 
 def shell(title: str, *, style: str, header: str, main: str, allowed: str = "", behind: str = "") -> str:
-    """A page with its title as heading, and `behind` its main part scripts and their data.
+    """Return a page with its title as heading; `behind` is placed after the main part: scripts and their data.
 
-    `allowed` is what its policy has beside styles, such as "img-src data:".
+    `allowed` extends the content security policy, e.g. "img-src data:".
     """
     policy = "default-src 'none'; style-src 'unsafe-inline'" + (f"; {allowed}" if allowed else "")
     return f"""<!doctype html>

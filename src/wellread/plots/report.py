@@ -1,8 +1,7 @@
-"""The report of comparisons: one HTML file with tables, plots and the commands that made them; no scripts, no fetching.
+"""Report of comparisons: one HTML file with tables, plots and the commands that produced them; no scripts.
 
-A report has sections, each of one comparison. Pictures are SVG in the page itself, on paper of their own, so that they
-can be read on a dark screen too. They have the size that they were drawn in, so that all have one size of letters.
-Where a window is narrow, tables and wide pictures scroll.
+Each comparison is a section. Plots are inline SVG on a light background, readable in dark mode too, and unscaled, so
+that all have the same font size. In a narrow window, tables and wide plots scroll.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from wellread.plots.html import escape, shell
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table of words: the first column names the rows."""
+    """Table of strings; the first column names the rows."""
 
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
-    """What stands below it, a paragraph each; those that begin with "- " are a list."""
+    """Paragraphs below the table; those that begin with "- " form a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A plot, as SVG."""
+    """A plot as SVG, with its caption."""
 
     caption: str
     svg: bytes
@@ -35,18 +34,18 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One comparison."""
+    """Section of one comparison."""
 
     title: str
     parts: Sequence[Grid | Picture]
     command: str = ""
-    """What made it, as it was typed."""
+    """Command line that produced it."""
     place: str = ""
-    """The folder that it is in."""
+    """Folder of the comparison."""
 
 
 def report_page(sections: Sequence[Section], title: str = "Comparison", *, note: str = "") -> str:
-    """One self-contained page of comparisons."""
+    """Return a self-contained page of comparisons."""
     contents = "".join(
         f'<li><a href="#s{number}"><bdi>{escape(section.title)}</bdi></a></li>'
         for number, section in enumerate(sections, 1)
@@ -87,7 +86,7 @@ def _grid(grid: Grid) -> str:
 
 
 def _lines(cell: str) -> str:
-    """A cell whose first line is what counts, and the others are smaller below it."""
+    """Return a cell with its first line large and the others small below it."""
     first, *more = cell.split("\n")
     return f"<bdi>{escape(first)}</bdi>" + "".join(f"<small><bdi>{escape(line)}</bdi></small>" for line in more)
 

@@ -1,9 +1,9 @@
-"""Linked text as a page that a person likes to read: one HTML file, no scripts, nothing fetched.
+"""HTML page of linked text: one file without scripts.
 
-Every link is underlined in the colour of its knowledge base, paler the less sure it is. Pointing at it, or going to it
-with Tab, shows a card with the entity and its candidates. Links may nest, cross, or share a span: a link around others
-is underlined one line lower, a link that crosses the end of another is drawn in two pieces, and links of the same span
-share one card. Where there are several knowledge bases, the legend shows and hides the links of each.
+A link is underlined in the colour of its knowledge base, paler for a lower score. Hovering it, or focusing it with Tab,
+shows a card with the entity and its candidates. Links may nest, cross, or share a span: an outer link is underlined one
+line lower, a link that crosses the end of another is drawn in two parts, and links of the same span share one card.
+With several knowledge bases, the legend shows and hides the links of each.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from wellread.plots.html import escape, shell
 
 _LIGHT = ("#2563a8", "#b4540a", "#2c7a4b", "#7a4fb0", "#0f7783", "#b8336a", "#6f6a12", "#8a5a3c")
 _DARK = ("#7fb4f2", "#f2a65e", "#7dcc9c", "#c0a2f0", "#69cfd9", "#f18fb6", "#cfc864", "#d6aa8b")
-"""Colours of the knowledge bases, in the order they appear; after the last the first comes again."""
+"""Colours of knowledge bases in order of appearance, used cyclically."""
 
 
 Describe = Callable[[str | None, str], str]
-"""(kb of a link, entity id) -> a few words on the entity."""
+"""(kb of a link, entity id) -> short description of the entity."""
 
 
 def linked_page(
@@ -35,10 +35,10 @@ def linked_page(
     shown_candidates: int = 5,
     describe: Describe | None = None,
 ) -> str:
-    """One self-contained HTML page of documents and their links.
+    """Return a self-contained HTML page of documents and their links.
 
-    Documents that follow each other with the same id and text, say one for each knowledge base, are drawn as layers of
-    one. `note` is a line below the title; `describe` says what an entity is, on its card.
+    Consecutive documents with the same id and text, e.g. one per knowledge base, are drawn as one. `note` is a line
+    below the title; `describe` returns the description of an entity on its card.
     """
     layered = [
         Document(text, tuple(link for layer in layers for link in layer.links), name)
@@ -64,9 +64,9 @@ def _number(many: int, word: str) -> str:
 def _legend(kbs: Counter[str], colours: dict[str, int], nils: int) -> str:
     items = []
     for kb, many in kbs.items():
-        told = f"<i></i><bdi>{escape(kb or 'knowledge base')}</bdi> <span>{many:,}</span>"
+        label = f"<i></i><bdi>{escape(kb or 'knowledge base')}</bdi> <span>{many:,}</span>"
         switch = f'<input type="checkbox" checked id="show{colours[kb]}">' if 1 < len(kbs) <= len(_LIGHT) else ""
-        items.append(f'<li class="k{colours[kb]}">{f"<label>{switch}{told}</label>" if switch else told}</li>')
+        items.append(f'<li class="k{colours[kb]}">{f"<label>{switch}{label}</label>" if switch else label}</li>')
     if nils:
         items.append(f'<li class="nil"><i></i>NIL: named, but not in the knowledge base <span>{nils:,}</span></li>')
     return f'<ul class="legend" aria-label="Knowledge bases and their links">{"".join(items)}</ul>' if items else ""
@@ -83,21 +83,21 @@ class _Mark:
 
 
 @dataclass(slots=True)
-class _Piece:
-    """A mark being written, or the part of it up to the end of a mark that it crosses."""
+class _MarkPart:
+    """A mark being written, or its part up to the end of a mark that it crosses."""
 
     mark: _Mark
     end: int
     first: bool
     place: int
-    """Where in the output its opening tags belong, known when all inside it is written."""
+    """Index in the output where its opening tags go; they are known when its content is written."""
     height: int = 0
-    """How many lines are drawn inside, above its own."""
+    """Number of underlines inside, above its own."""
 
 
 @dataclass(slots=True)
 class _Page:
-    """What the parts of a page share: colours by knowledge base, and ids that are given once."""
+    """State of one page: colours of knowledge bases, and unique ids."""
 
     colours: dict[str, int]
     shown_candidates: int
@@ -105,7 +105,7 @@ class _Page:
     numbers: count[int] = field(default_factory=lambda: count(1))
 
     def section(self, document: Document, number: int) -> str:
-        """One text under its id."""
+        """Return a document as a section headed by its id."""
         name = f"<bdi>{escape(document.id)}</bdi>" if document.id else f"Text {number}"
         many = _number(len(document.links), "link")
         return (
@@ -114,7 +114,7 @@ class _Page:
         )
 
     def _marked(self, document: Document) -> str:
-        """Text with its marks, outer before inner; a mark that crosses the end of another is cut there."""
+        """Return the text with nested marks; a mark that crosses the end of another is split there."""
         text, out, at = document.text, list[str](), 0
         spans: dict[tuple[int, int], _Mark] = {}
         for link in document.links:
@@ -123,13 +123,13 @@ class _Page:
         order = count()
         waiting = [(mark.start, -mark.end, next(order), True, mark) for mark in spans.values()]
         heapq.heapify(waiting)
-        opened: list[_Piece] = []
+        opened: list[_MarkPart] = []
         while waiting or opened:
             if opened and (not waiting or opened[-1].end <= waiting[0][0]):
-                piece = opened.pop()
-                out.append(escape(text[at : piece.end]))
-                at = piece.end
-                self._close(piece, opened, out)
+                part = opened.pop()
+                out.append(escape(text[at : part.end]))
+                at = part.end
+                self._close(part, opened, out)
                 continue
             start, _, _, first, mark = heapq.heappop(waiting)
             out.append(escape(text[at:start]))
@@ -137,31 +137,31 @@ class _Page:
             end = min(mark.end, opened[-1].end) if opened else mark.end
             if end < mark.end:
                 heapq.heappush(waiting, (end, -mark.end, next(order), False, mark))
-            opened.append(_Piece(mark, end, first, len(out)))
+            opened.append(_MarkPart(mark, end, first, len(out)))
             out.append("")
         out.append(escape(text[at:]))
         return "".join(out)
 
-    def _close(self, piece: _Piece, around: Sequence[_Piece], out: list[str]) -> None:
-        """Write the tags of a piece: a line for each knowledge base that has a link here, then the card."""
-        links = piece.mark.links
+    def _close(self, part: _MarkPart, around: Sequence[_MarkPart], out: list[str]) -> None:
+        """Write the tags of a mark: an underline for each knowledge base with a link here, then the card."""
+        links = part.mark.links
         colours = list(dict.fromkeys(self._colour(link) for link in links))
-        if piece.first:
-            piece.mark.ids = [f"e{next(self.numbers)}" for _ in links]
-        focus = f' tabindex="0" aria-describedby="{" ".join(piece.mark.ids)}"' if piece.first else ""
+        if part.first:
+            part.mark.ids = [f"e{next(self.numbers)}" for _ in links]
+        focus = f' tabindex="0" aria-describedby="{" ".join(part.mark.ids)}"' if part.first else ""
         sure = min(1.0, max(0.0, links[0].score)) if math.isfinite(links[0].score) else 0.0
-        tags = [f'<mark class="{colours[0]}"{focus} style="--h:{piece.height};--s:{sure:.2f}">']
+        tags = [f'<mark class="{colours[0]}"{focus} style="--h:{part.height};--s:{sure:.2f}">']
         for lane, colour in enumerate(colours[1:], 1):
-            tags.append(f'<span class="lane {colour}" style="--h:{piece.height + lane}">')
-        out[piece.place] = "".join(reversed(tags))
+            tags.append(f'<span class="lane {colour}" style="--h:{part.height + lane}">')
+        out[part.place] = "".join(reversed(tags))
         entities = "".join(
-            self._entity(link, f' id="{name}"' if piece.first else "")
-            for link, name in zip(links, piece.mark.ids, strict=True)
+            self._entity(link, f' id="{name}"' if part.first else "")
+            for link, name in zip(links, part.mark.ids, strict=True)
         )
         within = "".join(self._within(link) for outer in reversed(around) for link in outer.mark.links)
         out.append(f'<span class="card" role="tooltip">{entities}{within}</span></mark>{"</span>" * (len(tags) - 1)}')
         if around:
-            around[-1].height = max(around[-1].height, piece.height + len(tags))
+            around[-1].height = max(around[-1].height, part.height + len(tags))
 
     def _colour(self, link: Link) -> str:
         return "nil" if link.entity is None else f"k{self.colours[link.kb or '']}"
@@ -180,8 +180,8 @@ class _Page:
         return f'<span class="entity {self._colour(link)}">{head}{gist}{self._candidates(link)}</span>'
 
     def _gist(self, link: Link, entity: str, most: int) -> str:
-        said = self.describe(link.kb, entity) if self.describe else ""
-        return f'<span class="gist"><bdi>{escape(short(said, most))}</bdi></span>' if said else ""
+        description = self.describe(link.kb, entity) if self.describe else ""
+        return f'<span class="gist"><bdi>{escape(short(description, most))}</bdi></span>' if description else ""
 
     def _candidates(self, link: Link) -> str:
         shown = link.candidates[: self.shown_candidates]
@@ -214,7 +214,7 @@ def _shown(score: float) -> str:
 
 
 def _shares(candidates: Sequence[Candidate]) -> list[float]:
-    """How long the bars are: the scores where they are shares, else stretched from the worst to the best."""
+    """Return bar lengths: the scores if they are in [0, 1], else scaled from lowest to highest."""
     scores = [candidate.score if math.isfinite(candidate.score) else 0.0 for candidate in candidates]
     low, high = min(scores), max(scores)
     if low >= 0 and high <= 1:

@@ -1,6 +1,5 @@
-"""The server: linkers, knowledge bases and the attention view over HTTP, with a page for people.
+"""HTTP server for linkers, vectors, the attention view and knowledge bases, with a web page; see `wellread serve`.
 
-`linkers` and `encoders` run the models, `batching` links the texts of many clients together, `workers` does so in
-processes, `app` has the routes, `middleware` what every request passes, `page/` what a browser gets. Started by
-`wellread serve`.
+A request passes `middleware` (limits, log), a route of `text_routes` or `entity_routes` (checked by `schemas`), and the
+`Engine`, whose `batching` groups texts of several clients. The `registry` links them, in processes of `workers`.
 """

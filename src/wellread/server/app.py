@@ -1,4 +1,4 @@
-"""The application over an `Engine`: its routes, its errors, its page, and how it is."""
+"""The FastAPI application of an `Engine`: routes, error handlers, page, /health and /metrics."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from wellread.kb.store import KnowledgeBase
 from wellread.linking.prior import PriorBackend
 from wellread.server import schemas
 from wellread.server.engine import Engine
-from wellread.server.entity_routes import add_entities
-from wellread.server.middleware import Guard, Handler
-from wellread.server.responses import json_answer, refusal, told_of
-from wellread.server.served_kb import without_folder
-from wellread.server.text_routes import add_reading
+from wellread.server.entity_routes import add_entity_routes
+from wellread.server.middleware import Handler, RequestMiddleware
+from wellread.server.responses import describe_errors, error_response, json_response
+from wellread.server.served_kb import hide_folder
+from wellread.server.text_routes import add_text_routes
 
 PAGE = {
     "page.css": "text/css",
@@ -36,11 +36,11 @@ PAGE = {
     "knowledge.js": "text/javascript",
     "parts.js": "text/javascript",
 }
-"""The files of the page besides its HTML; nothing else is given out."""
+"""Files of the page besides its HTML; no other file is served."""
 
 
 def create_app(engine: Engine) -> FastAPI:
-    """The application; it closes the engine when it ends."""
+    """Create the application; it closes the engine on shutdown."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -50,16 +50,16 @@ def create_app(engine: Engine) -> FastAPI:
     app = FastAPI(
         title="wellread",
         version=__version__,
-        summary="Link text to knowledge bases, and see what knowledge does.",
+        summary="Link text to knowledge bases; vectors and attention of encoders.",
         lifespan=lifespan,
-        docs_url=None,  # its scripts would come from elsewhere
+        docs_url=None,  # loads scripts from a CDN
         redoc_url=None,
     )
-    quick: dict[str, Handler] = {}
-    app.add_middleware(Guard, settings=engine.settings, metrics=engine.metrics, quick=quick)
+    fast_routes: dict[str, Handler] = {}
+    app.add_middleware(RequestMiddleware, settings=engine.settings, metrics=engine.metrics, fast_routes=fast_routes)
     _add_errors(app, engine)
-    add_reading(app, engine, quick)
-    add_entities(app, engine)
+    add_text_routes(app, engine, fast_routes)
+    add_entity_routes(app, engine)
     _add_page(app, engine)
     return app
 
@@ -67,34 +67,34 @@ def create_app(engine: Engine) -> FastAPI:
 def _add_errors(app: FastAPI, engine: Engine) -> None:
     async def refuse(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.detail == HTTPStatus(error.status_code).phrase:
-            error = _lost(app, request, error)  # the router's own
+            error = _router_error(app, request, error)  # raised by the router
         if isinstance(error, KnowledgeBaseError | StorageError):
             for served_kb in engine.registry.served_kbs.values():
-                error = without_folder(error, served_kb.kb)
-        told = refusal(error)
-        assert told is not None
-        return told
+                error = hide_folder(error, served_kb.kb)
+        response = error_response(error)
+        assert response is not None
+        return response
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return json_answer({"error": told_of(error.errors())}, 422)
+        return json_response({"error": describe_errors(error.errors())}, 422)
 
     app.add_exception_handler(RequestValidationError, invalid)
     for kind in (WellreadError, HTTPException, TimeoutError):
         app.add_exception_handler(kind, refuse)
 
 
-def _lost(app: FastAPI, request: Request, error: HTTPException) -> HTTPException:
-    """What is told at an address where nothing is, or not for that method."""
-    found = {method for route in app.routes if _leads(route, request) for method in getattr(route, "methods", ())}
+def _router_error(app: FastAPI, request: Request, error: HTTPException) -> HTTPException:
+    """Return an error that names the allowed methods, or /openapi.json for an unknown address."""
+    found = {method for route in app.routes if _matches(route, request) for method in getattr(route, "methods", ())}
     if not found:
-        return HTTPException(error.status_code, "there is nothing at this address; /openapi.json tells what is where")
+        return HTTPException(error.status_code, "unknown address; see /openapi.json")
     allowed = ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))
-    why = f"this address is for {allowed}; /openapi.json tells what each does"
+    why = f"method not allowed; use {allowed}, see /openapi.json"
     return HTTPException(error.status_code, why, {"allow": allowed})
 
 
-def _leads(route: BaseRoute, request: Request) -> bool:
+def _matches(route: BaseRoute, request: Request) -> bool:
     return route.matches(request.scope)[0] is not Match.NONE
 
 
@@ -111,7 +111,7 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
     @app.get("/page/{name}", include_in_schema=False)
     async def part(name: str) -> Response:
         if name not in parts:
-            raise HTTPException(404, "the page has no such part")
+            raise HTTPException(404, "unknown file of the page")
         return Response(parts[name], media_type=PAGE[name], headers=fresh)
 
     sizes: dict[str, tuple[tuple[int, int], int]] = {}
@@ -119,7 +119,7 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
     revisions: dict[str, tuple[KnowledgeBase, int]] = {}
 
     def revision(name: str, kb: KnowledgeBase) -> int:
-        """The last that was seen where this thread has not opened a file that another was put in the place of."""
+        """Return the revision; the last known one if the file was replaced and is not reopened yet."""
         try:
             revisions[name] = kb, kb.revision
         except ReplacedError:
@@ -128,18 +128,18 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
         return revisions[name][1]
 
     def size(name: str, kb: KnowledgeBase) -> int:
-        """Counting millions takes a while, and whoever watches asks often."""
+        """Return the number of entities, cached per revision: counting millions is slow."""
         state = id(kb), revision(name, kb)
         if name not in sizes or sizes[name][0] != state:
             sizes[name] = state, len(kb)
         return sizes[name][1]
 
     def about() -> list[dict[str, Any]]:
-        told = []
+        content = []
         for name in list(engine.registry.served_kbs):
             served_kb = engine.registry.served_kb(name)
             backends = {model: linker.backend for model, linker in served_kb.linkers.items()}
-            told.append(
+            content.append(
                 {
                     "name": name,
                     "entities": size(name, served_kb.kb),
@@ -149,44 +149,44 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
                         model: backend.threshold if isinstance(backend, PriorBackend) else backend.decoding.threshold
                         for model, backend in backends.items()
                     },
-                    "overlaps": {model: _rule(backend) for model, backend in backends.items()},
+                    "overlaps": {model: _overlap_rule(backend) for model, backend in backends.items()},
                 }
             )
-        return told
+        return content
 
-    why = "not ready: what reads has ended or hangs, or a knowledge base cannot be read; `problems` says what to do"
+    why = "not ready: workers died or hang, or a knowledge base cannot be read; see `problems`"
     failing: dict[int | str, dict[str, Any]] = {503: {"model": schemas.Health, "description": why}}
 
     @app.get("/health", response_model=schemas.Health, responses=failing, tags=["server"])
     async def health() -> Response:
-        """Whether the server works, what it has, and what it allows."""
-        problems = await engine.aside(lambda: engine.problems)
-        told = {
+        """Return readiness, problems, KBs, encoders and limits."""
+        problems = await engine.run_info(lambda: engine.problems)
+        content = {
             "status": "failing" if problems else "ok",
             "ready": not problems,
             "problems": problems,
-            "workers": {"count": engine.readers, "replaced": engine.replaced},
+            "workers": {"count": engine.workers, "replaced": engine.replaced},
             "version": __version__,
-            "kbs": await engine.aside(about),
-            "encoders": [{"name": name, "plain": one.plain} for name, one in engine.readings.items()],
-            "waiting": engine.worker.waiting,
+            "kbs": await engine.run_info(about),
+            "encoders": [{"name": name, "plain": one.plain} for name, one in engine.encoders.items()],
+            "waiting": engine.batcher.waiting,
             "editable": engine.settings.token is not None
             and any(served_kb.kb.writable for served_kb in engine.registry.served_kbs.values()),
-            "limits": asdict(replace(engine.settings.limits, queue=engine.queue, readers=engine.readers)),
+            "limits": asdict(replace(engine.settings.limits, queue=engine.queue, readers=engine.workers)),
         }
-        return json_answer(told, 503 if problems else 200)
+        return json_response(content, 503 if problems else 200)
 
     @app.get("/metrics", response_class=Response, tags=["server"])
     async def metrics() -> Response:
-        """Figures for Prometheus."""
-        seen = await engine.aside(
+        """Return metrics for Prometheus."""
+        seen = await engine.run_info(
             lambda: {name: revision(name, served_kb.kb) for name, served_kb in list(engine.registry.served_kbs.items())}
         )
-        return Response(engine.metrics.tell(seen), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(engine.metrics.render(seen), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _rule(backend: Any) -> str:
+def _overlap_rule(backend: Any) -> str:
     if isinstance(backend, PriorBackend):
         return "first"
-    config = getattr(backend, "config", None)  # LUKE's has none, and takes the best
+    config = getattr(backend, "config", None)  # LUKE's backend has none
     return "longest" if getattr(config, "mode", "") == "softmax" else "best"

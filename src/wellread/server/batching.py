@@ -1,12 +1,12 @@
-"""A thread, or a few, have the models or processes with them, and read what many clients ask together.
+"""Dynamic batching: requests are queued, and a free thread takes all waiting jobs that can run in one batch.
 
-Whoever asks gets a future. While the threads are busy, others come and wait; one that is free takes the first and all
-that can be read with it, so that batches are as large as there are clients. Nobody waits for one to fill, but for a
-moment after others were answered: as many are about to come again, and reading one text alone would take three times
-what it takes among them. Answers are given as they are ready, so that the first of a batch are back while the last are
-made. What was taken and is not answered yet is bounded, and so is the time that an answer takes: who finds no room is
-told by `BusyError` when to come again. Where few have taken all of it with large requests, some others may still wait;
-and who comes again by itself, as streams do, has half of the room, so that others find some.
+`submit` returns a future, and raises `BusyError` (429, Retry-After) if the queue is full. A batch is as large as the
+number of waiting clients. A thread waits for more jobs only for a moment after a batch was answered: those clients
+usually send their next text at once, and a text alone takes three times as long as one in a batch. Results are
+delivered as they are ready, so the first jobs of a batch return before the last are computed.
+
+If a few large requests fill the queue, some small ones are still accepted. Streams, which retry by themselves, may use
+half of the queue. Large requests are submitted in parts, so that other requests run in between.
 """
 
 from __future__ import annotations
@@ -22,15 +22,20 @@ from typing import Any
 from wellread.errors import WellreadError
 
 _FEW = 8
-"""Texts that are read together, however many threads could share them: more are not much quicker for each."""
+"""Minimum batch size in texts, whatever the number of threads: larger batches gain little per text."""
 _PATIENCE = 0.25
-"""Of the time that a batch took: so long may those who are there wait for others who were just answered."""
+"""Share of the last batch's time that waiting jobs wait for the clients just answered."""
 _MOMENT = 0.02
-"""Seconds that they may wait at most."""
+"""Maximum of that wait, in seconds."""
+
+PART_TEXTS, PART_CHARACTERS = 16, 16_000
+"""Maximum size of a part of a large request: about a second of model time."""
+_TRIES = 3
+"""Times that parts of an older KB revision are repeated before the whole request is linked at once."""
 
 
 class BusyError(WellreadError):
-    """More is asked than there is room for; `seconds` is when it is worth to try again."""
+    """The queue is full; `seconds` is the estimated time until there is room."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = max(1, round(seconds))
@@ -38,32 +43,31 @@ class BusyError(WellreadError):
 
 
 class ClosedError(WellreadError):
-    """The server is about to stop."""
+    """The server is stopping and accepts no more jobs."""
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """Something to be done by the thread; jobs of the same kind are done together."""
+    """One queued job; jobs with the same `kind` can run in one batch."""
 
     kind: Hashable
     given: Any
     size: int
-    """Texts."""
+    """Number of texts."""
     characters: int
     future: asyncio.Future[Any]
     patient: bool = False
-    """Whether whoever asks comes again by itself."""
-    asked: float = field(default_factory=time.monotonic)
+    """True for streams, which retry when the queue is full."""
+    submitted: float = field(default_factory=time.monotonic)
 
 
-Do = Callable[[Hashable, Sequence[Any]], Iterable[Sequence[Any]]]
-"""Does jobs of one kind: what was given for each -> what came out for each, or the error that it is to raise; some at a
-time in their order, so that the first have their answers, and may come again, while those of others are made."""
+RunBatch = Callable[[Hashable, Sequence[Any]], Iterable[Sequence[Any]]]
+"""Runs jobs of one kind: inputs -> results in order, some at a time; an exception as a result fails its job only."""
 
 
 @dataclass(slots=True)
-class Seen:
-    """What the thread did with one batch, for whoever watches."""
+class BatchStats:
+    """Size and times of one batch, for metrics."""
 
     jobs: int
     texts: int
@@ -71,39 +75,39 @@ class Seen:
     waited: float
 
 
-class Worker:
-    """The threads, and the queue before them."""
+class Batcher:
+    """Queue of jobs and the threads that run them in batches."""
 
     def __init__(
         self,
-        do: Do,
+        run_batch: RunBatch,
         *,
         queue: int,
         together: int,
         together_characters: int,
         threads: int = 1,
-        watch: Callable[[Seen], None] = lambda seen: None,
+        watch: Callable[[BatchStats], None] = lambda seen: None,
     ) -> None:
-        self._do, self._watch = do, watch
+        self._run_batch, self._watch = run_batch, watch
         self._queue, self._characters = queue, together_characters
-        # Of a full queue a part for each thread: else one would take all, and another would have nothing to do.
+        # A full queue is shared by the threads: otherwise one would take all of it and the others would be idle.
         self._together = min(together, max(_FEW, -(-queue // threads)))
         self._waiting: deque[Job] = deque()
         self._texts = self._taken = self._patient = 0
-        """Of all who wait; with those that are being read; and of who waits and comes again by itself."""
+        """Texts that wait; that wait or run; and that wait and belong to streams."""
         self._jobs = 0
-        """Who wait or are being read, but for those who come again by themselves."""
+        """Jobs that wait or run, without those of streams."""
         self._most = max(queue, threads + 1)
-        """Of these: as many as texts, but however small the queue, one may wait."""
+        """Maximum of `_jobs`; at least one job may wait, however small the queue is."""
         self._share = max(1, queue // 2)
         self._least = max(1, queue // 4)
-        """Texts that may wait where few have sent so much that the queue is full, and whatever streams have sent."""
+        """Texts that may wait when a few large requests, or streams, have filled the queue."""
         self._expected, self._until = 0, 0.0
-        """Texts that were just answered, so that as many may be about to come, and until when it is worth to wait."""
+        """Texts just answered, whose clients may send more, and the time until which to wait for them."""
         self._pace = 0.02
-        """Seconds for a text, of late."""
+        """Moving average of seconds per text."""
         self._since: list[float | None] = [None] * threads
-        """When each thread that is at work began, or last gave an answer."""
+        """Time at which each busy thread started, or last delivered a result; None if idle."""
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
@@ -115,20 +119,20 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """Texts in the queue."""
+        """Number of texts in the queue."""
         return self._texts
 
     @property
-    def _others(self) -> int:
+    def _interactive(self) -> int:
         return self._texts - self._patient
 
     @property
     def alive(self) -> bool:
-        """Whether all threads still work."""
+        """True if all threads are running."""
         return all(thread.is_alive() for thread in self._threads)
 
     def submit(self, kind: Hashable, given: Any, *, size: int = 1, characters: int = 0) -> asyncio.Future[Any]:
-        """Ask for something; called on the event loop. A future that is cancelled before its turn is not done."""
+        """Queue a job; call it on the event loop. A future cancelled before its turn is not run."""
         return self.submit_all([kind], given, size=size, characters=characters)[0]
 
     def submit_all(
@@ -141,21 +145,23 @@ class Worker:
         patient: bool = False,
         admitted: bool = False,
     ) -> list[asyncio.Future[Any]]:
-        """Ask for the same in several kinds: all are taken, or none.
+        """Queue the same input for several kinds; accept all of them or none.
 
-        It is those before that count, not how much is asked for: else whoever asks for much would never find room.
-        What belongs to a request of which a part was taken before is `admitted` in any case.
+        Only what is already queued counts against the limit, not the size of this request: otherwise a large request
+        would never be accepted. `admitted` jobs, further parts of an accepted request, are always taken.
         """
         loop = asyncio.get_running_loop()
         jobs = [Job(kind, given, size, characters, loop.create_future(), patient) for kind in kinds]
         with self._changed:
             if self._closed:
-                raise ClosedError("the server is about to stop; ask again when it is back")
+                raise ClosedError("the server is stopping; send the request again when it is back")
             full, many = self._taken >= self._queue, self._jobs >= self._most
-            no_room = (
-                (full or self._patient >= self._share) if patient else (many or (full and self._others >= self._least))
+            refused = (
+                (full or self._patient >= self._share)
+                if patient
+                else (many or (full and self._interactive >= self._least))
             )
-            if no_room and not admitted:
+            if refused and not admitted:
                 raise BusyError(self._pace * self._taken)
             self._jobs += len(jobs) * (not patient)
             self._texts += size * len(jobs)
@@ -164,22 +170,22 @@ class Worker:
             self._expected = max(0, self._expected - size * len(jobs))
             first = not self._waiting
             self._waiting.extend(jobs)
-            if first or self._ready:  # else a thread waits for more already
+            if first or self._ready:  # otherwise a thread is already waiting for more
                 self._changed.notify(len(jobs))
         return [job.future for job in jobs]
 
     def hold(self, texts: int) -> None:
-        """Count texts as taken that are submitted later, or no more (less than 0)."""
+        """Reserve queue space for texts that are submitted later; a negative number releases it."""
         with self._changed:
             self._taken += texts
 
     def stuck(self, seconds: float) -> bool:
-        """Return whether every thread has been at one batch, without an answer, for more than so many seconds."""
+        """Return True if every thread has delivered nothing for more than `seconds`."""
         now = time.monotonic()
         return all(since is not None and now - since > seconds for since in self._since)
 
     def close(self) -> None:
-        """Finish all that was taken, then stop."""
+        """Finish all accepted jobs, then stop the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -188,49 +194,49 @@ class Worker:
 
     def _run(self, number: int) -> None:
         while batch := self._take():
-            self._leave(gone := [job for job in batch if job.future.cancelled()])
+            self._release(gone := [job for job in batch if job.future.cancelled()])
             self._since[number] = time.monotonic()
             try:
                 if len(gone) < len(batch):
-                    self._read([job for job in batch if job not in gone], number)
-            except RuntimeError:  # the loop is gone, and with it all who waited
+                    self._run_jobs([job for job in batch if job not in gone], number)
+            except RuntimeError:  # the event loop is closed, so no result can be delivered
                 return
             finally:
                 self._since[number] = None
 
-    def _read(self, asked: Sequence[Job], number: int) -> None:
-        begin, left = time.monotonic(), len(asked)
-        for jobs, made in self._done(asked):
+    def _run_jobs(self, batch: Sequence[Job], number: int) -> None:
+        begin, left = time.monotonic(), len(batch)
+        for jobs, results in self._results(batch):
             seconds, left = time.monotonic() - begin, left - len(jobs)
             self._since[number] = begin + seconds
-            self._leave(jobs, seconds)  # before those who get their answers come again
-            if not left:  # before the last of them may ask what was counted
-                texts = sum(job.size for job in asked)
+            self._release(jobs, seconds)  # before delivery: clients send their next text at once
+            if not left:  # before delivery: a client may read the metrics next
+                texts = sum(job.size for job in batch)
                 self._pace += 0.2 * (seconds / max(1, texts) / len(self._threads) - self._pace)
-                self._watch(Seen(len(asked), texts, seconds, begin - min(job.asked for job in asked)))
-            jobs[0].future.get_loop().call_soon_threadsafe(_deliver, jobs, made)
+                self._watch(BatchStats(len(batch), texts, seconds, begin - min(job.submitted for job in batch)))
+            jobs[0].future.get_loop().call_soon_threadsafe(_deliver, jobs, results)
 
-    def _done(self, asked: Sequence[Job]) -> Iterator[tuple[Sequence[Job], Sequence[Any]]]:
-        """What came out for some after the other; where a batch fails, each that is left is tried by itself."""
-        rest: Sequence[Job] = asked
-        failed: BaseException = LookupError("fewer came out than went in")
+    def _results(self, batch: Sequence[Job]) -> Iterator[tuple[Sequence[Job], Sequence[Any]]]:
+        """Yield jobs with their results; if a batch fails, run each remaining job alone."""
+        rest: Sequence[Job] = batch
+        failed: BaseException = LookupError("fewer results than inputs")
         try:
-            for made in self._do(asked[0].kind, [job.given for job in asked]):
-                some, rest = rest[: len(made)], rest[len(made) :]
-                if some:
-                    yield some, made
+            for results in self._run_batch(batch[0].kind, [job.given for job in batch]):
+                head, rest = rest[: len(results)], rest[len(results) :]
+                if head:
+                    yield head, results
         except GeneratorExit:
             raise
-        except BaseException as error:  # whatever it is belongs to who is left, and the thread goes on
+        except BaseException as error:  # any error belongs to the remaining jobs; the thread must survive
             failed = error
-        if len(asked) > 1 and isinstance(failed, Exception):
+        if len(batch) > 1 and isinstance(failed, Exception):
             for job in rest:
-                yield from self._done([job])
+                yield from self._results([job])
         elif rest:
             yield rest, [failed] * len(rest)
 
-    def _leave(self, jobs: Sequence[Job], seconds: float | None = None) -> None:
-        """These wait no more; where they are answered, after so long, whoever asked may come again."""
+    def _release(self, jobs: Sequence[Job], seconds: float | None = None) -> None:
+        """Remove jobs from the counts; `seconds`, if they were answered, sets how long to wait for their clients."""
         texts = sum(job.size for job in jobs)
         with self._changed:
             self._taken -= texts
@@ -241,7 +247,7 @@ class Worker:
                 self._until = now + min(_MOMENT, _PATIENCE * seconds)
 
     def _take(self) -> list[Job]:
-        """The first that waits, and those of its kind that go with it, in their order."""
+        """Take the first waiting job and the following ones of its kind that fit into the batch."""
         with self._changed:
             free = time.monotonic()
             while (moment := self._moment(free)) is None or moment > 0:
@@ -264,32 +270,97 @@ class Worker:
                     left.append(job)
             self._waiting = left
             if left:
-                self._changed.notify()  # there is something for another thread
+                self._changed.notify()  # for another thread
             self._texts -= texts
             self._patient -= sum(job.size for job in batch if job.patient)
             return batch
 
     @property
     def _ready(self) -> bool:
-        """Whether there is no reason to wait for more."""
+        """True if there is no reason to wait for more jobs."""
         return self._closed or not self._expected or self._texts >= self._together
 
     def _moment(self, free: float) -> float | None:
-        """Seconds until those who wait are to be read by one that is free since then; None where nobody does.
+        """Return the seconds until a thread idle since `free` should take the waiting jobs; None if there are none.
 
-        Others may give answers all the while, each of which is worth a moment: who waits, waits for one.
+        Every answered batch extends `_until`, so the wait of the first job is bounded by `_MOMENT`.
         """
         if not self._waiting:
             return None
-        latest = max(free, self._waiting[0].asked) + _MOMENT
+        latest = max(free, self._waiting[0].submitted) + _MOMENT
         return 0.0 if self._ready else min(self._until, latest) - time.monotonic()
 
 
-def _deliver(jobs: Sequence[Job], made: Sequence[Any]) -> None:
-    for job, result in zip(jobs, made, strict=True):
+def _deliver(jobs: Sequence[Job], results: Sequence[Any]) -> None:
+    for job, result in zip(jobs, results, strict=True):
         if job.future.done():
             continue
         if isinstance(result, BaseException):
             job.future.set_exception(result)
         else:
             job.future.set_result(result)
+
+
+Given = Callable[[Sequence[str]], Any]
+"""Builds the input of a job from some of the texts."""
+
+
+def split_request(texts: Sequence[str]) -> list[Sequence[str]]:
+    """Split texts into runs of at most PART_TEXTS texts and PART_CHARACTERS characters, or one longer text."""
+    parts: list[Sequence[str]] = []
+    begin = characters = 0
+    for place, text in enumerate(texts):
+        if place > begin and (place - begin == PART_TEXTS or characters + len(text) > PART_CHARACTERS):
+            parts.append(texts[begin:place])
+            begin, characters = place, 0
+        characters += len(text)
+    return [*parts, texts[begin:]]
+
+
+async def submit_in_parts(
+    batcher: Batcher,
+    kinds: Sequence[Hashable],
+    parts: Sequence[Sequence[str]],
+    given: Given,
+    *,
+    revision: Callable[[Any], Any] = lambda results: None,
+    patient: bool = False,
+) -> list[list[Any]]:
+    """Submit the parts one after the other; return for each part a result per kind, all of one `revision`.
+
+    The first part is accepted or refused for the whole request. If the client disconnects or the request times out,
+    the next part is not submitted.
+    """
+
+    async def read(part: Sequence[str], *, admitted: bool) -> list[Any]:
+        size, characters = len(part), sum(map(len, part))
+        futures = batcher.submit_all(
+            kinds, given(part), size=size, characters=characters, patient=patient, admitted=admitted
+        )
+        return await asyncio.gather(*futures)
+
+    texts = [text for part in parts for text in part]
+    left = len(kinds) * (len(texts) - len(parts[0]))
+    first = asyncio.ensure_future(read(parts[0], admitted=False))
+    await asyncio.sleep(0)  # lets it be submitted or refused
+    if first.done():
+        first.result()
+    batcher.hold(left)
+    try:
+        results = [await first]
+        for part in parts[1:]:
+            batcher.hold(-len(kinds) * len(part))
+            left -= len(kinds) * len(part)
+            results.append(await read(part, admitted=True))
+    finally:
+        first.cancel()
+        batcher.hold(-left)
+    latest = [revision(one) for one in results[-1]]
+    for _ in range(_TRIES):
+        old = [place for place, some in enumerate(results) if [revision(one) for one in some] != latest]
+        if not old:
+            return results
+        for place in old:
+            results[place] = await read(parts[place], admitted=True)
+            latest = [revision(one) for one in results[place]]
+    return [await read(texts, admitted=True)]

@@ -1,6 +1,6 @@
-"""Vectors and attention for clients: encoders, and what knowledge changes in them, loaded when first asked for.
+"""Encoders of /embed and /explain, loaded on first use.
 
-They are named when the server is started; a client chooses among the names, and names no path.
+They are named when the server starts; clients choose by name and cannot give paths.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from wellread.plots.attention import Seen
 
 _KEPT = 2
-"""Explainers that are kept: each has an encoder of its own."""
+"""Maximum cached explainers; each has its own encoder."""
 
 
 @dataclass(frozen=True, slots=True)
-class Vectors:
-    """What a text is to have vectors of, and by which encoder. Texts with the same are read together."""
+class EmbedOptions:
+    """Options of an /embed request; requests with equal options are batched."""
 
     encoder: str
     of: Of = "texts"
@@ -40,7 +40,7 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class ExplainOptions:
-    """What a text is explained with, and whose attention is looked at."""
+    """Options of an /explain request; requests with equal options share an explainer."""
 
     encoder: str
     maps: tuple[str, ...] | None = None
@@ -49,23 +49,23 @@ class ExplainOptions:
 
 
 class ServedEncoder:
-    """One encoder for vectors and attention: an asset's, a folder's, a run's or the hub's."""
+    """One encoder for vectors and attention: an asset, a folder, a run, or a model on the hub."""
 
     def __init__(self, name: str, encoder: str) -> None:
         self.name, self.encoder = name, encoder
         self._explainers: OrderedDict[ExplainOptions, Explainer] = OrderedDict()
-        self._loading, self._at_work = Lock(), Lock()
+        self._loading, self._in_use = Lock(), Lock()
         self._opened = ExitStack()
 
     def close(self) -> None:
-        """Let go of the knowledge bases that the encoder looks in."""
+        """Close the KBs that the encoder uses."""
         for explainer in self._explainers.values():
             explainer.close()
         self._opened.close()
 
     @cached_property
     def plain(self) -> bool:
-        """Whether the encoder has learned nothing of maps, so that a client may say how much they weigh."""
+        """True if the encoder has no infusions, so that a request may choose maps and their weight."""
         for folder in (Path(self.encoder), Path(self.encoder, "model")):
             try:
                 if json.loads((folder / "config.json").read_bytes()).get("infusions"):
@@ -76,8 +76,8 @@ class ServedEncoder:
 
     @property
     def embedder(self) -> Embedder:
-        """Loaded where it is not, with what it is lent."""
-        with self._loading, self._telling(InputError, KnowledgeBaseError, UsageError):
+        """The embedder with its knowledge providers, loaded on first use."""
+        with self._loading, self._hide_path(InputError, KnowledgeBaseError, UsageError):
             return self._embedder
 
     @cached_property
@@ -86,53 +86,53 @@ class ServedEncoder:
 
         return load_embedder(self.encoder, self._opened)
 
-    def explainer(self, provided: ExplainOptions) -> Explainer:
-        """Loaded where it is not; the two of last are kept."""
+    def explainer(self, options: ExplainOptions) -> Explainer:
+        """Return an explainer, loaded on first use; the last two are cached."""
         from wellread.inference.explain import Explainer
 
-        with self._loading, self._telling(InputError, KnowledgeBaseError):
-            if provided not in self._explainers:
-                options: dict[str, Any] = {"alpha": provided.alpha, "map_weight": provided.weight}
-                self._explainers[provided] = Explainer.load(self.encoder, provided.maps, **options)
+        with self._loading, self._hide_path(InputError, KnowledgeBaseError):
+            if options not in self._explainers:
+                weights: dict[str, Any] = {"alpha": options.alpha, "map_weight": options.weight}
+                self._explainers[options] = Explainer.load(self.encoder, options.maps, **weights)
                 while len(self._explainers) > _KEPT:
-                    self._explainers.popitem(last=False)  # not closed: it may be at work
-            self._explainers.move_to_end(provided)
-            return self._explainers[provided]
+                    self._explainers.popitem(last=False)  # not closed: it may be in use
+            self._explainers.move_to_end(options)
+            return self._explainers[options]
 
     @contextmanager
-    def _telling(self, *kinds: type[WellreadError]) -> Iterator[None]:
-        """What is wrong with an encoder is for whoever named it, and the log: clients need not know where it lies."""
+    def _hide_path(self, *kinds: type[WellreadError]) -> Iterator[None]:
+        """Log why an encoder cannot be loaded, and raise an error that does not show its path to clients."""
         try:
             yield
         except kinds as error:
-            LOG.error("an encoder cannot be loaded", extra={"told": {"encoder": self.name, "why": str(error)}})
-            raise AssetError(f"the encoder {self.name} cannot be loaded here; the server's log tells why") from None
+            LOG.error("an encoder cannot be loaded", extra={"fields": {"encoder": self.name, "why": str(error)}})
+            raise AssetError(f"the encoder {self.name} cannot be loaded; see the server's log") from None
 
-    def embed(self, asked: Vectors, given: Sequence[Sequence[str]]) -> list[list[Rows]]:
-        """The rows of each client's texts, those of each text together."""
+    def embed(self, options: EmbedOptions, given: Sequence[Sequence[str]]) -> list[list[Rows]]:
+        """Return the vectors of each request's texts."""
         texts = [Document(text) for some in given for text in some]
         found: list[list[Rows]] = [[] for _ in texts]
         embedder = self.embedder
-        with self._at_work:  # an encoder is lent what belongs to the texts that it reads
-            for rows in embedder.embed(texts, of=asked.of, pooling=asked.pooling, unit=asked.unit):
+        with self._in_use:  # the provider sets the knowledge of this batch on the encoder
+            for rows in embedder.embed(texts, of=options.of, pooling=options.pooling, unit=options.unit):
                 for number in sorted(set(rows.texts.tolist())):
-                    found[number].append(_only(rows, number))
-        each = iter([_joined(some) for some in found])
+                    found[number].append(_rows_of_text(rows, number))
+        each = iter([_concatenate(some) for some in found])
         return [[next(each) for _ in some] for some in given]
 
-    def explain(self, provided: ExplainOptions, given: Sequence[tuple[str, str | None]]) -> list[Seen | Exception]:
-        """What is seen of each client's text; a text that cannot be shown is that client's error alone."""
-        explainer, found = self.explainer(provided), list[Any]()
+    def explain(self, options: ExplainOptions, given: Sequence[tuple[str, str | None]]) -> list[Seen | Exception]:
+        """Return the attention of each text, or the exception that it raised."""
+        explainer, found = self.explainer(options), list[Any]()
         for text, second in given:
             try:
-                with self._at_work:
+                with self._in_use:
                     found.append(replace(explainer.explain(text, second), model=self.name))
             except Exception as error:
                 found.append(error)
         return found
 
 
-def _only(rows: Rows, number: int) -> Rows:
+def _rows_of_text(rows: Rows, number: int) -> Rows:
     from wellread.inference.embed import Rows
 
     here = rows.texts == number
@@ -141,7 +141,7 @@ def _only(rows: Rows, number: int) -> Rows:
     return Rows(rows.vectors[here], rows.texts[here], rows.spans[here], [rows.names[place] for place in places], more)
 
 
-def _joined(parts: Sequence[Rows]) -> Rows:
+def _concatenate(parts: Sequence[Rows]) -> Rows:
     import numpy as np
 
     from wellread.inference.embed import Rows

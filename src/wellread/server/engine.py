@@ -1,4 +1,4 @@
-"""All that a server has: linkers, encoders, who reads with them, and the figures of what it did."""
+"""The `Engine`: linkers, encoders, batching, worker processes and metrics of one server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,14 +14,13 @@ from wellread.errors import InputError, UnknownEntityError, UsageError
 from wellread.io.cores import cores
 from wellread.kb.records import Entity
 from wellread.kb.store import How, KnowledgeBase, Neighbour
-from wellread.server.batching import Worker
-from wellread.server.encoders import ExplainOptions, ServedEncoder, Vectors
-from wellread.server.linkers import Edit, Edited, LinkerRegistry, LinkJob, Source
+from wellread.server.batching import Batcher, BusyError, split_request, submit_in_parts
+from wellread.server.encoders import EmbedOptions, ExplainOptions, ServedEncoder
 from wellread.server.metrics import Metrics
-from wellread.server.request_parts import in_parts, submit_parts
+from wellread.server.registry import Edit, EditResult, LinkerKey, LinkerRegistry
+from wellread.server.served_kb import LinkJob
 from wellread.server.settings import Settings
-from wellread.server.threads import Aside
-from wellread.server.workers import EncodedDocuments, LinkWorkers, can_fork, tell
+from wellread.server.workers import EncodedDocuments, LinkWorkers, can_fork, encode_results
 
 if TYPE_CHECKING:
     from wellread.inference.embed import Rows
@@ -29,182 +29,220 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GRACE = 2.0
-"""Seconds after the time of a request when a process that has said nothing is taken for hanging."""
+"""Seconds beyond the request timeout after which a silent worker process counts as hanging."""
 
 
-def _share_cores(readers: int) -> None:
-    """Let each of several threads compute with its share of the cores, where the models are torch's."""
-    if readers > 1 and "torch" in sys.modules:
+MAX_PENDING = 64
+"""Calls that may wait or run in one executor."""
+
+
+class BoundedExecutor:
+    """Thread pool for one type of call, with a bound on pending calls; types do not wait for each other."""
+
+    def __init__(self, name: str, threads: int, most: int = MAX_PENDING) -> None:
+        self._pool = ThreadPoolExecutor(threads, f"wellread-{name}")
+        self._slots = threading.Semaphore(most)
+
+    async def run(self, call: Callable[[], T], *, stop: threading.Event | None = None) -> T:
+        """Return the result of `call`; raise `BusyError` if too many are pending.
+
+        A call that is cancelled before its turn is not run; `stop` is set on cancellation, so that it can end early.
+        """
+        if not self._slots.acquire(blocking=False):
+            raise BusyError(1)
+        future = self._pool.submit(call)
+        future.add_done_callback(
+            lambda done: self._slots.release()
+        )  # when it ends, which may be after the request was cancelled
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if stop is not None:
+                stop.set()
+            raise
+
+    def close(self) -> None:
+        """Finish pending calls and stop the threads."""
+        self._pool.shutdown()
+
+
+def _share_cores(workers: int) -> None:
+    """Give each of several threads its share of torch's threads, if torch is loaded."""
+    if workers > 1 and "torch" in sys.modules:
         import torch
 
-        torch.set_num_threads(max(1, torch.get_num_threads() // readers))
+        torch.set_num_threads(max(1, torch.get_num_threads() // workers))
 
 
 class Engine:
-    """Asks the rooms on behalf of clients; every method is for the event loop."""
+    """Links, embeds, explains and edits for the routes; call its methods on the event loop."""
 
     def __init__(self, registry: LinkerRegistry, settings: Settings) -> None:
         self.registry, self.settings = registry, settings
-        self.readings = {name: ServedEncoder(name, encoder) for name, encoder in settings.encoders.items()}
+        self.encoders = {name: ServedEncoder(name, encoder) for name, encoder in settings.encoders.items()}
         self.metrics = Metrics()
         limits = settings.limits
-        self.readers = limits.readers or (cores() if registry.shared else 1)
-        self.queue = limits.queue or 16 * self.readers
-        forks = self.readers > 1 and can_fork()
+        self.workers = limits.readers or (cores() if registry.shared else 1)
+        self.queue = limits.queue or 16 * self.workers
+        forks = self.workers > 1 and can_fork()
         self._processes = (
-            LinkWorkers(registry, self.readers, patience=limits.seconds + _GRACE, replaced=self.metrics.replace)
+            LinkWorkers(registry, self.workers, patience=limits.seconds + _GRACE, replaced=self.metrics.count_replaced)
             if forks
             else None
         )
-        _share_cores(self.readers)
-        self.worker = Worker(
-            self._do,
+        _share_cores(self.workers)
+        self.batcher = Batcher(
+            self._run_batch,
             queue=self.queue,
             together=limits.together,
             together_characters=limits.together_characters,
-            threads=self.readers,
-            watch=self.metrics.watch,
+            threads=self.workers,
+            watch=self.metrics.observe_batch,
         )
         self.stopping = asyncio.Event()
-        """Whether streams should come to an end."""
-        self.metrics.waiting(lambda: self.worker.waiting)
-        self.metrics.follow(lambda: self.ready, self.readers)
-        self._about, self._changing = Aside("about", 1), Aside("changing", 1)
-        self._looking, self._loading = Aside("looking", 2), Aside("loading", 2)
-        self._searching = Aside("searching", 2)  # apart: a search may take a hundred times what a look-up takes
+        """Set when the server stops, so that streams end."""
+        self.metrics.track_queue(lambda: self.batcher.waiting)
+        self.metrics.track_workers(lambda: self.ready, self.workers)
+        self._about, self._changing = BoundedExecutor("about", 1), BoundedExecutor("changing", 1)
+        self._looking, self._loading = BoundedExecutor("looking", 2), BoundedExecutor("loading", 2)
+        self._searching = BoundedExecutor(
+            "searching", 2
+        )  # separate: a search may take a hundred times as long as a look-up
 
     @property
     def alive(self) -> bool:
-        """Whether all who read still do, or can be replaced."""
-        return self.worker.alive and (self._processes is None or self._processes.alive)
+        """True if all threads and processes run, or can be replaced."""
+        return self.batcher.alive and (self._processes is None or self._processes.alive)
 
     @property
     def problems(self) -> list[str]:
-        """What keeps the server from answering at present, a line each with what to do; none: it is ready."""
-        found = self.registry.problems()
+        """Reasons why the server cannot answer now, each with a fix; empty if it is ready."""
+        problems = self.registry.problems()
         if not self.alive:
-            found.append("what reads has ended and cannot be replaced; start the server anew")
+            problems.append("the worker processes have ended and cannot be replaced; restart the server")
         elif self._processes is not None and not self._processes.ready:
-            found.append("one process after the other ends at what it reads; look at the log, check models and KBs")
-        if self.worker.stuck(self.settings.limits.seconds):
-            found.append("all that read are at texts that nobody waits for any more; they are replaced soon")
-        return found
+            problems.append("worker processes keep dying; look at the log, and check models and KBs")
+        if self.batcher.stuck(self.settings.limits.seconds):
+            problems.append("all workers are busy with requests that have timed out; they are replaced soon")
+        return problems
 
     @property
     def ready(self) -> bool:
-        """Whether requests can be expected to be answered."""
+        """True if there are no problems."""
         return not self.problems
 
     @property
     def replaced(self) -> int:
-        """Processes that took the place of one that died or hung."""
+        """Number of worker processes that were replaced because they died or hung."""
         return 0 if self._processes is None else self._processes.replaced
 
     def close(self) -> None:
-        """Finish what was taken."""
-        self.worker.close()
+        """Finish accepted requests, then stop threads and processes and close the KBs."""
+        self.batcher.close()
         if self._processes is not None:
             self._processes.close()
             self._processes = None
-        for some in (self._about, self._changing, self._looking, self._loading, self._searching):
-            some.close()
-        for reading in self.readings.values():
-            reading.close()
+        for executor in (self._about, self._changing, self._looking, self._loading, self._searching):
+            executor.close()
+        for encoder in self.encoders.values():
+            encoder.close()
         self.registry.close()
 
     def check(self, texts: Sequence[str], instead: str = "") -> int:
-        """The characters of a client's texts, if they are within the limits; `instead` is what else takes more."""
+        """Return the number of characters, or raise if the texts exceed a limit; `instead` names an alternative."""
         limits = self.settings.limits
         if len(texts) > limits.texts:
-            raise InputError(f"there are {len(texts)} texts; send at most {limits.texts} at once{instead}")
+            raise InputError(f"the request has {len(texts)} texts; send at most {limits.texts} at once{instead}")
         if (longest := max(map(len, texts))) > limits.text:
-            raise InputError(f"a text has {longest:,} characters; at most {limits.text:,} are read, so cut it")
+            raise InputError(f"a text has {longest:,} characters; at most {limits.text:,} are accepted: split it")
         if (characters := sum(map(len, texts))) > limits.characters:
-            raise InputError(
-                f"the texts have {characters:,} characters; at most {limits.characters:,} are read at once"
-            )
+            raise InputError(f"the texts have {characters:,} characters; send at most {limits.characters:,} at once")
         return characters
 
     def link(
-        self, sources: Sequence[Source], asked: LinkJob, *, patient: bool = False
+        self, keys: Sequence[LinkerKey], job: LinkJob, *, patient: bool = False
     ) -> asyncio.Future[list[EncodedDocuments]]:
-        """An answer for each source; all are taken, or none. Who is `patient` asks again and leaves others room."""
-        characters = self.check(asked.texts, ", or use /link/stream")
-        parts = in_parts(asked.texts)
+        """Link texts with each linker; all are queued, or none. Streams are `patient`: they retry, with less space."""
+        characters = self.check(job.texts, ", or use /link/stream")
+        parts = split_request(job.texts)
         if len(parts) > 1:
-            return asyncio.ensure_future(self._link_parts(sources, asked, parts, patient))
-        size = len(asked.texts)
-        futures = self.worker.submit_all(sources, asked, size=size, characters=characters, patient=patient)
+            return asyncio.ensure_future(self._link_parts(keys, job, parts, patient))
+        size = len(job.texts)
+        futures = self.batcher.submit_all(keys, job, size=size, characters=characters, patient=patient)
         return asyncio.gather(*futures)
 
     async def _link_parts(
-        self, sources: Sequence[Source], asked: LinkJob, parts: Sequence[Sequence[str]], patient: bool
+        self, keys: Sequence[LinkerKey], job: LinkJob, parts: Sequence[Sequence[str]], patient: bool
     ) -> list[EncodedDocuments]:
-        made: list[list[EncodedDocuments]] = await submit_parts(
-            self.worker,
-            sources,
+        made: list[list[EncodedDocuments]] = await submit_in_parts(
+            self.batcher,
+            keys,
             parts,
-            lambda some: replace(asked, texts=tuple(some)),
-            revision=lambda told: told.revision,
+            lambda some: replace(job, texts=tuple(some)),
+            revision=lambda result: result.revision,
             patient=patient,
         )
         return [
-            EncodedDocuments([one for told in of for one in told.documents], of[0].revision)
-            for of in zip(*made, strict=True)
+            EncodedDocuments([document for result in results for document in result.documents], results[0].revision)
+            for results in zip(*made, strict=True)
         ]
 
-    async def edit(self, edit: Edit) -> Edited:
-        """Change a knowledge base, one change after the other; texts are read meanwhile, each of one revision."""
-        return await self._changing.ask(lambda: self.registry.edit(edit))
+    async def edit(self, edit: Edit) -> EditResult:
+        """Change a KB, one change at a time; texts are linked meanwhile, each to one revision."""
+        return await self._changing.run(lambda: self.registry.edit(edit))
 
-    def reading(self, encoder: str = "auto") -> ServedEncoder:
-        """An encoder by its name; the first of all where none is chosen."""
-        name = next(iter(self.readings)) if encoder == "auto" else encoder
-        if name not in self.readings:
-            raise UsageError(f"there is no encoder {name!r} here; choose {', '.join(self.readings)}, or auto")
-        return self.readings[name]
+    def encoder(self, encoder: str = "auto") -> ServedEncoder:
+        """Return an encoder by its name; "auto" is the first."""
+        name = next(iter(self.encoders)) if encoder == "auto" else encoder
+        if name not in self.encoders:
+            raise UsageError(f"unknown encoder {name!r}; choose {', '.join(self.encoders)}, or auto")
+        return self.encoders[name]
 
-    async def embed(self, vectors: Vectors, texts: Sequence[str]) -> list[Rows]:
-        """The rows of each text."""
+    async def embed(self, vectors: EmbedOptions, texts: Sequence[str]) -> list[Rows]:
+        """Return the vectors of each text."""
         self.check(texts)
-        await self._loading.ask(lambda: self.reading(vectors.encoder).embedder)
-        made: list[list[list[Rows]]] = await submit_parts(self.worker, [vectors], in_parts(texts), lambda some: some)
+        await self._loading.run(lambda: self.encoder(vectors.encoder).embedder)
+        made: list[list[list[Rows]]] = await submit_in_parts(
+            self.batcher, [vectors], split_request(texts), lambda some: some
+        )
         return [rows for (part,) in made for rows in part]
 
     async def explain(self, provided: ExplainOptions, text: str, second: str | None) -> Seen:
-        """What is seen of a text."""
+        """Return the attention of a text or pair, with and without knowledge."""
         self.check([text] if second is None else [text, second])
-        await self._loading.ask(lambda: self.reading(provided.encoder).explainer(provided))
-        seen: Seen = await self.worker.submit(provided, (text, second))
+        await self._loading.run(lambda: self.encoder(provided.encoder).explainer(provided))
+        seen: Seen = await self.batcher.submit(provided, (text, second))
         return seen
 
-    async def aside(self, ask: Callable[[], T]) -> T:
-        """Ask how the server is, which waits for nothing that clients ask for."""
-        return await self._about.ask(ask)
+    async def run_info(self, call: Callable[[], T]) -> T:
+        """Run a call for /health or /metrics, in a thread that no other request uses."""
+        return await self._about.run(call)
 
     async def entity(self, kb: KnowledgeBase, id: str) -> tuple[Entity, list[Neighbour], int]:
-        """An entity, its neighbours, and the revision that both are of."""
+        """Return an entity, its neighbours, and the KB revision of both."""
 
-        def ask() -> tuple[Entity, list[Neighbour], int]:
+        def look_up() -> tuple[Entity, list[Neighbour], int]:
             with kb.snapshot():
                 return kb.get(id), kb.neighbours(id), kb.revision
 
         try:
-            return await self._looking.ask(ask)
+            return await self._looking.run(look_up)
         except UnknownEntityError:
-            raise UnknownEntityError(f"there is no entity {id!r} here; look for it with /entities?search=") from None
+            raise UnknownEntityError(f"unknown entity {id!r}; search for it with /entities?search=") from None
 
     async def search(self, kb: KnowledgeBase, query: str, how: How, limit: int) -> list[Entity]:
-        """Entities by what a person types; a search that is no longer waited for ends."""
+        """Search entities; the search stops if the request is cancelled."""
         stop = threading.Event()
-        return await self._searching.ask(lambda: kb.search(query, how=how, limit=limit, stop=stop.is_set), stop=stop)
+        return await self._searching.run(lambda: kb.search(query, how=how, limit=limit, stop=stop.is_set), stop=stop)
 
-    def _do(self, kind: Hashable, given: Sequence[Any]) -> Iterable[Sequence[Any]]:
-        if isinstance(kind, Source):
+    def _run_batch(self, kind: Hashable, given: Sequence[Any]) -> Iterable[Sequence[Any]]:
+        if isinstance(kind, LinkerKey):
             return (
-                tell(self.registry.link(kind, given)) if self._processes is None else self._processes.link(kind, given)
+                encode_results(self.registry.link(kind, given))
+                if self._processes is None
+                else self._processes.link(kind, given)
             )
-        if isinstance(kind, Vectors):
-            return [self.reading(kind.encoder).embed(kind, given)]
+        if isinstance(kind, EmbedOptions):
+            return [self.encoder(kind.encoder).embed(kind, given)]
         assert isinstance(kind, ExplainOptions)
-        return [self.reading(kind.encoder).explain(kind, given)]
+        return [self.encoder(kind.encoder).explain(kind, given)]

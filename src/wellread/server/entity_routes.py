@@ -1,4 +1,4 @@
-"""Routes of knowledge bases: search, look, and for those who have the token, change."""
+"""Routes of knowledge bases: search, look up, and with the token, change entities."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from wellread.kb.records import Entity
 from wellread.kb.schema import is_busy
 from wellread.server import schemas
 from wellread.server.engine import Engine
-from wellread.server.linkers import Edit, TakenError
-from wellread.server.responses import REFUSALS, answered, json_answer
+from wellread.server.registry import Edit, EntityExistsError
+from wellread.server.responses import ERROR_RESPONSES, json_response, wait_for_result
 
-_SHOWN = 60
-"""Neighbours of an entity that are told."""
+_MAX_NEIGHBOURS = 60
+"""Maximum neighbours in a response."""
 _CHANGES: dict[int | str, dict[str, Any]] = {
-    **REFUSALS,
+    **ERROR_RESPONSES,
     401: {"model": schemas.Problem, "description": "no token, or a wrong one"},
-    403: {"model": schemas.Problem, "description": "this server changes nothing"},
+    403: {"model": schemas.Problem, "description": "the server is read-only"},
     404: {"model": schemas.Problem, "description": "no such entity"},
-    409: {"model": schemas.Problem, "description": "the knowledge base does not take it"},
+    409: {"model": schemas.Problem, "description": "the knowledge base refuses the change"},
 }
-Id = Annotated[str, Path(examples=["Q90"], description="An entity's id, as links and searches tell it.")]
-Kb = Annotated[str | None, Query(max_length=500, description="The first knowledge base unless given.")]
-New = Annotated[Literal["*"] | None, Header(description="Add a new entity, but replace none.")]
-BEARER = HTTPBearer(auto_error=False, description="The token that the server was started with.")
+Id = Annotated[str, Path(examples=["Q90"], description="An entity's id, as in links and search results.")]
+Kb = Annotated[str | None, Query(max_length=500, description="Knowledge base; the first by default.")]
+New = Annotated[Literal["*"] | None, Header(description="Add a new entity; do not replace an existing one.")]
+BEARER = HTTPBearer(auto_error=False, description="The token in the server's --token-file.")
 
 
-class _Whole(Convertor[str]):
-    """All of a path's rest; starlette's `path` ends before a line break, and would take "Q90\\n" for Q90."""
+class _RestOfPath(Convertor[str]):
+    """Converter for the rest of a path; starlette's `path` ends at a line break, and would read "Q90\\n" as Q90."""
 
     regex = "(?s:.*)"
 
@@ -48,69 +48,73 @@ class _Whole(Convertor[str]):
         return value
 
 
-def add_entities(app: FastAPI, engine: Engine) -> None:
-    """The routes of an engine."""
-    register_url_convertor("whole", _Whole())
+def add_entity_routes(app: FastAPI, engine: Engine) -> None:
+    """Add the routes of an engine."""
+    register_url_convertor("whole", _RestOfPath())
 
-    async def permitted(given: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
+    async def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
         token = engine.settings.token
         if token is None:
-            raise HTTPException(403, "this server changes nothing; start it with --token-file to let it")
-        said = "" if given is None else given.credentials
-        digests = [hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest() for one in (said, token)]
+            raise HTTPException(403, "the server is read-only; start it with --token-file to allow changes")
+        sent = "" if given is None else given.credentials
+        digests = [hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest() for one in (sent, token)]
         if not hmac.compare_digest(*digests):
-            raise HTTPException(401, "give the server's token: Authorization: Bearer …", {"www-authenticate": "Bearer"})
+            raise HTTPException(
+                401,
+                "the token is missing or wrong; send the header Authorization: Bearer TOKEN",
+                {"www-authenticate": "Bearer"},
+            )
 
     limits = engine.settings.limits
 
     async def change(request: Request, kb: str | None, id: str, entity: Entity | None, new: bool = False) -> Response:
         name = _name(engine, kb)
         try:
-            done = await answered(request, engine.edit(Edit(name, id, entity, new)), limits.seconds)
-        except (ReplacedError, TakenError):
+            done = await wait_for_result(request, engine.edit(Edit(name, id, entity, new)), limits.seconds)
+        except (ReplacedError, EntityExistsError):
             raise
         except KnowledgeBaseError as error:
             if is_busy(error.__cause__):
-                why = f"{name} is being changed by another process; try again when it is done"
+                why = f"{name} is locked by another process; try again in a few seconds"
                 raise HTTPException(503, why, {"retry-after": "5"}) from None
-            # of an entity to be put it is a fact's object that is unknown
+            # in an entity that is added, the unknown id is the object of a fact
             raise KnowledgeBaseError(str(error)) if entity is not None else error from None
-        told = {"kb": name, "id": id, "what": done.what, "revision": done.revision}
-        return json_answer(told, 201 if done.what == "added" else 200)
+        content = {"kb": name, "id": id, "what": done.what, "revision": done.revision}
+        return json_response(content, 201 if done.what == "added" else 200)
 
-    @app.get("/entities", response_model=schemas.Found, responses=REFUSALS, tags=["knowledge"])
+    @app.get("/entities", response_model=schemas.Found, responses=ERROR_RESPONSES, tags=["knowledge"])
     async def search(
         request: Request,
-        search: Annotated[str, Query(max_length=500, examples=["mercury"], description="What a person types.")],
+        search: Annotated[str, Query(max_length=500, examples=["mercury"], description="Search text.")],
         how: Literal["prefix", "text", "fuzzy"] = "prefix",
         limit: Annotated[int, Query(ge=1, le=100)] = 10,
         kb: Kb = None,
     ) -> Response:
-        """Entities by the beginning of a name, by words, or by a name with typing errors."""
+        """Search entities by the beginning of a name, by words, or by a name with typos."""
         name = _name(engine, kb)
-        asked = engine.search(engine.registry.served_kb(name).kb, search, how, limit)
-        found = await answered(request, asked, limits.seconds)
-        return json_answer({"entities": [{"kb": name, **asdict(entity)} for entity in found]})
+        pending = engine.search(engine.registry.served_kb(name).kb, search, how, limit)
+        found = await wait_for_result(request, pending, limits.seconds)
+        return json_response({"entities": [{"kb": name, **asdict(entity)} for entity in found]})
 
     @app.get(
         "/entities/{id:whole}",
         response_model=schemas.EntityCard,
-        responses={**REFUSALS, 404: {"model": schemas.Problem, "description": "no such entity"}},
+        responses={**ERROR_RESPONSES, 404: {"model": schemas.Problem, "description": "no such entity"}},
         tags=["knowledge"],
     )
     async def entity(request: Request, id: Id, kb: Kb = None) -> Response:
-        """An entity with its names, facts and neighbours."""
+        """Return an entity with its aliases, facts and neighbours."""
         name = _name(engine, kb)
-        asked = engine.entity(engine.registry.served_kb(name).kb, id)
-        known, neighbours, revision = await answered(request, asked, limits.seconds)
-        told = {
+        pending = engine.entity(engine.registry.served_kb(name).kb, id)
+        known, neighbours, revision = await wait_for_result(request, pending, limits.seconds)
+        content = {
             "kb": name,
             **asdict(known),
-            "neighbours": neighbours[:_SHOWN],
-            "more_neighbours": max(0, len(neighbours) - _SHOWN),
+            "neighbours": neighbours[:_MAX_NEIGHBOURS],
+            "more_neighbours": max(0, len(neighbours) - _MAX_NEIGHBOURS),
             "revision": revision,
         }
-        return json_answer(told)
+        return json_response(content)
 
     @app.put(
         "/entities/{id:whole}",
@@ -118,31 +122,31 @@ def add_entities(app: FastAPI, engine: Engine) -> None:
         responses={
             **_CHANGES,
             201: {"model": schemas.Changed, "description": "added"},
-            412: {"model": schemas.Problem, "description": "there already, and only a new one was to be added"},
+            412: {"model": schemas.Problem, "description": "the entity exists, and If-None-Match: * was sent"},
         },
-        dependencies=[Depends(permitted)],
+        dependencies=[Depends(check_token)],
         tags=["knowledge"],
     )
     async def put(
         request: Request, id: Id, body: schemas.EntityBody, kb: Kb = None, if_none_match: New = None
     ) -> Response:
-        """Add an entity, or replace it; what is linked next knows of it."""
+        """Add or replace an entity; it is used for the next texts."""
         aliases = body.aliases if isinstance(body.aliases, dict) else dict.fromkeys(body.aliases, 1.0)
         facts = tuple(body.facts)
         entity = Entity(id, body.title, body.description, body.kind, body.popularity, aliases, facts)
         if reason := fault(entity):
-            raise UsageError(f"the entity {id!r} {reason}; mend it and try again")
+            raise UsageError(f"the entity {id!r} {reason}; correct it and send it again")
         return await change(request, kb, id, entity, if_none_match is not None)
 
     @app.delete(
         "/entities/{id:whole}",
         response_model=schemas.Changed,
         responses=_CHANGES,
-        dependencies=[Depends(permitted)],
+        dependencies=[Depends(check_token)],
         tags=["knowledge"],
     )
     async def delete(request: Request, id: Id, kb: Kb = None) -> Response:
-        """Remove an entity with its names and every fact it stands in."""
+        """Remove an entity with its aliases and all facts that contain it."""
         return await change(request, kb, id, None)
 
 

@@ -1,4 +1,4 @@
-"""How the server answers: JSON, errors with the status that clients expect, and nothing to those who have left."""
+"""JSON responses, HTTP status of errors, validation messages, and timeouts of requests."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from wellread.errors import (
 )
 from wellread.server import schemas
 from wellread.server.batching import BusyError, ClosedError
-from wellread.server.linkers import TakenError
+from wellread.server.registry import EntityExistsError
 from wellread.server.workers import LostError
 
-LATE = "this took too long; send less at once, or try again"
+TIMEOUT_MESSAGE = "the request timed out; send less at once, or try again"
 _STATUS: dict[type[WellreadError], int] = {
     BusyError: 429,
     ClosedError: 503,
@@ -36,130 +36,130 @@ _STATUS: dict[type[WellreadError], int] = {
     UsageError: 422,
     InputError: 422,
     ReplacedError: 503,
-    TakenError: 412,
+    EntityExistsError: 412,
     KnowledgeBaseError: 409,
     StorageError: 507,
     MissingExtraError: 501,
     AssetError: 501,
 }
-REFUSALS: dict[int | str, dict[str, Any]] = {
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": why}
     for status, why in (
-        (400, "not to be read"),
+        (400, "malformed request"),
         (408, "did not arrive in time"),
         (413, "too large"),
-        (422, "not what is asked for"),
-        (429, "too many texts are waiting; Retry-After says when to come again"),
-        (503, "not answered in time, about to stop, or opening a knowledge base that was replaced"),
+        (422, "invalid request"),
+        (429, "the queue is full; Retry-After gives the seconds to wait"),
+        (503, "timed out, stopping, or reopening a KB that was replaced"),
         (507, "the disk is full or fails"),
     )
 }
-LOADED: dict[int | str, dict[str, Any]] = {
-    **REFUSALS,
-    501: {"model": schemas.Problem, "description": "what it needs is not installed here, or cannot be loaded"},
+MODEL_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    **ERROR_RESPONSES,
+    501: {"model": schemas.Problem, "description": "a model or package is not installed, or cannot be loaded"},
 }
-_SOON = 0.25
-"""Seconds."""
-_LONGEST = 60
-"""Letters of a name that is wrong, which a client may have made up."""
+_WATCH_AFTER = 0.25
+"""Seconds after which a watch for the client's disconnect starts."""
+_MAX_NAME = 60
+"""Maximum characters of a field name quoted in an error."""
 T = TypeVar("T")
 
 
-def json_answer(told: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """An answer; dataclasses and arrays are told as they are."""
-    body = orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY)
+def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a JSON response; dataclasses and numpy arrays are serialised."""
+    body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, status, headers, media_type="application/json")
 
 
 def status_of(error: WellreadError) -> int:
-    """What an error of ours is in HTTP."""
+    """Return the HTTP status of an error; 500 if it has none."""
     return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
 
 
-def refusal(error: Exception) -> Response | None:
-    """What a client is told of an error; None where it is none of those that are expected."""
+def error_response(error: Exception) -> Response | None:
+    """Return the response to an expected error; None for any other."""
     if isinstance(error, WellreadError):
         headers = {}
         if isinstance(error, BusyError | ClosedError | ReplacedError):
             headers["retry-after"] = str(getattr(error, "seconds", 5))
-        return json_answer({"error": str(error)}, status_of(error), headers)
+        return json_response({"error": str(error)}, status_of(error), headers)
     if isinstance(error, HTTPException):
-        return json_answer({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
+        return json_response({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
     if isinstance(error, TimeoutError):
-        return json_answer({"error": LATE}, 503, {"retry-after": "5"})
+        return json_response({"error": TIMEOUT_MESSAGE}, 503, {"retry-after": "5"})
     return None
 
 
-async def answered(request: Request, answer: Awaitable[T], seconds: float) -> T:
-    """What was asked for, unless the client goes away before it is begun, or it takes too long."""
-    asked = asyncio.ensure_future(answer)
-    asked.add_done_callback(_heed)
+async def wait_for_result(request: Request, answer: Awaitable[T], seconds: float) -> T:
+    """Await a result; raise TimeoutError after `seconds`, or 499 if the client disconnects."""
+    task = asyncio.ensure_future(answer)
+    task.add_done_callback(_retrieve_exception)
     try:
-        # Most are answered soon; a task that looks whether the client is there is made for the others alone.
-        await asyncio.wait({asked}, timeout=min(_SOON, seconds))
-        if asked.done():
-            return asked.result()
-        gone = asyncio.ensure_future(_gone(request))
+        # Most results arrive soon; only the others pay for a task that watches for a disconnect.
+        await asyncio.wait({task}, timeout=min(_WATCH_AFTER, seconds))
+        if task.done():
+            return task.result()
+        gone = asyncio.ensure_future(_wait_for_disconnect(request))
         try:
-            await asyncio.wait({asked, gone}, timeout=seconds - _SOON, return_when=asyncio.FIRST_COMPLETED)
-            if asked.done():
-                return asked.result()
+            await asyncio.wait({task, gone}, timeout=seconds - _WATCH_AFTER, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
             if gone.done():
-                raise HTTPException(499, "the client went away")
+                raise HTTPException(499, "the client disconnected")
         finally:
             gone.cancel()
         raise TimeoutError
     finally:
-        asked.cancel()
+        task.cancel()
 
 
-def _heed(done: asyncio.Future[Any]) -> None:
-    """An error that comes when nobody waits any more is none to complain of."""
+def _retrieve_exception(done: asyncio.Future[Any]) -> None:
+    """Retrieve the exception, so that asyncio does not log it after a timeout."""
     if not done.cancelled():
         done.exception()
 
 
-async def _gone(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def told_of(errors: Any) -> str:
-    """Where a request is wrong and why, without what it said."""
+def describe_errors(errors: Any) -> str:
+    """Return fields and reasons of validation errors, without the values sent."""
     parts = []
-    for error in _meant(list(errors))[:3]:
-        place = ".".join(_cut(str(part)) for part in error["loc"] if part != "body" and not _is_kind(part))
+    for error in _deepest(list(errors))[:3]:
+        place = ".".join(_shorten(str(part)) for part in error["loc"] if part != "body" and not _is_union_member(part))
         why = str(error["msg"]).removeprefix("Value error, ")
         if error["type"] == "extra_forbidden":
-            parts.append(f"{place} is no field of this request; /openapi.json names them")
-        elif error["type"] == "json_invalid" and place:  # FastAPI's, whose place is a number
+            parts.append(f"{place} is not a field of this request; see /openapi.json")
+        elif error["type"] == "json_invalid" and place:  # FastAPI gives the position as the location
             parts.append(f"Invalid JSON: {error.get('ctx', {}).get('error', why)} at character {place}")
         else:
             parts.append(f"{place}: {why}" if place else why)
     return "; ".join(parts).encode("utf-8", "replace").decode()
 
 
-_KIND = re.compile(r"(constrained-)?(str|int|float)|(dict|list|literal)\[.*", re.DOTALL)
-"""What pydantic calls the kinds that a field may be of."""
+_UNION_MEMBER = re.compile(r"(constrained-)?(str|int|float)|(dict|list|literal)\[.*", re.DOTALL)
+"""Names that pydantic adds to a location for the members of a union."""
 
 
-def _is_kind(part: Any) -> bool:
-    return isinstance(part, str) and _KIND.fullmatch(part) is not None
+def _is_union_member(part: Any) -> bool:
+    return isinstance(part, str) and _UNION_MEMBER.fullmatch(part) is not None
 
 
-def _meant(errors: list[Any]) -> list[Any]:
-    """Of a field that may be of several kinds, all of which are complained of, what is wrong deepest inside."""
+def _deepest(errors: list[Any]) -> list[Any]:
+    """Keep, for a field with a union type, the errors of the member that matched deepest."""
     deepest: dict[Any, int] = {}
     for error in errors:
-        if (field := _of_kinds(error["loc"])) is not None:
+        if (field := _union_field(error["loc"])) is not None:
             deepest[field] = max(deepest.get(field, 0), len(error["loc"]))
-    return [one for one in errors if (field := _of_kinds(one["loc"])) is None or len(one["loc"]) == deepest[field]]
+    return [one for one in errors if (field := _union_field(one["loc"])) is None or len(one["loc"]) == deepest[field]]
 
 
-def _of_kinds(place: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """("aliases", "list[str]", 3) -> ("aliases",); None where a field is of one kind."""
-    return next((place[:at] for at, part in enumerate(place) if _is_kind(part)), None)
+def _union_field(place: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return the field of a union error: ("aliases", "list[str]", 3) -> ("aliases",); None if it is not a union."""
+    return next((place[:at] for at, part in enumerate(place) if _is_union_member(part)), None)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}…"

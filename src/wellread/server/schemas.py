@@ -1,4 +1,4 @@
-"""What clients send and get, as OpenAPI tells it: each with an example that works with the packaged knowledge bases."""
+"""Request and response bodies of the HTTP API; the examples work with the packaged knowledge bases."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 Span = tuple[int, int]
 MOST_SPANS = 5_000
-"""Given spans of one request."""
+"""Maximum given spans of a request."""
 Count = Annotated[float, Field(ge=0, le=1e300, allow_inf_nan=False)]
 
 
 class Request(BaseModel):
-    """A body; a field that is not known is refused, since it is a slip of the pen."""
+    """A request body; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", str_max_length=4 << 20)
 
@@ -33,23 +33,23 @@ class Texts(Request):
 
     @property
     def given(self) -> tuple[str, ...]:
-        """All of them."""
+        """The texts, one or several."""
         return (self.text,) if self.text is not None else tuple(self.texts or ())
 
 
 class LinkOptions(Request):
-    """How texts are linked."""
+    """Options of linking."""
 
     kb: str | list[str] | None = Field(
-        None, description="A knowledge base or several, each a layer of links; all of the server's unless given."
+        None, description="One knowledge base or several; all of the server's by default."
     )
-    model: str = Field("auto", max_length=500, description="Of those that /health names; auto is each KB's usual one.")
+    model: str = Field("auto", max_length=500, description="A model named by /health; auto is each KB's default.")
     threshold: float | None = Field(
-        None, ge=0, le=1, allow_inf_nan=False, description="Leave out weaker links; the model's own unless given."
+        None, ge=0, le=1, allow_inf_nan=False, description="Minimum score of a link; the model's own by default."
     )
-    top_k: int = Field(10, ge=0, le=100, description="Candidates told with each link.")
-    overlaps: Literal["auto", "drop", "keep"] | None = Field(None, description="Whether links may overlap.")
-    nil: bool = Field(False, description="Also give NIL links: mentions of what the KB does not have.")
+    top_k: int = Field(10, ge=0, le=100, description="Candidates of each link.")
+    overlaps: Literal["auto", "drop", "keep"] | None = Field(None, description="Drop or keep overlapping links.")
+    nil: bool = Field(False, description="Include NIL links: mentions without an entity in the KB.")
     among: list[Name] | None = Field(None, max_length=10_000, description="Link only to entities with these ids.")
     kinds: list[Name] | None = Field(
         None, min_length=1, max_length=1_000, description="Link only to entities of these kinds."
@@ -61,10 +61,12 @@ class LinkRequest(Texts, LinkOptions):
 
     spans: list[Span] | list[list[Span]] | None = Field(
         None,
-        description="Link these spans and look for no others, one link for each: [start, end] pairs of `text`, or a "
-        "list of such pairs for each of `texts`. NIL links are always given.",
+        description="Link these spans only, one link each: [start, end] pairs of `text`, or a list of such pairs for "
+        "each of `texts`. NIL links are always included.",
     )
-    never_nil: bool = Field(False, description="With spans: always choose the best entity, if there is any.")
+    never_nil: bool = Field(
+        False, description="With spans: choose the best entity instead of NIL, if there is any candidate."
+    )
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
@@ -79,13 +81,13 @@ class LinkRequest(Texts, LinkOptions):
     def _spans_fit(self) -> LinkRequest:
         if self.spans is None:
             if self.never_nil:
-                raise ValueError("never_nil is for given spans; give spans too")
+                raise ValueError("never_nil needs spans; give spans too")
             return self
         given = self.given_spans or ()
         if len(given) != len(self.given):
             raise ValueError(f"spans has {len(given)} lists for {len(self.given)} texts; give one for each text")
         if (many := sum(map(len, given))) > MOST_SPANS:
-            raise ValueError(f"there are {many:,} spans; send at most {MOST_SPANS:,} at once")
+            raise ValueError(f"the request has {many:,} spans; send at most {MOST_SPANS:,} at once")
         for text, spans in zip(self.given, given, strict=True):
             for start, end in spans:
                 if not 0 <= start < end <= len(text):
@@ -94,7 +96,7 @@ class LinkRequest(Texts, LinkOptions):
 
     @property
     def given_spans(self) -> tuple[list[Span], ...] | None:
-        """The spans of each text."""
+        """The given spans of each text; None if there are none."""
         if self.spans is None:
             return None
         nested = [spans for spans in self.spans if isinstance(spans, list)]
@@ -109,12 +111,12 @@ class LinkRequest(Texts, LinkOptions):
 
 
 class CandidateShape(BaseModel):
-    """An entity that a mention may mean."""
+    """A candidate entity of a mention."""
 
     entity: str
     title: str
-    prior: float = Field(description="What the name alone says.")
-    score: float = Field(description="What the linker says.")
+    prior: float = Field(description="p(entity | name) of the KB.")
+    score: float = Field(description="Score of the linker.")
 
 
 class LinkShape(BaseModel):
@@ -123,7 +125,7 @@ class LinkShape(BaseModel):
     start: int
     end: int
     text: str
-    entity: str | None = Field(description="null: named, but not in the knowledge base")
+    entity: str | None = Field(description="null: NIL, not in the knowledge base")
     title: str | None
     score: float
     candidates: list[CandidateShape]
@@ -135,7 +137,7 @@ class LinkShape(BaseModel):
 
 
 class DocumentShape(BaseModel):
-    """A text with its links: what `wellread link --format json` writes."""
+    """A text with its links, as in `wellread link --format json`."""
 
     text: str
     links: list[LinkShape]
@@ -144,29 +146,27 @@ class DocumentShape(BaseModel):
 
 
 class Linked(BaseModel):
-    """A document for each text, and the revision of each KB that they are of."""
+    """One document per text, and the revision of each KB."""
 
     documents: list[DocumentShape]
     revisions: dict[str, int]
 
 
-Encoder = Annotated[
-    str, Field(max_length=500, description="Of the encoders that /health names; auto is the first of them.")
-]
+Encoder = Annotated[str, Field(max_length=500, description="An encoder named by /health; auto is the first.")]
 
 
 class EmbedRequest(Texts):
-    """Texts to make vectors of."""
+    """Texts to embed."""
 
     model: Encoder = "auto"
     of: Literal["texts", "words", "pieces"] = "texts"
-    pooling: Literal["mean", "first"] = Field("mean", description="What a text's vector is.")
-    unit: bool = Field(False, description="Make every vector as long as 1.")
+    pooling: Literal["mean", "first"] = Field("mean", description="Pooling of a text's vector.")
+    unit: bool = Field(False, description="Normalise vectors to length 1.")
     model_config = ConfigDict(json_schema_extra={"examples": [{"texts": ["a river bank", "a savings bank"]}]})
 
 
 class VectorShape(BaseModel):
-    """A vector, and the characters that it is of."""
+    """A vector and its character span."""
 
     start: int
     end: int
@@ -183,19 +183,21 @@ class Embedded(BaseModel):
 
 
 class ExplainRequest(Request):
-    """A text, or a pair, whose attention is looked at with knowledge and without."""
+    """A text or pair whose attention is compared with and without knowledge."""
 
     text: str = Field(min_length=1)
     second: str | None = None
     model: Encoder = "auto"
-    maps: list[Literal["entity", "phrase"]] | None = Field(None, description="What is lent; the model's unless given.")
+    maps: list[Literal["entity", "phrase"]] | None = Field(
+        None, description="Maps to infuse; the model's own by default."
+    )
     map_weight: Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)] | None = Field(
-        None, description="A plain encoder: how much maps weigh."
+        None, description="Weight of the maps; plain encoders only."
     )
     alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
-        None, description="A plain encoder: the share of what convolution says."
+        None, description="Share of the convolution; plain encoders only."
     )
-    layer: int | None = Field(None, ge=0, le=1000, description="From 0; the one that changes most unless given.")
+    layer: int | None = Field(None, ge=0, le=1000, description="From 0; the layer with the largest change by default.")
     head: int | Literal["mean"] = Field("mean", description="From 0, or the mean of all.")
     by: Literal["words", "pieces"] = "words"
     model_config = ConfigDict(
@@ -221,19 +223,19 @@ class Explained(BaseModel):
     columns: list[str]
     without: list[list[float]]
     infused: list[list[float]]
-    moved: list[list[float]] = Field(description="The share of attention moved, by layers: of the mean, then of heads.")
+    moved: list[list[float]] = Field(description="Share of attention moved per layer: of the mean, then of each head.")
     maps: dict[str, list[list[float]]]
 
 
 class EntityBody(Request):
-    """What is to be known of an entity."""
+    """An entity to add or replace."""
 
     title: str = Field(min_length=1, max_length=2_000)
     description: str = Field("", max_length=100_000)
     kind: str = Field("", max_length=500)
     popularity: Count = 0.0
     aliases: dict[Name, Count] | list[Name] = Field(
-        default_factory=dict, max_length=10_000, description="Names, with how often each was seen where that is known."
+        default_factory=dict, max_length=10_000, description="Names, optionally with counts."
     )
     facts: list[tuple[Name, Name]] = Field(
         default_factory=list, max_length=10_000, description="(relation, id of another entity) pairs."
@@ -246,7 +248,7 @@ class EntityBody(Request):
 
 
 class FactShape(BaseModel):
-    """A fact that joins an entity to another; `outgoing` when it is the subject."""
+    """A fact with another entity; `outgoing` if this entity is the subject."""
 
     relation: str
     entity: str
@@ -255,7 +257,7 @@ class FactShape(BaseModel):
 
 
 class EntityShape(BaseModel):
-    """What is known of an entity."""
+    """An entity of a KB."""
 
     kb: str
     id: str
@@ -271,18 +273,18 @@ class EntityCard(EntityShape):
     """An entity with its neighbours."""
 
     neighbours: list[FactShape]
-    more_neighbours: int = Field(description="How many there are besides.")
+    more_neighbours: int = Field(description="Number of neighbours that are not listed.")
     revision: int
 
 
 class Found(BaseModel):
-    """Entities that were searched for, best first."""
+    """Search results, best first."""
 
     entities: list[EntityShape]
 
 
 class Changed(BaseModel):
-    """What was done, and the KB's revision since."""
+    """Outcome of a change, and the new KB revision."""
 
     kb: str
     id: str
@@ -291,7 +293,7 @@ class Changed(BaseModel):
 
 
 class KbHealth(BaseModel):
-    """A knowledge base and its linkers, the usual one first."""
+    """A knowledge base and its linkers, the default first."""
 
     name: str
     entities: int
@@ -299,33 +301,33 @@ class KbHealth(BaseModel):
     models: list[str]
     thresholds: dict[str, float]
     overlaps: dict[str, Literal["best", "longest", "first"]]
-    """How links are chosen among those that overlap, for whoever draws them at another threshold. first: from left to
-    right the longest at each place, whatever its score; the threshold comes after."""
+    """Rule for overlapping links, which the page needs to apply another threshold. first: from left to right the
+    longest at each position, whatever its score; the threshold is applied afterwards."""
 
 
 class EncoderHealth(BaseModel):
-    """An encoder for /embed and /explain; the usual one is first."""
+    """An encoder of /embed and /explain; the default is first."""
 
     name: str
-    plain: bool = Field(description="Whether maps, and how much they weigh, can be chosen for /explain.")
+    plain: bool = Field(description="True if /explain accepts maps and their weight.")
 
 
 class Health(BaseModel):
-    """Whether the server works, and what it has."""
+    """Readiness, problems, KBs, encoders and limits."""
 
     status: Literal["ok", "failing"]
-    ready: bool = Field(description="Whether requests can be expected to be answered; 503 where not.")
-    problems: list[str] = Field(description="Why not, and what to do.")
-    workers: dict[str, int] = Field(description="How many read, and how many that died or hung were replaced.")
+    ready: bool = Field(description="False with status 503 if the server has problems.")
+    problems: list[str] = Field(description="Reasons, each with a fix.")
+    workers: dict[str, int] = Field(description="Number of workers, and of replaced ones.")
     version: str
     kbs: list[KbHealth]
     encoders: list[EncoderHealth]
     waiting: int
     editable: bool
-    limits: dict[str, float | None] = Field(description="null where the server chooses by its cores.")
+    limits: dict[str, float | None] = Field(description="null: chosen by the number of cores.")
 
 
 class Problem(BaseModel):
-    """Why a request was refused, and what to do."""
+    """Error message: reason and fix."""
 
     error: str

@@ -1,47 +1,71 @@
-"""What stands on a server's shelf: a knowledge base with its linkers by their names, and linkers to parts of it."""
+"""A served KB with its named linkers, linkers to subsets of it, and linking of several jobs in one batch."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from wellread.document import Document
 from wellread.errors import KnowledgeBaseError, StorageError, UsageError, WellreadError
 from wellread.io.files import MappedFile
 from wellread.kb.store import KnowledgeBase
+from wellread.linking.decoding import Scored
+from wellread.linking.given_spans import GivenNil, Spans, link_given
 from wellread.linking.linker import Linker
 from wellread.linking.prior import PriorBackend
+from wellread.mentions.matcher import Overlaps
+
+if TYPE_CHECKING:
+    from wellread.models.elq.linker import ElqBackend
 
 Loading = Callable[[str, str], None]
-"""Is told the KB and the model that are about to be loaded."""
+"""Called with the KB and the model that are about to be loaded."""
 _AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkJob:
+    """Texts of one request, and its options."""
+
+    texts: tuple[str, ...]
+    threshold: float | None = None
+    candidates: int = 10
+    overlaps: Literal["auto", "drop", "keep"] | None = None
+    nil: bool = False
+    spans: tuple[Spans, ...] | None = None
+    """Given spans of each text, linked instead of detected mentions."""
+    never_nil: bool = False
 
 
 @dataclass(slots=True)
 class ServedKb:
-    """One knowledge base with its linkers, the usual one first."""
+    """One KB with its linkers; the default linker is first."""
 
     given: str | Path
     models: tuple[str, ...]
     kb: KnowledgeBase
     linkers: dict[str, Linker]
     place: str
-    """Where the file was when it was opened, without links: SQLite's log of changes lies beside it."""
+    """Resolved path of the file when it was opened; SQLite's write-ahead log is beside it."""
     mapped: tuple[MappedFile, ...] = ()
-    """Files of its index that are mapped; one that is overwritten in place must not be looked at any more."""
+    """Mapped files of its index; one that is overwritten in place must not be read any more (SIGBUS)."""
 
     @property
     def overwritten(self) -> bool:
-        """Whether one of them was."""
+        """True if a mapped file was overwritten in place."""
         return any(state.overwritten() for state in self.mapped)
 
 
 def open_served_kb(
     name: str, kb: str | Path, models: Sequence[str], loading: Loading = lambda name, model: None
 ) -> ServedKb:
-    """A knowledge base with a linker for each model; without models its usual one, and names alone beside it."""
+    """Open a KB and load a linker for each model; without models its default linker and `prior`."""
     given = tuple(models) or (_AUTO,)
     linkers: dict[str, Linker] = {}
     first: Linker | None = None
@@ -49,9 +73,9 @@ def open_served_kb(
         loading(name, one)
         linker = Linker.load(kb if first is None else first.kb, model, name=name)
         first = first or linker
-        called = _kind(linker) if called == _AUTO else called
+        called = _type_name(linker) if called == _AUTO else called
         if called in linkers:
-            raise _twice(called, model)
+            raise _duplicate_name(called, model)
         linkers[called] = linker
     assert first is not None
     if not models and "prior" not in linkers:
@@ -64,60 +88,60 @@ def open_served_kb(
 
 
 def name_models(given: Sequence[str]) -> dict[str, str]:
-    """What clients call linkers, and their models: ["prior", "a=x/model"] -> {"prior": "prior", "a": "x/model"}.
+    """Return models by the names clients use: ["prior", "a=x/model"] -> {"prior": "prior", "a": "x/model"}.
 
-    One without a name is called after its folder, or the folder above where that is only "model", as those of trainings
-    are. The usual one, "auto", is called after what it is when it is loaded.
+    A model without a name is named after its folder, or the folder above one called "model", as in run folders. The
+    default, "auto", is renamed after its type when it is loaded.
     """
     named: dict[str, str] = {}
     for one in given:
         name, equals, model = one.partition("=")
-        if not equals or "/" in name or Path(one).exists():  # a path may have "=" in it
-            name, model = _called(one), one
+        if not equals or "/" in name or Path(one).exists():  # a path may contain "="
+            name, model = _default_name(one), one
         elif name == _AUTO:
-            raise UsageError(f"--model {one}: auto is what clients call the usual linker; give another name")
+            raise UsageError(f"--model {one}: auto is reserved for the default linker; give another name")
         if not name or not model:
-            raise UsageError(f"--model {one} is not understood; give NAME=MODEL, or the model alone")
+            raise UsageError(f"--model {one} has an empty name or model; give NAME=MODEL, or the model alone")
         if name in named:
-            raise _twice(name, model)
+            raise _duplicate_name(name, model)
         named[name] = model
     return named
 
 
-def _called(model: str) -> str:
+def _default_name(model: str) -> str:
     path = Path(model)
     if path.name == "model":
         return path.absolute().parent.name or path.name
     return path.name or model
 
 
-def _twice(name: str, model: str) -> UsageError:
-    return UsageError(f"two linkers are called {name}; give one of them another name: --model NAME={model}")
+def _duplicate_name(name: str, model: str) -> UsageError:
+    return UsageError(f"two linkers have the name {name}; give one of them another name: --model NAME={model}")
 
 
-def _kind(linker: Linker) -> str:
+def _type_name(linker: Linker) -> str:
     kinds = {"PriorBackend": "prior", "ElqBackend": "elq", "LukeBackend": "luke"}
     return kinds.get(type(linker.backend).__name__, "knowbert")
 
 
-def is_elq(linker: Linker) -> bool:
-    """Whether several threads may read with it at once."""
-    if isinstance(linker.backend, PriorBackend):  # who links by name need not load torch
+def is_thread_safe(linker: Linker) -> bool:
+    """Return True if several threads may link with it at once."""
+    if isinstance(linker.backend, PriorBackend):  # does not need torch
         return False
     from wellread.models.elq.linker import ElqBackend
 
     return isinstance(linker.backend, ElqBackend)
 
 
-def is_light(linker: Linker) -> bool:
-    """Whether linkers to parts of its KB share its model."""
+def shares_model(linker: Linker) -> bool:
+    """Return True if linkers to subsets of its KB share its model."""
     from wellread.models.knowbert.linker import KnowBertBackend
 
     return not isinstance(linker.backend, KnowBertBackend)
 
 
-def part_of(linker: Linker, model: str, among: Sequence[str] | None) -> Linker:
-    """A linker to some entities only; it shares the model, but for a knowledge layer's, which is loaded anew."""
+def restrict_linker(linker: Linker, model: str, among: Sequence[str] | None) -> Linker:
+    """Return a linker to some entities only; it shares the model, except KnowBERT's, which is loaded again."""
     from wellread.models.elq.linker import ElqBackend
     from wellread.models.luke.linker import LukeBackend
 
@@ -128,15 +152,77 @@ def part_of(linker: Linker, model: str, among: Sequence[str] | None) -> Linker:
 
 
 @contextmanager
-def placeless(kb: KnowledgeBase) -> Iterator[None]:
-    """Errors of a KB without the folder that it is in, which is no business of clients."""
+def hide_kb_folder(kb: KnowledgeBase) -> Iterator[None]:
+    """Remove the KB's folder from its errors, so that clients do not see it."""
     try:
         yield
     except (KnowledgeBaseError, StorageError) as error:
-        raise without_folder(error, kb) from error.__cause__
+        raise hide_folder(error, kb) from error.__cause__
 
 
-def without_folder(error: WellreadError, kb: KnowledgeBase) -> WellreadError:
-    """The same error, in which a knowledge base is called by its file's name."""
-    told = str(error).replace(str(kb.path), kb.path.name)
-    return error if told == str(error) else type(error)(told)
+def hide_folder(error: WellreadError, kb: KnowledgeBase) -> WellreadError:
+    """Return the same error with the KB's path replaced by its file name."""
+    message = str(error).replace(str(kb.path), kb.path.name)
+    return error if message == str(error) else type(error)(message)
+
+
+def link_jobs(linker: Linker, jobs: Sequence[LinkJob]) -> list[Iterable[Document]]:
+    """Return the documents of each job, equal to those of linking it alone.
+
+    Those of ELQ are built lazily: they need no KB access, so the KB may change before they are built.
+    """
+    if any(job.spans is not None for job in jobs):
+        others = [job for job in jobs if job.spans is None]
+        found = iter(link_jobs(linker, others) if others else ())
+        return [next(found) if job.spans is None else _link_given_spans(linker, job, job.spans) for job in jobs]
+    backend, texts = linker.backend, [text for job in jobs for text in job.texts]
+    if isinstance(backend, PriorBackend):
+        return _link_by_prior(backend, jobs)
+    from wellread.models.elq.linker import ElqBackend
+
+    lazy = isinstance(backend, ElqBackend)
+    scored = iter(_score_texts(backend, texts, jobs) if isinstance(backend, ElqBackend) else backend.score_many(texts))
+    results = (map(partial(_to_document, job), list(islice(scored, len(job.texts)))) for job in jobs)
+    return list(results) if lazy else [list(documents) for documents in results]
+
+
+def _link_given_spans(linker: Linker, job: LinkJob, spans: Sequence[Spans]) -> list[Document]:
+    """Link the given spans of one job."""
+    nil: GivenNil = "never" if job.never_nil else "model"
+    how: dict[str, Any] = {"threshold": job.threshold, "candidates": job.candidates}
+    return list(link_given(linker.backend, job.texts, spans, nil=nil, **how))
+
+
+def _link_by_prior(backend: PriorBackend, jobs: Sequence[LinkJob]) -> list[Iterable[Document]]:
+    """Link by prior; jobs with the same overlap rule are matched together."""
+    rules: dict[str | None, Overlaps] = {"keep": "all", "drop": "longest"}
+    results = {}
+    for overlaps in {job.overlaps for job in jobs}:
+        texts = [text for job in jobs if job.overlaps == overlaps for text in job.texts]
+        results[overlaps] = backend.link_many(texts, overlaps=rules.get(overlaps), nil=True)
+    return [[_filter_links(next(results[job.overlaps]), job) for _ in job.texts] for job in jobs]
+
+
+def _score_texts(backend: ElqBackend, texts: Sequence[str], jobs: Sequence[LinkJob]) -> Sequence[Scored]:
+    """Score the spans that can pass the lowest threshold of all jobs."""
+    if backend.scorer is not None:  # its threshold is not one of p(mention) · p(entity | mention)
+        return backend.score_many(texts)
+    least = min(backend.decoding.threshold if job.threshold is None else job.threshold for job in jobs)
+    floor = replace(backend.decoding, threshold=least).log_threshold(backend.calibration)
+    return backend.score_many(texts, floor=max(backend.search.floor, floor))
+
+
+def _to_document(job: LinkJob, scored: Scored) -> Document:
+    if job.candidates != scored.decoding.candidates:
+        scored = replace(scored, decoding=replace(scored.decoding, candidates=job.candidates))
+    return scored.document(threshold=job.threshold, overlaps=job.overlaps, nil=job.nil)
+
+
+def _filter_links(document: Document, job: LinkJob) -> Document:
+    """Keep links with a score of at least the threshold, and the requested number of candidates."""
+    links = tuple(
+        replace(link, candidates=link.candidates[: job.candidates])
+        for link in document.links
+        if (link.entity is None and job.nil) or (link.entity is not None and link.score >= (job.threshold or 0.0))
+    )
+    return replace(document, links=links)

@@ -1,4 +1,4 @@
-"""What a server allows: sizes, numbers and times, each with a default that suits one machine."""
+"""Limits and settings of a server; the defaults suit one machine."""
 
 from __future__ import annotations
 
@@ -8,50 +8,48 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may ask for, and how much may wait."""
+    """Limits of a request, of the queue, and of batches."""
 
     body: int = 2 << 20
-    """Bytes of a request."""
+    """Maximum bytes of a request body."""
     text: int = 100_000
-    """Characters of one text."""
+    """Maximum characters of one text."""
     texts: int = 64
-    """Texts of one request."""
+    """Maximum texts of one request."""
     characters: int = 400_000
-    """Characters of all texts of one request."""
+    """Maximum characters of all texts of one request."""
     queue: int | None = None
-    """Texts that wait or are being read; who comes then is asked to come again. Without it 16 for each reader.
+    """Maximum texts that wait or run; further requests get 429. None: 16 per worker.
 
-    Streams may have half of it waiting: they would fill it whenever there is room, and nobody else would find any.
-
-    Where each client has one text, each reader has 16 of them at a time: enough to be quick, and few enough that
-    whoever is taken is answered within some ten times what a text alone takes.
+    Streams may use half of it; otherwise they would keep it full. With one text per client, 16 per worker give
+    efficient batches, and a response within about ten times the time of a text alone.
     """
     together: int = 48
-    """Texts read in one go: some, so that the model is quick; not all, so that it works while others are answered."""
+    """Maximum texts of a batch: enough to be efficient, few enough that responses overlap with computation."""
     together_characters: int = 32_000
     readers: int | None = None
-    """Processes that link, each on one core; where processes cannot be forked, threads that share the cores.
+    """Worker processes, each on one core; threads that share the cores where processes cannot be forked.
 
-    Without it one for each core, where linkers allow it. One alone is a thread of the server, with all cores.
+    None: one per core if the linkers are thread-safe. A single worker is a thread of the server and uses all cores.
     """
     seconds: float = 30.0
-    """How long a request may take: to arrive, and then to be answered."""
+    """Timeout for receiving a request, and again for answering it."""
     streams: int = 8
-    """Streams at the same time."""
+    """Maximum concurrent streams."""
     ahead: int = 64
-    """Texts of a stream that are read before the first of them is answered."""
+    """Maximum unanswered texts of one stream."""
     grace: int = 30
-    """Seconds that a server which is told to stop takes to finish what it took."""
+    """Seconds to finish accepted requests after SIGINT or SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a server is run."""
+    """Settings of a server."""
 
     limits: Limits = field(default_factory=Limits)
     token: str | None = None
-    """Whoever knows it may change knowledge bases; without one nobody may."""
+    """Bearer token required to change KBs; None makes them read-only."""
     hosts: tuple[str, ...] = ()
-    """Names that the server may be called by; none: any. Keeps other sites' names from leading to this machine."""
+    """Accepted Host headers; empty accepts any. Protects against DNS rebinding."""
     encoders: Mapping[str, str] = field(default_factory=lambda: {"minilm": "minilm"})
-    """What `/embed` and `/explain` read with: what clients call an encoder, and where it is; the usual one first."""
+    """Encoders of `/embed` and `/explain`: name -> asset, folder or run; the first is the default."""

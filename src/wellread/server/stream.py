@@ -1,7 +1,7 @@
-"""Texts without end: a text a line in, a document a line out, in their order, while more are still coming.
+"""Streaming of linked documents: one JSON line per text in, one per document out, in order.
 
-A line is a JSON string, or an object with `text` and perhaps `id`. Nothing is refused for being much: a stream reads
-as fast as it is answered. A line that is wrong, or takes too long, is answered with its error, and the others go on.
+A line is a JSON string, or an object with `text` and optionally `id`. The stream has no total limit: the server reads
+as fast as it answers. A line that is invalid or times out is answered with an error; the stream continues.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from starlette.types import Receive, Scope, Send
 from wellread.errors import InputError, WellreadError
 from wellread.server.batching import BusyError, ClosedError
 from wellread.server.middleware import LOG, TooSlow
-from wellread.server.responses import LATE
+from wellread.server.responses import TIMEOUT_MESSAGE
 
 Answer = Callable[[str], Awaitable[dict[str, Any]]]
-"""A text -> what is told of it; taken by the model when this returns its awaitable."""
+"""Queues a text and returns an awaitable of its document; raises `BusyError` if the queue is full."""
 
 _AGAIN = 0.005
-"""Seconds before a stream asks again whether there is room."""
+"""Seconds between attempts to queue a text."""
 _REST = 0.05
-"""Seconds in which a stream that is told to stop may show that it has ended."""
+"""Seconds to wait for the end of a stream when the server stops."""
 
 
 async def lines_of(chunks: AsyncIterator[bytes], longest: int) -> AsyncIterator[bytes]:
-    """Lines, without their ends; an empty one is none."""
+    """Yield lines without their ends; skip empty ones."""
     rest = bytearray()
     async for chunk in chunks:
         first, *others = chunk.split(b"\n")
-        rest += first  # what came before is not looked through again
+        rest += first  # bytes before it are not searched again
         for other in others:
             if rest.strip():
                 yield bytes(rest)
@@ -46,20 +46,20 @@ async def lines_of(chunks: AsyncIterator[bytes], longest: int) -> AsyncIterator[
 
 
 def parse(line: bytes) -> tuple[str, str | None]:
-    """Text and id of a line."""
+    """Return text and id of a line."""
     try:
-        said = orjson.loads(line)
+        value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise InputError(f"not JSON: {error}") from None
-    if isinstance(said, str):
-        return said, None
-    if isinstance(said, dict) and isinstance(said.get("text"), str) and isinstance(said.get("id"), str | None):
-        return said["text"], said.get("id")
+    if isinstance(value, str):
+        return value, None
+    if isinstance(value, dict) and isinstance(value.get("text"), str) and isinstance(value.get("id"), str | None):
+        return value["text"], value.get("id")
     raise InputError('a line is a text, "…", or an object {"text": "…", "id": "…"}')
 
 
 class LineStream(Response):
-    """Answers lines while it reads them, until they end or the server is `stopping`."""
+    """Response that reads lines and answers them concurrently, until they end or the server is `stopping`."""
 
     def __init__(
         self,
@@ -76,40 +76,40 @@ class LineStream(Response):
         del self.headers["content-length"]
         self._request, self._answer, self._stopping, self._done = request, answer, stopping, done
         self._ahead, self._longest, self._seconds = ahead, longest, seconds
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send a line for each that comes."""
-        asked: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(self._ahead)
-        reading = asyncio.create_task(self._read(asked))
+        """Send one line for each line received."""
+        lines: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(self._ahead)
+        reading = asyncio.create_task(self._read(lines))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             number = 0
-            while (one := await asked.get()) is not None:
+            while (task := await lines.get()) is not None:
                 number += 1
-                body = await self._in_time(number, one)
+                body = await self._in_time(number, task)
                 await send({"type": "http.response.body", "body": body, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             reading.cancel()
-            while not asked.empty():
-                if (left := asked.get_nowait()) is not None:
+            while not lines.empty():
+                if (left := lines.get_nowait()) is not None:
                     left.cancel()
             self._done()
 
-    async def _read(self, asked: asyncio.Queue[asyncio.Task[bytes] | None]) -> None:
+    async def _read(self, lines: asyncio.Queue[asyncio.Task[bytes] | None]) -> None:
         number = 0
         try:
             async for line in lines_of(self._chunks(), self._longest):
                 number += 1
-                await asked.put(asyncio.create_task(self._told(number, line)))
+                await lines.put(asyncio.create_task(self._answer_line(number, line)))
         except ClientDisconnect:
             pass
         except TooSlow:
-            await asked.put(asyncio.create_task(_wrong(number + 1, "the next line did not arrive in time")))
+            await lines.put(asyncio.create_task(_error_line(number + 1, "the next line did not arrive in time")))
         except (InputError, ClosedError) as error:
-            await asked.put(asyncio.create_task(_wrong(number + 1, str(error))))
-        await asked.put(None)
+            await lines.put(asyncio.create_task(_error_line(number + 1, str(error))))
+        await lines.put(None)
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         chunks = self._request.stream()
@@ -119,41 +119,41 @@ class LineStream(Response):
             while True:
                 await asyncio.wait({chunk, stop}, return_when=asyncio.FIRST_COMPLETED)
                 if stop.done():
-                    await asyncio.wait({chunk}, timeout=_REST)  # perhaps there was no more to come
+                    await asyncio.wait({chunk}, timeout=_REST)  # the stream may have ended at the same time
                     if not chunk.done() or chunk.result():
-                        raise ClosedError("the server is about to stop; send the rest when it is back")
-                if (some := chunk.result()) is None:
+                        raise ClosedError("the server is stopping; send the rest when it is back")
+                if (data := chunk.result()) is None:
                     return
-                yield some
+                yield data
                 chunk = asyncio.ensure_future(anext(chunks, None))
         finally:
             chunk.cancel()
             stop.cancel()
 
-    async def _in_time(self, number: int, told: asyncio.Task[bytes]) -> bytes:
-        """What is told of a line, for which the time to answer those before does not count."""
+    async def _in_time(self, number: int, line_task: asyncio.Task[bytes]) -> bytes:
+        """Await the answer to a line; its timeout starts after the previous line was answered."""
         try:
-            async with asyncio.timeout(self._seconds):  # which cancels it too: what nobody waits for is not read
-                return await told
+            async with asyncio.timeout(self._seconds):  # also cancels the queued text
+                return await line_task
         except TimeoutError:
-            return await _wrong(number, LATE)
+            return await _error_line(number, TIMEOUT_MESSAGE)
 
-    async def _told(self, number: int, line: bytes) -> bytes:
+    async def _answer_line(self, number: int, line: bytes) -> bytes:
         try:
             text, id = parse(line)
-            async with self._turn:  # else a line behind would take the room of the one that is waited for
-                taken = await self._taken(text)
-            told = await taken
+            async with self._lock:  # otherwise a later line could take the queue space of an earlier one
+                queued = await self._queue(text)
+            document = await queued
             if id is not None:
-                told["id"] = id
-            return orjson.dumps(told) + b"\n"
+                document["id"] = id
+            return orjson.dumps(document) + b"\n"
         except WellreadError as error:
-            return await _wrong(number, str(error))
+            return await _error_line(number, str(error))
         except Exception:
             LOG.exception("a line of a stream failed")
-            return await _wrong(number, "something went wrong here with this line; the log tells more")
+            return await _error_line(number, "internal error at this line; see the server's log")
 
-    async def _taken(self, text: str) -> Awaitable[dict[str, Any]]:
+    async def _queue(self, text: str) -> Awaitable[dict[str, Any]]:
         while True:
             try:
                 return self._answer(text)
@@ -161,5 +161,5 @@ class LineStream(Response):
                 await asyncio.sleep(_AGAIN)
 
 
-async def _wrong(number: int, why: str) -> bytes:
+async def _error_line(number: int, why: str) -> bytes:
     return orjson.dumps({"line": number, "error": why}) + b"\n"

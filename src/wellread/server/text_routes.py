@@ -1,4 +1,4 @@
-"""Routes that read texts: links, vectors, attention."""
+"""Routes of texts: /link, /link/stream, /embed, /explain."""
 
 from __future__ import annotations
 
@@ -19,84 +19,98 @@ from wellread.linking.multi import join, join_given
 from wellread.plots.html import escape
 from wellread.server import schemas
 from wellread.server.batching import BusyError
-from wellread.server.encoders import ExplainOptions, Vectors
+from wellread.server.encoders import EmbedOptions, ExplainOptions
 from wellread.server.engine import Engine
-from wellread.server.linkers import LinkJob, Source
 from wellread.server.middleware import Handler
-from wellread.server.responses import LATE, LOADED, REFUSALS, answered, json_answer, refusal, status_of, told_of
+from wellread.server.registry import LinkerKey
+from wellread.server.responses import (
+    ERROR_RESPONSES,
+    MODEL_ERROR_RESPONSES,
+    TIMEOUT_MESSAGE,
+    describe_errors,
+    error_response,
+    json_response,
+    status_of,
+    wait_for_result,
+)
+from wellread.server.served_kb import LinkJob
 from wellread.server.stream import LineStream
 from wellread.server.workers import EncodedDocuments
 
 if TYPE_CHECKING:
     from wellread.plots.attention import Seen
 
-_SPELLED = 20_000
-"""Characters whose words or pieces have vectors: each is some kilobytes."""
-_EXPLAINED = (
+_MAX_TOKEN_CHARACTERS = 20_000
+"""Maximum characters of a request for vectors of words or tokens: each vector is some kilobytes."""
+_FRAME_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-ancestors 'self'; "
     "sandbox allow-scripts"
 )
-"""What the attention view may do in its frame; its own policy lets no script run but its own."""
+"""Content security policy of the attention view in its frame; its own policy allows its own script only."""
 
 
-_WRONG = (
+_ERROR_PAGE = (
     '<!doctype html><html lang="en"><meta name="color-scheme" content="light dark"><title>error</title>'
     "<style>body {{ padding: 1rem; font: 1rem/1.5 system-ui, sans-serif }}</style><p>{}</p>"
     '<script>parent.postMessage(document.querySelector("p").textContent, "*")</script>'
 )
-"""An error in the frame, of which the page around it is told: it cannot see inside."""
+"""Error page of the frame; it posts the message to the page around it, which cannot read inside."""
 
 
-def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None:
-    """The routes of an engine; in `quick` those that are answered past the application, which declares them."""
+def add_text_routes(app: FastAPI, engine: Engine, fast_routes: dict[str, Handler]) -> None:
+    """Add the routes of an engine.
+
+    POST /link is also put into `fast_routes`, which `RequestMiddleware` calls without FastAPI's router, dependency
+    resolution and response model: they would take a quarter of the time of a short text besides the model. Both call
+    `answer_link`, and the declared route documents it in OpenAPI.
+    """
     limits = engine.settings.limits
 
-    async def answer_link(asked: schemas.LinkRequest, request: Request) -> Response:
-        given = asked.given
-        sources = _sources(engine, asked)
-        request.state.note(texts=len(given), characters=sum(map(len, given)), kbs=[one.kb for one in sources])
-        wanted = replace(_asked(asked, given), spans=asked.given_spans, never_nil=asked.never_nil)
-        answers = await answered(request, engine.link(sources, wanted), limits.seconds)
-        revisions = {source.kb: answer.revision for source, answer in zip(sources, answers, strict=True)}
-        documents = joined(answers, join if asked.spans is None else join_given)
-        return json_answer({"documents": list(map(orjson.Fragment, documents)), "revisions": revisions})
+    async def answer_link(request_body: schemas.LinkRequest, request: Request) -> Response:
+        given = request_body.given
+        keys = _linker_keys(engine, request_body)
+        request.state.note(texts=len(given), characters=sum(map(len, given)), kbs=[key.kb for key in keys])
+        job = replace(_link_job(request_body, given), spans=request_body.given_spans, never_nil=request_body.never_nil)
+        answers = await wait_for_result(request, engine.link(keys, job), limits.seconds)
+        revisions = {key.kb: answer.revision for key, answer in zip(keys, answers, strict=True)}
+        documents = join_documents(answers, join if request_body.spans is None else join_given)
+        return json_response({"documents": list(map(orjson.Fragment, documents)), "revisions": revisions})
 
-    async def quick_link(request: Request) -> Response:
-        request.scope["route"] = declared
+    async def link_fast(request: Request) -> Response:
+        request.scope["route"] = declared_route
         try:
-            return await answer_link(await posted(request), request)
+            return await answer_link(await parse_body(request), request)
         except Exception as error:
-            told = refusal(error)
-            if told is None:
+            response = error_response(error)
+            if response is None:
                 raise
-            return told
+            return response
 
-    async def posted(request: Request) -> schemas.LinkRequest:
+    async def parse_body(request: Request) -> schemas.LinkRequest:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
-            raise InputError("the body is not said to be JSON; send it with content-type: application/json")
+            raise InputError("the body is not declared as JSON; send it with content-type: application/json")
         try:
             return schemas.LinkRequest.model_validate_json(await request.body())
         except ValidationError as error:
-            raise InputError(told_of(error.errors(include_url=False, include_input=False))) from None
+            raise InputError(describe_errors(error.errors(include_url=False, include_input=False))) from None
 
-    # The application's own work would be a quarter of what a short text costs besides the model.
-    quick["/link"] = quick_link
+    fast_routes["/link"] = link_fast
 
-    @app.post("/link", response_model=schemas.Linked, responses=REFUSALS, tags=["reading"])
-    async def link(asked: schemas.LinkRequest, request: Request) -> Response:
-        """Link one text or several: a document for each, with the links of all layers."""
-        return await answer_link(asked, request)
+    @app.post("/link", response_model=schemas.Linked, responses=ERROR_RESPONSES, tags=["reading"])
+    async def link(request_body: schemas.LinkRequest, request: Request) -> Response:
+        """Link one text or several: one document each, with the links of all KBs."""
+        return await answer_link(request_body, request)
 
-    declared = app.router.routes[-1]
+    declared_route = app.router.routes[-1]
     streaming = asyncio.Semaphore(limits.streams)
 
     @app.post(
         "/link/stream",
         responses={
-            200: {"content": {"application/x-ndjson": {}}, "description": "A document a line"},
-            **REFUSALS,
-            431: {"model": schemas.Problem, "description": "more in the address than a head may have"},
+            200: {"content": {"application/x-ndjson": {}}, "description": "One document per line"},
+            **ERROR_RESPONSES,
+            431: {"model": schemas.Problem, "description": "the address is too long"},
         },
         response_class=Response,
         openapi_extra={
@@ -108,21 +122,21 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
         tags=["reading"],
     )
     async def stream(request: Request, options: Annotated[schemas.LinkOptions, Query()]) -> Response:
-        """Link a text a line (a JSON string, or an object with text and id): a document a line, as they are ready."""
-        sources = _sources(engine, options)
+        """Link one text per line (a JSON string, or an object with text and id); send one document per line."""
+        keys = _linker_keys(engine, options)
         if streaming.locked():
             raise BusyError(5)
         await streaming.acquire()
 
         def answer(text: str) -> Awaitable[dict[str, Any]]:
-            return told(engine.link(sources, _asked(options, (text,)), patient=True))
+            return to_document(engine.link(keys, _link_job(options, (text,)), patient=True))
 
-        async def told(asked: Awaitable[list[EncodedDocuments]]) -> dict[str, Any]:
-            answers = await asked
-            revisions = {source.kb: one.revision for source, one in zip(sources, answers, strict=True)}
-            return {**orjson.loads(joined(answers)[0]), "revisions": revisions}
+        async def to_document(results: Awaitable[list[EncodedDocuments]]) -> dict[str, Any]:
+            answers = await results
+            revisions = {key.kb: one.revision for key, one in zip(keys, answers, strict=True)}
+            return {**orjson.loads(join_documents(answers)[0]), "revisions": revisions}
 
-        ahead = max(1, min(limits.ahead, engine.queue) // len(sources))
+        ahead = max(1, min(limits.ahead, engine.queue) // len(keys))
         return LineStream(
             request,
             answer,
@@ -133,16 +147,18 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
             done=streaming.release,
         )
 
-    @app.post("/embed", response_model=schemas.Embedded, responses=LOADED, tags=["reading"])
-    async def embed(asked: schemas.EmbedRequest, request: Request) -> Response:
-        """Contextual vectors of texts, of their words, or of their pieces."""
-        given = asked.given
+    @app.post("/embed", response_model=schemas.Embedded, responses=MODEL_ERROR_RESPONSES, tags=["reading"])
+    async def embed(request_body: schemas.EmbedRequest, request: Request) -> Response:
+        """Compute contextual vectors of texts, words or tokens."""
+        given = request_body.given
         request.state.note(texts=len(given), characters=sum(map(len, given)))
-        if asked.of != "texts" and sum(map(len, given)) > _SPELLED:
-            raise InputError(f"vectors of {asked.of} are made for at most {_SPELLED:,} characters at once; send fewer")
-        reading = engine.reading(asked.model)
-        vectors = Vectors(reading.name, asked.of, asked.pooling, asked.unit)
-        rows = await answered(request, engine.embed(vectors, given), limits.seconds)
+        if request_body.of != "texts" and sum(map(len, given)) > _MAX_TOKEN_CHARACTERS:
+            raise InputError(
+                f"vectors of {request_body.of} are limited to {_MAX_TOKEN_CHARACTERS:,} characters; send less at once"
+            )
+        encoder = engine.encoder(request_body.model)
+        vectors = EmbedOptions(encoder.name, request_body.of, request_body.pooling, request_body.unit)
+        rows = await wait_for_result(request, engine.embed(vectors, given), limits.seconds)
         texts = [
             [
                 {"start": start, "end": end, "text": name, "vector": vector}
@@ -150,25 +166,25 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
             ]
             for one in rows
         ]
-        return json_answer({"model": reading.name, "dim": reading.embedder.dim, "texts": texts})
+        return json_response({"model": encoder.name, "dim": encoder.embedder.dim, "texts": texts})
 
-    @app.post("/explain", response_model=schemas.Explained, responses=LOADED, tags=["reading"])
-    async def explain(asked: schemas.ExplainRequest, request: Request) -> Response:
-        """What knowledge changes in attention: one layer and head, with knowledge and without."""
-        request.state.note(texts=1, characters=len(asked.text))
-        seen, layer = await _explained(engine, asked, request)
+    @app.post("/explain", response_model=schemas.Explained, responses=MODEL_ERROR_RESPONSES, tags=["reading"])
+    async def explain(request_body: schemas.ExplainRequest, request: Request) -> Response:
+        """Return the attention of one layer and head, with and without knowledge."""
+        request.state.note(texts=1, characters=len(request_body.text))
+        attention, layer = await _attention(engine, request_body, request)
         from wellread.plots.attention import by_words
 
-        shown = by_words(seen) if asked.by == "words" else seen
-        without, infused = shown.attention(layer, asked.head)
-        told = {
+        shown = by_words(attention) if request_body.by == "words" else attention
+        without, infused = shown.attention(layer, request_body.head)
+        content = {
             "texts": shown.texts,
             "model": shown.model,
             "notes": shown.notes,
             "layers": shown.layers,
             "heads": shown.heads,
             "layer": layer,
-            "head": asked.head,
+            "head": request_body.head,
             "rows": shown.labels[: shown.rows],
             "columns": shown.labels,
             "without": without.round(5).tolist(),
@@ -176,50 +192,58 @@ def add_reading(app: FastAPI, engine: Engine, quick: dict[str, Handler]) -> None
             "moved": shown.moved.round(5).tolist(),
             "maps": {name: scores.round(5).tolist() for name, scores in shown.maps.items()},
         }
-        return json_answer(told)
+        return json_response(content)
 
     @app.post("/explain/page", include_in_schema=False)
     async def explain_page(request: Request) -> Response:
-        """The attention view for a frame of the page, which asks for it with a form; errors are for people there."""
-        status, headers = 200, {"content-security-policy": _EXPLAINED, "cache-control": "no-store"}
+        """Return the attention view as HTML for the page's frame; errors are HTML too."""
+        status, headers = 200, {"content-security-policy": _FRAME_POLICY, "cache-control": "no-store"}
         try:
-            asked = _form(await request.body(), engine)
-            request.state.note(texts=1, characters=len(asked.text))
-            seen, layer = await _explained(engine, asked, request)
+            request_body = _form(await request.body(), engine)
+            request.state.note(texts=1, characters=len(request_body.text))
+            attention, layer = await _attention(engine, request_body, request)
             from wellread.plots.attention_page import explained_page
 
-            page = explained_page(seen, layer=layer, head=asked.head, by=asked.by)
+            page = explained_page(attention, layer=layer, head=request_body.head, by=request_body.by)
         except (WellreadError, TimeoutError) as error:
             status = status_of(error) if isinstance(error, WellreadError) else 503
-            page = _WRONG.format(escape(str(error) or LATE))
+            page = _ERROR_PAGE.format(escape(str(error) or TIMEOUT_MESSAGE))
         return HTMLResponse(page, status, headers)
 
 
-def _sources(engine: Engine, asked: schemas.LinkOptions) -> list[Source]:
-    """A linker for each layer; a model that only some of all KBs have is theirs alone."""
-    options: dict[str, Any] = {"among": asked.among, "kinds": asked.kinds, "threshold": asked.threshold}
-    if asked.kb is None and asked.model != "auto":
-        names = [name for name, served_kb in engine.registry.served_kbs.items() if asked.model in served_kb.linkers]
+def _linker_keys(engine: Engine, request_body: schemas.LinkOptions) -> list[LinkerKey]:
+    """Return a linker for each requested KB; without kb, all KBs that have the model."""
+    options: dict[str, Any] = {
+        "among": request_body.among,
+        "kinds": request_body.kinds,
+        "threshold": request_body.threshold,
+    }
+    if request_body.kb is None and request_body.model != "auto":
+        names = [
+            name for name, served_kb in engine.registry.served_kbs.items() if request_body.model in served_kb.linkers
+        ]
         names = names or list(engine.registry.served_kbs)
     else:
         names = (
             list(engine.registry.served_kbs)
-            if asked.kb is None
-            else [asked.kb]
-            if isinstance(asked.kb, str)
-            else asked.kb
+            if request_body.kb is None
+            else [request_body.kb]
+            if isinstance(request_body.kb, str)
+            else request_body.kb
         )
     if not names:
-        raise UsageError("there is no knowledge base in kb; name one, or leave it out for all")
-    return [engine.registry.source(name, asked.model, **options) for name in dict.fromkeys(names)]
+        raise UsageError("kb is an empty list; name a knowledge base, or omit kb for all")
+    return [engine.registry.key(name, request_body.model, **options) for name in dict.fromkeys(names)]
 
 
-def _asked(options: schemas.LinkOptions, texts: tuple[str, ...]) -> LinkJob:
+def _link_job(options: schemas.LinkOptions, texts: tuple[str, ...]) -> LinkJob:
     return LinkJob(texts, options.threshold, options.top_k, options.overlaps, options.nil)
 
 
-def joined(answers: Sequence[EncodedDocuments], join: Callable[[Sequence[Document]], Document] = join) -> list[bytes]:
-    """Return a document for each text, with the links of all layers, as `Linkers` joins them."""
+def join_documents(
+    answers: Sequence[EncodedDocuments], join: Callable[[Sequence[Document]], Document] = join
+) -> list[bytes]:
+    """Return a document for each text, with the links of all KBs joined as `Linkers` joins them."""
     if len(answers) == 1:
         return answers[0].documents
     layers = ([Document.from_json(one.decode()) for one in answer.documents] for answer in answers)
@@ -227,29 +251,33 @@ def joined(answers: Sequence[EncodedDocuments], join: Callable[[Sequence[Documen
 
 
 def _form(body: bytes, engine: Engine) -> schemas.ExplainRequest:
-    """What a form asks for; a model that has learned its maps is shown with those."""
+    """Return the request of a form; an encoder with infusions keeps its own maps."""
     try:
         form = parse_qs(body.decode("utf-8", "replace"), max_num_fields=32)
         given: dict[str, Any] = {name: values[0] for name, values in form.items() if name != "maps"}
-        if engine.reading(given.get("model", "auto")).plain:
+        if engine.encoder(given.get("model", "auto")).plain:
             given["maps"] = form.get("maps", [])
         else:
             given.pop("map_weight", None)
         return schemas.ExplainRequest.model_validate(given)
     except ValidationError as error:
-        raise InputError(told_of(error.errors())) from None
+        raise InputError(describe_errors(error.errors())) from None
     except ValueError:
         raise InputError("the form has too many fields; send it from the page") from None
 
 
-async def _explained(engine: Engine, asked: schemas.ExplainRequest, request: Request) -> tuple[Seen, int]:
-    name = engine.reading(asked.model).name
-    maps = None if asked.maps is None else tuple(dict.fromkeys(asked.maps))  # one that is named twice is lent once
-    provided = ExplainOptions(name, maps, asked.map_weight, asked.alpha)
-    seen = await answered(request, engine.explain(provided, asked.text, asked.second), engine.settings.limits.seconds)
-    layer = seen.best_layer if asked.layer is None else asked.layer
-    if layer >= seen.layers:
-        raise UsageError(f"there is no layer {layer}; the model has {seen.layers}, from 0")
-    if asked.head != "mean" and not 0 <= asked.head < seen.heads:
-        raise UsageError(f"there is no head {asked.head}; the model has {seen.heads}, from 0, and their mean")
-    return seen, layer
+async def _attention(engine: Engine, request_body: schemas.ExplainRequest, request: Request) -> tuple[Seen, int]:
+    name = engine.encoder(request_body.model).name
+    maps = None if request_body.maps is None else tuple(dict.fromkeys(request_body.maps))  # without duplicates
+    options = ExplainOptions(name, maps, request_body.map_weight, request_body.alpha)
+    attention = await wait_for_result(
+        request, engine.explain(options, request_body.text, request_body.second), engine.settings.limits.seconds
+    )
+    layer = attention.best_layer if request_body.layer is None else request_body.layer
+    if layer >= attention.layers:
+        raise UsageError(f"there is no layer {layer}; the model has layers 0 to {attention.layers - 1}")
+    if request_body.head != "mean" and not 0 <= request_body.head < attention.heads:
+        raise UsageError(
+            f"there is no head {request_body.head}; the model has heads 0 to {attention.heads - 1}, and mean"
+        )
+    return attention, layer

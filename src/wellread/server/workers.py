@@ -1,12 +1,11 @@
-"""Readers: processes that link, each on a core of its own. Threads of one process would wait for each other's Python.
+"""Worker processes that link, one per core; threads of one process would wait for the GIL.
 
-They are forked, so that they have the models without loading them, and share what memory they only read. One process,
-the nursery, is forked before there are threads, and forks all others: those of the start, and one for each that dies.
-What is asked and told goes through sockets as JSON. A reader hears no signals: it ends when its socket does, which is
-when the server closes it or ends, in whatever way.
+Workers are forked, so they share the loaded models' memory. One process, the fork server, is forked before any thread
+starts, and forks all workers: those of the start, and a replacement for each that dies. Requests and results go through
+sockets as JSON. A worker ignores SIGINT and SIGTERM: it ends when its socket is closed, by the server or with it.
 
-One that has died is replaced, and so is one that hangs: at work, where it says nothing for longer than any client
-waits; free, where it does not answer a ping, which each gets every few seconds.
+A worker that dies or hangs is replaced. A busy one hangs if it sends nothing for longer than the request timeout; an
+idle one if it does not answer a ping, which is sent every few seconds.
 """
 
 from __future__ import annotations
@@ -36,37 +35,38 @@ import orjson
 
 from wellread import errors
 from wellread.errors import WellreadError
-from wellread.server.linkers import Answer, LinkerRegistry, LinkJob, Source
 from wellread.server.middleware import LOG
+from wellread.server.registry import LinkerKey, LinkerRegistry, LinkResult
+from wellread.server.served_kb import LinkJob
 
 _NICE = 5
-"""Who talks to clients goes before who reads: it takes a moment, and others wait for it."""
+"""Niceness of workers: the event loop of the server takes precedence."""
 _TRIES = 2
-"""Readers that a batch may end before those who asked are told so."""
-_SOME = 4
-"""Clients who get their answers together: each by itself would cost more than it gains."""
+"""Workers that may die of one batch before it fails."""
+_JOBS_PER_MESSAGE = 4
+"""Jobs per message: one message per job would cost more than it gains."""
 
 
 _PING, _PONG = b"?", b"!"
-_LOOK = 5.0
-"""Seconds between two rounds of pings."""
-_QUICK = 5.0
-"""Seconds that a free reader has to answer one."""
-_LOST = 3
-"""Batches in a row that no reader survived, after which the server is not ready."""
+_PING_INTERVAL = 5.0
+"""Seconds between rounds of pings."""
+_PING_TIMEOUT = 5.0
+"""Seconds that an idle worker has to answer a ping."""
+_MAX_FAILED = 3
+"""Consecutive failed batches after which the server is not ready."""
 
 
 class LostError(WellreadError):
-    """A reader has ended, and what it was asked for is not answered."""
+    """503: the worker died and the request was not answered."""
 
 
 class _HangingError(Exception):
-    """A reader that says nothing."""
+    """A worker has sent nothing within the timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """A process and the socket by which it is asked."""
+    """A worker process and the socket to it."""
 
     connection: Connection
     pid: int
@@ -74,30 +74,30 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocuments:
-    """An answer as JSON, a document for each text: made by who read, so that the event loop need not."""
+    """Documents of one job as JSON, encoded in the worker, and their KB revision."""
 
     documents: list[bytes]
     revision: int
 
 
-def tell(answers: Iterable[Answer]) -> Iterator[list[EncodedDocuments]]:
-    """Answers as clients get them, some at a time: documents are made here, so that the first need not wait for all."""
+def encode_results(answers: Iterable[LinkResult]) -> Iterator[list[EncodedDocuments]]:
+    """Encode results as JSON, a few at a time; lazy documents are built here."""
     dump = orjson.dumps
     option = orjson.OPT_SERIALIZE_NUMPY
-    told = (
+    results = (
         EncodedDocuments([dump(document, option=option) for document in one.documents], one.revision) for one in answers
     )
-    while some := list(islice(told, _SOME)):
+    while some := list(islice(results, _JOBS_PER_MESSAGE)):
         yield some
 
 
 def can_fork() -> bool:
-    """Whether readers can be processes here: other systems' libraries do not survive a fork, if there is one."""
+    """Return True on Linux; system libraries elsewhere do not survive a fork."""
     return sys.platform == "linux"
 
 
 class LinkWorkers:
-    """Some processes with a shelf; made before there are threads, and asked by as many threads as there are readers."""
+    """Pool of forked processes with a registry; create it before any thread starts."""
 
     def __init__(
         self,
@@ -107,18 +107,20 @@ class LinkWorkers:
         patience: float = 60.0,
         replaced: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`patience` is how many seconds one at work may be silent; `replaced` is called with "died" or "hung"."""
-        self._fork_server, theirs = socket.socketpair()
-        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # torch's threads, which are asleep
+        """`patience` is the timeout of a busy worker in seconds; `replaced` is called with "died" or "hung"."""
+        self._fork_server, child_socket = socket.socketpair()
+        with warnings.catch_warnings(
+            action="ignore", category=DeprecationWarning
+        ):  # about torch's threads, which are idle
             self._pid = os.fork()
         if not self._pid:
-            _run_fork_server(theirs, registry)
-        theirs.close()
+            _run_fork_server(child_socket, registry)
+        child_socket.close()
         self.count, self._patience, self._note = count, patience, replaced
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self.pids: list[int] = []
-        """All that were ever forked, the last one last."""
-        self._lost = 0
+        """Pids of all workers ever forked, the latest last."""
+        self._failed = 0
         self._free: SimpleQueue[_Worker] = SimpleQueue()
         for _ in range(count):
             self._free.put(self._fork())
@@ -128,65 +130,65 @@ class LinkWorkers:
 
     @property
     def alive(self) -> bool:
-        """Whether a reader that dies can be replaced."""
+        """True if the fork server runs, so that a dead worker can be replaced."""
         return not select.select([self._fork_server], [], [], 0)[0]
 
     @property
     def ready(self) -> bool:
-        """Whether they can be expected to answer: not where one after the other died of what it was asked."""
-        return self.alive and self._lost < _LOST
+        """True unless the last batches all failed because workers died."""
+        return self.alive and self._failed < _MAX_FAILED
 
     @property
     def replaced(self) -> int:
-        """How many have taken the place of one that died or hung."""
+        """Number of workers that were replaced."""
         return len(self.pids) - self.count
 
-    def link(self, source: Source, asked: Sequence[LinkJob]) -> Iterator[list[EncodedDocuments]]:
-        """Return answers of a worker to `LinkerRegistry.link`, some at a time; if it dies, another does the rest."""
-        rest, worker = list(asked), self._free.get()
+    def link(self, key: LinkerKey, jobs: Sequence[LinkJob]) -> Iterator[list[EncodedDocuments]]:
+        """Yield results of `LinkerRegistry.link` in a worker, a few at a time; if it dies, another does the rest."""
+        rest, worker = list(jobs), self._free.get()
         try:
             for _ in range(_TRIES):
                 try:
-                    worker.connection.send_bytes(orjson.dumps((source, rest)))
+                    worker.connection.send_bytes(orjson.dumps((key, rest)))
                     while rest:
                         if not worker.connection.poll(self._patience):
                             raise _HangingError
-                        told = _heard(worker.connection)
-                        del rest[: len(told)]
-                        yield told
-                    self._lost = 0
+                        results = _receive_documents(worker.connection)
+                        del rest[: len(results)]
+                        yield results
+                    self._failed = 0
                     return
                 except (EOFError, OSError):
                     worker = self._replace(worker, "died")
-                except _HangingError:  # whoever asked has been told already that it took too long
+                except _HangingError:  # the request has timed out already
                     worker = self._replace(worker, "hung")
                     break
         except OSError:
-            raise LostError("the processes that read cannot be replaced; the server must be started anew") from None
-        except (GeneratorExit, MemoryError):  # nobody listens any more, and what it says next is not for who asks next
+            raise LostError("the worker processes cannot be replaced; restart the server") from None
+        except (GeneratorExit, MemoryError):  # unread results must not reach the next request
             worker.connection.close()
             raise
         finally:
             self._free.put(worker)
-        self._lost += 1
-        raise LostError("the process that read this has ended, and so did another; send less at once")
+        self._failed += 1
+        raise LostError("two worker processes died of this request; send less at once")
 
     def close(self) -> None:
-        """Let them end, and wait until they have."""
+        """End all workers and wait for them."""
         self._closed.set()
         self._pinging.join()
         while not self._free.empty():
             self._free.get().connection.close()
         self._fork_server.close()
-        with suppress(ChildProcessError):  # where somebody else has waited for it
+        with suppress(ChildProcessError):  # it was waited for elsewhere
             os.waitpid(self._pid, 0)
 
     def _fork(self) -> _Worker:
         here, there = socket.socketpair()
-        # A process that is stopped takes nothing: whoever sends it more than fits would wait for ever.
+        # A stopped process reads nothing: without a timeout a large message would block forever.
         here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, int(self._patience)), 0))
         connection = Connection(here.detach())
-        with self._turn, there:
+        with self._lock, there:
             socket.send_fds(self._fork_server, [b"+"], [there.fileno()])
             if not (pid := self._fork_server.recv(8)):
                 raise BrokenPipeError
@@ -194,41 +196,41 @@ class LinkWorkers:
         return _Worker(connection, self.pids[-1])
 
     def _replace(self, worker: _Worker, reason: str) -> _Worker:
-        """Put another in the place of one that has ended or says nothing; OSError where there is none to be had."""
+        """Return a new worker in place of a dead or hanging one; OSError if none can be forked."""
         if not worker.connection.closed:
             worker.connection.close()
-        # Its number cannot be another's yet: whoever forked it takes note of its end when it forks the next one.
+        # Its pid cannot be reused yet: the fork server reaps it when it forks the next worker.
         with suppress(ProcessLookupError):
             os.kill(worker.pid, signal.SIGKILL)
         new = self._fork()
         self._note(reason)
         LOG.warning(
-            "a reader has ended and was replaced" if reason == "died" else "a reader was hanging and was replaced",
-            extra={"told": {"pid": new.pid, "was": worker.pid}},
+            "a worker died and was replaced" if reason == "died" else "a worker hung and was replaced",
+            extra={"fields": {"pid": new.pid, "was": worker.pid}},
         )
         return new
 
     def _ping(self) -> None:
-        """Replace those that are free but do not answer, before anybody waits for them."""
-        while not self._closed.wait(_LOOK):
+        """Replace idle workers that do not answer a ping."""
+        while not self._closed.wait(_PING_INTERVAL):
             for _ in range(self.count):
                 try:
                     worker = self._free.get_nowait()
                 except Empty:
                     break
                 try:
-                    worker = self._answering(worker)
-                except OSError:  # no other can be had; `alive` tells
+                    worker = self._check_idle(worker)
+                except OSError:  # none can be forked; `alive` reports it
                     pass
                 finally:
                     self._free.put(worker)
 
-    def _answering(self, worker: _Worker) -> _Worker:
-        if worker.connection.closed:  # the next one who asks has it replaced
+    def _check_idle(self, worker: _Worker) -> _Worker:
+        if worker.connection.closed:  # the next request replaces it
             return worker
         try:
             worker.connection.send_bytes(_PING)
-            if not worker.connection.poll(_QUICK):
+            if not worker.connection.poll(_PING_TIMEOUT):
                 return self._replace(worker, "hung")
             worker.connection.recv_bytes()
         except (EOFError, OSError):
@@ -236,74 +238,79 @@ class LinkWorkers:
         return worker
 
 
-def _heard(worker: Connection) -> list[EncodedDocuments]:
-    """What a reader tells next; its errors are raised again."""
+def _receive_documents(worker: Connection) -> list[EncodedDocuments]:
+    """Receive the next results of a worker; raise its errors."""
     head = orjson.loads(worker.recv_bytes())
     if "error" not in head:
-        body, place, told = memoryview(worker.recv_bytes()), 0, list[EncodedDocuments]()
+        body, place, results = memoryview(worker.recv_bytes()), 0, list[EncodedDocuments]()
         for sizes in head["sizes"]:
             ends = [place := place + size for size in sizes]
             documents = [bytes(body[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-            told.append(EncodedDocuments(documents, head["revision"]))
-        return told
+            results.append(EncodedDocuments(documents, head["revision"]))
+        return results
     kind = getattr(errors, head["error"], None)
     if kind is not None:
         raise kind(head["why"])
-    LOG.error("a reader failed", extra={"told": {"error": head["error"], "trace": head["trace"]}})
-    raise RuntimeError(head["error"])  # its message may quote a text
+    LOG.error("a worker failed", extra={"fields": {"error": head["error"], "trace": head["trace"]}})
+    raise RuntimeError(head["error"])  # its message may contain text of a request
 
 
-def _run_fork_server(asked: socket.socket, registry: LinkerRegistry) -> NoReturn:
-    """Fork a reader for each socket that arrives; end when no more can, and all readers have."""
+def _run_fork_server(control: socket.socket, registry: LinkerRegistry) -> NoReturn:
+    """Fork a worker for each socket received; end when the server and all workers have ended."""
     try:
-        _drop_sockets(asked.fileno())
-        for number in (signal.SIGINT, signal.SIGTERM):  # the whole group hears them; the server finishes what it took
+        _drop_sockets(control.fileno())
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+        ):  # sent to the whole process group; the server finishes accepted requests
             signal.signal(number, signal.SIG_IGN)
-        logging.disable()  # what there is to say of a knowledge base, the server says
+        logging.disable()  # the server logs changes of KBs
         os.nice(_NICE)
         gc.collect()
-        gc.freeze()  # what is looked at by the collector is written to, and shared no more
+        gc.freeze()  # the garbage collector writes to objects, which would unshare their pages
         while True:
-            some, sockets, _, _ = socket.recv_fds(asked, 1, 1)
+            some, sockets, _, _ = socket.recv_fds(control, 1, 1)
             if not some:
                 break
-            _bury()
+            _reap_children()
             if not (pid := os.fork()):
-                asked.close()
-                _read(Connection(sockets[0]), registry)
+                control.close()
+                _serve_requests(Connection(sockets[0]), registry)
                 os._exit(0)
             os.close(sockets[0])
-            asked.send(pid.to_bytes(8))
-        _bury(wait=True)
+            control.send(pid.to_bytes(8))
+        _reap_children(wait=True)
     finally:
         os._exit(0)
 
 
-def _read(asked: Connection, registry: LinkerRegistry) -> None:
-    """Answer until there is nobody who asks."""
+def _serve_requests(connection: Connection, registry: LinkerRegistry) -> None:
+    """Answer requests until the socket is closed."""
     if "torch" in sys.modules:
         import torch
 
-        torch.set_num_threads(1)  # OpenMP's threads stayed behind
+        torch.set_num_threads(1)  # OpenMP's threads do not survive the fork
     try:
         while True:
-            if (message := asked.recv_bytes()) == _PING:
-                asked.send_bytes(_PONG)
+            if (message := connection.recv_bytes()) == _PING:
+                connection.send_bytes(_PONG)
                 continue
-            for part in _answer(registry, *orjson.loads(message)):
-                asked.send_bytes(part)
+            for part in _encode_messages(registry, *orjson.loads(message)):
+                connection.send_bytes(part)
     except (EOFError, OSError):
         return
 
 
-def _answer(registry: LinkerRegistry, source: dict[str, Any], asked: Sequence[dict[str, Any]]) -> Iterator[bytes]:
-    """For some after the other what is said before the documents, and the documents; of an error only the former."""
+def _encode_messages(registry: LinkerRegistry, key: dict[str, Any], jobs: Sequence[dict[str, Any]]) -> Iterator[bytes]:
+    """Yield messages: a header with sizes, then the documents; a header alone for an error."""
     try:
-        for told in tell(registry.link(Source(**_hashable(source)), [LinkJob(**_hashable(one)) for one in asked])):
-            sizes = [[len(document) for document in one.documents] for one in told]
-            head = orjson.dumps({"revision": told[0].revision, "sizes": sizes})
-            body = b"".join(document for one in told for document in one.documents)
-            yield from (head, body)  # made before either is sent: an error is never taken for documents
+        for results in encode_results(
+            registry.link(LinkerKey(**_hashable(key)), [LinkJob(**_hashable(one)) for one in jobs])
+        ):
+            sizes = [[len(document) for document in one.documents] for one in results]
+            head = orjson.dumps({"revision": results[0].revision, "sizes": sizes})
+            body = b"".join(document for one in results for document in one.documents)
+            yield from (head, body)  # both are built before either is sent, so an error is never taken for documents
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         trace = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
@@ -315,17 +322,17 @@ def _hashable(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drop_sockets(mine: int) -> None:
-    """Those of clients and of other readers are the server's alone: it should be heard when it lets go of them."""
+    """Close inherited sockets of clients and other workers, so that they close when the server closes them."""
     for number in map(int, os.listdir("/proc/self/fd")):
         try:
-            if number > 2 and number != mine and stat.S_ISSOCK(os.fstat(number).st_mode):  # the log may be one too
+            if number > 2 and number != mine and stat.S_ISSOCK(os.fstat(number).st_mode):  # stderr may be a socket
                 os.close(number)
-        except OSError:  # the one by which the folder was read
+        except OSError:  # the descriptor of /proc/self/fd itself
             continue
 
 
-def _bury(*, wait: bool = False) -> None:
-    """Take note of children that have ended."""
+def _reap_children(*, wait: bool = False) -> None:
+    """Wait for child processes that have ended."""
     try:
         while os.waitpid(-1, 0 if wait else os.WNOHANG)[0]:
             pass

@@ -11,7 +11,7 @@ from wellread.mentions.proposals import Proposals
 from wellread.models.elq.span_alignment import tokens_of, windows_of
 from wellread.text.windows import WindowTokenizer
 
-CUTTERS = {
+WINDOW_TOKENIZERS = {
     "word pieces": WindowTokenizer(tiny.tokenizer(), width=12, shared=4),
     "bytes": WindowTokenizer(byte_level(), width=14, shared=6, behind=3),
     "bytes, parts of words": WindowTokenizer(byte_level(), width=12, shared=4, whole_words=False),
@@ -33,7 +33,7 @@ def proposals_of(spans_of):
 def windows_in(window_tokenizer, texts):
     return [
         window
-        for windows in CUTTERS[window_tokenizer].tokenize(texts)
+        for windows in WINDOW_TOKENIZERS[window_tokenizer].tokenize(texts)
         for window in windows
         if not window.special_mask.all()
     ]
@@ -48,7 +48,7 @@ def all_spans(text):
     )
 
 
-@pytest.mark.parametrize("cutter", CUTTERS)
+@pytest.mark.parametrize("window_tokenizer", WINDOW_TOKENIZERS)
 @given(TEXTS)
 @example([""])
 @example(["  \n"])
@@ -82,7 +82,7 @@ def test_a_span_belongs_to_the_window_that_may_begin_it(window_tokenizer, texts)
     assert next(found, None) is None
 
 
-@pytest.mark.parametrize("cutter", CUTTERS)
+@pytest.mark.parametrize("window_tokenizer", WINDOW_TOKENIZERS)
 @given(TEXTS)
 @example(["", "  cork ada 👩‍🚀", "x" * 60])
 @example(["\u00ad\u0301x", "\u0301cork"])

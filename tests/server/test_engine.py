@@ -13,7 +13,7 @@ import requests
 from tests.servers import BEARER, asking, engine_of, listening, write_kbs
 from wellread.kb import schema
 from wellread.server.batching import BusyError
-from wellread.server.threads import MOST, Aside
+from wellread.server.engine import MAX_PENDING, BoundedExecutor
 
 
 @pytest.fixture
@@ -72,18 +72,18 @@ def test_a_search_that_was_given_up_is_stopped_and_entities_are_shown_meanwhile(
 
 def test_who_finds_too_many_waiting_is_told_to_come_again():
     async def scenario():
-        aside, event = Aside("test", 1, most=3), threading.Event()
-        asked = [asyncio.ensure_future(aside.ask(lambda: event.wait(20))) for _ in range(3)]
+        aside, event = BoundedExecutor("test", 1, most=3), threading.Event()
+        asked = [asyncio.ensure_future(aside.run(lambda: event.wait(20))) for _ in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(BusyError):
-            await aside.ask(lambda: True)
+            await aside.run(lambda: True)
         asked[2].cancel()  # it had not begun
         await asyncio.sleep(0.01)
-        last = asyncio.ensure_future(aside.ask(lambda: True))
+        last = asyncio.ensure_future(aside.run(lambda: True))
         asked[0].cancel()  # it goes on, though nobody waits: its room is not free
         await asyncio.sleep(0.01)
         with pytest.raises(BusyError):
-            await aside.ask(lambda: True)
+            await aside.run(lambda: True)
         event.set()
         assert await last
         aside.close()
@@ -92,15 +92,15 @@ def test_who_finds_too_many_waiting_is_told_to_come_again():
 
 
 def test_too_many_searches_are_refused_and_counted(kbs, monkeypatch):
-    with engine_of(kbs) as engine, listening(engine) as address, ThreadPoolExecutor(MOST + 4) as pool:
+    with engine_of(kbs) as engine, listening(engine) as address, ThreadPoolExecutor(MAX_PENDING + 4) as pool:
         with held(engine, monkeypatch) as event:
             ask = lambda: requests.get(f"{address}/entities?search=a", timeout=60)  # noqa: E731
-            asked = [pool.submit(ask) for _ in range(MOST + 4)]
+            asked = [pool.submit(ask) for _ in range(MAX_PENDING + 4)]
             while sum(one.done() for one in asked) < 4:
                 time.sleep(0.01)
             event.set()
         told = sorted(one.result().status_code for one in asked)
-        assert told == [200] * MOST + [429] * 4
+        assert told == [200] * MAX_PENDING + [429] * 4
         assert "wellread_refused_total 4.0" in requests.get(f"{address}/metrics", timeout=20).text
 
 
@@ -133,5 +133,5 @@ def test_a_knowledge_base_that_another_process_holds_is_unavailable_for_a_while(
         with changing(kbs[0]):
             answer = client.put("/entities/x", json={"title": "Avon"}, headers=BEARER)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-        assert answer.json()["error"] == "cities is being changed by another process; try again when it is done"
+        assert answer.json()["error"] == "cities is locked by another process; try again in a few seconds"
         assert client.put("/entities/x", json={"title": "Avon"}, headers=BEARER).status_code == 201

@@ -1,12 +1,12 @@
-"""A pipeline of transformers: `pipeline("entity-linking", kb="vital")`, after `import wellread`.
+"""Registration with Hugging Face transformers: Auto classes of infused encoders, and an entity-linking pipeline.
 
->>> import wellread
+>>> import wellread.integrations.transformers
 >>> from transformers import pipeline
 >>> pipeline("entity-linking")("Mozart lived in Vienna.")[0]["title"]
 'Wolfgang Amadeus Mozart'
 
-`model` is the folder of a trained linker, or a `Linker`; what has a name and no folder is given as `linker="prior"`.
-Texts go through `Linker.link_many`, which batches them by itself.
+Importing this module calls `register`. `model` is the folder of a trained linker, or a `Linker`; a linker that has a
+name but no folder is given as `linker="prior"`. Texts go through `Linker.link_many`, which makes its own batches.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.pipelines import PIPELINE_REGISTRY, base
 from transformers.pipelines.pt_utils import KeyDataset
 
+import wellread.encoders.infusion.infuse  # noqa: F401  # registers the infused classes with AutoModel and its heads
 from wellread.document import Document, Link
 from wellread.errors import UsageError
 from wellread.linking.decoding import check_threshold
@@ -30,11 +31,11 @@ from wellread.linking.prior import PriorBackend
 from wellread.models.folder import LINKER
 
 TASK = "entity-linking"
-_Pipeline: Any = base.Pipeline  # whose types are those of models and tensors
+_Pipeline: Any = base.Pipeline  # its annotations expect models and tensors
 
 
 class LinkerConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
-    """The config.json of a linker, as far as transformers has to know it: that it is one."""
+    """Configuration of a linker folder; holds the model type only, so that AutoConfig accepts the folder."""
 
     model_type = LINKER
 
@@ -43,7 +44,7 @@ class LinkerConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
 
 class LinkerFolder:
-    """What transformers loads for a linker: its place. The linker itself is loaded with its knowledge base."""
+    """Path of a linker, loaded by transformers as the model; the pipeline loads the linker with its KB."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -52,17 +53,17 @@ class LinkerFolder:
         return f"{self.name!r}, the linker that wellread chooses for the knowledge base"
 
     def __fspath__(self) -> str:
-        """Some place on this machine: transformers asks the hub for what is none."""
+        """Return an existing folder: transformers looks up any other name on the hub."""
         return self.name if Path(self.name).is_dir() else str(Path(__file__).parent)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **given: Any) -> LinkerFolder:
-        """A folder, left as it is."""
+        """Return the folder without loading it."""
         return cls(str(folder))
 
 
 class EntityLinkingPipeline(_Pipeline):  # type: ignore[misc]
-    """Links texts to one knowledge base; gives a list of links for each, in the words of token classification."""
+    """Pipeline that links texts to one KB; links have the field names of token classification."""
 
     _load_processor = False
     _load_image_processor = False
@@ -86,10 +87,12 @@ class EntityLinkingPipeline(_Pipeline):  # type: ignore[misc]
         binary_output: bool = False,
         **settings: Any,
     ) -> None:
-        # Pipeline's own would move a model to a device, and knows no linkers.
+        # Pipeline.__init__ is not called: it moves a torch model to a device.
         if isinstance(model, Linker):
             if kb is not None or linker is not None or settings:
-                raise UsageError("a linker has its knowledge base already; leave out all but threshold and top_k")
+                raise UsageError(
+                    "the Linker given as model has its knowledge base already; give only threshold and top_k beside it"
+                )
             self.linker = model
         else:
             chosen = linker if linker is not None else model.name if model is not None else "auto"
@@ -108,17 +111,17 @@ class EntityLinkingPipeline(_Pipeline):  # type: ignore[misc]
     def __call__(
         self, inputs: str | Iterable[str], *, batch_size: int | None = None, num_workers: int | None = None, **how: Any
     ) -> Any:
-        """The links of a text; of a list of texts a list; of any other stream of texts an iterator.
+        """Return the links of a text, a list of them for a list of texts, or an iterator for any other iterable.
 
         Each link has `entity`, `title`, `score`, `word`, `start`, `end`, `kb` and `candidates` (at most `top_k`).
-        `threshold` leaves out weaker links than this call wants.
+        Links below `threshold` are omitted.
         """
         _, forward, postprocess = self._sanitize_parameters(**how)
         forward, postprocess = {**self._forward_params, **forward}, {**self._postprocess_params, **postprocess}
         if isinstance(inputs, bytes | dict) or not (hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")):
             raise UsageError(f"cannot link {type(inputs).__name__}; give a text, a list of texts or a stream of them")
         texts = [inputs] if isinstance(inputs, str) else inputs
-        if isinstance(inputs, KeyDataset):  # it has numbers, and no iterator that ends
+        if isinstance(inputs, KeyDataset):  # has __getitem__ and __len__ only; its iterator would not end
             texts = (inputs[number] for number in range(len(inputs)))
         found = (self.postprocess(document, **postprocess) for document in self._documents(texts, **forward))
         if isinstance(inputs, str):
@@ -140,40 +143,41 @@ class EntityLinkingPipeline(_Pipeline):  # type: ignore[misc]
         self, threshold: float | None = None, top_k: int | None = None, **odd: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         if odd:
-            raise UsageError(f"{', '.join(odd)} is not known; a call takes threshold and top_k")
+            raise UsageError(f"unknown option {', '.join(odd)}; a call takes threshold and top_k")
         check_threshold(threshold)
         if top_k is not None and (not isinstance(top_k, Integral) or top_k < 0):
-            raise UsageError(f"top_k={top_k!r} is no number of candidates; give 0, 1, 2 …, or leave it out for all")
+            raise UsageError(f"top_k={top_k!r} is not a number of candidates; give 0, 1, 2 …, or omit it for all")
         forward = {} if threshold is None else {"threshold": threshold}
         return {}, forward, {} if top_k is None else {"top_k": top_k}
 
     def preprocess(self, text: str) -> str:
-        """Nothing: the linker cuts texts by itself."""
+        """Return the text unchanged: the linker tokenizes it."""
         return text
 
     def _forward(self, text: str, threshold: float | None = None) -> Document:
         return next(self._documents([text], threshold))
 
     def postprocess(self, document: Document, top_k: int | None = None) -> list[dict[str, Any]]:
-        """The links as dicts."""
-        return [_told(link, top_k) for link in document.links]
+        """Return the links as dicts."""
+        return [_to_dict(link, top_k) for link in document.links]
 
     def save_pretrained(self, save_directory: str | Path, **given: Any) -> None:
-        """There is nothing to save that is not in a file already."""
+        """Raise: the KB and the model are files already."""
         raise UsageError(
-            f"a linker is a knowledge base and a model, which lie in files already: {self.linker.kb.path}; copy these"
+            f"a linking pipeline cannot be saved; its knowledge base and model are files already: copy "
+            f"{self.linker.kb.path}"
         )
 
 
-def _told(link: Link, top_k: int | None) -> dict[str, Any]:
-    told = asdict(link)
-    told["word"] = told.pop("text")
-    told["candidates"] = list(told["candidates"][:top_k])
-    return told
+def _to_dict(link: Link, top_k: int | None) -> dict[str, Any]:
+    fields = asdict(link)
+    fields["word"] = fields.pop("text")
+    fields["candidates"] = list(fields["candidates"][:top_k])
+    return fields
 
 
 def register() -> None:
-    """Make the task and the folders of linkers known to transformers."""
+    """Register the pipeline task and the config of linker folders with transformers."""
     AutoConfig.register(LINKER, LinkerConfig, exist_ok=True)
     if TASK not in PIPELINE_REGISTRY.supported_tasks:
         default = {"model": (LinkerFolder("auto"), None)}

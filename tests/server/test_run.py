@@ -9,8 +9,8 @@ import pytest
 import requests
 
 from tests.servers import engine_of, listening, write_kbs
-from wellread.server import connection
-from wellread.server.connection import LONGEST
+from wellread.server import run
+from wellread.server.run import MAX_HEAD_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,8 @@ ENDLESS = {
 @pytest.mark.parametrize("sent", ENDLESS.values(), ids=ENDLESS)
 def test_a_head_without_end_is_not_collected(kbs, sent, monkeypatch):
     taken = []
-    feed = connection.Connection.data_received
-    monkeypatch.setattr(connection.Connection, "data_received", lambda *to: (taken.append(len(to[1])), feed(*to)))
+    feed = run.LimitedHttpProtocol.data_received
+    monkeypatch.setattr(run.LimitedHttpProtocol, "data_received", lambda *to: (taken.append(len(to[1])), feed(*to)))
     with engine_of(kbs) as engine, listening(engine) as address, closing(reach(address)) as client:
         with suppress(ConnectionError):
             client.sendall(sent)
@@ -90,13 +90,13 @@ def test_a_head_without_end_is_not_collected(kbs, sent, monkeypatch):
 def test_a_head_is_as_long_as_it_may_be_and_no_longer(kbs):
     with engine_of(kbs) as engine, listening(engine) as address:
         ask = lambda size: requests.get(f"{address}/health", headers={"x": "a" * size}, timeout=20).status_code  # noqa: E731
-        assert ask(LONGEST - 1000) == 200
-        assert ask(LONGEST + 1) == 431
+        assert ask(MAX_HEAD_BYTES - 1000) == 200
+        assert ask(MAX_HEAD_BYTES + 1) == 431
         assert requests.get(f"{address}/health", timeout=20).status_code == 200
 
 
 def test_too_many_connections_are_refused_until_some_end(kbs, monkeypatch):
-    monkeypatch.setattr(connection.Connection.__init__, "__kwdefaults__", {"longest": LONGEST, "most": 3})
+    monkeypatch.setattr(run.LimitedHttpProtocol.__init__, "__kwdefaults__", {"longest": MAX_HEAD_BYTES, "most": 3})
     with engine_of(kbs) as engine, listening(engine) as address:
         clients = [reach(address) for _ in range(3)]
         for client in clients:

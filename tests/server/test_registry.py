@@ -16,9 +16,11 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
-from wellread.server import linkers as module
-from wellread.server.linkers import Edit, LinkerRegistry, LinkJob, Source
-from wellread.server.workers import tell
+from wellread.server import registry as module
+from wellread.server import served_kb
+from wellread.server.registry import Edit, LinkerKey, LinkerRegistry
+from wellread.server.served_kb import LinkJob
+from wellread.server.workers import encode_results
 
 TEXTS = tuple(f"who is the mayor of {place} {person}" for place, person in zip(PLACES, PEOPLE, strict=True))
 
@@ -38,7 +40,7 @@ def alone(toy):
 
 def answers(registry, *asked, **options):
     threshold = min((one.threshold for one in asked if one.threshold is not None), default=None)
-    made = registry.link(registry.source("toy", threshold=threshold, **options), asked)
+    made = registry.link(registry.key("toy", threshold=threshold, **options), asked)
     return [replace(answer, documents=list(answer.documents)) for answer in made]
 
 
@@ -78,13 +80,13 @@ def test_parts_are_kept_up_to_a_number(registry, monkeypatch):
     monkeypatch.setattr(module, "_SUBSETS", 2)
     for place in range(4):
         answers(registry, LinkJob(TEXTS[:1]), among=[f"p{place}"])
-    assert len(registry._parts) == 2
+    assert len(registry._subsets) == 2
 
 
 def test_a_low_threshold_is_read_apart(registry):
-    assert registry.source("toy", threshold=0.0) == Source("toy", "model", deep=True)
-    assert registry.source("toy", threshold=1.0) == registry.source("toy") == Source("toy", "model")
-    assert registry.source("toy", "prior", threshold=0.0) == Source("toy", "prior")
+    assert registry.key("toy", threshold=0.0) == LinkerKey("toy", "model", deep=True)
+    assert registry.key("toy", threshold=1.0) == registry.key("toy") == LinkerKey("toy", "model")
+    assert registry.key("toy", "prior", threshold=0.0) == LinkerKey("toy", "prior")
 
 
 @pytest.fixture
@@ -100,7 +102,7 @@ def shared(toy, tmp_path):
 @pytest.mark.parametrize("model", ["model", "prior"])
 def test_a_document_that_is_made_late_is_of_its_revision(shared, model):
     """All that it says was there before: the KB is another when it is looked at, and so are the next answers."""
-    source, asked = shared.source("toy", model), [LinkJob(TEXTS), LinkJob(TEXTS)]
+    source, asked = shared.key("toy", model), [LinkJob(TEXTS), LinkJob(TEXTS)]
     first, late = shared.link(source, asked)
     expected = list(first.documents)
     linked = {link.entity: link.title for document in expected for link in document.links}
@@ -115,9 +117,9 @@ def test_a_document_that_is_made_late_is_of_its_revision(shared, model):
 
 
 def test_documents_of_a_model_are_made_as_they_are_told(registry, monkeypatch):
-    made, decided = [], module._decided
-    monkeypatch.setattr(module, "_decided", lambda *given: made.append(given) or decided(*given))
-    parts = tell(registry.link(registry.source("toy"), [LinkJob(TEXTS)] * 9))
+    made, decided = [], served_kb._to_document
+    monkeypatch.setattr(served_kb, "_to_document", lambda *given: made.append(given) or decided(*given))
+    parts = encode_results(registry.link(registry.key("toy"), [LinkJob(TEXTS)] * 9))
     assert made == []
     assert [(len(some), len(made) // len(TEXTS)) for some in parts] == [(4, 4), (4, 8), (1, 9)]
 
@@ -130,7 +132,7 @@ def test_threads_share_a_linker_while_another_process_changes_its_knowledge(shar
     def ask(model):
         for number in range(12):
             some = TEXTS[number % 4 :: 3]
-            (answer,) = shared.link(shared.source("toy", model), [LinkJob(some)])
+            (answer,) = shared.link(shared.key("toy", model), [LinkJob(some)])
             revisions.add(answer.revision)
             if model == "model":
                 wrong.extend(one.text for one in answer.documents if told(one) != expected[one.text])
@@ -159,7 +161,7 @@ def names(tmp_path):
 
 def test_answers_are_of_one_revision_while_another_writes(names):
     """Every revision renames both entities, so that an answer of two would have two generations of names."""
-    path, stop, source = names.served_kbs["own"].kb.path, threading.Event(), names.source("own")
+    path, stop, source = names.served_kbs["own"].kb.path, threading.Event(), names.key("own")
 
     def write():
         with KnowledgeBase.open(path, writable=True) as kb:
@@ -191,7 +193,7 @@ def test_links_by_name_overlap_as_each_client_wants(tmp_path):
     write_kb(tmp_path / "own.kb", cities).close()
     registry = LinkerRegistry.load([tmp_path / "own.kb"], {"own": ["prior"]})
     text, wishes = "New York City, and York", (None, "keep", "drop", "keep", "auto")
-    answers = registry.link(registry.source("own"), [LinkJob((text, "York"), overlaps=wish) for wish in wishes])
+    answers = registry.link(registry.key("own"), [LinkJob((text, "York"), overlaps=wish) for wish in wishes])
     registry.close()
     assert [len(answer.documents[0].links) for answer in answers] == [2, 5, 2, 5, 2]
     for wish, answer in zip(wishes, answers, strict=True):
@@ -202,7 +204,7 @@ def test_links_by_name_overlap_as_each_client_wants(tmp_path):
 def test_a_change_is_linked_to_at_once(names):
     done = names.edit(Edit("own", "new", Entity("new", "cork")))
     assert (done.what, done.revision) == ("added", 2)
-    (answer,) = names.link(names.source("own"), [LinkJob(("to cork",))])
+    (answer,) = names.link(names.key("own"), [LinkJob(("to cork",))])
     assert (answer.documents[0].links[0].entity, answer.revision) == ("new", 2)
     assert names.edit(Edit("own", "new", Entity("new", "dover"))).what == "updated"
     assert names.edit(Edit("own", "new", None)).what == "removed"
@@ -215,7 +217,7 @@ def replace_with(path, entities):
 
 def link_until(names, entity):
     for _ in range(2000):
-        (answer,) = names.link(names.source("own"), [LinkJob(("avon",))])
+        (answer,) = names.link(names.key("own"), [LinkJob(("avon",))])
         if [link.entity for link in answer.documents[0].links] == [entity]:
             return True
         time.sleep(0.01)
@@ -234,10 +236,10 @@ def test_a_file_that_cannot_be_opened_leaves_the_old_one(names, monkeypatch):
     shutil.copy(path, kept)
     path.unlink()
     path.write_bytes(b"no knowledge base at all")
-    (answer,) = names.link(names.source("own"), [LinkJob(("avon",))])
+    (answer,) = names.link(names.key("own"), [LinkJob(("avon",))])
     while not notes:
         time.sleep(0.01)
-    (answer,) = names.link(names.source("own"), [LinkJob(("avon",))])
+    (answer,) = names.link(names.key("own"), [LinkJob(("avon",))])
     assert answer.documents[0].links[0].entity == "0"
     assert "cannot be opened" in notes[0]
     monkeypatch.setattr(module, "_AGAIN", 0.0)
@@ -248,7 +250,7 @@ def test_a_file_that_cannot_be_opened_leaves_the_old_one(names, monkeypatch):
 
 
 def linked(registry, text="avon"):
-    (answer,) = registry.link(registry.source("own"), [LinkJob((text,))])
+    (answer,) = registry.link(registry.key("own"), [LinkJob((text,))])
     return [link.entity for link in answer.documents[0].links]
 
 
@@ -299,7 +301,7 @@ def test_what_a_change_left_beside_the_name_is_not_read_over_a_new_file(names):
     assert len(notes) == 1
     assert "own.kb-wal" in notes[0]
     assert "kb build --replace" in notes[0]
-    with pytest.raises(ReplacedError, match=r"own\.kb was replaced and is not opened anew yet; try again"):
+    with pytest.raises(ReplacedError, match=r"own\.kb was replaced and is being reopened; try again"):
         names.edit(Edit("own", "late", Entity("late", "lost")))
     names.close()
     for part in ("wal", "shm"):
@@ -376,7 +378,7 @@ def test_errors_name_files_without_their_folders(names, monkeypatch):
     def fail(*given):
         raise StorageError(f"the disk is full (or fails): {kb.path} keeps its last state")
 
-    monkeypatch.setattr(module, "read", fail)
+    monkeypatch.setattr(module, "link_jobs", fail)
     monkeypatch.setattr(kb, "change", fail)
     for ask in (lambda: linked(names), lambda: names.edit(Edit("own", "a", Entity("a", "avon")))):
         with pytest.raises(StorageError, match=r"fails\): own\.kb keeps"):
@@ -385,5 +387,5 @@ def test_errors_name_files_without_their_folders(names, monkeypatch):
 
 def test_what_cannot_be_written_is_not_changed(names):
     names.served_kbs["own"].kb.writable = False
-    with pytest.raises(KnowledgeBaseError, match="own is only read here"):
+    with pytest.raises(KnowledgeBaseError, match="own is read-only"):
         names.edit(Edit("own", "a", Entity("a", "avon")))

@@ -1,1 +1,0 @@
-"""Integration with Hugging Face transformers: Auto classes and the entity-linking pipeline."""

@@ -293,7 +293,7 @@ SOURCES = {
     "nul.jsonl": (
         '{"id": "a", "title": "A"}\n{"id": "b", "title": "B\\u0000"}',
         "line 2: the entity has a NUL",
-        "mend it",
+        "correct it",
     ),
     "latin.csv": ("id,title\na,é\n".encode("latin1"), "line 2 is not UTF-8", "iconv"),
     "half.csv.xz": (lzma.compress(b"id,title\n" + os.urandom(5000).hex().encode())[:-500], "is truncated", ""),

@@ -431,7 +431,7 @@ def test_memory_is_read_as_people_write_it(text, size):
     ("make", "error", "message"),
     [
         (lambda at: Corpus.of_files([at / "no.txt"]), InputError, "there is no .*no.txt; give text files"),
-        (lambda at: Corpus.of_files(["-"]), UsageError, "standard input cannot be cut"),
+        (lambda at: Corpus.of_files(["-"]), UsageError, "standard input cannot be split into shards"),
         (lambda at: Corpus.of_files([at], window=1), UsageError, "makes no pairs"),
         (lambda at: Corpus.of_files([at / "a.txt"], window=4, step=5), UsageError, "give a step of 4 or less"),
         (lambda at: Corpus.of_files([at / "a.txt"], unit="page"), UsageError, "a line, a paragraph or a file"),

@@ -430,7 +430,7 @@ def test_json_page_and_pictures(wellread, model, tmp_path, monkeypatch):
         (["near " * 200], 3, f"has 202 tokens, more than the {MOST_TOKENS} that can be shown"),
         (["buy", "--layer", "2"], 2, "there is no layer 2; the model has 2, from 0 to 1"),
         (["buy", "--layer", "-1"], 2, "there is no layer -1"),
-        (["buy", "--head", "2"], 2, "there is no head 2; the model has 2, from 0 to 1, and their mean"),
+        (["buy", "--head", "2"], 2, "there is no head 2; the model has 2, from 0 to 1, and mean"),
         (["buy", "--head", "best"], 2, "there is no head best"),
         (
             ["buy", "--maps", "entity,moon"],

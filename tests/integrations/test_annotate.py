@@ -420,7 +420,7 @@ def test_a_worker_that_outlived_its_plan_writes_nothing(tmp_path, corpus, how):
 
 
 def test_a_folder_is_not_read_and_written(tmp_path, corpus, how):
-    with pytest.raises(UsageError, match=r"what is to be read is in .*, where results go; choose another folder"):
+    with pytest.raises(UsageError, match=r"the inputs are in .*, the folder of the results; choose another folder"):
         annotate([corpus], corpus, how, workers=1)
 
 

@@ -306,7 +306,7 @@ def test_a_recipe_is_read_as_it_was_written():
         ({"maps": ("graph",)}, "give kb"),
         ({"entities": "linker"}, "give kb"),
         ({"entities": "given"}, "give given"),
-        ({"level": -1, "reading": "dependency"}, "less than 0"),
+        ({"level": -1, "reading": "dependency"}, "level = -1 and terms = 0; expected 0 or more"),
         ({"level": 2}, "noun chunks have no level"),
     ],
 )

@@ -124,7 +124,7 @@ def test_attention_is_told_for_a_layer_and_head(client):
         ({"text": "a", "head": 2}, "there is no head 2"),
         ({"text": "a", "head": -1}, "there is no head -1"),
         ({"text": " "}, "the text is empty"),
-        ({"text": "mayor " * 300}, "give a shorter one"),
+        ({"text": "mayor " * 300}, "give a shorter text"),
         ({"text": "a", "maps": ["moon"]}, "maps"),
     ],
 )

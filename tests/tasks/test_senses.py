@@ -137,7 +137,7 @@ def test_ids_of_a_file_of_several_data_sets_name_theirs(tmp_path):
         (XML, GOLD.replace("d000.s000.t000", "d009.s000.t000"), "'d000.s000.t000' has no gold key"),
         (XML, GOLD + "d009\n", "line 4: expected the id"),
         (XML, GOLD + GOLD, "line 4: 'd000.s000.t000' has keys already"),
-        (XML, GOLD.replace(WALK, "bn:00046516n"), "'bn:00046516n' is no sense key"),
+        (XML, GOLD.replace(WALK, "bn:00046516n"), "'bn:00046516n' is not a sense key"),
     ],
     ids=["cut", "root", "lemma", "tag", "no gold", "one without", "no key", "twice", "no sense key"],
 )

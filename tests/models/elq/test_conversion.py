@@ -351,7 +351,7 @@ BOUND = "classification_heads.mention_scores.bound_classifier."
         ({f"{BERT}encoder.layer.1.output.dense.bias": None}, rf"are missing: {BERT}encoder.layer.1.output.dense.bias"),
         ({f"{BERT}embeddings.word_embeddings.weight": None}, rf"{BERT}embeddings.word_embeddings.weight is missing"),
         ({f"{BERT}encoder.more": torch.zeros(2)}, r"not BERT's: context_encoder.bert_model.encoder.more"),
-        ({f"{BERT}encoder.layer.1.output.dense.bias": torch.zeros(2)}, "size mismatch.*fit no BERT"),
+        ({f"{BERT}encoder.layer.1.output.dense.bias": torch.zeros(2)}, "size mismatch.*the weights do not fit a BERT"),
         ({"cand_encoder.additional_linear.weight": torch.zeros(2, 2)}, "additional_linear.weight; only models with"),
         ({f"{BOUND}weight": None, f"{BOUND}bias": None}, "a bi-encoder of BLINK does not detect mentions"),
         ({f"{BOUND}weight": torch.zeros(3, 8)}, "qa_linear"),

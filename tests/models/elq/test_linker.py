@@ -193,7 +193,7 @@ def test_batches_of_few_pieces_change_nothing(load, monkeypatch):
     linker = load(threshold=0.1)
     texts = [long_text(20 + 9 * number, seed=number) for number in range(12)]
     together = list(linker.link_many(texts))
-    monkeypatch.setattr("wellread.models.elq.linker._PIECES", 64)
+    monkeypatch.setattr("wellread.models.elq.linker._TOKENS", 64)
     for one, other in zip(linker.link_many(texts), together, strict=True):
         assert_same(one, other)
 

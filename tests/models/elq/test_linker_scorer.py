@@ -213,7 +213,7 @@ def test_neighbours_order_and_batches_have_no_say(load, monkeypatch):
     for order in (range(len(TEXTS)), [7, 3, 2, 6, 0, 1, 10, 5, 4, 9, 8]):
         for place, document in zip(order, linker.link_many(TEXTS[at] for at in order), strict=True):
             assert_same(document, alone[place])
-    monkeypatch.setattr("wellread.models.elq.linker._PIECES", 64)
+    monkeypatch.setattr("wellread.models.elq.linker._TOKENS", 64)
     for one, other in zip(linker.link_many(TEXTS), alone, strict=True):
         assert_same(one, other)
     for document in alone:

@@ -111,7 +111,7 @@ def test_a_kb_alone_makes_a_linker(run, work, plain_encoder):
     done = run("b.toml", "--set", "schedule.steps=4", "--set", "schedule.seed=3")
     assert done.code == 0
     assert "of made" in done.err
-    assert "F1 on made-up sentences; real text will be lower" in done.err
+    assert "F1 on synthetic sentences; on real text it will be lower" in done.err
     assert "steps = 4" in (work / "runs/b/recipe.toml").read_text()
     assert Elq.from_pretrained(work / "runs/b/model").config.encoder == plain_encoder
 

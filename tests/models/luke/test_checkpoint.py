@@ -95,7 +95,7 @@ def test_an_invalid_configuration_raises_a_one_line_error(folder: Path, changes:
     [
         ("ours", None, "describes a model that cannot be built"),
         ("ours", [{"kind": "luke"}], "config.json: 'entities' is missing"),
-        ("ours", [{"kind": "poetry"}], "config.json: 'poetry' is no infusion"),
+        ("ours", [{"kind": "poetry"}], "config.json: 'poetry' is not an infusion"),
         ("ours", [{"kind": "luke", "entities": 12, "dim": 6}], "weights of another size than its config.json says"),
     ],
     indirect=["whole"],
@@ -174,7 +174,7 @@ def test_broken_tokenizer_settings_raise_a_one_line_error(folder: Path, content:
 def test_a_broken_bert_tokenizer_raises_a_one_line_error(tmp_path: Path) -> None:
     lukes.save(infuse(infused.build("Bert", pad_token_id=0), [LukeConfig(entities=11, dim=6)]), tmp_path / "it")
     (tmp_path / "it" / "tokenizer.json").write_text("{")
-    refuses(tmp_path / "it", "tokenizer.json is no tokenizer", "copy it again")
+    refuses(tmp_path / "it", "tokenizer.json is not a tokenizer", "copy it again")
 
 
 @pytest.mark.parametrize("name", ["[MASK]", "[MASK2]"])

@@ -78,7 +78,7 @@ def shown(page, pane=0):
     return sorted(map(tuple, got), key=str)
 
 
-def served(address, text=TEXT, **asked):
-    answer = requests.post(f"{address}/link", json={"text": text, **asked}, timeout=60).json()
+def served(address, text=TEXT, **requested):
+    answer = requests.post(f"{address}/link", json={"text": text, **requested}, timeout=60).json()
     links = answer["documents"][0]["links"]
     return sorted(((one["start"], one["end"], one["kb"], one["entity"]) for one in links), key=str)

@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis judges answers, not the speed of a busy machine; tiny models come from `tiny`."""
+"""Settings and fixtures of all tests: hypothesis has no deadlines, for busy machines; tiny models come from `tiny`."""
 
 import io
 import os
@@ -19,7 +19,7 @@ MEMORY, ENOUGH = "/dev/shm", 4 << 30
 
 
 def pytest_configure():
-    """What tests write lies in memory where there is room: half of their time they would wait for a disk to sync."""
+    """Keep temporary files in memory where there is room: tests would wait half of their time for a disk to sync."""
     if os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 

@@ -31,7 +31,7 @@ MENTIONS = {  # of each text: first and last token, candidates, which of them ar
 """Text 1 has none; one mention has no candidate, two have the MASK entity."""
 
 
-def offers(only: tuple[int, ...] = tuple(range(len(LENGTHS))), wide: int = 6) -> dict[str, Tensor]:
+def candidate_inputs(only: tuple[int, ...] = tuple(range(len(LENGTHS))), wide: int = 6) -> dict[str, Tensor]:
     """The mentions of some of the texts, as of a batch of these alone."""
     mentions = [(place, mention) for place, text in enumerate(only) for mention in MENTIONS.get(text, [])]
     entities = torch.full((len(mentions), wide), -1)

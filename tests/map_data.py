@@ -1,4 +1,4 @@
-"""What tests of segments and maps share: tokenizers, inputs, a source and a table that say what they are told."""
+"""Shared data of the tests of segments and maps: tokenizers, inputs, and a source and a table with given content."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -34,10 +34,10 @@ def byte_level():
     return made
 
 
-class Told:
-    """A source that says of each text what it is told to, and counts how often it is asked."""
+class GivenMarks:
+    """Source that returns given marks for each text and counts its calls."""
 
-    def __init__(self, marks, name="told", fingerprint="told 1"):
+    def __init__(self, marks, name="given", fingerprint="given 1"):
         self.marks, self.name, self.fingerprint, self.asked = marks, name, fingerprint, []
 
     def mark(self, texts):

@@ -1,4 +1,4 @@
-"""What tests of pretraining share: a tiny encoder with masks, two knowledge bases with vectors, and texts of both."""
+"""Shared data of the tests of pretraining: a tiny encoder with masks, two knowledge bases with vectors, and texts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def write_recipe(folder: Path, **changes: Any) -> PretrainingRecipe:
     (folder / "texts").mkdir()
     (folder / "texts" / "lines.txt").write_text("\n\n".join(LINES))
     (folder / "linked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINKED))
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "knowbert": {"names": KnowBertConfig(layer=0, mode="margin", **SIZES)},
         "encoder": EncoderOptions(write_encoder(folder / "encoder"), longest=24),
         "offers": {"names": CandidateOptions(kb=str(folder / "names.kb"))},
@@ -90,7 +90,7 @@ def write_recipe(folder: Path, **changes: Any) -> PretrainingRecipe:
         "linker": Schedule(steps=3, learning_rate=1e-3, evaluate_every=3),
         "schedule": Schedule(steps=6, learning_rate=1e-3, evaluate_every=3, seed=3),
     }
-    return PretrainingRecipe("knowbert", **told | changes)
+    return PretrainingRecipe("knowbert", **options | changes)
 
 
 def with_senses(recipe: PretrainingRecipe, folder: Path) -> PretrainingRecipe:

@@ -158,13 +158,13 @@ class Reference:
         scale = (apart.square().mean(-1, keepdim=True) + eps).sqrt()
         return apart / scale * self.state[f"{name}.weight"] + self.state[f"{name}.bias"]
 
-    def block(self, name, heads, asking, asked, asked_mask, attention="attention.self"):
-        """What is not there has 10,000 less before the softmax."""
+    def block(self, name, heads, asking, attended, asked_mask, attention="attention.self"):
+        """Transformer block; masked positions get 10,000 less before the softmax."""
 
         def split(part, given):
             return self.linear(f"{name}.{attention}.{part}", given).unflatten(-1, (heads, -1)).transpose(1, 2)
 
-        query, key, value = split("query", asking), split("key", asked), split("value", asked)
+        query, key, value = split("query", asking), split("key", attended), split("value", attended)
         scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
         scores = scores - 10000 * (1 - asked_mask.double())[:, None, None, :]
         mixed = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
@@ -206,8 +206,8 @@ class Reference:
                 pooled[text, mention] = (weights / (weights.sum() + 1e-13)) @ states[text, tokens]
         return pooled
 
-    def layer(self, kb, states, told):
-        spans, ids, priors, gold = told
+    def layer(self, kb, states, inputs):
+        spans, ids, priors, gold = inputs
         options = self.config["soldered_kgs"][kb]["entity_linker"]
         heads, mask = SIZES[kb][1], spans[:, :, 0] > -1
         name = f"{kb}_soldered_kg"
@@ -237,13 +237,13 @@ class Reference:
             right = (ids == gold[..., None]).long().argmax(-1)
             loss = cross_entropy(scores[judged], right[judged])
         known = self.norm(f"{name}.weighted_entity_layer_norm", mentions + mixed, 1e-5)
-        told_of = self.block(
+        infused = self.block(
             f"{name}.span_attention_layer", heads, narrow, known, mask, attention="attention.attention"
         )
-        after = states + self.linear(f"{name}.kg_to_bert_projection", told_of)
+        after = states + self.linear(f"{name}.kg_to_bert_projection", infused)
         return self.norm(f"{name}.output_layer_norm", after, 1e-5), scores, loss
 
-    def read(self, ids, types, told):
+    def read(self, ids, types, knowledge):
         bert, mask = "pretrained_bert.bert", ids > 0
         parts = zip(("word", "position", "token_type"), (ids, torch.arange(ids.shape[1])[None], types), strict=True)
         states = sum(self.state[f"{bert}.embeddings.{name}_embeddings.weight"][part] for name, part in parts)
@@ -253,7 +253,7 @@ class Reference:
         for number in range(LAYERS):
             states = self.block(f"{bert}.encoder.layer.{number}", HEADS, states, states, mask)
             for kb in (kb for place, kb in order if place == number):
-                states, scores[kb], losses[kb] = self.layer(kb, states, told[kb])
+                states, scores[kb], losses[kb] = self.layer(kb, states, knowledge[kb])
         return states, scores, losses
 
     def hidden_words(self, states, labels):
@@ -300,11 +300,11 @@ def their_mentions(kb, mentions):
 
 def our_mentions(kb, mentions, vectors):
     """End to end, by rows of the vectors."""
-    told = [(text, place, one) for text in sorted(mentions) for place, one in enumerate(mentions[text])]
-    width = max((len(one[2]) for _, _, one in told), default=1)
-    entities = torch.full((len(told), width), -1)
-    priors, gold = torch.zeros(len(told), width), torch.zeros(len(told), width, dtype=torch.long)
-    for row, (text, place, (_, _, candidates, right)) in enumerate(told):
+    listed = [(text, place, one) for text in sorted(mentions) for place, one in enumerate(mentions[text])]
+    width = max((len(one[2]) for _, _, one in listed), default=1)
+    entities = torch.full((len(listed), width), -1)
+    priors, gold = torch.zeros(len(listed), width), torch.zeros(len(listed), width, dtype=torch.long)
+    for row, (text, place, (_, _, candidates, right)) in enumerate(listed):
         rows = vectors.rows_of([NAMES[kb][id] for id in candidates])
         rows[[id == MASKED[kb] for id in candidates]] = -2
         assert len(candidates) == 0 or rows.min() > -1 or MASKED[kb] in candidates
@@ -312,19 +312,19 @@ def our_mentions(kb, mentions, vectors):
         priors[row, : len(candidates)] = priors_of(kb, text, place, len(candidates))
         gold[row, : len(candidates)] = torch.tensor([id == right for id in candidates]).long()
     return {
-        "text_of": torch.tensor([text for text, _, _ in told], dtype=torch.long),
-        "spans": torch.tensor([one[:2] for _, _, one in told], dtype=torch.long).view(-1, 2),
+        "text_of": torch.tensor([text for text, _, _ in listed], dtype=torch.long),
+        "spans": torch.tensor([one[:2] for _, _, one in listed], dtype=torch.long).view(-1, 2),
         "entities": entities,
         "priors": priors,
         "gold": gold,
-        "judged": torch.ones(len(told), dtype=torch.long),
+        "judged": torch.ones(len(listed), dtype=torch.long),
     }
 
 
 def all_right(mentions):
     """With a candidate that is right everywhere."""
     return {
-        text: [(*one[:3], one[3] if one[3] in one[2] else one[2][0]) for one in told] for text, told in mentions.items()
+        text: [(*one[:3], one[3] if one[3] in one[2] else one[2][0]) for one in some] for text, some in mentions.items()
     }
 
 

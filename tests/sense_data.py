@@ -1,4 +1,4 @@
-"""What tests of word senses share: a WordNet of three words, its knowledge base with vectors, and texts that use it."""
+"""Shared data of the tests of word senses: a WordNet of three words, its knowledge base with vectors, and texts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ TEXTS = [
 
 
 class Offering:
-    """A lender that offers marks their candidates, and before each text one mention that nobody asks about."""
+    """Knowledge provider with the candidates of all marks, and before each text one mention that is not a mark."""
 
     def __init__(self, vectors, kb="wordnet"):
         self.vectors, self.kb = vectors, kb

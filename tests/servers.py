@@ -87,7 +87,7 @@ class Serving:
     address: str = ""
 
     def lines(self) -> list[dict]:
-        """What it has logged."""
+        """Return the logged records."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
     def memory(self) -> int:

@@ -1,4 +1,4 @@
-"""What tests of trained tasks share: tiny data of every task in its own format, and recipes that learn for a moment."""
+"""Shared data of the tests of trained tasks: tiny data of every task in its own format, and recipes of a few steps."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_links(path: Path, rows: list[tuple[str, str, str]]) -> str:
 
 
 def rte_recipe(folder: Path, encoder: str, **changes: Any) -> TaskRecipe:
-    """A short training on pairs, lent a map of the names that a file gives."""
+    """A short training on pairs, with a map of the names in a file."""
     rows = pairs()
     return replace(
         TaskRecipe(

@@ -1,4 +1,4 @@
-"""What tests of tasks share: a tokenizer with masks, tiny readers, plain or knowing, and examples of every task."""
+"""Shared models of the tests of tasks: a tokenizer with masks, tiny plain or infused models, examples of every task."""
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors

@@ -217,7 +217,7 @@ def test_changes_may_make_sense_together_where_one_alone_does_not():
             override(given, [alone])
 
 
-def test_differences_are_told_by_full_names():
+def test_differences_are_reported_by_full_names():
     old, new = Recipe("a", Training(steps=1)), Recipe("a", Training(steps=2), note="n")
     assert differences(to_dict(old), to_dict(new)) == {"training.steps": (1, 2), "note": (None, "n")}
     assert differences(to_dict(old), to_dict(old)) == {}

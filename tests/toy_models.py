@@ -116,7 +116,7 @@ def teach(learner: LinkingLearner, epochs: int, *, rate: float = 2e-2) -> list[f
     """A few epochs of plain AdamW; the loss of every step."""
     weights = [weight for weight in learner.model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.0)
-    told = []
+    losses = []
     learner.model.train()
     for epoch in range(epochs):
         for batch in learner.batches(epoch):
@@ -124,6 +124,6 @@ def teach(learner: LinkingLearner, epochs: int, *, rate: float = 2e-2) -> list[f
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            told.append(float(loss.detach()))
+            losses.append(float(loss.detach()))
     learner.model.eval()
-    return told
+    return losses

@@ -1,4 +1,4 @@
-"""What tests of training look at: the weights of a model, and which of them have moved."""
+"""Weights of a model for the tests of training, and which of them have changed."""
 
 import torch
 

@@ -81,9 +81,9 @@ class Registry:
         request.wfile.write(page)
 
     def _answer_file(self, request: BaseHTTPRequestHandler, content: bytes) -> None:
-        asked = request.headers.get("Range", "")
-        self.asked.append((request.path, asked))
-        begin = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and self.ranges else 0
+        requested = request.headers.get("Range", "")
+        self.asked.append((request.path, requested))
+        begin = int(requested.removeprefix("bytes=").removesuffix("-")) if requested and self.ranges else 0
         if begin and begin >= len(content):
             request.send_error(416)
             return
@@ -287,7 +287,7 @@ def test_an_unpacked_file_that_is_not_as_pinned_is_refused(tiny: assets.Asset, h
 def test_a_broken_download_goes_on_where_it_stopped(tiny: assets.Asset, registry: Registry) -> None:
     registry.cuts = [100_000, 50_000]
     assets.fetch("tiny")
-    assert [asked for _, asked in registry.asked] == ["", "bytes=100000-", "bytes=150000-"]
+    assert [requested for _, requested in registry.asked] == ["", "bytes=100000-", "bytes=150000-"]
     assert registry.sent == len(wheel())
 
 
@@ -481,7 +481,7 @@ def test_an_index_of_files_is_read(
     assert registry.asked == []
 
 
-def test_what_pip_is_told_in_its_files_is_read(
+def test_settings_in_the_files_of_pip_are_read(
     registry: Registry, tiny: assets.Asset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
@@ -492,19 +492,19 @@ def test_what_pip_is_told_in_its_files_is_read(
     )
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     sources._pip_files.cache_clear()
-    told = sources._pip_files()
+    settings = sources._pip_files()
     sources._pip_files.cache_clear()
-    assert told["index-url"] == "https://two.example/simple"
-    assert told["extra-index-url"].split() == ["https://three.example/simple", "https://four.example/simple"]
+    assert settings["index-url"] == "https://two.example/simple"
+    assert settings["extra-index-url"].split() == ["https://three.example/simple", "https://four.example/simple"]
 
 
-def test_an_environment_without_pip_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_without_pip_has_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     sources._pip_files.cache_clear()
-    told = sources._pip_files()
+    settings = sources._pip_files()
     sources._pip_files.cache_clear()
-    assert told == {}
+    assert settings == {}
 
 
 def test_a_page_that_is_no_index_is_passed_over(
@@ -670,9 +670,9 @@ import json, os, signal, sys
 import pypi_simple, requests
 from wellread import assets
 from wellread.assets import sources
-told = json.loads(sys.stdin.readline())
+manifest = json.loads(sys.stdin.readline())
 sources._pip_files = dict
-assets.ASSETS = {"tiny": assets.Asset(**{**told, "sources": (sources.Package(**told["sources"]),)})}
+assets.ASSETS = {"tiny": assets.Asset(**{**manifest, "sources": (sources.Package(**manifest["sources"]),)})}
 if len(sys.argv) > 1:
     module, _, function = sys.argv[1].partition(".")
     setattr(__import__(module), function, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
@@ -685,7 +685,7 @@ print(assets.fetch("tiny"))
 def start(known: assets.Asset, *arguments: str) -> subprocess.Popen[str]:
     """Make another process ready to fetch the asset, which it does when its stdin is closed."""
     (source,) = known.sources
-    told = json.dumps({**vars(known), "sources": vars(source)})
+    manifest = json.dumps({**vars(known), "sources": vars(source)})
     process = subprocess.Popen(
         [sys.executable, "-c", FETCH_TINY, *arguments],
         stdin=subprocess.PIPE,
@@ -695,7 +695,7 @@ def start(known: assets.Asset, *arguments: str) -> subprocess.Popen[str]:
     )
     assert process.stdin
     assert process.stdout
-    print(told, file=process.stdin, flush=True)
+    print(manifest, file=process.stdin, flush=True)
     assert process.stdout.readline() == "ready\n"
     return process
 
@@ -759,7 +759,7 @@ def test_the_pins_are_whole() -> None:
         assert not any(file.endswith(".py") or ".." in file or file.startswith("/") for file in known.files)
 
 
-def test_the_home_is_the_platforms_cache_unless_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_home_is_the_platforms_cache_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WELLREAD_HOME", "~/somewhere")
     assert assets.home() == Path.home() / "somewhere"
     monkeypatch.delenv("WELLREAD_HOME")

@@ -41,15 +41,15 @@ def test_a_linker_is_adapted_marked_and_used(wellread, here):
     assert marked.code == 0, marked.err
     assert "all links now (threshold" in marked.out
     assert "Recall is not measured" in marked.err
-    told = json.loads(wellread(*KB, "--marks", table, "--json").out)
-    assert told["before"]["marked"] <= 10
-    assert 0 <= told["after"]["low"] <= told["after"]["share"] <= told["after"]["high"] <= 1
+    info = json.loads(wellread(*KB, "--marks", table, "--json").out)
+    assert info["before"]["marked"] <= 10
+    assert 0 <= info["after"]["low"] <= info["after"]["share"] <= info["after"]["high"] <= 1
 
 
 def test_figures_are_json(wellread):
-    told = json.loads(wellread(*TEXTS, "--json").out)
-    assert told["adapted"] is True
-    assert (told["texts"], told["right"]["before"]) == (200, 0)
+    info = json.loads(wellread(*TEXTS, "--json").out)
+    assert info["adapted"] is True
+    assert (info["texts"], info["right"]["before"]) == (200, 0)
 
 
 @pytest.mark.parametrize(

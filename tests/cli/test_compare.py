@@ -40,8 +40,8 @@ def test_two_arms_are_trained_and_held_against_each_other(wellread):
 
 def test_a_run_that_fails_makes_the_exit_code_that_of_a_training(wellread, tmp_path):
     (tmp_path / "arms.toml").write_text("[arms]\nplain = {}\nwild = { schedule.learning_rate = 1e30 }\n")
-    asked = ["compare", "rte.toml", "--arms", "arms.toml", "--seeds", 1, "--no-costs", "--to", "c"]
-    done = wellread(*asked, "--set", "schedule.steps=2")
+    requested = ["compare", "rte.toml", "--arms", "arms.toml", "--seeds", 1, "--no-costs", "--to", "c"]
+    done = wellread(*requested, "--set", "schedule.steps=2")
     assert done.code == 8
     assert "│ wild  │ –" in done.out
     assert "–: no score, because 1 run failed:\n- RTE, wild, seed 0: the " in done.out
@@ -79,19 +79,19 @@ def test_the_help_has_examples(wellread):
 def questions(tmp_path, monkeypatch):
     monkeypatch.setattr(compare_linkers, "_START", None)
     for name, seed in (("a", 1), ("b", 2)):
-        told = "".join(one.to_json() + "\n" for one in toy_documents(20, seed))
-        (tmp_path / f"{name}.jsonl").write_text(told)
+        content = "".join(one.to_json() + "\n" for one in toy_documents(20, seed))
+        (tmp_path / f"{name}.jsonl").write_text(content)
 
 
 def test_linkers_are_compared_and_reported_with_arms(wellread, toy, questions, tmp_path):
-    asked = ["compare", "linkers", "--kb", toy / "toy.kb", "--model", "prior", "--model", f"elq={toy / 'model'}"]
-    done = wellread(*asked, "a.jsonl", "second=b.jsonl", "--develop", "second=10", "--to", "l", "--format", "json")
+    requested = ["compare", "linkers", "--kb", toy / "toy.kb", "--model", "prior", "--model", f"elq={toy / 'model'}"]
+    done = wellread(*requested, "a.jsonl", "second=b.jsonl", "--develop", "second=10", "--to", "l", "--format", "json")
     assert done.code == 0, done.err
     table = json.loads(done.out)
     assert (table["against"], list(table["data"])) == ("prior", ["a", "second"])
     assert 10 <= table["linkers"]["elq"]["second"]["documents"] < 20
     assert table["command"].startswith("wellread compare linkers --kb ")
-    assert "│ elq" in wellread(*asked, "a.jsonl", "second=b.jsonl", "--develop", "second=10", "--to", "l").out
+    assert "│ elq" in wellread(*requested, "a.jsonl", "second=b.jsonl", "--develop", "second=10", "--to", "l").out
     arms = wellread("compare", "rte.toml", "--vary", "infusion=none,kam", "--seeds", 1, "--no-costs", "--to", "c")
     assert arms.code == 0
     page = wellread("compare", "report", "c", "l", "--to", "all.html", "--title", "All")

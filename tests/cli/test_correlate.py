@@ -47,10 +47,10 @@ def test_text_becomes_a_table_that_can_be_looked_into(run):
     assert shown.code == 0
     assert "RIVER (in 6 events)" in shown.out
     assert "RIVER + money" in shown.out
-    told = json.loads(run("show", "t.pmi", "river", "nowhere", "--json").out)
-    assert [one["word"] for one in told["neighbours"]["river"]] == ["by", "flows", "the"]
-    assert told["neighbours"]["river"][0] == {"word": "by", "relevance": 1.0, "together": 6, "events": 6}
-    assert told["unknown"] == ["nowhere"]
+    info = json.loads(run("show", "t.pmi", "river", "nowhere", "--json").out)
+    assert [one["word"] for one in info["neighbours"]["river"]] == ["by", "flows", "the"]
+    assert info["neighbours"]["river"][0] == {"word": "by", "relevance": 1.0, "together": 6, "events": 6}
+    assert info["unknown"] == ["nowhere"]
 
 
 def test_a_table_says_what_it_is(run):
@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_one_line_that_says_what_to_do(run, arguments, code
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_word_that_is_not_there_is_told(run):
+def test_an_unknown_word_is_reported(run):
     run("a.txt", "--to", "t.pmi")
     done = run("show", "t.pmi", "ocean")
     assert done.code == 3

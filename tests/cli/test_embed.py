@@ -35,7 +35,7 @@ def joined(rows):
 
 
 def states(folder, text):
-    """What the encoder says of a text, the plain way."""
+    """Return the states of a text, computed by the encoder alone."""
     code = load_tokenizer(folder).encode(text)
     with torch.no_grad():
         found = encode(load_encoder(folder).eval(), torch.tensor(code.ids), Packing.of([len(code.ids)])).numpy()
@@ -77,7 +77,7 @@ def test_texts_are_the_mean_of_all_pieces_or_the_first(encoder):
 
 @pytest.mark.parametrize("of", ["pieces", "words", "mentions", "texts"])
 def test_where_a_text_is_cut_says_nothing(plain_encoder, of):
-    """Of an encoder that sees no neighbours, windows or not."""
+    """The encoder sees no neighbours, so windows make no difference."""
     text = " ".join([TEXT] * 30)
     links = tuple(Link(start, start + 4, "Cork", "p2") for start in range(len(text)) if text.startswith("Cork", start))
     given = [Document("near Essen"), Document(text, links), Document("the end")]
@@ -103,7 +103,7 @@ def test_memory_does_not_grow_with_the_stream(encoder, monkeypatch):
     assert sum(len(some.texts) for some in rows) == 400 - 32
 
 
-def test_an_infused_encoder_is_lent_its_candidates(encoder, tmp_path, wellread, monkeypatch):
+def test_an_infused_encoder_gets_its_candidates(encoder, tmp_path, wellread, monkeypatch):
     write_with_layer(tmp_path, encoder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("wellread.assets.home", lambda: tmp_path)
@@ -215,6 +215,6 @@ def test_what_is_not_known_is_refused(encoder):
 
 def test_a_linker_is_no_encoder(wellread, tmp_path):
     (tmp_path / "a.txt").write_text("He sat on the bank.")
-    told = wellread("embed", str(tmp_path / "a.txt"), "--model", "knowbert", "--to", str(tmp_path / "w.npz"))
-    assert (told.code, told.err.count("\n")) == (2, 1)
-    assert "knowbert is a linker, which returns links, not states; give an encoder" in told.err
+    result = wellread("embed", str(tmp_path / "a.txt"), "--model", "knowbert", "--to", str(tmp_path / "w.npz"))
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "knowbert is a linker, which returns links, not states; give an encoder" in result.err

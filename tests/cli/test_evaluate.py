@@ -217,12 +217,12 @@ def test_a_prefix_makes_gold_ids_those_of_the_kb(run, linker, tmp_path):
     assert "gold entities" not in same.err
 
 
-@pytest.mark.parametrize(("strangers", "told"), [(19, False), (20, True)])
-def test_gold_that_the_kb_hardly_knows_is_told(run, linker, tmp_path, strangers, told):
+@pytest.mark.parametrize(("strangers", "is_reported"), [(19, False), (20, True)])
+def test_gold_that_the_kb_hardly_knows_is_reported(run, linker, tmp_path, strangers, is_reported):
     gold = tmp_path / "gold.jsonl"
     names = ["Q220", *(f"x{number}" for number in range(strangers))]
     gold.write_text("".join(json.dumps({"text": "Rome", "mentions": [[0, 4, name]]}) + "\n" for name in names))
-    assert (f"1 of the {len(names)} gold entities is in mine" in run("--kb", "mine", gold).err) == told
+    assert (f"1 of the {len(names)} gold entities is in mine" in run("--kb", "mine", gold).err) == is_reported
 
 
 def test_without_gold_there_is_no_score_to_show(run, tmp_path):

@@ -1,4 +1,4 @@
-"""`wellread fetch` as a user types it, with a tiny asset from a folder that pip is told of."""
+"""`wellread fetch` as a user types it, with a tiny asset from a folder in the settings of pip."""
 
 from __future__ import annotations
 

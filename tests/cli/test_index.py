@@ -46,18 +46,18 @@ def test_a_build_encodes_only_what_changed(run):
     with KnowledgeBase.open("x.kb", writable=True) as kb:
         kb.add(Entity("new", "newcomer"))
         kb.remove("e0")
-    told = json.loads(run("build", "--kb", "x.kb", "--json").out)
-    assert (told["encoded"], told["kept"], told["entities"]) == (1, 39, 40)
-    assert (told["added_since_build"], told["gone_since_build"]) == (1, 1)
+    info = json.loads(run("build", "--kb", "x.kb", "--json").out)
+    assert (info["encoded"], info["kept"], info["entities"]) == (1, 39, 40)
+    assert (info["added_since_build"], info["gone_since_build"]) == (1, 1)
 
 
-def test_another_folder_kind_and_model_are_heeded(run, work):
+def test_another_folder_kind_and_model_are_used(run, work):
     done = run("build", "--kb", "x.kb", "--to", "there", "--kind", "exact", "--compression", "none", "--model", "mine")
     assert done.code == 0
     assert (work / "there" / "index.json").exists()
     assert not (work / "x.kb.vectors").exists()
-    told = json.loads(run("info", "--kb", "x.kb", "--to", "there", "--json").out)
-    assert (told["fingerprint"], told["why"], told["revision"], told["kb_revision"]) == ("mine", "as requested", 1, 1)
+    info = json.loads(run("info", "--kb", "x.kb", "--to", "there", "--json").out)
+    assert (info["fingerprint"], info["why"], info["revision"], info["kb_revision"]) == ("mine", "as requested", 1, 1)
 
 
 def test_info_says_when_the_index_is_late(run):

@@ -95,8 +95,8 @@ def test_check_says_sound_or_leaves_with_five(run, path):
     connection.execute("UPDATE aliases SET key = 1 WHERE name = 'Paris'")
     connection.close()
     fails(run("check", path), 5, "the alias 'Paris' has a wrong key")
-    told = run("check", path, "--json")
-    assert (told.code, json.loads(told.out)["sound"]) == (5, False)
+    result = run("check", path, "--json")
+    assert (result.code, json.loads(result.out)["sound"]) == (5, False)
 
 
 def test_a_kb_is_exported_and_built_again_equal(run, path):
@@ -130,8 +130,8 @@ def test_one_entity_is_added_updated_and_removed(run, path):
     with KnowledgeBase.open(path) as kb:
         assert kb.get("P7").aliases == {"Aspirin Forte": 1, "ASA forte": 1}
     fails(run("add", path, "--id", "P7", "--title", "Again"), 5, "there is an entity 'P7' already; use update")
-    told = run("add", path, "--id", "P7", "--title", "Again", "--update", "--json")
-    assert json.loads(told.out) == {"kb": str(path), "added": 0, "updated": 1, "revision": 3}
+    result = run("add", path, "--id", "P7", "--title", "Again", "--update", "--json")
+    assert json.loads(result.out) == {"kb": str(path), "added": 0, "updated": 1, "revision": 3}
     assert run("remove", path, "P7", "Q90").out == f"{path}: removed 2, revision 4\n"
     fails(run("remove", path, "Q142", "P7"), 5, "there is no entity 'P7'")
     with KnowledgeBase.open(path) as kb:
@@ -345,7 +345,7 @@ def test_an_option_of_another_source_is_refused(run, source, option, message):
     fails(run("build", source, "x", *option), 2, message)
 
 
-def test_a_build_without_entities_is_told(run, tmp_path):
+def test_a_build_without_entities_is_reported(run, tmp_path):
     result = run("build", "csv", make(tmp_path / "x.csv", "id,title\n"), "--to", "x.kb")
     assert (result.out, result.err) == (
         "x.kb: 0 entities\n",

@@ -47,10 +47,10 @@ def test_text_and_facts_become_one_row(run, encoder):
 
 
 def test_one_part_alone_and_json(run, work):
-    told = json.loads(run("--text", "none", "--graph", "complex", *QUICK, "--json").out)
-    assert (told["folder"], told["dim"], told["without_facts"]) == ("ring.kb.embedded", 8, 1)
-    assert told["scores"]["test"]["queries"] > 5
-    assert 0 < told["scores"]["test"]["mrr"] <= 1
+    info = json.loads(run("--text", "none", "--graph", "complex", *QUICK, "--json").out)
+    assert (info["folder"], info["dim"], info["without_facts"]) == ("ring.kb.embedded", 8, 1)
+    assert info["scores"]["test"]["queries"] > 5
+    assert 0 < info["scores"]["test"]["mrr"] <= 1
     assert (work / "ring.kb.embedded" / "graph" / "recipe.toml").exists()
 
 

@@ -78,7 +78,7 @@ def unread(pipe):
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-def test_a_person_who_breaks_off_is_told_what_to_do(path):
+def test_an_interrupted_command_says_what_to_do(path):
     command = [sys.executable, "-m", "wellread.cli", *"link --model prior --lines --format json --kb".split(), path]
     pipe = subprocess.PIPE
     listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it

@@ -42,9 +42,9 @@ def test_an_encoder_is_pretrained_and_goes_on_with_its_folder(wellread, tmp_path
 
 
 def test_a_slip_in_a_recipe_is_one_line(wellread):
-    told = wellread("pretrain", "knowbert", "names.toml", "--set", "masking.shre=1")
-    assert (told.code, told.err.count("\n")) == (2, 1)
-    assert "did you mean 'masking.share'" in told.err
+    result = wellread("pretrain", "knowbert", "names.toml", "--set", "masking.shre=1")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "did you mean 'masking.share'" in result.err
     assert "cannot read nowhere.toml" in wellread("pretrain", "knowbert", "nowhere.toml").err
 
 
@@ -73,14 +73,14 @@ def test_a_pretrained_model_is_asked_for_words_and_facts_with_its_knowledge(well
         assert provided["mrr"] == pytest.approx(first["mrr"])
         assert prober.provider is not None
         alone = replace(prober, provider=None).ask(FactProbing(prober.tokenizer), facts)
-    assert provided != alone  # what it is lent reaches the words
+    assert provided != alone  # the provided knowledge reaches the words
 
 
 def test_what_cannot_be_asked_for_words_is_one_line(wellread, tmp_path):
     (tmp_path / "none.txt").write_text("\n")
     assert wellread("pretrain", "knowbert", "names.toml").code == 0
     for verb in ("words", "facts"):
-        told = wellread("evaluate", verb, "runs/names", "none.txt")
-        assert (told.code, told.err.splitlines()[-1].count("none.txt has no")) == (3, 1)
-    told = wellread("evaluate", "words", "runs/names", "none.txt", "--set", "maps.kb=x")
-    assert (told.code, told.err.splitlines()[-1].count("is for runs, but runs/names is not a run")) == (2, 1)
+        result = wellread("evaluate", verb, "runs/names", "none.txt")
+        assert (result.code, result.err.splitlines()[-1].count("none.txt has no")) == (3, 1)
+    result = wellread("evaluate", "words", "runs/names", "none.txt", "--set", "maps.kb=x")
+    assert (result.code, result.err.splitlines()[-1].count("is for runs, but runs/names is not a run")) == (2, 1)

@@ -99,7 +99,7 @@ def test_what_goes_wrong_is_one_line(wellread, kbs, arguments, code, message):
     assert message in said.err
 
 
-def test_a_port_that_is_taken_is_told_before_anything_is_loaded(wellread, kbs):
+def test_a_port_in_use_is_reported_before_anything_is_loaded(wellread, kbs):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -108,7 +108,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded(wellread, kbs):
     assert "choose another --port" in said.err
 
 
-def test_a_host_that_is_none_is_told(wellread, kbs):
+def test_an_invalid_host_is_reported(wellread, kbs):
     said = wellread("serve", "--kb", kbs[0], "--host", "no such host")
     assert (said.code, len(said.err.splitlines()), "choose another --port or --host" in said.err) == (2, 1, True)
 
@@ -122,7 +122,7 @@ def test_localhost_has_one_port_at_all_its_addresses():
     assert all(one.fileno() == -1 for one in sockets)
 
 
-def test_what_is_loaded_is_told_before_where_it_listens(wellread, kbs, quiet, monkeypatch):
+def test_loaded_models_are_reported_before_the_address(wellread, kbs, quiet, monkeypatch):
     async def stop(server):
         assert all(one.is_serving() for one in server.servers)
 
@@ -139,7 +139,7 @@ def test_what_is_loaded_is_told_before_where_it_listens(wellread, kbs, quiet, mo
     assert f":{logged[0]['port']}/" in notes[2]
 
 
-def test_without_the_extra_its_name_is_told(wellread, kbs, monkeypatch):
+def test_a_missing_extra_is_named(wellread, kbs, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     said = wellread("serve", "--kb", kbs[0])
     assert (said.code, "pip install 'wellread[serve]'" in said.err) == (7, True)

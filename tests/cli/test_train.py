@@ -35,8 +35,8 @@ def test_a_task_is_trained_and_evaluated_and_writes_its_predictions(wellread, tm
     assert "accuracy" in done.out
     assert "the model is in runs/rte; score it on other data with: wellread evaluate runs/rte DATA" in done.err
     assert "seed = 2" in (tmp_path / "runs/rte/recipe.toml").read_text()
-    told = wellread("evaluate", "runs/rte", "dev.tsv", "--format", "json", "--predictions", "RTE.tsv")
-    scores = json.loads(told.out)
+    result = wellread("evaluate", "runs/rte", "dev.tsv", "--format", "json", "--predictions", "RTE.tsv")
+    scores = json.loads(result.out)
     assert (scores["examples"], scores["scores"].keys()) == (30, {"accuracy", "score"})
     lines = (tmp_path / "RTE.tsv").read_text().splitlines()
     right = sum(line.split("\t")[1] == row[2] for line, row in zip(lines[1:], pairs(30, seed=1), strict=True))
@@ -53,7 +53,7 @@ def test_a_task_is_trained_and_evaluated_and_writes_its_predictions(wellread, tm
 
 @pytest.mark.slow
 def test_two_processes_end_as_one_does(wellread, tmp_path, encoder):
-    recipe = rte_recipe(tmp_path, encoder)  # lent maps, two batches a step
+    recipe = rte_recipe(tmp_path, encoder)  # with maps, two batches a step
     (tmp_path / "kam.toml").write_text(config.to_toml(recipe))
     alone = wellread("train", "kam.toml", "--to", "one")
     assert alone.code == 0
@@ -88,10 +88,10 @@ def test_what_cannot_be_scored_is_refused_before_it_is_answered(wellread, tmp_pa
     assert wellread("train", "task.toml").code == 0
     text = Path(recipe.data.train).read_text()
     if task == "squad":
-        told = json.loads(text)
-        for article in told["data"][:3]:
+        info = json.loads(text)
+        for article in info["data"][:3]:
             article["paragraphs"][0]["qas"][0]["answers"] = []
-        (tmp_path / "secret").write_text(json.dumps(told))
+        (tmp_path / "secret").write_text(json.dumps(info))
     else:
         rows = [json.loads(line) for line in text.splitlines()]
         for row in rows:
@@ -119,9 +119,9 @@ def test_a_recipe_is_known_by_what_it_names(wellread, tmp_path):
     (tmp_path / "linker.toml").write_text('kb = "nowhere.kb"\nmade = 10\nmade_develop = 2\n')
     assert "nowhere.kb" in wellread("train", "linker.toml").err
     (tmp_path / "neither.toml").write_text("batch = 3\n")
-    told = wellread("train", "neither.toml")
-    assert (told.code, told.err.count("\n")) == (3, 1)
-    assert 'names neither a task nor a knowledge base; give task = "RTE" for a task' in told.err
+    result = wellread("train", "neither.toml")
+    assert (result.code, result.err.count("\n")) == (3, 1)
+    assert 'names neither a task nor a knowledge base; give task = "RTE" for a task' in result.err
     assert "'task' is missing" in wellread("train", "task", "neither.toml").err
     assert "'batch' is not a setting of LinkerRecipe" in wellread("train", "linker", "neither.toml").err
     assert "cannot read nowhere.toml" in wellread("train", "nowhere.toml").err
@@ -130,9 +130,9 @@ def test_a_recipe_is_known_by_what_it_names(wellread, tmp_path):
 
 
 def test_a_folder_that_is_no_run_is_named(wellread):
-    told = wellread("evaluate", "nowhere", "dev.tsv")
-    assert (told.code, told.err.count("\n")) == (3, 1)
-    assert "has no trained task" in told.err
+    result = wellread("evaluate", "nowhere", "dev.tsv")
+    assert (result.code, result.err.count("\n")) == (3, 1)
+    assert "has no trained task" in result.err
 
 
 def test_the_help_pages_have_examples(wellread):

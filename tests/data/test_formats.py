@@ -117,7 +117,7 @@ def test_a_broken_line_is_named_by_its_number(write, line):
         list(read_linked(path))
 
 
-def test_broken_documents_can_be_left_out_and_are_told(write):
+def test_broken_documents_can_be_left_out_and_are_reported(write):
     good = '{"text": "Rome", "mentions": [[0, 4, "Q220"]]}\n'
     bad = '{"text": "Rome", "mentions": [[-1, 4, "Q220"]]}\n'
     skipped: list[str] = []

@@ -69,7 +69,7 @@ def test_the_tokenizer_neither_cuts_nor_pads(copied):
 
 def test_an_asset_is_fetched(encoder, monkeypatch):
     name = next(iter(assets.ASSETS))
-    monkeypatch.setattr(assets, "fetch", lambda asked: {name: encoder}[asked])
+    monkeypatch.setattr(assets, "fetch", lambda requested: {name: encoder}[requested])
     assert find_encoder(name) == encoder
 
 
@@ -95,15 +95,15 @@ def test_a_failed_download_names_the_fix(monkeypatch):
 
 
 def test_a_model_of_a_commit_is_downloaded(monkeypatch, encoder):
-    asked = []
+    requested = []
 
     def give(name, revision, allow_patterns):
-        asked.append((name, revision))
+        requested.append((name, revision))
         return encoder
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", give)
     assert str(find_encoder(f"somebody/model@{'0a' * 20}")) == encoder
-    assert asked == [("somebody/model", "0a" * 20)]
+    assert requested == [("somebody/model", "0a" * 20)]
 
 
 @pytest.mark.parametrize("name", ["somebody/model", "somebody/model@main"])

@@ -89,7 +89,7 @@ def draw_ids(packing: Packing) -> Tensor:
 
 
 def encode_padded(encoder: PreTrainedModel, ids: Tensor, packing: Packing) -> Tensor:
-    """What the model does without us: a padded batch and its mask."""
+    """Run the plain model on a padded batch and its mask."""
     there_mask = packing.there_mask()
     padded = torch.full(there_mask.shape, encoder.config.pad_token_id)
     padded[there_mask] = ids

@@ -85,9 +85,9 @@ def test_a_piped_yes_runs_no_code_of_a_linkers_encoder(hostile, toy, tmp_path):
 def test_each_loader_refuses_code_without_asking(hostile, monkeypatch, load):
     folder, mark = hostile
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on standard input"))
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as error:
         load(str(folder))
-    assert "trust_remote_code" not in str(told.value)
+    assert "trust_remote_code" not in str(error.value)
     assert not mark.exists()
 
 
@@ -96,9 +96,9 @@ def test_a_damaged_pickle_of_weights_is_one_line_without_unsafe_advice(encoder, 
     shutil.copytree(encoder, folder)
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    with pytest.raises(InputError, match="damaged, or a pickle of more than tensors") as told:
+    with pytest.raises(InputError, match="damaged, or a pickle of more than tensors") as error:
         load_encoder(str(folder))
-    assert "weights_only" not in str(told.value)
+    assert "weights_only" not in str(error.value)
 
 
 def test_auto_classes_are_called_in_one_module_only():
@@ -131,7 +131,7 @@ def test_a_checkpoint_of_more_than_weights_is_refused_without_advice_to_allow_it
         path.write_bytes(path.read_bytes()[:300])
     else:
         path.write_bytes(b"")
-    with pytest.raises(InputError, match="not a file of weights") as told:
+    with pytest.raises(InputError, match="not a file of weights") as error:
         read_weights(path)
-    assert "weights_only" not in str(told.value)
-    assert "download it again" in str(told.value)
+    assert "weights_only" not in str(error.value)
+    assert "download it again" in str(error.value)

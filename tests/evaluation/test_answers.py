@@ -75,7 +75,7 @@ def test_the_gold_answer_that_fits_best_counts():
     assert best_f1("Riga", []) == 0
 
 
-def test_a_question_without_prediction_is_wrong_and_told():
+def test_a_question_without_prediction_is_wrong_and_reported():
     scores = score_answers({"a": ["Riga"], "b": ["Oslo"]}, {"a": "riga", "x": "ignored"})
     assert (scores.all.exact, scores.all.f1, scores.all.questions, scores.missing) == (0.5, 0.5, 2, 1)
     assert scores.with_answer is None
@@ -111,7 +111,7 @@ def test_no_answer_scores_work_as_thresholds(gold, data):
         assert scored(scores.best.exact_threshold).exact == pytest.approx(scores.best.exact)
 
 
-def test_open_answers_are_told_by_their_length_too():
+def test_open_answers_are_reported_by_length_too():
     gold = {"a": ["Riga"], "b": ["the sea", "ocean"], "c": ["big red bus"]}
     scores = score_open_answers(gold, {"a": "riga!", "b": "ocean", "c": "red bus"})
     assert scores["exact"] == pytest.approx(2 / 3)

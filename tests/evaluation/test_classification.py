@@ -44,8 +44,8 @@ def naive_ranks(values):
 
 def naive_f1(pairs, positive):
     hits = sum(gold == guess == positive for gold, guess in pairs)
-    found, asked = sum(guess == positive for _, guess in pairs), sum(gold == positive for gold, _ in pairs)
-    precision, recall = hits / found if found else 0.0, hits / asked if asked else 0.0
+    found, expected = sum(guess == positive for _, guess in pairs), sum(gold == positive for gold, _ in pairs)
+    precision, recall = hits / found if found else 0.0, hits / expected if expected else 0.0
     return 2 * precision * recall / (precision + recall) if hits else 0.0
 
 

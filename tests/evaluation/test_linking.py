@@ -151,16 +151,18 @@ def naive_measures(correct, predicted, gold):
 def naive_scores(gold, predicted, scope, match, average):
     rows = []
     for one, other in zip(gold, predicted, strict=True):
-        asked = [(k.start, k.end, k.entity if k.entity and KNOWN(k.entity) else None) for k in one.links]
+        gold_links = [(k.start, k.end, k.entity if k.entity and KNOWN(k.entity) else None) for k in one.links]
         guesses = [(k.start, k.end, k.entity) for k in other.links]
         # of several links on one span that are equally wrong, NIL is taken last
-        asked, guesses = (sorted(side, key=lambda k: (k[:2], k[2] is None, k[2] or "")) for side in (asked, guesses))
+        gold_links, guesses = (
+            sorted(side, key=lambda k: (k[:2], k[2] is None, k[2] or "")) for side in (gold_links, guesses)
+        )
         if scope == "in_kb":
-            asked, guesses = ([k for k in side if k[2] is not None] for side in (asked, guesses))
-        found = naive_pairs(asked, guesses, match, entities=False)
+            gold_links, guesses = ([k for k in side if k[2] is not None] for side in (gold_links, guesses))
+        found = naive_pairs(gold_links, guesses, match, entities=False)
         right = sum(g[2] == p[2] for g, p in found)
-        linked = len(naive_pairs(asked, guesses, match, entities=True))
-        rows.append((linked, len(found), right, len(guesses), len(asked)))
+        linked = len(naive_pairs(gold_links, guesses, match, entities=True))
+        rows.append((linked, len(found), right, len(guesses), len(gold_links)))
     if average == "micro":
         rows = [tuple(map(sum, zip(*rows, strict=True)))]
     each = [naive_measures(k, n, m) + naive_measures(f, n, m) for k, f, _, n, m in rows]
@@ -340,7 +342,7 @@ def test_ids_get_the_prefix_that_the_knowledge_base_has():
     assert (link.entity, nil.entity) == ("wp:Q1", None)
 
 
-def test_gold_that_the_knowledge_base_hardly_knows_is_told():
+def test_gold_that_the_knowledge_base_hardly_knows_is_reported():
     assert strangers(GOLD, KNOWN, "my.kb") is None
     assert strangers([document((0, 4, "a"))], KNOWN, "my.kb").startswith("none of the 1 gold entities is in my.kb")
     with pytest.raises(InputError, match="1 gold documents, 1 and 0 predicted ones; give the same number of each"):

@@ -35,7 +35,7 @@ def test_ranks_are_those_of_a_loop(scores, data):
 
 
 @given(RANKS)
-def test_precision_is_told_over_facts_and_over_relations(pairs):
+def test_precision_is_reported_over_facts_and_over_relations(pairs):
     scores = score_probe([name for name, _ in pairs], [rank for _, rank in pairs], at=(5, 10))
     ranks = [rank or math.inf for _, rank in pairs]
     assert scores.micro.precision == pytest.approx(sum(rank == 1 for rank in ranks) / len(ranks))

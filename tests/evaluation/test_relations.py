@@ -10,17 +10,17 @@ NONE = "no_relation"
 
 def test_pairs_without_a_relation_have_no_part_in_tacreds_scores():
     gold = ["per:title", "per:title", "org:founded", NONE, NONE, "per:age"]
-    told = ["per:title", "per:age", NONE, NONE, "org:founded", "per:age"]
+    predicted = ["per:title", "per:age", NONE, NONE, "org:founded", "per:age"]
     # Two of four predicted relations are right, of four gold ones.
-    assert score_tacred(gold, told) == {"precision": 0.5, "recall": 0.5, "f1": 0.5}
-    told[1] = NONE
-    found = score_tacred(gold, told)
+    assert score_tacred(gold, predicted) == {"precision": 0.5, "recall": 0.5, "f1": 0.5}
+    predicted[1] = NONE
+    found = score_tacred(gold, predicted)
     assert found["precision"] == pytest.approx(2 / 3)
     assert found["recall"] == 0.5
     assert found["f1"] == pytest.approx(4 / 7)
 
 
-def test_whoever_predicts_no_relation_is_precise_and_finds_nothing():
+def test_predicting_no_relation_is_precise_and_finds_nothing():
     assert score_tacred(["per:age", NONE], [NONE, None]) == {"precision": 1.0, "recall": 0.0, "f1": 0.0}
     assert score_tacred([NONE], ["per:age"]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
 
@@ -29,18 +29,18 @@ GOLD = [
     *("Cause-Effect(e1,e2)", "Cause-Effect(e2,e1)", "Cause-Effect(e1,e2)"),
     *("Entity-Origin(e1,e2)", "Entity-Origin(e1,e2)", "Other", "Other"),
 ]
-TOLD = [
+PREDICTED = [
     *("Cause-Effect(e1,e2)", "Cause-Effect(e1,e2)", "Other"),
     *("Entity-Origin(e1,e2)", "Cause-Effect(e2,e1)", "Other", "Entity-Origin(e2,e1)"),
 ]
 
 
 def test_an_answer_of_the_wrong_direction_is_wrong_for_precision_and_recall():
-    found = score_semeval2010(GOLD, TOLD)
-    # Cause-Effect: 1 right of 3 told (one has the wrong direction, one is an Entity-Origin) and of 3 gold.
+    found = score_semeval2010(GOLD, PREDICTED)
+    # Cause-Effect: 1 right of 3 predicted (one has the wrong direction, one is an Entity-Origin) and of 3 gold.
     cause = found.relations["Cause-Effect"]
     assert (cause.precision, cause.recall, cause.f1) == pytest.approx((1 / 3, 1 / 3, 1 / 3))
-    # Entity-Origin: 1 right of 2 told (one is Other) and of 2 gold.
+    # Entity-Origin: 1 right of 2 predicted (one is Other) and of 2 gold.
     assert found.relations["Entity-Origin"].f1 == 0.5
     assert found.macro.f1 == pytest.approx((1 / 3 + 1 / 2) / 2)
     assert (found.micro.precision, found.micro.recall) == pytest.approx((2 / 5, 2 / 5))
@@ -48,19 +48,19 @@ def test_an_answer_of_the_wrong_direction_is_wrong_for_precision_and_recall():
 
 
 def test_other_counts_neither_as_a_relation_nor_when_it_is_right():
-    assert list(score_semeval2010(GOLD, TOLD).relations) == ["Cause-Effect", "Entity-Origin"]
-    more = score_semeval2010([*GOLD, "Other"], [*TOLD, "Other"])
-    assert more.macro == score_semeval2010(GOLD, TOLD).macro
+    assert list(score_semeval2010(GOLD, PREDICTED).relations) == ["Cause-Effect", "Entity-Origin"]
+    more = score_semeval2010([*GOLD, "Other"], [*PREDICTED, "Other"])
+    assert more.macro == score_semeval2010(GOLD, PREDICTED).macro
     with pytest.raises(InputError, match="no relation to score"):
         score_semeval2010(["Other"], ["Other"])
 
 
 def test_direction_may_be_ignored_or_make_relations_of_their_own():
-    ignored = score_semeval2010(GOLD, TOLD, direction="ignored")
+    ignored = score_semeval2010(GOLD, PREDICTED, direction="ignored")
     assert ignored.relations["Cause-Effect"].f1 == pytest.approx(2 / 3)
-    apart = score_semeval2010(GOLD, TOLD, direction="apart")
+    apart = score_semeval2010(GOLD, PREDICTED, direction="apart")
     assert list(apart.relations) == ["Cause-Effect(e1,e2)", "Cause-Effect(e2,e1)", "Entity-Origin(e1,e2)"]
-    # Half of what is told is right, and half of what is gold is told; nothing; all that is told, and half.
+    # Precision and recall: 1/2 and 1/2; 0 and 0; 1 and 1/2.
     assert [one.f1 for one in apart.relations.values()] == pytest.approx([1 / 2, 0, 2 / 3])
 
 

@@ -396,10 +396,10 @@ def test_a_damaged_file_is_refused_and_mended_by_a_build(many, name, harm):
 
 def test_the_manifest_names_the_files(few):
     index = build_index(few, BagOfWords())
-    told = json.loads((index.vectors.folder / "index.json").read_text())
-    assert told["choice"]["kind"] == "exact"
-    assert told["vectors"]["fingerprint"] == "bag 1"
-    assert told["files"] == {name: (index.vectors.folder / name).stat().st_size for name in told["files"]}
+    manifest = json.loads((index.vectors.folder / "index.json").read_text())
+    assert manifest["choice"]["kind"] == "exact"
+    assert manifest["vectors"]["fingerprint"] == "bag 1"
+    assert manifest["files"] == {name: (index.vectors.folder / name).stat().st_size for name in manifest["files"]}
 
 
 # Building with as little work as it takes.

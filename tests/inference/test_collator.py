@@ -52,8 +52,8 @@ def test_trainer_learns_from_rows(tmp_path: Path) -> None:
     plain = build(head="ForSequenceClassification", vocab_size=tiny_encoder().config.vocab_size)
     model = infuse(plain, [KamConfig(maps=("letters",))])
     options: dict[str, Any] = {"report_to": [], "use_cpu": True, "disable_tqdm": True, "dataloader_pin_memory": False}
-    told = TrainingArguments(str(tmp_path), max_steps=4, remove_unused_columns=False, save_steps=4, **options)
+    arguments = TrainingArguments(str(tmp_path), max_steps=4, remove_unused_columns=False, save_steps=4, **options)
     before = model.bert.infusions[0].kernels["0"].clone()
     with silence():
-        Trainer(model, told, Collator(SEGMENTER, provider()), train_dataset=ROWS).train()
+        Trainer(model, arguments, Collator(SEGMENTER, provider()), train_dataset=ROWS).train()
     assert not torch.equal(model.bert.infusions[0].kernels["0"], before)

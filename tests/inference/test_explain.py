@@ -1,4 +1,4 @@
-"""What `wellread explain` shows is what the model does: in numbers, in pictures, and in the page."""
+"""`wellread explain` shows what the model computes: in numbers, in pictures, and in the page."""
 
 import base64
 import hashlib
@@ -74,7 +74,7 @@ def explainer(model, weight=0.0, *, alpha=0.2, maps=BESIDE, **options):
 
 
 def made_up(**changes):
-    """What might have been seen of "buy abc" with the term "old", by one layer of two heads."""
+    """Random attention of one layer with two heads over "buy abc" with the term "old"."""
     chance = np.random.default_rng(0)
 
     def shares(*shape):
@@ -117,7 +117,7 @@ def test_a_weight_on_a_map_adds_alpha_times_weight_to_the_scores(model):
     assert seen.maps["beside"][1, 2] == 1
 
 
-def test_a_model_is_compared_with_itself_lent_nothing_or_without_its_kam(model):
+def test_a_model_is_compared_with_itself_without_knowledge_or_without_its_kam(model):
     import torch
 
     learned = explainer(model, 4.0)
@@ -125,12 +125,12 @@ def test_a_model_is_compared_with_itself_lent_nothing_or_without_its_kam(model):
     tokenized = learned.provider.segmenter.tokenize("the mayor of york")
     ids = torch.from_numpy(tokenized.ids)[None]
     with torch.no_grad():
-        lent_nothing = learned.encoder(input_ids=ids, output_attentions=True).attentions
+        without_knowledge = learned.encoder(input_ids=ids, output_attentions=True).attentions
         switched_off = load_encoder(model)
         switched_off.set_attn_implementation("eager")
         plain = switched_off(input_ids=ids, output_attentions=True).attentions
     seen = [learned.explain("the mayor of york", without=without) for without in ("knowledge", "kam")]
-    np.testing.assert_allclose(seen[0].without, torch.cat(lent_nothing).numpy(), atol=1e-6)
+    np.testing.assert_allclose(seen[0].without, torch.cat(without_knowledge).numpy(), atol=1e-6)
     np.testing.assert_allclose(seen[1].without, torch.cat(plain).numpy(), atol=1e-6)
     np.testing.assert_array_equal(seen[0].infused, seen[1].infused)
     assert np.abs(seen[0].without - seen[1].without).max() > 0.01
@@ -151,7 +151,7 @@ def test_a_piece_of_blanks_can_be_seen(model):
     assert by_words(seen).labels == ("<s>", "a", "␣", "b", "</s>")
 
 
-def test_terms_are_read_beside_the_text_and_told_with_their_relevance(model, table):
+def test_terms_are_read_beside_the_text_and_shown_with_their_relevance(model, table):
     with Explainer.load(model, ["correlation"], correlation=table, terms=4) as opened:
         seen = opened.explain("mayor of york")
     words = [term.word for term in seen.terms]
@@ -324,11 +324,11 @@ def decoded(text, *shape):
 def test_all_layers_and_heads_are_in_the_page(model):
     seen = explainer(model, 3.0).explain("the mayor of york")
     page = explained_page(seen, layer=1, head=0)
-    told = embedded(page)
-    np.testing.assert_allclose(decoded(told["without"], *seen.without.shape), seen.without, atol=1e-5)
-    np.testing.assert_allclose(decoded(told["infused"], *seen.infused.shape), seen.infused, atol=1e-5)
-    np.testing.assert_allclose(decoded(told["maps"][0], 6, 6), seen.maps["beside"], atol=1e-5)
-    assert (told["layer"], told["head"], told["own"], told["units"]) == (1, 0, 6, [0, 1, 2, 3, 4, 5])
+    data = embedded(page)
+    np.testing.assert_allclose(decoded(data["without"], *seen.without.shape), seen.without, atol=1e-5)
+    np.testing.assert_allclose(decoded(data["infused"], *seen.infused.shape), seen.infused, atol=1e-5)
+    np.testing.assert_allclose(decoded(data["maps"][0], 6, 6), seen.maps["beside"], atol=1e-5)
+    assert (data["layer"], data["head"], data["own"], data["units"]) == (1, 0, 6, [0, 1, 2, 3, 4, 5])
     buttons = lxml.html.fromstring(page).xpath("//table[@role='grid']//button")
     assert {(one.get("data-layer"), one.get("data-head")) for one in buttons} == (
         {(str(layer), str(head)) for layer in range(2) for head in range(-1, 2)}
@@ -411,11 +411,11 @@ def test_json_page_and_pictures(wellread, model, tmp_path, monkeypatch):
     done = wellread("explain", "buy abc", "near york", "--model", model, "--maps", "none", "--json", "--to",
                     tmp_path / "page.html", "--png", tmp_path / "png")  # fmt: skip
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["rows"] == ["[CLS]", "buy", "abc", "[SEP]", "near", "york", "[SEP]"]
-    assert told["without"] == told["with"]
-    assert np.sum(told["with"]) == pytest.approx(7, abs=1e-3)
-    assert (told["moved"], told["maps"], told["terms"], told["head"]) == (0, {}, [], "mean")
+    info = json.loads(done.out)
+    assert info["rows"] == ["[CLS]", "buy", "abc", "[SEP]", "near", "york", "[SEP]"]
+    assert info["without"] == info["with"]
+    assert np.sum(info["with"]) == pytest.approx(7, abs=1e-3)
+    assert (info["moved"], info["maps"], info["terms"], info["head"]) == (0, {}, [], "mean")
     assert embedded((tmp_path / "page.html").read_text())["by"] == "words"
     assert f"written to {tmp_path / 'png' / 'attention.png'}, {tmp_path / 'png' / 'moved.png'}" in done.err
     by_pieces = wellread("explain", "buy abc", "--model", model, "--maps", "none", "--by", "pieces", "--json")
@@ -464,10 +464,10 @@ def test_a_folder_that_is_no_model_is_refused(wellread, tmp_path):
 
 
 def test_entities_may_be_given_by_any_source(model):
-    from tests.map_data import Told
+    from tests.map_data import GivenMarks
     from wellread.mentions.annotators import Marks
 
-    source = Told(lambda text: Marks(mentions=np.array([[4, 12]], np.int32), names=("city",)))
+    source = GivenMarks(lambda text: Marks(mentions=np.array([[4, 12]], np.int32), names=("city",)))
     seen = explainer(model, 5.0, maps=(EntityMap(source),)).explain("buy new york")
     assert by_words(seen).maps["entity"][2:4, 2:4].tolist() == [[1, 1], [1, 1]]
     new, york = (seen.labels.index(word) for word in ("new", "york"))

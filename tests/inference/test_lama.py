@@ -227,12 +227,12 @@ def test_a_run_that_learned_masked_words_is_scored_on_texts_and_on_facts(wellrea
     rows = [line.split("│")[1].strip() for line in done.out.splitlines() if line.startswith("│")]
     assert rows == ["all (micro)", "all (macro)", "P36", "ConceptNet"]
     both = wellread("evaluate", "lama", "run", bert, "LAMA", "--part", "trex", "--format", "json")
-    told = json.loads(both.out)
-    assert [one["model"] for one in told["models"]] == ["run", bert]
-    assert told["models"][0]["micro"]["facts"] == told["facts"] == 2
+    info = json.loads(both.out)
+    assert [one["model"] for one in info["models"]] == ["run", bert]
+    assert info["models"][0]["micro"]["facts"] == info["facts"] == 2
     run = load_prober("run", ExitStack())
     alone = probe(run.network, run.segmenter, read_probe("LAMA", "trex"), found_words(run))
-    assert told["models"][0]["micro"]["mrr"] == alone.micro.mrr
+    assert info["models"][0]["micro"]["mrr"] == alone.micro.mrr
     table = wellread("evaluate", "lama", "run", bert, "LAMA")
     assert "precision@1" in table.out
     (tmp_path / "few.txt").write_text("rome\n")
@@ -263,14 +263,14 @@ def test_knowledge_that_was_moved_is_found_where_it_is_said_to_be(wellread, tmp_
     write(tmp_path / "own.jsonl", OWN)
     maps = MapsConfig(maps=("entity",), entities="given", given="links.jsonl")
     train_task(masking(tmp_path, bert, infusion="kam", maps=maps), tmp_path / "run")
-    asked = [wellread(*words, "own.jsonl") for words in (["evaluate", "run"], ["evaluate", "lama", "run", bert])]
-    assert [done.code for done in asked] == [0, 0], asked
+    requested = [wellread(*words, "own.jsonl") for words in (["evaluate", "run"], ["evaluate", "lama", "run", bert])]
+    assert [done.code for done in requested] == [0, 0], requested
     (tmp_path / "links.jsonl").rename(tmp_path / "moved.jsonl")
     for words in (["evaluate", "run"], ["evaluate", "lama", "run", bert]):
         lost = wellread(*words, "own.jsonl")
         assert (lost.code, "links.jsonl" in lost.err) == (3, True)
         done = wellread(*words, "own.jsonl", "--set", "maps.given=moved.jsonl")
-        assert (done.code, done.out) == (0, asked.pop(0).out), done.err
+        assert (done.code, done.out) == (0, requested.pop(0).out), done.err
     done = wellread("evaluate", "lama", bert, "own.jsonl", "--set", "maps.given=moved.jsonl")
     assert (done.code, "'maps.given=moved.jsonl' is for runs" in done.err) == (2, True)
 

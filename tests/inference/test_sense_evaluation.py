@@ -91,10 +91,10 @@ def test_the_command_scores_files_and_writes_keys(home, tmp_path, monkeypatch, w
     monkeypatch.setattr(SenseKeys, "read", classmethod(lambda cls, folder=None: keys()))
     write_lines_of_senses(tmp_path / "some.jsonl", TEXTS)
     given = [str(tmp_path / "some.jsonl"), "--model", str(home / "small"), "--kb", str(home / "senses.kb")]
-    told = wellread("evaluate", "senses", *given, "--format", "json")
+    result = wellread("evaluate", "senses", *given, "--format", "json")
     with KnowledgeBase.open(home / "senses.kb") as kb:
         chosen, scores = answer_senses(home / "small", kb, keys(), TEXTS)
-    found = json.loads(told.out)["scores"]
+    found = json.loads(result.out)["scores"]
     assert (found["f1"], found["first_sense"]) == (scores["f1"], scores["first_sense"])
     answers = tmp_path / "answers.txt"
     assert "first_sense" in wellread("evaluate", "senses", *given, "--predictions", answers).out
@@ -109,14 +109,14 @@ def test_as_linked_a_link_answers_for_the_word_that_has_its_characters(home):
     with Linker.load(home / "senses.kb", home / "small", precision="fp32") as linker:
         links = {document.text: linker.link(document.text).links for document in documents}
         chosen, scores = answer_as_linked(linker, keys(), texts)
-    asked = {mark.instance.id: (text, mark) for text in texts for mark in text.marks}
-    assert chosen.keys() == asked.keys() - {"f.2.t000"}  # a word that has no sense has no first one either
+    marks = {mark.instance.id: (text, mark) for text in texts for mark in text.marks}
+    assert chosen.keys() == marks.keys() - {"f.2.t000"}  # a word that has no sense has no first one either
     for one in documents:
         for mark in one.marks:
             [entity] = [link.entity for link in links[one.text] if (link.start, link.end) == (mark.start, mark.end)]
             assert chosen[mark.instance.id] == (keys().key(mark.instance.lemma, entity),)
     assert chosen["f.1.t000"] == (MONEY,)  # the first sense
-    right = sum(key in asked[id][1].instance.gold for id, (key,) in chosen.items())
+    right = sum(key in marks[id][1].instance.gold for id, (key,) in chosen.items())
     assert scores["answered"] == 9 / 11
     assert scores["f1"] == pytest.approx(2 * right / (10 + 11))
 
@@ -139,9 +139,9 @@ def test_a_file_whose_keys_are_secret_is_answered_and_not_scored(home, tmp_path,
     secret = [sense_text(text.id, text.text, **{m.instance.lemma: () for m in text.marks}) for text in TEXTS]
     write_lines_of_senses(tmp_path / "some.jsonl", secret)
     given = [tmp_path / "some.jsonl", "--model", home / "small", "--kb", home / "senses.kb"]
-    told = wellread("evaluate", "senses", *given, "--predictions", tmp_path / "keys.txt")
-    assert (told.code, told.out) == (0, "")
-    assert "not all texts have gold keys" in told.err
+    result = wellread("evaluate", "senses", *given, "--predictions", tmp_path / "keys.txt")
+    assert (result.code, result.out) == (0, "")
+    assert "not all texts have gold keys" in result.err
     assert len(read_gold(tmp_path / "keys.txt")) == 8
 
 

@@ -145,13 +145,13 @@ def test_rows_without_a_text_or_an_id_are_rows(tmp_path):
         (b'{"text": "\\ud800"}', "a.jsonl:0: no JSON"),
     ],
 )
-def test_a_line_that_cannot_be_read_is_told_with_its_place(tmp_path, content, message):
+def test_an_unreadable_line_is_reported_with_its_position(tmp_path, content, message):
     (tmp_path / "a.jsonl").write_bytes(content)
     with pytest.raises(InputError, match=message):
         list(Inputs.of_files([tmp_path / "a.jsonl"]).texts(0))
 
 
-def test_files_that_cannot_be_read_are_told(tmp_path, corpus):
+def test_unreadable_files_are_reported(tmp_path, corpus):
     (tmp_path / "latin.txt").write_bytes(b"ok\ncaf\xe9\n")
     with pytest.raises(InputError, match=r"latin\.txt, byte 3 is not UTF-8"):
         list(Inputs.of_files([tmp_path / "latin.txt"]).texts(0))
@@ -175,7 +175,7 @@ def test_files_that_cannot_be_read_are_told(tmp_path, corpus):
         Inputs.of_files([tmp_path / "empty"])
 
 
-def test_tables_that_are_damaged_within_are_told(tmp_path, corpus):
+def test_tables_with_damaged_content_are_reported(tmp_path, corpus):
     texts = pa.array([b"Paris", b"caf\xe9", b"US"], pa.binary())
     table = pa.table({"text": pa.Array.from_buffers(pa.string(), 3, texts.buffers())})  # as some writers do
     pq.write_table(table, tmp_path / "latin.parquet")
@@ -263,7 +263,7 @@ def test_rows_are_what_the_linker_says(tmp_path, corpus, how, kb, format):
     assert done.made > 2
 
 
-def test_candidates_are_told_if_wanted(tmp_path, how, kb):
+def test_candidates_are_written_on_request(tmp_path, how, kb):
     (tmp_path / "a.txt").write_text("Paris")
     annotate([tmp_path / "a.txt"], tmp_path / "out", Annotation((kb,), model="prior", candidates=1), workers=1)
     ((found,),) = ([link["candidates"] for link in row["links"]] for row in rows_of(tmp_path / "out"))
@@ -374,17 +374,17 @@ def test_a_part_is_whole_or_not_there(tmp_path, how, monkeypatch):
 
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
-def test_what_is_broken_can_be_left_out_and_is_told(tmp_path, how, format):
+def test_broken_inputs_can_be_left_out_and_are_reported(tmp_path, how, format):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_bytes(b'{"text": "Paris"}\nno json\n{"body": 1}\n{"text": "US"}\n')
     (tmp_path / "in" / "b.txt").write_bytes(b"Einstein\ncaf\xe9\n\xe6\x9d\xb1\xe4\xba\xac")
     (tmp_path / "in" / "c.txt").write_text("France\n" * 20)
     out = {workers: tmp_path / f"out{workers}" for workers in (1, 2)}
     for workers, folder in out.items():
-        told = {"broken": "skip", "format": format, "shard_bytes": 60}
-        done = annotate([tmp_path / "in"], folder, how, workers=workers, **told)
+        options = {"broken": "skip", "format": format, "shard_bytes": 60}
+        done = annotate([tmp_path / "in"], folder, how, workers=workers, **options)
         assert (done.broken, done.made) == (3, len(done.parts))
-        assert annotate([tmp_path / "in"], folder, how, workers=workers, **told).broken == 3
+        assert annotate([tmp_path / "in"], folder, how, workers=workers, **options).broken == 3
     assert [row["text"] for row in rows_of(out[1])] == ["Paris", "US", "Einstein", "東京", *["France"] * 20]
     lines = [line for file in sorted(out[1].glob("_broken-*.txt")) for line in file.read_text().splitlines()]
     assert [line.partition("in/")[2].partition(" ")[0] for line in lines] == ["a.jsonl:18:", "a.jsonl:26:", "b.txt,"]

@@ -47,13 +47,13 @@ def make(kb):
             linker.close()
 
 
-def told(doc):
+def entities_of(doc):
     return [(ent.text, ent.label_, ent.kb_id_) for ent in doc.ents]
 
 
 def test_links_are_entities_with_all_that_the_linker_says(make):
     doc = make()(TEXT)
-    assert told(doc) == LINKED
+    assert entities_of(doc) == LINKED
     paris = doc.ents[1]
     assert (paris._.wellread["title"], paris._.wellread["kb"]) == ("Paris", "cities")
     assert [one["entity"] for one in paris._.wellread["candidates"]] == ["Q90", "Q830149"]
@@ -65,7 +65,7 @@ def test_links_are_entities_with_all_that_the_linker_says(make):
 
 def test_entities_that_were_there_stay_where_no_link_is(make):
     doc = make(rules=[("Einstein left", "EVENT"), ("left", "VERB"), ("Paris", "GPE"), ("for", "X")])(TEXT)
-    assert told(doc) == [("Einstein", "person", "Q937"), ("Paris", "GPE", "Q90"), ("for", "X", ""), *LINKED[2:]]
+    assert entities_of(doc) == [("Einstein", "person", "Q937"), ("Paris", "GPE", "Q90"), ("for", "X", ""), *LINKED[2:]]
 
 
 def test_nil_is_shown_and_ruled_out_on_demand(make, toy):
@@ -85,7 +85,7 @@ def test_nil_is_shown_and_ruled_out_on_demand(make, toy):
 
 def test_only_spacys_own_entities_are_linked_if_wanted(make):
     doc = make(rules=[("Paris", "GPE"), ("left", "VERB")], entities="spacy")(TEXT)
-    assert told(doc) == [("left", "VERB", "NIL"), ("Paris", "GPE", "Q90")]
+    assert entities_of(doc) == [("left", "VERB", "NIL"), ("Paris", "GPE", "Q90")]
     assert [ent._.wellread["entity"] for ent in doc.ents] == [None, "Q90"]
     assert [token.ent_kb_id_ for token in doc if token.ent_type_] == ["NIL", "Q90"]
     assert len(doc.spans["wellread"]) == 2
@@ -101,7 +101,7 @@ def test_links_that_end_within_a_word_take_all_of_it(make):
 
 def test_entities_can_be_left_alone(make):
     doc = make(rules=[("left", "VERB")], set_ents=False, key="places")(TEXT)
-    assert told(doc) == [("left", "VERB", "")]
+    assert entities_of(doc) == [("left", "VERB", "")]
     assert [span.kb_id_ for span in doc.spans["places"]] == ["Q937", "Q90", "Q30"]
     assert doc.spans["places"][1]._.places["title"] == "Paris"
 
@@ -109,11 +109,11 @@ def test_entities_can_be_left_alone(make):
 def test_a_stream_gives_the_same_in_any_batches(make):
     nlp = make()
     texts = [TEXT, "", "nothing", "Paris " * 3, " \n"] * 4
-    alone = [told(nlp(text)) for text in texts]
+    alone = [entities_of(nlp(text)) for text in texts]
     for size in (1, 3, 100):
-        assert [told(doc) for doc in nlp.pipe(texts, batch_size=size)] == alone
+        assert [entities_of(doc) for doc in nlp.pipe(texts, batch_size=size)] == alone
     with_context = list(nlp.pipe([(TEXT, 7)], as_tuples=True))
-    assert [(told(doc), context) for doc, context in with_context] == [(LINKED, 7)]
+    assert [(entities_of(doc), context) for doc, context in with_context] == [(LINKED, 7)]
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # fork is spaCy's choice
@@ -122,7 +122,7 @@ def test_other_processes_give_the_same(make):
     nlp("")
     texts = [TEXT, "", "Paris"] * 3
     found = list(nlp.pipe(texts, n_process=2, batch_size=2))
-    assert [told(doc) for doc in found] == [told(doc) for doc in nlp.pipe(texts)]
+    assert [entities_of(doc) for doc in found] == [entities_of(doc) for doc in nlp.pipe(texts)]
     assert found[0].ents[1]._.wellread["candidates"][1]["entity"] == "Q830149"
 
 
@@ -131,26 +131,26 @@ def test_another_process_that_links_by_name_needs_no_torch(make, monkeypatch):
     nlp("")
     nlp.get_pipe(NAME)._loaded_by = 0  # as a child finds it
     monkeypatch.setitem(sys.modules, "torch", None)  # to import it would fail
-    assert told(nlp(TEXT)) == LINKED
+    assert entities_of(nlp(TEXT)) == LINKED
 
 
 def test_documents_are_saved_with_their_links(make):
     nlp = make()
     kept = DocBin(store_user_data=True, docs=[nlp(TEXT)]).to_bytes()
     (doc,) = DocBin().from_bytes(kept).get_docs(nlp.vocab)
-    assert told(doc) == LINKED
+    assert entities_of(doc) == LINKED
     assert doc.ents[1]._.wellread["title"] == "Paris"
 
 
 def test_a_pipeline_is_saved_and_loaded(make, kb, tmp_path):
     nlp = make(threshold=0.99)
-    assert told(nlp(TEXT)) == [LINKED[0], LINKED[2]]
+    assert entities_of(nlp(TEXT)) == [LINKED[0], LINKED[2]]
     nlp.to_disk(tmp_path / "saved")
     again = spacy.load(tmp_path / "saved")
-    assert told(again(TEXT)) == [LINKED[0], LINKED[2]]
+    assert entities_of(again(TEXT)) == [LINKED[0], LINKED[2]]
     blank = spacy.blank("en")
     blank.add_pipe(NAME)
-    assert told(blank.from_bytes(nlp.to_bytes())(TEXT)) == [LINKED[0], LINKED[2]]
+    assert entities_of(blank.from_bytes(nlp.to_bytes())(TEXT)) == [LINKED[0], LINKED[2]]
     for opened in (again, blank):
         opened.get_pipe(NAME).linker.close()
 
@@ -181,12 +181,12 @@ def test_a_bundle_that_is_loaded_and_saved_again_is_one_still(make, kb, tmp_path
         shutil.rmtree(tmp_path / before)
     again = spacy.load(tmp_path / "third")
     doc = again(TEXT)
-    assert told(doc) == LINKED
+    assert entities_of(doc) == LINKED
     assert doc.ents[0]._.wellread["kb"] == "cities"
     assert again.get_pipe(NAME).settings["kb"] == kb  # as it was given
     other = spacy.blank("en")
     other.add_pipe(NAME)
-    assert told(other.from_bytes(again.to_bytes())(TEXT)) == LINKED  # of the same bundle
+    assert entities_of(other.from_bytes(again.to_bytes())(TEXT)) == LINKED  # of the same bundle
     for opened in (again, other):
         opened.get_pipe(NAME).linker.close()
 
@@ -229,7 +229,7 @@ def test_a_bundle_that_cannot_be_written_leaves_the_one_before(make, kb, tmp_pat
     assert (tmp_path / "saved" / NAME / "bundle.kb").stat().st_ino == before
     assert not list((tmp_path / "saved" / NAME).glob(".*"))
     again = spacy.load(tmp_path / "saved")
-    assert told(again(TEXT)) == LINKED
+    assert entities_of(again(TEXT)) == LINKED
     again.get_pipe(NAME).linker.close()
 
 
@@ -256,7 +256,7 @@ def test_another_knowledge_base_can_be_named_when_loading(make, tmp_path):
     config = {f"components.{NAME}.kb": str(tmp_path / "other.kb")}
     again = spacy.load(tmp_path / "saved", config=config)
     doc = again(TEXT)
-    assert told(doc) == [("left", "side", "only")]
+    assert entities_of(doc) == [("left", "side", "only")]
     assert doc.ents[0]._.wellread["kb"] == "other"  # and not what the bundled one is called
     again.get_pipe(NAME).linker.close()
 
@@ -272,20 +272,20 @@ def test_what_is_given_when_loading_wins_even_if_it_is_the_default(make, kb, tmp
 
 def test_what_is_not_given_when_loading_is_as_it_was_saved(make, kb, tmp_path):
     make(threshold=0.99, options={"name": "places"}).to_disk(tmp_path / "saved")
-    told = {"kb": kb, "model": "prior", "threshold": 0.99, "name": "places"}
+    loading = {"kb": kb, "model": "prior", "threshold": 0.99, "name": "places"}
     again = spacy.load(tmp_path / "saved", config={f"components.{NAME}.threshold": None})
     blank = spacy.blank("en")
     blank.add_pipe(NAME)
     assert blank.get_pipe(NAME)._loading() == {}  # all is as the linker has it
     blank.from_disk(tmp_path / "saved")
-    assert again.get_pipe(NAME)._loading() == blank.get_pipe(NAME)._loading() == told
+    assert again.get_pipe(NAME)._loading() == blank.get_pipe(NAME)._loading() == loading
 
 
 def test_what_changes_in_the_knowledge_base_is_linked_at_once(make):
     nlp = make()
-    assert told(nlp("Xyzzy")) == []
+    assert entities_of(nlp("Xyzzy")) == []
     nlp.get_pipe(NAME).linker.kb.add(Entity("new", "Xyzzy", "a place", "", 1, {"Xyzzy": 1}))
-    assert told(nlp("Xyzzy")) == [("Xyzzy", "ENTITY", "new")]
+    assert entities_of(nlp("Xyzzy")) == [("Xyzzy", "ENTITY", "new")]
 
 
 def test_what_fails_goes_to_the_handler(make, tmp_path):
@@ -298,7 +298,7 @@ def test_what_fails_goes_to_the_handler(make, tmp_path):
     assert failed == [(NAME, 2, KnowledgeBaseError), (NAME, 1, KnowledgeBaseError)]
 
 
-def test_settings_that_do_not_fit_are_told(tmp_path):
+def test_invalid_settings_are_reported(tmp_path):
     for options, message in (
         ({"entities": "mine"}, "choose wellread or spacy"),
         ({"key": "a b"}, "cannot be an attribute"),

@@ -111,11 +111,11 @@ def test_a_folder_or_a_linker_may_be_the_model(toy):
 
 
 def test_without_a_model_the_linker_of_the_knowledge_base_is_chosen(monkeypatch):
-    asked = []
-    monkeypatch.setattr(Linker, "load", lambda *given, **more: asked.append((given, more)))
+    requested = []
+    monkeypatch.setattr(Linker, "load", lambda *given, **more: requested.append((given, more)))
     pipeline("entity-linking")
     pipeline("entity-linking", kb="wordnet", trust=2.0)
-    assert asked == [(("vital", "auto"), {}), (("wordnet", "auto"), {"trust": 2.0})]
+    assert requested == [(("vital", "auto"), {}), (("wordnet", "auto"), {"trust": 2.0})]
     assert "the linker that wellread chooses" in str(LinkerFolder("auto"))
 
 

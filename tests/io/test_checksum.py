@@ -123,17 +123,17 @@ def test_links_beside_a_knowledge_base_are_not_written_through(kb, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["vectors.json", "index.json"])
-def test_a_damaged_manifest_is_told_in_one_line(vectors, name):
+def test_a_damaged_manifest_is_reported_in_one_line(vectors, name):
     path = vectors / name
-    told = json.loads(path.read_bytes())
-    for change in ({"revision": "x" if name == "index.json" else 7}, {"format": told["format"], "checksum": 1}):
-        path.write_text(json.dumps(told | change))
+    info = json.loads(path.read_bytes())
+    for change in ({"revision": "x" if name == "index.json" else 7}, {"format": info["format"], "checksum": 1}):
+        path.write_text(json.dumps(info | change))
         assert damaged_in(vectors) == [path]
         with pytest.raises(KnowledgeBaseError, match="is damaged"):
             EntityVectors.open(vectors) if name == "vectors.json" else EntityIndex.load(vectors)
-    for key in told:
+    for key in info:
         for value in (None, 7, [], {}):
-            path.write_text(json.dumps({**told, key: value} | {"checksum": None}))
+            path.write_text(json.dumps({**info, key: value} | {"checksum": None}))
             try:
                 EntityVectors.open(vectors) if name == "vectors.json" else EntityIndex.load(vectors)
             except KnowledgeBaseError:
@@ -145,8 +145,8 @@ def test_damaged_vectors_are_refused_and_checked(vectors, wellread):
     assert wellread("kb", "check", kb).code == 0
     for path in sorted(vectors.glob("*.safetensors")):
         flip(path, path.stat().st_size // 2)
-        told = wellread("kb", "check", kb)
-        assert (told.code, str(path) in told.err, "wellread index build" in told.err) == (5, True, True)
+        result = wellread("kb", "check", kb)
+        assert (result.code, str(path) in result.err, "wellread index build" in result.err) == (5, True, True)
         with pytest.raises(KnowledgeBaseError, match="damaged"):
             EntityIndex.load(vectors)
         flip(path, path.stat().st_size // 2)
@@ -154,8 +154,8 @@ def test_damaged_vectors_are_refused_and_checked(vectors, wellread):
         Matcher.of(opened)
         names = names_path(opened)
     flip(names, names.stat().st_size // 2)
-    told = wellread("kb", "check", kb)
-    assert (told.code, "delete it, it is made again" in told.err) == (5, True)
+    result = wellread("kb", "check", kb)
+    assert (result.code, "delete it, it is made again" in result.err) == (5, True)
 
 
 def test_a_mapped_file_holds_too(tmp_path):

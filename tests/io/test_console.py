@@ -1,4 +1,4 @@
-"""What is shown to a person does nothing to the terminal, whatever a knowledge base brings."""
+"""Printed text cannot control the terminal, whatever a knowledge base contains."""
 
 import os
 import pty

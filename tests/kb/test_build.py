@@ -198,7 +198,7 @@ def test_rubbish_under_the_name_of_an_unfinished_build_is_replaced(tmp_path, rub
     assert len(contents(tmp_path / "x.kb")[0][0]) == len(CITIES)
 
 
-def test_files_are_told_from_later_ones_in_their_place(tmp_path):
+def test_files_are_distinguished_from_later_ones_at_the_same_path(tmp_path):
     (tmp_path / "a").write_text("one")
     (tmp_path / "b").write_text("one")
     first = state_of(tmp_path / "a", tmp_path)

@@ -303,7 +303,7 @@ class Changes(RuleBasedStateMachine):
 
 
 def _index_words(name):
-    """What the full-text index makes of the words above: small letters without diacritics, ligatures as they are."""
+    """Return the words of a name as the full-text index has them: lower case, no diacritics, ligatures kept."""
     return name.lower().replace("ü", "u").replace("\x01", " ").split()
 
 

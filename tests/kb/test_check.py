@@ -92,7 +92,7 @@ def test_a_missing_table_is_an_unfinished_knowledge_base(path):
 
 
 def uses(path):
-    """What commands do with a knowledge base, each by itself."""
+    """Yield the uses that commands make of a knowledge base, one by one."""
     yield lambda kb: check(kb)
     yield lambda kb: write_jsonl(kb, io.BytesIO())
     yield lambda kb: [kb.search(query, how=how) for query in ("town", "twon") for how in ("prefix", "text", "fuzzy")]
@@ -100,14 +100,14 @@ def uses(path):
     yield lambda kb: list(Linker.load(kb, "prior").link_many(["Town 3 is near Town 11, north of Town 7"]))
 
 
-def test_damage_is_told_in_one_line_whatever_is_done_with_the_file(tmp_path):
+def test_damage_is_reported_in_one_line_whatever_is_done_with_the_file(tmp_path):
     towns = [
         Entity(f"e{number}", f"Town {number}", "a town", "town", 1.0, {f"Town {number}": 2.0}, (("near", "e1"),))
         for number in range(1, 30)
     ]
     build(lambda tally: iter(towns), tmp_path / "whole.kb", origin=Origin("test"))
     whole = (tmp_path / "whole.kb").read_bytes()
-    path, told = tmp_path / "damaged.kb", []
+    path, messages = tmp_path / "damaged.kb", []
     for seed in range(120):
         chance, content = random.Random(seed), bytearray(whole)
         for place in chance.sample([place for place, byte in enumerate(content) if byte], chance.choice((1, 4))):
@@ -120,9 +120,9 @@ def test_damage_is_told_in_one_line_whatever_is_done_with_the_file(tmp_path):
                 with KnowledgeBase.open(path) as kb:
                     use(kb)
             except WellreadError as error:  # and nothing else
-                told.append(str(error))
-    assert len(told) > 50
-    assert not [message for message in told if "\n" in message]
+                messages.append(str(error))
+    assert len(messages) > 50
+    assert not [message for message in messages if "\n" in message]
 
 
 @pytest.mark.parametrize(

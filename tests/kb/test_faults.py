@@ -1,4 +1,4 @@
-"""What may go wrong around a knowledge base: killed processes, a full disk, a folder that cannot be written.
+"""Faults around a knowledge base: killed processes, a full disk, a folder that cannot be written.
 
 A child process works on real files and is killed with SIGKILL at moments spread over the time that the same work takes
 undisturbed. After each kill the file must open in its old or its new state and pass `check`.
@@ -120,7 +120,7 @@ def state(path):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """What the build gives when nobody kills it, and the seconds it takes (the best of three)."""
+    """Return the result of a build that is not killed, and the seconds it takes (the best of three)."""
     seconds = []
     for number in range(3):
         path = tmp_path_factory.mktemp("undisturbed") / f"{number}.kb"

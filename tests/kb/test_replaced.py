@@ -23,18 +23,18 @@ def two(tmp_path):
 def test_a_thread_is_not_connected_to_another_file_than_the_others(two):
     kb, other = two
     other.replace(kb.path)
-    told = []
+    results = []
 
     def ask():
         try:
-            told.append("1" in kb)
+            results.append("1" in kb)
         except ReplacedError as error:
-            told.append(str(error))
+            results.append(str(error))
 
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
-    assert told == [f"{kb.path} was replaced by another file while it was open; open it again"]
+    assert results == [f"{kb.path} was replaced by another file while it was open; open it again"]
     assert "0" in kb  # this thread still asks the old one
     with KnowledgeBase.open(kb.path) as new:
         assert "1" in new

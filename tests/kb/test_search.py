@@ -110,27 +110,29 @@ def test_whatever_is_typed_is_never_an_error(kb, query):
 
 @pytest.mark.parametrize("how", ["text", "fuzzy"])
 def test_a_repeated_word_is_looked_for_once(kb, monkeypatch, how):
-    asked = []
+    requested = []
     matching = search._matching
-    monkeypatch.setattr(search, "_matching", lambda *given, **more: asked.append(given[1]) or matching(*given, **more))
+    monkeypatch.setattr(
+        search, "_matching", lambda *given, **more: requested.append(given[1]) or matching(*given, **more)
+    )
     assert found(kb, "Paris paris " * 40, how) == found(kb, "paris", how)
-    assert asked[0] == asked[1]
+    assert requested[0] == requested[1]
 
 
 @pytest.mark.parametrize(("how", "most"), [("text", 16), ("fuzzy", 8)])
 def test_the_number_of_words_looked_for_is_bounded(kb, monkeypatch, how, most):
-    asked = []
-    monkeypatch.setattr(search, "_matching", lambda connection, match, *_, **__: asked.append(match) or [])
+    requested = []
+    monkeypatch.setattr(search, "_matching", lambda connection, match, *_, **__: requested.append(match) or [])
     monkeypatch.setattr(search, "_alike", lambda connection, term: [term])
     kb.search(" ".join(f"word{number}" for number in range(80)), how=how)
-    assert asked[-1].count(" AND ") == most - 1
+    assert requested[-1].count(" AND ") == most - 1
 
 
 def test_a_word_that_is_like_none_ends_a_fuzzy_search(kb, monkeypatch):
-    asked = []
-    monkeypatch.setattr(search, "_alike", lambda connection, term: asked.append(term))
+    requested = []
+    monkeypatch.setattr(search, "_alike", lambda connection, term: requested.append(term))
     assert found(kb, "qqqqq paris tokyo", "fuzzy") == []
-    assert asked == ["qqqqq"]
+    assert requested == ["qqqqq"]
 
 
 @pytest.mark.parametrize("how", ["prefix", "text", "fuzzy"])

@@ -1,4 +1,4 @@
-"""Decoding against plain loops: which spans are kept at which threshold, and what is told of them."""
+"""Decoding against plain loops: which spans are kept at which threshold, and with which scores and candidates."""
 
 import math
 from dataclasses import replace
@@ -173,7 +173,7 @@ def scored(rows, calibration=None, decoding=None):
         priors,
         calibration or Calibration(),
         decoding or Decoding(),
-        lambda asked: [TITLES[row] for row in asked],
+        lambda requested: [TITLES[row] for row in requested],
         "kb",
         (("model", "elq"),),
     )
@@ -242,7 +242,7 @@ def test_a_text_without_spans_has_no_links():
     assert scored([]).document().meta == {"model": "elq"}
 
 
-def test_only_so_many_candidates_are_told():
+def test_the_number_of_candidates_is_limited():
     (link, *_) = scored(ROWS_OF_TEXT, decoding=Decoding(candidates=1)).document().links
     assert [candidate.entity for candidate in link.candidates] == ["e0"]
     for one, other in zip(

@@ -143,7 +143,7 @@ def test_names_alone_link_given_spans_too(tmp_path):
         assert [link.entity for link in document.links] == ["Q90", None, "Q1490"]
 
 
-def test_what_does_not_fit_is_told(linker):
+def test_spans_that_do_not_fit_are_reported(linker):
     with pytest.raises(InputError, match=r"span 0:9 is not in the text of 4 characters"):
         next(linker.link_given(["cork"], [[(0, 9)]]))
     with pytest.raises(UsageError, match="more texts than lists of spans"):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.map_data import Told, word_piece
+from tests.map_data import GivenMarks, word_piece
 from wellread import config
 from wellread.document import Document, Link
 from wellread.errors import AssetError, InputError, MissingExtraError, UsageError
@@ -31,50 +31,50 @@ def random_marks(text):
     return Marks(borders, ("a", "b", "")[:count], borders, np.zeros((count, 1), np.int32), nodes, borders[:1])
 
 
-def assert_as_told(notes, texts):
+def assert_as_given(notes, texts):
     for text in texts:
-        told, row = random_marks(text), notes.row_of(text)
+        expected, row = random_marks(text), notes.row_of(text)
         for what in SOURCES:
-            found = notes.marks("told", what)
+            found = notes.marks("given", what)
             here = found.values[found.offsets[row] : found.offsets[row + 1]]
-            assert here.tolist() == getattr(told, what).tolist()
-        document = notes.document("told", text)
+            assert here.tolist() == getattr(expected, what).tolist()
+        document = notes.document("given", text)
         assert [(link.start, link.end, link.text) for link in document.links] == [
-            (start, end, text[start:end]) for start, end in told.mentions.tolist()
+            (start, end, text[start:end]) for start, end in expected.mentions.tolist()
         ]
-        assert [link.entity for link in document.links] == [name or None for name in told.names]
+        assert [link.entity for link in document.links] == [name or None for name in expected.names]
 
 
-def test_texts_are_annotated_once_each_and_kept_as_they_were_told(tmp_path):
-    source = Told(random_marks)
-    assert_as_told(annotate([*TEXTS, *TEXTS], [source]), TEXTS)
+def test_texts_are_annotated_once_each_and_kept_as_given(tmp_path):
+    source = GivenMarks(random_marks)
+    assert_as_given(annotate([*TEXTS, *TEXTS], [source]), TEXTS)
     assert sorted(source.asked) == sorted(TEXTS)
     source.asked.clear()
-    assert_as_told(annotate([*TEXTS, *TEXTS], [source], folder=tmp_path), TEXTS)
+    assert_as_given(annotate([*TEXTS, *TEXTS], [source], folder=tmp_path), TEXTS)
     assert sorted(source.asked) == sorted(TEXTS)
 
 
 def test_what_is_kept_is_not_made_again_in_any_order(tmp_path):
-    annotate(TEXTS, [Told(random_marks)], folder=tmp_path)
-    again = Told(None)  # would fail if it were asked
-    assert_as_told(annotate(reversed(TEXTS), [again], folder=tmp_path), TEXTS)
-    assert len(list(tmp_path.glob("told-*.arrow"))) == 1
+    annotate(TEXTS, [GivenMarks(random_marks)], folder=tmp_path)
+    again = GivenMarks(None)  # would fail if it were asked
+    assert_as_given(annotate(reversed(TEXTS), [again], folder=tmp_path), TEXTS)
+    assert len(list(tmp_path.glob("given-*.arrow"))) == 1
 
 
 @pytest.mark.parametrize(
-    ("texts", "fingerprint"), [([*TEXTS, "more"], "told 1"), (TEXTS[1:], "told 1"), (TEXTS, "told 2")]
+    ("texts", "fingerprint"), [([*TEXTS, "more"], "given 1"), (TEXTS[1:], "given 1"), (TEXTS, "given 2")]
 )
 def test_other_texts_or_another_source_are_annotated_anew(tmp_path, texts, fingerprint):
-    annotate(TEXTS, [Told(random_marks)], folder=tmp_path)
-    source = Told(random_marks, fingerprint=fingerprint)
+    annotate(TEXTS, [GivenMarks(random_marks)], folder=tmp_path)
+    source = GivenMarks(random_marks, fingerprint=fingerprint)
     annotate(texts, [source], folder=tmp_path)
     assert len(source.asked) == len(texts)
-    assert len(list(tmp_path.glob("told-*.arrow"))) == 2
+    assert len(list(tmp_path.glob("given-*.arrow"))) == 2
 
 
 def test_texts_that_differ_only_in_where_they_end_are_different(tmp_path):
-    annotate(["ab", "c"], [Told(random_marks)], folder=tmp_path)
-    source = Told(random_marks)
+    annotate(["ab", "c"], [GivenMarks(random_marks)], folder=tmp_path)
+    source = GivenMarks(random_marks)
     annotate(["a", "bc"], [source], folder=tmp_path)
     assert source.asked == ["a", "bc"]
 
@@ -86,41 +86,41 @@ def test_a_source_that_fails_leaves_nothing_behind(tmp_path):
         return Marks()
 
     with pytest.raises(RuntimeError, match="no power"):
-        annotate(TEXTS, [Told(fail)], folder=tmp_path)
+        annotate(TEXTS, [GivenMarks(fail)], folder=tmp_path)
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".arrow" or ".part" in path.name]
-    assert_as_told(annotate(TEXTS, [Told(random_marks)], folder=tmp_path), TEXTS)
+    assert_as_given(annotate(TEXTS, [GivenMarks(random_marks)], folder=tmp_path), TEXTS)
 
 
 def test_a_damaged_file_says_that_it_may_be_deleted(tmp_path):
-    annotate(TEXTS, [Told(random_marks)], folder=tmp_path)
-    (path,) = tmp_path.glob("told-*.arrow")
+    annotate(TEXTS, [GivenMarks(random_marks)], folder=tmp_path)
+    (path,) = tmp_path.glob("given-*.arrow")
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InputError, match=rf"{path.name} is damaged .* delete it"):
-        annotate(TEXTS, [Told(random_marks)], folder=tmp_path)
+        annotate(TEXTS, [GivenMarks(random_marks)], folder=tmp_path)
 
 
 @pytest.mark.parametrize("folder", [None, "kept"])
 def test_no_texts_have_no_annotations(tmp_path, folder):
-    notes = annotate([], [Told(random_marks)], folder=folder and tmp_path / folder)
-    assert notes.marks("told", "mentions").values.shape == (0, 2)
-    assert notes.mentions("told").values.shape == (0, 2)
-    assert notes.names("told")[1] == []
+    notes = annotate([], [GivenMarks(random_marks)], folder=folder and tmp_path / folder)
+    assert notes.marks("given", "mentions").values.shape == (0, 2)
+    assert notes.mentions("given").values.shape == (0, 2)
+    assert notes.names("given")[1] == []
     assert len(notes.words.values) == 0
 
 
 def test_a_source_must_answer_for_every_text():
-    class Silent(Told):
+    class Silent(GivenMarks):
         def mark(self, texts):
             return iter([])
 
-    with pytest.raises(InputError, match="'told' gave 0 results for 1 texts"):
+    with pytest.raises(InputError, match="'given' gave 0 results for 1 texts"):
         annotate(["old"], [Silent(None)])
 
 
 @pytest.mark.parametrize("span", [(-1, 2), (0, 4)])
 def test_spans_outside_of_their_text_are_refused(span):
     with pytest.raises(InputError, match="has mentions outside of the 3 characters of 'old'"):
-        annotate(["old"], [Told({"old": Marks(mentions=np.array([span], np.int32), names=("x",))})])
+        annotate(["old"], [GivenMarks({"old": Marks(mentions=np.array([span], np.int32), names=("x",))})])
 
 
 def test_a_text_that_was_not_annotated_is_named():
@@ -155,8 +155,8 @@ def test_other_labels_have_another_fingerprint():
 
 
 def test_a_tagger_is_loaded_only_when_it_is_needed(tmp_path, monkeypatch):
-    annotate(TEXTS, [Told(random_marks, name="spacy")], folder=tmp_path)
-    monkeypatch.setattr(SpacyAnnotator, "fingerprint", lambda model=None: "told 1")
+    annotate(TEXTS, [GivenMarks(random_marks, name="spacy")], folder=tmp_path)
+    monkeypatch.setattr(SpacyAnnotator, "fingerprint", lambda model=None: "given 1")
     monkeypatch.setattr(SpacyAnnotator, "__init__", None)  # would fail if it were loaded
     notes = annotate(TEXTS, [tagger("spacy")], folder=tmp_path)
     assert notes.marks("spacy", "mentions").values.any()
@@ -391,11 +391,11 @@ def test_terms_are_chosen_once_and_kept(tmp_path):
     tables = []
     for file in ("table-1", "table-1", "table-2"):
         tables.append(Counting(file))
-        source = Told(lambda text: Marks())
+        source = GivenMarks(lambda text: Marks())
         provider = KamProvider([EntityMap(source)], segmenter, terms=TermChoice(tables[-1]))
         notes = provider.prepare(inputs, cache=tmp_path)
-        asked = tables[-1].asked
+        requested = tables[-1].asked
         assert provider.build_inputs(segmenter.tokenize_many(inputs), notes).terms == [("york",), ("york",), (), ()]
-        assert tables[-1].asked == asked
+        assert tables[-1].asked == requested
     assert [table.asked for table in tables] == [2, 0, 2]
     assert len(list(tmp_path.glob("terms-*.arrow"))) == 2

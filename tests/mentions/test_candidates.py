@@ -208,7 +208,7 @@ FORMS = {
     "was": [("be", "v")],
     "glasses": [("glass", "n")],
 }
-"""What morphy says, by hand."""
+"""Results of morphy, worked out by hand."""
 WORDS = [
     *FORMS,
     "axis",
@@ -291,12 +291,12 @@ def test_arrays_of_no_texts_are_empty(senses_finder):
 
 def test_texts_beyond_what_is_matched_as_one_are_found_all_the_same(senses_finder, monkeypatch):
     texts = ["a run", "the geese", "", "axes", "be happy"] * 3
-    whole, told = senses_finder.find(texts), []
+    whole, progress = senses_finder.find(texts), []
     monkeypatch.setattr("wellread.mentions.candidates._TOGETHER", 12)
-    parts = senses_finder.find(texts, tell=told.append)
+    parts = senses_finder.find(texts, tell=progress.append)
     assert as_objects(parts, texts) == as_objects(whole, texts)
-    assert len(told) > 3
-    assert told[-1] == len(texts)
+    assert len(progress) > 3
+    assert progress[-1] == len(texts)
 
 
 def test_arrays_follow_the_kb(names_kb):

@@ -16,13 +16,13 @@ def index_of(words):
     return WordIndex.build({word_hash(word): word if is_correctable(word) else "" for word in words})
 
 
-def naive(index, asked):
+def naive(index, query):
     """Compare with every word."""
     found = set()
     for row in range(len(index)):
         word = index.word(row)
         if len(word) >= SHORTEST:
-            edits = OSA.distance(asked, word)
+            edits = OSA.distance(query, word)
             if edits <= (2 if len(word) >= LONG else 1):
                 found.add((word, edits))
     return found
@@ -41,11 +41,11 @@ def naive(index, asked):
 @example({"abcdabcdabcd"}, "abcdabcdabdc")  # behind the prefix
 @example({"abcdabcda"}, "bcdabcdab")
 @example({"abcdabcdd"}, "abcdabcaad")
-def test_the_index_finds_what_comparing_with_every_word_finds(words, asked):
+def test_the_index_finds_what_comparing_with_every_word_finds(words, query):
     index = index_of(words)
-    places, rows, edits = index.find([asked])
+    places, rows, edits = index.find([query])
     got = {(index.word(row), edit) for row, edit in zip(rows.tolist(), edits.tolist(), strict=True)}
-    expected = naive(index, asked) if len(asked) >= SHORTEST - 1 else set()
+    expected = naive(index, query) if len(query) >= SHORTEST - 1 else set()
     assert got == expected
     assert not places.any()
 

@@ -1,4 +1,4 @@
-"""What words of real sentences may mean in WordNet 3.0, checked by hand against its index and exception lists."""
+"""Senses of words of real sentences in WordNet 3.0, checked by hand against its index and exception lists."""
 
 import pytest
 

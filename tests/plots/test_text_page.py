@@ -23,7 +23,7 @@ def draw(*documents, **more):
 
 
 def texts(page):
-    """What a reader sees of the texts, without the cards."""
+    """Return the visible texts, without the cards."""
     for card in page.xpath("//span[@class='card']"):
         card.drop_tree()
     return [block.text_content() for block in page.xpath("//div[@class='text']")]

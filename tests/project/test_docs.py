@@ -108,8 +108,8 @@ def test_commands_on_the_page_print_what_it_shows(page, workplace, wellread):
         for command, *promised in map(str.splitlines, re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]):
             arguments = arguments_of(command)
             if arguments is None or named(page) == "README.md":
-                told = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, timeout=250)
-                code, out, err = told.returncode, told.stdout, told.stderr
+                process = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, timeout=250)
+                code, out, err = process.returncode, process.stdout, process.stderr
             else:
                 done = wellread(*arguments)
                 code, out, err = done.code, done.out, done.err

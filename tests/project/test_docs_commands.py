@@ -1,7 +1,7 @@
 """Every `wellread …` that README, docs, recipes and notebooks tell to type is one that the command line knows.
 
 Many need data of one's own, or hours, and are not run (`tests/project/test_docs.py` runs the others). So they are read
-as click would read them: the verb is there, its options are its own, a choice is one of those it offers, and a recipe
+as click would read them: the verb is there, its options are its own, a choice is one of those it has, and a recipe
 of ours is where it is said to be. Values are not looked into. Commands stand in blocks of any kind, between backticks,
 and in the comments of recipes; what an ellipsis or a word in capitals stands for is anybody's guess.
 """
@@ -87,13 +87,13 @@ def commands_on(text):
 def commands_in_comments(recipe):
     """Those that comments of a recipe name, wherever in a sentence they do."""
     for comment in re.findall(r"# *(.*)", recipe):
-        for told in re.split(r"\b(?=wellread [a-z])", comment):
-            for words in commands_in(told):
+        for part in re.split(r"\b(?=wellread [a-z])", comment):
+            for words in commands_in(part):
                 yield [word.rstrip(",.;:") for word in words]
 
 
 def fault_of(words):
-    """What the command line would not know of a command: ["link", "--kbs"] -> "No such option: --kbs"; else None."""
+    """Return the first fault of a command, or None: ["link", "--kbs"] -> "No such option: --kbs"."""
     command, context = wellread, click.Context(wellread, info_name="wellread")
     words = list(words)
     while isinstance(command, click.Group) and words:
@@ -115,15 +115,15 @@ def fault_of(words):
         return error.format_message()
     for option in command.params:
         if isinstance(option, click.Option) and isinstance(option.type, click.Choice) and option.name in given:
-            told = given[option.name]
-            for value in told if isinstance(told, list) else [told]:
+            chosen = given[option.name]
+            for value in chosen if isinstance(chosen, list) else [chosen]:
                 if isinstance(value, str) and not re.fullmatch(r"…|[A-Z]+", value) and value not in option.type.choices:
                     return f"{option.opts[0]} {value}: not one of {', '.join(option.type.choices)}"
     absent = [word for word in words if re.fullmatch(r"recipes/[\w-]+\.toml", word) and not (ROOT / word).exists()]
     return f"there is no {absent[0]}" if absent else None
 
 
-def told():
+def documented_commands():
     """(file, words) of every command."""
     for page in PAGES:
         yield from ((page.relative_to(ROOT).as_posix(), words) for words in commands_on(page.read_text("utf-8")))
@@ -135,8 +135,8 @@ def told():
             yield from ((notebook.name, words) for words in (commands_in if is_code else commands_on)(text))
 
 
-def test_every_command_that_is_told_is_known():
-    found = list(told())
+def test_every_documented_command_exists():
+    found = list(documented_commands())
     assert [(file, shlex.join(words), fault) for file, words in found if (fault := fault_of(words))] == []
     files = {file for file, _ in found}
     assert len(found) >= 300
@@ -194,7 +194,7 @@ def test_commands_are_found_in_every_kind_of_block():
         ("--verbose", "--verbose"),
     ],
 )
-def test_what_the_command_line_does_not_know_is_told(command, fault):
+def test_unknown_commands_and_options_are_reported(command, fault):
     assert fault in fault_of(command.split())
 
 
@@ -220,5 +220,5 @@ def test_an_option_that_gets_another_name_is_missed_on_the_pages(monkeypatch):
     command = wellread.get_command(click.Context(wellread), "correlate").commands["count"]
     option = next(option for option in command.params if "--engine" in option.opts)
     monkeypatch.setattr(option, "opts", ["--motor"])
-    missed = {file for file, words in told() if "--engine" in (fault_of(words) or "")}
+    missed = {file for file, words in documented_commands() if "--engine" in (fault_of(words) or "")}
     assert missed >= {"docs/correlation.md", "docs/scale.md"}

@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parents[2] / "notebooks"
 FILES = sorted(FOLDER.glob("*.ipynb"))
 NEEDED = {"1": (), "2": (), "3": ("vital", "wordnet"), "4": ()}
 """The packaged knowledge bases that a notebook needs, by its number."""
-TOLD = {
+EXPECTED = {
     "1": [r"'Monkey King' is W06", r"'Monkey King' is T05", r"\('lidded bowl', 'W01'", r"\['T15'\]"],
     "2": [
         r"weigh 0: states move by 0\.0000",
@@ -28,7 +28,7 @@ TOLD = {
     ],
     "4": [r"\| none \| [345]\d\.\d\d ±", r"\| knowbert \| (9\d|100)\.\d\d ±"],
 }
-"""What must be found in the output of each, as regular expressions."""
+"""Regular expressions that the output of each notebook must match."""
 
 
 def cells(file):
@@ -37,7 +37,7 @@ def cells(file):
 
 def test_there_are_four_and_the_docs_list_them():
     listed = (FOLDER.parent / "docs" / "notebooks.md").read_text("utf-8")
-    assert [file.name[0] for file in FILES] == ["1", "2", "3", "4"] == list(NEEDED) == list(TOLD)
+    assert [file.name[0] for file in FILES] == ["1", "2", "3", "4"] == list(NEEDED) == list(EXPECTED)
     assert all(file.name in listed for file in FILES)
 
 
@@ -81,11 +81,11 @@ def test_a_notebook_runs_and_tells_what_it_should(file, tmp_path, monkeypatch):
     client.create_kernel_manager().kernel_spec.argv[0] = sys.executable  # its own, so that it also ends it
     client.execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    told = "\n".join(_text(output) for output in outputs)
-    assert [wanted for wanted in TOLD[number] if not re.search(wanted, told)] == [], told
+    printed = "\n".join(_text(output) for output in outputs)
+    assert [wanted for wanted in EXPECTED[number] if not re.search(wanted, printed)] == [], printed
 
 
 def _text(output):
-    """What is printed, or shown as text."""
+    """Return the printed text, or the text shown for a value."""
     data = output.get("data", {})
     return output.get("text", "") + data.get("text/plain", "") + data.get("text/markdown", "")

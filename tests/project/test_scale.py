@@ -1,4 +1,4 @@
-"""What is told of costs at scale is arithmetic on figures that the log tells."""
+"""Documented costs at scale are arithmetic on figures of the log."""
 
 from math import isclose, sqrt
 from pathlib import Path
@@ -15,7 +15,7 @@ FIGURES = {name: figure for name, figure in vars(scale).items() if isinstance(fi
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_was_seen(name):
     figure = FIGURES[name]
-    assert figure.words in (DOCS / figure.page).read_text("utf-8"), f"{name} is not told by docs/{figure.page} any more"
+    assert figure.words in (DOCS / figure.page).read_text("utf-8"), f"{name} is no longer in docs/{figure.page}"
     assert figure.value > 0
 
 
@@ -43,7 +43,7 @@ def test_costs_grow_as_they_say():
     assert all(isclose(more.value, 2 * less.value) for less, more in twice)
 
 
-def test_figures_are_told_in_words_that_people_use():
+def test_figures_are_written_in_common_units():
     assert [time(seconds) for seconds in (0.13, 59, 540, 6 * 3600, 86_400 * 9, 1e9)] == [
         "130 ms", "59 s", "9 min", "6 h", "9 days", "32 years",
     ]  # fmt: skip
@@ -53,6 +53,6 @@ def test_figures_are_told_in_words_that_people_use():
 
 def test_other_sizes_can_be_asked_for(capsys):
     assert scale.main(["--entities", "1000000", "--terabytes", "1", "--cores", "16"]) == 0
-    told = capsys.readouterr().out
-    assert "on 16" in told
-    assert "1,000,000 × 103 µs" in told
+    output = capsys.readouterr().out
+    assert "on 16" in output
+    assert "1,000,000 × 103 µs" in output

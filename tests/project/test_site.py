@@ -165,8 +165,8 @@ def test_a_pattern_is_the_pages_of_a_folder_its_index_first(tmp_path):
 
 def test_formulae_become_mathml():
     pytest.importorskip("latex2mathml", reason="latex2mathml is not installed; see: make docs")
-    told = r'a <span class="arithmatex">\(a_i &lt; 2\)</span><div class="arithmatex">\[\sqrt{d}\]</div>'
-    drawn = HOOKS.on_page_content(told)
+    html = r'a <span class="arithmatex">\(a_i &lt; 2\)</span><div class="arithmatex">\[\sqrt{d}\]</div>'
+    drawn = HOOKS.on_page_content(html)
     log = HOOKS.on_page_content(r'<span class="arithmatex">\(\log p + \log(p) + \operatorname{LN}\)</span>')
     assert drawn.count("<math") == 2
     assert "<msub>" in drawn
@@ -215,7 +215,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
     command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder))
-    told = subprocess.run(
+    done = subprocess.run(
         command,
         cwd=ROOT,
         env=os.environ | nowhere | {"NO_MKDOCS_2_WARNING": "1"},
@@ -224,12 +224,12 @@ def site(tmp_path_factory):
         check=False,
         timeout=280,
     )
-    assert told.returncode == 0, told.stderr
+    assert done.returncode == 0, done.stderr
     return folder
 
 
 class Fetched(HTMLParser):
-    """What a page makes a browser fetch by itself: not where its links lead, if one follows them."""
+    """Addresses that a browser fetches for a page by itself, without the targets of its links."""
 
     def __init__(self, text):
         super().__init__()
@@ -238,19 +238,21 @@ class Fetched(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         """Scripts, styles, fonts, pictures, frames."""
-        told = dict(attributes)
+        values = dict(attributes)
         if tag != "a":
             names = ("src", "srcset", "data", "poster") + (("href",) if tag == "link" else ())
-            self.found += [told[name] for name in names if told.get(name)]
+            self.found += [values[name] for name in names if values.get(name)]
 
 
 def is_foreign(address):
     return re.match(r"\s*(?:[a-z]+:)?//", address, re.IGNORECASE) is not None
 
 
-def test_foreign_addresses_are_told_from_own():
-    told = Fetched('<a href="https://a.b"><script src="//c.d/x.js"></script><link href="../x.css"><img src="data:x">')
-    assert [is_foreign(address) for address in told.found] == [True, False, False]
+def test_foreign_addresses_are_distinguished_from_own():
+    fetched = Fetched(
+        '<a href="https://a.b"><script src="//c.d/x.js"></script><link href="../x.css"><img src="data:x">'
+    )
+    assert [is_foreign(address) for address in fetched.found] == [True, False, False]
 
 
 @pytest.mark.slow
@@ -289,7 +291,7 @@ def address(site):
     """The site as `python -m http.server` serves it."""
 
     class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *told):
+        def log_message(self, *message):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
@@ -304,16 +306,16 @@ def address(site):
 @pytest.mark.parametrize("width", [390, 1280])
 def test_in_a_browser_nothing_is_asked_of_others_and_nothing_sticks_out(browser, address, width):
     context = browser.new_context(viewport={"width": width, "height": 900})
-    page, asked, complaints = context.new_page(), [], []
-    page.on("request", lambda request: asked.append(request.url))
+    page, requested, complaints = context.new_page(), [], []
+    page.on("request", lambda request: requested.append(request.url))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     for name in ("index", "papers/knowbert", "papers/kam", "reference/models", "log", "decisions/0001-names-are-keys"):
         page.goto(f"{address}/{name}.html", wait_until="networkidle")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
     context.close()
-    assert len(asked) >= 20
-    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+    assert len(requested) >= 20
+    assert [url for url in requested if not url.startswith((address, "data:", "blob:"))] == []
     assert complaints == []
 
 

@@ -29,7 +29,7 @@ def test_steps_are_read_off_a_page():
     ]
 
 
-def test_an_error_is_told_with_its_command_and_what_runs_is_ended(tmp_path):
+def test_an_error_is_reported_with_its_command_and_running_processes_end(tmp_path):
     (tmp_path / "here").mkdir()
     steps = [Step("sleep 1000 & echo $! > pid"), Step("echo so far"), Step("ls nowhere"), Step("touch later")]
     with pytest.raises(RuntimeError, match=r"(?s)ls nowhere.ended with an error.*nowhere"):

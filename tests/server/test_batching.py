@@ -292,12 +292,12 @@ def test_who_is_read_together_with_one_that_fails_is_answered():
     async def scenario(worker):
         first = worker.submit("a", 0)
         await first_taken(worker, first)
-        asked = [worker.submit("a", one) for one in (1, "poison", "bad", 2)]
+        requested = [worker.submit("a", one) for one in (1, "poison", "bad", 2)]
         model.may.set()
-        return [type(one) if isinstance(one, Exception) else one for one in await gather(*asked)]
+        return [type(one) if isinstance(one, Exception) else one for one in await gather(*requested)]
 
-    async def gather(*asked):
-        return await asyncio.gather(*asked, return_exceptions=True)
+    async def gather(*requested):
+        return await asyncio.gather(*requested, return_exceptions=True)
 
     assert run(scenario, model) == ["a 1", ValueError, ValueError, "a 2"]
     assert [given for _, given in model.batches[1:]] == [[1, "poison", "bad", 2], [1], ["poison"], ["bad"], [2]]
@@ -315,14 +315,14 @@ def test_the_first_are_answered_while_others_are_made():
 
     async def main():
         worker = Batcher(do, queue=4, together=4, together_characters=1000)
-        asked = worker.submit_all("aaaa", "x")
-        await asyncio.wait_for(asyncio.gather(*asked[:2]), 20)
-        assert not any(one.done() for one in asked[2:])
+        requested = worker.submit_all("aaaa", "x")
+        await asyncio.wait_for(asyncio.gather(*requested[:2]), 20)
+        assert not any(one.done() for one in requested[2:])
         again = [worker.submit("a", number) for number in range(2)]
         with pytest.raises(BusyError):
             worker.submit("a", 9)
         may.set()
-        seen = await asyncio.wait_for(asyncio.gather(*asked, *again), 20)
+        seen = await asyncio.wait_for(asyncio.gather(*requested, *again), 20)
         await asyncio.to_thread(worker.close)
         return seen
 
@@ -346,9 +346,9 @@ def test_where_a_batch_fails_after_the_first_were_answered_the_rest_are_tried_ea
         worker = Batcher(do, queue=9, together=9, together_characters=1000)
         held = worker.submit("first", 0)
         await first_taken(worker, held)
-        asked = [worker.submit("a", number) for number in range(3)]
+        requested = [worker.submit("a", number) for number in range(3)]
         may.set()
-        seen = await asyncio.wait_for(asyncio.gather(held, *asked), 20)
+        seen = await asyncio.wait_for(asyncio.gather(held, *requested), 20)
         await asyncio.to_thread(worker.close)
         return seen
 
@@ -370,12 +370,12 @@ def test_whatever_becomes_of_jobs_nothing_is_left_of_them():
         worker = Batcher(do, queue=20, together=20, together_characters=1000)
         first = worker.submit("first", 0)
         await first_taken(worker, first)
-        asked = [worker.submit("a", number, size=2) for number in range(4)]
-        asked += worker.submit_all("ab", 9, size=3, patient=True)
-        for one in (asked[0], asked[2]):
+        requested = [worker.submit("a", number, size=2) for number in range(4)]
+        requested += worker.submit_all("ab", 9, size=3, patient=True)
+        for one in (requested[0], requested[2]):
             one.cancel()
         may.set()
-        seen = await asyncio.wait_for(asyncio.gather(first, *asked, return_exceptions=True), 20)
+        seen = await asyncio.wait_for(asyncio.gather(first, *requested, return_exceptions=True), 20)
         await asyncio.to_thread(worker.close)
         assert (worker.waiting, worker._taken, worker._jobs, worker._patient) == (0, 0, 0, 0)
         return [one for one in seen if not isinstance(one, asyncio.CancelledError)]
@@ -432,7 +432,7 @@ def test_a_batch_is_counted_before_its_last_answer_is_given():
             queue=9,
             together=9,
             together_characters=1000,
-            watch=lambda told: (time.sleep(0.2), seen.append(told)),
+            watch=lambda batch_info: (time.sleep(0.2), seen.append(batch_info)),
         )
         first, second = worker.submit_all("aa", 1)
         await asyncio.wait_for(first, 20)
@@ -480,7 +480,7 @@ def test_what_was_taken_is_finished_before_the_end():
     assert run(scenario, model, together=3)[:20] == [f"a {n}" for n in range(20)]
 
 
-def test_whoever_watches_is_told_of_every_batch():
+def test_the_watch_callback_gets_every_batch():
     seen = []
 
     async def scenario(worker):

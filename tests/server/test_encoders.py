@@ -34,9 +34,9 @@ def embedder(encoder):
 
 @pytest.mark.parametrize("of", ["texts", "words", "pieces"])
 def test_vectors_are_those_of_the_embedder(client, embedder, of):
-    told = client.post("/embed", json={"texts": TEXTS, "of": of, "unit": True}).json()
-    assert (told["dim"], len(told["texts"])) == (embedder.dim, 3)
-    for text, rows in zip(TEXTS, told["texts"], strict=True):
+    info = client.post("/embed", json={"texts": TEXTS, "of": of, "unit": True}).json()
+    assert (info["dim"], len(info["texts"])) == (embedder.dim, 3)
+    for text, rows in zip(TEXTS, info["texts"], strict=True):
         offline = list(embedder.embed([Document(text)], of=of, unit=True))
         assert [row["text"] for row in rows] == [name for some in offline for name in some.names]
         assert [(row["start"], row["end"]) for row in rows] == [
@@ -70,14 +70,14 @@ def several(encoder, plain_encoder, tmp_path_factory):
             yield client, more
 
 
-def test_encoders_are_those_that_were_named_and_are_lent_what_they_need(several):
+def test_encoders_are_those_that_were_named_and_get_the_inputs_they_need(several):
     client, places = several
     assert [one["name"] for one in client.get("/health").json()["encoders"]] == ["usual", *places]
     found = {}
     for name in ("usual", "wide", "layer", "run"):
-        told = client.post("/embed", json={"text": "mayor of cork", "of": "words", "model": name}).json()
-        found[name] = np.array([row["vector"] for row in told["texts"][0]])
-        assert (told["model"], told["dim"]) == (name, 32 if name == "wide" else 16)
+        info = client.post("/embed", json={"text": "mayor of cork", "of": "words", "model": name}).json()
+        found[name] = np.array([row["vector"] for row in info["texts"][0]])
+        assert (info["model"], info["dim"]) == (name, 32 if name == "wide" else 16)
     assert np.abs(found["layer"] - found["usual"]).max() > 1e-3
     with ExitStack() as stack:
         for name in ("wide", "layer", "run"):
@@ -107,18 +107,18 @@ def test_words_of_long_texts_are_too_many(client):
     assert (answer.status_code, "limited to 20,000 characters" in answer.json()["error"]) == (422, True)
 
 
-def test_attention_is_told_for_a_layer_and_head(client):
-    told = client.post("/explain", json={"text": "who wrote to dora", "maps": [], "layer": 1, "head": 0}).json()
-    assert (told["layers"], told["heads"], told["layer"], told["head"]) == (2, 2, 1, 0)
-    assert told["rows"] == told["columns"] == ["[CLS]", "who", "wrote", "to", "dora", "[SEP]"]
-    np.testing.assert_allclose(np.array(told["without"]).sum(1), 1, atol=1e-3)
-    assert np.array(told["moved"]).shape == (2, 3)
+def test_attention_is_returned_for_a_layer_and_head(client):
+    info = client.post("/explain", json={"text": "who wrote to dora", "maps": [], "layer": 1, "head": 0}).json()
+    assert (info["layers"], info["heads"], info["layer"], info["head"]) == (2, 2, 1, 0)
+    assert info["rows"] == info["columns"] == ["[CLS]", "who", "wrote", "to", "dora", "[SEP]"]
+    np.testing.assert_allclose(np.array(info["without"]).sum(1), 1, atol=1e-3)
+    assert np.array(info["moved"]).shape == (2, 3)
     pieces = client.post("/explain", json={"text": "dorax", "maps": [], "by": "pieces"}).json()
     assert len(pieces["rows"]) > 3
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("requested", "message"),
     [
         ({"text": "a", "layer": 2}, "there is no layer 2"),
         ({"text": "a", "head": 2}, "there is no head 2"),
@@ -128,12 +128,12 @@ def test_attention_is_told_for_a_layer_and_head(client):
         ({"text": "a", "maps": ["moon"]}, "maps"),
     ],
 )
-def test_what_cannot_be_explained_is_told(client, asked, message):
-    answer = client.post("/explain", json={"maps": [], **asked})
+def test_requests_that_cannot_be_explained_are_refused(client, requested, message):
+    answer = client.post("/explain", json={"maps": [], **requested})
     assert (answer.status_code, message in answer.json()["error"]) == (422, True)
 
 
-def test_a_map_that_is_named_twice_is_lent_once(client, monkeypatch):
+def test_a_map_that_is_named_twice_is_provided_once(client, monkeypatch):
     loaded = []
     monkeypatch.setattr(
         "wellread.inference.explain.Explainer.load", lambda *given, **more: loaded.append(given) or 1 / 0
@@ -152,7 +152,7 @@ def test_the_view_of_a_form_runs_no_script_but_its_own(client):
     assert client.post("/explain/page", content="&".join(f"a{n}=1" for n in range(99))).status_code == 422
 
 
-def test_a_model_that_has_learned_its_maps_is_told_apart(tmp_path, encoder):
+def test_a_model_that_has_learned_its_maps_is_distinguished(tmp_path, encoder):
     assert ServedEncoder("tiny", encoder).plain
     assert ServedEncoder("minilm", "minilm").plain
     (tmp_path / "model").mkdir()

@@ -25,22 +25,22 @@ def kbs(tmp_path):
 def held(engine, monkeypatch, kb="cities"):
     """Searches in a KB that last until the block ends."""
     served_kb, event = engine.registry.served_kb(kb), threading.Event()
-    monkeypatch.setattr(served_kb.kb, "search", lambda *asked, **options: (event.wait(20), [])[1])
+    monkeypatch.setattr(served_kb.kb, "search", lambda *requested, **options: (event.wait(20), [])[1])
     try:
         yield event
     finally:
         event.set()
 
 
-def test_health_and_figures_are_told_while_all_who_search_wait(kbs, monkeypatch):
+def test_health_and_metrics_are_served_while_all_searches_wait(kbs, monkeypatch):
     with engine_of(kbs) as engine, listening(engine) as address, ThreadPoolExecutor(8) as pool:
         with held(engine, monkeypatch):
-            asked = [pool.submit(requests.get, f"{address}/entities?search=a", timeout=60) for _ in range(8)]
+            requested = [pool.submit(requests.get, f"{address}/entities?search=a", timeout=60) for _ in range(8)]
             time.sleep(0.3)
             assert requests.get(f"{address}/health", timeout=5).status_code == 200
             assert requests.get(f"{address}/metrics", timeout=5).status_code == 200
             assert requests.post(f"{address}/link", json={"text": "Paris"}, timeout=5).status_code == 200
-        assert [one.result().status_code for one in asked] == [200] * 8
+        assert [one.result().status_code for one in requested] == [200] * 8
 
 
 def test_a_search_that_takes_too_long_is_given_up(kbs, monkeypatch):
@@ -53,34 +53,34 @@ def test_a_search_that_was_given_up_is_stopped_and_entities_are_shown_meanwhile(
     with engine_of(kbs, seconds=0.5) as engine, listening(engine) as address, ThreadPoolExecutor(8) as pool:
         served_kb, stopped = engine.registry.served_kb("cities"), []
 
-        def slow(*asked, stop, **options):
+        def slow(*requested, stop, **options):
             while not stop():
                 time.sleep(0.01)
             stopped.append(True)
             return []
 
         monkeypatch.setattr(served_kb.kb, "search", slow)
-        asked = [pool.submit(requests.get, f"{address}/entities?search=a", timeout=60) for _ in range(6)]
+        requested = [pool.submit(requests.get, f"{address}/entities?search=a", timeout=60) for _ in range(6)]
         time.sleep(0.1)
         assert requests.get(f"{address}/entities/Q90", timeout=0.4).status_code == 200
-        assert [one.result().status_code for one in asked] == [503] * 6
+        assert [one.result().status_code for one in requested] == [503] * 6
         deadline = time.monotonic() + 10
         while len(stopped) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert 2 <= len(stopped) <= 6  # those that had begun
 
 
-def test_who_finds_too_many_waiting_is_told_to_come_again():
+def test_a_call_to_a_full_executor_is_refused_as_busy():
     async def scenario():
         aside, event = BoundedExecutor("test", 1, most=3), threading.Event()
-        asked = [asyncio.ensure_future(aside.run(lambda: event.wait(20))) for _ in range(3)]
+        requested = [asyncio.ensure_future(aside.run(lambda: event.wait(20))) for _ in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(BusyError):
             await aside.run(lambda: True)
-        asked[2].cancel()  # it had not begun
+        requested[2].cancel()  # it had not begun
         await asyncio.sleep(0.01)
         last = asyncio.ensure_future(aside.run(lambda: True))
-        asked[0].cancel()  # it goes on, though nobody waits: its room is not free
+        requested[0].cancel()  # it goes on, though nobody waits: its room is not free
         await asyncio.sleep(0.01)
         with pytest.raises(BusyError):
             await aside.run(lambda: True)
@@ -95,12 +95,12 @@ def test_too_many_searches_are_refused_and_counted(kbs, monkeypatch):
     with engine_of(kbs) as engine, listening(engine) as address, ThreadPoolExecutor(MAX_PENDING + 4) as pool:
         with held(engine, monkeypatch) as event:
             ask = lambda: requests.get(f"{address}/entities?search=a", timeout=60)  # noqa: E731
-            asked = [pool.submit(ask) for _ in range(MAX_PENDING + 4)]
-            while sum(one.done() for one in asked) < 4:
+            requested = [pool.submit(ask) for _ in range(MAX_PENDING + 4)]
+            while sum(one.done() for one in requested) < 4:
                 time.sleep(0.01)
             event.set()
-        told = sorted(one.result().status_code for one in asked)
-        assert told == [200] * MAX_PENDING + [429] * 4
+        statuses = sorted(one.result().status_code for one in requested)
+        assert statuses == [200] * MAX_PENDING + [429] * 4
         assert "wellread_refused_total 4.0" in requests.get(f"{address}/metrics", timeout=20).text
 
 
@@ -123,8 +123,8 @@ def test_texts_are_linked_while_a_change_waits_for_another_process(kbs):
                 assert requests.post(f"{address}/link", json={"text": "Paris"}, timeout=3).json()["documents"]
             assert not put.done()
         assert put.result().status_code == 201
-        told = requests.post(f"{address}/link", json={"text": "Avon", "kb": "cities"}, timeout=20).json()
-        assert [link["entity"] for link in told["documents"][0]["links"]] == ["x"]
+        info = requests.post(f"{address}/link", json={"text": "Avon", "kb": "cities"}, timeout=20).json()
+        assert [link["entity"] for link in info["documents"][0]["links"]] == ["x"]
 
 
 def test_a_knowledge_base_that_another_process_holds_is_unavailable_for_a_while(kbs, monkeypatch):

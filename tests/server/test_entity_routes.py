@@ -34,10 +34,10 @@ def entities(answer):
     return [[link["entity"] for link in document["links"]] for document in answer.json()["documents"]]
 
 
-def test_an_entity_is_told_with_its_neighbours(client):
-    told = client.get("/entities/Q142").json()
-    assert (told["title"], told["kb"], told["revision"]) == ("France", "cities", 1)
-    assert told["neighbours"] == [{"relation": "country", "entity": "Q90", "title": "Paris", "outgoing": False}]
+def test_an_entity_is_returned_with_its_neighbours(client):
+    info = client.get("/entities/Q142").json()
+    assert (info["title"], info["kb"], info["revision"]) == ("France", "cities", 1)
+    assert info["neighbours"] == [{"relation": "country", "entity": "Q90", "title": "Paris", "outgoing": False}]
     assert client.get("/entities/Q90").json()["facts"] == [["country", "Q142"]]
 
 
@@ -64,7 +64,7 @@ def test_a_path_leads_to_no_file(client, path):
 
 
 def test_entities_are_searched_for(client):
-    found = lambda **asked: [one["id"] for one in client.get("/entities", params=asked).json()["entities"]]  # noqa: E731
+    found = lambda **requested: [one["id"] for one in client.get("/entities", params=requested).json()["entities"]]  # noqa: E731
     assert found(search="par") == ["Q90", "Q167646"]
     assert found(search="par", limit=1) == ["Q90"]
     assert found(search="prince", how="text") == ["Q167646"]
@@ -113,8 +113,8 @@ def test_who_adds_a_new_entity_writes_over_none(changing):
     new = BEARER | {"if-none-match": "*"}
     answer = changing.put("/entities/Q90", json={"title": "Lutetia"}, headers=new)
     assert (answer.status_code, "the entity 'Q90' exists already" in answer.json()["error"]) == (412, True)
-    assert (told := changing.get("/entities/Q90").json())["title"] == "Paris"
-    assert told["revision"] == 1
+    assert (info := changing.get("/entities/Q90").json())["title"] == "Paris"
+    assert info["revision"] == 1
     assert changing.put("/entities/Q91", json={"title": "Lutetia"}, headers=new).json()["what"] == "added"
     other = changing.put("/entities/Q92", json={"title": "Lutetia"}, headers=BEARER | {"if-none-match": '"1"'})
     assert (other.status_code, "if-none-match" in other.json()["error"]) == (422, True)
@@ -173,7 +173,7 @@ def test_a_server_without_a_token_changes_nothing(kbs):
         assert (answer.status_code, client.get("/health").json()["editable"]) == (403, False)
 
 
-def test_a_full_disk_is_told_without_the_folder(changing, monkeypatch):
+def test_a_full_disk_is_reported_without_the_folder(changing, monkeypatch):
     def fail(kb, *given, **more):
         raise StorageError(f"the disk is full (or fails): {kb.path} keeps its last state; free some space")
 
@@ -216,8 +216,8 @@ def test_a_replaced_knowledge_base_is_found_by_who_reads_it(tmp_path):
             assert "Q64" in engine.registry.served_kbs["cities"].kb
 
 
-def test_health_is_told_while_a_replaced_knowledge_base_cannot_be_opened(tmp_path):
-    """By threads that never asked the old file, too: whoever watches is not to stop the server for it."""
+def test_health_is_served_while_a_replaced_knowledge_base_cannot_be_opened(tmp_path):
+    """Threads that never used the old file answer too: a health monitor must not stop the server for it."""
     kbs = write_kbs(tmp_path)
     with engine_of(kbs) as engine, asking(engine) as client:
         client.put("/entities/Q1", json={"title": "Universe"}, headers=BEARER)

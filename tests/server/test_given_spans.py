@@ -54,11 +54,11 @@ def test_nil_is_ruled_out_on_demand(reading, toy):
     spans = [[0, 3], [20, 24]]
     with Linker.load(toy / "toy.kb", toy / "model") as linker:
         (with_nil,), (never,) = (list(linker.link_given([WHO], [spans], nil=nil)) for nil in ("model", "never"))
-    told = lambda document: [(link.entity, round(link.score, 4)) for link in document.links]  # noqa: E731
-    assert told(documents(reading.post("/link", json={"text": WHO, "spans": spans}))[0]) == told(with_nil)
-    asked = {"text": WHO, "spans": spans, "never_nil": True, "threshold": 1.0, "top_k": 0}
-    (answer,) = documents(reading.post("/link", json=asked))
-    assert told(answer) == told(never)
+    links_of = lambda document: [(link.entity, round(link.score, 4)) for link in document.links]  # noqa: E731
+    assert links_of(documents(reading.post("/link", json={"text": WHO, "spans": spans}))[0]) == links_of(with_nil)
+    requested = {"text": WHO, "spans": spans, "never_nil": True, "threshold": 1.0, "top_k": 0}
+    (answer,) = documents(reading.post("/link", json=requested))
+    assert links_of(answer) == links_of(never)
     assert None not in [link.entity for link in answer.links]
     assert [link.candidates for link in answer.links] == [(), ()]
     (strict,) = documents(reading.post("/link", json={"text": WHO, "spans": spans, "threshold": 1.0}))
@@ -68,14 +68,14 @@ def test_nil_is_ruled_out_on_demand(reading, toy):
 def test_clients_with_and_without_spans_are_read_together(toy):
     registry = LinkerRegistry.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}"]})
     source = registry.key("toy")
-    asked = [
+    requested = [
         LinkJob((WHO,)),
         LinkJob((WHO, "cork"), spans=([[20, 24]], [])),
         LinkJob(("in cork",)),
         LinkJob((WHO,), spans=([],)),
     ]
-    together = [list(answer.documents) for answer in registry.link(source, asked)]
-    alone = [list(registry.link(source, [one])[0].documents) for one in asked]
+    together = [list(answer.documents) for answer in registry.link(source, requested)]
+    alone = [list(registry.link(source, [one])[0].documents) for one in requested]
     registry.close()
     shape = lambda made: [[(link.start, link.entity) for link in one.links] for one in made]  # noqa: E731
     assert list(map(shape, together)) == list(map(shape, alone))
@@ -94,7 +94,7 @@ def test_nil_links_are_given_only_where_asked_for(toy):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("requested", "message"),
     [
         ({"text": "ab", "spans": [[0, 3]]}, "the span 0:3 is not in its text of 2 characters"),
         ({"text": "ab", "spans": [[1, 1]]}, "the span 1:1 is not in its text"),
@@ -106,7 +106,7 @@ def test_nil_links_are_given_only_where_asked_for(toy):
         ({"text": "ab", "spans": [[0, 1]] * (schemas.MOST_SPANS + 1)}, "send at most 5,000 at once"),
     ],
 )
-def test_spans_that_do_not_fit_are_refused_with_the_fix(client, asked, message):
-    answer = client.post("/link", json=asked)
+def test_spans_that_do_not_fit_are_refused_with_the_fix(client, requested, message):
+    answer = client.post("/link", json=requested)
     assert answer.status_code == 422
     assert message in answer.json()["error"]

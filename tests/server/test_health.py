@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 import requests
 
-from tests.server.test_workers import all_of, told_first, wait_until
+from tests.server.test_workers import all_of, first_document, wait_until
 from tests.servers import asking, engine_of, listening, write_kbs
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
@@ -43,7 +43,7 @@ def test_a_worker_that_hangs_at_work_is_replaced(registry, caplog):
     with pytest.raises(LostError):
         all_of(workers.link(PARIS, [LinkJob(("Paris",))]))
     assert time.monotonic() - begin < 20
-    assert b"Q90" in told_first(workers, PARIS, [LinkJob(("Paris",))])
+    assert b"Q90" in first_document(workers, PARIS, [LinkJob(("Paris",))])
     assert (reasons, workers.replaced) == (["hung"], 1)
     assert "a worker hung and was replaced" in caplog.messages
     workers.close()
@@ -52,8 +52,8 @@ def test_a_worker_that_hangs_at_work_is_replaced(registry, caplog):
 def test_a_worker_that_is_stopped_takes_no_large_request_for_ever(registry):
     workers = LinkWorkers(registry, 1, patience=3)
     os.kill(workers.pids[0], signal.SIGSTOP)
-    told = all_of(workers.link(PARIS, [LinkJob(("x" * 900_000,))]))
-    assert len(told) == 1
+    results = all_of(workers.link(PARIS, [LinkJob(("x" * 900_000,))]))
+    assert len(results) == 1
     workers.close()
 
 
@@ -68,7 +68,7 @@ def test_a_free_worker_that_hangs_or_died_is_replaced_before_it_is_asked(registr
     assert reasons == [reason]
     begin = time.monotonic()
     for _ in range(4):
-        assert b"Q90" in told_first(workers, PARIS, [LinkJob(("Paris",))])
+        assert b"Q90" in first_document(workers, PARIS, [LinkJob(("Paris",))])
     assert time.monotonic() - begin < 5
     workers.close()
 
@@ -77,17 +77,17 @@ def test_a_server_whose_workers_die_one_after_the_other_is_not_ready(kbs):
     with engine_of(kbs, readers=2) as engine, asking(engine) as client:
         link = engine.registry.link
         engine._processes.close()
-        engine.registry.link = lambda source, asked: (
-            os._exit(9) if asked[0].texts == ("deadly",) else link(source, asked)
+        engine.registry.link = lambda source, requested: (
+            os._exit(9) if requested[0].texts == ("deadly",) else link(source, requested)
         )
         engine._processes = LinkWorkers(engine.registry, 2, replaced=engine.metrics.count_replaced)
         for _ in range(3):
             assert client.get("/health").json()["problems"] == []
             assert client.post("/link", json={"text": "deadly", "kb": "cities"}).status_code == 503
-        told = client.get("/health")
-        assert (told.status_code, told.json()["status"], told.json()["ready"]) == (503, "failing", False)
-        assert "look at the log" in told.json()["problems"][0]
-        assert told.json()["workers"] == {"count": 2, "replaced": 6}
+        response = client.get("/health")
+        assert (response.status_code, response.json()["status"], response.json()["ready"]) == (503, "failing", False)
+        assert "look at the log" in response.json()["problems"][0]
+        assert response.json()["workers"] == {"count": 2, "replaced": 6}
         figures = client.get("/metrics").text
         assert "wellread_ready 0.0" in figures
         assert 'wellread_workers_replaced_total{reason="died"} 6.0' in figures
@@ -119,7 +119,7 @@ def test_names_that_are_overwritten_in_place_do_no_harm(kbs, workers, overwrite)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_index_that_is_overwritten_in_place_is_told_and_opened_again(toy, tmp_path, workers):
+def test_an_index_that_is_overwritten_in_place_is_reported_and_opened_again(toy, tmp_path, workers):
     shutil.copytree(toy, tmp_path / "copy")
     kb, model = tmp_path / "copy" / "toy.kb", str(tmp_path / "copy" / "model")
     rows = next((tmp_path / "copy" / "toy.kb.vectors").glob("rows-*.safetensors"))
@@ -134,10 +134,10 @@ def test_an_index_that_is_overwritten_in_place_is_told_and_opened_again(toy, tmp
         with open(rows, "r+b") as file:
             file.truncate(0)
         assert link() == 503
-        told = requests.get(f"{address}/health", timeout=20)
-        assert (told.status_code, told.json()["ready"]) == (503, False)
-        assert "overwritten in place" in told.json()["problems"][0]
-        assert "wellread index build" in told.json()["problems"][0]
+        response = requests.get(f"{address}/health", timeout=20)
+        assert (response.status_code, response.json()["ready"]) == (503, False)
+        assert "overwritten in place" in response.json()["problems"][0]
+        assert "wellread index build" in response.json()["problems"][0]
         rows.write_bytes(whole)
         wait_until(lambda: link() == 200)
         wait_until(lambda: requests.get(f"{address}/health", timeout=20).json()["ready"])
@@ -229,9 +229,11 @@ def test_a_request_that_was_given_up_is_not_worked_on():
     worker = worker_of(slow(0.01, done), threads=1)
 
     async def scenario():
-        asked = asyncio.ensure_future(submit_in_parts(worker, ["a"], split_request([str(n) for n in range(64)]), list))
+        requested = asyncio.ensure_future(
+            submit_in_parts(worker, ["a"], split_request([str(n) for n in range(64)]), list)
+        )
         await asyncio.sleep(0.05)
-        asked.cancel()
+        requested.cancel()
         await asyncio.sleep(0.5)
         assert len(done) == PART_TEXTS
         assert worker._taken == worker._jobs == worker._texts == 0

@@ -40,7 +40,7 @@ def test_a_text_is_linked_and_a_mark_opens_its_card(page, address):
     page.wait_for_selector("#card h2:has-text('river')")
 
 
-def test_candidates_of_one_name_are_told_apart(page, address):
+def test_candidates_of_one_name_are_distinguished(page, address):
     senses = {"s1": "a low voice", "s2": "a fish of rivers", "s3": ""}
     for id, gist in senses.items():
         body = {"title": "bass", "description": gist}
@@ -89,20 +89,20 @@ def test_half_a_letter_is_read_as_none_and_a_text_that_is_refused_is_not_in_the_
 
 def test_another_threshold_needs_no_other_run(page, address):
     link(page)
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
+    requested = []
+    page.on("request", lambda request: requested.append(request.url))
     counts = set()
     for threshold in (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0):
         page.locator("#threshold").fill(str(threshold))
         assert shown(page) == served(address, threshold=threshold), threshold
         counts.add(len(shown(page)))
-    assert asked == []
+    assert requested == []
     assert len(counts) > 2
     page.click("#usual")
     assert shown(page) == served(address)
 
 
-def test_of_names_that_overlap_the_first_is_shown_though_all_are_told(page, address):
+def test_of_names_that_overlap_the_first_is_shown_though_all_are_listed(page, address):
     text, words = "the old river city planet", lambda links: [link for link in links if link[2] == "words"]
     link(page, text)
     assert len(words(served(address, text, overlaps="keep"))) == 4
@@ -177,8 +177,8 @@ def test_links_are_downloaded_as_documents(page):
     with page.expect_download() as waiting:
         page.click("#download")
     with open(waiting.value.path()) as file:
-        told = json.load(file)
-    document = Document.from_dict(told)
+        info = json.load(file)
+    document = Document.from_dict(info)
     assert waiting.value.suggested_filename == "links.json"
     assert sorted(((one.start, one.end, one.kb, one.entity) for one in document.links), key=str) == shown(page)
 
@@ -221,7 +221,7 @@ def test_attention_is_looked_at_by_layer_and_head(page):
     assert frame.locator("#view1 button").count() >= 7
 
 
-def test_an_error_is_told_in_the_frame_and_on_the_page(page):
+def test_an_error_is_shown_in_the_frame_and_on_the_page(page):
     page.click("#tab-attention")
     page.fill("#explained", "mayor " * 300)
     for box in page.locator("#explain input[type=checkbox]").all():
@@ -236,7 +236,7 @@ def test_an_error_is_told_in_the_frame_and_on_the_page(page):
     page.complaints.clear()
 
 
-def test_a_view_that_nobody_answers_is_told_of(page):
+def test_a_view_without_an_answer_is_reported(page):
     page.click("#tab-attention")
     page.fill("#explained", "cork")
     for path in ("/explain/page", "/health"):

@@ -38,23 +38,23 @@ def alone(toy):
         yield linker
 
 
-def answers(registry, *asked, **options):
-    threshold = min((one.threshold for one in asked if one.threshold is not None), default=None)
-    made = registry.link(registry.key("toy", threshold=threshold, **options), asked)
+def answers(registry, *requested, **options):
+    threshold = min((one.threshold for one in requested if one.threshold is not None), default=None)
+    made = registry.link(registry.key("toy", threshold=threshold, **options), requested)
     return [replace(answer, documents=list(answer.documents)) for answer in made]
 
 
-def told(document):
+def links_of(document):
     return [(link.start, link.end, link.entity, round(link.score, 5)) for link in document.links]
 
 
 def test_each_client_gets_what_it_would_get_alone(registry, alone):
-    asked = [LinkJob(TEXTS[:2]), LinkJob(TEXTS[2:3], threshold=0.05), LinkJob(TEXTS[3:], threshold=0.9, nil=True)]
-    together = answers(registry, *asked)
+    requested = [LinkJob(TEXTS[:2]), LinkJob(TEXTS[2:3], threshold=0.05), LinkJob(TEXTS[3:], threshold=0.9, nil=True)]
+    together = answers(registry, *requested)
     assert [len(answer.documents) for answer in together] == [2, 1, 9]
-    for one, answer in zip(asked, together, strict=True):
+    for one, answer in zip(requested, together, strict=True):
         for text, document in zip(one.texts, answer.documents, strict=True):
-            assert told(document) == told(alone.score(text).document(threshold=one.threshold, nil=one.nil))
+            assert links_of(document) == links_of(alone.score(text).document(threshold=one.threshold, nil=one.nil))
     assert sum(len(document.links) for answer in together for document in answer.documents)
 
 
@@ -91,7 +91,7 @@ def test_a_low_threshold_is_read_apart(registry):
 
 @pytest.fixture
 def shared(toy, tmp_path):
-    """A shelf with a model and a KB of its own."""
+    """A registry with a model and a KB of its own."""
     shutil.copy(toy / "toy.kb", tmp_path)
     shutil.copytree(toy / "toy.kb.vectors", tmp_path / "toy.kb.vectors")
     made = LinkerRegistry.load([tmp_path / "toy.kb"], {"toy": [f"model={toy / 'model'}", "prior"]})
@@ -102,21 +102,21 @@ def shared(toy, tmp_path):
 @pytest.mark.parametrize("model", ["model", "prior"])
 def test_a_document_that_is_made_late_is_of_its_revision(shared, model):
     """All that it says was there before: the KB is another when it is looked at, and so are the next answers."""
-    source, asked = shared.key("toy", model), [LinkJob(TEXTS), LinkJob(TEXTS)]
-    first, late = shared.link(source, asked)
+    source, requested = shared.key("toy", model), [LinkJob(TEXTS), LinkJob(TEXTS)]
+    first, late = shared.link(source, requested)
     expected = list(first.documents)
     linked = {link.entity: link.title for document in expected for link in document.links}
     assert linked
     with shared.served_kbs["toy"].kb.change() as change:
         for id in linked:
             change.update(Entity(id, f"renamed {id}"))
-    (new, _) = shared.link(source, asked)
+    (new, _) = shared.link(source, requested)
     assert new.revision == late.revision + 1
     assert {link.title for document in new.documents for link in document.links}.isdisjoint(linked.values())
     assert list(late.documents) == expected
 
 
-def test_documents_of_a_model_are_made_as_they_are_told(registry, monkeypatch):
+def test_documents_of_a_model_are_made_when_they_are_encoded(registry, monkeypatch):
     made, decided = [], served_kb._to_document
     monkeypatch.setattr(served_kb, "_to_document", lambda *given: made.append(given) or decided(*given))
     parts = encode_results(registry.link(registry.key("toy"), [LinkJob(TEXTS)] * 9))
@@ -126,7 +126,7 @@ def test_documents_of_a_model_are_made_as_they_are_told(registry, monkeypatch):
 
 def test_threads_share_a_linker_while_another_process_changes_its_knowledge(shared, tmp_path, alone):
     """Each answer is what one client gets alone, of whichever revision."""
-    expected = {text: told(alone.link(text)) for text in TEXTS}
+    expected = {text: links_of(alone.link(text)) for text in TEXTS}
     revisions, wrong = set(), []
 
     def ask(model):
@@ -135,7 +135,7 @@ def test_threads_share_a_linker_while_another_process_changes_its_knowledge(shar
             (answer,) = shared.link(shared.key("toy", model), [LinkJob(some)])
             revisions.add(answer.revision)
             if model == "model":
-                wrong.extend(one.text for one in answer.documents if told(one) != expected[one.text])
+                wrong.extend(one.text for one in answer.documents if links_of(one) != expected[one.text])
 
     threads = [threading.Thread(target=ask, args=(model,)) for model in ("model", "model", "prior", "prior")]
     for thread in threads:
@@ -152,7 +152,7 @@ def test_threads_share_a_linker_while_another_process_changes_its_knowledge(shar
 
 @pytest.fixture
 def names(tmp_path):
-    """A shelf that links by name, to a KB of its own."""
+    """A registry that links by name, to a KB of its own."""
     write_kb(tmp_path / "own.kb", [Entity("0", "avon"), Entity("x", "brno")]).close()
     made = LinkerRegistry.load([tmp_path / "own.kb"], {"own": ["prior"]})
     yield made
@@ -255,23 +255,23 @@ def linked(registry, text="avon"):
 
 
 def in_thread(ask):
-    """What a thread is told that never asked before; its errors too."""
-    told = []
+    """Return the result, or the error, of a call in a new thread."""
+    results = []
 
     def run():
         try:
-            told.append(ask())
+            results.append(ask())
         except Exception as error:
-            told.append(error)
+            results.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    return told[0]
+    return results[0]
 
 
 def test_a_thread_that_comes_after_a_swap_mixes_no_two_files(names):
-    """Of as many changes as the old one: the revision alone does not tell them apart."""
+    """The new file has as many changes as the old one, so the revision alone does not distinguish them."""
     path = names.served_kbs["own"].kb.path
     assert linked(names, "avon, brno") == ["0", "x"]
     replace_with(path, [Entity("other", "brno"), Entity("0", "cork")])
@@ -286,8 +286,8 @@ def test_after_a_swap_the_new_file_is_still_locked_against_others(names):
     gc.collect()
     beside, byte = f"{path}-shm", 128  # SQLite's "dead man's switch"
     ask = f"import fcntl; fcntl.lockf(open({beside!r}, 'rb+'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, {byte})"
-    asked = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
-    assert "BlockingIOError" in asked.stderr
+    requested = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in requested.stderr
 
 
 def test_what_a_change_left_beside_the_name_is_not_read_over_a_new_file(names):

@@ -1,4 +1,4 @@
-"""What clients are told when a request is wrong: where, why, and what would be right."""
+"""Error responses to wrong requests: where the error is, why, and what would be right."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def client(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "told"),
+    ("method", "path", "body", "message"),
     [
         ("POST", "/link", '{"text": "a", "kb": {}}',
          "kb: Input should be a valid string; kb: Input should be a valid array"),
@@ -25,18 +25,18 @@ def client(tmp_path_factory):
         ("PUT", "/entities/x", '{"title": "X", "aliases": ["Y", 7]}', "aliases.1: Input should be a valid string"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_in_the_clients_words(client, method, path, body, told):
+def test_errors_use_the_names_of_the_request(client, method, path, body, message):
     answer = client.request(method, path, content=body, headers={"content-type": "application/json", **BEARER})
-    assert (answer.status_code, answer.json()["error"]) == (422, told)
+    assert (answer.status_code, answer.json()["error"]) == (422, message)
 
 
-def test_a_wrong_name_is_not_told_in_full(client):
+def test_a_wrong_name_is_shortened_in_the_error(client):
     answer = client.post("/link", json={"text": "a", "x" * 100_000: 1})
     assert (answer.status_code, len(answer.text) < 200) == (422, True)
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "allowed", "told"),
+    ("method", "path", "status", "allowed", "message"),
     [
         ("GET", "/nowhere", 404, None, "unknown address"),
         ("PATCH", "/entities/Q90", 405, "DELETE, GET, HEAD, PUT", "use DELETE, GET, HEAD, PUT"),
@@ -44,7 +44,7 @@ def test_a_wrong_name_is_not_told_in_full(client):
         ("OPTIONS", "/health", 405, "GET, HEAD", "use GET, HEAD"),
     ],
 )
-def test_who_asks_at_a_wrong_address_is_told_of_right_ones(client, method, path, status, allowed, told):
+def test_a_wrong_address_gets_the_right_ones(client, method, path, status, allowed, message):
     answer = client.request(method, path)
     assert (answer.status_code, answer.headers.get("allow")) == (status, allowed)
-    assert told in answer.json()["error"]
+    assert message in answer.json()["error"]

@@ -1,4 +1,4 @@
-"""The routes of the server: what clients ask, and what they are told when it cannot be answered."""
+"""The routes of the server: requests, results, and errors."""
 
 import json
 import logging
@@ -49,16 +49,16 @@ def test_an_answer_is_the_same_as_offline(client, kbs):
 
 
 def test_layers_threshold_and_candidates_are_chosen(client):
-    asked = lambda **more: entities(client.post("/link", json={"text": TEXT, **more}))  # noqa: E731
-    assert asked(kb="words") == [["w1", "w2"]]
-    assert asked(kb=["cities"]) == [["Q90", "Q142"]]
-    assert asked(kb="cities", threshold=0.95) == [["Q142"]]
+    requested = lambda **more: entities(client.post("/link", json={"text": TEXT, **more}))  # noqa: E731
+    assert requested(kb="words") == [["w1", "w2"]]
+    assert requested(kb=["cities"]) == [["Q90", "Q142"]]
+    assert requested(kb="cities", threshold=0.95) == [["Q142"]]
     links = client.post("/link", json={"text": TEXT, "kb": "cities", "top_k": 1}).json()["documents"][0]["links"]
     assert [len(link["candidates"]) for link in links] == [1, 1]
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("requested", "message"),
     [
         ({}, "give either text or texts"),
         ({"text": "a", "texts": ["b"]}, "give either text or texts"),
@@ -73,8 +73,8 @@ def test_layers_threshold_and_candidates_are_chosen(client):
         ({"text": "a" * 100_001}, "at most 100,000 are accepted"),
     ],
 )
-def test_what_is_asked_wrongly_is_told_with_the_fix(client, asked, message):
-    answer = client.post("/link", json=asked)
+def test_wrong_requests_are_refused_with_the_fix(client, requested, message):
+    answer = client.post("/link", json=requested)
     assert answer.status_code == 422
     assert message in answer.json()["error"]
 
@@ -87,19 +87,19 @@ def test_who_asks_for_vectors_is_not_sent_to_a_stream_of_links(client):
 def test_lines_are_answered_as_they_come(client):
     lines = [json.dumps(TEXT), json.dumps({"text": "AC/DC", "id": "x"}), "", "{", '{"text": 1}', '"\\ud800"']
     answer = client.post("/link/stream?kb=cities&top_k=0", content="\n".join(lines))
-    told = [json.loads(line) for line in answer.text.splitlines()]
-    assert [(one.get("id"), [link["entity"] for link in one.get("links", [])]) for one in told[:2]] == (
+    results = [json.loads(line) for line in answer.text.splitlines()]
+    assert [(one.get("id"), [link["entity"] for link in one.get("links", [])]) for one in results[:2]] == (
         [(None, ["Q90", "Q142"]), ("x", ["a/b c?"])]
     )
-    assert [(one["line"], "error" in one) for one in told[2:]] == [(3, True), (4, True), (5, True)]
+    assert [(one["line"], "error" in one) for one in results[2:]] == [(3, True), (4, True), (5, True)]
     assert answer.headers["content-type"] == "application/x-ndjson"
 
 
 def test_a_stream_longer_than_the_queue_loses_nothing(kbs):
     with engine_of(kbs, queue=4, together=2) as engine, asking(engine) as client:
         lines = "".join(json.dumps({"text": f"Paris {n}", "id": str(n)}) + "\n" for n in range(40))
-        told = [json.loads(line) for line in client.post("/link/stream", content=lines).text.splitlines()]
-    assert [one["id"] for one in told] == [str(n) for n in range(40)]
+        results = [json.loads(line) for line in client.post("/link/stream", content=lines).text.splitlines()]
+    assert [one["id"] for one in results] == [str(n) for n in range(40)]
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_linkers_by_name_are_read_with_by_one_thread(kbs):
 
 
 def test_health_tells_what_there_is(client):
-    told = client.get("/health").json()
-    assert (told["status"], told["waiting"], told["editable"]) == ("ok", 0, True)
-    assert told["kbs"][0] == {
+    info = client.get("/health").json()
+    assert (info["status"], info["waiting"], info["editable"]) == ("ok", 0, True)
+    assert info["kbs"][0] == {
         "name": "cities",
         "entities": len(CITIES),
         "revision": 1,
@@ -138,7 +138,7 @@ def test_metrics_count_requests_texts_and_batches(kbs):
     with engine_of(kbs) as engine, asking(engine) as client:
         client.post("/link", json={"texts": ["Paris", "France"], "kb": "cities"})
         client.get("/entities/none")
-        told = client.get("/metrics").text
+        output = client.get("/metrics").text
     for line in (
         'wellread_requests_total{method="POST",route="/link",status="200"} 1.0',
         'wellread_requests_total{method="GET",route="/entities/{id}",status="404"} 1.0',
@@ -147,7 +147,7 @@ def test_metrics_count_requests_texts_and_batches(kbs):
         "wellread_waiting_texts 0.0",
         'wellread_kb_revision{kb="cities"} 1.0',
     ):
-        assert line in told
+        assert line in output
 
 
 def test_the_log_has_no_word_of_what_was_said(client, caplog):
@@ -175,10 +175,10 @@ def test_every_answer_forbids_what_a_page_does_not_need(client):
 
 
 def test_openapi_has_an_example_for_every_body_that_works(changing):
-    told = changing.get("/openapi.json").json()
+    schema = changing.get("/openapi.json").json()
     bodies = {
-        path: told["components"]["schemas"][about["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]]
-        for path, methods in told["paths"].items()
+        path: schema["components"]["schemas"][about["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]]
+        for path, methods in schema["paths"].items()
         for method in methods.values()
         if "application/json" in (about := method.get("requestBody", {"content": {}}))["content"]
     }

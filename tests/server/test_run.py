@@ -23,7 +23,7 @@ def reach(address):
     return socket.create_connection((where.hostname, where.port), timeout=20)
 
 
-def told(client):
+def receive_all(client):
     """All that is said until the connection is closed."""
     parts = []
     with suppress(ConnectionError):
@@ -47,7 +47,7 @@ def test_who_does_not_end_a_head_is_let_go(kbs, sent):
     with engine_of(kbs, seconds=0.5) as engine, listening(engine) as address, closing(reach(address)) as client:
         client.sendall(sent)
         begin = time.monotonic()
-        said = told(client)
+        said = receive_all(client)
         assert 0.4 < time.monotonic() - begin < 4  # uvicorn's own patience, where it has any, is 5 s
         assert said.count(b"HTTP/1.1 200") == sent.count(WHOLE)
 
@@ -82,7 +82,7 @@ def test_a_head_without_end_is_not_collected(kbs, sent, monkeypatch):
     with engine_of(kbs) as engine, listening(engine) as address, closing(reach(address)) as client:
         with suppress(ConnectionError):
             client.sendall(sent)
-        assert told(client)[:12] in (b"HTTP/1.1 431", b"")
+        assert receive_all(client)[:12] in (b"HTTP/1.1 431", b"")
         assert requests.get(f"{address}/health", timeout=20).status_code == 200
     assert sum(taken) < 1 << 20
 
@@ -103,19 +103,19 @@ def test_too_many_connections_are_refused_until_some_end(kbs, monkeypatch):
             client.sendall(WHOLE)
             assert client.recv(100).startswith(b"HTTP/1.1 200")
         with closing(reach(address)) as more:
-            assert told(more).startswith(b"HTTP/1.1 503")
+            assert receive_all(more).startswith(b"HTTP/1.1 503")
         for client in clients:
             client.close()
         time.sleep(0.2)
         assert requests.get(f"{address}/health", timeout=20).status_code == 200
 
 
-def test_heads_alone_are_told_to_who_asks_for_them(kbs):
+def test_head_requests_get_headers_alone(kbs):
     with engine_of(kbs) as engine, listening(engine) as address:
         for path in ("/", "/health", "/page/page.js", "/entities?search=par"):
             whole, alone = (getattr(requests, ask)(f"{address}{path}", timeout=20) for ask in ("get", "head"))
             assert (alone.status_code, alone.content) == (200, b"")
             assert alone.headers["content-length"] == whole.headers["content-length"]
         assert requests.head(f"{address}/link", timeout=20).status_code == 405
-        told = requests.get(f"{address}/metrics", timeout=20).text
-        assert 'wellread_requests_total{method="HEAD",route="/health",status="200"} 1.0' in told
+        output = requests.get(f"{address}/metrics", timeout=20).text
+        assert 'wellread_requests_total{method="HEAD",route="/health",status="200"} 1.0' in output

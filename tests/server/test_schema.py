@@ -1,4 +1,4 @@
-"""What OpenAPI tells is so: generated requests, right and wrong, get the answers that it promises, and never a 500."""
+"""The OpenAPI schema holds: generated requests, right and wrong, get the documented answers, and never a 500."""
 
 import shutil
 
@@ -51,13 +51,13 @@ def test_every_route_is_tried(served):
 def try_out(served, route, mode):
     """Ask for a route with generated requests; the statuses of the answers, which are as the schema says."""
     schema, address = served
-    told = schemathesis.checks
+    available = schemathesis.checks
     checks = [
-        told.not_a_server_error,
-        told.status_code_conformance,
-        told.content_type_conformance,
-        told.response_headers_conformance,
-        told.response_schema_conformance,
+        available.not_a_server_error,
+        available.status_code_conformance,
+        available.content_type_conformance,
+        available.response_headers_conformance,
+        available.response_schema_conformance,
     ]
     operation, answered = operations(schema)[route], []
 

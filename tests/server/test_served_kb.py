@@ -40,9 +40,9 @@ def registry(home):
 
 def test_a_luke_is_served(home):
     with engine_of([home / "toy.kb"], [str(home / "guesser" / "model")]) as engine, asking(engine) as client:
-        told = client.get("/health")
-        assert told.status_code == 200
-        (kb,) = told.json()["kbs"]
+        response = client.get("/health")
+        assert response.status_code == 200
+        (kb,) = response.json()["kbs"]
         assert (kb["models"], kb["overlaps"]) == (["guesser"], {"guesser": "best"})
         answer = client.post("/link", json={"text": "who is the mayor of cork", "model": "guesser"})
         assert [link["entity"] for link in answer.json()["documents"][0]["links"]] == ["p2"]

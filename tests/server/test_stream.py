@@ -64,8 +64,8 @@ def test_a_stream_takes_all_options_that_a_request_takes(toy):
             (document,) = client.post("/link", json={"text": text, **options}).json()["documents"]
             line = client.post("/link/stream", params=options, content=json.dumps(text)).json()
             assert line == {**document, "revisions": {"toy": 1}}, options
-            told = ("start", "end", "entity", "score")
-            seen.append([(*(link[name] for name in told), len(link["candidates"]) > 0) for link in line["links"]])
+            keys = ("start", "end", "entity", "score")
+            seen.append([(*(link[name] for name in keys), len(link["candidates"]) > 0) for link in line["links"]])
     assert len(set(map(str, seen))) == len(OPTIONS)  # each of them changes something
 
 
@@ -78,27 +78,27 @@ def test_a_stream_takes_all_options_that_a_request_takes(toy):
         ("kb=moon", "unknown knowledge base 'moon'; choose cities, words"),
     ],
 )
-def test_what_is_asked_wrongly_of_a_stream_is_told_with_the_fix(kbs, query, message):
+def test_wrong_stream_requests_are_refused_with_the_fix(kbs, query, message):
     with engine_of(kbs) as engine, asking(engine) as client:
         answer = client.post(f"/link/stream?{query}", content=b'"Paris"')
         assert answer.status_code == 422
         assert message in answer.json()["error"]
 
 
-def test_a_line_that_breaks_something_is_told_so_and_others_go_on(kbs, monkeypatch):
+def test_a_line_that_causes_an_error_gets_it_and_others_go_on(kbs, monkeypatch):
     with engine_of(kbs) as engine, asking(engine) as client:
         link = engine.registry._link
 
-        def breaks(source, asked):
-            if any("poison" in text for one in asked for text in one.texts):
+        def breaks(source, requested):
+            if any("poison" in text for one in requested for text in one.texts):
                 raise IndexError("broken")
-            return link(source, asked)
+            return link(source, requested)
 
         monkeypatch.setattr(type(engine.registry), "_link", lambda registry, *given: breaks(*given))
         body = b'"Paris"\n"poison"\n"Paris in France"\n'
-        told = [json.loads(line) for line in client.post("/link/stream", content=body).text.splitlines()]
-    assert ["error" in one for one in told] == [False, True, False]
-    assert (told[1]["line"], "internal error at this line" in told[1]["error"]) == (2, True)
+        results = [json.loads(line) for line in client.post("/link/stream", content=body).text.splitlines()]
+    assert ["error" in one for one in results] == [False, True, False]
+    assert (results[1]["line"], "internal error at this line" in results[1]["error"]) == (2, True)
 
 
 class Stream:
@@ -164,7 +164,7 @@ def test_time_in_which_the_server_answers_is_not_the_clients(kbs):
         streaming(address, "kb=cities") as stream,
     ):
         do = engine.registry.link
-        engine.registry.link = lambda source, asked: (time.sleep(0.3), do(source, asked))[1]
+        engine.registry.link = lambda source, requested: (time.sleep(0.3), do(source, requested))[1]
         for _ in range(6):
             stream.write(b'"Paris ')
             stream.write(b'in France"\n')
@@ -172,7 +172,7 @@ def test_time_in_which_the_server_answers_is_not_the_clients(kbs):
         assert [bool(stream.read()["links"]) for _ in range(6)] == [True] * 6
 
 
-def test_a_line_that_is_not_answered_in_time_is_told_so_and_others_go_on(kbs):
+def test_a_line_that_is_not_answered_in_time_gets_an_error_and_others_go_on(kbs):
     with (
         engine_of(kbs, seconds=1.0, together=1) as engine,
         listening(engine) as address,
@@ -180,10 +180,10 @@ def test_a_line_that_is_not_answered_in_time_is_told_so_and_others_go_on(kbs):
     ):
         do, held, read = engine.registry.link, threading.Event(), []
 
-        def link(source, asked):
-            read.extend(text for one in asked for text in one.texts)
+        def link(source, requested):
+            read.extend(text for one in requested for text in one.texts)
             held.wait(20)
-            return do(source, asked)
+            return do(source, requested)
 
         engine.registry.link = link
         stream.write(b'"Paris"\n"France"\n"AC/DC"\n')
@@ -196,26 +196,26 @@ def test_a_line_that_is_not_answered_in_time_is_told_so_and_others_go_on(kbs):
         assert read == ["Paris", "AC/DC"]  # nobody waits for the second any more
 
 
-def test_a_line_that_finds_no_room_in_time_is_told_so(kbs):
+def test_a_line_that_finds_no_room_in_time_gets_an_error(kbs):
     with (
         engine_of(kbs, seconds=1.0, queue=1, together=1) as engine,
         listening(engine) as address,
         streaming(address, "kb=cities") as stream,
     ):
         do, held, begun = engine.registry.link, threading.Event(), threading.Event()
-        engine.registry.link = lambda source, asked: (begun.set(), held.wait(20), do(source, asked))[2]
+        engine.registry.link = lambda source, requested: (begun.set(), held.wait(20), do(source, requested))[2]
         ask = lambda: requests.post(f"{address}/link", json={"text": "Paris", "kb": "cities"}, timeout=20)  # noqa: E731
         with ThreadPoolExecutor(2) as pool:
-            asked = [pool.submit(ask)]
+            requested = [pool.submit(ask)]
             assert begun.wait(20)
-            asked.append(pool.submit(ask))
+            requested.append(pool.submit(ask))
             while engine.batcher.waiting == 0:
                 time.sleep(0.01)
             stream.write(b'"Paris"\n"France"\n')
             stream.write(b"")
             assert "timed out" in stream.read()["error"]
             held.set()
-            assert [one.result().status_code for one in asked] == [503, 503]  # they were there before
+            assert [one.result().status_code for one in requested] == [503, 503]  # they were there before
         assert [link["entity"] for link in stream.read()["links"]] == ["Q142"]
 
 
@@ -229,15 +229,15 @@ def test_a_stream_ends_with_the_server_and_says_so(kbs):
             begin = time.monotonic()
         assert time.monotonic() - begin < 5
         assert lines.read()["links"]
-        told = lines.read()
-        assert (told["line"], "is stopping" in told["error"]) == (3, True)
+        result = lines.read()
+        assert (result["line"], "is stopping" in result["error"]) == (3, True)
         stream.__exit__(None, None, None)
 
 
 def test_what_was_read_of_a_stream_is_answered_before_the_server_ends(kbs):
     with engine_of(kbs, ahead=2) as engine:
         do, held = engine.registry.link, threading.Event()
-        engine.registry.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
+        engine.registry.link = lambda source, requested: (held.wait(20), do(source, requested))[1]
         with listening(engine) as address:
             stream = streaming(address)
             lines = stream.__enter__()
@@ -254,11 +254,11 @@ def test_what_was_read_of_a_stream_is_answered_before_the_server_ends(kbs):
 def test_a_stream_that_waits_is_not_counted_as_refused(kbs):
     with engine_of(kbs, queue=1, together=1, streams=1) as engine, listening(engine) as address:
         do, held = engine.registry.link, threading.Event()
-        engine.registry.link = lambda source, asked: (held.wait(20), do(source, asked))[1]
+        engine.registry.link = lambda source, requested: (held.wait(20), do(source, requested))[1]
 
         def refused():
-            told = requests.get(f"{address}/metrics", timeout=20).text
-            return float(re.search(r"^wellread_refused_total (\S+)", told, re.MULTILINE)[1])
+            output = requests.get(f"{address}/metrics", timeout=20).text
+            return float(re.search(r"^wellread_refused_total (\S+)", output, re.MULTILINE)[1])
 
         with streaming(address) as stream:
             stream.write(b'"Paris"\n' * 4)
@@ -283,7 +283,7 @@ def test_a_stream_that_waits_is_not_counted_as_refused(kbs):
 def test_streams_leave_room_for_others(kbs):
     with engine_of(kbs, queue=8, together=1) as engine, listening(engine) as address, ExitStack() as stack:
         do, held, begun = engine.registry.link, threading.Event(), threading.Event()
-        engine.registry.link = lambda source, asked: (begun.set(), held.wait(20), do(source, asked))[2]
+        engine.registry.link = lambda source, requested: (begun.set(), held.wait(20), do(source, requested))[2]
         streams = [stack.enter_context(streaming(address, "kb=cities")) for _ in range(4)]
         for stream in streams:
             stream.write(b'"Paris"\n' * 5)
@@ -294,11 +294,11 @@ def test_streams_leave_room_for_others(kbs):
         assert engine.batcher.waiting == 4
         pool = stack.enter_context(ThreadPoolExecutor(4))
         ask = lambda: requests.post(f"{address}/link", json={"text": "Paris", "kb": "cities"}, timeout=20)  # noqa: E731
-        asked = [pool.submit(ask) for _ in range(3)]
+        requested = [pool.submit(ask) for _ in range(3)]
         while engine.batcher.waiting < 7:
             time.sleep(0.01)
         held.set()
-        assert [one.result().status_code for one in asked] == [200] * 3
+        assert [one.result().status_code for one in requested] == [200] * 3
         for stream in streams:
             stream.write(b"")
             assert [bool(stream.read()["links"]) for _ in range(5)] == [True] * 5

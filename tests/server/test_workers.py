@@ -66,18 +66,18 @@ def all_of(parts):
     return [one for some in parts for one in some]
 
 
-def told_first(workers, source, asked):
-    return all_of(workers.link(source, asked))[0].documents[0]
+def first_document(workers, source, requested):
+    return all_of(workers.link(source, requested))[0].documents[0]
 
 
-def test_they_answer_as_the_shelf_does(workers, registry):
-    asked = [LinkJob(TEXTS), LinkJob(TEXTS[:1], threshold=0.95, candidates=1, overlaps="keep"), LinkJob(("city",))]
+def test_they_answer_as_the_registry_does(workers, registry):
+    requested = [LinkJob(TEXTS), LinkJob(TEXTS[:1], threshold=0.95, candidates=1, overlaps="keep"), LinkJob(("city",))]
     for kb in ("cities", "words"):
         source = registry.key(kb)
-        told = all_of(workers.link(source, asked))
-        assert told == all_of(encode_results(registry.link(source, asked)))
-        assert [len(one.documents) for one in told] == [4, 1, 1]
-    assert orjson.loads(told_first(workers, registry.key("cities"), asked))["links"][0]["entity"] == "Q90"
+        results = all_of(workers.link(source, requested))
+        assert results == all_of(encode_results(registry.link(source, requested)))
+        assert [len(one.documents) for one in results] == [4, 1, 1]
+    assert orjson.loads(first_document(workers, registry.key("cities"), requested))["links"][0]["entity"] == "Q90"
 
 
 def test_a_model_reads_there_as_it_does_here(toy):
@@ -87,21 +87,21 @@ def test_a_model_reads_there_as_it_does_here(toy):
     texts = tuple(f"who is the mayor of {place} {person}" for place, person in zip(PLACES, PEOPLE, strict=True))
     try:
         for options in ({}, {"threshold": 0.05}, {"kinds": ["city"]}, {"among": ["p1", "p2"], "threshold": 0.0}):
-            source, asked = (
+            source, requested = (
                 registry.key("toy", **options),
                 [LinkJob(texts[:5], options.get("threshold")), LinkJob(texts)],
             )
-            assert all_of(workers.link(source, asked)) == all_of(encode_results(registry.link(source, asked)))
+            assert all_of(workers.link(source, requested)) == all_of(encode_results(registry.link(source, requested)))
         with pytest.raises(UsageError, match="no entity of the kinds moon"):
-            all_of(workers.link(registry.key("toy", kinds=["moon"]), asked))
+            all_of(workers.link(registry.key("toy", kinds=["moon"]), requested))
     finally:
         workers.close()
         registry.close()
 
 
-def test_a_bug_of_ours_is_told_without_its_text(registry, caplog):
-    def fail(source, asked):
-        raise ValueError(asked[0].texts[0])
+def test_an_internal_error_is_reported_without_its_text(registry, caplog):
+    def fail(source, requested):
+        raise ValueError(requested[0].texts[0])
 
     registry.link = fail
     workers = LinkWorkers(registry, 1)
@@ -129,54 +129,54 @@ def test_one_that_was_killed_is_replaced_and_nobody_notices(kbs, caplog):
 
 def test_one_that_is_killed_at_work_is_replaced_too(registry):
     link = registry.link
-    registry.link = lambda source, asked: (time.sleep(0.3), link(source, asked))[1]
+    registry.link = lambda source, requested: (time.sleep(0.3), link(source, requested))[1]
     workers = LinkWorkers(registry, 1)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(told_first, workers, LinkerKey("cities", "prior"), [LinkJob(("Paris",))])
+        requested = pool.submit(first_document, workers, LinkerKey("cities", "prior"), [LinkJob(("Paris",))])
         time.sleep(0.1)
         os.kill(workers.pids[0], signal.SIGKILL)
-        assert b"Q90" in asked.result()
+        assert b"Q90" in requested.result()
     workers.close()
 
 
 def test_where_one_dies_after_some_answers_another_gives_the_rest(registry):
     link, begun = registry.link, []
 
-    def dying(source, asked):
-        for answer in link(source, asked):
+    def dying(source, requested):
+        for answer in link(source, requested):
             yield answer
-            if len(asked) == 9 and (begun.append(answer) or len(begun) == 6):
+            if len(requested) == 9 and (begun.append(answer) or len(begun) == 6):
                 os._exit(9)
 
     registry.link = dying
     workers = LinkWorkers(registry, 1)
-    asked = [LinkJob((f"Paris {number}",)) for number in range(9)]
-    told = list(workers.link(LinkerKey("cities", "prior"), asked))
-    assert [len(some) for some in told] == [4, 4, 1]
-    assert [orjson.loads(one.documents[0])["text"] for one in all_of(told)] == [one.texts[0] for one in asked]
+    requested = [LinkJob((f"Paris {number}",)) for number in range(9)]
+    results = list(workers.link(LinkerKey("cities", "prior"), requested))
+    assert [len(some) for some in results] == [4, 4, 1]
+    assert [orjson.loads(one.documents[0])["text"] for one in all_of(results)] == [one.texts[0] for one in requested]
     assert len(workers.pids) == 2
     workers.close()
 
 
 def test_what_one_says_to_who_listens_no_more_is_not_heard_by_the_next(registry):
     workers, source = LinkWorkers(registry, 1), LinkerKey("cities", "prior")
-    told = workers.link(source, [LinkJob((f"Paris {number}",)) for number in range(9)])
-    assert len(next(told)) == 4
-    told.close()
-    assert orjson.loads(told_first(workers, source, [LinkJob(("York",))]))["text"] == "York"
+    results = workers.link(source, [LinkJob((f"Paris {number}",)) for number in range(9)])
+    assert len(next(results)) == 4
+    results.close()
+    assert orjson.loads(first_document(workers, source, [LinkJob(("York",))]))["text"] == "York"
     workers.close()
 
 
 def test_who_listens_no_more_needs_no_other_reader(registry):
-    """Whoever asks next does; what forks them may have ended, and a generator that is forgotten can tell nobody."""
+    """The next request needs it; the forking process may have ended, and an abandoned generator cannot report that."""
     workers, source = LinkWorkers(registry, 1), LinkerKey("cities", "prior")
-    told = workers.link(source, [LinkJob(("Paris",))] * 9)
-    next(told)
+    results = workers.link(source, [LinkJob(("Paris",))] * 9)
+    next(results)
     os.kill(workers._pid, signal.SIGKILL)
     wait_until(lambda: not workers.alive)
-    told.close()
+    results.close()
     with pytest.raises(LostError, match="cannot be replaced"):
-        told_first(workers, source, [LinkJob(("York",))])
+        first_document(workers, source, [LinkJob(("York",))])
     workers.close()
 
 
@@ -191,12 +191,12 @@ def test_where_there_is_no_memory_for_an_answer_nobody_else_gets_the_rest(regist
         patch.setattr(module, "_receive_documents", hear)
         with pytest.raises(MemoryError):
             all_of(workers.link(source, [LinkJob((f"secret {number}",)) for number in range(9)]))
-    assert orjson.loads(told_first(workers, source, [LinkJob(("York",))]))["text"] == "York"
+    assert orjson.loads(first_document(workers, source, [LinkJob(("York",))]))["text"] == "York"
     workers.close()
 
 
 def test_where_a_reader_has_no_memory_for_an_answer_it_says_so(registry, monkeypatch):
-    """What it says is not taken for documents, whose sizes it would have told before."""
+    """The error is not taken for documents, whose sizes would have been sent before."""
 
     class Large(list):
         """Documents that can be looked at, but not put together."""
@@ -216,11 +216,13 @@ def test_where_a_reader_has_no_memory_for_an_answer_it_says_so(registry, monkeyp
 
 def test_a_text_that_ends_readers_is_given_up(registry):
     link = registry.link
-    registry.link = lambda source, asked: os._exit(9) if asked[0].texts == ("deadly",) else link(source, asked)
+    registry.link = lambda source, requested: (
+        os._exit(9) if requested[0].texts == ("deadly",) else link(source, requested)
+    )
     workers = LinkWorkers(registry, 1)
     with pytest.raises(LostError, match="send less at once"):
         all_of(workers.link(LinkerKey("cities", "prior"), [LinkJob(("deadly",))]))
-    assert b"Q90" in told_first(workers, LinkerKey("cities", "prior"), [LinkJob(("Paris",))])
+    assert b"Q90" in first_document(workers, LinkerKey("cities", "prior"), [LinkJob(("Paris",))])
     assert len(workers.pids) == 3
     workers.close()
 
@@ -275,7 +277,7 @@ def test_several_threads_ask_and_get_their_own(workers, registry):
     def ask(thread):
         for number in range(100):
             text = f"Paris {thread} {number}"
-            if orjson.loads(told_first(workers, source, [LinkJob((text,))]))["text"] != text:
+            if orjson.loads(first_document(workers, source, [LinkJob((text,))]))["text"] != text:
                 wrong.append(text)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(2)]
@@ -317,11 +319,11 @@ def test_a_signal_to_all_of_them_lets_the_server_finish_what_it_took(kbs, tmp_pa
         family = children_of(server.process.pid)
         lines = "".join(json.dumps(f"Paris {number}") + "\n" for number in range(300))
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(requests.post, f"{server.address}/link/stream", data=lines, timeout=60)
+            requested = pool.submit(requests.post, f"{server.address}/link/stream", data=lines, timeout=60)
             time.sleep(0.1)
             for pid in (*family, server.process.pid):
                 os.kill(pid, signal.SIGTERM)
-            answers = [json.loads(line) for line in asked.result().text.splitlines()]
+            answers = [json.loads(line) for line in requested.result().text.splitlines()]
         assert server.process.wait(60) == 0
         assert all(one["links"][0]["entity"] == "Q90" for one in answers if "error" not in one)
         assert not any("ended" in one["error"] for one in answers if "error" in one)

@@ -56,14 +56,14 @@ def as_record(questions):
 
 
 def test_both_layouts_are_read(tmp_path):
-    told = as_record(QUESTIONS)
-    (tmp_path / "a.json").write_text(json.dumps(told))
-    (tmp_path / "b.json").write_text(json.dumps(told, indent=1))
+    record = as_record(QUESTIONS)
+    (tmp_path / "a.json").write_text(json.dumps(record))
+    (tmp_path / "b.json").write_text(json.dumps(record, indent=1))
     assert list(read_record(tmp_path / "a.json")) == list(read_record(tmp_path / "b.json")) == QUESTIONS
-    for number, passage in enumerate(told["data"]):
-        for asked in passage["qas"]:
-            asked["idx"] = {"passage": number, "query": int(asked.pop("id"))}
-    (tmp_path / "c.jsonl").write_text("".join(json.dumps(passage) + "\n" for passage in told["data"]))
+    for number, passage in enumerate(record["data"]):
+        for question in passage["qas"]:
+            question["idx"] = {"passage": number, "query": int(question.pop("id"))}
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(passage) + "\n" for passage in record["data"]))
     assert list(read_record(tmp_path / "c.jsonl")) == [replace(one, id=f"{one.id}-{one.id}") for one in QUESTIONS]
 
 
@@ -72,15 +72,15 @@ def test_questions_of_superglue_are_known_by_their_numbers(tmp_path):
     for number, passage in enumerate(as_record(QUESTIONS)["data"]):
         passage["idx"] = number
         del passage["id"]
-        for asked in passage["qas"]:
-            asked["idx"] = 10 + int(asked.pop("id"))
+        for question in passage["qas"]:
+            question["idx"] = 10 + int(question.pop("id"))
         lines.append(json.dumps(passage) + "\n")
     (tmp_path / "dev.jsonl").write_text("".join(lines))
     read = list(read_record(tmp_path / "dev.jsonl"))
     assert read == [replace(one, id=str(10 + int(one.id))) for one in QUESTIONS]
-    write_predictions(tmp_path / "told.json", {one.id: one.answers[0] for one in read})
-    assert json.loads((tmp_path / "told.json").read_text())["10"] == "Brno"
-    found = evaluate_record(tmp_path / "dev.jsonl", tmp_path / "told.json")
+    write_predictions(tmp_path / "predictions.json", {one.id: one.answers[0] for one in read})
+    assert json.loads((tmp_path / "predictions.json").read_text())["10"] == "Brno"
+    found = evaluate_record(tmp_path / "dev.jsonl", tmp_path / "predictions.json")
     assert (found.all.exact, found.missing) == (1, 0)
 
 
@@ -95,10 +95,10 @@ def test_questions_of_superglue_are_known_by_their_numbers(tmp_path):
         (lambda data: data.pop("qas"), r"data\[1\]: expected an object with \"qas\"; is this a ReCoRD file"),
     ],
 )
-def test_what_is_broken_is_told_and_left_out(change, message, tmp_path):
-    told = as_record(QUESTIONS)
-    change(told["data"][1])
-    (tmp_path / "a.json").write_text(json.dumps(told))
+def test_broken_records_are_reported_and_left_out(change, message, tmp_path):
+    record = as_record(QUESTIONS)
+    change(record["data"][1])
+    (tmp_path / "a.json").write_text(json.dumps(record))
     with pytest.raises(InputError, match=message):
         list(read_record(tmp_path / "a.json"))
     broken = []
@@ -108,8 +108,8 @@ def test_what_is_broken_is_told_and_left_out(change, message, tmp_path):
 
 def test_scores_are_those_of_the_official_script(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(as_record(QUESTIONS)))
-    write_predictions(tmp_path / "told.json", {"0": "brno", "1": "the old Cork", "2": "AVON.", "5": "x"})
-    found = evaluate_record(tmp_path / "a.json", tmp_path / "told.json")
+    write_predictions(tmp_path / "predictions.json", {"0": "brno", "1": "the old Cork", "2": "AVON.", "5": "x"})
+    found = evaluate_record(tmp_path / "a.json", tmp_path / "predictions.json")
     assert (found.all.exact, found.missing) == (0.5, 1)
     assert found.all.f1 == pytest.approx((1 + 2 / 3 + 1 + 0) / 4)
     with pytest.raises(InputError, match="no answers to score against; is this a test file"):

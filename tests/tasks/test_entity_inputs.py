@@ -1,4 +1,4 @@
-"""Tasks with an encoder that takes entities (LUKE): what it is told, what they are judged by, and that they learn."""
+"""Tasks with an encoder that takes entities (LUKE): its inputs, the states that are scored, and training."""
 
 import random
 from dataclasses import replace
@@ -102,7 +102,7 @@ def test_a_task_learns_by_entities(name):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_plain_encoder_is_told_of_no_entities(name):
+def test_a_plain_encoder_gets_no_entities(name):
     task, examples, _ = TASKS[name]
     task.head(tiny_encoder())
     assert ENTITIES not in batch_of(task, examples).knowledge
@@ -115,10 +115,10 @@ def test_mentions_with_their_markers_are_masks(name):
     task, examples, _ = TASKS[name]
     model = taking(task).double()
     batch = batch_of(task, examples)
-    told = batch.knowledge[ENTITIES]
+    inputs = batch.knowledge[ENTITIES]
     count = 2 if name == "relations" else 1
-    assert told["ids"].tolist() == [2, 3][:count] * len(examples)
-    for text, span in zip(told["text_of"].tolist(), told["spans"].tolist(), strict=True):
+    assert inputs["ids"].tolist() == [2, 3][:count] * len(examples)
+    for text, span in zip(inputs["text_of"].tolist(), inputs["spans"].tolist(), strict=True):
         tokens = [TOKENIZER.id_to_token(id) for id in batch.inputs[text].ids[span[0] : span[1] + 1].tolist()]
         assert tokens[0] == tokens[-1] in (":", "-")
         assert len(tokens) > 2
@@ -126,7 +126,7 @@ def test_mentions_with_their_markers_are_masks(name):
     losses = task.loss(model.head, states, read)
     naive = []
     for one in range(len(examples)):
-        mine = {key: value[told["text_of"] == one] for key, value in told.items()}
+        mine = {key: value[inputs["text_of"] == one] for key, value in inputs.items()}
         ids = torch.from_numpy(batch.inputs[one].ids)
         found = model.encoder.read(
             ids, Packing.of([len(ids)]), torch.zeros_like(ids), entities=mine | {"text_of": mine["text_of"] * 0}
@@ -165,8 +165,8 @@ def test_no_entity_of_a_long_text_is_lost_to_a_relation(entities, turned, capsys
         for place, end, span in zip(one.places, one.ends, (pair.subject, pair.object), strict=True):
             assert (one.spans[place + 1, 0], one.spans[end - 1, 1]) == span
     if entities:
-        told = batch.knowledge[ENTITIES]
-        assert told["spans"].tolist() == [
+        inputs = batch.knowledge[ENTITIES]
+        assert inputs["spans"].tolist() == [
             list(edge) for (one,) in tokenized for edge in zip(one.places, one.ends, strict=True)
         ]
     answers = [some[0] for some in ask(task, model, TextTokenizer(TOKENIZER, longest=32), [near, far])]
@@ -185,10 +185,12 @@ def test_spans_come_in_groups_and_each_is_asked_once(together):
         assert len(inputs) == -(-len(wanted) // together)
         assert [tuple(span) for one in inputs for span in one.chunks(4).tolist()] == wanted
     batch = batch_of(task, SENTENCES)
-    told = batch.knowledge[ENTITIES]
-    assert int(torch.bincount(told["text_of"]).max()) <= together
+    entity_inputs = batch.knowledge[ENTITIES]
+    assert int(torch.bincount(entity_inputs["text_of"]).max()) <= together
     states, batch, _ = model.read(batch)
-    assert torch.equal(batch.target["spans"], told["spans"] + batch.packing.starts[told["text_of"], None])
+    assert torch.equal(
+        batch.target["spans"], entity_inputs["spans"] + batch.packing.starts[entity_inputs["text_of"], None]
+    )
     firsts, lasts = batch.target["spans"].unbind(1)
     scores = model.head.out(torch.cat((states[firsts], states[lasts], batch.told[ENTITIES]), 1))
     expected = torch.nn.functional.cross_entropy(scores, batch.target["classes"])
@@ -201,15 +203,15 @@ def test_placeholder_and_candidates_of_a_window_are_masks_of_their_types():
     task, examples, _ = TASKS["cloze"]
     model = taking(task)
     batch = batch_of(task, examples)
-    told = batch.knowledge[ENTITIES]
+    inputs = batch.knowledge[ENTITIES]
     firsts, places = batch.target["among"]
-    assert set(told["ids"].tolist()) == {2}
-    assert sorted([*firsts.tolist(), *places.tolist()]) == list(range(len(told["ids"])))
-    assert told["types"][firsts].tolist() == [0] * len(examples)
-    assert told["types"][places].tolist() == [1] * len(places)
+    assert set(inputs["ids"].tolist()) == {2}
+    assert sorted([*firsts.tolist(), *places.tolist()]) == list(range(len(inputs["ids"])))
+    assert inputs["types"][firsts].tolist() == [0] * len(examples)
+    assert inputs["types"][places].tolist() == [1] * len(places)
     for place, text in zip(firsts.tolist(), range(len(examples)), strict=True):
-        assert told["text_of"][place] == text
-        assert tuple(told["spans"][place].tolist()) == batch.inputs[text].placeholder
+        assert inputs["text_of"][place] == text
+        assert tuple(inputs["spans"][place].tolist()) == batch.inputs[text].placeholder
     states, batch, _ = model.read(batch)
     entities = batch.told[ENTITIES]
     seen = torch.cat((entities[firsts][batch.target["input_of"]], entities[places]), 1)
@@ -233,5 +235,5 @@ def test_other_rows_may_be_masks():
     encoder = tiny_encoder()
     encoder = infuse(encoder, [LukeConfig(entities=9, dim=8, masks=(7, random.Random(0).choice([5, 6])))])
     task.head(encoder)
-    told = batch_of(task, examples).knowledge[ENTITIES]
-    assert told["ids"].tolist() == list(luke_of(encoder).masks) * len(examples)
+    inputs = batch_of(task, examples).knowledge[ENTITIES]
+    assert inputs["ids"].tolist() == list(luke_of(encoder).masks) * len(examples)

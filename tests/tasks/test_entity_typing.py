@@ -55,7 +55,7 @@ def test_mentions_of_both_formats_are_characters_of_their_text(tmp_path):
     assert (third.text[slice(*third.mention)], third.types) == ("him", ("person",))
 
 
-def test_broken_mentions_are_told_or_left_out(tmp_path):
+def test_broken_mentions_are_reported_or_left_out(tmp_path):
     bad = [
         OPEN | {"end": 99},
         OPEN | {"start": None},
@@ -119,21 +119,21 @@ def test_each_type_is_a_question_of_its_own():
     assert torch.allclose(made.loss(batch)["type"], torch.stack(rows).mean())
 
 
-def test_the_threshold_and_the_best_type_decide_what_is_told():
+def test_the_threshold_and_the_best_type_decide_the_predictions():
     network = tiny_network(EntityTyping(TOKENIZER, TYPES, options=OPTIONS))
     with torch.no_grad():
         network.head.out.weight.zero_()
         network.head.out.bias.copy_(torch.tensor([-1.0, 1.5, 0.5]))
 
-    def told(**options):
+    def predict(**options):
         task = EntityTyping(TOKENIZER, TYPES, options=replace(OPTIONS, **options))
         return ask(task, network, SEGMENTER, MENTIONS[:1])[0][0]
 
-    assert told() == ("person", "place")
-    assert told(threshold=0.7) == ("person",)
-    assert told(threshold=0.9) == ()
-    assert told(threshold=0.9, at_least_one=True) == ("person",)
-    assert told(threshold=0.2) == TYPES
+    assert predict() == ("person", "place")
+    assert predict(threshold=0.7) == ("person",)
+    assert predict(threshold=0.9) == ()
+    assert predict(threshold=0.9, at_least_one=True) == ("person",)
+    assert predict(threshold=0.2) == TYPES
     with pytest.raises(UsageError, match=r"threshold is 1\.0"):
         TypeOptions(threshold=1.0)
 

@@ -62,7 +62,7 @@ def test_ranks_are_those_of_loops_over_the_vocabulary_and_of_pieces():
     assert probe_facts(model, SEGMENTER, FACTS, at=(3,)) == task.report(FACTS, answers)
 
 
-def test_a_fact_is_told_when_all_its_pieces_are():
+def test_a_fact_is_predicted_when_all_its_tokens_are():
     found = FactProbing(TOKENIZER).scores(FACTS, [[(1,)], [(1, 1, 2, 1, 1)], []])
     assert found["facts"] == pytest.approx(1 / 3)
     # The object that was cut off is one piece that was not found.
@@ -100,7 +100,7 @@ def test_the_authors_files_name_words_and_ours_characters(tmp_path):
         ('{"text": "Dante", "end": 9}', "object is -1-9"),
     ],
 )
-def test_broken_facts_are_told_or_left_out(tmp_path, line, message):
+def test_broken_facts_are_reported_or_left_out(tmp_path, line, message):
     (tmp_path / "bad.text").write_text(f"{line}\n")
     with pytest.raises(InputError, match=message):
         list(read_rendered(tmp_path / "bad.text"))

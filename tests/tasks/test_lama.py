@@ -34,9 +34,9 @@ def test_ranks_are_those_of_loops_over_the_vocabulary():
     task = Probing(TOKENIZER, vocabulary)
     assert task.words.keys() == {"paris", "rome", "dover", "avon"}
     model = tiny_network(task).double()
-    asked = task.usable(FACTS)
-    found = ask(task, model, SEGMENTER, asked)
-    for fact, (rank,) in zip(asked, found, strict=True):
+    usable = task.usable(FACTS)
+    found = ask(task, model, SEGMENTER, usable)
+    for fact, (rank,) in zip(usable, found, strict=True):
         one = SEGMENTER.tokenize(fact.sentence)
         (place,) = np.flatnonzero(one.ids == TOKENIZER.token_to_id("[MASK]"))
         with torch.no_grad():
@@ -44,16 +44,16 @@ def test_ranks_are_those_of_loops_over_the_vocabulary():
             scores = model.head(state[None])[0]
         own = scores[task.words[fact.object]]
         assert rank == sum(bool(scores[id] >= own) for id in task.words.values())
-    assert probe(model, SEGMENTER, FACTS, vocabulary) == task.report(asked, found)
+    assert probe(model, SEGMENTER, FACTS, vocabulary) == task.report(usable, found)
 
 
 def test_facts_outside_the_vocabulary_are_not_asked_and_capitals_do_not_matter_to_whom_knows_none():
     skipped = []
     task = Probing(TOKENIZER, ["Paris", "Dover"])
-    asked = task.usable(FACTS, skipped=skipped)
-    assert [fact.object for fact in asked] == ["paris", "dover"]
+    usable = task.usable(FACTS, skipped=skipped)
+    assert [fact.object for fact in usable] == ["paris", "dover"]
     assert skipped == ["rome"]
-    assert asked[1].sentence == "cork was born in [MASK] , near the river"
+    assert usable[1].sentence == "cork was born in [MASK] , near the river"
     with pytest.raises(InputError, match="keep only `usable` facts"):
         task.tokenize(SEGMENTER, FACTS, learning=False)
     with pytest.raises(InputError, match="none of the 2 words"):
@@ -77,7 +77,7 @@ def test_a_tokenizer_with_another_mask_and_capitals_is_asked_in_its_way():
     assert [tokenizer.id_to_token(id) for id in one.gold] == ["ĠRome"]
 
 
-def test_the_mask_is_no_word_to_whoever_lends_knowledge():
+def test_the_mask_is_not_a_word_for_a_knowledge_provider():
     task = Probing(TOKENIZER)
     ((one,),) = task.tokenize(SEGMENTER, task.usable(FACTS)[:1], learning=False)
     assert "mask" not in [word.lower() for word in one.words]

@@ -1,4 +1,4 @@
-"""The learner of tasks: what holds for every task, with a plain encoder and one that is lent knowledge."""
+"""The learner of tasks: what holds for every task, with a plain encoder and an infused one."""
 
 import math
 
@@ -25,7 +25,7 @@ WITHOUT_SAY = {
     *("head.out.bias", "head.passage.out.bias", "head.span.out.bias"),
     *(f"encoder.encoder.layer.{layer}.attention.self.key.bias" for layer in (0, 1)),
 }
-"""What all scores of a softmax have in common moves nothing: such a gradient may be an exact zero."""
+"""Parameters that shift all scores of a softmax alike: their gradient may be an exact zero."""
 
 
 def numbers(answer):
@@ -120,10 +120,10 @@ def test_knowledge_has_a_say(name):
     torch.manual_seed(0)
     (batch,) = made.batches(0)
     assert batch.knowledge["maps"].any()
-    told = made.loss(batch)
+    losses = made.loss(batch)
     with made.model.encoder.without():
         untold = made.loss(batch)
-    assert all(told[part] != untold[part] for part in told)
+    assert all(losses[part] != untold[part] for part in losses)
 
 
 @EVERY
@@ -141,7 +141,7 @@ def test_every_example_is_learned_from_once_an_epoch_in_an_order_of_its_own(name
     assert len(set(map(tuple, orders))) > 1
 
 
-def test_answers_to_other_examples_are_lent_knowledge_of_their_own():
+def test_answers_to_other_examples_get_knowledge_of_their_own():
     made = learner(Choosing(), CHOICES[:1], knowing=True)
     (found,) = made.answer(SEGMENTER, CHOICES[1:2])
     assert found == ask(made.task, made.model, SEGMENTER, CHOICES[1:2], provider=provider())[0]
@@ -158,7 +158,7 @@ def test_asking_leaves_every_part_in_the_mode_it_had():
     assert not model.encoder.training
 
 
-def test_nothing_to_learn_from_is_told():
+def test_no_training_examples_are_reported():
     with pytest.raises(InputError, match="no example is left"):
         learner(Choosing(), [])
     with pytest.raises(InputError, match="no example is left"):

@@ -1,4 +1,4 @@
-"""Masked language modelling: what is hidden, what is told of it (nothing), and how it is guessed."""
+"""Masked language modelling: masking, no knowledge of masked words, and prediction."""
 
 import json
 import lzma
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.map_data import SEGMENTER as NAMES
-from tests.map_data import Told, byte_level
+from tests.map_data import GivenMarks, byte_level
 from tests.task_models import SEGMENTER, TEXTS, TOKENIZER, learner, provider, teach, tiny_encoder
 from wellread.correlation.counting import TableLimits, correlate
 from wellread.data.corpus import Corpus
@@ -89,11 +89,11 @@ def test_knowledge_says_nothing_of_what_is_hidden():
     )  # what tells even of unknown words
     provided = KamProvider([*provider().maps, every], SEGMENTER)
     for one in drawn(Masking(TOKENIZER, share=0.4, units="words"), LONG, 5):
-        told, untold = np.moveaxis(provided.build_inputs([one, LONG]).maps, 1, -1)
+        masked, untold = np.moveaxis(provided.build_inputs([one, LONG]).maps, 1, -1)
         left = np.setdiff1d(np.arange(len(LONG)), one.places)
-        assert not told[one.places].any()
-        assert not told[:, one.places].any()
-        assert (told[np.ix_(left, left)] == untold[np.ix_(left, left)]).all()
+        assert not masked[one.places].any()
+        assert not masked[:, one.places].any()
+        assert (masked[np.ix_(left, left)] == untold[np.ix_(left, left)]).all()
         hidden = {LONG.words[word] for word in LONG.word_of[one.places]}
         assert hidden - {LONG.words[word] for word in LONG.word_of[left] if word >= 0} <= hidden - set(one.words)
         assert len(one.words) == len(LONG.words)
@@ -190,17 +190,17 @@ def test_mentions_and_phrases_of_a_hidden_word_bind_no_other_word():
     spans = np.array([[3, 16], [22, 34]], np.int32)
     leaves = np.array([[0, 2], [3, 6], [7, 11], [12, 16], [17, 21], [22, 25], [26, 29], [30, 34]], np.int32)
     heads = np.zeros((len(leaves), 1), np.int32)
-    source = Told({text: Marks(mentions=spans, names=("a", "b"), leaves=leaves, heads=heads, chunks=spans)})
+    source = GivenMarks({text: Marks(mentions=spans, names=("a", "b"), leaves=leaves, heads=heads, chunks=spans)})
     provided = KamProvider([EntityMap(source), PhraseMap(source)], NAMES)
     one = NAMES.tokenize(text)
     york = np.flatnonzero(one.word_of == 2)
     masked = hide(one, one.ids, york[:1])  # one piece of it, as with units = "pieces"
-    told, plain = np.moveaxis(provided.build_inputs([masked, one]).maps, 2, -1)
+    hidden, plain = np.moveaxis(provided.build_inputs([masked, one]).maps, 2, -1)
     first, second = (np.isin(one.word_of, words) for words in ([1, 2, 3], [5, 6, 7]))
-    assert not told[:, first].any()
-    assert not told[:, :, first].any()
+    assert not hidden[:, first].any()
+    assert not hidden[:, :, first].any()
     assert plain[:, first][:, :, first].all()
-    for each in (told, plain):
+    for each in (hidden, plain):
         assert each[:, second][:, :, second].all()
 
 
@@ -211,21 +211,21 @@ def test_names_and_phrases_whose_hyphen_is_hidden_bind_no_words(question):
     leaves = np.array([[0, 2], [3, 11], [12, 16], [17, 25], [26, 33]], np.int32)
     heads = np.zeros((len(leaves), 1), np.int32)
     marks = {text: Marks(mentions=spans, names=("a", "b"), leaves=leaves, heads=heads, chunks=spans)}
-    source = Told(marks | {asked: Marks(leaves=leaves[:1], heads=heads[:1]) for asked in question})
+    source = GivenMarks(marks | {each_text: Marks(leaves=leaves[:1], heads=heads[:1]) for each_text in question})
     provided = KamProvider([EntityMap(source), PhraseMap(source)], NAMES)
     one = NAMES.tokenize(*question, text)
     begin, hyphens = one.words.index("is"), np.flatnonzero((one.segment_of >= 0) & (one.word_of < 0))
     first, second = (np.isin(one.word_of, np.array(words) + begin) for words in ([1, 2], [4, 5]))
     assert len(hyphens) == 3 + len(question)
     for hyphen in hyphens:
-        told = provided.build_inputs([hide(one, one.ids, np.array([hyphen])), one]).maps[0]
+        maps = provided.build_inputs([hide(one, one.ids, np.array([hyphen])), one]).maps[0]
         kept = hyphen != hyphens[len(question)]
-        assert told[:, first][:, :, first].all() == told[:, first].any() == told[:, :, first].any() == kept
-        assert told[:, second][:, :, second].all() == (hyphen != hyphens[len(question) + 1])
+        assert maps[:, first][:, :, first].all() == maps[:, first].any() == maps[:, :, first].any() == kept
+        assert maps[:, second][:, :, second].all() == (hyphen != hyphens[len(question) + 1])
 
 
 def test_a_hidden_sign_in_a_text_without_words_parts_nothing():
-    source = Told({"_": Marks(leaves=np.array([[0, 1]], np.int32), heads=np.zeros((1, 1), np.int32))})
+    source = GivenMarks({"_": Marks(leaves=np.array([[0, 1]], np.int32), heads=np.zeros((1, 1), np.int32))})
     one = NAMES.tokenize("_")
     masked = hide(one, one.ids, np.array([1]))
     assert masked.hidden == (1,)

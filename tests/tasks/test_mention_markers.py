@@ -53,7 +53,7 @@ def test_the_text_its_words_and_their_pieces_stay_what_they_are():
     assert [TEXT[start:end] for start, end in one.spans[own].tolist()] == TEXT.split()
 
 
-def test_knowledge_of_words_is_lent_to_the_same_pieces():
+def test_knowledge_of_words_is_provided_to_the_same_tokens():
     plain, one = SEGMENTER.tokenize(TEXT), tokenize(TEXT, AVON, BRNO)
     maps = provider().build_inputs([plain]).maps[0, 0], provider().build_inputs([one]).maps[0, 0]
     own = np.append(np.insert(np.flatnonzero(one.segment_of == 0), 0, 0), len(one) - 1)
@@ -168,7 +168,7 @@ def test_a_mention_with_a_hole_in_it_is_not_whole():
     assert said == [["wrote", ":", "avon"], ["avon"], ["near", "the"], ["brno"]]
 
 
-def test_what_is_known_of_words_is_lent_to_them_on_both_sides_of_a_hole():
+def test_knowledge_of_words_is_provided_on_both_sides_of_a_hole():
     spans = [(4, 14), (40, 50), (SECOND[0] - 6, SECOND[1])]
     given = Links.given([Document(FAR, tuple(Link(*span, FAR[slice(*span)], "Q1") for span in spans))])
     one, whole = tokenize(FAR, FIRST, SECOND, longest=14), tokenize(FAR, FIRST, SECOND, longest=None)

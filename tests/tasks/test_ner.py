@@ -97,8 +97,8 @@ def test_words_and_names_longer_than_a_window_are_counted(capsys):
     one, other = sentence(f"avon wrote {long} to {long} {long} brno zzzzzz zzzzzz", *names), sentence("who is old")
     task = NamedEntities(LABELS, NerOptions(longest=3))
     tokenized = task.tokenize(TextTokenizer(TOKENIZER, longest=12), [one, other], learning=False)
-    asked = {tuple((span + part.first).tolist()) for part in tokenized[0] for span in part.chunks(3)}
-    assert asked == {(0, 1), (1, 2), (0, 2), (3, 4), (6, 7), (6, 8), (7, 8), (8, 9)}
+    spans_found = {tuple((span + part.first).tolist()) for part in tokenized[0] for span in part.chunks(3)}
+    assert spans_found == {(0, 1), (1, 2), (0, 2), (3, 4), (6, 7), (6, 8), (7, 8), (8, 9)}
     assert capsys.readouterr().err == (
         "inputs of 12 tokens are too short for 3 of 12 words and 3 of 5 gold names, which cannot be found; "
         "raise encoder.longest\n"

@@ -118,7 +118,7 @@ def test_only_the_first_passages_are_read_if_so_asked():
     assert [one.passage for one in windows] == [0, 1]
 
 
-def test_one_passage_alone_has_nothing_to_be_told_from():
+def test_one_passage_alone_has_nothing_to_be_distinguished_from():
     with pytest.raises(UsageError, match="2 or more"):
         OpenQa(sampled=1)
 

@@ -73,8 +73,8 @@ def test_a_row_leads_from_a_file_to_scores_and_predictions(name, encoder, tmp_pa
     assert task.score == scores[0]
     if kind.write is not None:
         kind.write(tmp_path / "out", task, dev, ask(task, made.model, SEGMENTER, dev))
-        told = (tmp_path / "out").read_text()
-        assert len(json.loads(told) if name == "entity-types" else told.splitlines()) == 4
+        output = (tmp_path / "out").read_text()
+        assert len(json.loads(output) if name == "entity-types" else output.splitlines()) == 4
 
 
 @pytest.mark.parametrize("name", ["tacred", "semeval2010", "entity-types"])

@@ -54,12 +54,14 @@ def test_a_file_of_columns_leads_to_a_model_that_finds_names(encoder, tmp_path):
     answers = model.answers(sentences)
     assert model.score(sentences, answers)["f1"] > 0.4
     chosen = model.task.chosen(answers)
-    model.write(tmp_path / "told", sentences, answers)
-    assert [list(one.chunks) for one in read_conll(tmp_path / "told")] == chosen
-    assert [one.chunks for one in read_conll(tmp_path / "told", Columns(tag=1))] == [one.chunks for one in sentences]
+    model.write(tmp_path / "predictions", sentences, answers)
+    assert [list(one.chunks) for one in read_conll(tmp_path / "predictions")] == chosen
+    assert [one.chunks for one in read_conll(tmp_path / "predictions", Columns(tag=1))] == [
+        one.chunks for one in sentences
+    ]
     *names, none = model.answer([*(one.text for one in sentences), " "])
     assert none == []
-    told = [
+    predictions = [
         [(one.text[name["start"] : name["end"]], name["label"]) for name in some]
         for one, some in zip(sentences, names, strict=True)
     ]
@@ -67,11 +69,11 @@ def test_a_file_of_columns_leads_to_a_model_that_finds_names(encoder, tmp_path):
         [(" ".join(map(one.word, range(*chunk[:2]))), chunk.label) for chunk in some]
         for one, some in zip(sentences, chosen, strict=True)
     ]
-    assert told == words
+    assert predictions == words
 
 
 @pytest.mark.parametrize(("words", "wanted"), [(3, 3), (20, 16)])
-def test_spans_are_as_long_as_the_longest_name_to_learn_from_unless_told(words, wanted, encoder, tmp_path):
+def test_spans_are_as_long_as_the_longest_training_name_by_default(words, wanted, encoder, tmp_path):
     name = "A B-thing\n" + "a I-thing\n" * (words - 1)
     (tmp_path / "train").write_text("\n".join([*SAID, name]))
     made = recipe("ner", tmp_path / "train", encoder, schedule=SCHEDULE)
@@ -100,10 +102,10 @@ def test_names_in_characters_lead_there_too_and_none_is_lost(encoder, tmp_path, 
     assert model.score(sentences, right) == pytest.approx(
         {"f1": 2 / 3, "precision": 1, "recall": 0.5, "f1_person": 1, "f1_place": 0}
     )
-    model.write(tmp_path / "told.jsonl", sentences, right)
-    assert [len(one.chunks) for one in model.read(tmp_path / "told.jsonl")] == [1] * len(texts)
+    model.write(tmp_path / "predictions.jsonl", sentences, right)
+    assert [len(one.chunks) for one in model.read(tmp_path / "predictions.jsonl")] == [1] * len(texts)
     with pytest.raises(UsageError, match="write to a file named"):
-        model.write(tmp_path / "told.conll", sentences, right)
+        model.write(tmp_path / "predictions.conll", sentences, right)
     wide = replace(made, ner=NerOptions(borders="widen"))
     assert find_task_type("ner").metadata(wide.settings) == {"labels": ["person", "place"], "longest": 1}
 
@@ -116,10 +118,10 @@ def test_a_file_of_cloze_questions_leads_to_predictions(encoder, tmp_path):
     questions = model.read(tmp_path / "train")
     assert model.has_gold(questions)
     answers = model.answers(questions)
-    model.write(tmp_path / "told", questions, answers)
-    told = json.loads((tmp_path / "told").read_text())
+    model.write(tmp_path / "predictions", questions, answers)
+    info = json.loads((tmp_path / "predictions").read_text())
     for one in questions:
-        assert told[one.id] in {one.passage[slice(*span)] for span in one.entities}
+        assert info[one.id] in {one.passage[slice(*span)] for span in one.entities}
 
 
 # LUKE by recipe
@@ -213,7 +215,8 @@ def test_whether_words_look_at_spans_is_for_the_recipe_to_say_and_stays_with_the
     entities = {"text_of": torch.tensor([0]), "ids": torch.tensor([2]), "spans": torch.tensor([[1, 2]])}
     with torch.no_grad():
         states = [
-            model.network.encoder.read(ids, Packing.of([4]), **told).states for told in ({}, {"entities": entities})
+            model.network.encoder.read(ids, Packing.of([4]), **knowledge).states
+            for knowledge in ({}, {"entities": entities})
         ]
     assert torch.allclose(*states, atol=1e-6) is not seen
 
@@ -261,9 +264,9 @@ def test_squad_is_read_with_linked_entities_whose_rows_stay(encoder, tmp_path):
     made = replace(squad, infusion="luke", encoder=EncoderOptions(name, 32), luke=luke)
     learner, _ = build_learner(made, tmp_path / "notes")
     batch = learner.batches(0)[0]
-    told = batch.knowledge["entities"]
-    assert set(told["ids"].tolist()) == {known.row_of["one"]}  # "new" is not in the vocabulary
-    assert len(told["ids"]) == 2 * len(batch.inputs)
+    inputs = batch.knowledge["entities"]
+    assert set(inputs["ids"].tolist()) == {known.row_of["one"]}  # "new" is not in the vocabulary
+    assert len(inputs["ids"]) == 2 * len(batch.inputs)
     table = luke_of(learner.model.encoder).table.weight
     assert torch.equal(table, old.table.weight)
     assert not table.requires_grad

@@ -86,7 +86,7 @@ def test_semevals_texts_lose_their_tags_and_quotes_and_keep_their_entities(tmp_p
         ('"<e1>a</e1> <e2>b</e2>"\nOther\n', "expected a number, a tab and a text in quotes"),
     ],
 )
-def test_broken_pairs_are_told_or_left_out(tmp_path, text, message):
+def test_broken_pairs_are_reported_or_left_out(tmp_path, text, message):
     (tmp_path / "bad.txt").write_text(text + '\n9\t"<e1>a</e1> <e2>b</e2>"\nOther\n')
     with pytest.raises(InputError, match=message):
         list(read_semeval2010(tmp_path / "bad.txt"))
@@ -107,7 +107,7 @@ def test_tacreds_words_become_a_text_and_its_spans_characters(tmp_path, form):
     assert (second.id, second.relation, second.kinds) == ("2", None, None)
 
 
-def test_broken_records_of_tacred_are_told_or_left_out(tmp_path):
+def test_broken_records_of_tacred_are_reported_or_left_out(tmp_path):
     bad = [tacred(obj_end=8), tacred(subj_start=2, subj_end=1), tacred(token="Ada"), 3]
     (tmp_path / "bad.json").write_text(json.dumps([*bad, tacred()]))
     skipped = []
@@ -212,5 +212,5 @@ def test_all_of_semevals_training_part_is_read():
     with lzma.open(SHARED, "rt", encoding="utf-8") as file:
         whole = file.read()
     assert all(f"<e1>{one}</e1>" in whole and f"<e2>{other}</e2>" in whole for one, other in map(said, pairs[::97]))
-    told = [pair.relation for pair in pairs]
-    assert score_semeval2010(told, told).macro.f1 == 1
+    predicted = [pair.relation for pair in pairs]
+    assert score_semeval2010(predicted, predicted).macro.f1 == 1

@@ -476,8 +476,8 @@ def test_the_head_learns_in_all_its_parts_and_only_what_is_asked_has_a_say(task,
     }
     gold = batch.target["offers"]["gold"]
     before = made.loss(batch)["senses"]
-    asked = batch.target["mentions"]
-    others = torch.ones(len(gold), dtype=torch.bool).index_fill(0, asked[asked >= 0], False)
+    mention_rows = batch.target["mentions"]
+    others = torch.ones(len(gold), dtype=torch.bool).index_fill(0, mention_rows[mention_rows >= 0], False)
     gold[others] = 1 - gold[others]
     assert torch.equal(made.loss(batch)["senses"], before)
 
@@ -499,22 +499,22 @@ def test_answers_are_candidates_even_where_their_scores_are_low(task, vectors):
             assert some[0][mark.instance.id] in keys().senses(mark.instance.lemma, mark.instance.kind)
 
 
-def test_the_lender_of_offers_has_a_mention_with_the_right_sense_for_every_mark(task, vectors):
+def test_the_candidate_provider_has_a_mention_with_the_right_sense_for_every_mark(task, vectors):
     encoder = tiny_encoder()
     with closing(KnowledgeBase.open(vectors.kb)) as kb:
         provider = KnowBertProvider([("wordnet", kb, vectors)])
         network = EncoderWithHead(encoder, task.head(encoder))
         batch = TaskLearner(task, network, SEGMENTER, TEXTS, TEXTS, provider=provider, batch=6).batches(0)[0]
-    offers, asked = batch.target["offers"], batch.target["mentions"]
-    assert len(asked) == 8
-    assert asked.min() >= 0
-    assert offers["gold"][asked].sum(1).tolist() == [1] * 8
-    right = offers["entities"][asked][offers["gold"][asked].bool()].tolist()
+    candidates, mention_rows = batch.target["offers"], batch.target["mentions"]
+    assert len(mention_rows) == 8
+    assert mention_rows.min() >= 0
+    assert candidates["gold"][mention_rows].sum(1).tolist() == [1] * 8
+    right = candidates["entities"][mention_rows][candidates["gold"][mention_rows].bool()].tolist()
     marks = [mark for one in batch.inputs for mark in one.marks]
     assert vectors.ids.take(right) == [mark.gold[0] for mark in marks]
 
 
-def test_who_offers_nothing_is_told(task, vectors):
+def test_a_provider_without_candidates_is_reported(task, vectors):
     network = EncoderWithHead(encoder := tiny_encoder(), task.head(encoder)).eval()
     with pytest.raises(UsageError, match="the batch has no candidates of wordnet"):
         ask(task, network, SEGMENTER, TEXTS, provider=Offering(vectors, "vital"))

@@ -14,13 +14,13 @@ KEYS = st.one_of(
 
 
 @given(st.sets(KEYS, max_size=60), st.sets(KEYS, max_size=60))
-def test_every_key_leads_to_its_value_and_every_other_to_nothing(there, asked):
+def test_every_key_leads_to_its_value_and_every_other_to_nothing(there, others):
     keys = np.array(sorted(there), np.uint64)
     np.random.default_rng(len(there)).shuffle(keys)
     values = np.arange(1, len(keys) + 1, dtype=np.uint32)
     table = KeyTable.build(keys, values)
     value_of = dict(zip(keys.tolist(), values.tolist(), strict=True))
-    queries = sorted(there | asked)
+    queries = sorted(there | others)
     found = table.find(np.array(queries, np.uint64))
     assert found.tolist() == [value_of.get(key, 0) for key in queries]
     assert table.keys.tolist() == sorted(there)

@@ -52,8 +52,8 @@ def spelled(graph, facts):
 def test_a_graph_has_every_fact_both_ways_and_none_twice(kb):
     graph = Graph.read(kb)
     found = spelled(graph, graph.facts)
-    told = {(entity.id, relation, object) for entity in kb.entities() for relation, object in entity.facts}
-    assert found == told | {(o, "reverse of coloured", s) for s, r, o in told if r == "coloured"}
+    facts = {(entity.id, relation, object) for entity in kb.entities() for relation, object in entity.facts}
+    assert found == facts | {(o, "reverse of coloured", s) for s, r, o in facts if r == "coloured"}
     assert len(graph.facts) == len(found) == 180
     names = {graph.relations[r]: graph.relations[back] for r, back in enumerate(graph.reverse.tolist())}
     assert names == {
@@ -187,9 +187,9 @@ def test_facts_held_out_are_scored_and_the_choice_is_explained(kb, tmp_path, cap
     _, scores = train_graph(kb, replace(RECIPE, schedule=replace(RECIPE.schedule, steps=5)), tmp_path / "run")
     assert scores["dev"].queries > 5
     assert scores["test"].queries > 5
-    told = capsys.readouterr().err
-    assert "33 entities, 5 relations (with inverse ones)" in told
-    assert "Every entity is scored for every query (1-N)" in told
+    output = capsys.readouterr().err
+    assert "33 entities, 5 relations (with inverse ones)" in output
+    assert "Every entity is scored for every query (1-N)" in output
 
 
 def test_a_large_graph_has_entities_drawn(kb, monkeypatch):
@@ -200,8 +200,8 @@ def test_a_large_graph_has_entities_drawn(kb, monkeypatch):
     learner = GraphLearner(model, graph, graph.split(0.1), RECIPE)
     assert learner.negatives == 12
     assert learner.explain().endswith("12 entities are sampled per batch and scored (more than 10 entities)")
-    asked = replace(RECIPE, negatives=500)
-    assert GraphLearner(model, graph, graph.split(0.1), asked).negatives == 0
+    recipe = replace(RECIPE, negatives=500)
+    assert GraphLearner(model, graph, graph.split(0.1), recipe).negatives == 0
 
 
 @pytest.mark.parametrize("kind", ["tucker", "distmult"])
@@ -324,9 +324,9 @@ def test_a_row_is_the_text_beside_the_graph_and_an_entity_without_facts_has_zero
         facts = graph.rows[ids.index(id)] if id in ids else np.zeros(5)
         np.testing.assert_allclose(row[16:], 3 * facts / (np.linalg.norm(facts) or 1), atol=3e-3)
     assert vectors.ids.take(range(34)) == text.ids.take(range(34))
-    told = json.loads((tmp_path / "both" / "vectors.json").read_text())
-    assert told["without_facts"] == 1
-    assert told["parts"]["graph"] == {"fingerprint": "fp", "dim": 5, "weight": 3.0, "model": "tucker"}
+    manifest = json.loads((tmp_path / "both" / "vectors.json").read_text())
+    assert manifest["without_facts"] == 1
+    assert manifest["parts"]["graph"] == {"fingerprint": "fp", "dim": 5, "weight": 3.0, "model": "tucker"}
 
 
 def test_parts_are_joined_as_they_are_where_asked(kb, tmp_path, parts):

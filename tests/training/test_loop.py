@@ -252,7 +252,7 @@ def test_losses_between_two_reports_are_not_lost(tmp_path, monkeypatch):
     assert_same(tmp_path / "broken", tmp_path / "whole")
 
 
-def test_a_loss_that_the_last_step_lacks_is_still_told(tmp_path, monkeypatch):
+def test_a_loss_that_the_last_step_lacks_is_still_logged(tmp_path, monkeypatch):
     train(Fickle(), SCHEDULE, tmp_path / "every")
     monkeypatch.setattr("wellread.training.loop._REPORTS", 4)
     train(Fickle(), SCHEDULE, tmp_path / "some")
@@ -609,7 +609,7 @@ def test_pieces_are_counted_where_batches_have_them(tmp_path):
 
 
 def test_processes_wait_for_one_that_reads_a_large_text(monkeypatch):
-    told = {}
-    monkeypatch.setattr(loop, "PartialState", lambda **options: told.update(options))
+    options_given = {}
+    monkeypatch.setattr(loop, "PartialState", lambda **options: options_given.update(options))
     distributed_state()
-    assert told["timeout"] > timedelta(hours=12)
+    assert options_given["timeout"] > timedelta(hours=12)

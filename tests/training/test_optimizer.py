@@ -8,10 +8,10 @@ from wellread.training.optimizer import build_optimizer
 from wellread.training.schedule import Schedule
 
 
-@pytest.mark.parametrize(("told", "eps"), [({}, 1e-8), ({"eps": 1e-6}, 1e-6)])
-def test_a_schedule_says_what_is_added_to_what_gradients_are_divided_by(told, eps):
+@pytest.mark.parametrize(("options", "eps"), [({}, 1e-8), ({"eps": 1e-6}, 1e-6)])
+def test_a_schedule_says_what_is_added_to_what_gradients_are_divided_by(options, eps):
     weight = torch.nn.Parameter(torch.zeros(2, 2))
-    schedule = Schedule(steps=1, learning_rate=1.0, weight_decay=0.0, **told)
+    schedule = Schedule(steps=1, learning_rate=1.0, weight_decay=0.0, **options)
     optimizer, _ = build_optimizer({"one": weight}, schedule)
     weight.grad = torch.full((2, 2), 1e-7)
     optimizer.step()

@@ -253,15 +253,15 @@ def test_every_kind_of_task_learns_answers_scores_and_writes(tmp_path, encoder, 
     assert model.has_gold(examples)
     assert model.score(examples, answers).keys() == scores.keys()
     model.write(tmp_path / "answers", examples, answers)
-    told = (tmp_path / "answers").read_text()
+    output = (tmp_path / "answers").read_text()
     if kind in ("labelled", "numbers", "relevance", "choice"):
-        lines = [json.loads(line) for line in told.splitlines()]
+        lines = [json.loads(line) for line in output.splitlines()]
         assert len(lines) == 40
         expected = {"labelled": ("true", "false"), "choice": (0, 1)}.get(kind)
         values = [line if kind == "choice" else line.get("label", line.get("gain")) for line in lines]
         assert all(value in expected if expected else isinstance(value, float) for value in values)
     else:
-        assert json.loads(told).keys() == {example.id for example in examples}
+        assert json.loads(output).keys() == {example.id for example in examples}
     texts = ["ada was born near avon"] if kind == "numbers" else [("ada was born near avon", "ada is of avon")]
     if kind in ("labelled", "numbers", "relevance"):
         assert len(model.answer(texts)) == 1
@@ -379,14 +379,16 @@ def test_two_processes_end_as_one_does(recipe, tmp_path):
     port = str(random.SystemRandom().randint(20000, 60000))
     ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks |= {"ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo"}
-    distributed = [start(recipe, tmp_path / "crew", **ranks, RANK=rank, LOCAL_RANK=rank) for rank in "01"]
+    distributed = [start(recipe, tmp_path / "distributed", **ranks, RANK=rank, LOCAL_RANK=rank) for rank in "01"]
     for process in distributed:
         process.join(200)
-        assert process.exitcode == 0, (tmp_path / f"crew.{process.pid}.said").read_text()
-    ours, theirs = weights(tmp_path / "crew", "last"), weights(tmp_path / "whole", "last")
+        assert process.exitcode == 0, (tmp_path / f"distributed.{process.pid}.said").read_text()
+    ours, theirs = weights(tmp_path / "distributed", "last"), weights(tmp_path / "whole", "last")
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-5)
-    assert load_task(tmp_path / "crew").answers(dev_of(recipe)) == load_task(tmp_path / "whole").answers(dev_of(recipe))
+    assert load_task(tmp_path / "distributed").answers(dev_of(recipe)) == load_task(tmp_path / "whole").answers(
+        dev_of(recipe)
+    )
 
 
 def test_rates_of_a_part_are_no_mistake_where_there_is_none(recipe):

@@ -70,7 +70,7 @@ def test_a_file_of_words_alone_keeps_its_names_secret(tmp_path):
     assert (one.text, one.chunks, other.chunks) == ("Peter saw", None, None)
 
 
-def test_a_broken_line_is_told_and_its_sentence_left_out(tmp_path):
+def test_a_broken_line_is_reported_and_its_sentence_left_out(tmp_path):
     text = "-DOCSTART- O\n\na O\nb\n\nc I-x\n\nd Q-x\n\n\tO\ne\tO\n"
     with pytest.raises(InputError, match="line 4: 1 columns, expected 2 as above: 'b'; mend the line"):
         read(tmp_path / "a", text)

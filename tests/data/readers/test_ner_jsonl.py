@@ -118,14 +118,14 @@ def test_lines_are_read_and_what_was_found_is_written_as_such_lines(tmp_path):
     assert second.document == third.document == ("a box", "no more")
     assert (third.place, third.chunks) == (1, ())
     assert (fourth.chunks, fourth.document) == (None, ("who?",))
-    told = [[{"start": 3, "end": 7, "label": "place", "score": 0.9}], []]
-    write_names(tmp_path / "out.jsonl", [first, second], told)
+    predicted = [[{"start": 3, "end": 7, "label": "place", "score": 0.9}], []]
+    write_names(tmp_path / "out.jsonl", [first, second], predicted)
     again = list(read_names(tmp_path / "out.jsonl"))
     assert [words_of(one) for one in again] == [[("Cork", "place")], []]
     assert [one.id for one in again] == ["1", "two"]
 
 
-def test_columns_are_told_from_lines_by_the_first_of_them(tmp_path):
+def test_columns_are_distinguished_from_lines_by_the_first_line(tmp_path):
     path = tmp_path / "columns"
     path.write_text("{ O\nCork B-place\n")
     (one,) = read_named(path, Columns())
@@ -144,7 +144,7 @@ def test_columns_are_told_from_lines_by_the_first_of_them(tmp_path):
         ({"mentions": []}, "no 'text'"),
     ],
 )
-def test_a_broken_line_is_told_with_its_number(tmp_path, record, message):
+def test_a_broken_line_is_reported_with_its_number(tmp_path, record, message):
     path = lines(tmp_path / "in.jsonl", {"text": "fine", "mentions": []}, record)
     with pytest.raises(InputError, match=f"in.jsonl, line 2: .*{message}"):
         list(read_names(path))
@@ -153,7 +153,7 @@ def test_a_broken_line_is_told_with_its_number(tmp_path, record, message):
     assert len(broken) == 1
 
 
-def test_it_is_told_how_many_are_missed_with_an_example():
+def test_the_number_of_missed_names_is_reported_with_an_example():
     texts = [named("fine"), named("two Xboxes", ("Xbox", "thing")), named("in Cork", ("Cork", "place"))]
     said = []
     assert list(report_missed(iter(texts), said.append)) == texts

@@ -16,10 +16,12 @@ from wellread.tasks.registry import read_examples, read_parts
 def write_quasar(folder, parts=("train", "dev")):
     """As it was released: questions and contexts in folders of their own, the latter long or short, all compressed."""
     for part in parts:
-        asked = [{"uid": f"{part}{number}", "question": f"Who {number}?", "answer": "Goethe"} for number in range(4)]
-        files = {"questions": asked}
+        questions = [
+            {"uid": f"{part}{number}", "question": f"Who {number}?", "answer": "Goethe"} for number in range(4)
+        ]
+        files = {"questions": questions}
         for size in ("long", "short"):
-            found = [{"uid": one["uid"], "contexts": [[1.0, f"A {size} Goethe."]]} for one in asked]
+            found = [{"uid": one["uid"], "contexts": [[1.0, f"A {size} Goethe."]]} for one in questions]
             files[f"contexts/{size}"] = found
         for place, rows in files.items():
             (folder / place).mkdir(parents=True, exist_ok=True)
@@ -58,8 +60,8 @@ def test_searchqa_is_read_from_a_folder_with_a_file_for_each_question(tmp_path):
     with pytest.raises(InputError, match=r"train has no \.json files; give the folder that they are in"):
         list(read_searchqa(folder))
     for number in (2, 1):
-        told = {"question": f"q{number}", "answer": "Goethe", "search_results": [{"snippet": f"By G. {number}"}]}
-        (folder / f"00{number}.json").write_text(json.dumps(told, indent=2))
+        record = {"question": f"q{number}", "answer": "Goethe", "search_results": [{"snippet": f"By G. {number}"}]}
+        (folder / f"00{number}.json").write_text(json.dumps(record, indent=2))
     (folder / "003.json").write_text('{"question": ')
     skipped = []
     assert list(read_searchqa(folder, skipped=skipped)) == [

@@ -47,8 +47,8 @@ SHARED = Path(__file__).parents[4] / "shared" / "data"
 CONTEXT = "Žižkov 𝒜 tower stands in Prague, the capital."
 
 
-def squad(*asked, context=CONTEXT, title="Prague", **more):
-    return {"data": [{"title": title, "paragraphs": [{"context": context, "qas": list(asked)}]}], **more}
+def squad(*questions, context=CONTEXT, title="Prague", **more):
+    return {"data": [{"title": title, "paragraphs": [{"context": context, "qas": list(questions)}]}], **more}
 
 
 def question(name, *answers, **more):
@@ -191,17 +191,17 @@ def test_passages_are_joined_to_questions_line_by_line(write):
 
 
 def test_broken_questions_are_left_out_where_there_is_somebody_to_tell(tmp_path, write):
-    asked = write([*ASKED, ASKED[0], ASKED[0]], "a.txt", True)
+    question_file = write([*ASKED, ASKED[0], ASKED[0]], "a.txt", True)
     found = write([*FOUND, 5, FOUND[0]], "a.json", True)
-    lines = asked.read_text().splitlines()
-    asked.write_text("\n".join([*lines[:3], "{"]) + "\n")
+    lines = question_file.read_text().splitlines()
+    question_file.write_text("\n".join([*lines[:3], "{"]) + "\n")
     skipped = []
-    assert [one.id for one in read_openqa(asked, found, skipped=skipped)] == ["1", "2"]
+    assert [one.id for one in read_openqa(question_file, found, skipped=skipped)] == ["1", "2"]
     assert "a.json, line 3: expected a list" in skipped[0]
     assert "a.txt, line 4 is not JSON: " in skipped[1]
     assert skipped[1].endswith("; mend the line, or leave it out")
     with pytest.raises(InputError, match=r"a.json ends before its line 4; .*copy it again"):  # which is no line's fault
-        list(read_openqa(asked, write([*FOUND, FOUND[0]], "a.json", True), skipped=[]))
+        list(read_openqa(question_file, write([*FOUND, FOUND[0]], "a.json", True), skipped=[]))
     contexts = write([{"uid": "a", "contexts": []}, {"uid": "b"}], "c.json", True)
     questions = write([{"uid": name, "question": "x", "answer": "y"} for name in "ab"], "q.json", True)
     skipped = []
@@ -214,13 +214,13 @@ def test_broken_questions_are_left_out_where_there_is_somebody_to_tell(tmp_path,
 
 
 def test_answers_may_be_secret(write):
-    asked = [{"question": "x"}, {"question": "x", "answers": []}, {"question": "x", "answers": None}]
-    found = read_openqa(write(asked, "a.txt", True), write([[], [], []], "a.json", True))
+    questions = [{"question": "x"}, {"question": "x", "answers": []}, {"question": "x", "answers": None}]
+    found = read_openqa(write(questions, "a.txt", True), write([[], [], []], "a.json", True))
     assert [one.answers for one in found] == [(), (), ()]
 
 
 @pytest.mark.parametrize(
-    ("asked", "found", "message"),
+    ("questions", "found", "message"),
     [
         (ASKED, FOUND[:1], "a.json ends before its line 2"),
         (ASKED[:1], FOUND, "a.txt ends before its line 2"),
@@ -235,15 +235,15 @@ def test_answers_may_be_secret(write):
         (ASKED, [[{"question": "Who wrote Faust", "document": 5}], []], 'expected "document"'),
     ],
 )
-def test_files_that_do_not_belong_together_are_refused(asked, found, message, write):
+def test_files_that_do_not_belong_together_are_refused(questions, found, message, write):
     with pytest.raises(InputError, match=message):
-        list(read_openqa(write(asked, "a.txt", True), write(found, "a.json", True)))
+        list(read_openqa(write(questions, "a.txt", True), write(found, "a.json", True)))
 
 
 def test_quasar_is_joined_by_uid(write):
-    asked = [{"uid": "s1", "question": "Who?", "answer": "Goethe", "tags": []}]
+    records = [{"uid": "s1", "question": "Who?", "answer": "Goethe", "tags": []}]
     found = [{"uid": "s0", "contexts": []}, {"uid": "s1", "contexts": [[3.5, "By Goethe."], [1.0, "By Marlowe."]]}]
-    questions, contexts = write(asked, "q.json", True), write(found, "c.json", True)
+    questions, contexts = write(records, "q.json", True), write(found, "c.json", True)
     assert list(read_quasar(questions, contexts)) == [
         OpenQuestion("s1", "Who?", ("Goethe",), ("By Goethe.", "By Marlowe."))
     ]
@@ -301,16 +301,16 @@ def test_an_answer_is_found_wherever_it_is_put(answer, before, after):
     assert answer_finder([answer])(f"{before} / {answer} / {after}")
 
 
-def test_recall_is_told_of_any_order_of_passages():
-    asked = [OpenQuestion("1", "?", ("b",), ("a.", "b.")), OpenQuestion("2", "?", ("x",), ("y",))]
-    hits = ranked_hits(asked, [[1, 0], [0]])
+def test_recall_is_computed_for_any_order_of_passages():
+    questions = [OpenQuestion("1", "?", ("b",), ("a.", "b.")), OpenQuestion("2", "?", ("x",), ("y",))]
+    hits = ranked_hits(questions, [[1, 0], [0]])
     assert hits == [[True, False], [False]]
     assert recall_at(hits, 1) == 0.5
-    assert recall_at(ranked_hits(asked, [[0], []]), 1) == 0
+    assert recall_at(ranked_hits(questions, [[0], []]), 1) == 0
     with pytest.raises(InputError, match="none of 2 passages"):
-        ranked_hits(asked, [[0, 2], [0]])
+        ranked_hits(questions, [[0, 2], [0]])
     with pytest.raises(InputError, match="one for each"):
-        ranked_hits(asked, [[0]])
+        ranked_hits(questions, [[0]])
 
 
 # LAMA

@@ -84,8 +84,8 @@ def test_each_kind_has_about_its_share(films):
 
 
 def test_every_entity_with_a_name_of_its_own_is_asked_about(films):
-    asked = {link.entity for document in documents_from(films, count=1000, seed=0) for link in document.links}
-    assert asked >= {"alien", "guest", "scott", "weaver", "horror", "york", "city"}
+    linked = {link.entity for document in documents_from(films, count=1000, seed=0) for link in document.links}
+    assert linked >= {"alien", "guest", "scott", "weaver", "horror", "york", "city"}
 
 
 def test_a_name_is_used_for_each_of_its_meanings_between_even_and_prior(films):
@@ -108,16 +108,16 @@ def test_words_of_templates_are_never_links(tmp_path):
     ]
     with built(tmp_path, entities) as kb:
         documents = list(documents_from(kb, count=300, seed=0, templates=["tell me more of {subject}"]))
-    asked = [document for document in documents if document.text.lower().startswith("tell me more of")]
-    assert len(asked) > 100
-    assert all(link.start == len("tell me more of ") for document in asked for link in document.links)
+    matching = [document for document in documents if document.text.lower().startswith("tell me more of")]
+    assert len(matching) > 100
+    assert all(link.start == len("tell me more of ") for document in matching for link in document.links)
 
 
 def test_a_name_that_became_part_of_a_longer_one_is_not_asked_for(tmp_path):
     with built(tmp_path, FILMS[-2:]) as kb:
         documents = list(documents_from(kb, count=200, seed=0, templates=["{subject} city"]))
-    asked = Counter(link.entity for d in documents if d.text.lower() == "new york city" for link in d.links)
-    assert asked["york"] == 0
+    counts = Counter(link.entity for d in documents if d.text.lower() == "new york city" for link in d.links)
+    assert counts["york"] == 0
     assert "new york city city" in {d.text.lower() for d in documents}
 
 
@@ -143,7 +143,7 @@ def test_an_ambiguous_name_without_support_is_neither_link_nor_unlinked(tmp_path
     assert not any("been to" in text for text in texts)
 
 
-def test_what_may_be_a_mention_is_told_apart(tmp_path):
+def test_possible_mentions_are_distinguished(tmp_path):
     entities = [
         Entity("a", "Saw", "Tool.", aliases={"saw": 1}),
         Entity("b", "Saw (film)", "Film.", aliases={"saw": 1}),

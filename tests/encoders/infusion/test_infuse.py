@@ -211,8 +211,8 @@ def test_packed_texts_come_back_packed(family: str) -> None:
     packing = Packing.of(LENGTHS)
     ids = given["input_ids"][mask]
     types = given["token_type_ids"][mask] if "token_type_ids" in given else None
-    told = {} if types is None else {"token_type_ids": types[None]}
-    packed = infused(ids[None], packing=packing, **told)
+    options = {} if types is None else {"token_type_ids": types[None]}
+    packed = infused(ids[None], packing=packing, **options)
     assert torch.equal(packed.last_hidden_state[0], wanted)
     assert torch.equal(infused.states(ids, packing, types), wanted)
     if packed.pooler_output is not None:

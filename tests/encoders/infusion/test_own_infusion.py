@@ -52,17 +52,17 @@ class Near(Infusion):
 
 
 @dataclass(frozen=True, slots=True)
-class ToldConfig:
+class AddedConfig:
     layer: int = 1
 
 
-class Told(Infusion):
+class Added(Infusion):
     """Between layers: a vector given for each text is added to its tokens after one layer."""
 
-    config_class = ToldConfig
+    config_class = AddedConfig
     inputs = ("vectors",)
 
-    def __init__(self, config: ToldConfig, encoder: PreTrainedConfig) -> None:
+    def __init__(self, config: AddedConfig, encoder: PreTrainedConfig) -> None:
         super().__init__()
         self.config = config
         self.weight = nn.Parameter(torch.empty(()))
@@ -98,7 +98,7 @@ class Memory(Infusion):
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in (Near, Told, Memory):
+    for kind in (Near, Added, Memory):
         monkeypatch.setitem(INFUSION_KINDS, kind.__name__.lower(), f"{__name__}:{kind.__name__}")
 
 
@@ -114,14 +114,14 @@ def make(*configs: Any, learned: bool = True) -> PreTrainedModel:
     return model
 
 
-def ask(model: PreTrainedModel, **told: Any) -> Tensor:
-    return model(**batch(), **told).last_hidden_state[batch()["attention_mask"].bool()]
+def ask(model: PreTrainedModel, **knowledge: Any) -> Tensor:
+    return model(**batch(), **knowledge).last_hidden_state[batch()["attention_mask"].bool()]
 
 
 def test_at_their_start_they_change_nothing() -> None:
-    told = {"vectors": VECTORS, "maps": draw_maps()}
-    model = make(NearConfig(), KAM, ToldConfig(), learned=False)
-    torch.testing.assert_close(ask(model, **told), ask(make()), **TOLERANCE)
+    knowledge = {"vectors": VECTORS, "maps": draw_maps()}
+    model = make(NearConfig(), KAM, AddedConfig(), learned=False)
+    torch.testing.assert_close(ask(model, **knowledge), ask(make()), **TOLERANCE)
 
 
 def test_an_infusion_changes_attention_scores() -> None:
@@ -144,7 +144,7 @@ def test_an_infusion_changes_attention_scores() -> None:
 
 
 def test_an_infusion_changes_states_between_layers() -> None:
-    model, plain = make(ToldConfig()), build().double()
+    model, plain = make(AddedConfig()), build().double()
     added = model.infusions[0].weight * VECTORS.double()
 
     def hook(module: nn.Module, given: Any, output: Any) -> Any:
@@ -169,22 +169,28 @@ def test_all_tokens_attend_to_extra_tokens_in_every_layer() -> None:
 
 
 def test_all_hooks_get_gradients_and_each_can_be_switched_off() -> None:
-    told = {"vectors": VECTORS, "maps": draw_maps(), **draw_terms((1, 0, 2, 1, 3))}
-    model = make(NearConfig(), KAM, ToldConfig())
-    whole = ask(model, **told)
+    knowledge = {"vectors": VECTORS, "maps": draw_maps(), **draw_terms((1, 0, 2, 1, 3))}
+    model = make(NearConfig(), KAM, AddedConfig())
+    whole = ask(model, **knowledge)
     whole.square().sum().backward()
     assert all(bool((weight.grad != 0).any()) for weight in model.infusions.parameters())
-    parts = {"near": make(KAM, ToldConfig()), "kam": make(NearConfig(), ToldConfig()), "told": make(NearConfig(), KAM)}
+    parts = {
+        "near": make(KAM, AddedConfig()),
+        "kam": make(NearConfig(), AddedConfig()),
+        "added": make(NearConfig(), KAM),
+    }
     for kind, other in parts.items():
         kept = [
-            part for part, told in zip(model.infusions, model.config.infusions, strict=True) if told["kind"] != kind
+            part
+            for part, knowledge in zip(model.infusions, model.config.infusions, strict=True)
+            if knowledge["kind"] != kind
         ]
         for mine, part in zip(other.infusions, kept, strict=True):
             mine.load_state_dict(part.state_dict())
         taken = {name for part in kept for name in part.inputs}
-        wanted = ask(other, **{name: value for name, value in told.items() if name in taken})
+        wanted = ask(other, **{name: value for name, value in knowledge.items() if name in taken})
         with model.without(kind):
-            torch.testing.assert_close(ask(model, **told), wanted, **TOLERANCE)
+            torch.testing.assert_close(ask(model, **knowledge), wanted, **TOLERANCE)
         assert not torch.allclose(whole, wanted)
 
 
@@ -192,8 +198,8 @@ def test_kam_beside_another_is_kam_step_by_step() -> None:
     alone, beside = make(KAM), make(KAM, NearConfig())
     beside.infusions[0].load_state_dict(alone.infusions[0].state_dict())
     nn.init.zeros_(beside.infusions[1].slopes)
-    told = {"maps": draw_maps(), **draw_terms((1, 0, 2, 1, 3))}
-    torch.testing.assert_close(ask(beside, **told), ask(alone, **told), **TOLERANCE)
+    knowledge = {"maps": draw_maps(), **draw_terms((1, 0, 2, 1, 3))}
+    torch.testing.assert_close(ask(beside, **knowledge), ask(alone, **knowledge), **TOLERANCE)
 
 
 def test_two_of_a_kind_keep_separate_state() -> None:
@@ -216,9 +222,9 @@ def test_only_one_may_add_extra_tokens() -> None:
 
 
 def test_they_are_saved_and_loaded_by_their_kinds(tmp_path: Path) -> None:
-    model = make(NearConfig(layers=(0, 2)), KAM, ToldConfig(layer=0), MemoryConfig(slots=3))
+    model = make(NearConfig(layers=(0, 2)), KAM, AddedConfig(layer=0), MemoryConfig(slots=3))
     with silence():
         model.save_pretrained(tmp_path)
         again = AutoModel.from_pretrained(tmp_path)
-    assert [entry["kind"] for entry in again.config.infusions] == ["near", "kam", "told", "memory"]
+    assert [entry["kind"] for entry in again.config.infusions] == ["near", "kam", "added", "memory"]
     torch.testing.assert_close(ask(again, vectors=VECTORS), ask(model, vectors=VECTORS), **TOLERANCE)

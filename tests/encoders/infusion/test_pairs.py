@@ -60,7 +60,7 @@ def test_a_pair_is_trained_in_one_encoder(task, infusion, tasks, tmp_path):
     learner, _ = build_learner(replace(tasks[task], infusion=infusion), tmp_path / "notes")
     encoder = learner.model.encoder
     names = infusion.split("+")
-    assert [told["kind"] for told in encoder.config.infusions] == names
+    assert [entry["kind"] for entry in encoder.config.infusions] == names
     torch.manual_seed(0)
     with torch.no_grad():
         for weight in encoder.infusions.parameters():
@@ -108,5 +108,5 @@ def test_a_comparison_of_infusions_is_one_table_with_costs(tasks, tmp_path):
     }
     table = compare(arms, [3], tmp_path / "c")
     assert not table.failed
-    told = json.loads((tmp_path / "c/table.json").read_text())
-    assert told["arms"]["kam+luke"]["ner"]["cost"]["added"] > 0
+    info = json.loads((tmp_path / "c/table.json").read_text())
+    assert info["arms"]["kam+luke"]["ner"]["cost"]["added"] > 0

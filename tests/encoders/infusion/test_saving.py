@@ -23,7 +23,7 @@ from wellread.models.kam.model import KamConfig
 from wellread.models.luke.config import LukeConfig
 
 KAM = KamConfig(maps=("a", "b"), layers=(0, 2), skip="mix", alpha=0.3)
-TOLD = {"maps": draw_maps(), **draw_terms((1, 0, 2, 1, 3))}
+KNOWLEDGE = {"maps": draw_maps(), **draw_terms((1, 0, 2, 1, 3))}
 
 
 @pytest.fixture(autouse=True)
@@ -51,8 +51,8 @@ def test_a_saved_model_is_loaded_unchanged(family: str, head: str, tmp_path: Pat
     given = batch(family=family)
     saved = model.state_dict()
     assert all(torch.equal(weight, saved[name]) for name, weight in again.state_dict().items())
-    torch.testing.assert_close(again(**given, **TOLD)[0], model(**given, **TOLD)[0])
-    assert not torch.allclose(model(**given, **TOLD)[0], model(**given)[0])
+    torch.testing.assert_close(again(**given, **KNOWLEDGE)[0], model(**given, **KNOWLEDGE)[0])
+    assert not torch.allclose(model(**given, **KNOWLEDGE)[0], model(**given)[0])
 
 
 @pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
@@ -64,7 +64,7 @@ def test_a_pickled_model_is_the_same(family: str, head: str) -> None:
     assert again.config.to_dict() == pickle.loads(pickle.dumps(model.config)).to_dict() == model.config.to_dict()
     assert [type(part) for part in again.modules()] == [type(part) for part in model.modules()]
     given = batch(family=family)
-    assert torch.equal(again(**given, **TOLD)[0], model(**given, **TOLD)[0])
+    assert torch.equal(again(**given, **KNOWLEDGE)[0], model(**given, **KNOWLEDGE)[0])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -90,10 +90,10 @@ def test_a_model_sent_to_another_process_is_the_same_there(tmp_path: Path) -> No
     model = learned("Bert")
     part = model.encoder.layer[0].attention
     torch.save((part, model), tmp_path / "sent.pt")
-    asked = (
+    script = (
         "import sys, torch; part, model = torch.load(sys.argv[1], weights_only=False); print(type(model), type(part))"
     )
-    done = subprocess.run([sys.executable, "-c", asked, str(tmp_path / "sent.pt")], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "sent.pt")], capture_output=True, text=True)
     assert done.stdout.strip() == f"{type(model)} {type(part)}", done.stderr
 
 
@@ -161,9 +161,9 @@ def test_names_on_disk_are_those_of_the_checkpoint_and_the_infusions(tmp_path: P
         "infusions.0.kernels.2",
         "infusions.0.betas.2",
     }
-    told = json.loads((tmp_path / "config.json").read_text())
-    assert told["model_type"] == "infused-bert"
-    assert told["infusions"] == [
+    config_json = json.loads((tmp_path / "config.json").read_text())
+    assert config_json["model_type"] == "infused-bert"
+    assert config_json["infusions"] == [
         {
             "kind": "kam",
             "maps": ["a", "b"],
@@ -192,11 +192,11 @@ def test_an_encoder_without_a_pooler_stays_so(tmp_path: Path) -> None:
 def test_a_typo_in_a_saved_configuration_names_the_fix(tmp_path: Path) -> None:
     infuse(build("Bert"), [KAM]).save_pretrained(tmp_path)
     file = tmp_path / "config.json"
-    told = file.read_text()
-    file.write_text(told.replace('"alpha"', '"alfa"'))
+    content = file.read_text()
+    file.write_text(content.replace('"alpha"', '"alfa"'))
     with pytest.raises(InputError, match="'alfa' is not a setting of KamConfig; did you mean 'alpha'"):
         AutoModel.from_pretrained(tmp_path)
-    file.write_text(told.replace('"kam"', '"cam"'))
+    file.write_text(content.replace('"kam"', '"cam"'))
     with pytest.raises(UsageError, match="'cam' is not an infusion; expected one of: kam"):
         AutoModel.from_pretrained(tmp_path)
 
@@ -206,7 +206,7 @@ def test_half_precision_is_kept(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     again = AutoModel.from_pretrained(tmp_path)
     assert {weight.dtype for weight in again.parameters()} == {torch.bfloat16}
-    torch.testing.assert_close(again(**batch(), **TOLD)[0], model(**batch(), **TOLD)[0])
+    torch.testing.assert_close(again(**batch(), **KNOWLEDGE)[0], model(**batch(), **KNOWLEDGE)[0])
     assert AutoModel.from_pretrained(tmp_path, dtype=torch.float32).infusions[0].kernels["0"].dtype == torch.float32
 
 
@@ -219,5 +219,5 @@ print(type(transformers.AutoConfig.from_pretrained({str(tmp_path / "Model")!r}))
 print(type(transformers.AutoModel.from_pretrained({str(tmp_path / "Model")!r})).__name__)
 print(type(transformers.AutoModelForMaskedLM.from_pretrained({str(tmp_path / "ForMaskedLM")!r})).__name__)
 """
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["InfusedRobertaConfig", "InfusedRobertaModel", "InfusedRobertaForMaskedLM"]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["InfusedRobertaConfig", "InfusedRobertaModel", "InfusedRobertaForMaskedLM"]

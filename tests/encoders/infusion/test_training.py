@@ -29,8 +29,8 @@ def make(family: str = "Bert", dropout: float = 0.0, **options: Any) -> PreTrain
 
 
 def ask(family: str = "Bert", terms: bool = True) -> dict[str, Tensor]:
-    told = {"maps": draw_maps(count=2).float(), "labels": LABELS}
-    return {**batch(family=family), **told, **(draw_terms((1, 0, 2, 1, 3)) if terms else {})}
+    inputs = {"maps": draw_maps(count=2).float(), "labels": LABELS}
+    return {**batch(family=family), **inputs, **(draw_terms((1, 0, 2, 1, 3)) if terms else {})}
 
 
 def gradients(model: PreTrainedModel, given: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -152,7 +152,7 @@ def step(model: Any, given: dict[str, Tensor], steer: torch.optim.Optimizer) -> 
 
 
 class Texts(torch.utils.data.Dataset):
-    """Whether a map has a mark: nothing else tells the label."""
+    """Texts whose label is the presence of a mark in a map, and depends on nothing else."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -198,16 +198,16 @@ def arguments(folder: Path, **more: Any) -> TrainingArguments:
 @pytest.mark.parametrize("options", [None, {"preserve_rng_state": True}], ids=["usual", "own"])
 def test_trainer_gives_the_same_with_checkpointing(options: dict[str, Any] | None, tmp_path: Path) -> None:
     plain = make(skip="add", dropout=0.3)
-    asked = copy.deepcopy(plain)
+    checkpointed = copy.deepcopy(plain)
     seen: list[int] = []
-    asked.bert.encoder.layer[1].attention.register_forward_pre_hook(lambda *_: seen.append(1))
+    checkpointed.bert.encoder.layer[1].attention.register_forward_pre_hook(lambda *_: seen.append(1))
     given = {"max_steps": 2, "save_strategy": "no"}
     again = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": options}
     with silence():
-        for model, more in ((plain, {}), (asked, again)):
+        for model, more in ((plain, {}), (checkpointed, again)):
             Trainer(model, arguments(tmp_path, **given, **more), collate_twice, train_dataset=Texts(64)).train()
     assert len(seen) == 2 * 2
-    torch.testing.assert_close(asked.state_dict(), plain.state_dict(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(checkpointed.state_dict(), plain.state_dict(), atol=1e-5, rtol=1e-4)
 
 
 def collate_twice(rows: list[dict[str, Any]]) -> dict[str, Tensor]:

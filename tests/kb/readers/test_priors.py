@@ -64,7 +64,7 @@ def test_only_so_many_candidates_of_those_that_are_asked_for(file, tmp_path):
         assert [one.entity for one in kb.candidates("France")] == ["France", "Anatole_France"]
 
 
-def test_broken_lines_are_left_out_and_told(tmp_path):
+def test_broken_lines_are_left_out_and_reported(tmp_path):
     path = tmp_path / "priors.txt"
     broken = [
         "Mention\tmany\t1,0.5,A",

@@ -341,7 +341,7 @@ def test_the_column_that_is_missing_is_the_one_to_map(tmp_path):
         list(read_csv(write(tmp_path / "x.csv", "id,name", "a,A"), Tally()))
 
 
-def test_utf16_is_told_by_its_mark(tmp_path):
+def test_utf16_is_detected_by_its_byte_order_mark(tmp_path):
     (tmp_path / "x").write_text('{"id": 1, "title": "x"}', "utf-16")
     with pytest.raises(InputError, match=r"line 1: not UTF-8; convert it, e\.g\. iconv -f UTF-16"):
         list(read_jsonl(tmp_path / "x", Tally()))

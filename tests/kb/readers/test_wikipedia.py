@@ -150,7 +150,7 @@ def test_dumps_from_before_redirects_had_titles_are_understood(tmp_path, leads):
     assert records == [Redirect("wp:Old", "wp:New page"), Alias("Old", "wp:New page")]
 
 
-def test_pages_outside_the_articles_are_told_by_their_title_where_the_dump_has_no_numbers(tmp_path):
+def test_pages_outside_the_articles_are_recognized_by_title_where_the_dump_has_no_numbers(tmp_path):
     talk, article = (page(title, "Text").replace("<ns>0</ns>", "") for title in ("Talk:Paris", "Batman: Year One"))
     records, tally = read(tmp_path, dump(talk, article, start=head("0.3")))
     assert [record.id for record in records] == ["wp:Batman: Year One"]

@@ -121,7 +121,7 @@ def pieces_of(text):
 
 
 class Rest(str):
-    """What is left of a word whose first piece was taken."""
+    """The rest of a word whose first token was taken."""
 
 
 def begin_of(word, pieces):
@@ -248,7 +248,7 @@ def test_the_tokenizer_of_another_encoder_serves_as_well(files, tmp_path, conver
     assert_the_same(tmp_path / "to", reference)
 
 
-def test_the_number_of_heads_can_be_told(files, tmp_path):
+def test_the_number_of_heads_can_be_given(files, tmp_path):
     reference = Reference(heads=4)
     torch.save(reference.state(), tmp_path / "x")
     convert_elq(tmp_path / "x", files / "params.txt", tmp_path / "to", vocab=files / "vocab.txt", heads=4)
@@ -306,11 +306,11 @@ def test_a_converted_linker_scores_as_theirs_but_for_the_half_precision_of_the_i
         assert link.score == pytest.approx(wanted[link.start, link.end][1], abs=1e-5)
 
 
-@pytest.mark.parametrize(("asked", "quantised"), [("auto", False), ("fp32", False), ("int8", True)])
-def test_a_converted_linker_computes_in_floats_unless_asked_otherwise(converted, tmp_path, asked, quantised):
+@pytest.mark.parametrize(("requested", "quantised"), [("auto", False), ("fp32", False), ("int8", True)])
+def test_a_converted_linker_computes_in_floats_unless_asked_otherwise(converted, tmp_path, requested, quantised):
     build(lambda tally: iter([Entity("e", "Ohio")]), tmp_path / "x.kb", origin=Origin("test"))
     assert json.loads((converted / "config.json").read_text())["precision"] == "fp32"
-    with Linker.load(tmp_path / "x.kb", model=converted, precision=asked) as linker:
+    with Linker.load(tmp_path / "x.kb", model=converted, precision=requested) as linker:
         assert isinstance(linker.backend.model.encoder, Int8Encoder) is quantised
 
 

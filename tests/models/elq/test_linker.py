@@ -65,7 +65,7 @@ def backend(here):
     kb.close()
 
 
-def told(document):
+def links_of(document):
     """Links without their scores."""
     return [(link.start, link.end, link.text, link.entity) for link in document.links]
 
@@ -73,7 +73,7 @@ def told(document):
 def assert_same(one, other, tolerance=1e-5):
     """The same links with the same scores."""
     assert one.text == other.text
-    assert told(one) == told(other)
+    assert links_of(one) == links_of(other)
     for a, b in zip(one.links, other.links, strict=True):
         assert (a.score, a.mention_score) == (
             pytest.approx(b.score, abs=tolerance),
@@ -101,7 +101,7 @@ def test_names_are_linked_where_they_stand(load):
     assert link.candidates[0].prior == 1.0
     assert [c.score for c in link.candidates] == sorted((c.score for c in link.candidates), reverse=True)
     assert (link.kb, linker.name, linker.link(text).meta) == ("toy", "toy", {"kb": "toy", "model": "elq"})
-    right = sum(told(linker.link(f"what is {e.title}"))[0][3] == e.id for e in ENTITIES[:24])
+    right = sum(links_of(linker.link(f"what is {e.title}"))[0][3] == e.id for e in ENTITIES[:24])
     assert right >= 22
 
 
@@ -138,8 +138,8 @@ def test_scores_are_what_plain_loops_give(backend):
             link = found.pop((start, end))
             assert link.mention_score == pytest.approx(1 / (1 + math.exp(-logit)), rel=1e-4)
             assert chances[link.entity] == pytest.approx(max(chances.values()), rel=1e-4)
-            told = {c.entity: c.score for c in link.candidates}
-            assert told == pytest.approx({id: c for id, c in chances.items() if id is not None}, abs=1e-5)
+            scores_by_entity = {c.entity: c.score for c in link.candidates}
+            assert scores_by_entity == pytest.approx({id: c for id, c in chances.items() if id is not None}, abs=1e-5)
             checked += 1
     assert checked == 15
     assert found == {}
@@ -224,20 +224,20 @@ def test_the_model_s_own_threshold_is_the_default(load, here):
 
 
 def test_a_span_that_is_no_mention_is_not_searched_for(backend, monkeypatch):
-    asked = []
+    requested = []
     search = EntityIndex.search
 
     def count(self, queries, *args, **options):
-        asked.append(len(queries))
+        requested.append(len(queries))
         return search(self, queries, *args, **options)
 
     monkeypatch.setattr(EntityIndex, "search", count)
     silent = backend(Search(), change=lambda model: model.mention_head.bias.fill_(-50.0))
     assert [document.links for document in silent.link_many([long_text(300), "ada"])] == [(), ()]
-    assert asked == []
+    assert requested == []
     few = backend(Search(mentions=2))
     next(few.link_many(["who is the mayor of cork"]))
-    assert asked == [2]
+    assert requested == [2]
 
 
 def test_only_the_best_spans_of_a_window_are_looked_at(backend):
@@ -280,7 +280,7 @@ def test_a_mention_without_candidates_is_nil_or_nothing(backend):
 
 
 def test_one_is_found_among_those_allowed_only(load):
-    assert told(load().link("what is cork"))[0][3] == "p2"
+    assert links_of(load().link("what is cork"))[0][3] == "p2"
     for options in ({"kinds": ["person"]}, {"among": ["h0", "h1", "nobody"]}, {"kinds": ["city"], "among": ["p3"]}):
         linker = load(threshold=0.0, nil=True, **options)
         allowed = {e.id for e in ENTITIES if e.kind in options.get("kinds", (e.kind,))}
@@ -341,7 +341,7 @@ def test_a_new_entity_is_found_by_its_vector(backend):
     assert "p2" not in found
 
 
-def test_an_update_is_told_at_once(load):
+def test_an_update_is_linked_at_once(load):
     linker = load()
     assert linker.link("what is cork").links[0].title == "cork"
     old = linker.kb.get("p2")
@@ -377,7 +377,7 @@ def test_scores_from_before_a_change_keep_their_names(load):
 
 def test_names_alone_have_no_scores(load):
     linker = load(model="prior", precision="auto")
-    assert told(linker.link("what is cork"))[0][3] == "p2"
+    assert links_of(linker.link("what is cork"))[0][3] == "p2"
     with pytest.raises(UsageError, match="load the linker with model elq"):
         linker.score("cork")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.linking.test_link_scorer import random_scorer
-from tests.models.elq.test_linker import assert_same, long_text, told
+from tests.models.elq.test_linker import assert_same, links_of, long_text
 from wellread import Linker
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
@@ -226,7 +226,7 @@ def test_a_name_longer_than_a_window_is_found(backend):
     one.kb.add(Entity("long", name, "a long name", aliases={name: 1}))
     text = f"what is {name} ?"
     assert len(next(one.window_tokenizer.tokenize([text]))) > 1
-    assert (8, 8 + len(name), name, "long") in told(next(one.link_many([text])))
+    assert (8, 8 + len(name), name, "long") in links_of(next(one.link_many([text])))
 
 
 def test_new_names_are_proposed_at_once(backend):
@@ -272,7 +272,7 @@ def test_a_change_of_the_kb_during_a_call_does_not_mix_states(backend):
 
         one.model.states = slow
         before = one.pool
-        assert told(next(one.link_many([text]))) == told(want)
+        assert links_of(next(one.link_many([text]))) == links_of(want)
         assert one.pool is not before
         one.kb.add([Entity("p0", "avon"), Entity("p1", "brno")])
 
@@ -280,7 +280,7 @@ def test_a_change_of_the_kb_during_a_call_does_not_mix_states(backend):
 def test_given_spans_are_linked_by_their_names(load):
     linker = load(BY_NAME)
     (document,) = linker.link_given(["ada in old cork"], [[(7, 15), (0, 3)]])
-    assert told(document) == [(0, 3, "ada", "h0"), (7, 15, "old cork", "oldcork")]
+    assert links_of(document) == [(0, 3, "ada", "h0"), (7, 15, "old cork", "oldcork")]
 
 
 def test_no_texts_and_no_entities_are_no_trouble(backend):

@@ -322,7 +322,7 @@ def test_probabilities_are_by_mention_and_nothing_to_choose_from_is_no_number(en
 
 
 def own_encoder(config, folder):
-    """What a linker whose encoder learned as a whole becomes in its folder; entities stay with the old encoder."""
+    """Return the config that a linker with a fully trained encoder has in its folder; entities keep the old encoder."""
     return replace(config, encoder=str(folder / "encoder"), entity_encoder=config.entity_encoder or config.encoder)
 
 
@@ -409,7 +409,7 @@ def test_a_broken_folder_names_the_fix(encoder, tmp_path, what, message):
         Elq.from_pretrained(tmp_path / "saved")
 
 
-def test_a_folder_that_cannot_be_written_is_told(encoder, tmp_path):
+def test_a_folder_that_cannot_be_written_is_reported(encoder, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(WellreadError, match="file"):
         make_elq(encoder).save_pretrained(tmp_path / "file")

@@ -89,14 +89,16 @@ def test_a_span_belongs_to_the_window_that_may_begin_it(window_tokenizer, texts)
 @example(["東京" * 20 + "👩‍🚀" * 4])
 def test_tokens_are_those_that_a_span_touches(window_tokenizer, texts):
     windows = windows_in(window_tokenizer, texts)
-    asked = [(number, span) for number, window in enumerate(windows) for span in all_spans(texts[window.text])]
-    if not asked:
+    spans_in_windows = [
+        (number, span) for number, window in enumerate(windows) for span in all_spans(texts[window.text])
+    ]
+    if not spans_in_windows:
         return
-    window_of = np.array([number for number, _ in asked])
-    starts, ends = np.array([span for _, span in asked]).T
+    window_of = np.array([number for number, _ in spans_in_windows])
+    starts, ends = np.array([span for _, span in spans_in_windows]).T
     first, last = tokens_of(windows, window_of, starts, ends)
     bases = np.cumsum([0, *(len(window) for window in windows)])
-    for (number, span), one, other in zip(asked, first.tolist(), last.tolist(), strict=True):
+    for (number, span), one, other in zip(spans_in_windows, first.tolist(), last.tolist(), strict=True):
         touched = windows[number].covering(*span)
         one, other = one - bases[number], other - bases[number]
         if touched is not None:

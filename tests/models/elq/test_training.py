@@ -96,8 +96,8 @@ def test_linked_text_makes_a_linker(run, work, plain_encoder):
     assert "f1" in done.out
     assert "training on 60 documents an epoch, validating on 20 of toy" in done.err
     assert "use it with: wellread link --model runs/a/model --kb toy.kb" in done.err
-    told = json.loads((work / "runs/a/scores.json").read_text())
-    assert told["scores"]["f1"] > 0.5
+    info = json.loads((work / "runs/a/scores.json").read_text())
+    assert info["scores"]["f1"] > 0.5
     with Linker.load("toy.kb", "runs/a/model", precision="fp32") as linker:
         found = [{link.entity for link in linker.link(one.text).links} for one in toy_documents(20)]
     assert any(found)

@@ -195,7 +195,7 @@ def test_more_text_leaves_what_was_split_off_in_its_order():
 
 def naive_batch(examples, longest):
     """(asked, gold) spans as sets of (first, last) in the packed sequence, and the mentions in their order."""
-    asked, gold, mentions, start = set(), set(), [], 0
+    proposed, gold, mentions, start = set(), set(), [], 0
     for example in examples:
         window = example.window
         for first in range(len(window)):
@@ -203,12 +203,12 @@ def naive_batch(examples, longest):
                 real = all(window.spans[at][1] > window.spans[at][0] for at in range(first, last + 1))
                 whole = window.begins_mask[first] and window.ends_mask[last]
                 if real and whole and (first, last) not in example.unsure:
-                    asked.add((start + first, start + last))
+                    proposed.add((start + first, start + last))
         for first, last in example.spans:
             gold.add((start + first, start + last))
             mentions.append((start + first, last - first))
         start += len(window)
-    return asked | gold, gold, mentions
+    return proposed | gold, gold, mentions
 
 
 def test_a_batch_asks_what_plain_loops_ask(model, index):
@@ -219,8 +219,8 @@ def test_a_batch_asks_what_plain_loops_ask(model, index):
     ]
     examples = make_examples(documents, model, index)
     batch = collate(examples, LONGEST)
-    asked, gold, mentions = naive_batch(examples, LONGEST)
-    for mask, want in ((batch.asked_mask, asked), (batch.gold_mask, gold)):
+    proposed, gold, mentions = naive_batch(examples, LONGEST)
+    for mask, want in ((batch.asked_mask, proposed), (batch.gold_mask, gold)):
         assert {(first, first + width) for first, width in mask.nonzero().tolist()} == want
     assert list(zip(batch.firsts.tolist(), batch.widths.tolist(), strict=True)) == mentions
     assert batch.rows.tolist() == [row for example in examples for row in example.rows]
@@ -242,17 +242,19 @@ def test_unsure_spans_have_no_say_in_the_loss(model, index, learner):
     assert float(one.loss(other)["mention"].detach()) < float(one.loss(batch)["mention"].detach())
 
 
-def told(batches):
+def contents_of(batches):
     return [(batch.ids.tolist(), batch.rows.tolist()) for batch in batches]
 
 
 def test_batches_are_a_function_of_seed_and_epoch(learner):
     one, same, other = learner(seed=3), learner(seed=3), learner(seed=4)
-    batches = {epoch: told(one.batches(epoch)) for epoch in (2, 0, 1)}
+    batches = {epoch: contents_of(one.batches(epoch)) for epoch in (2, 0, 1)}
     np.random.seed(99)
-    assert {epoch: told(same.batches(epoch)) for epoch in range(3)} == {epoch: batches[epoch] for epoch in range(3)}
+    assert {epoch: contents_of(same.batches(epoch)) for epoch in range(3)} == {
+        epoch: batches[epoch] for epoch in range(3)
+    }
     assert batches[0] != batches[1]
-    assert told(other.batches(0)) != batches[0]
+    assert contents_of(other.batches(0)) != batches[0]
 
 
 @pytest.mark.parametrize("size", [1, 40, 256, 100_000])
@@ -400,7 +402,7 @@ def test_a_toy_linker_learns_its_catalogue(learner, model):
     assert after["f1"] > max(0.9, before + 0.1)
 
 
-def test_scores_are_told_for_all_and_for_each_file(learner, taught):
+def test_scores_are_reported_for_all_and_for_each_file(learner, taught):
     dev = {"one": toy_documents(15, seed=5), "two": toy_documents(15, seed=6)}
     scores = learner(using=taught, dev=dev).evaluate()
     assert set(scores) == {f"{name}{key}" for name in ("", "one/", "two/") for key in ("f1", "precision", "recall")}

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from tests.map_data import (
     SEEDS,
     SEGMENTER,
+    GivenMarks,
     Table,
-    Told,
     assert_provided,
     byte_level,
     cuts_of,
@@ -64,7 +64,7 @@ def test_terms_follow_the_text_and_only_correlation_covers_them(tokenizer, seed)
     words, tokens = chance.randint(1, 5), chance.randint(1, 12)
     segmenter = TextTokenizer(tokenizer, longest=chance.choice([None, 12]))
     spans = {text: spans_of(text, chance) for texts in inputs for text in texts}
-    entities = EntityMap(Told(lambda text: Marks(mentions=spans[text], names=("x",) * len(spans[text]))))
+    entities = EntityMap(GivenMarks(lambda text: Marks(mentions=spans[text], names=("x",) * len(spans[text]))))
     provider = KamProvider(
         [entities, CorrelationMap(table)], segmenter, terms=TermChoice(table, words=words, tokens=tokens)
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.map_data import (
     SEEDS,
     SEGMENTER,
-    Told,
+    GivenMarks,
     assert_provided,
     cuts_of,
     inputs_of,
@@ -58,12 +58,12 @@ def test_words_of_one_mention_are_relevant_to_each_other(seed):
             for mention in marks[text].mentions.tolist()
         )
 
-    assert_provided(KamProvider([EntityMap(Told(marks))], SEGMENTER), cuts_of(chance, inputs), relevance)
+    assert_provided(KamProvider([EntityMap(GivenMarks(marks))], SEGMENTER), cuts_of(chance, inputs), relevance)
 
 
 def test_a_word_outside_of_mentions_is_not_even_relevant_to_itself():
     marks = Marks(mentions=np.array([[4, 12], [8, 16]], np.int32), names=("a", "b"))
-    provider = KamProvider([EntityMap(Told({"is new york city": marks}))], SEGMENTER)
+    provider = KamProvider([EntityMap(GivenMarks({"is new york city": marks}))], SEGMENTER)
     (drawn,) = provider.build_inputs([SEGMENTER.tokenize("is new york city")]).maps[0]
     # [CLS] is new york city [SEP]; "new york" and "york city" share a word, yet new and city are in no common mention
     assert drawn.tolist() == [
@@ -171,8 +171,8 @@ def test_a_phrase_is_the_highest_constituent_of_at_most_the_level(seed, level):
         annotator.pipeline = lambda text: SimpleNamespace(sentences=sentences)
         return next(annotator.mark([text]))
 
-    provider = KamProvider([PhraseMap(Told(mark), reading="constituency", level=level)], SEGMENTER)
-    if any(marks.values.size for marks in [annotate(parsed, provider.sources).marks("told", "constituents")]):
+    provider = KamProvider([PhraseMap(GivenMarks(mark), reading="constituency", level=level)], SEGMENTER)
+    if any(marks.values.size for marks in [annotate(parsed, provider.sources).marks("given", "constituents")]):
         assert_provided(provider, cuts_of(chance, inputs), same_phrase(parsed, phrase_of))
 
 
@@ -201,7 +201,7 @@ def test_a_phrase_is_where_the_walk_up_the_heads_ends(seed, level):
         text: Marks(leaves=np.array(leaves, np.int32).reshape(-1, 2), heads=np.array(heads, np.int32).reshape(-1, 1))
         for text, (leaves, heads) in parsed.items()
     }
-    provider = KamProvider([PhraseMap(Told(marks), reading="dependency", level=level)], SEGMENTER)
+    provider = KamProvider([PhraseMap(GivenMarks(marks), reading="dependency", level=level)], SEGMENTER)
     assert_provided(provider, cuts_of(chance, inputs), same_phrase(parsed, phrase_of))
 
 
@@ -216,12 +216,12 @@ def test_words_of_one_noun_chunk_are_a_phrase_and_others_are_alone(seed):
         chunks[text] = [(start, end) for start, end in zip(borders[::2], borders[1::2], strict=True)]
     marks = {text: Marks(chunks=np.array(spans, np.int32).reshape(-1, 2)) for text, spans in chunks.items()}
     parsed = {text: (spans, None) for text, spans in chunks.items()}
-    provider = KamProvider([PhraseMap(Told(marks))], SEGMENTER)
+    provider = KamProvider([PhraseMap(GivenMarks(marks))], SEGMENTER)
     assert_provided(provider, cuts_of(chance, inputs), same_phrase(parsed, lambda _, chunk: chunk))
 
 
 def test_a_parser_without_trees_is_not_a_text_without_phrases():
-    source = Told({"old york": Marks(leaves=np.array([[0, 3], [4, 8]], np.int32))})
+    source = GivenMarks({"old york": Marks(leaves=np.array([[0, 3], [4, 8]], np.int32))})
     for reading, needed in (("chunks", "dependency"), ("dependency", "dependency"), ("constituency", "constituency")):
         with pytest.raises(InputError, match=f"no {needed} trees.*choose another reading"):
             KamProvider([PhraseMap(source, reading=reading)], SEGMENTER).build_inputs([SEGMENTER.tokenize("old york")])
@@ -325,7 +325,7 @@ def test_invalid_scores_of_a_function_are_refused_with_the_expected_form(scores,
 
 def test_the_maps_of_a_text_do_not_depend_on_its_batch():
     table = table_of(random.Random(3))
-    source = Told(
+    source = GivenMarks(
         lambda text: Marks(mentions=(span := np.array([[0, len(text) // 2]], np.int32)), names=("x",), chunks=span)
     )
     provider = KamProvider(
@@ -346,8 +346,8 @@ def test_the_maps_of_a_text_do_not_depend_on_its_batch():
 def test_two_maps_or_sources_of_one_name_are_refused():
     with pytest.raises(UsageError, match="two maps have the same name"):
         KamProvider([FunctionMap(lambda tokenized: 0), FunctionMap(lambda tokenized: 1)], SEGMENTER)
-    with pytest.raises(UsageError, match="two sources are named 'told'"):
-        KamProvider([EntityMap(Told({})), EntityMap(Told({}), name="other")], SEGMENTER)
+    with pytest.raises(UsageError, match="two sources are named 'given'"):
+        KamProvider([EntityMap(GivenMarks({})), EntityMap(GivenMarks({}), name="other")], SEGMENTER)
 
 
 def test_the_two_maps_of_a_tagger_share_it():

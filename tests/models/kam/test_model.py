@@ -34,8 +34,8 @@ def tell(lengths: tuple[int, ...] = LENGTHS, terms: tuple[int, ...] = TERMS) -> 
     return {"maps": draw_maps(lengths, 2, terms), **draw_terms(terms)}
 
 
-def choose(told: dict[str, Tensor], texts: list[int]) -> dict[str, Tensor]:
-    return {name: part[texts] for name, part in told.items()}
+def choose(knowledge: dict[str, Tensor], texts: list[int]) -> dict[str, Tensor]:
+    return {name: part[texts] for name, part in knowledge.items()}
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 1.0])
@@ -46,9 +46,9 @@ def test_at_its_start_it_is_the_checkpoint(skip: Any, maps: tuple[str, ...], alp
     kam = infuse(copy.deepcopy(plain), [KamConfig(maps=maps, skip=skip, alpha=alpha)]).double()
     given = batch()
     mask = given["attention_mask"].bool()
-    told = {"maps": draw_maps(LENGTHS, len(maps))} if maps else {}
+    knowledge = {"maps": draw_maps(LENGTHS, len(maps))} if maps else {}
     wanted = plain(**given).last_hidden_state[mask]
-    torch.testing.assert_close(kam(**given, **told).last_hidden_state[mask], wanted, **TOLERANCE)
+    torch.testing.assert_close(kam(**given, **knowledge).last_hidden_state[mask], wanted, **TOLERANCE)
 
 
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"])
@@ -66,10 +66,10 @@ def test_every_head_takes_it(family: str, head: str) -> None:
 def test_choices_bring_their_maps_choice_by_choice() -> None:
     kam = learned(head="ForMultipleChoice")
     lengths, terms = (4, 6, 3, 5), (1, 0, 2, 1)
-    given, told = batch(lengths), tell(lengths, terms)
-    flat = kam.bert(**given, **told).pooler_output
-    asked = {name: part.unflatten(0, (2, 2)) for name, part in {**given, **told}.items()}
-    logits = kam(**asked).logits
+    given, knowledge = batch(lengths), tell(lengths, terms)
+    flat = kam.bert(**given, **knowledge).pooler_output
+    grouped = {name: part.unflatten(0, (2, 2)) for name, part in {**given, **knowledge}.items()}
+    logits = kam(**grouped).logits
     torch.testing.assert_close(logits, kam.classifier(flat).view(2, 2), **TOLERANCE)
 
 
@@ -78,9 +78,9 @@ def test_map_init_is_a_start_weight_on_the_maps() -> None:
     first = kam.infusions[0].kernels["0"]
     assert first[:, 2:, 1, 1].unique().tolist() == [0.5]
     assert int((first != 0).sum()) == 2 + 2 * 2
-    told = tell()
+    knowledge = tell()
     assert not torch.allclose(
-        kam(**batch(), **told).last_hidden_state, kam(**batch(), **told | {"maps": None}).last_hidden_state
+        kam(**batch(), **knowledge).last_hidden_state, kam(**batch(), **knowledge | {"maps": None}).last_hidden_state
     )
 
 
@@ -97,63 +97,63 @@ def test_it_adds_few_weights() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_side_of_padding_has_no_say(family: str) -> None:
-    kam, told = learned(family=family), tell()
+    kam, knowledge = learned(family=family), tell()
     got = []
     for side in ("left", "right"):
         given = batch(side=side, family=family)
-        got.append(kam(**given, **told).last_hidden_state[given["attention_mask"].bool()])
+        got.append(kam(**given, **knowledge).last_hidden_state[given["attention_mask"].bool()])
     torch.testing.assert_close(*got, **TOLERANCE)
 
 
 @pytest.mark.parametrize("fusion", ["convolution", "mean", "none"])
 def test_neighbours_and_their_order_have_no_say(fusion: Any) -> None:
     kam = learned(KamConfig(maps=("a", "b"), skip="add", fusion=fusion))
-    given, told = batch(), tell()
-    together = kam(**given, **told).last_hidden_state
+    given, knowledge = batch(), tell()
+    together = kam(**given, **knowledge).last_hidden_state
     for texts in ([3, 0, 4, 2, 1], [0, 1], [4], [1, 2], [2, 2, 2]):
-        other = kam(**choose(given, texts), **choose(told, texts)).last_hidden_state
+        other = kam(**choose(given, texts), **choose(knowledge, texts)).last_hidden_state
         for row, text in enumerate(texts):
             length = LENGTHS[text]
             torch.testing.assert_close(other[row, :length], together[text, :length], **TOLERANCE)
 
 
 def test_padding_added_to_a_batch_has_no_say() -> None:
-    kam, given, told = learned(), batch(), tell()
-    before = kam(**given, **told).last_hidden_state
+    kam, given, knowledge = learned(), batch(), tell()
+    before = kam(**given, **knowledge).last_hidden_state
     wider = {name: torch.nn.functional.pad(part, (0, 4)) for name, part in given.items()}
-    told["maps"] = torch.nn.functional.pad(told["maps"], (0, 9, 0, 3))
-    told |= {name: torch.nn.functional.pad(told[name], (0, 2)) for name in ("term_ids", "term_mask")}
-    after = kam(**wider, **told).last_hidden_state
+    knowledge["maps"] = torch.nn.functional.pad(knowledge["maps"], (0, 9, 0, 3))
+    knowledge |= {name: torch.nn.functional.pad(knowledge[name], (0, 2)) for name in ("term_ids", "term_mask")}
+    after = kam(**wider, **knowledge).last_hidden_state
     torch.testing.assert_close(after[:, : before.shape[1]], before, **TOLERANCE)
     assert not after[:, before.shape[1] :].any()
 
 
 def test_masked_positions_have_no_influence() -> None:
-    kam, given, told = learned(), batch(), tell()
-    before = kam(**given, **told).last_hidden_state
+    kam, given, knowledge = learned(), batch(), tell()
+    before = kam(**given, **knowledge).last_hidden_state
     for name in ("input_ids", "token_type_ids"):
         given[name] = torch.where(given["attention_mask"].bool(), given[name], 1)
-    told["term_ids"] = torch.where(told["term_mask"], told["term_ids"], 9)
-    assert torch.equal(kam(**given, **told).last_hidden_state, before)
+    knowledge["term_ids"] = torch.where(knowledge["term_mask"], knowledge["term_ids"], 9)
+    assert torch.equal(kam(**given, **knowledge).last_hidden_state, before)
 
 
 @pytest.mark.parametrize("fusion", ["convolution", "mean"])
 def test_maps_beyond_the_end_of_a_text_have_no_say(fusion: Any) -> None:
     kam = learned(KamConfig(maps=("a", "b"), fusion=fusion))
-    given, told = batch(), tell()
-    before = kam(**given, **told).last_hidden_state
-    spoilt = torch.full_like(told["maps"], 7.0)
+    given, knowledge = batch(), tell()
+    before = kam(**given, **knowledge).last_hidden_state
+    spoilt = torch.full_like(knowledge["maps"], 7.0)
     for text, total in enumerate(map(sum, zip(LENGTHS, TERMS, strict=True))):
-        spoilt[text, :, :total, :total] = told["maps"][text, :, :total, :total]
-    torch.testing.assert_close(kam(**given, **told | {"maps": spoilt}).last_hidden_state, before, **TOLERANCE)
+        spoilt[text, :, :total, :total] = knowledge["maps"][text, :, :total, :total]
+    torch.testing.assert_close(kam(**given, **knowledge | {"maps": spoilt}).last_hidden_state, before, **TOLERANCE)
 
 
 def test_maps_of_tokens_alone_are_zero_for_terms() -> None:
     kam, given = learned(), batch()
-    told = tell() | {"maps": draw_maps(LENGTHS, 2)}
-    short = kam(**given, **told).last_hidden_state
-    told["maps"] = torch.nn.functional.pad(told["maps"], (0, 3, 0, 3))
-    assert torch.equal(kam(**given, **told).last_hidden_state, short)
+    knowledge = tell() | {"maps": draw_maps(LENGTHS, 2)}
+    short = kam(**given, **knowledge).last_hidden_state
+    knowledge["maps"] = torch.nn.functional.pad(knowledge["maps"], (0, 3, 0, 3))
+    assert torch.equal(kam(**given, **knowledge).last_hidden_state, short)
 
 
 def test_without_maps_they_are_zeros() -> None:
@@ -187,28 +187,28 @@ def test_batches_where_no_text_has_terms_are_those_without() -> None:
 
 
 def test_terms_change_the_output() -> None:
-    kam, given, told = learned(), batch(), tell()
-    before = kam(**given, **told).last_hidden_state
-    told["term_ids"][0, 0] += 1
-    after = kam(**given, **told).last_hidden_state
+    kam, given, knowledge = learned(), batch(), tell()
+    before = kam(**given, **knowledge).last_hidden_state
+    knowledge["term_ids"][0, 0] += 1
+    after = kam(**given, **knowledge).last_hidden_state
     assert not torch.allclose(after[0], before[0])
     assert torch.equal(after[1:], before[1:])
 
 
 def test_how_texts_share_the_cache_has_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    kam, given, told = learned(), batch(), tell()
-    wanted = kam(**given, **told).last_hidden_state
+    kam, given, knowledge = learned(), batch(), tell()
+    wanted = kam(**given, **knowledge).last_hidden_state
     for size in (1, 48 * 150, 1 << 30):
         monkeypatch.setattr(flow, "_CACHE_BYTES", size)
-        torch.testing.assert_close(kam(**given, **told).last_hidden_state, wanted, **TOLERANCE)
+        torch.testing.assert_close(kam(**given, **knowledge).last_hidden_state, wanted, **TOLERANCE)
 
 
 @pytest.mark.parametrize("skip", ["none", "mix"])
 def test_attentions_include_those_of_terms(skip: Any) -> None:
     kam = learned(KamConfig(maps=("a", "b"), skip=skip))
-    given, told = batch(), tell()
-    got = kam(**given, **told, output_attentions=True)
-    torch.testing.assert_close(got.last_hidden_state, kam(**given, **told).last_hidden_state, **TOLERANCE)
+    given, knowledge = batch(), tell()
+    got = kam(**given, **knowledge, output_attentions=True)
+    torch.testing.assert_close(got.last_hidden_state, kam(**given, **knowledge).last_hidden_state, **TOLERANCE)
     totals = torch.tensor(LENGTHS) + torch.tensor(TERMS)
     assert len(got.attentions) == LAYERS
     for kept in got.attentions:
@@ -221,10 +221,10 @@ def test_attentions_include_those_of_terms(skip: Any) -> None:
 
 
 def test_packed_texts_bring_maps_too() -> None:
-    kam, given, told = learned(), batch(), tell()
+    kam, given, knowledge = learned(), batch(), tell()
     mask = given["attention_mask"].bool()
-    states = kam.states(given["input_ids"][mask], Packing.of(LENGTHS), given["token_type_ids"][mask], **told)
-    torch.testing.assert_close(states, kam(**given, **told).last_hidden_state[mask], **TOLERANCE)
+    states = kam.states(given["input_ids"][mask], Packing.of(LENGTHS), given["token_type_ids"][mask], **knowledge)
+    torch.testing.assert_close(states, kam(**given, **knowledge).last_hidden_state[mask], **TOLERANCE)
 
 
 @pytest.mark.parametrize("fusion", ["convolution", "mean"])
@@ -248,7 +248,7 @@ def test_layers_may_be_named_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("knowledge", "said"),
     [
         ({"maps": torch.zeros(5, 3, 7, 7)}, "the batch has 3 maps; the model expects 2: a, b"),
         ({"maps": torch.zeros(4, 2, 7, 7)}, "maps has 4 texts; the batch has 5"),
@@ -265,9 +265,9 @@ def test_layers_may_be_named_in_any_order() -> None:
     ],
     ids=["count", "texts", "dimensions", "terms of texts", "mask of terms", "positions"],
 )
-def test_inputs_of_the_wrong_shape_are_refused(told: dict[str, Tensor], said: str) -> None:
+def test_inputs_of_the_wrong_shape_are_refused(knowledge: dict[str, Tensor], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        learned()(**batch(), **told)
+        learned()(**batch(), **knowledge)
 
 
 def test_roberta_has_fewer_positions_than_it_counts() -> None:

@@ -158,26 +158,26 @@ def compare(model: PreTrainedModel, family: str, terms: tuple[int, ...] | None, 
     given = batch(LENGTHS, family=family)
     mask = given["attention_mask"].bool()
     maps = draw_maps(LENGTHS, count, terms) if count else None
-    told = {} if maps is None else {"maps": maps}
-    told |= draw_terms(terms) if terms else {}
+    knowledge = {} if maps is None else {"maps": maps}
+    knowledge |= draw_terms(terms) if terms else {}
     aims = torch.randn(len(LENGTHS), max(LENGTHS), 8, dtype=torch.float64)
     loops, wanted = copy.deepcopy(model), []
     for text, length in enumerate(LENGTHS):
         ids = given["input_ids"][text, :length]
         types = given["token_type_ids"][text, :length] if "token_type_ids" in given else None
-        extra = told["term_ids"][text, : terms[text]] if terms else ids[:0]
+        extra = knowledge["term_ids"][text, : terms[text]] if terms else ids[:0]
         total = length + len(extra)
         wanted.append(read(loops, ids, types, extra, None if maps is None else maps[text, :, :total, :total]))
     states = torch.cat(wanted)
     (states * aims[mask]).sum().backward()
     for step_by_step in (False, True):
-        asked = copy.deepcopy(model)
+        copied = copy.deepcopy(model)
         if step_by_step:
-            asked.infusions[0].attend = None
-        got = asked(**given, **told).last_hidden_state[mask]
+            copied.infusions[0].attend = None
+        got = copied(**given, **knowledge).last_hidden_state[mask]
         torch.testing.assert_close(got, states, atol=1e-10, rtol=1e-10)
         (got * aims[mask]).sum().backward()
-        assert_learned_alike(asked, loops)
+        assert_learned_alike(copied, loops)
 
 
 def assert_learned_alike(model: PreTrainedModel, loops: PreTrainedModel) -> None:

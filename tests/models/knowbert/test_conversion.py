@@ -73,26 +73,26 @@ def assert_the_same(folder, state, config, mentions=MENTIONS):
     states, scores, losses = reference.read(ids, types, {kb: their_mentions(kb, mentions[kb]) for kb in kbs})
     model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     take_vectors(model, folder)
-    offers = {
+    candidates = {
         kb: our_mentions(kb, mentions[kb], EntityVectors.open(folder / "vectors" / kb)) for kb in kbs if mentions[kb]
     }
     encoder, there = base_of(model), ids > 0
     for training in (False, True):
         with torch.set_grad_enabled(training):
-            read = encoder.read(ids[there], Packing.of(LENGTHS), types[there], offers=offers)
+            read = encoder.read(ids[there], Packing.of(LENGTHS), types[there], offers=candidates)
         torch.testing.assert_close(read.states.double(), states[there], atol=1e-5, rtol=0)
-        for kb, arrays in offers.items():
+        for kb, arrays in candidates.items():
             for row, (text, entities) in enumerate(zip(arrays["text_of"].tolist(), arrays["entities"], strict=True)):
                 place = row - int((arrays["text_of"] < text).sum())
                 count = int((entities != -1).sum())
                 found = read.outputs["links"][kb][row, :count].double()
                 torch.testing.assert_close(found, scores[kb][text, place, :count], atol=1e-5, rtol=0)
-        assert read.losses.keys() == {f"links {kb}" for kb in offers if offers[kb]["gold"].any()}
+        assert read.losses.keys() == {f"links {kb}" for kb in candidates if candidates[kb]["gold"].any()}
         for name, loss in read.losses.items():
             assert float(loss.detach()) == pytest.approx(float(losses[name.removeprefix("links ")]), abs=1e-5)
     labels = torch.where((torch.arange(ids.shape[1]) % 3 == 1) & there, 7, 0)
     with torch.no_grad():
-        made = model(ids, there.long(), types, labels=torch.where(labels > 0, labels, -100), offers=offers)
+        made = model(ids, there.long(), types, labels=torch.where(labels > 0, labels, -100), offers=candidates)
     assert float(made.loss) == pytest.approx(float(reference.hidden_words(states, labels)), abs=1e-5)
     return scores
 
@@ -145,12 +145,12 @@ def test_gold_that_is_not_a_candidate_has_no_loss_where_theirs_trains_the_first(
     model = AutoModelForMaskedLM.from_pretrained(converted).eval()
     take_vectors(model, converted)
     vectors = EntityVectors.open(converted / "vectors" / "wordnet")
-    offers = {"wordnet": our_mentions("wordnet", mentions["wordnet"], vectors)}
+    candidates = {"wordnet": our_mentions("wordnet", mentions["wordnet"], vectors)}
     wiki = EntityVectors.open(converted / "vectors" / "wiki")
-    offers["wiki"] = our_mentions("wiki", MENTIONS["wiki"], wiki)
+    candidates["wiki"] = our_mentions("wiki", MENTIONS["wiki"], wiki)
     there = ids > 0
     with torch.no_grad():
-        read = base_of(model).read(ids[there], Packing.of(LENGTHS), types[there], offers=offers)
+        read = base_of(model).read(ids[there], Packing.of(LENGTHS), types[there], offers=candidates)
     # Text 2 has another mention, but no other text is changed by it.
     assert float(read.losses["links wordnet"]) == pytest.approx(losses[1], abs=1e-5)
     assert abs(losses[0] - losses[1]) > 0.01

@@ -81,11 +81,11 @@ def offered(provider, text, *marks, kb="senses"):
     """(text of the mention, {row: prior}) of one text with marks (word, lemma)."""
     found = [Mark(0, text.index(word), text.index(word) + len(word), lemma, "n") for word, lemma in marks]
     one = replace(SEGMENTER.tokenize(text), marks=tuple(found))
-    offers = provider.find_candidates([one])[kb]
+    candidates = provider.find_candidates([one])[kb]
     return [
         (text[start:end], {row: pytest.approx(prior) for row, prior in zip(rows, priors, strict=True) if row >= 0})
         for (start, end), rows, priors in zip(
-            offers.characters.tolist(), offers.entities.tolist(), offers.priors.tolist(), strict=True
+            candidates.characters.tolist(), candidates.entities.tolist(), candidates.priors.tolist(), strict=True
         )
     ]
 
@@ -228,9 +228,9 @@ def test_candidates_are_arrays_that_an_encoder_takes(provider):
         (2, 5, 5, {"old-a": 0.75, "old-n": 0.25}, []),
     ]
     assert arrays["entities"].shape == arrays["priors"].shape == (9, 2)
-    offers = provider.find_candidates(tokenized)["names"]
-    assert offers.segment_of.tolist() == [0, 0, 0]
-    assert offers.characters.tolist() == [[8, 16], [3, 16], [3, 11]]
+    candidates = provider.find_candidates(tokenized)["names"]
+    assert candidates.segment_of.tolist() == [0, 0, 0]
+    assert candidates.characters.tolist() == [[8, 16], [3, 16], [3, 11]]
 
 
 def test_without_a_mention_the_arrays_are_empty(provider):
@@ -470,7 +470,7 @@ def test_another_state_of_kb_vectors_or_settings_is_found_anew(tmp_path):
         assert files() == 4
 
 
-def test_a_lender_follows_its_kb(tmp_path):
+def test_a_provider_follows_its_kb(tmp_path):
     build(lambda tally: iter(NAMES), tmp_path / "n.kb", origin=Origin("test"))
     with KnowledgeBase.open(tmp_path / "n.kb", writable=True) as kb:
         provider = KnowBertProvider([("names", kb, Rows(["Q1", "Q9"]))])

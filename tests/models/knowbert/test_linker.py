@@ -97,13 +97,14 @@ def psi(home, text, folder="model", kb="senses"):
         vectors = EntityVectors.open(home / f"{part.config.kb}.kb.vectors")
         part.take(EntityTable.of(vectors))
         parts.append((part.config.kb, opened, vectors))
-    offers = KnowBertProvider(parts).find_candidates(tokenized)
+    candidates = KnowBertProvider(parts).find_candidates(tokenized)
     arrays = {
-        name: {key: torch.from_numpy(part) for key, part in some.as_arrays().items()} for name, some in offers.items()
+        name: {key: torch.from_numpy(part) for key, part in some.as_arrays().items()}
+        for name, some in candidates.items()
     }
     with torch.no_grad():
         read = model.read(torch.from_numpy(tokenized[0].ids), Packing.of([len(tokenized[0])]), None, offers=arrays)
-    vectors, ours = {name: vectors for name, _, vectors in parts}[kb], offers[kb]
+    vectors, ours = {name: vectors for name, _, vectors in parts}[kb], candidates[kb]
     chances = torch.softmax(read.outputs["links"][kb], 1).numpy()
     return {
         tuple(span): {
@@ -469,8 +470,12 @@ def test_what_mentions_are_like_does_not_depend_on_their_candidates(home):
         backend = linker.backend
         backend.score_many([text])
         ((window,),) = backend.window_tokenizer.tokenize([text], words=False)
-        offers = {name: some.as_arrays() for name, some in backend._provider.find_candidates([window.input]).items()}
-        arrays = {name: {key: torch.from_numpy(part) for key, part in some.items()} for name, some in offers.items()}
+        candidates = {
+            name: some.as_arrays() for name, some in backend._provider.find_candidates([window.input]).items()
+        }
+        arrays = {
+            name: {key: torch.from_numpy(part) for key, part in some.items()} for name, some in candidates.items()
+        }
         ours = arrays["senses"]
         kept = torch.arange(ours["entities"].shape[1]) == 0
         left = ours | {"entities": torch.where(kept, ours["entities"], -1), "priors": ours["priors"] * kept}

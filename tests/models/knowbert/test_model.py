@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModel, BertConfig
 
 from tests.infused_models import batch, build, draw_maps, shake
-from tests.knowbert_data import DIM, LENGTHS, RAW, config, make, offers, table
+from tests.knowbert_data import DIM, LENGTHS, RAW, candidate_inputs, config, make, table
 from tests.pretraining_data import write_names
 from tests.task_models import SEGMENTER, TOKENIZER, tiny_encoder
 from wellread.encoders.infusion.infuse import infuse
@@ -36,7 +36,7 @@ LABELS = torch.tensor([0, 2, 1, 0, 1])
 
 
 def arrays(**more: Any) -> dict[str, Any]:
-    return {"offers": {"names": offers(), "wordnet": {**offers(), **more}}}
+    return {"offers": {"names": candidate_inputs(), "wordnet": {**candidate_inputs(), **more}}}
 
 
 def read(model: Any, only: tuple[int, ...] = tuple(range(len(LENGTHS))), **offered: Any) -> Any:
@@ -45,7 +45,7 @@ def read(model: Any, only: tuple[int, ...] = tuple(range(len(LENGTHS))), **offer
     ids, types = (
         torch.cat([given[name][text, : LENGTHS[text]] for text in only]) for name in ("input_ids", "token_type_ids")
     )
-    some = {kb: offers(only) for kb in ("names", "wordnet")} if not offered else offered["offers"]
+    some = {kb: candidate_inputs(only) for kb in ("names", "wordnet")} if not offered else offered["offers"]
     return model.read(ids, Packing.of([LENGTHS[text] for text in only]), types, offers=some)
 
 
@@ -69,7 +69,7 @@ def test_a_text_does_not_depend_on_its_neighbours() -> None:
 def test_padding_candidates_and_their_priors_have_no_say() -> None:
     model = make(*BOTH).double()
     wanted = read(model)
-    wide = offers(wide=9)
+    wide = candidate_inputs(wide=9)
     wide["priors"][wide["entities"] == -1] = 0.7
     wide["gold"][wide["entities"] == -1] = 1
     got = read(model, offers={"names": wide, "wordnet": wide})
@@ -141,10 +141,10 @@ def test_a_text_without_mentions_looks_at_one_that_is_empty() -> None:
 
 def test_without_gold_there_is_no_loss() -> None:
     model = make(*BOTH)
-    nothing = torch.zeros_like(offers()["gold"])
-    without = {name: value for name, value in offers().items() if name != "gold"}
-    assert read(model, offers={"names": {**offers(), "gold": nothing}, "wordnet": without}).losses == {}
-    assert list(read(model, offers={"wordnet": offers()}).losses) == ["links wordnet"]
+    nothing = torch.zeros_like(candidate_inputs()["gold"])
+    without = {name: value for name, value in candidate_inputs().items() if name != "gold"}
+    assert read(model, offers={"names": {**candidate_inputs(), "gold": nothing}, "wordnet": without}).losses == {}
+    assert list(read(model, offers={"wordnet": candidate_inputs()}).losses) == ["links wordnet"]
     assert list(read(model).losses) == ["links names", "links wordnet"]
 
 
@@ -157,20 +157,22 @@ def test_a_mention_without_gold_has_no_share_in_the_loss() -> None:
     kept.outputs["links"]["wordnet"].retain_grad()
     kept.losses["links wordnet"].backward()
     learned = kept.outputs["links"]["wordnet"].grad.abs().sum(1) > 0
-    assert torch.equal(learned, offers()["gold"].bool().any(1) & ((offers()["entities"] != -1).sum(1) > 1))
-    assert scores.shape == offers()["entities"].shape
+    assert torch.equal(
+        learned, candidate_inputs()["gold"].bool().any(1) & ((candidate_inputs()["entities"] != -1).sum(1) > 1)
+    )
+    assert scores.shape == candidate_inputs()["entities"].shape
 
 
 def test_judged_mentions_have_a_loss_without_gold() -> None:
     model = make(config(dropout=0.0, mode="margin"))
-    nothing = torch.zeros_like(offers()["gold"])
+    nothing = torch.zeros_like(candidate_inputs()["gold"])
     judged = torch.ones(len(nothing), dtype=torch.long)
-    got = read(model, offers={"wordnet": {**offers(), "gold": nothing, "judged": judged}})
-    there = offers()["entities"] != -1
+    got = read(model, offers={"wordnet": {**candidate_inputs(), "gold": nothing, "judged": judged}})
+    there = candidate_inputs()["entities"] != -1
     wanted = (0.2 + got.outputs["links"]["wordnet"][there]).clamp(min=0).mean()
     torch.testing.assert_close(got.losses["links wordnet"], wanted)
     model = make(config(dropout=0.0))
-    assert read(model, offers={"wordnet": {**offers(), "gold": nothing, "judged": judged}}).losses == {}
+    assert read(model, offers={"wordnet": {**candidate_inputs(), "gold": nothing, "judged": judged}}).losses == {}
 
 
 def test_the_first_w2_is_the_pseudo_inverse_of_w1() -> None:
@@ -211,9 +213,9 @@ def test_a_start_at_zero_leaves_the_encoder_as_it_is() -> None:
     model = make(config(start="zero", norm=False), learned=0.0)
     given = batch(LENGTHS)
     wanted = plain(**given).last_hidden_state
-    got = model(**given, offers={"wordnet": offers()}).last_hidden_state
+    got = model(**given, offers={"wordnet": candidate_inputs()}).last_hidden_state
     assert torch.equal(got, wanted)
-    assert torch.equal(model.train()(**given, offers={"wordnet": offers()}).last_hidden_state, wanted)
+    assert torch.equal(model.train()(**given, offers={"wordnet": candidate_inputs()}).last_hidden_state, wanted)
     got.square().sum().backward()
     assert bool((model.infusions[0].back.weight.grad != 0).any())
 
@@ -237,12 +239,14 @@ def test_each_of_two_can_be_switched_off() -> None:
 def test_it_works_beside_maps_in_attention() -> None:
     model = make(KamConfig(maps=("a", "b")), config(dropout=0.0)).double()
     given, maps = batch(LENGTHS), draw_maps(LENGTHS)
-    both = model(**given, maps=maps, offers={"wordnet": offers()}).last_hidden_state
+    both = model(**given, maps=maps, offers={"wordnet": candidate_inputs()}).last_hidden_state
     both.square().sum().backward()
     assert all(bool((weight.grad != 0).any()) for weight in model.infusions[0].parameters())
     for kind in ("kam", "knowbert"):
         with model.without(kind):
-            assert not torch.allclose(model(**given, maps=maps, offers={"wordnet": offers()}).last_hidden_state, both)
+            assert not torch.allclose(
+                model(**given, maps=maps, offers={"wordnet": candidate_inputs()}).last_hidden_state, both
+            )
 
 
 def test_it_is_saved_and_loaded_without_its_vectors(tmp_path: Path) -> None:
@@ -288,7 +292,7 @@ def test_a_plain_checkpoint_loads_with_the_layer_at_its_start(tmp_path: Path) ->
     assert float(kar.linker.block.norm.weight.detach().min()) == 1
     kar.take(table())
     zero.take(table())
-    assert bool(read(model, offers={"wordnet": offers(), "zero": offers()}).states.isfinite().all())
+    assert bool(read(model, offers={"wordnet": candidate_inputs(), "zero": candidate_inputs()}).states.isfinite().all())
 
 
 def gradients(model: Any, given: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -345,7 +349,7 @@ def test_bf16_is_nearly_the_same() -> None:
 def test_a_compiled_model_has_the_same_outputs_and_gradients(reads: int) -> None:
     layer = config(layer=reads - 1, reads=reads, dropout=0.0)
     model = make(layer, head="ForSequenceClassification", num_hidden_layers=reads).train()
-    given = {**batch(LENGTHS), "labels": LABELS, "offers": {"wordnet": offers()}}
+    given = {**batch(LENGTHS), "labels": LABELS, "offers": {"wordnet": candidate_inputs()}}
     torch._dynamo.reset()
     compiled = torch.compile(copy.deepcopy(model), backend="aot_eager")
     loss = compiled(**given).loss
@@ -356,7 +360,7 @@ def test_a_compiled_model_has_the_same_outputs_and_gradients(reads: int) -> None
 
 def test_adapters_of_the_encoder_are_trained_beside_it() -> None:
     model = make(config(dropout=0.0), head="ForSequenceClassification")
-    given = {**batch(LENGTHS), "labels": LABELS, "offers": {"wordnet": offers()}}
+    given = {**batch(LENGTHS), "labels": LABELS, "offers": {"wordnet": candidate_inputs()}}
     before = model(**given).logits
     saved = ["infusions.0", "classifier"]
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["attention.self.query"], modules_to_save=saved))
@@ -390,29 +394,32 @@ def test_the_linker_can_be_trained_alone(mode: Any) -> None:
         steer.step()
     with torch.no_grad():
         best = read(model.eval()).outputs["links"]["wordnet"].argmax(1)
-    gold = offers()["gold"].bool()
+    gold = candidate_inputs()["gold"].bool()
     known = gold.any(1)
     assert bool(gold[known].gather(1, best[known, None]).all())
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "a span beyond its text": ({"spans": offers()["spans"] + 4}, "in a text of 6 tokens; give its first and last"),
-    "texts out of order": ({"text_of": offers()["text_of"].flip(0)}, "in the order of the batch's 5 texts"),
-    "a text that is not there": ({"text_of": offers()["text_of"] + 1}, "in the order of the batch's 5 texts"),
-    "parts that do not fit": ({"priors": offers()["priors"][:, 1:]}, "offers of wordnet do not fit together"),
-    "gold of another shape": ({"gold": offers()["gold"][:, 1:]}, "gold of wordnet is"),
-    "an entity that is not there": ({"entities": offers()["entities"] + 20}, "of the same revision"),
+    "a span beyond its text": (
+        {"spans": candidate_inputs()["spans"] + 4},
+        "in a text of 6 tokens; give its first and last",
+    ),
+    "texts out of order": ({"text_of": candidate_inputs()["text_of"].flip(0)}, "in the order of the batch's 5 texts"),
+    "a text that is not there": ({"text_of": candidate_inputs()["text_of"] + 1}, "in the order of the batch's 5 texts"),
+    "parts that do not fit": ({"priors": candidate_inputs()["priors"][:, 1:]}, "offers of wordnet do not fit together"),
+    "gold of another shape": ({"gold": candidate_inputs()["gold"][:, 1:]}, "gold of wordnet is"),
+    "an entity that is not there": ({"entities": candidate_inputs()["entities"] + 20}, "of the same revision"),
 }
 
 
 @pytest.mark.parametrize(("wrong", "said"), WRONG.values(), ids=WRONG)
 def test_candidates_of_wrong_shapes_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        read(make(), offers={"wordnet": {**offers(), **wrong}})
+        read(make(), offers={"wordnet": {**candidate_inputs(), **wrong}})
 
 
 def test_incomplete_candidates_are_refused() -> None:
-    lacking = {name: value for name, value in offers().items() if name != "spans"}
+    lacking = {name: value for name, value in candidate_inputs().items() if name != "spans"}
     with pytest.raises(UsageError, match="offers of wordnet lack 'spans'; give text_of, spans, entities and priors"):
         read(make(), offers={"wordnet": lacking})
 

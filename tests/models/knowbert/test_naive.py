@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tests.infused_models import batch, build
-from tests.knowbert_data import LENGTHS, MENTIONS, config, make, offers
+from tests.knowbert_data import LENGTHS, MENTIONS, candidate_inputs, config, make
 from wellread.encoders.infusion.hooks import Flow
 from wellread.encoders.packing import Packing
 from wellread.models.knowbert.mention_linker import CandidateTensors, MentionPacking, TransformerBlock
@@ -170,7 +170,7 @@ def prepare(options: dict[str, Any]) -> tuple[KnowBert, Tensor]:
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 def test_the_layer_is_what_loops_make_of_the_paper(options: dict[str, Any], training: bool) -> None:
     kar, states = prepare(options)
-    given, aims = offers(), torch.randn_like(states)
+    given, aims = candidate_inputs(), torch.randn_like(states)
     loops, own = copy.deepcopy(kar), states.clone().requires_grad_()
     theirs = states.clone().requires_grad_()
     steps = read_all(loops, theirs, LENGTHS, given)
@@ -199,7 +199,7 @@ def test_the_layer_is_what_loops_make_of_the_paper(options: dict[str, Any], trai
 @pytest.mark.parametrize("options", [{"kinds": 3}, {"mode": "margin", "threshold": 0.15}], ids=["softmax", "margin"])
 def test_every_step_is_the_paper_s(options: dict[str, Any]) -> None:
     kar, states = prepare(options)
-    given = offers()
+    given = candidate_inputs()
     steps = read_all(kar, states, LENGTHS, given)
     packing = Packing.of(LENGTHS)
     read, mentions = CandidateTensors.of(given, packing, "wordnet"), MentionPacking.of(given["text_of"], len(LENGTHS))
@@ -221,9 +221,9 @@ def test_every_step_is_the_paper_s(options: dict[str, Any]) -> None:
 def test_without_gradients_the_table_of_all_entities_says_the_same() -> None:
     for name in ("softmax with kinds", "softmax, vectors as they are", "margin, some below"):
         kar, states = prepare(CASES[name])
-        wanted = torch.stack(read_all(kar, states, LENGTHS, offers()).states)
+        wanted = torch.stack(read_all(kar, states, LENGTHS, candidate_inputs()).states)
         with torch.no_grad():
-            flow = Flow(Packing.of(LENGTHS), [kar], {"offers": {"wordnet": offers()}})
+            flow = Flow(Packing.of(LENGTHS), [kar], {"offers": {"wordnet": candidate_inputs()}})
             torch.testing.assert_close(kar.eval().between(flow, 1, states), wanted, **EXACT)
 
 
@@ -231,7 +231,7 @@ def test_several_layers_may_be_read() -> None:
     kar, states = prepare({"reads": 2})
     loops, before, aims = copy.deepcopy(kar), torch.randn_like(states), torch.randn_like(states)
     own, theirs = ([part.clone().requires_grad_() for part in (before, states)] for _ in range(2))
-    given, steps = offers(), Steps()
+    given, steps = candidate_inputs(), Steps()
     for text, (early, late) in enumerate(zip(*(part.split(list(LENGTHS)) for part in theirs), strict=True)):
         read_text(loops, late, mentions_in(given, text), steps, read=(early + late) / 2)
     wanted, loss = torch.stack(steps.states), torch.stack(steps.losses).mean()
@@ -262,7 +262,10 @@ def test_two_knowledge_bases_in_one_encoder() -> None:
     plain.set_attn_implementation("eager")
     loops = copy.deepcopy(model.infusions)
     given = batch(LENGTHS)
-    arrays = {"names": offers(), "wordnet": {**offers(), "entities": offers()["entities"].flip(0)}}
+    arrays = {
+        "names": candidate_inputs(),
+        "wordnet": {**candidate_inputs(), "entities": candidate_inputs()["entities"].flip(0)},
+    }
     arrays["wordnet"]["gold"] = arrays["wordnet"]["gold"].flip(0)
     arrays["wordnet"]["priors"] = arrays["wordnet"]["priors"].flip(0)
     wanted, steps = [], (Steps(), Steps())

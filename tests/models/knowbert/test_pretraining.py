@@ -122,12 +122,12 @@ def test_every_batch_has_every_loss_and_only_its_own_is_not_zero(recipe):
 
 def fates(work, batch):
     """Return for each mention of a batch: is it masked, and are its candidates MASK, unchanged or of another name."""
-    offers = batch.knowledge["offers"]["names"]
+    candidates = batch.knowledge["offers"]["names"]
     kb, vectors = open_candidate_kb(work.task, "names")
     kb.close()
     found = []
     for text, (first, last), (entity, *_) in zip(
-        *(offers[name].tolist() for name in ("text_of", "spans", "entities")), strict=True
+        *(candidates[name].tolist() for name in ("text_of", "spans", "entities")), strict=True
     ):
         one = batch.inputs[text]
         assert first == last  # the names of cities are one token each
@@ -187,9 +187,9 @@ def test_a_masked_mention_does_not_reach_the_layer(recipe):
             states, batch, _ = network.read(batch)
         return tensors["offers"]["names"], states, batch.told["links"]["names"]
 
-    (offers, states, links), (others, other_states, other_links) = (read(one, at) for one in tokenized)
-    assert offers["entities"].tolist()[0][0] == -2
-    assert all(torch.equal(offers[name], others[name]) for name in offers)
+    (candidates, states, links), (others, other_states, other_links) = (read(one, at) for one in tokenized)
+    assert candidates["entities"].tolist()[0][0] == -2
+    assert all(torch.equal(candidates[name], others[name]) for name in candidates)
     assert torch.equal(states, other_states)
     assert torch.equal(links, other_links)
     shown, shown_states, _ = read(tokenized[0], at - 1)

@@ -80,11 +80,13 @@ def test_long_texts_are_split_outside_of_marks_and_every_mark_is_kept():
 def test_gold_is_marked_among_the_candidates_of_the_right_mention(vectors, provider):
     example = gold("paris of rome wrote to paris", paris="h-paris", rome="c-rome")
     _, batch = prepared(Linking("names", vectors), provider, [example])
-    offers = batch.knowledge["offers"]["names"]
-    ids = [[None if row < 0 else vectors.ids.take([row])[0] for row in rows] for rows in offers["entities"].tolist()]
+    candidates = batch.knowledge["offers"]["names"]
+    ids = [
+        [None if row < 0 else vectors.ids.take([row])[0] for row in rows] for rows in candidates["entities"].tolist()
+    ]
     right = [
         [id for id, is_right in zip(*pair, strict=True) if is_right]
-        for pair in zip(ids, offers["gold"].tolist(), strict=True)
+        for pair in zip(ids, candidates["gold"].tolist(), strict=True)
     ]
     assert ids == [["c-paris", "h-paris"], ["c-rome", None], ["c-paris", "h-paris"]]
     assert right == [["h-paris"], ["c-rome"], []]  # the second "paris" has no gold
@@ -98,10 +100,10 @@ def test_gold_is_marked_among_the_candidates_of_the_right_mention(vectors, provi
 def test_what_is_judged_besides_is_said_by_the_text(vectors, provider, judged, expected):
     example = gold("paris of new rome", judged=judged, **{"new rome": "c-new-rome"})
     _, batch = prepared(Linking("names", vectors), provider, [example])
-    offers = batch.knowledge["offers"]["names"]
+    candidates = batch.knowledge["offers"]["names"]
     words = ["", "paris", "of", "new", "rome", ""]
-    spans = [" ".join(words[first : last + 1]) for first, last in offers["spans"].tolist()]
-    assert [span for span, arrays in zip(spans, offers["judged"].tolist(), strict=True) if arrays] == expected
+    spans = [" ".join(words[first : last + 1]) for first, last in candidates["spans"].tolist()]
+    assert [span for span, arrays in zip(spans, candidates["judged"].tolist(), strict=True) if arrays] == expected
 
 
 def test_training_leaves_out_texts_without_gold_of_the_kb(vectors):
@@ -123,8 +125,8 @@ def test_the_loss_is_the_layers_and_nothing_where_nothing_is_known(vectors, prov
     wrong = unknown.loss(batch)["links names"]
     scores = unknown.model.read(batch)[1].told["links"]["names"]
     assert float(wrong.detach()) == pytest.approx(max(0.0, 0.2 + float(scores[0, 0].detach())))
-    offers = batch.knowledge["offers"]["names"]
-    nothing = replace(batch, knowledge={"offers": {"names": {k: v for k, v in offers.items() if k != "judged"}}})
+    candidates = batch.knowledge["offers"]["names"]
+    nothing = replace(batch, knowledge={"offers": {"names": {k: v for k, v in candidates.items() if k != "judged"}}})
     loss = unknown.loss(nothing)["links names"]
     assert float(loss.detach()) == 0
     loss.backward()  # the loop does this for every loss
@@ -159,13 +161,15 @@ def test_links_are_counted_once_by_the_best_score_and_above_the_threshold(vector
             self.infusions = learner.model.encoder.infusions
 
         def read(self, ids, packing, types, **knowledge):
-            offers = knowledge["offers"]["names"]
+            candidates = knowledge["offers"]["names"]
             text_of = packing.lengths.tolist()
             whose = [task_of[length] for length in text_of]
-            rows = np.column_stack(([whose[text] for text in offers["text_of"].tolist()], offers["spans"].numpy()))
+            rows = np.column_stack(
+                ([whose[text] for text in candidates["text_of"].tolist()], candidates["spans"].numpy())
+            )
             links = torch.tensor([scores[tuple(row)] for row in rows.tolist()])
             return InfusedOutput(
-                torch.zeros(len(ids), 4), {"links": {"names": links[:, : offers["entities"].shape[1]]}}, {}
+                torch.zeros(len(ids), 4), {"links": {"names": links[:, : candidates["entities"].shape[1]]}}, {}
             )
 
     task_of = {len(one): text for text, one in enumerate(tokenized)}

@@ -164,12 +164,12 @@ def pretrained(tmp_path, encoder):
     shake(model.infusions[0], 0.6)
     model.save_pretrained(tmp_path / "model")
     load_tokenizer(encoder).save(str(tmp_path / "model" / "tokenizer.json"))
-    offers = {
+    options = {
         "kb": str(tmp_path / "senses.kb"),
         "vectors": str(tmp_path / "elsewhere"),
         "reading": {"candidates": 1},
     }
-    manifest = {"recipe": {"offers": {"senses": offers}}, "vectors": {"senses": {"fingerprint": vectors.fingerprint}}}
+    manifest = {"recipe": {"offers": {"senses": options}}, "vectors": {"senses": {"fingerprint": vectors.fingerprint}}}
     (tmp_path / "model" / "knowledge.json").write_text(json.dumps(manifest))
     return tmp_path / "model"
 
@@ -186,8 +186,8 @@ def test_a_pretrained_model_embeds_with_what_it_was_pretrained_with(pretrained):
         embedder = load_embedder(str(pretrained), stack)
         assert table_of(embedder.encoder).folder == pretrained.parent / "elsewhere"
         ((window,),) = embedder.window_tokenizer.tokenize(["the old bank"])
-        offers = embedder.provider.find_candidates([window.input])["senses"]
-    assert offers.entities.shape == (2, 1)  # one candidate each, as in its recipe
+        candidates = embedder.provider.find_candidates([window.input])["senses"]
+    assert candidates.entities.shape == (2, 1)  # one candidate each, as in its recipe
 
 
 def test_vectors_of_another_encoder_are_refused_however_wide_they_are(pretrained, tmp_path):

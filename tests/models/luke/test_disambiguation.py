@@ -36,8 +36,8 @@ def masked() -> dict[str, torch.Tensor]:
 def their_scores(model: torch.nn.Module, given: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the logits of the authors' head: all rows, -1e32 for those that are not candidates."""
     logits = model(**given).entity_logits
-    asked = torch.zeros(logits.shape, dtype=torch.bool).scatter(2, CANDIDATES, CANDIDATES != 0)
-    return logits.masked_fill(~asked, -1e32)
+    candidate_mask = torch.zeros(logits.shape, dtype=torch.bool).scatter(2, CANDIDATES, CANDIDATES != 0)
+    return logits.masked_fill(~candidate_mask, -1e32)
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["architectures", "no architectures"])

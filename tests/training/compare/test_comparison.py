@@ -17,8 +17,8 @@ def test_a_name_cannot_end_its_row_or_be_a_tag():
 def test_lines_below_a_table_are_text_too():
     assert plain("- it failed:\n<script>") == "- it failed: &lt;script>"
     table = make_table({"<b>\nbold": {"RTE": [0.5, 0.6]}, "kam": {"RTE": [0.6, 0.7]}}, [0, 1])
-    told = table.to_markdown()
-    assert "<" not in told
-    assert told.startswith("| arm |")
-    assert "| &lt;b> bold |" in told
-    assert 'against "&lt;b> bold"' in told
+    markdown = table.to_markdown()
+    assert "<" not in markdown
+    assert markdown.startswith("| arm |")
+    assert "| &lt;b> bold |" in markdown
+    assert 'against "&lt;b> bold"' in markdown

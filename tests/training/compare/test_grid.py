@@ -81,9 +81,9 @@ def test_settings_of_an_infusion_that_is_not_there_make_no_arm_and_no_name():
 
 def test_lists_are_varied_as_toml_has_them_too():
     base = TaskRecipe("RTE", "kam")
-    told = vary(base, ["""maps.maps=[],["entity"], ['entity', "phrase"]"""])
-    assert told == vary(base, ["maps.maps=none,entity,entity+phrase"])
-    assert list(told) == ["none", "entity", "entity+phrase"]
+    variants = vary(base, ["""maps.maps=[],["entity"], ['entity', "phrase"]"""])
+    assert variants == vary(base, ["maps.maps=none,entity,entity+phrase"])
+    assert list(variants) == ["none", "entity", "entity+phrase"]
 
 
 def test_arms_of_a_file_change_what_they_name_and_nothing_else(tmp_path):
@@ -275,7 +275,7 @@ def test_a_run_that_is_killed_ends_the_comparison_and_the_runs_that_wait():
         assert waiting.cancelled()
 
 
-def test_a_run_that_fails_in_a_process_is_told_and_those_that_wait_go_on():
+def test_a_run_that_fails_in_a_process_is_reported_and_waiting_runs_go_on():
     error, fine = TrainingError("the loss is nan"), Future()
     failed = Future()
     failed.set_exception(error)
@@ -286,24 +286,24 @@ def test_a_run_that_fails_in_a_process_is_told_and_those_that_wait_go_on():
 @pytest.fixture
 def ends(monkeypatch, undrawn):
     """Runs that end as a table says, by arm: a score, or an error; each is counted."""
-    told, calls = {}, []
+    outcomes, calls = {}, []
 
     def train(recipe, folder, *, notes, keep_model, resume):
         calls.append((recipe.batch, recipe.schedule.seed, resume))
-        end = told.get((recipe.batch, recipe.schedule.seed), 0.5)
+        end = outcomes.get((recipe.batch, recipe.schedule.seed), 0.5)
         Run(folder).open(recipe, resume=resume)
         if isinstance(end, Exception):
             raise end
         Run(folder).result.write_text(json.dumps({"score": "auc", "scores": {"auc": end}}))
 
     monkeypatch.setattr(module, "train_task", train)
-    return told, calls
+    return outcomes, calls
 
 
 def test_a_run_that_fails_or_scores_no_number_leaves_a_gap_and_is_tried_again(recipe, tmp_path, capsys, ends):
-    told, calls = ends
+    outcomes, calls = ends
     arms = {name: replace(recipe, batch=batch) for name, batch in (("plain", 1), ("wild", 2), ("flat", 3), ("good", 4))}
-    told |= {(1, 1): 0.6, (4, 1): 0.7, (2, 1): TrainingError("the loss is nan\nat step 7"), (3, 0): math.nan}
+    outcomes |= {(1, 1): 0.6, (4, 1): 0.7, (2, 1): TrainingError("the loss is nan\nat step 7"), (3, 0): math.nan}
     table = compare({"RTE": arms}, [0, 1], tmp_path, measure=False)
     assert [(one.arm, one.seed) for one in table.failed] == [("flat", 0), ("wild", 1)]
     means = {arm: table.cells[arm, "RTE"].summary.mean for arm in arms}
@@ -318,7 +318,7 @@ def test_a_run_that_fails_or_scores_no_number_leaves_a_gap_and_is_tried_again(re
     assert reasons in written
     assert json.loads((tmp_path / "table.json").read_text())["arms"]["wild"]["RTE"]["scores"] == [0.5, None]
     calls.clear()
-    told.clear()
+    outcomes.clear()
     changed = {
         **arms,
         "wild": replace(arms["wild"], batch=5),
@@ -331,7 +331,7 @@ def test_a_run_that_fails_or_scores_no_number_leaves_a_gap_and_is_tried_again(re
     assert not (tmp_path / "RTE/wild/1/failed.txt").exists()
 
 
-def test_an_arm_that_is_not_for_a_task_is_not_run_and_told_in_the_table(recipe, tmp_path, ends):
+def test_an_arm_that_is_not_for_a_task_is_not_run_and_noted_in_the_table(recipe, tmp_path, ends):
     _, calls = ends
     plain = replace(recipe, infusion="none", batch=1)
     tasks = {
@@ -355,33 +355,33 @@ def test_an_arm_that_is_not_for_a_task_is_not_run_and_told_in_the_table(recipe, 
 
 
 def test_a_run_that_failed_may_be_tried_with_another_recipe(recipe, tmp_path, ends):
-    told, calls = ends
+    outcomes, calls = ends
     arms = {"plain": replace(recipe, batch=1), "wild": replace(recipe, batch=2)}
-    told[2, 0] = TrainingError("the loss is nan")
+    outcomes[2, 0] = TrainingError("the loss is nan")
     compare({"RTE": arms}, [0], tmp_path, measure=False)
     tamed = {**arms, "wild": replace(recipe, batch=3)}
     assert compare({"RTE": tamed}, [0], tmp_path, measure=False).failed == ()
     assert calls[-1] == (3, 0, False)
 
 
-def test_what_is_wrong_with_the_first_run_but_its_training_is_told_at_once(recipe, tmp_path, ends):
-    told, calls = ends
+def test_errors_of_the_first_run_before_its_training_are_raised_at_once(recipe, tmp_path, ends):
+    outcomes, calls = ends
     arms = {"plain": replace(recipe, batch=1), "other": replace(recipe, batch=2)}
     for first in (InputError("no such file"), StorageError("the disk is full")):
-        told[1, 0] = first
+        outcomes[1, 0] = first
         with pytest.raises(type(first), match=str(first)):
             compare({"RTE": arms}, [0], tmp_path / "a", measure=False)
     assert len(calls) == 2
-    told.clear()
-    told[2, 0] = InputError("no table")
+    outcomes.clear()
+    outcomes[2, 0] = InputError("no table")
     (only,) = compare({"RTE": arms}, [0], tmp_path / "b").failed  # and what cannot be trained costs nothing
     assert str(only) == "RTE, other, seed 0: no table"
-    told[2, 0] = StorageError("the disk is full")
+    outcomes[2, 0] = StorageError("the disk is full")
     with pytest.raises(StorageError, match="the disk is full"):
         compare({"RTE": arms}, [0], tmp_path / "b", measure=False)
 
 
-def test_a_training_that_diverges_is_told_by_the_loop_and_the_others_go_on(recipe, tmp_path, undrawn):
+def test_a_training_that_diverges_is_reported_by_the_loop_and_the_others_go_on(recipe, tmp_path, undrawn):
     wild = replace(recipe, schedule=replace(recipe.schedule, learning_rate=1e30))
     table = compare({"RTE": {"plain": replace(recipe, infusion="none"), "wild": wild}}, [0], tmp_path, measure=False)
     (only,) = table.failed
@@ -449,11 +449,11 @@ def test_the_table_reads_as_it_should():
     assert "ms/step" not in make_table(SCORES, [0, 1, 2]).to_markdown()
 
 
-def test_what_a_missing_score_has_a_part_in_is_not_told():
+def test_values_that_depend_on_a_missing_score_are_not_shown():
     gap = {**SCORES, "kam": {"RTE": [0.63, math.nan, 0.62], "CoLA": SCORES["kam"]["CoLA"]}}
     table, whole = make_table(gap, [0, 1, 2]), make_table(SCORES, [0, 1, 2])
     kam = dict(zip(table.header(), table.rows()[1], strict=True))
-    assert [name for name, told in kam.items() if told == "–"] == ["RTE", "Δ RTE", "mean", "Δ mean"]
+    assert [name for name, shown in kam.items() if shown == "–"] == ["RTE", "Δ RTE", "mean", "Δ mean"]
     assert kam["CoLA"] == whole.rows()[1][3]
     assert table.rows()[2][1] == whole.rows()[2][1]
     # The other arms are then the only ones that p is corrected for.
@@ -466,7 +466,7 @@ def test_what_a_missing_score_has_a_part_in_is_not_told():
     assert make_table(endless, [0, 1, 2]).rows() == table.rows()
 
 
-def test_costs_without_those_of_the_first_arm_are_told_alone():
+def test_costs_without_those_of_the_first_arm_are_shown_alone():
     costs = {("kam", "RTE"): Cost(100, 50, 1, 0.1, 10**6, 5)}
     table = make_table({arm: {"RTE": scores["RTE"]} for arm, scores in SCORES.items()}, [0, 1, 2], costs=costs)
     assert table.cost_rows() == [("kam", "100", "50", "1", "100.0", "–", "1", "–")]

@@ -117,7 +117,7 @@ def test_what_cannot_be_read_or_named_names_the_fix(toy, data, tmp_path, here):
         compare_linkers({"a/b": "prior", "a:b": "prior"}, {"one": data["one"]}, Loading("x"), tmp_path)
 
 
-def test_memory_is_told():
+def test_memory_is_reported():
     assert peak_memory() > 10_000_000
 
 
@@ -142,8 +142,8 @@ def made(**changes):
 
     def cell(f1, difference, seconds):
         cost = LinkerCost(100, seconds, 2 * seconds, 1.5, 50_000_000, 3_000_000, 1_000_000, 0)
-        told = {"documents": 100, "gold": 120, "overlap": measures(f1), "exact": measures(f1 - 0.1)}
-        return {**told, "difference": difference, "cost": asdict(cost)}
+        scores = {"documents": 100, "gold": 120, "overlap": measures(f1), "exact": measures(f1 - 0.1)}
+        return {**scores, "difference": difference, "cost": asdict(cost)}
 
     return {
         "kb": "toy",

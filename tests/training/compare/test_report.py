@@ -22,9 +22,9 @@ def folders(tmp_path):
     scores = {"none": {"RTE": [0.5, 0.6], "ner": [0.3, 0.4]}, EVIL: {"RTE": [0.6, 0.6], "ner": [math.nan, math.nan]}}
     costs = {(arm, "RTE"): Cost(1000, 1000, 10, 0.1, 10**8, 10**7) for arm in scores}
     table = make_table(scores, [0, 1], metrics={"RTE": "accuracy", "ner": "f1"}, costs=costs,
-                       unfit=[Unfit(EVIL, "ner", "it is told nothing")])  # fmt: skip
-    told = {"arms": table.to_dict() | {"command": f"wellread compare 'a & b' {EVIL}"}, "linkers": made()}
-    for name, one in told.items():
+                       unfit=[Unfit(EVIL, "ner", "it has no inputs")])  # fmt: skip
+    tables = {"arms": table.to_dict() | {"command": f"wellread compare 'a & b' {EVIL}"}, "linkers": made()}
+    for name, one in tables.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "table.json").write_text(json.dumps(one))
     return [tmp_path / "arms", tmp_path / "linkers"]
@@ -46,7 +46,7 @@ def test_a_page_has_the_tables_plots_costs_and_commands_of_all(folders):
     cells = [" ".join(cell.itertext()) for cell in arms.find(".//tbody").findall(".//td")]
     assert cells[0] == "55.00 ± 7.07"
     assert "–" in cells
-    assert "it is told nothing" in arms.text_content()
+    assert "it has no inputs" in arms.text_content()
     assert [link.get("href") for link in page.iter("a")] == ["#s1", "#s2"]
 
 
@@ -87,9 +87,9 @@ def test_a_browser_shows_the_page_whole_and_runs_nothing(folders, tmp_path, brow
 def test_notes_are_paragraphs_and_lists():
     notes = ["first", "- one", "- two", "last"]
     page = lxml.html.fromstring(report_page([Section("s", [Grid("g", ("a",), [("b",)], notes)])]))
-    told = page.find(".//section")
-    assert [item.text for item in told.iter("li")] == ["one", "two"]
-    assert [one.text for one in told.findall(".//p")] == ["first", "last"]
+    section = page.find(".//section")
+    assert [item.text for item in section.iter("li")] == ["one", "two"]
+    assert [one.text for one in section.findall(".//p")] == ["first", "last"]
     assert not page.findall(".//nav")  # one section needs no contents
 
 

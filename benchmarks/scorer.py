@@ -46,7 +46,7 @@ _BY_CHANCE = np.isin(FEATURES, ["kb_lower", "kb_aliases", "kb_described", "kb_di
 _BY_ENCODER = FEATURES.index("by_encoder")
 _SIZE, _SIZES = FEATURES.index("kb_log_entities"), (2.0, 5.5)
 """KBs that were made from texts are small by chance, so in training each document has one of another size (log10)."""
-_TREES = {"trees": 300, "levels": 5, "rate": 0.06}
+_TREES = {"trees": 200, "levels": 4, "rate": 0.08}
 _THRESHOLD = 0.3
 _GRID = np.arange(0.1, 0.85, 0.05)
 

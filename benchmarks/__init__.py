@@ -1,1 +1,1 @@
-"""What issue and docs claim of speed, memory and safety, measured: `python -m benchmarks`, see README.md."""
+"""Benchmarks of speed, memory and safety, with the bars of the docs: `python -m benchmarks`, see README.md."""

@@ -1,4 +1,4 @@
-"""What does it cost to build a knowledge base, and to add to a large one?
+"""Time and memory of building a knowledge base, and of adding to a large one.
 
 Bars: cost per entity at 1 M within 1.5 × of that at 100 k; peak memory < 1 GB; adding 100 entities to the 1 M KB and
 linking one of them by name < 1 s in all. Everything runs in fresh processes; compiling the matcher is part of it.
@@ -29,11 +29,11 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _measure_building(report: Report, folder: Path, small: int, large: int) -> None:
-    told: dict[int, list[dict[str, float]]] = {small: [], large: []}
+    runs_of: dict[int, list[dict[str, float]]] = {small: [], large: []}
     for count in (small, large, small):
-        told[count].append(run("build", folder / f"{count}.kb", count))
+        runs_of[count].append(run("build", folder / f"{count}.kb", count))
     each = {}
-    for count, runs in told.items():
+    for count, runs in runs_of.items():
         seconds = median(one["seconds"] for one in runs)
         each[count] = seconds / count
         generating = median(one["generating"] for one in runs)
@@ -54,14 +54,14 @@ def _measure_adding(report: Report, folder: Path, kb: Path, rounds: int) -> None
         first = f"F{number}"
         begin = time.perf_counter()
         adding.append(run("add", target, first)["seconds"])
-        told = run("link", target, first)
+        result = run("link", target, first)
         in_all.append(time.perf_counter() - begin)
-        assert f"{first}-42" in told["entities"], told
-        linking.append(told["seconds"])
+        assert f"{first}-42" in result["entities"], result
+        linking.append(result["seconds"])
         fresh.append(adding[-1] + linking[-1])
-        told = run("add-and-link", target, f"S{number}")
-        assert f"S{number}-42" in told["entities"], told
-        standing.append(told["seconds"])
+        result = run("add-and-link", target, f"S{number}")
+        assert f"S{number}-42" in result["entities"], result
+        standing.append(result["seconds"])
     report.add("add 100 to the large KB", median(adding), "s")
     report.add("then load a linker and link one", median(linking), "s")
     report.add("add, load and link", median(fresh), "s", at_most=1)

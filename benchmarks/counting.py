@@ -102,19 +102,19 @@ def _measure(report: Report, text: Path, millions: float, engine: str, folder: P
     watch.stop()
     if status:
         raise SystemExit(f"counting {text} failed with {status}")
-    told = json.loads(out)
+    result = json.loads(out)
     cpu = usage.ru_utime + usage.ru_stime
     name = f"{millions:g} M words, {engine}"
     report.add(f"{name}: wall", seconds, "s")
-    report.add(f"{name}: words a second", told["words_read"] / seconds, "", at_least=1e6)
-    report.add(f"{name}: words a second of two free cores (2 / processor time)", 2 * told["words_read"] / cpu)
+    report.add(f"{name}: words a second", result["words_read"] / seconds, "", at_least=1e6)
+    report.add(f"{name}: words a second of two free cores (2 / processor time)", 2 * result["words_read"] / cpu)
     report.add(f"{name}: processor time", cpu, "s")
     report.add(f"{name}: peak memory of all processes", watch.peak / 2**30, "GB", at_most=parse_memory(memory) / 2**30)
-    report.add(f"{name}: pairs in the table", told["pairs"])
-    report.add(f"{name}: bytes of the table", (table / told["file"]).stat().st_size)
+    report.add(f"{name}: pairs in the table", result["pairs"])
+    report.add(f"{name}: bytes of the table", (table / result["file"]).stat().st_size)
     report.add(f"{name}: bytes of the events kept", sum(file.stat().st_size for file in table.glob("counted/*/*")))
     shutil.rmtree(table)
-    return cpu / told["words_read"]
+    return cpu / result["words_read"]
 
 
 class _Watch:

@@ -1,4 +1,4 @@
-"""What is measured on: English text, WordNet, the shared knowledge base, and generated ones of any size.
+"""Data of the benchmarks: English text, WordNet, the shared knowledge base, and generated ones of any size.
 
 `../shared/data` (or the folder `WELLREAD_SHARED_DATA`) is used where it is there; nothing here needs it.
 """

@@ -107,9 +107,9 @@ def _kill_at_random(
         moment = chance.uniform(0, median(took))
         time.sleep(moment)
         process.kill()
-        told, _ = process.communicate()
+        output, _ = process.communicate()
         if not process.returncode:  # it was faster than we
-            took.append(float(told))
+            took.append(float(output))
             continue
         try:
             met = state(number)
@@ -127,10 +127,10 @@ def _undisturbed(work: tuple[object, ...]) -> float:
     """Seconds that the work took, without the end of its process."""
     process = start(*work)
     begin(process)
-    told, _ = process.communicate()
+    output, _ = process.communicate()
     if process.returncode:
         raise HalfError(f"{work[0]} failed when nothing disturbed it")
-    return float(told)
+    return float(output)
 
 
 # build
@@ -218,11 +218,11 @@ def _try_adding(folder: Path, times: int) -> tuple[Counter[str], list[str]]:
 # fetch
 
 
-def know_asset(told: str) -> None:
-    """Make "tiny" the one asset there is, from what the parent tells, and nobody's pip settings count."""
+def know_asset(description: str) -> None:
+    """Make "tiny" the only asset, from the parent's JSON description, and ignore pip's settings files."""
     from wellread.assets import sources
 
-    known = json.loads(told)
+    known = json.loads(description)
     sources._pip_files = dict
     package = sources.Package(**known.pop("package"))
     assets.ASSETS = {"tiny": assets.Asset(**{**known, "sources": (package,)})}
@@ -236,7 +236,7 @@ def _try_fetching(folder: Path, times: int) -> tuple[Counter[str], list[str]]:
         bundle.writestr("tiny/data/rules.json", "{}")
     content = packed.getvalue()
     archive = "tiny-1.0-py3-none-any.whl"
-    told = json.dumps(
+    description = json.dumps(
         {
             "name": "tiny",
             "version": "1.0",
@@ -273,9 +273,9 @@ def _try_fetching(folder: Path, times: int) -> tuple[Counter[str], list[str]]:
 
     with _server(f"/files/{archive}", content) as url:
         os.environ.update({"WELLREAD_HOME": str(folder / "home"), "PIP_INDEX_URL": f"{url}/simple/"})
-        know_asset(told)
+        know_asset(description)
         try:
-            return _kill_at_random(times, before, lambda _: ("fetch-killed", told), state)
+            return _kill_at_random(times, before, lambda _: ("fetch-killed", description), state)
         finally:
             assets.ASSETS = known_before
             os.environ.clear()

@@ -272,10 +272,10 @@ def _children(parents: Sequence[int]) -> list[int]:
     found = []
     for parent in parents:
         try:
-            told = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+            children = Path(f"/proc/{parent}/task/{parent}/children").read_text()
         except OSError:
             continue
-        found += list(map(int, told.split()))
+        found += list(map(int, children.split()))
     return found
 
 

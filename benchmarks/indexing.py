@@ -93,14 +93,14 @@ def _measure(report: Report, count: int, folder: Path, batches: int) -> None:
         report.add(
             f"{name}: recall@10 of exact search", recall(found, nearest(vectors.rows, queries, 10)), "", at_least=0.98
         )
-        told = run("search", kb_path, vectors_folder, batches)
-        report.add(f"{name}: a batch of {AT_ONCE}", told["batch"] * 1e3, "ms", at_most=4)
-        report.add(f"{name}: the same, in seconds of the cores / 2", told["cpu"] / 2 * 1e3, "ms")
-        report.add(f"{name}: ids and titles of its {10 * AT_ONCE} hits", told["names"] * 1e3, "ms", at_most=1)
-        report.add(f"{name}: rows of 300 ids", told["rows"] * 1e3, "ms")
-        report.add(f"{name}: opening", told["open"] * 1e3, "ms")
-        report.add(f"{name}: resident memory, growth", told["growth"] / 1e6, "MB", at_most=500)
-        report.add(f"{name}: of it private", told["private"] / 1e6, "MB")
+        result = run("search", kb_path, vectors_folder, batches)
+        report.add(f"{name}: a batch of {AT_ONCE}", result["batch"] * 1e3, "ms", at_most=4)
+        report.add(f"{name}: the same, in seconds of the cores / 2", result["cpu"] / 2 * 1e3, "ms")
+        report.add(f"{name}: ids and titles of its {10 * AT_ONCE} hits", result["names"] * 1e3, "ms", at_most=1)
+        report.add(f"{name}: rows of 300 ids", result["rows"] * 1e3, "ms")
+        report.add(f"{name}: opening", result["open"] * 1e3, "ms")
+        report.add(f"{name}: resident memory, growth", result["growth"] / 1e6, "MB", at_most=500)
+        report.add(f"{name}: of it private", result["private"] / 1e6, "MB")
         for number in range(3):
             kb.add(new_entities(f"fresh{number}", 1))
             begin = time.perf_counter()
@@ -138,8 +138,8 @@ def search_in_fresh_process(kb_path: str, folder: str, batches: int) -> dict[str
         begin = time.perf_counter()
         index.rows_of(ids[:300])
         times["rows"].append(time.perf_counter() - begin)
-    told = {what: median(seconds) for what, seconds in times.items()}
-    return {**told, "open": opened, "growth": _status("VmRSS") - before, "private": _status("RssAnon")}
+    medians = {what: median(seconds) for what, seconds in times.items()}
+    return {**medians, "open": opened, "growth": _status("VmRSS") - before, "private": _status("RssAnon")}
 
 
 def _status(what: str) -> int:

@@ -96,10 +96,10 @@ def _even(report: Report, models: dict[str, PreTrainedModel], texts: int, length
     }
     bars = {"nothing": 1.0, "kam": _FORWARD[length], "kam, terms": _WITH_TERMS[length]}
     what = f"{texts} × {length}"
-    works = {name: _forward(models[model], {"input_ids": ids, **told}) for name, (model, told) in asked.items()}
+    works = {name: _forward(models[model], {"input_ids": ids, **inputs}) for name, (model, inputs) in asked.items()}
     _compare(report, f"forward, {what}", works, rounds, bars)
     if length in _TRAINING:
-        works = {name: _step(models[model], {"input_ids": ids, **told}) for name, (model, told) in asked.items()}
+        works = {name: _step(models[model], {"input_ids": ids, **inputs}) for name, (model, inputs) in asked.items()}
         _compare(report, f"training, {what}", works, rounds, {"nothing": 1.0, "kam": _TRAINING[length]})
 
 

@@ -54,14 +54,14 @@ def main(given: Sequence[str] | None = None) -> int:
     ids = torch.randint(1000, 30000, (_TEXTS, _TOKENS))
     rounds = 2 if options.quick else 7
     for name, full in (("full", True), ("usual", False)):
-        offers = {"wordnet": _offers(full, 0), "named": _offers(full, 1)}
-        told = {
+        candidates = {"wordnet": _candidates(full, 0), "named": _candidates(full, 1)}
+        inputs = {
             "plain": {},
-            "one": {"offers": {"wordnet": offers["wordnet"]}},
-            "two": {"offers": offers},
+            "one": {"offers": {"wordnet": candidates["wordnet"]}},
+            "two": {"offers": candidates},
         }
         for what, make, bars in (("forward", _forward, _FORWARD), ("training", _step, _TRAINING)):
-            works = {key: make(models[key], {"input_ids": ids, **more}) for key, more in told.items()}
+            works = {key: make(models[key], {"input_ids": ids, **more}) for key, more in inputs.items()}
             _compare(report, f"{what}, {name}", works, rounds, bars)
     _memory(report, options.folder, (2_500, 25_000) if options.quick else _SIZES)
     return report.show()
@@ -94,8 +94,8 @@ def _table(folder: Path, count: int, wide: int, kinds: Any = None) -> EntityTabl
     return EntityTable(map_arrays(path)["vectors"], kinds, folder, path.stem)
 
 
-def _offers(full: bool, seed: int, entities: int = _ENTITIES) -> dict[str, Tensor]:
-    """Mentions of one to three pieces, and their candidates."""
+def _candidates(full: bool, seed: int, entities: int = _ENTITIES) -> dict[str, Tensor]:
+    """Return mentions of one to three tokens, and their candidates."""
     draw = torch.Generator().manual_seed(seed)
     count = _TEXTS * _MENTIONS
     widths = torch.multinomial(torch.tensor([0.85, 0.1, 0.05]), count, replacement=True, generator=draw)
@@ -161,33 +161,33 @@ def _memory(report: Report, folder: Path, sizes: Sequence[int]) -> None:
     for size in sizes:
         _table(folder, size, 300)
         made = _together(folder, size, 1)[0]["first"]
-        told = _together(folder, size, 2)
-        found[size] = max(each["private"] for each in told) / 2**20
+        results = _together(folder, size, 2)
+        found[size] = max(each["private"] for each in results) / 2**20
         report.add(f"memory, {size:,} entities, private", found[size], "MiB")
-        report.add(f"memory, {size:,} entities, of it dirty", max(each["dirty"] for each in told) / 2**20, "MiB")
+        report.add(f"memory, {size:,} entities, of it dirty", max(each["dirty"] for each in results) / 2**20, "MiB")
         report.add(f"memory, {size:,} entities, first batch of the first process", made, "s")
-        report.add(f"memory, {size:,} entities, first batch of another", told[0]["first"], "s")
+        report.add(f"memory, {size:,} entities, first batch of another", results[0]["first"], "s")
     report.add("memory, growth", max(found.values()) - found[sizes[0]], "MiB", at_most=_GROWTH)
 
 
 def _together(folder: Path, size: int, count: int) -> list[dict[str, float]]:
-    """What processes that use the same table tell, each while the others are there."""
+    """Return the measurements of processes that use the same table at the same time."""
     command = [sys.executable, "-m", "benchmarks.kar", "worker", str(folder), str(size)]
     root = Path(__file__).resolve().parents[1]
     workers = [
         subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(count)
     ]
-    told = []
-    for asked in ("", "measure\n"):  # all are ready before any is asked, and told before any may go
+    lines = []
+    for asked in ("", "measure\n"):  # all are ready before the first measures, and all have measured before one ends
         for worker in workers:
             assert worker.stdin
             worker.stdin.write(asked)
             worker.stdin.flush()
-        told = [worker.stdout.readline() for worker in workers if worker.stdout]
+        lines = [worker.stdout.readline() for worker in workers if worker.stdout]
     for worker in workers:
         worker.communicate()
-    return [json.loads(line) for line in told]
+    return [json.loads(line) for line in lines]
 
 
 def _work(folder: str, size: str) -> int:
@@ -204,7 +204,7 @@ def _work(folder: str, size: str) -> int:
     with torch.inference_mode():
         for seed in range(4):
             begin = time.perf_counter()
-            model(input_ids=ids, offers={"wordnet": _offers(False, seed, int(size))})
+            model(input_ids=ids, offers={"wordnet": _candidates(False, seed, int(size))})
             first = first or time.perf_counter() - begin
     print("ready", flush=True)
     sys.stdin.readline()

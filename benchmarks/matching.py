@@ -191,7 +191,7 @@ def _flashtext(aliases: list[str]) -> Peer:
 
 
 def _token_trie(aliases: list[str]) -> Peer:
-    """What one writes in an hour: dicts of lower-case tokens, the longest name from each place."""
+    """Return a simple matcher: a trie of lower-case tokens in dicts, longest name at each position."""
     root: dict[str, dict] = {}
     for alias in aliases:
         node = root

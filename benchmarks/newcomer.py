@@ -2,7 +2,7 @@
 
 Types docs/tutorial.md exactly as it is written, from a fresh clone and an empty virtual environment on, with a home of
 its own, in one shell. Bar: under ten minutes by the clock, on two cores that have nothing else to do. Processor time is
-told too; where others use the cores it counts threads that wait for each other (OpenMP spins), so it says too much.
+reported too; on busy cores it includes threads that wait for each other (OpenMP spins) and is too high.
 tests/project/test_tutorial.py types the same without the installation.
 """
 
@@ -35,7 +35,7 @@ _FILE = re.compile(r"Save this as `([\w.]+)`[^\n]*\n+\Z")
 
 @dataclass(frozen=True)
 class Step:
-    """What is typed, with lines that must be in its output; or a file that is saved."""
+    """Command to type, with lines that its output must contain; or a file to save."""
 
     command: str = ""
     promised: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ def steps_of(page: str) -> list[Step]:
 
 @dataclass(frozen=True)
 class Typed:
-    """What came of a command; seconds are those of the processor."""
+    """Result of a command; seconds are processor time."""
 
     step: Step
     out: str
@@ -77,8 +77,8 @@ class Typed:
 
 
 def type_all(steps: Sequence[Step], folder: Path, env: Mapping[str, str], *, port: int = PORT) -> list[Typed]:
-    """Type all of it in one shell, in a folder, with another port if asked for; an error ends it, and is told."""
-    told = Path(tempfile.mkdtemp(dir=folder.parent))
+    """Run all steps in one shell in a folder, with another port if given; stop at an error and report it."""
+    outputs = Path(tempfile.mkdtemp(dir=folder.parent))
     # A variable and a signal that leave nothing running, and errors that end the script where they happen.
     lines = ["set -eo pipefail", "trap 'kill -9 $(jobs -p) 2> /dev/null; wait' EXIT"]
     commands = []
@@ -89,21 +89,21 @@ def type_all(steps: Sequence[Step], folder: Path, env: Mapping[str, str], *, por
         number = len(commands)
         commands.append(step)
         command = step.command.replace(str(PORT), str(port))
-        lines.append(f"{{ {command}\n}} > {told}/{number}.out 2> {told}/{number}.err")
-        lines.append(f"times > {told}/{number}.times")
-    script = told / "script.sh"
-    script.write_text("\n".join([*lines, "wait", f"times > {told}/end.times"]), "utf-8")
+        lines.append(f"{{ {command}\n}} > {outputs}/{number}.out 2> {outputs}/{number}.err")
+        lines.append(f"times > {outputs}/{number}.times")
+    script = outputs / "script.sh"
+    script.write_text("\n".join([*lines, "wait", f"times > {outputs}/end.times"]), "utf-8")
     errors = _run(script, folder, env)
     typed, before = [], 0.0
     for number, step in enumerate(commands):
-        out, err = (_read(told / f"{number}.{kind}") for kind in ("out", "err"))
-        if not (told / f"{number}.times").exists():
+        out, err = (_read(outputs / f"{number}.{kind}") for kind in ("out", "err"))
+        if not (outputs / f"{number}.times").exists():
             raise RuntimeError(f"{step.command}\nended with an error:\n{out}{err}{errors}")
-        spent = _seconds(_read(told / f"{number}.times"))
+        spent = _seconds(_read(outputs / f"{number}.times"))
         typed.append(Typed(step, out, err, spent - before))
         before = spent
-    typed.append(Typed(Step("(the server, until it stopped)"), "", "", _seconds(_read(told / "end.times")) - before))
-    shutil.rmtree(told)
+    typed.append(Typed(Step("(the server, until it stopped)"), "", "", _seconds(_read(outputs / "end.times")) - before))
+    shutil.rmtree(outputs)
     return typed
 
 

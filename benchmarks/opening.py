@@ -1,4 +1,4 @@
-"""What does it cost to open a knowledge base and its matcher, and to look up a name?
+"""Time and memory of opening a knowledge base and its matcher, and of looking up a name.
 
 Bars: ≤ 30 ms and ≤ 60 MB of private memory at 25 k entities, no more than twice that at 1 M entities / 3 M aliases; a
 name look-up ≤ 20 µs at both sizes. Opening is timed in fresh processes after wellread and numpy are imported, with the
@@ -53,9 +53,9 @@ def _measure_opening(report: Report, kbs: dict[str, Path], rounds: int) -> None:
     for _ in range(rounds):
         for name, path in kbs.items():
             runs[name].append(run("open", path))
-    for place, (name, told) in enumerate(runs.items()):
+    for place, (name, results) in enumerate(runs.items()):
         times = 2 if place == len(runs) - 1 else 1
-        typical = {what: median(one[what] for one in told) for what in told[0]}
+        typical = {what: median(one[what] for one in results) for what in results[0]}
         report.add(f"{name}: open KB and matcher", typical["seconds"] * 1e3, "ms", at_most=30 * times)
         report.add(f"{name}: private memory, growth", typical["growth"] / 1e6, "MB", at_most=60 * times)
         report.add(f"{name}: private memory, whole process", typical["private"] / 1e6, "MB", at_most=60 * times)

@@ -1,8 +1,8 @@
-"""What does pretraining of LUKE cost with very many entities?
+"""Memory and time of pretraining LUKE with very many entities.
 
 Bar: ≤ 6 GB of resident memory with 500,000 entities of 256 numbers, all included: the encoder (MiniLM), the table, its
 gradient, the optimizer's memory, the exact softmax over all entities, checkpoints. A process of its own trains a few
-steps of 16 windows with 128 pieces and 8 entities, half of them hidden; a step is told in seconds of processor time.
+steps of 16 windows with 128 pieces and 8 entities, half of them hidden; seconds of a step are processor time.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Bars, for the packaged linker on two cores: the whole pipeline (cut, encode, spa
 time of the encoder's forward pass on the same packed batches of 32 questions, with 25 k and with 1 M entities; at least
 100 questions a second; where no span passes, nothing is searched; encoding a KB takes ≤ 1.2 × the encoder alone; links
 a second are the same (± 20 %) from 100 to 100,000 words a document. Entity vectors of the generated KBs are made up
-(`indexing.py`), which costs a search what real ones cost. Runs are interleaved, medians are told.
+(`indexing.py`), which costs a search what real ones cost. Runs are interleaved, medians are reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a benchmark is run and told: interleaved repetitions, medians, a small table and one line of JSON."""
+"""Running and reporting of benchmarks: interleaved repetitions, medians, a small table and one line of JSON."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Report:
             line = f"  {row['what']:<{widest}}  {_shown(row['value']):>10} {row['unit']:<9}"
             print(f"{line} {row.get('bar', ''):<8} {verdict}".rstrip())
         load_after = [round(load, 2) for load in os.getloadavg()]
-        told = {"benchmark": self.name, "quick": self.quick, "load": self.load, "load_after": load_after}
-        print(json.dumps({**told, "about": self.about, "rows": self.rows}, ensure_ascii=False), flush=True)
+        head = {"benchmark": self.name, "quick": self.quick, "load": self.load, "load_after": load_after}
+        print(json.dumps({**head, "about": self.about, "rows": self.rows}, ensure_ascii=False), flush=True)
         return 0
 
 

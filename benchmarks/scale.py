@@ -1,4 +1,4 @@
-"""What does it cost at six million entities, and at ten terabytes of text? `python -m benchmarks.scale`.
+"""Estimated cost of six million entities, and of ten terabytes of text: `python -m benchmarks.scale`.
 
 Nothing is measured here. A unit cost that was measured, with the words that tell it in docs/log.md (or docs/scale.md),
 is multiplied by a size, and every row shows how. `--entities`, `--terabytes` and `--cores` take your own sizes.
@@ -33,7 +33,7 @@ BUILD = Seen(103e-6, "90, 103 µs: 1.21 ×, 1.08 ×")
 DISK = Seen(1_166, "| on disk | 111 MB | 1,166 MB |")
 PEAK = Seen(841e6, "| peak memory | 199 MB | 841 MB")
 PEAK_SMALL = Seen(199e6, "| peak memory | 199 MB | 841 MB")
-"""Of 100,000 entities."""
+"""Peak memory with 100,000 entities."""
 ADD = Seen(0.13, "linking one: 0.13 s")
 INDEX = Seen(133e-6, "| building the index | 12 s | 133 s |")
 INDEX_MEMORY = Seen(498, "50 and 498 MB, 7.3 and 16.3 ms")
@@ -75,7 +75,7 @@ class Row:
 
 
 def entity_rows(entities: int = ENTITIES) -> list[Row]:
-    """What a knowledge base of so many entities costs."""
+    """Return the cost of a knowledge base with this number of entities."""
     times = entities / MILLION
     n = f"{entities:,}"
     build_more = (PEAK.value - PEAK_SMALL.value) / (MILLION - 100_000)
@@ -101,7 +101,7 @@ def entity_rows(entities: int = ENTITIES) -> list[Row]:
 
 
 def text_rows(terabytes: float = TERABYTES) -> list[Row]:
-    """What so much text costs, in seconds of one core."""
+    """Return the cost of this amount of text, in seconds of one core."""
     volume = terabytes * 1e12
     words = volume / WORD.value
     w = power(words)
@@ -123,7 +123,7 @@ def text_rows(terabytes: float = TERABYTES) -> list[Row]:
 
 
 def day_rows() -> list[tuple[str, str, str]]:
-    """What two cores do in a day."""
+    """Return the amount of work that two cores do in a day."""
     seconds = 2 * 86_400
     return [
         ("find names", "2 × 86,400 s × 12.8 MB/s", size(seconds / MATCH.value)),
@@ -150,7 +150,7 @@ def table(rows: Sequence[Row], cores: int | None = None) -> list[str]:
 
 
 def day_table() -> list[str]:
-    """What two cores do in a day, in Markdown."""
+    """Return the rows of `day_rows` as a Markdown table."""
     head = [("two cores, a day", "arithmetic", "is"), ("---",) * 3]
     return [f"| {' | '.join(line)} |" for line in (*head, *day_rows())]
 

@@ -1,9 +1,9 @@
 """How fast are the words of a text linked to their senses, by the packaged linker: `python -m benchmarks.senses`.
 
-Bar: ≥ 3,000 words/s of running text on two cores as the linker comes, which is with parts of speech from spaCy. Told
-besides: without tags; the whole in relation to the forward pass of the encoder alone on the same packed stretches; and
+Bar: ≥ 3,000 words/s of running text on two cores as the linker comes, which is with parts of speech from spaCy. Also
+reported: without tags; the whole in relation to the forward pass of the encoder alone on the same packed stretches; and
 what the tagger alone takes. Words are what blanks divide, texts the leads of the vital articles (or what WordNet says
-of its synsets, where that KB is not there). Runs are interleaved, medians are told.
+of its synsets, where that KB is not there). Runs are interleaved, medians are reported.
 """
 
 from __future__ import annotations

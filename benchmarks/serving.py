@@ -47,7 +47,7 @@ from wellread.linking.linker import Linker
 ROUND = 10.0
 """Seconds of load between two passes of `link_many`."""
 FLOOD = 20.0
-"""Seconds of clients who do not wait when they are told to."""
+"""Seconds of load by clients that ignore Retry-After."""
 _OWN = "SERVE_"
 
 
@@ -119,7 +119,7 @@ def tell(report: Report, alone: Sequence[float], seen: Sequence[Seen], paces: Se
 
 
 def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two answers have the same links; digits that depend on what else was read in the batch may differ."""
+    """Return True if two answers have the same links; scores may differ slightly, as they depend on the batch."""
     pairs = zip(one["links"], other["links"], strict=False)
     return len(one["links"]) == len(other["links"]) and all(
         [a[key] for key in ("start", "end", "entity", "kb")] == [b[key] for key in ("start", "end", "entity", "kb")]
@@ -212,7 +212,7 @@ def _start(quick: bool) -> float:
 
 @dataclass(slots=True)
 class Seen:
-    """What clients saw."""
+    """Answers and errors that clients received."""
 
     answers: list[tuple[str, bytes]] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -232,7 +232,7 @@ class Client(asyncio.Protocol):
     """One connection, kept; as little work as a client can do."""
 
     def __init__(self) -> None:
-        self._told = bytearray()
+        self._received = bytearray()
         self._answer: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
 
     @classmethod
@@ -242,7 +242,7 @@ class Client(asyncio.Protocol):
         return made
 
     def connection_made(self, transport: Any) -> None:
-        """Of asyncio's protocol, as the next two."""
+        """Implement asyncio's protocol, as do the next two methods."""
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: D102
@@ -250,22 +250,22 @@ class Client(asyncio.Protocol):
             self._answer.set_exception(ConnectionResetError())
 
     def data_received(self, data: bytes) -> None:  # noqa: D102
-        self._told += data
-        end = self._told.find(b"\r\n\r\n") + 4
+        self._received += data
+        end = self._received.find(b"\r\n\r\n") + 4
         if end < 4:
             return
-        size = int(_field(bytes(self._told[:end]), b"content-length") or 0)
-        if len(self._told) >= end + size:
-            told = bytes(self._told)
-            self._told.clear()
-            self._answer.set_result((told[:end], told[end:]))
+        size = int(_field(bytes(self._received[:end]), b"content-length") or 0)
+        if len(self._received) >= end + size:
+            answer = bytes(self._received)
+            self._received.clear()
+            self._answer.set_result((answer[:end], answer[end:]))
 
     async def ask(self, request: bytes) -> tuple[int, float, bytes]:
         """Status, Retry-After and body."""
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        head, told = await self._answer
-        return int(head[9:12]), float(_field(head, b"retry-after") or 0), told
+        head, body = await self._answer
+        return int(head[9:12]), float(_field(head, b"retry-after") or 0), body
 
     def close(self) -> None:
         """Leave."""
@@ -273,7 +273,7 @@ class Client(asyncio.Protocol):
 
 
 def request(text: str) -> bytes:
-    """What a client sends to have a text linked."""
+    """Return the HTTP request to link a text."""
     body = orjson.dumps({"text": text})
     head = b"POST /link HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     return head % len(body) + body

@@ -43,23 +43,23 @@ def main(given: Sequence[str] | None = None) -> int:
     for model, count in counts.items():
         if not count:
             continue
-        told = run("soak", model, count)
-        curve = told["curve"]
+        result = run("soak", model, count)
+        curve = result["curve"]
         level = curve[int(len(curve) * _SETTLED) :]
         varies = 100 * (max(level) - min(level)) / min(level)
         report.add(f"{model}: texts", count)
-        report.add(f"{model}: links", told["links"])
-        report.add(f"{model}: exceptions and wrong offsets", len(told["wrong"]), at_most=0)
+        report.add(f"{model}: links", result["links"])
+        report.add(f"{model}: exceptions and wrong offsets", len(result["wrong"]), at_most=0)
         report.add(f"{model}: memory at the first text", curve[0] / 1e6, "MB")
         report.add(f"{model}: memory after a fifth", level[0] / 1e6, "MB")
         report.add(f"{model}: memory at the end", curve[-1] / 1e6, "MB")
         report.add(f"{model}: memory varies after a fifth", varies, "%", at_most=_VARIES)
-        report.add(f"{model}: texts a second", count / told["seconds"])
+        report.add(f"{model}: texts a second", count / result["seconds"])
         report.about[f"{model}, memory in MB"] = " ".join(f"{point / 1e6:.0f}" for point in curve)
-        report.about[f"{model}, sha256 of the links"] = told["sha256"][:16]
-        for what in told["wrong"][:5]:
+        report.about[f"{model}, sha256 of the links"] = result["sha256"][:16]
+        for what in result["wrong"][:5]:
             report.add(f"{model}: {what}", "wrong")
-        wrong += len(told["wrong"])
+        wrong += len(result["wrong"])
     report.show()
     return 1 if wrong else 0
 

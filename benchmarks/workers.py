@@ -1,4 +1,4 @@
-"""What a benchmark does in a process of its own: `python -m benchmarks.workers WORK ARGUMENT…` prints a line of JSON.
+"""Work that runs in a separate process: `python -m benchmarks.workers WORK ARGUMENT…` prints a line of JSON.
 
 A fresh process has nothing warm, its memory is its own, and it can be killed. A worker that says "ready" waits until
 its standard input is closed, so that the parent knows when the work begins.
@@ -21,14 +21,14 @@ _ROOT = Path(__file__).resolve().parents[1]
 def run(work: str, *given: object) -> Any:
     """Do the work in a fresh process and return what it tells."""
     process = start(work, *given)
-    told, _ = process.communicate()
+    output, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"{work} {given} ended with {process.returncode}")
-    return json.loads(told.splitlines()[-1])
+    return json.loads(output.splitlines()[-1])
 
 
 def start(work: str, *given: object) -> subprocess.Popen[str]:
-    """A fresh process; the parent's clock is told, to count imports too."""
+    """Start a new process, which gets the parent's clock, to include its imports in the time."""
     command = [sys.executable, "-m", "benchmarks.workers", work, repr(time.monotonic()), *map(str, given)]
     return subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -72,8 +72,8 @@ def _open(spawned: float, path: str) -> dict[str, float]:
     kb.candidates("Nothing")
     first = time.perf_counter() - begin
     used = private_bytes()
-    told = {"seconds": seconds, "cold": cold, "first": first}
-    return {**told, "private": private, "growth": private - before, "growth_used": used - before}
+    times = {"seconds": seconds, "cold": cold, "first": first}
+    return {**times, "private": private, "growth": private - before, "growth_used": used - before}
 
 
 def _build(spawned: float, path: str, count: str) -> dict[str, float]:
@@ -122,8 +122,8 @@ def _add_and_link(spawned: float, path: str, first: str) -> dict[str, Any]:
         kb.add(new_entities(first, 100))
     added = time.perf_counter() - begin
     links = linker.link(f"Nobody had heard of Newcomer {first} Number 42 before.").links
-    told = {"seconds": time.perf_counter() - begin, "adding": added}
-    return {**told, "entities": [link.entity for link in links]}
+    times = {"seconds": time.perf_counter() - begin, "adding": added}
+    return {**times, "entities": [link.entity for link in links]}
 
 
 def new_entities(first: str, count: int) -> list[Any]:
@@ -175,14 +175,14 @@ def _add_to_be_killed(spawned: float, path: str, first: str, count: str) -> floa
     return _when_ready(add)
 
 
-def _fetch_to_be_killed(spawned: float, told: str) -> float:
+def _fetch_to_be_killed(spawned: float, description: str) -> float:
     import pypi_simple  # noqa: F401
     import requests  # noqa: F401
 
     from benchmarks.faults import know_asset
     from wellread import assets
 
-    know_asset(told)
+    know_asset(description)
     return _when_ready(lambda: assets.fetch("tiny", quiet=True))
 
 

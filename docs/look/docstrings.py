@@ -43,7 +43,7 @@ def _code(language: str, lines: str, made: list[str]) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    """What is no code: "<" begins no tag, and "a[b][c]" is no link."""
+    """Escape text outside code: "<" must not begin a tag, and "a[b][c]" must not become a link."""
     parts = _SPAN.split(text)
     return "".join(
         part if number % 2 else part.replace("<", "&lt;").replace("][", "]&#91;") for number, part in enumerate(parts)

@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs: pages by pattern, formulae without a script, places in the code that lead on.
+"""Hooks for mkdocs: pages by pattern, formulae without a script, links from names in the text to the code.
 
 - `decisions/*.md` in the menu is all pages of the folder.
 - Formulae ($…$ and $$…$$) become MathML, which browsers draw themselves.

@@ -303,7 +303,7 @@ def test_invalid_settings_are_reported(tmp_path):
         ({"entities": "mine"}, "choose wellread or spacy"),
         ({"key": "a b"}, "cannot be an attribute"),
         ({"key": "set"}, "cannot be an attribute"),
-        ({"threshold": 2.0}, "threshold=2.0 is no probability"),
+        ({"threshold": 2.0}, "threshold=2.0 is not a probability"),
         ({"options": {"trsut": 2}}, "options has trsut; it takes what Linker.load takes besides .*: among, kind, "),
         ({"options": {"kb": "wordnet"}}, "options has kb; .* which have settings of their own"),
     ):

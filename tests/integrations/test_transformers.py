@@ -78,7 +78,7 @@ def test_an_item_that_is_not_text_is_refused(link, odd):
 @pytest.mark.parametrize("how", [{"threshold": 7}, {"threshold": "high"}, {"top_k": -1}, {"top_k": 1.5}])
 def test_impossible_options_of_a_call_are_refused(link, how):
     with pytest.raises(
-        UsageError, match=r"is no probability; give one from 0 to 1|is not a number of candidates; give 0"
+        UsageError, match=r"is not a probability; give one from 0 to 1|is not a number of candidates; give 0"
     ):
         link(TEXT, **how)
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from wellread.errors import InputError
 from wellread.linking.decoding import FOUND_BY, NONE
 from wellread.linking.evidence import ENCODER, Evidence, NameWeights, decide
-from wellread.linking.features import _NEAR, FEATURES, features
+from wellread.linking.features import _MAX_DISTANCE, FEATURES, features
 from wellread.linking.kb_profile import KbProfile
 from wellread.linking.link_scorer import SCORER, LinkScorer, scorer_of
 from wellread.text.frequency import FLOOR
@@ -282,7 +282,7 @@ def test_overlaps_are_those_of_plain_loops(texts, seed):
             and evidence.starts[one] < evidence.ends[other]
             and evidence.starts[other] < evidence.ends[one]
         ]
-        assert len(evidence) <= _NEAR * 3
+        assert len(evidence) <= _MAX_DISTANCE * 3
         high = max([-15.0, *(evidence.mention_logits[other] for other in others)])
         assert column(matrix, "overlap_logit")[one] == pytest.approx(
             np.clip(evidence.mention_logits[one] - high, -15, 15), abs=1e-5

@@ -125,7 +125,7 @@ def test_a_new_entity_is_linked_at_once(kb_path):
         ({"kb": "wordnet"}, KnowledgeBaseError, "wellread kb build wordnet"),
         ({"kb": "no/such.kb"}, KnowledgeBaseError, "no/such.kb"),
         ({"threshold": -2.9}, UsageError, r"give one from 0 to 1 \(exp\(-2.9\) = 0.055, if it is the logarithm of one"),
-        ({"threshold": 5}, UsageError, "threshold=5 is no probability; give one from 0 to 1$"),
+        ({"threshold": 5}, UsageError, "threshold=5 is not a probability; give one from 0 to 1$"),
     ],
 )
 def test_what_cannot_be_loaded_names_the_fix(kb_path, tmp_path, monkeypatch, options, error, message):

@@ -106,11 +106,11 @@ def test_names_are_checked_before_anything_is_loaded(home, monkeypatch):
 
 @pytest.mark.parametrize("models", [["prior", "auto"], ["auto", "prior"]])
 def test_the_usual_linker_may_stand_anywhere(home, monkeypatch, models):
-    monkeypatch.setattr("wellread.linking.linker._usual", lambda kb: str(home / "guesser" / "model"))
+    monkeypatch.setattr("wellread.linking.linker._default_model", lambda kb: str(home / "guesser" / "model"))
     registry = LinkerRegistry.load([home / "toy.kb"], {"toy": models})
     assert list(registry.served_kbs["toy"].linkers) == ["luke" if model == "auto" else model for model in models]
     registry.close()
-    monkeypatch.setattr("wellread.linking.linker._usual", lambda kb: "prior")
+    monkeypatch.setattr("wellread.linking.linker._default_model", lambda kb: "prior")
     with pytest.raises(UsageError, match="two linkers have the name prior"):
         LinkerRegistry.load([home / "toy.kb"], {"toy": models})
     registry = LinkerRegistry.load([home / "toy.kb"])

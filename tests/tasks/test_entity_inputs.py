@@ -192,7 +192,7 @@ def test_spans_come_in_groups_and_each_is_asked_once(together):
         batch.target["spans"], entity_inputs["spans"] + batch.packing.starts[entity_inputs["text_of"], None]
     )
     firsts, lasts = batch.target["spans"].unbind(1)
-    scores = model.head.out(torch.cat((states[firsts], states[lasts], batch.told[ENTITIES]), 1))
+    scores = model.head.out(torch.cat((states[firsts], states[lasts], batch.outputs[ENTITIES]), 1))
     expected = torch.nn.functional.cross_entropy(scores, batch.target["classes"])
     assert torch.allclose(task.loss(model.head, states, batch)["names"], expected)
     some = ask(task, model, SEGMENTER, SENTENCES[:1])[0]
@@ -213,7 +213,7 @@ def test_placeholder_and_candidates_of_a_window_are_masks_of_their_types():
         assert inputs["text_of"][place] == text
         assert tuple(inputs["spans"][place].tolist()) == batch.inputs[text].placeholder
     states, batch, _ = model.read(batch)
-    entities = batch.told[ENTITIES]
+    entities = batch.outputs[ENTITIES]
     seen = torch.cat((entities[firsts][batch.target["input_of"]], entities[places]), 1)
     expected = torch.nn.functional.binary_cross_entropy_with_logits(
         model.head.out(seen)[:, 0], batch.target["right"].float()

@@ -194,7 +194,7 @@ class _Filler:
     ) -> None:
         self.kept, self.scores, self.degrees, self.work = kept, scores, degrees, work
         self._floors: NDArray[np.float32] | None = None
-        """Of each word, the relevance of its last neighbour that counts; ties with it stay."""
+        """Relevance of each word's last neighbour that is kept; ties with it are kept, too."""
         self._ranges = list(_ranges(degrees, max(1, memory // 2 // _BYTES_AN_ENTRY)))
         self._filled: Filled | None = None
 

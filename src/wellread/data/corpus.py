@@ -123,8 +123,8 @@ class Corpus:
     @property
     def fingerprint(self) -> str:
         """Return a digest of files, contents and settings; other spellings of the same paths do not change it."""
-        told = replace(self, sources=()).to_json()
-        return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        text = replace(self, sources=()).to_json()
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     @property
     def paths(self) -> set[str]:
@@ -143,10 +143,10 @@ class Corpus:
     @classmethod
     def from_json(cls, text: str | bytes) -> Corpus:
         """Build from the result of `to_json`."""
-        told: dict[str, Any] = json.loads(text)
-        shards = tuple(tuple(FilePart(**file_part) for file_part in shard) for shard in told.pop("shards"))
-        sources, fields = tuple(told.pop("sources")), tuple(told.pop("fields"))
-        return cls(sources=sources, shards=shards, fields=fields, **told)
+        fields_by_name: dict[str, Any] = json.loads(text)
+        shards = tuple(tuple(FilePart(**file_part) for file_part in shard) for shard in fields_by_name.pop("shards"))
+        sources, fields = tuple(fields_by_name.pop("sources")), tuple(fields_by_name.pop("fields"))
+        return cls(sources=sources, shards=shards, fields=fields, **fields_by_name)
 
     def documents(self, shard: int) -> Iterator[str]:
         """Yield the texts of one shard."""
@@ -321,12 +321,12 @@ def _fields(data: bytes, begin: int, path: str, fields: Sequence[str]) -> Iterat
         if not line.strip():
             continue
         try:
-            told = orjson.loads(line.removeprefix(b"\xef\xbb\xbf") if where == 0 else line)
+            row = orjson.loads(line.removeprefix(b"\xef\xbb\xbf") if where == 0 else line)
         except orjson.JSONDecodeError as error:
             raise InputError(f"{path}, byte {where:,}: no JSON ({error}); mend that line or leave it out") from None
-        texts = [told[field] for field in fields if field in told] if isinstance(told, dict) else None
+        texts = [row[field] for field in fields if field in row] if isinstance(row, dict) else None
         if not texts:
-            has = f"it has {', '.join(map(str, told))}" if isinstance(told, dict) else "it is no object"
+            has = f"it has {', '.join(map(str, row))}" if isinstance(row, dict) else "it is no object"
             raise InputError(
                 f"{path}, byte {where:,}: a line without {' or '.join(fields)} ({has}); name its text with --field"
             )

@@ -61,7 +61,7 @@ def read_linked(
     A broken document, such as one with a mention outside its text, is an `InputError`. With a list as `skipped`, such
     documents are left out instead, and the list gets their messages.
     """
-    kind = format or _told_format(path)
+    kind = format or _detect_format(path)
     if kind == "jsonl":
         _check_ids(ids, (), "JSONL has its ids in the file")
         return _made(_read_jsonl(path), skipped)
@@ -85,7 +85,7 @@ def _check_ids(ids: str | None, allowed: tuple[str, ...], why: str) -> None:
         raise UsageError(f"ids={ids!r} does not fit: {why}; {fix}")
 
 
-def _told_format(path: str | Path) -> Format:
+def _detect_format(path: str | Path) -> Format:
     """Detect the format by the first line that is not blank, else by the name."""
     if str(path) == "-":
         return "jsonl"

@@ -42,7 +42,7 @@ def read_records(path: str | Path, form: Form | None = None) -> Iterator[tuple[i
 
     TSV and CSV have a header. Without `form`, the first line decides: "{" begins JSONL, a tab means TSV.
     """
-    form = form or _told_form(path)
+    form = form or _detect_form(path)
     if form == "jsonl":
         return ((number, partial(_object, line)) for number, line in _lines(path))
     if form not in get_args(Form):
@@ -102,7 +102,7 @@ def _file_json(file: Path) -> tuple[str, Any]:
     return _any_json(path_name(file), read_text(file))
 
 
-def _told_form(path: str | Path) -> Form:
+def _detect_form(path: str | Path) -> Form:
     if str(path) == "-":
         raise UsageError("standard input can be read only once; say if it is tsv, csv or jsonl")
     first = next((line for _, line in read_lines(path) if line.strip()), b"")

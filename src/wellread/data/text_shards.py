@@ -105,11 +105,11 @@ class Inputs:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, told: dict[str, Any]) -> Inputs:
+    def from_dict(cls, data: dict[str, Any]) -> Inputs:
         """Build from the result of `to_dict`."""
-        shards = tuple(tuple(ShardPart(**part) for part in shard) for shard in told["shards"])
-        files = tuple((name, size, time) for name, size, time in told["files"])
-        return cls(shards, files, told["unit"], told["field"], told["id_field"])
+        shards = tuple(tuple(ShardPart(**part) for part in shard) for shard in data["shards"])
+        files = tuple((name, size, time) for name, size, time in data["files"])
+        return cls(shards, files, data["unit"], data["field"], data["id_field"])
 
     def texts(self, shard: int, skipped: list[str] | None = None) -> Iterator[tuple[str, str]]:
         """Yield (id, text) of one shard; broken texts are reported to `skipped`, if given, else raised."""
@@ -128,13 +128,13 @@ class Inputs:
 
     def _field(self, line: bytes, where: str) -> tuple[str, str]:
         try:
-            told = orjson.loads(line)
+            row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
             raise InputError(f"{where}: no JSON ({error}); mend that line") from None
-        if not isinstance(told, dict) or self.field not in told:
-            has = f"it has {', '.join(map(str, told))}" if isinstance(told, dict) else "it is no object"
+        if not isinstance(row, dict) or self.field not in row:
+            has = f"it has {', '.join(map(str, row))}" if isinstance(row, dict) else "it is no object"
             raise InputError(f"{where}: a line without {self.field} ({has}); name its text with --field")
-        text, name = told[self.field], told.get(self.id_field)
+        text, name = row[self.field], row.get(self.id_field)
         if not isinstance(text, str | None):
             raise InputError(f"{where}: {self.field} is no text; name another with --field")
         return where if name is None else str(name), text or ""
@@ -278,8 +278,8 @@ def _decoded(text: bytes, name: str, where: str) -> tuple[str, str]:
 def _cell(name: Any, text: Any, where: str) -> tuple[str, str]:
     """Return id and text of a row; Parquet writers need not have checked that a text is UTF-8."""
     try:
-        told = None if name is None else name.as_py()
-        return where if told is None else str(told), text.as_py() or ""
+        own_id = None if name is None else name.as_py()
+        return where if own_id is None else str(own_id), text.as_py() or ""
     except UnicodeDecodeError:
         raise InputError(f"{where}: this row is not UTF-8; write the table again") from None
 

@@ -134,7 +134,7 @@ class Int8Encoder(nn.Module):
 
 
 class _PaddedPacking:
-    """What all layers need of a packing: runs of texts of equal length, and the rows of padding at the end."""
+    """Packing as all layers use it: runs of texts of equal length, and the rows of padding at the end."""
 
     def __init__(self, packing: Packing) -> None:
         lengths = [length for length in packing.lengths.tolist() if length]

@@ -1,4 +1,4 @@
-"""From scores to links (ELQ: Decoding): which spans are kept, and what each is linked to.
+"""Decoding of scores into links (ELQ, "Decoding"): choice of the spans to keep, and of the entity of each.
 
 A span has log p(mention), and for each candidate log p(entity | mention); NIL is a candidate too. `Scored` keeps them
 all, so that another threshold needs no second run of the model:
@@ -6,9 +6,9 @@ all, so that another threshold needs no second run of the model:
 >>> scored = linker.score("who wrote the hobbit?")
 >>> scored.document(threshold=0.9).links, scored.document(threshold=0.1).links
 
-Unlike the authors' code: with `top_entity_by_mention` and `thresholded_entity_by_mention` thresholds are compared with
-probabilities (theirs: with raw logits), and of overlapping links the one with the best joint score is kept (theirs: the
-one with the best entity logit).
+Differences from the authors' code: for `top_entity_by_mention` and `thresholded_entity_by_mention` thresholds are
+compared with probabilities (theirs: with raw logits). Of overlapping links the one with the best joint score is kept
+(theirs: the one with the best entity logit).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NIL, NONE = -1, -2
-"""Rows that are no entity: none of the KB's, and no candidate at all."""
+"""Values in place of an index row: NIL (the entity is not in the KB), and NONE (padding, not a candidate)."""
 
 FOUND_BY = (*WAYS, "encoder")
 """Ways in which a span is found: by a name of the KB, or by the encoder's mention head alone."""
@@ -41,34 +41,38 @@ KINDS: tuple[ThresholdKind, ...] = ("joint", "top_entity_by_mention", "threshold
 
 
 def check_threshold(threshold: float | None) -> None:
-    """Refuse what is no probability: the authors' thresholds are logarithms, which would let everything pass."""
-    number = isinstance(threshold, Real)  # numpy's are, too
+    """Raise a UsageError unless the threshold is None or a probability.
+
+    The authors' thresholds are logarithms: a negative threshold would let every link pass.
+    """
+    number = isinstance(threshold, Real)  # includes numpy's scalars
     if threshold is None or (number and 0 <= threshold <= 1):
         return
     hint = ""
     if number and threshold < 0:
         hint = f" (exp({threshold:g}) = {math.exp(threshold):.3g}, if it is the logarithm of one)"
-    raise UsageError(f"threshold={threshold!r} is no probability; give one from 0 to 1{hint}")
+    raise UsageError(f"threshold={threshold!r} is not a probability; give one from 0 to 1{hint}")
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A link's score as the share of such links that are right: sigmoid(scale · logit(p) + shift).
+    """Map from a link's probability to its calibrated score: sigmoid(scale · logit(p) + shift).
 
-    With a scale of 1 and no shift it is p itself, the paper's p(mention) · p(entity | mention).
+    Of links with a calibrated score of 0.8, 80 % are right. With scale 1 and shift 0 the score is p
+    itself, the paper's p(mention) · p(entity | mention).
     """
 
     scale: float = 1.0
     shift: float = 0.0
 
     def scores(self, log_p: Floats) -> Floats:
-        """Calibrated scores of log probabilities."""
+        """Return the calibrated scores of log probabilities."""
         log_p = np.minimum(log_p, -1e-12)
         logits = log_p - np.log(-np.expm1(log_p))
         return np.asarray(1 / (1 + np.exp(-np.clip(self.scale * logits + self.shift, -700, 700))))
 
     def log_p(self, score: float) -> float:
-        """The log probability that has this score: what a threshold on scores means for the model."""
+        """Return the log probability that has this calibrated score; the inverse of `scores`."""
         if score <= 0:
             return -np.inf
         if score >= 1:
@@ -79,30 +83,30 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How scores become links."""
+    """Options for turning scores into links."""
 
     kind: ThresholdKind = "joint"
-    """joint: p(mention) · p(entity | mention) decides. top_entity_by_mention: p(mention) alone.
-    thresholded_entity_by_mention: each of the two on its own."""
+    """Score that must exceed the threshold. joint: p(mention) · p(entity | mention); top_entity_by_mention: p(mention);
+    thresholded_entity_by_mention: each of the two."""
     threshold: float = 0.5
-    """A calibrated score for `joint`, a probability for the other two."""
+    """Calibrated score for `joint`, probability for the other two kinds."""
     overlaps: Literal["auto", "drop", "keep"] = "auto"
     """auto: overlapping links are kept for `top_entity_by_mention` and dropped otherwise, as in the authors' code."""
     nil: bool = True
-    """Whether mentions of what the KB does not hold are told (as links to None)."""
+    """Include mentions of entities that the KB does not have, as links to None (NIL)."""
     candidates: int = 10
-    """Candidates told with each link."""
+    """Maximum number of candidates listed with each link."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise UsageError(f"{self.kind!r} is no kind of threshold; choose {', '.join(KINDS)}")
+            raise UsageError(f"{self.kind!r} is not a kind of threshold; choose {', '.join(KINDS)}")
         if self.overlaps not in ("auto", "drop", "keep"):
             raise UsageError(f"overlaps={self.overlaps!r} is not known; choose auto, drop or keep")
         if not 0 <= self.threshold <= 1:
             raise UsageError(f"the threshold is {self.threshold}; choose one from 0 (all) to 1 (only certain links)")
 
     def log_threshold(self, calibration: Calibration) -> float:
-        """What log p must exceed; a span whose log p(mention) does not can never be linked."""
+        """Return the log probability that a link must exceed; spans with a lower log p(mention) are never linked."""
         if self.kind == "joint":
             return calibration.log_p(self.threshold)
         return float(np.log(self.threshold)) if self.threshold > 0 else -np.inf
@@ -110,27 +114,27 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A text with the scores of all spans that may be mentions; `document` makes links of them."""
+    """Text with the scores of all spans that may be mentions; `document` decodes them into links."""
 
     text: str
     spans: Ints
-    """(start, end) in characters, a row for each span."""
+    """[span, 2] start and end in characters, end exclusive."""
     mention_log_p: Floats
     rows: Ints
-    """The entities scored for each span, best first: rows of the index, NIL, or NONE where there is no more."""
+    """[span, candidate] scored entities, best first: rows of the index, NIL, or NONE as padding."""
     entity_log_p: Floats
     priors: Floats
     calibration: Calibration
     decoding: Decoding
     name_rows: Callable[[Sequence[int]], Sequence[tuple[str, str]]]
-    """(id, title) of rows of the index."""
+    """Function from rows of the index to their (id, title)."""
     kb: str | None = None
     meta: tuple[tuple[str, str], ...] = ()
     scores: Floats | None = None
-    """Where a link scorer decides: the probability that the link to the best entity is right. NIL is then the last
-    column of `rows`, not in the order of the others."""
+    """Link scorer's probability that the link to the best entity is right; None without a link scorer. With it, NIL is
+    always the last column of `rows`, whatever its probability."""
     ways: NDArray[np.uint8] | None = None
-    """Ways in which the spans were found: places in `FOUND_BY`."""
+    """How each span was found: indices into `FOUND_BY`."""
 
     def document(
         self,
@@ -140,19 +144,19 @@ class Scored:
         overlaps: Literal["auto", "drop", "keep"] | None = None,
         nil: bool | None = None,
     ) -> Document:
-        """The links at a threshold, without running the model again."""
+        """Return the links for these options, without running the model again; None keeps an option of `decoding`."""
         given = {"threshold": threshold, "kind": kind, "overlaps": overlaps, "nil": nil}
         decoding = replace(self.decoding, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         if self.scores is not None and decoding.kind != "joint":
-            return self._as_in_the_paper().document(
+            return self._without_scorer().document(
                 threshold=decoding.threshold, kind=decoding.kind, overlaps=decoding.overlaps, nil=decoding.nil
             )
-        kept = self._kept(decoding)
+        kept = self._select(decoding)
         links = self._links(sorted(kept, key=lambda row: tuple(self.spans[row])), decoding)
         return Document(self.text, tuple(links), meta=dict(self.meta))
 
-    def _as_in_the_paper(self) -> Scored:
-        """Return the same without the scorer: NIL takes its place among the candidates."""
+    def _without_scorer(self) -> Scored:
+        """Return the scores without those of the link scorer, with NIL sorted among the candidates."""
         order = np.argsort(-self.entity_log_p, axis=1, kind="stable")
         return replace(
             self,
@@ -162,9 +166,9 @@ class Scored:
             scores=None,
         )
 
-    def _kept(self, decoding: Decoding) -> list[int]:
+    def _select(self, decoding: Decoding) -> list[int]:
         if self.scores is not None:
-            return self._kept_by_score(self.scores, decoding)
+            return self._select_by_score(self.scores, decoding)
         best = self.entity_log_p[:, 0] if self.entity_log_p.size else np.empty(0)
         drop = decoding.overlaps == "drop" or (decoding.overlaps == "auto" and decoding.kind != "top_entity_by_mention")
         return decode(
@@ -177,14 +181,14 @@ class Scored:
             wanted_mask=None if decoding.nil or not self.rows.size else self.rows[:, 0] >= 0,
         )
 
-    def _kept_by_score(self, scores: Floats, decoding: Decoding) -> list[int]:
-        """Return the links whose score passes, and with `nil` the sure mentions for which none does."""
+    def _select_by_score(self, scores: Floats, decoding: Decoding) -> list[int]:
+        """Return the spans whose link scores above the threshold and, with `nil`, the likely NIL mentions."""
         linked = scores > decoding.threshold
         rows = np.flatnonzero(linked)
         order = rows[np.lexsort((self.spans[rows, 1], self.spans[rows, 0], -scores[rows]))].tolist()
         if decoding.nil:
             nil = self.mention_log_p + self.entity_log_p[:, -1]
-            rows = np.flatnonzero(~linked & (nil > _SURE))
+            rows = np.flatnonzero(~linked & (nil > _MIN_NIL_LOG_P))
             order += rows[np.lexsort((self.spans[rows, 1], self.spans[rows, 0], -nil[rows]))].tolist()
         return order if decoding.overlaps == "keep" else without_overlaps(self.spans, order)
 
@@ -198,10 +202,10 @@ class Scored:
         else:
             nil_mask = self.rows[kept, 0] < 0
             scores = self.calibration.scores(self.mention_log_p[kept] + self.entity_log_p[kept, 0])
-        most = max(1, decoding.candidates)  # a link needs its entity's title, though no candidate is shown
+        most = max(1, decoding.candidates)  # a link needs its entity's title even if no candidate is listed
         shown = [np.flatnonzero(self.rows[row] >= 0)[:most].tolist() for row in kept]
-        asked = [int(self.rows[row, col]) for row, cols in zip(kept, shown, strict=True) for col in cols]
-        names = iter(self.name_rows(asked) if asked else ())
+        listed_rows = [int(self.rows[row, col]) for row, cols in zip(kept, shown, strict=True) for col in cols]
+        names = iter(self.name_rows(listed_rows) if listed_rows else ())
         links = []
         for row, cols, score, is_nil in zip(kept, shown, scores.tolist(), nil_mask.tolist(), strict=True):
             candidates = tuple(
@@ -226,8 +230,8 @@ class Scored:
         return links
 
 
-_SURE = math.log(0.5)
-"""Log probability of NIL from which on a mention without a link is shown as one."""
+_MIN_NIL_LOG_P = math.log(0.5)
+"""Minimum log of p(mention) · p(NIL) for a mention without a link to be listed as NIL."""
 
 
 def decode(
@@ -240,7 +244,10 @@ def decode(
     drop_overlaps: bool = True,
     wanted_mask: NDArray[np.bool_] | None = None,
 ) -> list[int]:
-    """The rows of the spans that are kept, best first; of equals the one that begins first, then the shorter."""
+    """Return the rows of the spans to keep, best first; ties: the one that begins first, then the shorter.
+
+    `threshold` is a log probability. Spans outside `wanted_mask` are dropped.
+    """
     joint = mention_log_p + best_log_p
     if kind == "joint":
         passed = joint > threshold
@@ -256,7 +263,7 @@ def decode(
 
 
 def without_overlaps(spans: Ints, order: Sequence[int]) -> list[int]:
-    """The rows of spans that overlap none before them in the order."""
+    """Return the rows in `order` whose spans do not overlap the span of an earlier row that was kept."""
     kept: list[int] = []
     taken: list[tuple[int, int]] = []
     for row in order:

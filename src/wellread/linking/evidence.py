@@ -1,4 +1,4 @@
-"""Everything a linker knows about the spans of some texts, before it decides: one row for each span.
+"""Evidence for links: all that a linker computes about the spans of texts before decoding, one row per span.
 
 A span is proposed by the encoder's mention head, by the names of the KB, or by both. It has the head's logit, the way
 its name was found, and candidates with the encoder's scores and priors. `features` turns these rows into numbers for
@@ -18,19 +18,19 @@ from wellread.linking.decoding import FOUND_BY, NONE, Floats, Ints
 from wellread.text.words import Keys
 
 ENCODER = len(FOUND_BY) - 1
-"""The way of a span that only the encoder proposes."""
+"""Index in `FOUND_BY` of spans that only the encoder proposes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameWeights:
-    """The part of an ELQ model that scores candidates by name, and its logit of NIL."""
+    """Weights of an ELQ model for the names of candidates, and its logit of NIL."""
 
     named: float
     """Added to the score of a candidate that the KB knows by the mention's name."""
     log_prior: float
-    """Times the logarithm of the candidate's prior for that name."""
+    """Weight of the logarithm of the candidate's prior for that name."""
     nil: float
-    """Logit of "none of the candidates"; -inf where the model has none."""
+    """Logit of "none of the candidates"; -inf for a model without NIL."""
 
     def scores(self, similarity: Floats, priors: Floats) -> Floats:
         """Return the logits of candidates from their similarities and priors."""
@@ -40,33 +40,33 @@ class NameWeights:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Spans of texts in the order of (text, start, longer first)."""
+    """Spans of texts, sorted by text, start and descending end."""
 
     text_of: Ints
-    """Number of the text of each span."""
+    """Index of the text of each span."""
     starts: Ints
     ends: Ints
-    """Characters in that text."""
+    """Offsets in that text, in characters; end exclusive."""
     mention_logits: Floats
     ways: NDArray[np.uint8]
-    """Places in `FOUND_BY`."""
+    """How each span was found: indices into `FOUND_BY`."""
     edits: NDArray[np.uint8]
-    """Wrong letters of a name found by a typo."""
+    """Edit distance to the alias, for names with a typo; 0 for the others."""
     rows: Ints
-    """Candidates, best first: rows of the index, NONE where there is no more."""
+    """[span, candidate] candidates, best first: rows of the index, or NONE as padding."""
     log_p: Floats
-    """Log p(entity | mention) of each candidate, with NIL among the choices; -inf where there is none."""
+    """[span, candidate] log p(entity | mention), where NIL is one of the choices; -inf for padding."""
     nil_log_p: Floats
     similarity: Floats
     """Dot product of the mention's own direction with the best candidate's vector."""
     context: Floats
-    """Dot product of the direction of the text around the mention with each candidate's vector; 0 where there is none,
-    and for a model that does not compare them."""
+    """[span, candidate] dot product of the context's direction with the candidate's vector; 0 for padding, and for a
+    model that does not use the context."""
     priors: Floats
-    """Prior of each candidate for the name; 0 where the KB does not know it by that name."""
+    """[span, candidate] prior of the candidate for the name; 0 if the name is not an alias of it."""
     title_keys: Keys
     bare_keys: Keys
-    """Keys of the best candidate's title, whole and without what tells it from others (`pool.Titles`)."""
+    """Keys of the best candidate's title, with and without its disambiguation (`candidate_pool.Titles`)."""
     title_words: Floats
     popularity: Floats
     """Share of the KB's entities that are less popular than the best candidate."""
@@ -80,20 +80,20 @@ class Evidence:
         return np.asarray(self.rows[:, 0] >= 0) if self.rows.shape[1] else np.zeros(len(self), np.bool_)
 
     def take(self, rows: NDArray[np.bool_] | Ints) -> Evidence:
-        """Return some of the spans."""
+        """Return the evidence of the selected spans."""
         return Evidence(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @classmethod
     def joined(cls, parts: Sequence[Evidence]) -> Evidence:
-        """Join the parts of one call and put the spans in order."""
+        """Concatenate the evidence of several batches and sort the spans."""
         width = max((part.rows.shape[1] for part in parts), default=0)
         fill = {"rows": NONE, "log_p": -np.inf, "context": 0.0, "priors": 0.0}
         columns: dict[str, Any] = {}
         for field in fields(cls):
             arrays = [getattr(part, field.name) for part in parts]
             if field.name in fill:
-                arrays = [_widened(array, width, fill[field.name]) for array in arrays]
-            columns[field.name] = np.concatenate(arrays) if arrays else _NOTHING[field.name]
+                arrays = [_pad(array, width, fill[field.name]) for array in arrays]
+            columns[field.name] = np.concatenate(arrays) if arrays else _EMPTY[field.name]
         whole = cls(**columns)
         return whole.take(np.lexsort((-whole.ends, whole.starts, whole.text_of)))
 
@@ -101,7 +101,7 @@ class Evidence:
 def decide(
     similarity: Floats, priors: Floats, rows: Ints, weights: NameWeights
 ) -> tuple[Ints, Floats, Floats, Floats, Floats]:
-    """Order candidates by probability: (rows, log p, log p of NIL, similarity of the best, priors)."""
+    """Sort candidates by probability; return (rows, log p, log p of NIL, similarity of the best, priors)."""
     scores = np.where(rows >= 0, weights.scores(similarity, priors), -np.inf)
     order = np.argsort(-scores, axis=1, kind="stable")
     rows, scores, similarity, priors = (
@@ -116,13 +116,13 @@ def decide(
     return rows, scores - total[:, None], weights.nil - total, best, priors
 
 
-def _widened(array: NDArray[Any], width: int, value: float) -> NDArray[Any]:
-    """Return candidates of spans with columns of `value` behind theirs, up to a width."""
+def _pad(array: NDArray[Any], width: int, value: float) -> NDArray[Any]:
+    """Pad an array [span, candidate] with `value` to a number of candidates."""
     missing = width - array.shape[1]
     return np.pad(array, ((0, 0), (0, missing)), constant_values=value) if missing else array
 
 
-_NOTHING: dict[str, NDArray[Any]] = {
+_EMPTY: dict[str, NDArray[Any]] = {
     **{name: np.zeros(0, np.int64) for name in ("text_of", "starts", "ends")},
     **{name: np.zeros(0, np.uint8) for name in ("ways", "edits")},
     **{name: np.zeros(0) for name in ("mention_logits", "nil_log_p", "similarity", "title_words", "popularity")},

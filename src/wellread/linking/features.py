@@ -1,7 +1,7 @@
-"""Features of spans for the link scorer: the encoder's evidence, the name, the text around it, and the KB.
+"""Features of spans for the link scorer: the encoder's evidence, the name, its context, and the KB.
 
-All are computed for all spans of a call at once. A feature must mean the same for any KB and any text; what differs
-between them is a feature itself (`profile`, the text's length and case).
+Features are computed for all spans of a call at once. A feature has the same meaning for every KB and text; differences
+between KBs and between texts are features too (`KbProfile`; the text's length and case).
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ FEATURES = (
     *_TEXT,
 )
 FEATURES = (*FEATURES, *_PROFILE)
-"""Names of the columns of `features`."""
+"""Names of the columns of the matrix that `features` returns."""
 
-_FENCE = "\n"
-_WIDE = 1 << 40
+_SEPARATOR = "\n"
+_TEXT_STRIDE = 1 << 40
 """Larger than any offset in a text: orders (text, offset) pairs as one number."""
-_NEAR = 24
-"""Spans before and behind that are looked at for overlaps."""
-_LOW = -12.0
-"""Logarithms are cut here: beyond, all are equally unlikely."""
+_MAX_DISTANCE = 24
+"""Maximum number of following spans that are examined for overlaps with a span."""
+_MIN_LOG_P = -12.0
+"""Lower bound of log probabilities."""
 _ENDS = np.array([ord(sign) for sign in '.!?:;\n"“”•'], np.uint32)
 _QUESTION = ord("?")
-_NOTHING = 6.0
-"""Frequency of the word before the first or behind the last of a text: more common than any word."""
+_EDGE_FREQUENCY = 6.0
+"""Frequency used where a text has no word before or after a span: higher than that of any word."""
 
 
 def features(texts: Sequence[str], evidence: Evidence, profile: KbProfile) -> Matrix:
@@ -82,7 +82,7 @@ def features(texts: Sequence[str], evidence: Evidence, profile: KbProfile) -> Ma
     columns: dict[str, NDArray[np.generic] | float] = dict(zip(_PROFILE, profile.numbers(), strict=True))
     words = _TextWords(texts)
     ranges = words.ranges(evidence)
-    pairs = _overlapping(evidence)
+    pairs = _overlapping_pairs(evidence)
     _add_encoder(columns, evidence, pairs)
     _add_name(columns, evidence, words, ranges)
     _add_around(columns, evidence, words, ranges, pairs)
@@ -100,19 +100,19 @@ class _Ranges:
     starts: Ints
     ends: Ints
     first: Ints
-    """First word of each."""
+    """Index of the first word of each span."""
     after: Ints
-    """Word behind the last; `first` where a span has no word, e.g. a control character."""
+    """Index after the last word; equal to `first` for a span without words, e.g. a control character."""
 
 
 class _TextWords:
-    """The words of all texts as one sequence, with what is asked of each."""
+    """Words of all texts as one sequence, with their frequency, case and hash."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        joined = _FENCE.join(texts)
+        joined = _SEPARATOR.join(texts)
         found = split(joined)
         self.bases = np.zeros(len(texts) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + len(_FENCE), out=self.bases[1:])
+        np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + len(_SEPARATOR), out=self.bases[1:])
         self.starts, self.ends, self.codes = found.starts, found.ends, found.codes
         self.frequency, self.lower = packaged().find(found.hashes)
         self.hashes = found.hashes
@@ -120,7 +120,7 @@ class _TextWords:
         self.is_word = _is_letter(first)
         self.capital = _is_upper(first)
         self.borders = np.searchsorted(self.starts, self.bases)
-        """The first word of each text."""
+        """Index of the first word of each text."""
         upper = np.zeros(len(self.codes) + 1, np.int64)
         np.cumsum(_is_upper(self.codes), out=upper[1:])
         digit = np.zeros(len(self.codes) + 1, np.int64)
@@ -128,7 +128,7 @@ class _TextWords:
         self.upper_before, self.digits_before = upper, digit
 
     def ranges(self, evidence: Evidence) -> _Ranges:
-        """Find the words that each span touches."""
+        """Return the offsets and words of each span in the joined text."""
         base = self.bases[evidence.text_of]
         starts, ends = evidence.starts + base, evidence.ends + base
         first = np.searchsorted(self.ends, starts, "right")
@@ -148,7 +148,7 @@ class _TextWords:
         found = np.full(len(ranges.first), nothing)
         some = np.flatnonzero(ranges.after > ranges.first)
         if len(some):
-            # reduceat reduces from every index up to the next; only every second result is a range.
+            # reduceat reduces from each index to the next: every second result belongs to a range.
             pairs = np.stack((ranges.first[some], ranges.after[some]), 1).ravel()
             found[some] = np.minimum.reduceat(np.append(values, values[-1]), pairs)[::2]
         return found
@@ -167,8 +167,9 @@ def _add_encoder(columns: Columns, evidence: Evidence, pairs: Pairs) -> None:
     logits = evidence.mention_logits
     best = evidence.log_p[:, 0] if evidence.log_p.shape[1] else np.full(len(evidence), -np.inf)
     second = evidence.log_p[:, 1] if evidence.log_p.shape[1] > 1 else np.full(len(evidence), -np.inf)
-    best, second, nil = (np.maximum(column, _LOW) for column in (best, second, evidence.nil_log_p))
-    overlap_logit, overlap_best = _over_overlapping(logits, -15.0, pairs), _over_overlapping(best, _LOW, pairs)
+    best, second, nil = (np.maximum(column, _MIN_LOG_P) for column in (best, second, evidence.nil_log_p))
+    overlap_logit = _max_of_overlapping(logits, -15.0, pairs)
+    overlap_best = _max_of_overlapping(best, _MIN_LOG_P, pairs)
     columns |= {
         "mention_logit": np.clip(logits, -15, 15),
         "best_log_p": best,
@@ -178,29 +179,29 @@ def _add_encoder(columns: Columns, evidence: Evidence, pairs: Pairs) -> None:
         "similarity": evidence.similarity,
         "context": evidence.context[:, 0] if evidence.context.shape[1] else 0.0,
         "overlap_logit": np.clip(logits - overlap_logit, -15, 15),
-        "overlap_log_p": np.clip(best - overlap_best, _LOW, -_LOW),
+        "overlap_log_p": np.clip(best - overlap_best, _MIN_LOG_P, -_MIN_LOG_P),
     }
 
 
-def _over_overlapping(values: Floats, least: float, pairs: Pairs) -> Floats:
-    """Return the highest value, `least` or more, among the other spans that overlap each."""
+def _max_of_overlapping(values: Floats, least: float, pairs: Pairs) -> Floats:
+    """Return for each span the highest value of the other spans that overlap it, at least `least`."""
     high = np.full(len(values), least)
-    for one, other in pairs:  # a span stands in each of the two at most once
+    for one, other in pairs:  # each array has a span at most once, so that assignment by index is safe
         high[one] = np.maximum(high[one], values[other])
         high[other] = np.maximum(high[other], values[one])
     return high
 
 
-def _overlapping(evidence: Evidence) -> Pairs:
-    """Return pairs of overlapping spans of one text, by the number of places between the two.
+def _overlapping_pairs(evidence: Evidence) -> Pairs:
+    """Return pairs of overlapping spans of the same text, grouped by the distance of their indices.
 
-    In the order of the spans, one that overlaps another overlaps all that stand between the two.
+    Spans are sorted: a span that overlaps a later one overlaps all spans between the two.
     """
-    keys = evidence.text_of * _WIDE
+    keys = evidence.text_of * _TEXT_STRIDE
     reach = np.searchsorted(keys + evidence.starts, keys + evidence.ends, "left") - np.arange(len(evidence))
     pairs = []
     one = np.arange(len(evidence))
-    for step in range(1, _NEAR + 1):
+    for step in range(1, _MAX_DISTANCE + 1):
         one = one[reach[one] > step]
         if not len(one):
             break
@@ -260,11 +261,12 @@ def _add_around(columns: Columns, evidence: Evidence, words: _TextWords, ranges:
     for one, other in pairs:
         both = named[one] & named[other]
         one, other = one[both], other[both]
-        nested = evidence.ends[other] <= evidence.ends[one]  # in this order the earlier holds the later, if any does
+        nested = evidence.ends[other] <= evidence.ends[one]  # sorted spans: only the earlier can contain the later
         inside[other[nested]] = holds[one[nested]] = True
         crosses[one[~nested]] = crosses[other[~nested]] = True
     entity = evidence.rows[:, 0] if evidence.rows.shape[1] else np.full(len(evidence), -1)
-    sums = np.zeros(len(words.hashes) + 1, np.uint64)  # sums wrap around, and so do their differences
+    distinct = np.where(entity >= 0, entity, -np.arange(len(entity)) - 9)  # spans without an entity are all different
+    sums = np.zeros(len(words.hashes) + 1, np.uint64)  # sums wrap around, their differences are still right
     np.cumsum(words.hashes, out=sums[1:])
     surface = sums[after] - sums[first]
     columns |= {
@@ -274,15 +276,15 @@ def _add_around(columns: Columns, evidence: Evidence, words: _TextWords, ranges:
         "in_longer_name": inside,
         "has_shorter_name": holds,
         "crosses_name": crosses,
-        "same_entity": np.log1p(_times(evidence.text_of, np.where(entity >= 0, entity, -np.arange(len(entity)) - 9))),
-        "frequency_before": np.where(has_before, frequency[before], _NOTHING),
-        "frequency_after": np.where(has_behind, frequency[behind], _NOTHING),
-        "same_name": np.log1p(_times(evidence.text_of, surface)),
+        "same_entity": np.log1p(_count_in_text(evidence.text_of, distinct)),
+        "frequency_before": np.where(has_before, frequency[before], _EDGE_FREQUENCY),
+        "frequency_after": np.where(has_behind, frequency[behind], _EDGE_FREQUENCY),
+        "same_name": np.log1p(_count_in_text(evidence.text_of, surface)),
     }
 
 
-def _times(text_of: Ints, values: NDArray[np.generic]) -> Ints:
-    """Return how often each value occurs in its text."""
+def _count_in_text(text_of: Ints, values: NDArray[np.generic]) -> Ints:
+    """Return the number of occurrences of each value in its text."""
     if not len(values):
         return np.zeros(0, np.int64)
     _, number = np.unique(values, return_inverse=True)
@@ -327,14 +329,14 @@ def _is_letter(codes: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:
 
 
 def _by_code(
-    codes: NDArray[np.unsignedinteger], ascii: NDArray[np.bool_], asked: Callable[[str], bool]
+    codes: NDArray[np.unsignedinteger], ascii: NDArray[np.bool_], test: Callable[[str], bool]
 ) -> NDArray[np.bool_]:
-    """Look codes up in a table for ASCII; the few others are asked one by one."""
+    """Test code points by a table for ASCII, and the distinct others by calling `test`."""
     found: NDArray[np.bool_] = ascii[np.minimum(codes, 127)]
     others = np.flatnonzero(codes > 127)
     if len(others):
         distinct, back = np.unique(codes[others], return_inverse=True)
-        found[others] = np.array([asked(chr(code)) for code in distinct.tolist()])[back]
+        found[others] = np.array([test(chr(code)) for code in distinct.tolist()])[back]
     return found
 
 

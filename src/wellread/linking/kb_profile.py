@@ -1,7 +1,7 @@
-"""Statistics of the aliases of a knowledge base, by which one link scorer serves a KB it has never seen.
+"""Statistics of a knowledge base's aliases: features that let a link scorer generalise to unseen KBs.
 
 A KB of products has rare, capitalised names; an ontology has common words in lower case; an encyclopedia has both.
-The same span needs more evidence in one than in another.
+The evidence that a link needs differs between them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from wellread.text.words import keys, split
 Flags = NDArray[np.bool_]
 
 _SAMPLE = 500
-"""Entities whose aliases are looked at, spread evenly over the KB."""
+"""Number of entities sampled, evenly spaced over the KB; up to twice as many."""
 _COMMON, _LOWER = 0.5, 0.5
-"""A word is common from this frequency (log10 per million) and share of lower-case occurrences on."""
+"""A word above this frequency (log10 per million) and share of lower-case occurrences is common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class KbProfile:
     log_entities: float
     """log10 of the number of entities."""
     aliases: float
-    """Aliases of an entity."""
+    """Mean number of aliases of an entity."""
     words: float
-    """Words of an alias."""
+    """Mean number of words of an alias."""
     rarest: float
     """Mean frequency of the rarest word of an alias (log10 per million)."""
     common: float
@@ -42,22 +42,22 @@ class KbProfile:
     lower: float
     """Share of aliases that begin with a lower-case letter."""
     inner_capitals: float
-    """Share of aliases of several words with a capital letter behind the first word: names rather than terms."""
+    """Share of aliases of several words with a capital letter after the first word: names rather than terms."""
     digits: float
     """Share of aliases with a digit."""
     distinct: float
-    """Distinct names per alias of the sample: less than 1 where names are ambiguous."""
+    """Distinct names per alias of the sample; below 1 if names are ambiguous."""
     described: float
     """Share of entities with a description."""
     popularities: tuple[float, ...] = field(default=(), repr=False)
     """Popularities of a sample of entities, sorted."""
 
     def numbers(self) -> tuple[float, ...]:
-        """Return the statistics in their order, without the sample."""
+        """Return the statistics in the order of `STATISTICS`."""
         return tuple(getattr(self, name) for name in STATISTICS)
 
     def rank(self, popularities: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the share of entities that are less popular; ties count half: 0.5 where all are equal."""
+        """Return the share of sampled entities that are less popular; ties count half, so 0.5 if all are equal."""
         if not self.popularities:
             return np.full(len(popularities), 0.5)
         sample = np.array(self.popularities)
@@ -66,7 +66,7 @@ class KbProfile:
 
     @classmethod
     def of(cls, kb: KnowledgeBase) -> KbProfile:
-        """Compute the profile of a KB; some milliseconds, whatever its size."""
+        """Compute the profile of a KB; takes milliseconds for any size, as entities are sampled."""
         with sqlite_errors(kb.path):
             (last,) = kb.connection.execute("SELECT coalesce(max(num), 0) FROM entities").fetchone()
             numbers = range(1, last + 1, max(1, last // _SAMPLE))
@@ -81,7 +81,7 @@ class KbProfile:
         names = [name for (name,) in names if name]
         if not names:
             return cls(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-        counts, rarest, common, inner = _look(names)
+        counts, rarest, common, inner = _describe_aliases(names)
         several = counts > 1
         return cls(
             log_entities=float(np.log10(max(len(kb), 1))),
@@ -98,8 +98,8 @@ class KbProfile:
         )
 
 
-def _look(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.float32], Flags, Flags]:
-    """Return for each alias: words, frequency of the rarest, if all are common, if a later one has a capital."""
+def _describe_aliases(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.float32], Flags, Flags]:
+    """Return for each alias (words, frequency of the rarest, all are common, a later word is capitalised)."""
     joined = "\n".join(name.replace("\n", " ") for name in names)
     words = split(joined)
     lengths = np.fromiter(map(len, names), np.int64, len(names)) + 1
@@ -118,4 +118,4 @@ def _look(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.float32],
 
 
 STATISTICS = tuple(part.name for part in fields(KbProfile) if part.name != "popularities")
-"""Names of the numbers of a profile."""
+"""Names of a profile's statistics, in order."""

@@ -1,10 +1,10 @@
-"""The link scorer: the probability that a link is right, from the features of its span. Plain numpy.
+"""Link scorer: the probability that a link is right, from the features of its span. Needs only numpy.
 
-Gradient-boosted trees, kept as arrays. Every tree has the same number of levels, so that all trees are walked at once:
-a level costs a few look-ups for all spans, whatever the trees say.
+The scorer consists of gradient-boosted trees stored as arrays. All trees have the same depth, so that they are
+evaluated together: each level is a few array look-ups for all spans and trees.
 
-The scorer is trained over several knowledge bases and kinds of text (`training.link_scorer`); its probabilities are
-calibrated there, so that 0.8 means right four times in five for a question as for an abstract.
+The scorer is trained on several knowledge bases and kinds of text (`training.link_scorer`). Its probabilities are
+calibrated there: a score of 0.8 means that 80 % of such links are right, for questions as for abstracts.
 """
 
 from __future__ import annotations
@@ -26,47 +26,50 @@ from wellread.linking.decoding import Floats
 from wellread.linking.features import FEATURES, Matrix
 
 SCORER = "scorer.safetensors"
-"""The file in a model's folder."""
+"""File name of the scorer in a model's folder."""
 
-_AT_ONCE = 128
-"""Spans that are walked together: what fits the processor's cache."""
+_BATCH_SPANS = 128
+"""Number of spans evaluated together; their arrays fit the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkScorer:
-    """Trees over features; a logit is the sum of the leaves reached, scaled and shifted."""
+    """Decision trees over `FEATURES`; the logit is the sum of the leaves reached, scaled and shifted."""
 
     feature: NDArray[np.int16]
-    """[tree, node] column that a node tests; nodes are in heap order, children of n at 2n + 1 and 2n + 2."""
+    """[tree, node] feature column that a node tests; nodes are in heap order, children of n at 2n + 1 and 2n + 2."""
     border: NDArray[np.float32]
-    """[tree, node] a span goes right where its feature is more than this."""
+    """[tree, node] threshold of a node; a feature above it leads to the right child."""
     leaf: NDArray[np.float32]
-    """[tree, leaf] what a leaf adds to the logit."""
+    """[tree, leaf] value that a leaf adds to the logit."""
     scale: float = 1.0
     shift: float = 0.0
     threshold: float = 0.5
-    """The probability from which on a link is given, unless another is asked for."""
+    """Default probability that a link must exceed."""
     about: str = "{}"
-    """JSON: data, scores, versions."""
+    """JSON text about the training: data, scores, versions."""
 
     @property
     def levels(self) -> int:
-        """Decisions from the root of a tree to a leaf."""
+        """Depth of the trees: number of decisions from the root to a leaf."""
         return int(self.leaf.shape[1]).bit_length() - 1
 
     def logits(self, rows: Matrix) -> Floats:
         """Return the logit of each row of features."""
         found = np.empty(len(rows))
-        for begin in range(0, len(rows), _AT_ONCE):
-            found[begin : begin + _AT_ONCE] = self._walk(rows[begin : begin + _AT_ONCE])
+        for begin in range(0, len(rows), _BATCH_SPANS):
+            found[begin : begin + _BATCH_SPANS] = self._sum_leaves(rows[begin : begin + _BATCH_SPANS])
         return found * self.scale + self.shift
 
     def probabilities(self, rows: Matrix) -> Floats:
         """Return the probability that each link is right."""
         return np.asarray(1 / (1 + np.exp(-np.clip(self.logits(rows), -30, 30))))
 
-    def _walk(self, rows: Matrix) -> Floats:
-        """Return the sum of the leaves that each row reaches; `at` are nodes of all trees end to end."""
+    def _sum_leaves(self, rows: Matrix) -> Floats:
+        """Return the sum of the leaves that each row reaches.
+
+        `at` [row, tree] are node numbers, counted over the concatenated nodes of all trees.
+        """
         trees, inner = self.feature.shape
         feature, border, flat = self.feature.ravel().astype(np.int32), self.border.ravel(), rows.ravel()
         roots = np.arange(trees, dtype=np.int32) * np.int32(inner)
@@ -79,7 +82,7 @@ class LinkScorer:
             at *= 2  # the left child of n is 2n + 1, counted from the tree's root
             at += 1 - roots
             at += right_mask
-        at += np.arange(trees, dtype=np.int32) - np.int32(inner)  # leaves follow the nodes: one more for each tree
+        at += np.arange(trees, dtype=np.int32) - np.int32(inner)  # leaf numbers: a tree has nodes + 1 leaves
         return np.asarray(self.leaf.ravel().take(at).sum(1), np.float64)
 
     def calibrated(self, scale: float, shift: float, threshold: float | None = None) -> LinkScorer:
@@ -104,12 +107,12 @@ class LinkScorer:
             "threshold": repr(self.threshold),
             "about": self.about,
         }
-        with write_atomically(path) as file:  # safetensors' own files are for the owner only
+        with write_atomically(path) as file:  # safetensors.save_file would make the file readable for its owner only
             file.write(save({"feature": self.feature, "border": self.border, "leaf": self.leaf}, about))
 
     @classmethod
     def load(cls, path: Path) -> LinkScorer:
-        """Read a scorer; one that was trained with other features is refused."""
+        """Read a scorer; raise an InputError if it was trained with other features."""
         try:
             with safe_open(path, "numpy") as file:
                 about: Mapping[str, str] = file.metadata() or {}
@@ -131,7 +134,7 @@ class LinkScorer:
 def _check(
     feature: NDArray[Any], border: NDArray[Any], leaf: NDArray[Any], numbers: tuple[float, float, float]
 ) -> None:
-    """Raise a ValueError for trees that cannot be walked and numbers that give no probabilities."""
+    """Raise a ValueError for malformed trees, and for numbers that do not give probabilities."""
     leaves = leaf.shape[1] if leaf.ndim == 2 else 0
     nodes = (len(leaf), leaves - 1)
     if leaves < 1 or leaves & (leaves - 1) or feature.shape != nodes or border.shape != nodes:
@@ -145,6 +148,6 @@ def _check(
 
 
 def scorer_of(folder: Path) -> LinkScorer | None:
-    """Return the scorer in a model's folder; None where it has none."""
+    """Return the scorer in a model's folder; None if it has none."""
     path = folder / SCORER
     return LinkScorer.load(path) if path.is_file() else None

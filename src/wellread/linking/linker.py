@@ -1,13 +1,16 @@
-"""The front door: text in, links out.
+"""`Linker`: links the names in texts to the entities of one knowledge base.
 
 >>> linker = Linker.load(kb="vital")
 >>> [(link.text, link.title) for link in linker.link("Marie Curie was born in Warsaw.").links]
 [('Marie Curie', 'Marie Curie'), ('Warsaw', 'Warsaw')]
 
-`model="elq"` reads the sentence (Li et al. 2020) and works with any KB, whose entities are encoded once. `"knowbert"`
-chooses among the meanings of every name (Peters et al. 2019), for WordNet's senses. `"prior"` links by name and
-popularity alone. A folder is a model that `wellread train linker` or `wellread convert elq` wrote, an encoder with a
-knowledge layer, or one that guesses masked entities (LUKE: `wellread pretrain luke`, `wellread convert luke`).
+Models:
+
+- "elq" (Li et al. 2020) uses the context of a mention and works with any KB, whose entities are encoded once.
+- "knowbert" (Peters et al. 2019) chooses among the senses of every name, for WordNet.
+- "prior" uses only names and their priors.
+- A folder contains a model written by `wellread train linker` or `wellread convert elq`, an encoder with a KnowBERT
+  layer, or a LUKE model that predicts masked entities (`wellread pretrain luke`, `wellread convert luke`).
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ __all__ = ["Annotator", "Linker"]
 
 MentionsFrom = Literal["names", "spacy"]
 
-_AT_ONCE = 256
-"""Texts taken from a stream at a time."""
+_BATCH_TEXTS = 256
+"""Number of texts taken from a stream at a time."""
 
 
 class Linker:
@@ -53,7 +56,7 @@ class Linker:
         threshold: float | None = None,
     ) -> None:
         self.kb, self.backend, self.threshold = kb, backend, threshold
-        """`threshold` is the one that the caller chose, None for the model's."""
+        """`threshold` is that of the caller; None for the model's default."""
 
     @classmethod
     def load(
@@ -77,43 +80,56 @@ class Linker:
         passes: int = 8,
         name: str | None = None,
     ) -> Linker:
-        """A linker for a KB: a packaged one by its name ("wordnet", "vital"), or any by its path.
+        """Load a linker for a KB, given by name if it is packaged ("wordnet", "vital"), else by path.
 
-        `model` "auto" is "elq"; for WordNet, whose words are not names, "knowbert" where this wellread has one, else
-        "prior"; and "prior" wherever `mentions` or `reading` are given, which only it takes. Links with a score below
-        `threshold` are left out; without one, the model's own. `name` is what links call the KB by, its file's name
-        unless given. `nil=True` adds NIL links (`entity` None): mentions of what the KB does not have.
+        All models:
 
-        For "prior": `mentions="names"` finds every name of the KB; `"spacy"` takes spaCy's named entities, of which
-        those that the KB does not know are NIL. `reading` says how names are looked for.
+        - `model`: "auto" is "prior" if `mentions` or `reading` is given; else "elq", or for WordNet, whose entities are
+          word senses, "knowbert" if this installation contains it and "prior" if not.
+        - `threshold`: minimum score of a link; None for the model's default.
+        - `name`: name of the KB in the links' `kb`; by default the stem of its file.
+        - `nil`: include NIL links (`entity` is None), i.e. mentions of entities that the KB does not have.
 
-        For ELQ: `kind` is the type of threshold, `overlaps` whether links may overlap, `sources` where candidates come
-        from, `among` (ids) and `kinds` restrict what can be linked to, `trust` overrides how much a name of the KB
-        counts (0: as learned; 4: nearly always believed; the model's own suits any KB), and `precision` "int8" trades
-        a little exactness for speed ("auto": what the model's config.json says, else where it is faster).
+        "prior":
 
-        For a knowledge layer: `threshold`, `overlaps`, `among`, `kinds` and `precision` as above, NIL are names that
-        mean nothing of the KB, and `tags` says who tells the parts of speech that senses must have ("spacy", "none",
-        or as the model was made).
+        - `mentions`: "names" finds every name of the KB; "spacy" uses spaCy's named entities, which are NIL if the KB
+          does not have the name; an annotator provides its own.
+        - `reading`: options for matching names.
 
-        For LUKE, which chooses among the candidates of given mentions: `mentions` and `reading` as for "prior",
-        `threshold`, `overlaps`, `among` and `kinds` as above, `trust` is how much the prior counts (0: not at
-        all; 1 unless given), and `order` "global" links the surest mentions first and the others in their light,
-        "local" each by itself. `passes` is how often a text is read for that: where it has more mentions, several of
-        the surest are linked at a time.
+        ELQ:
+
+        - `kind`: type of threshold; `overlaps`: keep or drop overlapping links; `sources`: sources of candidates.
+        - `among` (ids), `kinds`: restrict the entities that can be linked.
+        - `trust`: score added to entities that have the mention as a name (0: only the trained weight; 4: names nearly
+          always decide); None for the model's default.
+        - `precision`: "int8" is faster and slightly less exact; "auto" follows the model's config.json and, if that
+          has "auto" too, uses int8 where it is faster.
+
+        KnowBERT: `threshold`, `overlaps`, `among`, `kinds` and `precision` as above. NIL are names that do not mean any
+        entity of the KB. `tags` is the source of the parts of speech that restrict the senses of a word: "spacy",
+        "none", or "auto" for the one used in training.
+
+        LUKE chooses among the candidates of mentions that names or an annotator provide:
+
+        - `mentions` and `reading` as for "prior"; `threshold`, `overlaps`, `among` and `kinds` as above.
+        - `trust`: weight of the prior (0: not used; 1 by default).
+        - `order`: "global" links the most certain mentions first, and reads their entities when it links the others;
+          "local" links each mention independently.
+        - `passes`: maximum number of forward passes of a text for "global"; with more mentions than passes, several
+          mentions are linked in each pass.
         """
         check_threshold(threshold)
         opened = kb if isinstance(kb, KnowledgeBase) else _open(kb)
-        called = name if name is not None else opened.path.stem
+        kb_name = name if name is not None else opened.path.stem
         if str(model) == "auto":
             by_name = mentions != "names" or reading is not None
-            model = "prior" if by_name else _usual(opened)
+            model = "prior" if by_name else _default_model(opened)
         if str(model) == "prior":
             annotator = _annotator(mentions)
             if reading is None and overlaps == "keep":
                 reading = MatchOptions(overlaps="all")
             backend = PriorBackend(
-                opened, reading=reading, threshold=threshold or 0.0, annotator=annotator, name=called, nil=nil
+                opened, reading=reading, threshold=threshold or 0.0, annotator=annotator, name=kb_name, nil=nil
             )
             return cls(opened, backend, threshold=threshold)
         if (folder := _luke_folder(model)) is not None:
@@ -133,14 +149,12 @@ class Linker:
                     annotator=_annotator(mentions),
                     reading=reading,
                     among=among if kinds is None else entities_of_kinds(opened, kinds, among),
-                    name=called,
+                    name=kb_name,
                 ),
                 threshold=threshold,
             )
         if mentions != "names" or reading is not None:
-            raise UsageError(
-                "this model finds its mentions itself; leave mentions and reading out, or take model prior"
-            )
+            raise UsageError("this model finds its own mentions; omit mentions and reading, or use model prior")
         from wellread.models.elq.candidate_pool import Search
         from wellread.models.elq.linker import load_backend
 
@@ -152,7 +166,7 @@ class Linker:
             options: dict[str, Any] = {"threshold": threshold, "overlaps": overlaps, "nil": nil, "tags": tags}
             return cls(
                 opened,
-                knowbert.load_backend(opened, model, among=among, precision=precision, name=called, **options),
+                knowbert.load_backend(opened, model, among=among, precision=precision, name=kb_name, **options),
                 threshold=threshold,
             )
         return cls(
@@ -166,18 +180,18 @@ class Linker:
                 decoding=Decoding(kind, overlaps=overlaps, nil=nil),
                 trust=trust,
                 precision=precision,
-                name=called,
+                name=kb_name,
             ),
             threshold=threshold,
         )
 
     @property
     def name(self) -> str:
-        """What links call the KB by."""
+        """Name of the KB, as in the links' `kb`."""
         return self.backend.name
 
     def close(self) -> None:
-        """Let go of the knowledge base."""
+        """Close the backend and the knowledge base."""
         if hasattr(self.backend, "close"):
             self.backend.close()
         self.kb.close()
@@ -189,33 +203,33 @@ class Linker:
         self.close()
 
     def link(self, text: str) -> Document:
-        """The links of one text."""
+        """Return the links of one text."""
         return next(self.link_many([text]))
 
     def link_many(self, texts: Iterable[str]) -> Iterator[Document]:
-        """The links of each text, streamed: texts may be endless, memory is not."""
+        """Yield the links of each text; texts are read in batches, so that a stream of any length can be linked."""
         for batch in _batches(texts, "link_many"):
             yield from self.backend.link_many(batch)
 
     def link_given(
         self, texts: Iterable[str], spans: Iterable[Spans], *, nil: GivenNil = "model"
     ) -> Iterator[Document]:
-        """Link given spans of each text: one link for each span, NIL where the model finds that no entity fits.
+        """Link given spans of each text: one link for each span, NIL if the model prefers it.
 
-        With `nil="never"` the best entity is chosen wherever there is a candidate. The model's own threshold does not
-        count here; one given to `load` does, unless `nil` is "never": entities with a lower score become NIL.
+        With `nil="never"` the best candidate is linked, if there is one. The model's default threshold is not applied.
+        A threshold given to `load` is, unless `nil` is "never": links with a lower score become NIL.
 
         >>> next(linker.link_given(["who wrote the hobbit?"], [[(10, 20)]])).links
         """
         given = iter(spans)
         for batch in _batches(texts, "link_given"):
-            theirs = list(islice(given, len(batch)))
-            if len(theirs) < len(batch):
-                raise UsageError("there are more texts than lists of spans; give a list, empty or not, for each text")
-            yield from link_given(self.backend, batch, theirs, nil=nil, threshold=self.threshold)
+            batch_spans = list(islice(given, len(batch)))
+            if len(batch_spans) < len(batch):
+                raise UsageError("there are more texts than lists of spans; give a list, possibly empty, for each text")
+            yield from link_given(self.backend, batch, batch_spans, nil=nil, threshold=self.threshold)
 
     def score(self, text: str) -> Scored:
-        """Every span that may be a mention, with its scores: links at any threshold without running the model again.
+        """Return the scores of all possible mentions, to decode links at any threshold without running the model again.
 
         >>> scored = linker.score("who wrote the hobbit?")
         >>> scored.document(threshold=0.9).links
@@ -223,26 +237,26 @@ class Linker:
         return next(self.score_many([text]))
 
     def score_many(self, texts: Iterable[str]) -> Iterator[Scored]:
-        """The scores of each text."""
+        """Yield the scores of each text."""
         if isinstance(self.backend, PriorBackend):
-            raise UsageError("names alone have no scores to decide anew; load the linker with model elq or knowbert")
+            raise UsageError("model prior has no scores to decode; load the linker with model elq or knowbert")
         for batch in _batches(texts, "score_many"):
             yield from self.backend.score_many(batch)
 
 
-def _batches(texts: Iterable[str], verb: str) -> Iterator[list[str]]:
+def _batches(texts: Iterable[str], method: str) -> Iterator[list[str]]:
     if isinstance(texts, str):
-        raise UsageError(f"{verb} takes several texts; use {verb.removesuffix('_many')} for one")
+        raise UsageError(f"{method} takes several texts; use {method.removesuffix('_many')} for one")
     stream = iter(texts)
-    while batch := list(islice(stream, _AT_ONCE)):
-        odd = {type(text).__name__ for text in batch if not isinstance(text, str)}
-        if odd:
-            raise UsageError(f"{verb} was given {', '.join(sorted(odd))} among its texts; give each as a str")
+    while batch := list(islice(stream, _BATCH_TEXTS)):
+        wrong_types = {type(text).__name__ for text in batch if not isinstance(text, str)}
+        if wrong_types:
+            raise UsageError(f"{method} was given {', '.join(sorted(wrong_types))} among its texts; give each as a str")
         yield batch
 
 
 def _luke_folder(model: str | Path) -> Path | None:
-    """The folder of a LUKE model; torch is loaded only where there may be one."""
+    """Return the folder of a LUKE model, or None; torch is imported only if there may be one."""
     packaged.refuse_unready_luke(model)
     if str(model) == "luke" or any((Path(model) / part / "entity_vocab.json").is_file() for part in ("", "model")):
         from wellread.models.luke.linker import find_folder
@@ -251,15 +265,15 @@ def _luke_folder(model: str | Path) -> Path | None:
     return None
 
 
-def _usual(kb: KnowledgeBase) -> str:
-    """The model for a KB that nobody has chosen one for."""
+def _default_model(kb: KnowledgeBase) -> str:
+    """Return the model that "auto" means for a KB."""
     if not has_senses(kb):
         return "elq"
     return "knowbert" if packaged.SENSES.is_dir() else "prior"
 
 
 def _open(kb: str | Path) -> KnowledgeBase:
-    """Writable where the file is, so that `linker.kb.add(...)` works; nothing is locked until something is written."""
+    """Open a KB, writable if its file is, so that `linker.kb.add(...)` works; it is locked only during a write."""
     path = kb_path(kb)
     if is_outdated(str(kb)):
         console.note(

@@ -1,4 +1,4 @@
-"""Several knowledge bases over one text: names and senses side by side, each link with the `kb` that it is of.
+"""Linking to several knowledge bases at once, e.g. names and word senses; each link has the name of its `kb`.
 
 >>> with Linkers.load(["vital", "wordnet"]) as linkers:
 ...     document = linkers.link("Mozart lived near the bank of a river.")
@@ -24,13 +24,13 @@ from wellread.linking.linker import Linker
 
 
 class Linkers:
-    """Links texts to several knowledge bases; `links` of all of them are in the order of their places."""
+    """Links texts to several knowledge bases; a document's links are sorted by their offsets."""
 
     def __init__(self, linkers: Sequence[Linker]) -> None:
         self.linkers = tuple(linkers)
         names = Counter(linker.name for linker in self.linkers)
         if not names or max(names.values()) > 1:
-            raise UsageError("give one linker or more, each with a name of its own")
+            raise UsageError("give one linker or more, each with a different name")
 
     @classmethod
     def load(
@@ -41,9 +41,10 @@ class Linkers:
         models: Mapping[str, str] | None = None,
         **more: Any,
     ) -> Linkers:
-        """A linker for each KB; `models` names the models of some by their KBs' names, `model` is that of the others.
+        """Load a linker for each KB.
 
-        `more` is what `Linker.load` takes besides.
+        `models` maps names of KBs to their models; `model` is used for the others. `more` are further arguments of
+        `Linker.load`.
         """
         named = name_kbs(kbs)
         models = models or {}
@@ -59,11 +60,11 @@ class Linkers:
 
     @property
     def names(self) -> list[str]:
-        """What links call the KBs by."""
+        """Names of the KBs, as in the links' `kb`."""
         return [linker.name for linker in self.linkers]
 
     def close(self) -> None:
-        """Let go of the knowledge bases."""
+        """Close the knowledge bases."""
         for linker in self.linkers:
             linker.close()
 
@@ -74,18 +75,18 @@ class Linkers:
         self.close()
 
     def describe(self, kb: str | None, entity: str) -> str:
-        """What an entity is, in the words of its knowledge base."""
+        """Return an entity's description in the KB of this name; "" if there is no such KB."""
         for linker in self.linkers:
             if linker.name == kb:
                 return linker.kb.describe(entity)
         return ""
 
     def link(self, text: str) -> Document:
-        """The links of one text."""
+        """Return the links of one text."""
         return next(self.link_many([text]))
 
     def link_many(self, texts: Iterable[str]) -> Iterator[Document]:
-        """Return the links of each text, streamed; of those that begin together the longer first, then in KB order."""
+        """Yield the links of each text, sorted by start, then longer first, then in the order of the KBs."""
         if isinstance(texts, str):
             raise UsageError("link_many takes several texts; use link for one")
         if len(self.linkers) == 1:
@@ -99,7 +100,7 @@ class Linkers:
     def link_given(
         self, texts: Iterable[str], spans: Iterable[Spans], *, nil: GivenNil = "model"
     ) -> Iterator[Document]:
-        """Link given spans of each text to every KB; a span that no KB has an entity for is one NIL."""
+        """Link given spans of each text to every KB; a span without an entity in any KB has one NIL link."""
         if len(self.linkers) == 1:
             yield from self.linkers[0].link_given(texts, spans, nil=nil)
             return
@@ -112,7 +113,7 @@ class Linkers:
 
 
 def join(layers: Sequence[Document]) -> Document:
-    """Join documents of one text: the links of all, and one NIL where no KB has a link that overlaps it."""
+    """Merge documents of one text: the links of all, and those NIL links that overlap no other link."""
     links = [link for layer in layers for link in layer.links if link.entity is not None]
     nils = [link for layer in layers for link in layer.links if link.entity is None]
     taken = bytearray(len(layers[0].text) if nils else 0)
@@ -121,37 +122,37 @@ def join(layers: Sequence[Document]) -> Document:
         if link.entity is None and any(taken[link.start : link.end]):
             continue
         if link.entity is None:
-            links.append(_of_no_kb(link))
+            links.append(_without_kb(link))
         taken[link.start : link.end] = b"\1" * (link.end - link.start)
-    return _joined(layers, links)
+    return _merge(layers, links)
 
 
 def join_given(layers: Sequence[Document]) -> Document:
-    """Join documents of the same given spans: every span keeps the links of all KBs, or one NIL if there is none."""
+    """Merge documents of the same given spans: each span has the links of all KBs, or one NIL if there are none."""
     links = [link for layer in layers for link in layer.links if link.entity is not None]
     linked = {(link.start, link.end) for link in links}
     nils = {
-        (link.start, link.end): _of_no_kb(link)
+        (link.start, link.end): _without_kb(link)
         for layer in reversed(layers)
         for link in layer.links
         if link.entity is None and (link.start, link.end) not in linked
     }
-    return _joined(layers, [*links, *nils.values()])
+    return _merge(layers, [*links, *nils.values()])
 
 
-def _of_no_kb(nil: Link) -> Link:
-    """Drop what a NIL has of a single KB: its name, and candidates whose ids belong to it."""
+def _without_kb(nil: Link) -> Link:
+    """Remove from a NIL link the name of its KB, and the candidates, whose ids belong to that KB."""
     return replace(nil, kb=None, candidates=())
 
 
-def _joined(layers: Sequence[Document], links: Sequence[Link]) -> Document:
+def _merge(layers: Sequence[Document], links: Sequence[Link]) -> Document:
     meta = {key: [layer.meta.get(key) for layer in layers] for key in ("kb", "model")}
     in_order = tuple(sorted(links, key=lambda link: (link.start, -link.end)))
     return replace(layers[0], links=in_order, meta=meta)
 
 
 def name_kbs(kbs: Sequence[str | Path]) -> dict[str, str | Path]:
-    """A name of its own for each KB: its file's stem, or where others have the same, what was given."""
+    """Return each KB by a unique name: the stem of its file, or the name or path given if stems are equal."""
     paths = [kb_path(kb) for kb in kbs]
     if len({path.resolve() for path in paths}) < len(paths):
         raise UsageError("the same knowledge base is given twice; give each --kb once")

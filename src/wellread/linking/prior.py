@@ -1,6 +1,6 @@
-"""Linking by name and popularity alone: what the names of a KB say, without reading the sentence.
+"""Linker backend that uses only names and priors of a KB, not the context of a mention.
 
-It needs no torch, is the baseline that every other model has to beat, and the source of their candidates.
+It does not need torch, and is the baseline for the other models.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from wellread.mentions.matcher import Overlaps
 
 
 class Annotator(Protocol):
-    """Anything that finds mentions in texts (`mentions.annotators` has some)."""
+    """Interface of mention finders (`mentions.annotators` has implementations)."""
 
     def annotate(self, texts: Iterable[str]) -> Iterator[list[Mention]]:
-        """The mentions of each text."""
+        """Yield the mentions of each text."""
         ...
 
 
 class PriorBackend:
-    """Links every name of a KB, or the mentions of an annotator, to what the name means most often."""
+    """Links every name of a KB, or the mentions of an annotator, to the entity with the highest prior."""
 
     def __init__(
         self,
@@ -42,24 +42,24 @@ class PriorBackend:
     def link_many(
         self, texts: Sequence[str], *, overlaps: Overlaps | None = None, nil: bool | None = None
     ) -> Iterator[Document]:
-        """Return the links of each text.
+        """Yield the links of each text.
 
-        `overlaps` is the reading's unless given, and counts where there is no annotator. `nil` shows the annotator's
-        mentions that the KB does not have.
+        `overlaps` overrides that of `reading`, and has no effect with an annotator. `nil` includes the annotator's
+        mentions that are not names of the KB.
         """
-        shown = self.nil if nil is None else nil
+        keep_nil = self.nil if nil is None else nil
         for text, mentions in zip(texts, self._mentions(texts, overlaps), strict=True):
-            links = (self._decide(mention) for mention in mentions)
-            kept = tuple(link for link in links if (shown if link.entity is None else link.score >= self.threshold))
+            links = (self._link_best(mention) for mention in mentions)
+            kept = tuple(link for link in links if (keep_nil if link.entity is None else link.score >= self.threshold))
             yield Document(text, kept, meta={"kb": self.name, "model": "prior"})
 
     def link_given(self, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]) -> Iterator[Document]:
-        """Return one link for each given span, whatever its score; a name that the KB does not have is NIL."""
+        """Yield a document with one link for each given span, whatever its score; unknown names are NIL."""
         for text, some in zip(texts, spans, strict=True):
             links = []
             for start, end in some:
                 name = text[start:end]
-                links.append(self._decide(Mention(start, end, name, tuple(self.finder.candidates(name)))))
+                links.append(self._link_best(Mention(start, end, name, tuple(self.finder.candidates(name)))))
             yield Document(text, tuple(links), meta={"kb": self.name, "model": "prior"})
 
     def _mentions(self, texts: Sequence[str], overlaps: Overlaps | None) -> Iterator[list[Mention]]:
@@ -69,7 +69,8 @@ class PriorBackend:
         found_in = list(self.annotator.annotate(texts))
         if len(found_in) != len(texts):
             raise UsageError(
-                f"the annotator gave {len(found_in)} lists of mentions for {len(texts)} texts; it owes one each"
+                f"the annotator gave {len(found_in)} lists of mentions for {len(texts)} texts; it must give one for "
+                "each text"
             )
         for found in found_in:
             yield [
@@ -79,7 +80,7 @@ class PriorBackend:
                 for mention in found
             ]
 
-    def _decide(self, mention: Mention) -> Link:
+    def _link_best(self, mention: Mention) -> Link:
         if not mention.candidates:
             return Link(mention.start, mention.end, mention.text, None, score=1.0, kb=self.name)
         best = mention.candidates[0]

@@ -159,8 +159,8 @@ class StanzaAnnotator:
         except importlib.metadata.PackageNotFoundError:
             raise MissingExtraError(_NO_STANZA) from None
         listed = Path(folder) / "resources.json" if folder is not None else None
-        told = blake2b(listed.read_bytes(), digest_size=8).hexdigest() if listed and listed.is_file() else ""
-        return f"stanza {version} {language} {told}".rstrip()
+        digest = blake2b(listed.read_bytes(), digest_size=8).hexdigest() if listed and listed.is_file() else ""
+        return f"stanza {version} {language} {digest}".rstrip()
 
     def mark(self, texts: Iterable[str]) -> Iterator[Marks]:
         """Yield the entities, or the constituency trees, of each text."""

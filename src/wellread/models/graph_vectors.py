@@ -38,11 +38,11 @@ class FactorsConfig:
     relation_dim: int = 30
     """tucker: numbers of a relation. The others need as many as an entity has."""
     input_dropout: float = 0.2
-    """Of the subject."""
+    """Dropout of the subject's embedding."""
     core_dropout: float = 0.2
-    """tucker: of a relation's matrix."""
+    """tucker: dropout of a relation's matrix."""
     query_dropout: float = 0.3
-    """Of the query."""
+    """Dropout of the query vector."""
 
     def __post_init__(self) -> None:
         for name in ("entity_dim", "relation_dim"):
@@ -75,7 +75,7 @@ class Factors(nn.Module):
     def query(
         self, subjects: Float[Tensor, "query dim"], relations: Int64[Tensor, " query"]
     ) -> Float[Tensor, "query dim"]:
-        """What objects are compared with, from the embeddings of subjects and the numbers of relations."""
+        """Return queries, whose dot products with objects are scores, from subject embeddings and relation ids."""
         raise NotImplementedError
 
     def forward(

@@ -184,8 +184,8 @@ class Cloze:
 
     def _scores(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> Float[Tensor, " cand"]:
         target = batch.target
-        if ENTITIES in batch.told:
-            holes, candidates = (batch.told[ENTITIES][places] for places in target["among"])
+        if ENTITIES in batch.outputs:
+            holes, candidates = (batch.outputs[ENTITIES][places] for places in target["among"])
         else:
             holes, candidates = (span_means(states, *target[name].unbind(1)) for name in ("holes", "spans"))
         found: Tensor = head(holes[target["input_of"]], candidates)

@@ -185,9 +185,9 @@ def mask_mentions(batch: Batch, masks: tuple[int, int] | None) -> Batch:
 
 def mention_states(states: Float[Tensor, "token dim"], batch: Batch) -> Float[Tensor, "input mention dim"]:
     """Return the states that represent the mentions: their entity tokens, or else the markers before them."""
-    if ENTITIES not in batch.told:
+    if ENTITIES not in batch.outputs:
         return states[marked_places(batch)]
-    entities: Tensor = batch.told[ENTITIES]
+    entities: Tensor = batch.outputs[ENTITIES]
     return entities.view(len(batch.inputs), -1, entities.shape[-1])
 
 

@@ -218,12 +218,14 @@ class NamedEntities:
     def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
         """Return the mean cross-entropy over all spans."""
         firsts, lasts = batch.target["spans"].unbind(1)
-        return {"names": cross_entropy(head(states, firsts, lasts, batch.told.get(ENTITIES)), batch.target["classes"])}
+        return {
+            "names": cross_entropy(head(states, firsts, lasts, batch.outputs.get(ENTITIES)), batch.target["classes"])
+        }
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """Return the labelled spans of each input."""
         firsts, lasts = batch.target["spans"].unbind(1)
-        entities = batch.told.get(ENTITIES)
+        entities = batch.outputs.get(ENTITIES)
         found: list[tuple[Found, ...]] = []
         best: list[Tensor] = []
         for begin in range(0, len(firsts), _AT_ONCE):

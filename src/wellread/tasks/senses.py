@@ -232,7 +232,7 @@ class Senses:
 
     def _scores(self, head: nn.Module, states: Tensor, batch: Batch, wanted: Int[Tensor, " mark"]) -> Tensor:
         if not isinstance(head, SenseHead):
-            links: Tensor = batch.told["links"][self.options.kb][wanted]
+            links: Tensor = batch.outputs["links"][self.options.kb][wanted]
             return links
         candidates = CandidateTensors.of(batch.target["offers"], batch.packing, self.options.kb)
         scores: Tensor = head(states, batch.packing, candidates, wanted)

@@ -41,7 +41,7 @@ class Batch:
     """Arguments of the encoder's infusions, by keyword."""
     target: Any = None
     """Training target of the task (`Task.prepare`)."""
-    told: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Mapping[str, Any] = field(default_factory=dict)
     """Extra outputs of the encoder's infusions by name, set by the forward pass."""
 
     @property
@@ -120,7 +120,7 @@ class EncoderWithHead(nn.Module):
     def read(self, batch: Batch) -> tuple[Float[Tensor, "token dim"], Batch, dict[str, Tensor]]:
         """Return the hidden states of the tokens, the batch with the infusions' outputs, and the infusions' losses."""
         read: InfusedOutput = self.encoder.read(batch.ids, batch.packing, batch.types, **batch.knowledge)
-        return read.states, replace(batch, told=read.outputs), read.losses
+        return read.states, replace(batch, outputs=read.outputs), read.losses
 
     def states(self, batch: Batch) -> Float[Tensor, "token dim"]:
         """Return the hidden states alone."""

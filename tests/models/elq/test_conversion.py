@@ -419,9 +419,9 @@ def test_other_parameters_are_refused(files, tmp_path, text, message):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (VOCAB[:-1], r"has \d+ pieces and the weights \d+; give that of bert-large-uncased"),
-        ([piece for piece in VOCAB if piece != "[unused2]"], r"has no piece \[unused2\]"),
-        ([*VOCAB[:-1], "who"], "a piece twice"),
+        (VOCAB[:-1], r"has \d+ tokens and the weights \d+; give the vocabulary of bert-large-uncased"),
+        ([piece for piece in VOCAB if piece != "[unused2]"], r"has no token \[unused2\]"),
+        ([*VOCAB[:-1], "who"], "a token twice"),
     ],
 )
 def test_another_vocabulary_is_refused(files, tmp_path, lines, message):

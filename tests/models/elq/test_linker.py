@@ -388,7 +388,7 @@ def test_names_alone_have_no_scores(load):
         ({"sources": "magic"}, "choose union, dense or names"),
         ({"precision": "int4"}, "choose auto, fp32 or int8"),
         ({"kind": "best"}, "choose joint"),
-        ({"threshold": 7}, "threshold=7 is no probability; give one from 0 to 1"),
+        ({"threshold": 7}, "threshold=7 is not a probability; give one from 0 to 1"),
         ({"overlaps": "some"}, "choose auto, drop or keep"),
         ({"mentions": "spacy"}, "leave mentions and reading out, or take model prior"),
         ({"model": "magic"}, "magic"),

@@ -392,8 +392,11 @@ def spoil(what, folder):
         ("no folder", "give a folder that wellread train linker wrote"),
         ("no weights", "copy or train the model again"),
         ("cut weights", "copy or train the model again"),
-        ("a weight too few", "1 weights are missing or too many, e.g. nil_head; they must come from the same run"),
-        ("a weight too many", "e.g. more; they must come from the same run"),
+        (
+            "a weight too few",
+            "1 weights are missing or unexpected, e.g. nil_head; use weights and config.json of the same run",
+        ),
+        ("a weight too many", "e.g. more; use weights and config.json of the same run"),
         ("another shape", "does not fit its encoder: .*mention_head.weight"),
         ("no json", "give a folder that wellread train linker wrote"),
         ("a list", "expected a table of settings"),

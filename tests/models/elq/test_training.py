@@ -290,7 +290,7 @@ def test_broken_lines_are_counted_and_passed_over(recipe, work, capsys):
         ('text = [{ file = "toy.jsonl", devlop = 3 }]', "devlop"),
         ('text = [{ file = "toy.jsonl" }]', "give develop = 500 to a [[text]], or made_develop"),
         ("made_develop = 3", "give a [[text]] with its file, or made = 10000"),
-        ("made = 3\nmade_develop = 3", "leave some to learn from"),
+        ("made = 3\nmade_develop = 3", "leave some to train on"),
         ('made = 3\nmade_develop = 1\nloss = "hinge"', 'expected "softmax" or "bce"'),
         ('text = [{ file = "none.jsonl", develop = 3 }]', "none.jsonl"),
         ('text = [{ file = "empty.jsonl", develop = 3 }]', "empty.jsonl"),
@@ -326,9 +326,9 @@ def test_a_command_that_cannot_be_followed_names_the_fix(run, work, plain_encode
 
 
 def test_a_recipe_needs_something_to_learn_from_and_to_develop_on():
-    with pytest.raises(UsageError, match="nothing to learn from"):
+    with pytest.raises(UsageError, match="nothing to train on"):
         LinkerRecipe("toy.kb")
-    with pytest.raises(UsageError, match="nothing to develop on"):
+    with pytest.raises(UsageError, match="nothing to validate on"):
         LinkerRecipe("toy.kb", made=10)
 
 

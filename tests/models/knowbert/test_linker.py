@@ -652,7 +652,7 @@ def test_layers_below_get_the_candidates_of_their_recipe(own, encoder, monkeypat
     [
         ({"model": "model", "tags": "spacy"}, "has no parts of speech"),
         ({"model": "model", "tags": "maybe"}, "choose auto, spacy or none"),
-        ({"model": "model", "mentions": "spacy"}, "finds its mentions itself"),
+        ({"model": "model", "mentions": "spacy"}, "finds its own mentions"),
         ({"model": "three"}, "layers of a, b, and none of senses"),
         ({"model": "nowhere"}, "there is no model"),
     ],
@@ -678,7 +678,9 @@ def test_without_spacy_senses_are_linked_without_tags(error, monkeypatch, capsys
 
 def test_the_packaged_linker_is_named_only_where_it_is(home, monkeypatch, tmp_path):
     monkeypatch.setattr(packaged, "SENSES", tmp_path / "none")
-    with pytest.raises(UsageError, match="no knowbert comes with this wellread; give the folder of one"):
+    with pytest.raises(
+        UsageError, match="this installation does not contain knowbert; give the folder of a trained one"
+    ):
         Linker.load(home / "senses.kb", "knowbert")
     monkeypatch.setattr(packaged, "SENSES", home / "model")
     with Linker.load(home / "senses.kb", "knowbert", precision="fp32") as linker:

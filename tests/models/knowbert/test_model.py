@@ -406,7 +406,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "texts out of order": ({"text_of": candidate_inputs()["text_of"].flip(0)}, "in the order of the batch's 5 texts"),
     "a text that is not there": ({"text_of": candidate_inputs()["text_of"] + 1}, "in the order of the batch's 5 texts"),
-    "parts that do not fit": ({"priors": candidate_inputs()["priors"][:, 1:]}, "offers of wordnet do not fit together"),
+    "parts that do not fit": (
+        {"priors": candidate_inputs()["priors"][:, 1:]},
+        "the candidates of wordnet do not fit together",
+    ),
     "gold of another shape": ({"gold": candidate_inputs()["gold"][:, 1:]}, "gold of wordnet is"),
     "an entity that is not there": ({"entities": candidate_inputs()["entities"] + 20}, "of the same revision"),
 }
@@ -420,7 +423,9 @@ def test_candidates_of_wrong_shapes_are_refused(wrong: dict[str, Any], said: str
 
 def test_incomplete_candidates_are_refused() -> None:
     lacking = {name: value for name, value in candidate_inputs().items() if name != "spans"}
-    with pytest.raises(UsageError, match="offers of wordnet lack 'spans'; give text_of, spans, entities and priors"):
+    with pytest.raises(
+        UsageError, match="the candidates of wordnet lack 'spans'; give text_of, spans, entities and priors"
+    ):
         read(make(), offers={"wordnet": lacking})
 
 

@@ -185,7 +185,7 @@ def test_a_masked_mention_does_not_reach_the_layer(recipe):
         batch = make_batch([None], [[hidden]], tensors)
         with torch.no_grad():
             states, batch, _ = network.read(batch)
-        return tensors["offers"]["names"], states, batch.told["links"]["names"]
+        return tensors["offers"]["names"], states, batch.outputs["links"]["names"]
 
     (candidates, states, links), (others, other_states, other_links) = (read(one, at) for one in tokenized)
     assert candidates["entities"].tolist()[0][0] == -2

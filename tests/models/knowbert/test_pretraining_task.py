@@ -118,12 +118,12 @@ def test_training_leaves_out_texts_without_gold_of_the_kb(vectors):
 def test_the_loss_is_the_layers_and_nothing_where_nothing_is_known(vectors, provider):
     learner, batch = prepared(Linking("names", vectors), provider, [gold("in rome", rome="c-rome")])
     losses = learner.loss(batch)
-    scores = learner.model.read(batch)[1].told["links"]["names"]
+    scores = learner.model.read(batch)[1].outputs["links"]["names"]
     assert list(losses) == ["links names"]
     assert float(losses["links names"].detach()) == pytest.approx(max(0.0, 0.2 - float(scores[0, 0].detach())))
     unknown, batch = prepared(Linking("names", vectors), provider, [gold("in rome", judged="near", rome="elsewhere")])
     wrong = unknown.loss(batch)["links names"]
-    scores = unknown.model.read(batch)[1].told["links"]["names"]
+    scores = unknown.model.read(batch)[1].outputs["links"]["names"]
     assert float(wrong.detach()) == pytest.approx(max(0.0, 0.2 + float(scores[0, 0].detach())))
     candidates = batch.knowledge["offers"]["names"]
     nothing = replace(batch, knowledge={"offers": {"names": {k: v for k, v in candidates.items() if k != "judged"}}})

@@ -296,7 +296,7 @@ def test_a_luke_that_cannot_link_names_what_is_missing(kb, folder, tmp_path):
             Linker.load(kb, tmp_path / name)
     copied = shutil.copytree(folder, tmp_path / "copied")
     (copied / "entity_vocab.json").unlink()
-    with pytest.raises(InputError, match=r"has a LUKE, but no entity_vocab\.json"):
+    with pytest.raises(InputError, match=r"has a LUKE model, but no entity_vocab\.json"):
         Linker.load(kb, copied)
 
 

@@ -54,11 +54,11 @@ def read_names(path: str | Path, *, borders: Borders = "miss", skipped: list[str
         yield from texts if document is None else in_document(list(texts))
 
 
-def write_names(path: str | Path, texts: Sequence[NamedText], told: Sequence[Iterable[dict[str, Any]]]) -> None:
+def write_names(path: str | Path, texts: Sequence[NamedText], mentions: Sequence[Iterable[dict[str, Any]]]) -> None:
     """Write texts and their mentions ({"start", "end", "label", …}) as lines that `read_names` takes."""
     with write_atomically(path) as file:
-        for one, mentions in zip(texts, told, strict=True):
-            line = {"id": one.id, "text": one.text, "mentions": list(mentions)}
+        for one, some in zip(texts, mentions, strict=True):
+            line = {"id": one.id, "text": one.text, "mentions": list(some)}
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 

@@ -100,8 +100,8 @@ def _asked(data: Any, where: str) -> list[_Asked]:
     passage = _part(data, "passage", dict, where)
     text = _part(passage, "text", str, f"{where}.passage")
     entities = []
-    for told_entity in _part(passage, "entities", list, f"{where}.passage"):
-        start, end = (_part(told_entity, name, int, f"{where}.passage.entities") for name in ("start", "end"))
+    for entry in _part(passage, "entities", list, f"{where}.passage"):
+        start, end = (_part(entry, name, int, f"{where}.passage.entities") for name in ("start", "end"))
         if not 0 <= start <= end < len(text):
             raise InputError(
                 f"{where}: an entity is from {start} to {end} in a passage of {len(text)} characters; mend it"

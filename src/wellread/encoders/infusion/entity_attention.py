@@ -38,11 +38,11 @@ class EntityAwareQueries:
     """The four queries of section 3.2, of the words and the entities of all texts."""
 
     words: PackedHeads
-    """Of words, for words."""
+    """Queries of words for words."""
     entities: PackedHeads
-    """Of entities, for words."""
+    """Queries of entities for words."""
     words_to_entities: PackedHeads | None = None
-    """Of words, for entities; None: the same as for words."""
+    """Queries of words for entities; None: the same as for words."""
     entities_to_entities: PackedHeads | None = None
 
     def packed(self) -> tuple[PackedHeads, PackedHeads | None]:

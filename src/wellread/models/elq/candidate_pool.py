@@ -1,4 +1,4 @@
-"""The entities that a mention is compared with: the nearest by meaning, those of its name, or both."""
+"""Candidate entities of mentions: the nearest by vector, those with the mention as an alias, or both."""
 
 from __future__ import annotations
 
@@ -25,28 +25,30 @@ from wellread.text.words import Keys, key, words
 
 Sources = Literal["union", "dense", "names"]
 Named = tuple[Ints, Floats]
-"""Rows of the entities that have a name, and their priors."""
-_PAIRS = 512
-"""Mentions and candidates that are multiplied at once: what fits the processor's cache."""
+"""Index rows of the entities that have a name as alias, and their priors."""
+_BATCH_PAIRS = 512
+"""Number of pairs of mention and candidate multiplied at once; they fit the processor's cache."""
 _MOST_TITLES = 1 << 17
 _NO_ENTITY = -1
 _DISAMBIGUATION = re.compile(r"\s*\([^()]*\)$|,\s.*$")
-"""The end of a title that tells it from others: "Mercury (planet)", "Denton, Texas"."""
+"""Disambiguation at the end of a title: "Mercury (planet)", "Denton, Texas"."""
 NO_CANDIDATES: Named = (np.zeros(0, np.int64), np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a mention is compared with."""
+    """Options for the candidates of mentions."""
 
     sources: Sources = "union"
-    """union: the nearest entities and those that the KB knows by the mention's name; dense, names: one of the two."""
+    """dense: the nearest entities; names: entities with the mention as an alias; union: both."""
     nearest: int = 10
+    """Number of nearest entities."""
     named: int = 10
+    """Maximum number of entities by name."""
     floor: float = -4.5
-    """log p(mention) below which a span is not looked at."""
+    """Minimum log p(mention) of a span."""
     mentions: int = 50
-    """Spans of a window that are looked at, best first."""
+    """Maximum number of spans of a window; the best are used."""
 
     def __post_init__(self) -> None:
         if self.sources not in ("union", "dense", "names"):
@@ -55,22 +57,23 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Titles:
-    """Titles of entities as the link scorer compares them with mentions."""
+    """Titles of entities, to compare with mentions in the features of the link scorer."""
 
     whole: Keys
     """Key of the title (`text.words`)."""
     bare: Keys
-    """Key of the title without what tells it from others."""
+    """Key of the title without its disambiguation."""
     words: Floats
-    """Words of the bare title."""
+    """Number of words of the bare title."""
     rank: Floats
     """Share of the KB's entities that are less popular."""
 
 
 class Pool:
-    """Finds the entities that a mention may mean: by its vector, by its name, or both.
+    """Finds the candidates of mentions by vector, by name, or both.
 
-    A pool stays at one state of its index, so that threads may share it; `follow` returns the pool of the next state.
+    A pool belongs to one revision of its KB, so that threads can share it; `follow` returns the pool of the current
+    revision.
     """
 
     def __init__(
@@ -85,11 +88,11 @@ class Pool:
 
     @cached_property
     def profile(self) -> KbProfile:
-        """Statistics of the KB's aliases, as they were at the first text of this state."""
+        """Statistics of the KB's aliases, computed when first needed."""
         return KbProfile.of(self.kb)
 
     def follow(self, tower: Callable[[], EntityEncoder]) -> Pool:
-        """Return the pool of the KB's revision, encoding only what changed; itself where nothing did."""
+        """Return the pool of the KB's current revision, encoding changed entities; itself if unchanged."""
         if self.index.revision == self.kb.revision:
             return self
         return Pool(self.kb, self.index.refresh(self.kb, tower()), self.search, among=self._among)
@@ -97,11 +100,11 @@ class Pool:
     def find(
         self, named: Sequence[Named], vectors: NDArray[np.float32], near_mask: NDArray[np.bool_] | None = None
     ) -> tuple[Ints, Floats]:
-        """Return (rows, priors) of the candidates of each mention: named ones first, then near ones.
+        """Return (rows, priors) of the candidates of each mention: those by name first, then the nearest.
 
-        `named` are the candidates by name (`named`, `listed`); none for "dense". Only mentions in `near_mask` are
-        compared with the nearest entities; None: all are. A row is NONE where there is no candidate, a prior 0 where
-        the KB does not know the entity by that name.
+        `named` are the candidates by name (from `named` or `listed`), empty for "dense". The nearest entities are
+        searched only for mentions in `near_mask`; None: for all. Rows are padded with NONE; the prior is 0 for an
+        entity that does not have the mention as an alias.
         """
         width = max((len(some) for some, _ in named), default=0)
         rows = np.full((len(vectors), width), NONE, np.int64)
@@ -116,12 +119,12 @@ class Pool:
             _, found = self.index.search(vectors[asked], self.search.nearest, among=self._subset)
             near = np.full((len(vectors), found.shape[1]), NONE, np.int64)
             near[asked] = found
-        again = (near[:, :, None] == rows[:, None, :]).any(2) if width else np.zeros(near.shape, bool)
-        rows = np.concatenate((rows, np.where(again | (near < 0), NONE, near)), 1)
+        duplicate_mask = (near[:, :, None] == rows[:, None, :]).any(2) if width else np.zeros(near.shape, bool)
+        rows = np.concatenate((rows, np.where(duplicate_mask | (near < 0), NONE, near)), 1)
         return rows, np.concatenate((priors, np.zeros(near.shape)), 1)
 
     def listed(self, lists: CandidateLists, number: int) -> Named:
-        """Return the rows and priors of a list of candidates that the matcher found."""
+        """Return the rows and priors of the matcher's candidate list with this number (cached)."""
         known, by_number = self._by_number
         if lists is not known:
             by_number = {}
@@ -132,26 +135,26 @@ class Pool:
         return found
 
     def vectors_of(self, rows: Ints) -> NDArray[np.float32]:
-        """The vector of each row, of any shape; zeros where there is no entity."""
+        """Return the vectors of rows, given in any shape; zeros for negative rows."""
         unique, back = np.unique(np.maximum(rows, 0), return_inverse=True)
         vectors = self.index.vectors_of(unique)[back.reshape(rows.shape)]
         vectors[rows < 0] = 0.0
         return vectors
 
     def similarity(self, vectors: NDArray[np.float32], rows: Ints) -> Floats:
-        """Return the dot product of each mention's vector with its candidates' vectors; 0 where there is none."""
+        """Return the dot products of each mention's vector with its candidates' vectors; 0 for negative rows."""
         found = np.zeros(rows.shape)
         mention, column = np.nonzero(rows >= 0)
         unique, back = np.unique(rows[mention, column], return_inverse=True)
-        theirs = self.index.vectors_of(unique)
-        for begin in range(0, len(mention), _PAIRS):
-            pairs = slice(begin, begin + _PAIRS)
-            products = np.einsum("pd,pd->p", vectors[mention[pairs]], theirs[back[pairs]])
+        candidate_vectors = self.index.vectors_of(unique)
+        for begin in range(0, len(mention), _BATCH_PAIRS):
+            pairs = slice(begin, begin + _BATCH_PAIRS)
+            products = np.einsum("pd,pd->p", vectors[mention[pairs]], candidate_vectors[back[pairs]])
             found[mention[pairs], column[pairs]] = products
         return found
 
     def titles(self, rows: Ints) -> Titles:
-        """Return what the titles of entities say, and their popularity; each entity is looked up once."""
+        """Return the title keys and popularity ranks of entities (cached)."""
         known = self._titles
         new = [row for row in dict.fromkeys(rows.tolist()) if row >= 0 and row not in known]
         if new:
@@ -172,24 +175,24 @@ class Pool:
         )
 
     def _look_up(self, name: str) -> Named:
-        """Return the rows and priors of the entities that the KB knows by a name."""
+        """Return the rows and priors of the entities that have a name as alias."""
         limit = self.search.named if self._subset is None else MOST_CANDIDATES
         return self._rows_of(tuple(self.kb.candidates(name, limit=limit)))
 
     def _rows_of(self, candidates: tuple[Candidate, ...]) -> Named:
-        """Return the rows and priors of candidates by name; those without a vector or not allowed are left out."""
+        """Return the rows and priors of candidates by name, without those that have no vector or are not allowed."""
         if self._subset is None:
             candidates = candidates[: self.search.named]
         rows = self.index.rows_of([candidate.entity for candidate in candidates])
         priors = np.array([candidate.prior for candidate in candidates])
-        there = rows >= 0
+        kept_mask = rows >= 0
         if self._subset is not None:
-            there &= np.isin(rows, self._subset.rows)
-        kept = np.flatnonzero(there)[: self.search.named]
+            kept_mask &= np.isin(rows, self._subset.rows)
+        kept = np.flatnonzero(kept_mask)[: self.search.named]
         return rows[kept], priors[kept]
 
 
 def features_of(priors: Floats) -> Floats:
-    """What names say of candidates (`models.elq.model.FEATURES`), from their priors."""
+    """Return the features of candidates by name (`models.elq.model.FEATURES`), from their priors."""
     named = priors > 0
     return np.stack((named, np.log(np.clip(priors, 1e-3, 1.0)) * named), -1)

@@ -1,15 +1,15 @@
-"""The released checkpoints of ELQ's authors as a linker of ours, with the same scores.
+"""Conversion of the checkpoints released by ELQ's authors to a wellread linker with the same scores.
 
-Theirs (facebookresearch/BLINK, elq/) is a state dict with two BERTs and a mention head, and a file of parameters. What
-it becomes is a folder that needs nothing outside of itself:
+A checkpoint (facebookresearch/BLINK, elq/) is a state dict with two BERTs and a mention head, and a file of parameters.
+The result is a self-contained folder:
 
     config.json          ./encoder and ./entities are folders in this one
     model.safetensors    the mention head
-    encoder/             the BERT of texts
-    entities/            the BERT of entities, whose tokenizer knows [unused2] as one piece
+    encoder/             text encoder (BERT)
+    entities/            entity encoder (BERT); its tokenizer has [unused2] as a special token
 
-Facts of their code that are not in the paper: a mention of `max_mention_length` n may have n + 1 pieces; the
-title tag is written also where an entity has no description; `pull_from_layer` and `out_dim` have no say.
+Details of their code that are not in the paper: with `max_mention_length` n a mention may have n + 1 tokens; the title
+tag is added even if an entity has no description; `pull_from_layer` and `out_dim` have no effect.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from wellread.io.files import read_text, storage
 from wellread.models.elq.model import Elq, ElqConfig
 
 TITLE_TAG = "[unused2]"
-"""The piece between a title and a description."""
+"""Token between title and description of an entity."""
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ElqParams:
-    """The authors' parameters that say what a model computes; the others in their file are about its training."""
+    """Parameters of the authors' file that determine what a model computes; its other parameters are for training."""
 
     bert_model: str
     mention_aggregation_type: Literal["all_avg"]
@@ -61,7 +61,7 @@ class ElqParams:
 
     @classmethod
     def read(cls, file: str | Path) -> ElqParams:
-        """From their file: JSON, or a dict as Python prints it, which is what their training writes."""
+        """Read the authors' file: JSON, or a printed Python dict, as their training writes it."""
         text = read_text(file)
         data: Any = None
         for parse in (json.loads, ast.literal_eval):
@@ -70,9 +70,9 @@ class ElqParams:
                 break
             except (ValueError, SyntaxError, RecursionError, MemoryError):
                 continue
-        fix = "give the parameters that came with the checkpoint, as elq_large_params.txt"
+        fix = "give the parameters that came with the checkpoint, e.g. elq_large_params.txt"
         if not isinstance(data, dict):
-            raise InputError(f"{file} is no JSON object; {fix}")
+            raise InputError(f"{file} is not a JSON object; {fix}")
         names = {field.name for field in dataclasses.fields(cls)}
         try:
             read = settings.from_dict(cls, {name: value for name, value in data.items() if name in names})
@@ -92,32 +92,33 @@ def convert_elq(
     tokenizer: str | None = None,
     heads: int | None = None,
 ) -> ElqConfig:
-    """Write the authors' checkpoint as a linker to a new folder.
+    """Convert the authors' checkpoint to a linker in a new folder.
 
-    Their files have no vocabulary: give the `vocab.txt` of their `bert_model`, or an encoder with its tokenizer.
+    The checkpoint has no vocabulary: give the `vocab.txt` of its `bert_model` (`vocab`), or folder or hub name of an
+    encoder with the same tokenizer (`tokenizer`). `heads` is the number of attention heads, by default width / 64.
     """
     to = Path(to)
     refuse_full(to)
-    theirs = ElqParams.read(params)
-    pieces = _find_pieces(theirs, vocab, tokenizer)
-    begins = {part: begin for begin, part in ELQ.items()}
+    elq_params = ElqParams.read(params)
+    bert_tokenizer = _open_tokenizer(elq_params, vocab, tokenizer)
+    prefixes = {part: prefix for prefix, part in ELQ.items()}
     parts = sort_weights(read_weights(weights), ELQ, weights)
-    berts = {part: build_bert(parts.pop(part), heads, where=begins[part]) for part in ("encoder", "entities")}
-    _check(berts, parts["mention_head"], pieces, theirs)
+    berts = {part: build_bert(parts.pop(part), heads, where=prefixes[part]) for part in ("encoder", "entities")}
+    _check(berts, parts["mention_head"], bert_tokenizer, elq_params)
     with new_folder(to) as part:
-        _write(part, _config(theirs, part), berts, pieces, parts["mention_head"])
+        _write(part, _config(elq_params, part), berts, bert_tokenizer, parts["mention_head"])
     return ElqConfig.read(to)
 
 
 def refuse_full(folder: Path) -> None:
-    """Only a folder that is new or empty is written to."""
+    """Raise a UsageError unless the folder is new or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} exists and is not empty; choose another folder, or remove it")
 
 
 @contextmanager
 def new_folder(to: Path) -> Iterator[Path]:
-    """A folder beside `to` that takes its place when all is written, and is gone when something fails."""
+    """Yield a temporary folder beside `to`; it is renamed to `to` at the end, or removed after an error."""
     part = to.absolute().with_name(f".{to.absolute().name}.{uuid.uuid4().hex[:8]}.part")
     try:
         with storage(to):
@@ -130,36 +131,40 @@ def new_folder(to: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _config(theirs: ElqParams, folder: Path) -> ElqConfig:
-    longest = theirs.max_mention_length + 1  # they compare the difference of both ends, which are inclusive
+def _config(elq_params: ElqParams, folder: Path) -> ElqConfig:
+    longest = elq_params.max_mention_length + 1  # their code compares the difference of inclusive ends
     return ElqConfig(
         encoder=str((folder / "encoder").resolve()),
         entity_encoder=str((folder / "entities").resolve()),
         pooling="cls",
         normalised=False,
         separator=f" {TITLE_TAG} ",
-        entity_pieces=theirs.max_cand_length,
+        entity_pieces=elq_params.max_cand_length,
         longest=longest,
         rank=0,
         names=False,
         nil=False,
         whole_words=False,
-        threshold=math.exp(-2.9),  # theirs, on both data sets
-        window=theirs.max_context_length,
+        threshold=math.exp(-2.9),  # the authors' choice for both datasets
+        window=elq_params.max_context_length,
         precision="fp32",
     )
 
 
 def _write(
-    folder: Path, config: ElqConfig, berts: dict[str, BertModel], pieces: Tokenizer, mention_head: dict[str, Tensor]
+    folder: Path,
+    config: ElqConfig,
+    berts: dict[str, BertModel],
+    bert_tokenizer: Tokenizer,
+    mention_head: dict[str, Tensor],
 ) -> None:
-    with_tag = Tokenizer.from_str(pieces.to_str())
+    with_tag = Tokenizer.from_str(bert_tokenizer.to_str())
     with_tag.add_special_tokens([AddedToken(TITLE_TAG, normalized=False, special=True)])
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        for name, own in (("encoder", pieces), ("entities", with_tag)):
+        for name, own_tokenizer in (("encoder", bert_tokenizer), ("entities", with_tag)):
             berts[name].save_pretrained(folder / name)
-            save_tokenizer(own, folder / name, berts[name].config)
+            save_tokenizer(own_tokenizer, folder / name, berts[name].config)
         model = Elq(config, berts["encoder"])
         model.mention_head.load_state_dict(mention_head)
         model.save_pretrained(folder)
@@ -167,47 +172,51 @@ def _write(
         logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _find_pieces(theirs: ElqParams, vocab: str | Path | None, tokenizer: str | None) -> Tokenizer:
-    """The tokenizer of both encoders, without the title tag."""
+def _open_tokenizer(elq_params: ElqParams, vocab: str | Path | None, tokenizer: str | None) -> Tokenizer:
+    """Return the tokenizer of both encoders, without the title tag as a special token."""
     if (vocab is None) == (tokenizer is None):
         raise UsageError(
-            f"the checkpoint has no vocabulary; give either the vocab.txt of {theirs.bert_model} (--vocab) or the "
+            f"the checkpoint has no vocabulary; give either the vocab.txt of {elq_params.bert_model} (--vocab) or the "
             "folder or hub name of an encoder with its tokenizer (--tokenizer)"
         )
-    pieces = load_tokenizer(tokenizer) if tokenizer is not None else read_vocab(str(vocab), theirs.lowercase)
+    bert_tokenizer = (
+        load_tokenizer(tokenizer) if tokenizer is not None else read_vocab(str(vocab), elq_params.lowercase)
+    )
     where = tokenizer if tokenizer is not None else vocab
-    needed = [piece for piece in ("[CLS]", "[SEP]", "[UNK]", TITLE_TAG) if pieces.token_to_id(piece) is None]
+    needed = [token for token in ("[CLS]", "[SEP]", "[UNK]", TITLE_TAG) if bert_tokenizer.token_to_id(token) is None]
     if needed:
-        raise InputError(f"{where} has no piece {', '.join(needed)}; give the vocabulary of {theirs.bert_model}")
-    return pieces
+        raise InputError(f"{where} has no token {', '.join(needed)}; give the vocabulary of {elq_params.bert_model}")
+    return bert_tokenizer
 
 
 def read_vocab(file: str, lowercase: bool) -> Tokenizer:
-    """BERT's tokenizer from its vocabulary, a piece a line."""
+    """Build BERT's tokenizer from its vocabulary, a token per line."""
     lines = read_text(file).removesuffix("\n").split("\n")
     ids = {line.removesuffix("\r"): number for number, line in enumerate(lines)}
     if len(ids) < len(lines):
-        raise InputError(f"{file} has a piece twice; give BERT's vocab.txt, a piece a line")
-    pieces = Tokenizer(WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))  # noqa: S106
-    pieces.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    pieces.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    pieces.decoder = decoders.WordPiece()
+        raise InputError(f"{file} has a token twice; give BERT's vocab.txt, a token per line")
+    bert_tokenizer = Tokenizer(WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))  # noqa: S106
+    bert_tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    bert_tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    bert_tokenizer.decoder = decoders.WordPiece()
     if "[CLS]" in ids and "[SEP]" in ids:
         around = [("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])]
-        pieces.post_processor = TemplateProcessing(
+        bert_tokenizer.post_processor = TemplateProcessing(
             single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=around
         )
-    pieces.add_special_tokens([piece for piece in _SPECIAL if piece in ids])
-    return pieces
+    bert_tokenizer.add_special_tokens([token for token in _SPECIAL if token in ids])
+    return bert_tokenizer
 
 
-def _check(berts: dict[str, BertModel], mention_head: dict[str, Tensor], pieces: Tokenizer, theirs: ElqParams) -> None:
-    """Refuse what fits together only by its names."""
+def _check(
+    berts: dict[str, BertModel], mention_head: dict[str, Tensor], bert_tokenizer: Tokenizer, elq_params: ElqParams
+) -> None:
+    """Raise an InputError if encoders, mention head, vocabulary and parameters do not fit together."""
     text, entity = (berts[name].config for name in ("encoder", "entities"))
     if text.hidden_size != entity.hidden_size:
         raise InputError(
-            f"texts have a width of {text.hidden_size} and entities of {entity.hidden_size}: their dot product is no "
-            "score; convert a checkpoint whose encoders are of one size"
+            f"texts have a width of {text.hidden_size} and entities of {entity.hidden_size}, but scores are dot "
+            "products; convert a checkpoint whose encoders have the same width"
         )
     shapes = {name: tuple(weight.shape) for name, weight in mention_head.items()}
     if shapes != {"weight": (3, text.hidden_size), "bias": (3,)}:
@@ -215,20 +224,20 @@ def _check(berts: dict[str, BertModel], mention_head: dict[str, Tensor], pieces:
             f"the mention head has {shapes}; expected a weight of (3, {text.hidden_size}) and a bias of (3,): convert "
             "a model with mention_scoring_method qa_linear"
         )
-    if 4 * theirs.max_mention_length + 6 > text.max_position_embeddings:  # windows share the longest mention twice
+    if 4 * elq_params.max_mention_length + 6 > text.max_position_embeddings:  # windows overlap by two mentions
         raise InputError(
-            f"max_mention_length is {theirs.max_mention_length}, too long for an encoder of "
-            f"{text.max_position_embeddings} positions; give a quarter of them at most"
+            f"max_mention_length is {elq_params.max_mention_length}, too long for an encoder of "
+            f"{text.max_position_embeddings} positions; give at most a quarter of that"
         )
-    lengths = {"max_context_length": theirs.max_context_length, "max_cand_length": theirs.max_cand_length}
+    lengths = {"max_context_length": elq_params.max_context_length, "max_cand_length": elq_params.max_cand_length}
     for config, (name, length) in zip((text, entity), lengths.items(), strict=True):
         if not 3 <= length <= config.max_position_embeddings:
             raise InputError(
                 f"{name} is {length}, but the encoder has {config.max_position_embeddings} positions; give the "
                 "parameters that came with the checkpoint"
             )
-        if pieces.get_vocab_size() != config.vocab_size:
+        if bert_tokenizer.get_vocab_size() != config.vocab_size:
             raise InputError(
-                f"the vocabulary has {pieces.get_vocab_size()} pieces and the weights {config.vocab_size}; give that "
-                f"of {theirs.bert_model}"
+                f"the vocabulary has {bert_tokenizer.get_vocab_size()} tokens and the weights {config.vocab_size}; "
+                f"give the vocabulary of {elq_params.bert_model}"
             )

@@ -1,7 +1,7 @@
-"""ELQ's entity side: title and description in, one vector out (Li et al. 2020, section 4.2).
+"""ELQ's entity encoder: maps title and description to a vector (Li et al. 2020, section 4.2).
 
-Frozen: it encodes a knowledge base once, and only what changes afterwards. Texts are sorted by length and packed, so
-that encoding costs what the encoder's forward pass costs.
+The encoder is frozen: a knowledge base is encoded once, afterwards only changed entities are. Entities are sorted by
+length and packed, without padding.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from wellread.encoders.packing import Packing, encode
 from wellread.models.elq.model import ElqConfig
 
 _TOKENS = 4096
-"""Pieces that are encoded together."""
+"""Maximum number of tokens of a batch."""
 
 
 class EntityTower:
-    """Encodes entities as one ELQ model compares mentions with them (a `index.entity_vectors.EntityEncoder`)."""
+    """Entity encoder of an ELQ model (an `index.entity_vectors.EntityEncoder`)."""
 
     def __init__(self, config: ElqConfig, encoder: nn.Module, tokenizer: Tokenizer, fingerprint: str) -> None:
         self.config = config
@@ -36,17 +36,17 @@ class EntityTower:
         self.dim = int(encoder.config.hidden_size)  # type: ignore[arg-type, union-attr]
         self.fingerprint = fingerprint
         special = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-        self._ends_titles = config.separator.strip() in special
+        self._always_separates = config.separator.strip() in special
 
     @classmethod
     def load(cls, config: ElqConfig) -> EntityTower:
-        """The entity side of a linker, from its config alone: it never learns."""
+        """Load the entity encoder of a linker; its config suffices, as the encoder is not trained."""
         name = config.entity_encoder or config.encoder
         return cls(config, load_encoder(name), load_tokenizer(name), fingerprint_of(config))
 
     def encode(self, entities: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
-        """A vector for each (title, description)."""
-        codes = self.tokenizer.encode_batch([self._read(*entity) for entity in entities])
+        """Return a vector for each (title, description): [entity, dim]."""
+        codes = self.tokenizer.encode_batch([self._input_text(*entity) for entity in entities])
         ids = [code.ids for code in codes]
         vectors = np.empty((len(ids), self.dim), np.float32)
         with torch.inference_mode():
@@ -59,13 +59,13 @@ class EntityTower:
                 vectors[rows] = (normalize(pooled, dim=-1) if self.config.normalised else pooled).numpy()
         return vectors
 
-    def _read(self, title: str, description: str) -> str:
-        """A separator that is a special piece is written even before nothing, as the authors do."""
-        return f"{title}{self.config.separator}{description}" if description or self._ends_titles else title
+    def _input_text(self, title: str, description: str) -> str:
+        """Join title and description; a special token as separator is added even without one, as by the authors."""
+        return f"{title}{self.config.separator}{description}" if description or self._always_separates else title
 
 
 def fingerprint_of(config: ElqConfig) -> str:
-    """Changes whenever the vectors of entities would: other weights, other pooling, another way to write an entity."""
+    """Return a digest of all that determines the entity vectors: weights, pooling and the input format."""
     parts = (config.pooling, config.normalised, config.separator, config.entity_pieces)
     return hashlib.sha256(repr((encoder_digest(config.entity_encoder or config.encoder), parts)).encode()).hexdigest()[
         :16

@@ -1,7 +1,7 @@
-"""Linking with ELQ: windows of texts through one encoder, spans through the index, scores out.
+"""ELQ's linker backend: encodes windows of texts, searches candidates of their spans, and scores both.
 
-No step is wasted: texts are batched by length and packed, spans below the floor never reach the index, entities are
-named only once they are linked.
+For speed, windows are batched by length and packed, spans below the floor are not searched in the index, and titles of
+entities are read only for links.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ from wellread.models.elq.span_alignment import NamedSpans, tokens_of
 from wellread.text.windows import Window, WindowTokenizer
 
 PACKAGED = Path(__file__).parents[2] / "weights" / "elq-minilm"
-"""The linker that comes with wellread."""
+"""Folder of the packaged linker."""
 
 Precision = Literal["auto", "fp32", "int8"]
 
 _TOKENS = 2048
-"""Pieces of one pass: enough to keep the cores busy, little enough for the cache."""
+"""Maximum number of tokens of a batch: enough to use all cores, few enough for the cache."""
 _NEAR_LOGIT = -3.0
-"""Mention logit from which on a span with a name is compared with the nearest entities too, not only with its own."""
-_WIDE = 1 << 32
+"""With a link scorer, spans proposed by name need a higher mention logit to be searched for nearest entities."""
+_TOKEN_STRIDE = 1 << 32
 
 
 def find_model(model: str | Path) -> Path:
-    """The folder of a linker: "elq" is the packaged one, anything else a folder that was trained or converted."""
+    """Return the folder of a linker: the packaged one for "elq", else the folder given."""
     if str(model) == "elq":
         return PACKAGED
     if not Path(model).is_dir():
         raise UsageError(
-            f"there is no model {str(model)!r}; choose elq, knowbert or prior, or give the folder of a trained one"
+            f"there is no model {str(model)!r}; choose elq, knowbert or prior, or give the folder of a trained model"
         )
     return Path(model)
 
 
 def load_tower(model: str | Path | None = None) -> EntityTower:
-    """The entity side of a linker."""
+    """Load the entity encoder of a linker, by default that of the packaged one."""
     return EntityTower.load(ElqConfig.read(find_model(model or "elq")))
 
 
 def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None = None) -> EntityIndex:
-    """The index of a KB for a linker, built where there is none; one of another encoder is refused."""
+    """Open the index of a KB for a linker, and build it if missing; raise an error for one of another encoder."""
     if not (vectors_folder(kb) / "index.json").exists():
         progress = Encoding()
         console.note(f"encoding the {len(kb):,} entities of {kb.path.name}; this is done once and can be interrupted")
@@ -82,10 +82,10 @@ def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None =
 
 
 def window_tokenizer_of(config: ElqConfig) -> WindowTokenizer:
-    """Windows of a linker's texts: behind the last token that a window owns there is room for the longest mention."""
+    """Return the window tokenizer of a linker; windows overlap so that mentions of `longest` tokens fit into one."""
     shared, behind = max(24, 2 * config.longest), None
     width = min(config.window or 192, positions_of(config.encoder))
-    if width < 2 * shared + 2:  # e.g. 20 tokens, which ELQ's authors fine-tuned with on questions
+    if width < 2 * shared + 2:  # e.g. 20 tokens, as ELQ's authors fine-tuned on questions
         behind = min(config.longest, 3 * (width - 2) // 4)
         shared = behind + (width - 2 - behind) // 2
     tokenizer = load_tokenizer(config.encoder)
@@ -93,16 +93,17 @@ def window_tokenizer_of(config: ElqConfig) -> WindowTokenizer:
 
 
 def candidates_of(pool: Pool, rows: Ints, priors: Floats) -> Candidates:
-    """What a pool found, as the model scores it."""
+    """Return the candidates that a pool found as tensors for the model."""
     features = torch.from_numpy(features_of(priors)).float()
     return Candidates(torch.from_numpy(pool.vectors_of(rows)), features, torch.from_numpy(rows >= 0))
 
 
 class ElqBackend:
-    """Scores texts with one model against one knowledge base; follows the KB when that changes.
+    """Links texts to one knowledge base with an ELQ model; uses changes of the KB at the next call.
 
-    With a link scorer, names of the KB propose spans beside the encoder and a link's score is the scorer's probability
-    (`features`, `scoring`). Without one (converted models, a model in training) it decides as the paper does.
+    With a link scorer, spans are proposed by the encoder and by names of the KB, and a link's score is the scorer's
+    probability (`linking.features`, `linking.link_scorer`). Without one (converted models, training), spans are
+    proposed by the encoder and scored as in the paper.
     """
 
     def __init__(
@@ -138,16 +139,16 @@ class ElqBackend:
 
     @cached_property
     def tower(self) -> EntityTower:
-        """The entity side; loaded when an entity has changed."""
+        """Entity encoder, loaded when first needed, i.e. after a change of the KB."""
         return self._tower or EntityTower.load(self.config)
 
     @property
     def profile(self) -> KbProfile:
-        """Statistics of the KB's aliases, as the scorer takes them."""
+        """Statistics of the KB's aliases, for the link scorer."""
         return self.pool.profile
 
     def _follow(self) -> Pool:
-        """Return the pool of the KB's revision; one call uses one pool, whatever other threads change meanwhile."""
+        """Return the pool of the KB's current revision; a call uses one pool, even if other threads change the KB."""
         pool = self.pool
         if pool.index.revision == self.kb.revision:
             return pool
@@ -156,7 +157,7 @@ class ElqBackend:
             return self.pool
 
     def part(self, among: Iterable[str] | None) -> ElqBackend:
-        """The same to some entities only; it shares the model, and the index as it is now."""
+        """Return a backend restricted to some entities, which shares the model and the current index."""
         return ElqBackend(
             self.model,
             self.kb,
@@ -171,30 +172,30 @@ class ElqBackend:
         )
 
     def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
-        """The links of each text."""
+        """Return an iterator over the links of each text."""
         least = self.search.floor
         if self.scorer is None:
             least = max(least, self.decoding.log_threshold(self.calibration))
         return (scored.document() for scored in self.score_many(texts, floor=least))
 
     def score_many(self, texts: Sequence[str], *, floor: float | None = None) -> list[Scored]:
-        """The scores of each text; spans that only the encoder proposes need a log p(mention) above the floor."""
+        """Return the scores of each text; spans proposed only by the encoder need a log p(mention) above `floor`."""
         pool = self._follow()
         return self._score(pool, texts, self._evidence(pool, texts, floor))
 
     def score_evidence(self, texts: Sequence[str], found: Evidence) -> list[Scored]:
-        """Return the scores of texts whose evidence was collected before, at the same revision of the KB."""
+        """Return the scores of texts from their evidence, which must be of the KB's current revision."""
         return self._score(self._follow(), texts, found)
 
     def _score(self, pool: Pool, texts: Sequence[str], found: Evidence) -> list[Scored]:
         scores = None
         if self.scorer is not None:
             scores = self.scorer.probabilities(features(texts, found, pool.profile))
-            scores[~found.candidate_mask] = 0.0  # no threshold links a span to nothing
-        return self._scored(pool, texts, found, scores)
+            scores[~found.candidate_mask] = 0.0  # a span without candidates must not be linked at any threshold
+        return self._split_by_text(pool, texts, found, scores)
 
     def evidence(self, texts: Sequence[str], *, floor: float | None = None) -> Evidence:
-        """Collect the evidence for all spans of texts that may be links."""
+        """Return the evidence for all spans of texts that may be mentions."""
         return self._evidence(self._follow(), texts, floor)
 
     def _evidence(self, pool: Pool, texts: Sequence[str], floor: float | None) -> Evidence:
@@ -203,11 +204,11 @@ class ElqBackend:
         ]
         least = self.search.floor if floor is None else floor
         named = None
-        if self.proposals is not None:  # not in the snapshot: inside a transaction the finder remembers nothing
+        if self.proposals is not None:  # outside the snapshot: in a transaction the finder does not cache
             named = NamedSpans.of_proposals(self.proposals.find(texts), windows, pool)
         with torch.inference_mode(), self.kb.snapshot():
             parts = [
-                self._batch(
+                self._read_batch(
                     pool,
                     texts,
                     [windows[place] for place in batch],
@@ -223,13 +224,13 @@ class ElqBackend:
         return Evidence.joined(parts)
 
     def score_given(self, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]) -> list[Scored]:
-        """The scores of given spans, which are taken for mentions; those that touch no piece are left out."""
+        """Return the scores of given spans, with p(mention) = 1; spans without tokens are left out."""
         pool = self._follow()
         asked, spans_of = list[Window](), dict[int, list[tuple[int, int]]]()
         for windows, some in zip(self.window_tokenizer.tokenize(texts), spans, strict=True):
-            for number, mine in _windows_of(windows, some).items():
+            for number, window_spans in _windows_of(windows, some).items():
                 asked.append(windows[number])
-                spans_of[id(windows[number])] = mine
+                spans_of[id(windows[number])] = window_spans
         parts = []
         proposed = self._proposed(pool, texts)
         with torch.inference_mode(), self.kb.snapshot():
@@ -254,11 +255,13 @@ class ElqBackend:
                 ways = np.array([proposed[key][1] if key in proposed else ENCODER for key in keys], np.uint8)
                 logits = np.full(len(places), np.inf)
                 edits = np.zeros_like(ways)
-                parts.append(self._decided(pool, text_of, offsets, logits, ways, edits, named, vectors, contexts))
-        return self._scored(pool, texts, Evidence.joined(parts), None)
+                parts.append(
+                    self._build_evidence(pool, text_of, offsets, logits, ways, edits, named, vectors, contexts)
+                )
+        return self._split_by_text(pool, texts, Evidence.joined(parts), None)
 
     def _proposed(self, pool: Pool, texts: Sequence[str]) -> dict[tuple[int, int, int], tuple[Named, int]]:
-        """Return the candidates of every span that the KB's names propose, and its way, by (text, start, end)."""
+        """Return candidates and index in `FOUND_BY` of spans proposed by names of the KB, by (text, start, end)."""
         if self.proposals is None:
             return {}
         found = self.proposals.find(texts)
@@ -269,14 +272,14 @@ class ElqBackend:
             for span, number, way in zip(spans, found.numbers.tolist(), found.ways.tolist(), strict=True)
         }
 
-    def _batch(
+    def _read_batch(
         self, pool: Pool, texts: Sequence[str], batch: Sequence[Window], named: NamedSpans | None, floor: float
     ) -> Evidence:
-        """Read windows in one pass of the encoder, and score the spans of the mention head and of the names."""
+        """Encode windows in one pass, and return the evidence for spans of the mention head and of names."""
         ids, packing, asked = pack_windows(batch, self.config.longest)
         states = self.model.states(ids, packing)
         table = self.model.mention_scores(states)
-        first, width = self._best_of_head(table, asked, packing, floor)
+        first, width = self._best_spans(table, asked, packing, floor)
         last = first + width
         logits = table[torch.from_numpy(first), torch.from_numpy(width)].double().numpy()
         window_text = np.array([window.text for window in batch], np.int64)
@@ -287,7 +290,7 @@ class ElqBackend:
         lists: list[Named] = []
         if named is not None:
             at, until = tokens_of(batch, named.window_of, named.starts, named.ends)
-            keep = np.flatnonzero(~np.isin(first * _WIDE + last, at * _WIDE + until))
+            keep = np.flatnonzero(~np.isin(first * _TOKEN_STRIDE + last, at * _TOKEN_STRIDE + until))
             first, last = np.append(at, first[keep]), np.append(until, last[keep])
             logits = np.append(self._logits(states, at, until), logits[keep])
             offsets = np.concatenate((np.stack((named.starts, named.ends), 1), offsets[keep]))
@@ -302,16 +305,16 @@ class ElqBackend:
         firsts = torch.from_numpy(first)
         vectors = self.model.mention_vectors(states, firsts, torch.from_numpy(last), packing).float().numpy()
         contexts = self._contexts(states, packing, firsts)
-        return self._decided(pool, text_of, offsets, logits, ways, edits, lists, vectors, contexts)
+        return self._build_evidence(pool, text_of, offsets, logits, ways, edits, lists, vectors, contexts)
 
     def _contexts(self, states: Tensor, packing: Packing, firsts: Tensor) -> NDArray[np.float32] | None:
-        """Return the direction of the text around each mention; None for a model that does not compare it."""
+        """Return the context vector of each mention; None for a model that does not use the context."""
         if not self.config.context:
             return None
         return np.asarray(self.model.context_vectors(states, packing)[packing.text_of[firsts]].float().numpy())
 
-    def _best_of_head(self, table: Tensor, asked: Tensor, packing: Packing, floor: float) -> tuple[Ints, Ints]:
-        """Return (first token, width - 1) of the best spans of each window by the mention head alone."""
+    def _best_spans(self, table: Tensor, asked: Tensor, packing: Packing, floor: float) -> tuple[Ints, Ints]:
+        """Return (first token, width - 1) of each window's spans with the highest mention scores."""
         log_p = logsigmoid(table)
         asked = asked & (log_p > floor)
         first, width = asked.nonzero(as_tuple=True)
@@ -325,7 +328,7 @@ class ElqBackend:
         sums = np.append(0.0, np.cumsum(inside))
         return np.asarray(start[first] + end[last] + sums[last + 1] - sums[first])
 
-    def _decided(
+    def _build_evidence(
         self,
         pool: Pool,
         text_of: Ints,
@@ -337,7 +340,7 @@ class ElqBackend:
         vectors: NDArray[np.float32],
         contexts: NDArray[np.float32] | None,
     ) -> Evidence:
-        """Find the candidates of spans and their probabilities."""
+        """Find the candidates of spans, and return the evidence with their probabilities."""
         near_mask = (ways == ENCODER) | (logits > _NEAR_LOGIT) if self.scorer is not None else None
         rows, priors = pool.find(named, vectors, near_mask)
         similarity = pool.similarity(vectors, rows)
@@ -367,24 +370,24 @@ class ElqBackend:
 
     @cached_property
     def weights(self) -> NameWeights:
-        """The model's weights of names, and its logit of NIL."""
+        """Weights of names, including `trust`, and the logit of NIL."""
         named, prior = self.model.names_head.weight[0].tolist() if self.config.names else (0.0, 0.0)
         nil = float(self.model.nil_head) if self.config.nil else -np.inf
         return NameWeights(named + (self.trust if self.config.names else 0.0), prior, nil)
 
-    def _scored(self, pool: Pool, texts: Sequence[str], found: Evidence, scores: Floats | None) -> list[Scored]:
-        """Return the evidence of each text as scores to decode."""
+    def _split_by_text(self, pool: Pool, texts: Sequence[str], found: Evidence, scores: Floats | None) -> list[Scored]:
+        """Split the evidence by text, as scores to decode."""
         nil = np.full((len(found), 1), NIL if self.config.nil else NONE)
         rows = np.concatenate((found.rows, nil), 1)
         log_p = np.concatenate((found.log_p, found.nil_log_p[:, None]), 1)
         priors = np.concatenate((found.priors, np.zeros(nil.shape)), 1)
-        if scores is None:  # NIL takes its place among the candidates
+        if scores is None:  # sort NIL among the candidates
             order = np.argsort(-log_p, axis=1, kind="stable")
             rows, log_p, priors = (np.take_along_axis(array, order, 1) for array in (rows, log_p, priors))
         spans = np.stack((found.starts, found.ends), 1)
         mention_log_p = -np.logaddexp(0.0, -found.mention_logits)
         borders = np.searchsorted(found.text_of, np.arange(len(texts) + 1))
-        name_rows = partial(_names_of, pool.index)  # of now: rows mean something else once the KB has changed
+        name_rows = partial(_names_of, pool.index)  # bound to this index: rows change with the KB
         return [
             Scored(
                 text,
@@ -406,7 +409,7 @@ class ElqBackend:
 
 
 def _windows_of(windows: Sequence[Window], spans: Sequence[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:
-    """The window that each span is best read in: that which sees most of it, and most around it."""
+    """Return the spans by their best window: the one with most of the span's tokens, then most context."""
     begins = np.array([window.spans[~window.special_mask, 0].min(initial=1 << 62) for window in windows])
     ends = np.array([window.spans[:, 1].max() for window in windows])
     chosen: dict[int, list[tuple[int, int]]] = {}
@@ -434,9 +437,9 @@ def load_backend(
     name: str,
     scorer: LinkScorer | None = None,
 ) -> ElqBackend:
-    """Open a linker for inference: adapters merged, in the asked or the model's precision; builds a missing index.
+    """Load a linker for inference, with merged adapters, and build the index of the KB if it is missing.
 
-    `scorer` takes the place of the one in the model's folder.
+    `precision` "auto" is that of the model's config. `scorer` replaces the link scorer in the model's folder.
     """
     if precision not in ("auto", "fp32", "int8"):
         raise UsageError(f"precision={precision!r} is not known; choose auto, fp32 or int8")
@@ -447,7 +450,7 @@ def load_backend(
     precision = elq.config.precision if precision == "auto" else precision
     if precision != "fp32":
         reduce = quantise if precision == "int8" else quantise_where_able
-        elq.encoder = reduce(elq.encoder, _sample(kb, elq.config))  # type: ignore[assignment]
+        elq.encoder = reduce(elq.encoder, _calibration_sample(kb, elq.config))  # type: ignore[assignment]
     if decoding.kind != "joint":
         scorer = None
     elif scorer is None:
@@ -467,8 +470,8 @@ def load_backend(
     )
 
 
-def _sample(kb: KnowledgeBase, config: ElqConfig) -> tuple[Tensor, Packing] | None:
-    """Some texts like those to come, to measure the ranges of 8 bits by: what the KB says of its first entities."""
+def _calibration_sample(kb: KnowledgeBase, config: ElqConfig) -> tuple[Tensor, Packing] | None:
+    """Return packed sample texts for the int8 calibration: titles and descriptions of entities."""
     with sqlite_errors(kb.path):
         rows = kb.connection.execute("SELECT title, description FROM entities LIMIT 64").fetchall()
     texts = [f"{title}: {description}" for title, description in rows] + [f"what is {row[0]}?".lower() for row in rows]
@@ -477,12 +480,12 @@ def _sample(kb: KnowledgeBase, config: ElqConfig) -> tuple[Tensor, Packing] | No
 
 
 def _names_of(index: EntityIndex, rows: Sequence[int]) -> list[tuple[str, str]]:
-    """(id, title) of rows."""
+    """Return (id, title) of index rows."""
     return list(zip(index.entities(rows), index.titles(rows), strict=True))
 
 
 def _best_of_each(group: Ints, score: Floats, most: int) -> Ints:
-    """The rows of the `most` best of each group, in their order; `group` is sorted."""
+    """Return the sorted rows of the `most` highest scores of each group; `group` must be sorted."""
     order = np.lexsort((-score, group))
     first = np.searchsorted(group, group[order])
     return np.sort(order[np.arange(len(order)) - first < most])

@@ -1,20 +1,21 @@
-"""ELQ: one pass of one encoder finds the mentions of a text and links them.
+"""ELQ: finds the mentions of a text and links them in one pass of an encoder.
 
 Li et al. 2020, "Efficient One-Pass End-to-End Entity Linking for Questions".
 
-1. Entities are encoded beforehand from title and description; their vectors are frozen while the text side learns.
-2. A text is encoded once; three logits a piece give the score of every span (`encoders.spans`): start + end + sum of
+1. Entities are encoded in advance from title and description; their vectors are frozen while the text side is trained.
+2. A text is encoded once; three logits per token give the score of every span (`encoders.spans`): start + end + sum of
    inside.
-3. A mention's vector is the mean of its pieces' states; the score of an entity is its dot product with that vector.
-4. p(entity | mention) is a softmax over the entities scored for it, p(mention) a sigmoid; decoding multiplies both.
+3. A mention's vector is the mean of its tokens' states; the score of an entity is its dot product with that vector.
+4. p(entity | mention) is a softmax over the entities scored for it, p(mention) a sigmoid; decoding uses their product.
 5. Loss: binary cross-entropy over all spans + cross-entropy over gold, hard negatives and the batch's other entities.
 
-Unlike the authors' code: no padding is computed; spans have no loop; the optimizer sees the mention head; the text side
-can learn by adapters alone; what a KB's names say of an entity (`names_head`) and NIL have a say in the softmax, where
-the model was trained with them. The mention loss is summed over spans and divided by gold mentions (theirs: the mean
-over spans). Hard negatives are dropped only where they are the mention's own gold entity (theirs: the n-th neighbour of
-every mention of a text is dropped where the n-th neighbour of one mention is its gold entity). Measures of links
-compare entity ids as they are (theirs: without case; `fold_ids` of `evaluation.linking`).
+Differences from the authors' code: texts are packed, without padding; span scores are computed without a loop; the
+optimizer updates the mention head; the text side can be trained with adapters only; aliases of the KB (`names_head`)
+and NIL contribute to the softmax, if the model was trained with them. The mention loss is summed over spans and divided
+by gold mentions (theirs: the mean over spans). Hard negatives are dropped only if they are the mention's own gold
+entity (theirs: the n-th neighbour of every mention of a text is dropped if the n-th neighbour of one
+mention is its gold entity). Link metrics compare entity ids exactly (theirs: ignoring case; `fold_ids` of
+`evaluation.linking`).
 """
 
 from __future__ import annotations
@@ -46,86 +47,87 @@ from wellread.text.windows import Window
 WEIGHTS = "model.safetensors"
 
 FEATURES = ("named", "log_prior")
-"""What names say of a candidate: whether the mention is one of its names, and how often the name means it."""
+"""Features of a candidate by name: 1 if the mention is one of its aliases, and the log prior of that alias."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElqConfig:
-    """What a linker is made of; saved as `config.json` beside its weights."""
+    """Configuration of an ELQ model, saved as `config.json` beside its weights."""
 
     encoder: str = "minilm"
-    """An asset's name, a folder, or a name on the hub: the encoder of texts."""
+    """Text encoder: name of an asset, folder, or name on the Hugging Face hub."""
     entity_encoder: str | None = None
-    """The encoder of entities; None: the text encoder as it was before it learned."""
+    """Entity encoder; None: the text encoder before training."""
     pooling: Literal["mean", "cls"] = "mean"
-    """How an entity's pieces become its vector."""
+    """Pooling of an entity's tokens to its vector."""
     normalised: bool = True
-    """Compare directions: vectors have length 1 and a learned scale takes the place of their length."""
+    """Compare mentions and entities by cosine, times a learned scale, instead of by dot product."""
     separator: str = ": "
-    """Between an entity's title and its description."""
+    """Separator between an entity's title and its description."""
     entity_pieces: int = 64
-    """Pieces of an entity that are read."""
+    """Maximum number of tokens of an entity; further ones are truncated."""
     longest: int = 10
-    """Pieces of the longest mention."""
+    """Maximum number of tokens of a mention."""
     rank: int = 32
-    """Rank of the adapters of the text encoder; 0: all its weights learn."""
+    """Rank of the text encoder's LoRA adapters; 0: all its weights are trained."""
     names: bool = True
-    """Whether a KB's names have a say in which entity a mention means."""
+    """Use aliases and priors of the KB in the scores of candidates."""
     trust: float = 0.0
-    """Added, when linking, to the score of an entity that the KB knows by the mention's name: more where names are
-    distinctive (a catalogue), less where many of the text's names are of things that the KB does not hold."""
+    """Added at inference to the score of a candidate that has the mention as an alias. Higher values suit distinctive
+    names (a catalogue), lower values texts with many names of entities that the KB does not have."""
     context: float = 0.0
-    """Weight of the text around a mention: times its mean state's direction, it is added to the mention's vector, so
-    that entities whose description is like the text score higher."""
+    """Weight of a window's normalised mean state, which is added to the vectors of its mentions, so that entities
+    with a description similar to the context score higher."""
     nil: bool = True
-    """Whether "none of them" is an answer."""
+    """Include NIL ("none of the candidates") in the softmax."""
     whole_words: bool = True
-    """Whether a mention begins and ends with a word, not within one."""
+    """Allow only mentions that begin and end at word boundaries."""
     calibration: tuple[float, float] = (1.0, 0.0)
-    """Scale and shift that make scores of links the share of them that is right (`linking.decoding`)."""
+    """Scale and shift that calibrate the scores of links (`linking.decoding.Calibration`)."""
     threshold: float = 0.5
-    """The calibrated score with the best F1 on development data."""
+    """Calibrated score with the best F1 on the validation data."""
     window: int | None = None
-    """Tokens of a window, with [CLS] and [SEP], where the encoder was trained with fewer than 192; None: 192."""
+    """Maximum number of tokens of a window with [CLS] and [SEP], if the encoder was trained with fewer than 192."""
     precision: Literal["auto", "fp32", "int8"] = "auto"
-    """Precision of the text encoder unless the linker is loaded with another one; converted models have fp32."""
+    """Default precision of the text encoder; fp32 for converted models."""
 
     @classmethod
     def read(cls, folder: Path) -> ElqConfig:
-        """From the `config.json` in a folder; names that begin with "./" are of folders in it."""
+        """Read the `config.json` in a folder; encoders that begin with "./" are relative to the folder."""
         try:
             data = json.loads((folder / "config.json").read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{folder} has no linker: {error}; give a folder that wellread train linker wrote"
+                f"{folder} has no linker: {error}; give a folder written by wellread train linker"
             ) from error
         if isinstance(data, dict):
             data.pop("model_type", None)
-        return settings.from_dict(cls, data)._named(lambda name: _from(folder, name))
+        return settings.from_dict(cls, data)._with_encoders(lambda name: _absolute_name(folder, name))
 
     def write(self, folder: Path) -> None:
-        """To the `config.json` in a folder, which can be moved with the folders in it."""
-        told = self._named(lambda name: _told_in(folder, name))
+        """Write the `config.json` in a folder; encoders in the folder get relative paths, so that it can be moved."""
+        portable = self._with_encoders(lambda name: _relative_name(folder, name))
         with write_atomically(folder / "config.json") as file:
-            file.write(json.dumps({"model_type": LINKER, **asdict(told)}, indent=2).encode() + b"\n")
+            file.write(json.dumps({"model_type": LINKER, **asdict(portable)}, indent=2).encode() + b"\n")
 
-    def _named(self, rename: Callable[[str], str]) -> ElqConfig:
+    def _with_encoders(self, rename: Callable[[str], str]) -> ElqConfig:
         entity_encoder = None if self.entity_encoder is None else rename(self.entity_encoder)
         return replace(self, encoder=rename(self.encoder), entity_encoder=entity_encoder)
 
 
-def _from(folder: Path, name: str) -> str:
+def _absolute_name(folder: Path, name: str) -> str:
     return str((folder / name).resolve()) if name.startswith("./") else name
 
 
-def _told_in(folder: Path, name: str) -> str:
-    path, root = Path(_from(Path(), name)), folder.resolve()  # "./" in a recipe is where the training began
-    return f"./{path.relative_to(root).as_posix()}" if path.is_relative_to(root) else _from(Path(), name)
+def _relative_name(folder: Path, name: str) -> str:
+    # "./" in a recipe is relative to the current directory.
+    path, root = Path(_absolute_name(Path(), name)), folder.resolve()
+    return f"./{path.relative_to(root).as_posix()}" if path.is_relative_to(root) else _absolute_name(Path(), name)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The entities scored for each mention: rows of the entity vectors, and what names say of them."""
+    """Candidates of mentions: their entity vectors, their features by name, and a mask of those that exist."""
 
     vectors: Float[Tensor, "mention cand dim"]
     features: Float[Tensor, "mention cand feature"]
@@ -135,7 +137,10 @@ class Candidates:
 def pack_windows(
     windows: Sequence[Window], longest: int
 ) -> tuple[Int[Tensor, " token"], Packing, Bool[Tensor, "token width"]]:
-    """The pieces of windows end to end, how they lie, and which spans of at most `longest` pieces may be mentions."""
+    """Return the concatenated token ids of windows, their packing, and a mask of the spans that may be mentions.
+
+    Spans have at most `longest` tokens.
+    """
     packing = Packing.of([len(window) for window in windows])
     special, begins, ends = (
         torch.from_numpy(np.concatenate(masks))
@@ -146,7 +151,7 @@ def pack_windows(
 
 
 class Elq(nn.Module):
-    """The text side, and how it scores mentions and entities."""
+    """ELQ's text encoder with its heads for mentions and entities."""
 
     def __init__(self, config: ElqConfig, encoder: PreTrainedModel, entity_dim: int | None = None) -> None:
         super().__init__()
@@ -154,17 +159,17 @@ class Elq(nn.Module):
         self.encoder = encoder
         dim = int(encoder.config.hidden_size)
         self.mention_head = nn.Linear(dim, 3)
-        nn.init.constant_(self.mention_head.bias, -1.0)  # most spans are no mentions
+        nn.init.constant_(self.mention_head.bias, -1.0)  # most spans are not mentions
         self.entity_head = nn.Linear(dim, entity_dim or dim, bias=False)
         nn.init.eye_(self.entity_head.weight)
         self.log_scale = nn.Parameter(torch.tensor(3.0 if config.normalised else 0.0))
         self.names_head = nn.Linear(len(FEATURES), 1, bias=False)
-        self.names_head.weight.data.copy_(torch.tensor([[2.0, 1.0]]))  # a name is evidence, its prior the odds
+        self.names_head.weight.data.copy_(torch.tensor([[2.0, 1.0]]))  # initially: 2 for an alias, plus the log prior
         self.nil_head = nn.Parameter(torch.tensor(10.0 if config.normalised else 0.0))
 
     @classmethod
     def create(cls, config: ElqConfig) -> Elq:
-        """A linker that has not learned yet: a pretrained encoder, fresh heads, adapters that change nothing."""
+        """Build an untrained model: pretrained encoder, new heads, and adapters that do not change its outputs yet."""
         encoder = load_encoder(config.encoder)
         if config.rank:
             add_adapters(encoder, config.rank)
@@ -175,7 +180,7 @@ class Elq(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Elq:
-        """The linker that `save_pretrained` wrote."""
+        """Load a model written by `save_pretrained`."""
         folder = Path(folder)
         config = ElqConfig.read(folder)
         model = cls.create(config)
@@ -183,7 +188,7 @@ class Elq(nn.Module):
         return model
 
     def load_weights(self, file: Path) -> None:
-        """Take the weights that learned from a file; one that lacks some, or has others, is refused."""
+        """Load the trained weights from a file; raise an InputError if some are missing or unexpected."""
         try:
             weights = load_file(file)
         except (OSError, SafetensorError) as error:
@@ -192,10 +197,10 @@ class Elq(nn.Module):
             ) from error
         wanted = set(self.learned())
         if wanted != set(weights):
-            odd = sorted(wanted ^ set(weights))
+            wrong = sorted(wanted ^ set(weights))
             raise InputError(
-                f"{file} does not fit its config.json: {len(odd)} weights are missing or too many, e.g. {odd[0]}; "
-                "they must come from the same run"
+                f"{file} does not fit its config.json: {len(wrong)} weights are missing or unexpected, e.g. "
+                f"{wrong[0]}; use weights and config.json of the same run"
             )
         try:
             self.load_state_dict(weights, strict=False)
@@ -203,9 +208,9 @@ class Elq(nn.Module):
             raise InputError(f"{file} does not fit its encoder: {str(error).splitlines()[-1].strip()}") from error
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and the weights that learned; an encoder that learned as a whole goes to `encoder/`.
+        """Write config.json and the trained weights; an encoder trained without adapters is saved in `encoder/`.
 
-        Its entities are still read by the encoder that it was before.
+        The original encoder stays the entity encoder then.
         """
         folder, config = Path(folder), self.config
         with storage(folder):
@@ -221,20 +226,20 @@ class Elq(nn.Module):
             config.write(folder)
 
     def calibrate(self, scale: float, shift: float, threshold: float) -> None:
-        """Keep what development data said of the scores."""
+        """Set the calibration and the threshold that were fitted on validation data."""
         self.config = replace(self.config, calibration=(scale, shift), threshold=threshold)
 
     def learned(self) -> dict[str, Tensor]:
-        """The weights that are not the pretrained encoder's: heads and adapters."""
+        """Return the weights outside the pretrained encoder: heads and adapters."""
         state: dict[str, Tensor] = self.state_dict()
         return {name: part for name, part in state.items() if not name.startswith("encoder.") or ".lora_" in name}
 
     def states(self, ids: Int[Tensor, " token"], packing: Packing) -> Float[Tensor, "token dim"]:
-        """The last state of every piece."""
+        """Return the last hidden state of every token."""
         return encode(self.encoder, ids, packing)
 
     def mention_scores(self, states: Float[Tensor, "token dim"]) -> Float[Tensor, "token width"]:
-        """The logit of every span being a mention."""
+        """Return the mention logit of every span: first token, width - 1."""
         start, end, inside = self.mention_head(states).unbind(-1)
         return span_scores(start, end, inside, self.config.longest)
 
@@ -245,7 +250,7 @@ class Elq(nn.Module):
         lasts: Int[Tensor, " mention"],
         packing: Packing,
     ) -> Float[Tensor, "mention dim"]:
-        """Return the vectors that the index is searched with: dot products with entity vectors are scores."""
+        """Return the mentions' query vectors; their dot products with entity vectors are the scores."""
         vectors: Tensor = self.entity_head(span_means(states, firsts, lasts))
         if self.config.normalised:
             vectors = normalize(vectors, dim=-1) * self.log_scale.exp()
@@ -262,21 +267,21 @@ class Elq(nn.Module):
     def entity_scores(
         self, vectors: Float[Tensor, "mention dim"], candidates: Candidates, trust: float = 0.0
     ) -> Float[Tensor, "mention cand"]:
-        """The logit of every candidate; -inf where there is none. `trust` is added where it is known by the name."""
+        """Return the logit of every candidate, -inf for padding; `trust` is added if the mention is an alias of it."""
         scores = torch.einsum("md,mcd->mc", vectors, candidates.vectors)
         if self.config.names:
             scores = scores + self.names_head(candidates.features).squeeze(-1) + trust * candidates.features[..., 0]
         return scores.masked_fill(~candidates.there_mask, -torch.inf)
 
     def nil_scores(self, scores: Float[Tensor, "mention cand"]) -> Float[Tensor, "mention cand1"]:
-        """The same with the logit of NIL as the last column."""
+        """Append the logit of NIL as the last column; -inf for a model without NIL."""
         nil = self.nil_head if self.config.nil else self.nil_head.new_tensor(-torch.inf)
         return torch.cat([scores, nil.expand(len(scores), 1)], dim=1)
 
     def entity_log_p(
         self, vectors: Float[Tensor, "mention dim"], candidates: Candidates, trust: float = 0.0
     ) -> Float64[Tensor, "mention cand1"]:
-        """Log p(entity | mention) of every candidate and, last, of NIL; all -inf where there is nothing to choose."""
+        """Return log p(entity | mention) of every candidate and, last, of NIL; all -inf if there is neither."""
         scores = self.nil_scores(self.entity_scores(vectors, candidates, trust)).double()
         return scores.log_softmax(-1).nan_to_num(-torch.inf)
 
@@ -286,7 +291,7 @@ def mention_loss(
     gold_mask: Bool[Tensor, "token width"],
     asked_mask: Bool[Tensor, "token width"],
 ) -> Float[Tensor, ""]:
-    """Binary cross-entropy over the spans that are asked for, summed, per gold mention."""
+    """Return the binary cross-entropy, summed over the spans in `asked_mask` and divided by the gold mentions."""
     losses = binary_cross_entropy_with_logits(
         scores[asked_mask], gold_mask[asked_mask].to(scores.dtype), reduction="sum"
     )
@@ -296,7 +301,7 @@ def mention_loss(
 def entity_loss(
     scores: Float[Tensor, "mention cand"], gold: Int[Tensor, " mention"], kind: Literal["softmax", "bce"] = "softmax"
 ) -> Float[Tensor, ""]:
-    """Cross-entropy of the gold column among the candidates (the paper), or each on its own (the released models).
+    """Return the cross-entropy of the gold column (softmax, the paper), or a binary one (bce, the released models).
 
     The latter is the mean over all pairs of mention and candidate, as in the authors' code.
     """

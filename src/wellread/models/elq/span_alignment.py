@@ -1,4 +1,4 @@
-"""Proposed spans of texts as tokens of the windows that an encoder reads."""
+"""Alignment of proposed spans, in characters, with the tokens of the encoder's windows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from wellread.mentions.proposals import Proposals
 from wellread.models.elq.candidate_pool import Named, Pool
 from wellread.text.windows import Window
 
-_TEXT = 1 << 40
+_TEXT_STRIDE = 1 << 40
 """Larger than any offset in a text: orders (text, offset) pairs as one number."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedSpans:
-    """Spans that names of the KB propose, sorted by their windows."""
+    """Spans proposed by names of the KB, sorted by window."""
 
     window_of: Ints
     starts: Ints
@@ -30,15 +30,15 @@ class NamedSpans:
 
     @classmethod
     def of_proposals(cls, found: Proposals, windows: Sequence[Window], pool: Pool) -> NamedSpans:
-        """Give every proposal the window that owns its first character, and its candidates in the pool.
+        """Assign each proposal to the window that owns its first character, and look up its candidates in the pool.
 
-        Proposals without a window or without a candidate (in a pool of some entities only) are left out.
+        Proposals without a window are dropped, and those without a candidate in a pool restricted to some entities.
         """
         window_of = windows_of(windows, found)
         distinct, number_of = np.unique(found.numbers, return_inverse=True)
         candidates = [pool.listed(found.lists, number) for number in distinct.tolist()]
-        there = np.array([len(rows) > 0 for rows, _ in candidates], np.bool_)
-        rows = np.flatnonzero((window_of >= 0) & there[number_of])
+        has_candidates = np.array([len(rows) > 0 for rows, _ in candidates], np.bool_)
+        rows = np.flatnonzero((window_of >= 0) & has_candidates[number_of])
         rows = rows[np.argsort(window_of[rows], kind="stable")]
         return cls(
             window_of[rows],
@@ -50,7 +50,7 @@ class NamedSpans:
         )
 
     def inside(self, batch: Sequence[int]) -> NamedSpans:
-        """Return the spans of some windows, with the places of their windows in the batch."""
+        """Return the spans of the windows in a batch; `window_of` then counts windows of the batch."""
         places = np.asarray(batch)
         low, high = np.searchsorted(self.window_of, places, "left"), np.searchsorted(self.window_of, places, "right")
         rows = np.concatenate([np.arange(start, end) for start, end in zip(low, high, strict=True)])
@@ -60,39 +60,39 @@ class NamedSpans:
 
 
 def windows_of(windows: Sequence[Window], proposals: Proposals) -> Ints:
-    """Return the place in `windows` of the window that owns the first character of each proposal; -1 for none.
+    """Return the index of the window that owns the first character of each proposal; -1 for none.
 
-    `windows` are in the order of their texts.
+    `windows` must be sorted by text.
     """
     text_of = np.repeat(np.arange(len(proposals.offsets) - 1), np.diff(proposals.offsets))
     if not windows:
         return np.full(len(text_of), -1)
     window_text = np.array([window.text for window in windows], np.int64)
     owned = np.array([_first_owned(window) for window in windows], np.int64)
-    owned[np.append(True, window_text[1:] != window_text[:-1])] = 0  # a text's first window owns what precedes it too
-    found = np.searchsorted(window_text * _TEXT + owned, text_of * _TEXT + proposals.starts, "right") - 1
+    owned[np.append(True, window_text[1:] != window_text[:-1])] = 0  # the first window of a text owns its begin
+    found = np.searchsorted(window_text * _TEXT_STRIDE + owned, text_of * _TEXT_STRIDE + proposals.starts, "right") - 1
     return np.where((found >= 0) & (window_text[found] == text_of), found, -1)
 
 
 def _first_owned(window: Window) -> int:
-    """Return the first character whose first token the window owns: a character may have several tokens."""
+    """Return the first character whose first token the window owns; a character can have several tokens."""
     starts, owned = window.spans[:, 0], window.owned
     shared = owned > 0 and starts[owned - 1] == starts[owned] and not window.special_mask[owned - 1]
     return int(starts[owned] + shared)
 
 
 def tokens_of(windows: Sequence[Window], window_of: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Return (first, last) of the tokens that spans cover, counted over all windows end to end.
+    """Return the (first, last) token of each span, counted over the concatenated windows.
 
-    A span that reaches beyond its window ends with the window's last token.
+    A span that exceeds its window is truncated to the window's last token.
     """
     lengths = np.array([len(window) for window in windows], np.int64)
     bases = np.cumsum(lengths) - lengths
     spans = np.concatenate([window.spans for window in windows])
-    real = np.flatnonzero(spans[:, 1] > spans[:, 0])  # special tokens and those that stand for nothing cover nothing
-    shift = np.repeat(np.arange(len(windows)) * _TEXT, lengths)[real]
+    real = np.flatnonzero(spans[:, 1] > spans[:, 0])  # special and empty tokens cover no character
+    shift = np.repeat(np.arange(len(windows)) * _TEXT_STRIDE, lengths)[real]
     begins, stops = spans[real, 0] + shift, spans[real, 1] + shift
-    at = window_of * _TEXT
+    at = window_of * _TEXT_STRIDE
     low = np.searchsorted(real, bases[window_of])
     high = np.searchsorted(real, bases[window_of] + lengths[window_of]) - 1
     first = np.clip(np.searchsorted(stops, at + starts, "right"), low, high)

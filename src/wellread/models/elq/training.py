@@ -1,7 +1,7 @@
-"""Training a linker: a recipe in, a run folder with a model in it out.
+"""Training of ELQ linkers from a recipe, in a run folder that contains the trained model.
 
-A recipe names a knowledge base and what to learn from: files of linked text, documents made from the KB itself
-(`made`), or both.
+A recipe names a knowledge base and the training data: files of linked text, documents generated from the KB (`made`),
+or both.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ from wellread.training.loop import seed_all, train
 from wellread.training.schedule import Schedule
 
 MODEL = "model"
-"""The folder in a run that `Linker.load(model=...)` takes."""
+"""Subfolder of a run with the model, for `Linker.load(model=...)`."""
 _ALIASES = 6
-"""Aliases of an entity that may take the place of a mention, the most used first."""
+"""Maximum number of an entity's aliases that can replace a mention; the most frequent are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A file of linked text to learn from (JSONL, AIDA or NIF)."""
+    """File of linked text to train on (JSONL, AIDA or NIF)."""
 
     file: str
     develop: int = 0
-    """Documents that are split off for development; the same ones in every run."""
+    """Number of documents split off for validation; the same in every run."""
     hold_out: int = 0
-    """More documents that are left out of training, to fit a link scorer on; the same ones in every run."""
+    """Number of further documents left out of training, to fit a link scorer on; the same in every run."""
     most: int | None = None
-    """Documents of an epoch, drawn anew for each; None: all of them in every epoch."""
+    """Number of documents sampled for each epoch; None: all of them."""
     most_chars: int | None = None
-    """Leave longer documents out."""
+    """Maximum length of a document in characters; longer ones are left out."""
     repeat: int = 1
-    """How often each document is seen in an epoch."""
+    """Number of times that each document is used in an epoch."""
     complete: bool = True
-    """Whether every mention has its link. If not, the KB's names that have none are neither right nor wrong."""
+    """True if every mention is annotated. If False, names of the KB without a link are ignored in the mention loss."""
     entities: bool = True
-    """False for named-entity annotation that names no entities: its mentions teach spans only."""
+    """False for named-entity annotation without entity ids: mentions without an id train the mention head only."""
     spans: bool = True
-    """False where mentions are chosen by their words, e.g. terms of an ontology: they teach entities, not spans."""
+    """False if the annotated spans should not train the mention head, e.g. terms of an ontology."""
     kb: str | None = None
-    """Knowledge base of its entities, by name or path; None: the recipe's."""
+    """Name or path of the knowledge base of its entities; None: the recipe's."""
 
     @property
     def unlinked(self) -> Literal["nil", "unknown"]:
@@ -77,51 +77,52 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class LinkerRecipe:
-    """What a linker learns, from what, and how."""
+    """Recipe for training a linker: knowledge base, data, model and training options."""
 
     kb: str
-    """A packaged knowledge base's name or a path."""
+    """Name of a packaged knowledge base, or a path."""
     text: tuple[Text, ...] = ()
     made: int = 0
-    """Documents made from the knowledge base itself: descriptions, facts and aliases in sentences and questions."""
+    """Number of documents generated from the KB: descriptions, facts and aliases in sentences and questions."""
     made_develop: int = 0
-    """Of these, documents for development."""
+    """Number of generated documents that are used for validation."""
     model: ElqConfig = field(default_factory=ElqConfig)
     start: str | None = None
-    """A trained linker to go on from: "elq", or a folder."""
+    """Trained linker to start from: "elq", or a folder."""
     loss: EntityLoss = "softmax"
     negatives: Negatives = "hard"
-    """hard: the nearest entities and those of the same name, searched at every step. batch: the batch's other ones."""
+    """hard: the nearest entities and those with the same alias, searched in every step. batch: gold entities of the
+    batch's other mentions."""
     nearest: int = 10
     leave_out: float = 0.1
-    """The share of gold entities that a batch pretends not to have, to learn NIL from."""
+    """Share of gold entities that are removed from the candidates, to train NIL."""
     drop_names: float = 0.0
-    """The share of mentions that are learned as if their candidates were not known by name."""
+    """Share of mentions whose candidates are scored without their names."""
     variation: Variation = field(default_factory=Variation)
-    """Changes of the text (other aliases, typos, lower case), drawn anew for every epoch."""
+    """Changes of the text (other aliases, typos, lower case), drawn for every epoch."""
     dropout: float | None = None
-    """Dropout of the encoder while it trains; None: its own. 0 is a quarter faster on a processor."""
+    """Dropout of the encoder in training; None: that of its config. 0 is about 25 % faster on a CPU."""
     batch_pieces: int = 1024
     schedule: Schedule = field(default_factory=lambda: Schedule(epochs=3, learning_rate=5e-4))
 
     def __post_init__(self) -> None:
         if not self.text and not self.made:
-            raise UsageError("the recipe has nothing to learn from; give a [[text]] with its file, or made = 10000")
+            raise UsageError("the recipe has nothing to train on; give a [[text]] with its file, or made = 10000")
         if not self.made_develop and not any(text.develop for text in self.text):
-            raise UsageError("the recipe has nothing to develop on; give develop = 500 to a [[text]], or made_develop")
+            raise UsageError("the recipe has nothing to validate on; give develop = 500 in a [[text]], or made_develop")
         if self.made_develop and self.made_develop >= self.made:
             raise UsageError(
-                f"made_develop is {self.made_develop} of {self.made} made documents; leave some to learn from"
+                f"made_develop is {self.made_develop} of {self.made} generated documents; leave some to train on"
             )
 
     @property
     def is_made_up(self) -> bool:
-        """True where only documents made from the KB are validated on: their scores say little about real text."""
+        """True if all validation documents are generated from the KB: scores on them say little about real text."""
         return self.made_develop > 0 and not any(text.develop for text in self.text)
 
 
 def train_linker(recipe: LinkerRecipe, folder: str | Path, *, resume: bool = True) -> dict[str, float]:
-    """Train in a folder, or go on there; its `model` is the linker with the best development F1."""
+    """Train in a run folder, or resume there; return the scores. `model` in it has the best validation F1."""
     with ExitStack() as opened:
         model = _model(recipe)
         if recipe.dropout is not None:
@@ -130,17 +131,17 @@ def train_linker(recipe: LinkerRecipe, folder: str | Path, *, resume: bool = Tru
         learners = [_learner(recipe, model, name, opened.enter_context(open_kb(name))) for name in kbs]
         learner = SeveralKbs(learners, seed=recipe.schedule.seed) if len(learners) > 1 else learners[0]
         scores = train(learner, recipe.schedule, folder, recipe=recipe, resume=resume)
-        model.eval()  # the loop leaves it as it learned: what dropout makes of scores is no calibration
+        model.eval()  # the loop leaves it in training mode; dropout would distort the calibration
         learners[0].predictions()
         model.save_pretrained(Path(folder) / MODEL)
     return scores
 
 
 def _learner(recipe: LinkerRecipe, model: Elq, name: str, kb: KnowledgeBase) -> LinkingLearner:
-    """Build the learner of the texts that are linked to one of the recipe's KBs."""
-    own = [text for text in recipe.text if (text.kb or recipe.kb) == name]
+    """Build the learner for the texts of one of the recipe's KBs."""
+    kb_texts = [text for text in recipe.text if (text.kb or recipe.kb) == name]
     index = open_index(kb, model.config)
-    examples_of, dev = _read(recipe, own, kb, model, index, made=recipe.made if name == recipe.kb else 0)
+    examples_of, dev = _read(recipe, kb_texts, kb, model, index, made=recipe.made if name == recipe.kb else 0)
     return LinkingLearner(
         model,
         kb,
@@ -154,7 +155,7 @@ def _learner(recipe: LinkerRecipe, model: Elq, name: str, kb: KnowledgeBase) -> 
         nearest=recipe.nearest,
         leave_out=recipe.leave_out,
         drop_names=recipe.drop_names,
-        incomplete=[_name(text) for text in own if not text.complete],
+        incomplete=[_name(text) for text in kb_texts if not text.complete],
     )
 
 
@@ -166,7 +167,7 @@ def _model(recipe: LinkerRecipe) -> Elq:
 def _read(
     recipe: LinkerRecipe, texts: Sequence[Text], kb: KnowledgeBase, model: Elq, index: EntityIndex, *, made: int
 ) -> tuple[Callable[[int], list[Example]], dict[str, list[Document]]]:
-    """Return a function from an epoch to its examples, and documents to validate on by where they come from."""
+    """Return a function from an epoch to its examples, and the validation documents by source."""
     sources: list[tuple[Text, list[Document]]] = []
     dev: dict[str, list[Document]] = {}
     for text in texts:
@@ -238,7 +239,7 @@ def _name(text: Text) -> str:
 
 def _documents(text: Text) -> tuple[list[Document], list[Document]]:
     skipped: list[str] = []
-    documents = [_with_more(document) for document in read_linked(text.file, skipped=skipped)]
+    documents = [_with_more_links(document) for document in read_linked(text.file, skipped=skipped)]
     if skipped:
         console.note(f"left out {len(skipped):,} broken documents; the first: {skipped[0]}")
     if text.most_chars is not None:
@@ -252,11 +253,11 @@ def _documents(text: Text) -> tuple[list[Document], list[Document]]:
     return documents, kept
 
 
-def _with_more(document: Document) -> Document:
+def _with_more_links(document: Document) -> Document:
     """Add the links that a row lists as `more`: repeated mentions found by name, `[[start, end, id], ...]`."""
     more = document.meta.get("more")
     if not more:
         return document
     links = [Link(start, end, document.text[start:end], entity) for start, end, entity in more]
-    by_place = sorted((*document.links, *links), key=lambda link: (link.start, link.end))
-    return replace(document, links=tuple(by_place))
+    by_span = sorted((*document.links, *links), key=lambda link: (link.start, link.end))
+    return replace(document, links=tuple(by_span))

@@ -1,7 +1,7 @@
-"""The task of linking: documents with links in, ELQ's two losses and the F1 of links out.
+"""ELQ's training task: examples from documents with links, the two losses, and validation by F1 of links.
 
-Gold links whose entity the KB does not hold are mentions of NIL. A document's `meta["unsure"]` lists spans that may or
-may not be mentions: they are neither.
+Gold links to an entity that the KB does not have are NIL. A document's `meta["unsure"]` lists spans that may or may not
+be mentions; the mention loss ignores them.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ EntityLoss = Literal["softmax", "bce"]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A window of a text and the mentions in it, as pieces (first, last)."""
+    """Window of a text with its gold mentions as tokens (first, last)."""
 
     window: Window
     spans: tuple[tuple[int, int], ...]
     rows: tuple[int, ...]
-    """The entity of each mention: a row of the index, NIL, or NONE where the annotation names no entity."""
+    """Entity of each mention: row of the index, NIL, or NONE if the annotation has no entity ids."""
     names: tuple[str, ...]
     unsure: tuple[tuple[int, int], ...] = ()
     teaches_spans: bool = True
-    """False: the spans are given, only their entities are learned."""
+    """False: the window trains the entity scores only, not the mention head."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkingBatch:
-    """Packed windows; a mention is (first piece, width - 1) in the packed sequence."""
+    """Packed windows; a mention is (first token, width - 1) in the packed sequence."""
 
     packing: Packing
     ids: Int[Tensor, " token"]
@@ -67,25 +67,25 @@ class LinkingBatch:
 
     @property
     def tokens(self) -> int:
-        """How many pieces it has."""
+        """Number of tokens of the batch."""
         return len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
 class KbBatch:
-    """A batch and the number of the learner that it belongs to."""
+    """Batch with the index of its learner."""
 
     learner: int
     batch: LinkingBatch
 
     @property
     def tokens(self) -> int:
-        """Return its number of tokens."""
+        """Number of tokens of the batch."""
         return self.batch.tokens
 
 
 class LinkingLearner:
-    """What the loop trains: an ELQ model, against one knowledge base whose vectors are frozen."""
+    """Trains an ELQ model on links to one knowledge base, whose entity vectors are frozen."""
 
     score = "f1"
 
@@ -108,10 +108,10 @@ class LinkingLearner:
     ) -> None:
         """Set up training.
 
-        `examples` are those of every epoch, or a function from an epoch to its examples. `leave_out` is the share of
-        gold entities that are left out of the candidates, so that NIL is right. `drop_names` is the share of mentions
-        whose candidates are scored without their names. Scores are calibrated on the development documents that have
-        all their links, not on the `incomplete`.
+        - `examples`: those of every epoch, or a function from an epoch to its examples.
+        - `leave_out`: share of gold entities that are removed from the candidates, so that NIL is right.
+        - `drop_names`: share of mentions whose candidates are scored without their names.
+        - `incomplete`: names in `dev` whose documents lack some links; scores are calibrated on the others.
         """
         self.incomplete = frozenset(incomplete)
         self.model, self.kb, self.index = model, kb, index
@@ -123,7 +123,7 @@ class LinkingLearner:
         self.pool = Pool(kb, index, Search(sources, nearest=nearest))
 
     def batches(self, epoch: int) -> Sequence[LinkingBatch]:
-        """Windows of like length together, in an order of their own for every epoch."""
+        """Return the batches of an epoch: windows of similar length, shuffled by seed and epoch."""
         draw = np.random.default_rng((self.seed, epoch))
         examples = self.examples(epoch) if callable(self.examples) else self.examples
         groups = by_length([len(example.window) for example in examples], draw, tokens=self.batch_pieces)
@@ -131,9 +131,9 @@ class LinkingLearner:
         return Lazy(groups, lambda group: collate([examples[place] for place in group], longest))
 
     def loss(self, batch: LinkingBatch) -> dict[str, Tensor]:
-        """Mention loss over all spans, entity loss over the gold mentions."""
+        """Return the mention loss over all spans and the entity loss over the gold mentions."""
         states = self.model.states(batch.ids, batch.packing)
-        with torch.autocast(states.device.type, enabled=False):  # sums over spans need all bits
+        with torch.autocast(states.device.type, enabled=False):  # sums over spans need full precision
             return self._losses(batch, states.float())
 
     def _losses(self, batch: LinkingBatch, states: Tensor) -> dict[str, Tensor]:
@@ -151,7 +151,7 @@ class LinkingLearner:
     def _candidates(
         self, names: Sequence[str], rows: NDArray[np.int64], vectors: Tensor
     ) -> tuple[Candidates, Int[Tensor, " mention"]]:
-        """What each gold mention is told apart from, and the column of the gold entity (the last one is NIL's)."""
+        """Return the candidates of each gold mention, and the column of its gold entity (NIL is the last)."""
         if self.negatives == "batch":
             others = np.unique(rows[rows >= 0])
             found = np.broadcast_to(others, (len(rows), len(others))).copy()
@@ -178,32 +178,32 @@ class LinkingLearner:
     def evaluate(self) -> dict[str, float]:
         """Return F1 of links at the best threshold, over all validation documents and for each of their files.
 
-        Files whose links are not complete count on their own only: their precision is too low to choose weights by.
+        Incomplete files are reported, but do not count for the total: missing gold links make their precision too low.
         """
         scores: dict[str, float] = {}
         parts = {name: self._predict(documents) for name, documents in self.dev.items()}
         complete = [part for name, part in parts.items() if name not in self.incomplete]
-        for name, part in {"": _joined(complete or parts.values()), **(parts if len(parts) > 1 else {})}.items():
+        for name, part in {"": _concatenate(complete or parts.values()), **(parts if len(parts) > 1 else {})}.items():
             best = pr_curve(part).best
-            told = {"f1": best.f1, "precision": best.precision, "recall": best.recall}
-            scores |= {f"{name}/{key}" if name else key: value for key, value in told.items()}
+            metrics = {"f1": best.f1, "precision": best.precision, "recall": best.recall}
+            scores |= {f"{name}/{key}" if name else key: value for key, value in metrics.items()}
         return scores
 
     def predictions(self) -> Predictions:
-        """Calibrated scores of the development links; also sets the model's calibration and threshold."""
+        """Calibrate the model and set its threshold on validation data; return the calibrated scores of the links."""
         complete = {name: documents for name, documents in self.dev.items() if name not in self.incomplete}
-        raw = _joined(self._predict(documents) for documents in (complete or self.dev).values())
+        raw = _concatenate(self._predict(documents) for documents in (complete or self.dev).values())
         scale, shift = fit_temperature(_logits(np.asarray(raw.scores)), raw.right)
         scores = Calibration(scale, shift).scores(np.log(np.maximum(raw.scores, 1e-300)))
         calibrated = Predictions(scores, raw.right, raw.gold)
         best = pr_curve(calibrated).best.threshold
-        # Links must score more than the threshold: one that is a link's own score may lose that link to rounding.
+        # A link must exceed the threshold: halfway to the next lower score, rounding cannot lose the link.
         below = max((score for score in scores if score < best), default=0.0)
         self.model.calibrate(scale, shift, (best + below) / 2 if np.isfinite(best) else 1.0)
         return calibrated
 
     def _predict(self, documents: Sequence[Document]) -> Predictions:
-        """Every link that any threshold would give, with p(mention) · p(entity | mention) as its score."""
+        """Return the links at threshold 0, scored by p(mention) · p(entity | mention)."""
         backend = ElqBackend(self.model, self.kb, self.index, search=self.pool.search, decoding=Decoding(threshold=0.0))
         backend.calibration = Calibration()
         scores: list[float] = []
@@ -226,9 +226,9 @@ class LinkingLearner:
 
 
 class SeveralKbs:
-    """Learners of one model, each with texts of its own KB; the first one's validation counts.
+    """Trains one model on several knowledge bases, with a learner for each; the first one validates.
 
-    A batch is of one KB. The batches of all follow each other in an order of their own for every epoch.
+    A batch belongs to one KB. The batches of all KBs are shuffled together in every epoch.
     """
 
     score = "f1"
@@ -262,16 +262,16 @@ class SeveralKbs:
 
 
 def collate(examples: Sequence[Example], longest: int) -> LinkingBatch:
-    """Examples as one packed batch."""
+    """Pack examples into one batch."""
     ids, packing, asked = pack_windows([example.window for example in examples], longest)
     starts = packing.starts.tolist()
-    firsts, widths = _places(starts, [example.spans for example in examples])
+    firsts, widths = _packed_spans(starts, [example.spans for example in examples])
     gold = torch.zeros_like(asked)
     gold[firsts, widths] = True
     taught = torch.tensor([example.teaches_spans for example in examples])[packing.text_of]
     asked &= taught[:, None]
     gold &= taught[:, None]
-    unsure_firsts, unsure_widths = _places(starts, [example.unsure for example in examples])
+    unsure_firsts, unsure_widths = _packed_spans(starts, [example.unsure for example in examples])
     short = unsure_widths < longest
     asked[unsure_firsts[short], unsure_widths[short]] = False
     return LinkingBatch(
@@ -286,7 +286,7 @@ def collate(examples: Sequence[Example], longest: int) -> LinkingBatch:
     )
 
 
-def _places(starts: Sequence[int], spans: Sequence[Sequence[tuple[int, int]]]) -> tuple[Tensor, Tensor]:
+def _packed_spans(starts: Sequence[int], spans: Sequence[Sequence[tuple[int, int]]]) -> tuple[Tensor, Tensor]:
     found = [(start + first, last - first) for start, some in zip(starts, spans, strict=True) for first, last in some]
     firsts, widths = torch.tensor(found, dtype=torch.long).reshape(-1, 2).unbind(1)
     return firsts, widths
@@ -301,12 +301,12 @@ def make_examples(
     spans: bool = True,
     report: bool = True,
 ) -> list[Example]:
-    """Build windows of documents with their gold mentions; with `report`, a note counts the mentions left out.
+    """Build windows of documents with their gold mentions; with `report`, log the number of mentions left out.
 
-    `unlinked` says what a link without an entity means: "nil" (not in the KB), or "unknown" (named-entity annotation
-    that names no entities: the span is learned, the entity is not). With `spans=False` it is the other way round.
+    `unlinked` is the meaning of a link without an entity: "nil" (not in the KB), or "unknown" (annotation without
+    entity ids, which trains the mention head only). With `spans=False` examples train the entity scores only.
     """
-    without = NIL if unlinked == "nil" else NONE
+    unlinked_row = NIL if unlinked == "nil" else NONE
     config = model.config
     window_tokenizer = window_tokenizer_of(config)
     entities = list({link.entity for document in documents for link in document.links if link.entity is not None})
@@ -316,16 +316,16 @@ def make_examples(
     for document, windows in zip(documents, window_tokenizer.tokenize([one.text for one in documents]), strict=True):
         for window in windows:
             gold = [
-                (span, without if link.entity is None else row_of.get(link.entity, NIL), link.text)
+                (span, unlinked_row if link.entity is None else row_of.get(link.entity, NIL), link.text)
                 for link in document.links
-                if (span := _place(window, link.start, link.end, config.longest)) is not None
+                if (span := _token_span(window, link.start, link.end, config.longest)) is not None
             ]
-            unsure = (_place(window, start, end, config.longest) for start, end in document.meta.get("unsure", ()))
+            unsure = (_token_span(window, start, end, config.longest) for start, end in document.meta.get("unsure", ()))
             links, placed = links + (window is windows[0]) * len(document.links), placed + len(gold)
             too_long += sum(_is_too_long(window, link.start, link.end, config.longest) for link in document.links)
             places, rows, names = zip(*gold, strict=True) if gold else ((), (), ())
-            left_open = tuple(span for span in unsure if span is not None)
-            examples.append(Example(window, places, rows, names, left_open, spans))
+            unsure_spans = tuple(span for span in unsure if span is not None)
+            examples.append(Example(window, places, rows, names, unsure_spans, spans))
     if report and (lost := links - placed):
         console.note(
             f"left out {lost:,} of {links:,} gold mentions: {too_long:,} have more than {config.longest} tokens (raise "
@@ -339,8 +339,8 @@ def _is_too_long(window: Window, start: int, end: int, longest: int) -> bool:
     return span is not None and bool(window.begins_mask[span[0]]) and span[1] - span[0] >= longest
 
 
-def _place(window: Window, start: int, end: int, longest: int) -> tuple[int, int] | None:
-    """The pieces of a span, in the one window that may begin it."""
+def _token_span(window: Window, start: int, end: int, longest: int) -> tuple[int, int] | None:
+    """Return the tokens (first, last) of a span if it begins in this window and is not too long, else None."""
     span = window.covering(start, end)
     if span is None or span[1] - span[0] >= longest or not window.begins_mask[span[0]]:
         return None
@@ -348,10 +348,10 @@ def _place(window: Window, start: int, end: int, longest: int) -> tuple[int, int
 
 
 def mark_unsure(documents: Sequence[Document], kb: KnowledgeBase) -> list[Document]:
-    """Mark what may be a mention though it has no link, for text whose links are not complete.
+    """List possible mentions without a link in `meta["unsure"]`, for documents with incomplete links.
 
-    Unsure are the spans that a document lists itself (without such a list: capitalised names of the KB), and every
-    part of a run of capitalised words without a link: a name, but perhaps of something that the KB does not have.
+    Unsure are the spans that the document already lists (by default: names of the KB with a capital letter), and all
+    parts of runs of capitalised words that overlap no link: names, but perhaps not of an entity in the KB.
     """
     marked = []
     found_in = CandidateFinder(kb).mentions_of_many([document.text for document in documents])
@@ -367,7 +367,7 @@ def mark_unsure(documents: Sequence[Document], kb: KnowledgeBase) -> list[Docume
 
 
 def _capitalised(document: Document) -> Iterator[tuple[int, int]]:
-    """Yield all parts of runs of capitalised words that touch no link; a run's first word may begin a sentence."""
+    """Yield all parts of runs of capitalised words that overlap no link; a run can start at a sentence's begin."""
     taken = [(link.start, link.end) for link in document.links]
     run: list[tuple[int, int]] = []
     for word in _WORD.finditer(document.text):
@@ -383,15 +383,15 @@ def _capitalised(document: Document) -> Iterator[tuple[int, int]]:
 
 _WORD = re.compile(r"[^\W_][\w'’-]*")
 _RUN = 5
-"""Words of the longest part of a run that is marked."""
+"""Maximum number of words of a part of a run."""
 
 
 def split_off(documents: Sequence[Document], count: int) -> tuple[list[Document], list[Document]]:
-    """(the rest, `count` for development): chosen by their text, so that equal texts stay on one side in every run."""
+    """Return (training, at least `count` validation documents), split by a digest of the text (`split_by`)."""
     return split_by(documents, count, lambda document: document.text)
 
 
-def _joined(predictions: Iterable[Predictions]) -> Predictions:
+def _concatenate(predictions: Iterable[Predictions]) -> Predictions:
     parts = list(predictions)
     return Predictions(
         np.concatenate([part.scores for part in parts]) if parts else np.empty(0),

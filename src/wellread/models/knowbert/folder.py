@@ -41,7 +41,7 @@ from wellread.errors import InputError, UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.io.files import storage, write_atomically
 from wellread.kb.store import KnowledgeBase
-from wellread.models.folder import SETTINGS, find_folder, layers_told
+from wellread.models.folder import SETTINGS, find_folder, knowbert_layers
 from wellread.models.knowbert.config import CandidateConfig, KnowBertConfig
 from wellread.models.knowbert.entity_tables import kind_names
 from wellread.models.knowbert.mention_linker import MentionLinker
@@ -160,7 +160,7 @@ def read_settings(folder: Path, kb: str) -> LinkerSettings:
             return configs.from_dict(LinkerSettings, data)
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{folder / SETTINGS} cannot be read ({error}); copy the linker again") from error
-    names = [str(entry["kb"]) for entry in layers_told(folder)]
+    names = [str(entry["kb"]) for entry in knowbert_layers(folder)]
     if kb not in names and len(names) > 1:
         raise UsageError(f"{folder} has knowledge layers of {', '.join(names)}, and none of {kb}; name the KB like one")
     name = kb if kb in names else names[0]

@@ -44,14 +44,16 @@ class CandidateTensors:
         try:
             tensors = [given[name].to(starts.device) for name in ("text_of", "spans", "entities", "priors")]
         except KeyError as missing:
-            raise UsageError(f"offers of {kb} lack {missing}; give text_of, spans, entities and priors") from None
+            raise UsageError(
+                f"the candidates of {kb} lack {missing}; give text_of, spans, entities and priors"
+            ) from None
         text_of, spans, entities, priors = tensors
         count = len(text_of)
         if spans.shape != (count, 2) or entities.dim() != 2 or len(entities) != count or priors.shape != entities.shape:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
             raise UsageError(
-                f"offers of {kb} do not fit together: text_of, spans, entities and priors are {shapes}; expected "
-                "(mentions), (mentions, 2) and twice (mentions, candidates)"
+                f"the candidates of {kb} do not fit together: text_of, spans, entities and priors are {shapes}; "
+                "expected (mentions), (mentions, 2) and twice (mentions, candidates)"
             )
         if count:
             if bool((text_of.diff() < 0).any()) or int(text_of[0]) < 0 or int(text_of[-1]) >= len(starts):

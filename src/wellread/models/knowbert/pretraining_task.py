@@ -187,7 +187,7 @@ class Linking:
         """Return the `LinkCounts` of each input."""
         candidates: Any = batch.knowledge[CANDIDATES]
         arrays = {name: value.cpu().numpy() for name, value in candidates[self.kb].items()}
-        scores = batch.told["links"][self.kb].float().cpu().numpy()
+        scores = batch.outputs["links"][self.kb].float().cpu().numpy()
         mentions = batch.target["mentions"].tolist()
         answers, begin = [], 0
         for text, item in enumerate(batch.inputs):

@@ -45,11 +45,11 @@ def _vectors_of(recipe: TaskRecipe, name: str) -> str | None:
 
 def candidate_options(recipe: TaskRecipe, names: Iterable[str]) -> dict[str, CandidateOptions]:
     """Return the recipe's [offers] for a saved model, whose folder will not contain its encoder's own vectors."""
-    offers = dict(recipe.offers)
+    options = dict(recipe.offers)
     for name in names:
         if (vectors := _vectors_of(recipe, name)) is not None:
-            offers[name] = replace(offers.get(name, CandidateOptions()), vectors=vectors)
-    return offers
+            options[name] = replace(options.get(name, CandidateOptions()), vectors=vectors)
+    return options
 
 
 def describe_vectors(recipe: TaskRecipe, names: Iterable[str]) -> dict[str, Any]:

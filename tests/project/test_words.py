@@ -47,7 +47,7 @@ def test_retired_words_are_found_in_docstrings_comments_and_names(words, tmp_pat
     assert sorted(lines(words, file)) == [3, 6, 6, 9, 9]
 
 
-def test_the_recipe_key_offers_is_allowed_only_as_a_key(words, tmp_path):
+def test_a_recipe_key_is_allowed_only_as_a_key(words, tmp_path):
     file = tmp_path / "module.py"
     file.write_text(
         '"""A KB in [offers] or [offers.NAME], arrays["offers"]."""\n\n\n'

@@ -218,7 +218,7 @@ def test_pieces_are_the_authors(converted):
     config = ElqConfig.read(converted)
     assert [code.ids for code in load_tokenizer(config.encoder).encode_batch(TEXTS)] == [*map(text_ids, TEXTS)]
     tower = EntityTower.load(config)
-    read = [tower.tokenizer.encode(tower._read(*entity)).ids for entity in ENTITIES]
+    read = [tower.tokenizer.encode(tower._input_text(*entity)).ids for entity in ENTITIES]
     assert read == [entity_ids(*entity) for entity in ENTITIES]
     assert max(map(len, read)) == PARAMS["max_cand_length"]
     assert read[2] == [IDS["[CLS]"], IDS["ohio"], IDS["[unused2]"], IDS["[SEP]"]]

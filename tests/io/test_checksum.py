@@ -155,7 +155,7 @@ def test_damaged_vectors_are_refused_and_checked(vectors, wellread):
         names = names_path(opened)
     flip(names, names.stat().st_size // 2)
     told = wellread("kb", "check", kb)
-    assert (told.code, "delete it, it is made again" in told.err) == (5, True)
+    assert (told.code, "delete it, it is rebuilt on the next use" in told.err) == (5, True)
 
 
 def test_a_mapped_file_holds_too(tmp_path):

@@ -156,4 +156,4 @@ def test_a_page_has_two_layers_that_can_be_hidden(wellread, home, tmp_path):
 def test_two_models_for_all_are_refused(wellread, home):
     result = wellread("link", "--kb", home / "places.kb", "--model", "prior", "--model", "elq", "x")
     assert (result.code, len(result.err.splitlines())) == (2, 1)
-    assert "--model is given as prior and as elq; say whose each is: --model places=" in result.err
+    assert "several models without a KB: prior, elq; give one for all, or name the KB: --model places=" in result.err

@@ -155,7 +155,7 @@ def test_damaged_vectors_are_refused_and_checked(vectors, wellread):
         names = names_path(opened)
     flip(names, names.stat().st_size // 2)
     result = wellread("kb", "check", kb)
-    assert (result.code, "delete it, it is made again" in result.err) == (5, True)
+    assert (result.code, "delete it, it is rebuilt on the next use" in result.err) == (5, True)
 
 
 def test_a_mapped_file_holds_too(tmp_path):

@@ -122,7 +122,7 @@ def test_if_missing_keeps_an_outdated_kb_with_changes(newer, wellread):
     assert has_changes("vital")
     done = wellread("kb", "build", "vital", "--if-missing")
     assert done.code == 0
-    assert "has been changed since, so it is kept; build it again without the changes with --replace" in done.err
+    assert "and changed since, so it is kept; rebuild it without the changes with --replace" in done.err
     with open_kb("vital") as kb:
         assert "mine" in kb
 

@@ -195,7 +195,7 @@ def test_an_overlong_question_is_shortened():
     task = ExtractiveQa(longest=30, stride=4, longest_question=8)
     ((window,),) = task.tokenize(SEGMENTER, [long], learning=True)
     assert window.texts[0] == "who is who is who is who is"
-    with pytest.raises(UsageError, match="shorten the question"):
+    with pytest.raises(UsageError, match="a shorter question"):
         ExtractiveQa(longest=30, stride=4).tokenize(SEGMENTER, [long], learning=True)
 
 

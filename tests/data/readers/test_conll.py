@@ -79,7 +79,7 @@ def test_a_broken_line_is_reported_and_its_sentence_left_out(tmp_path):
     assert (one.text, one.document) == ("c", ("c",))
     assert [message.split(", ", 1)[1][:20] for message in broken] == [
         "line 4: 1 columns, e",
-        "line 8: 'Q-x' is no ",
+        "line 8: 'Q-x' is not",
         "line 10: a tag witho",
     ]
     with pytest.raises(UsageError, match="has 2 columns, and word is 0, tag is 5"):

@@ -193,7 +193,7 @@ def test_a_pretrained_model_embeds_with_what_it_was_pretrained_with(pretrained):
 def test_vectors_of_another_encoder_are_refused_however_wide_they_are(pretrained, tmp_path):
     with KnowledgeBase.open(tmp_path / "senses.kb") as kb:
         EntityVectors.build(kb, Hashing(), tmp_path / "elsewhere")
-    message = r"fingerprint hashing 1\) than .* learned with \(hashing 2\); make"
+    message = r"fingerprint hashing 1\) than .* trained with \(hashing 2\); make"
     with pytest.raises(KnowledgeBaseError, match=message):
         Linker.load(tmp_path / "senses.kb", pretrained)
     with ExitStack() as stack, pytest.raises(KnowledgeBaseError, match=message):

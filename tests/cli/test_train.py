@@ -68,7 +68,7 @@ def test_two_processes_end_as_one_does(wellread, tmp_path, encoder):
         timeout=250,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("learning from") == 1
+    assert done.stderr.count("training on") == 1
     assert done.stderr.count("2 processes share the 2 batches of each step") == 1
     one, two = (read_log(tmp_path / run) for run in ("one", "two"))
     assert [line["step"] for line in two] == [line["step"] for line in one]

@@ -395,8 +395,8 @@ def test_nothing_in_a_checkpoint_is_run(files, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1, 2]", "no JSON object"),
-        ("what?", "no JSON object"),
+        ("[1, 2]", "is not a JSON object"),
+        ("what?", "is not a JSON object"),
         ('{"hidden_size": 1024}', "'bert_model' is missing.*elq_large_params"),
         ({"mention_aggregation_type": "fl_avg"}, '\'mention_aggregation_type\' is "fl_avg"; expected "all_avg"'),
         ({"mention_aggregation_type": None}, "'mention_aggregation_type' is nothing"),

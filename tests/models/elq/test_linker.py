@@ -390,7 +390,7 @@ def test_names_alone_have_no_scores(load):
         ({"kind": "best"}, "choose joint"),
         ({"threshold": 7}, "threshold=7 is not a probability; give one from 0 to 1"),
         ({"overlaps": "some"}, "choose auto, drop or keep"),
-        ({"mentions": "spacy"}, "leave mentions and reading out, or take model prior"),
+        ({"mentions": "spacy"}, "omit mentions and reading, or use model prior"),
         ({"model": "magic"}, "magic"),
     ],
 )

@@ -207,7 +207,7 @@ TEXTS = [
 
 
 def test_neighbours_order_and_batches_have_no_say(load, monkeypatch):
-    linker = load(random_scorer(8, trees=40, levels=4), threshold=0.3)
+    linker = load(random_scorer(2, trees=40, levels=4), threshold=0.3)
     alone = [linker.link(text) for text in TEXTS]
     assert sum(len(document.links) for document in alone) > 20
     for order in (range(len(TEXTS)), [7, 3, 2, 6, 0, 1, 10, 5, 4, 9, 8]):

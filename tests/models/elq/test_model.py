@@ -389,7 +389,7 @@ def spoil(what, folder):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("no folder", "give a folder that wellread train linker wrote"),
+        ("no folder", "give a folder written by wellread train linker"),
         ("no weights", "copy or train the model again"),
         ("cut weights", "copy or train the model again"),
         (
@@ -398,7 +398,7 @@ def spoil(what, folder):
         ),
         ("a weight too many", "e.g. more; use weights and config.json of the same run"),
         ("another shape", "does not fit its encoder: .*mention_head.weight"),
-        ("no json", "give a folder that wellread train linker wrote"),
+        ("no json", "give a folder written by wellread train linker"),
         ("a list", "expected a table of settings"),
         ("a typo", "did you mean 'pooling'"),
         ("another rank", "does not fit its encoder"),

@@ -288,7 +288,7 @@ def test_broken_lines_are_counted_and_passed_over(recipe, work, capsys):
     [
         ('tekst = [{ file = "toy.jsonl" }]', "did you mean 'text'"),
         ('text = [{ file = "toy.jsonl", devlop = 3 }]', "devlop"),
-        ('text = [{ file = "toy.jsonl" }]', "give develop = 500 to a [[text]], or made_develop"),
+        ('text = [{ file = "toy.jsonl" }]', "give develop = 500 in a [[text]], or made_develop"),
         ("made_develop = 3", "give a [[text]] with its file, or made = 10000"),
         ("made = 3\nmade_develop = 3", "leave some to train on"),
         ('made = 3\nmade_develop = 1\nloss = "hinge"', 'expected "softmax" or "bce"'),

@@ -69,10 +69,10 @@ class SenseScored(Scored):
     longest: bool = True
     """Keep the longest of overlapping mentions, else the most probable."""
 
-    def _kept(self, decoding: Decoding) -> list[int]:
+    def _select(self, decoding: Decoding) -> list[int]:
         if decoding.overlaps == "keep" or not self.longest or not self.rows.size:
-            return super(SenseScored, self)._kept(replace(decoding, kind="joint"))
-        kept = super(SenseScored, self)._kept(replace(decoding, kind="joint", overlaps="keep"))
+            return super(SenseScored, self)._select(replace(decoding, kind="joint"))
+        kept = super(SenseScored, self)._select(replace(decoding, kind="joint", overlaps="keep"))
         sizes = self.spans[:, 1] - self.spans[:, 0]
         order = sorted(kept, key=lambda row: (self.rows[row, 0] < 0, -sizes[row], self.spans[row, 0]))
         return without_overlaps(self.spans, order)

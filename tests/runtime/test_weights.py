@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from wellread.errors import InputError, UsageError
 from wellread.models.elq import Elq
-from wellread.runtime.elq import _HEADS
+from wellread.runtime.elq import HEADS
 from wellread.runtime.weights import map_words, merge_adapters, read_encoder, read_trained
 
 PARTS = {
@@ -26,7 +26,7 @@ PARTS = {
 def test_merged_adapters_are_those_of_peft(encoder: str, trained: tuple[Path, Elq]) -> None:
     folder, model = trained
     plain = read_encoder(Path(encoder))
-    _, adapters = read_trained(folder / "model.safetensors", _HEADS)
+    _, adapters = read_trained(folder / "model.safetensors", HEADS)
     merged = merge_adapters(plain, adapters)
     wanted = model.encoder.state_dict()
     for number, layer in enumerate(merged.layers):
@@ -93,8 +93,8 @@ def test_heads_and_adapters_must_fit(encoder: str, trained: tuple[Path, Elq], tm
     for changed, odd in ((fewer, r"e\.g\. nil_head"), (more, r"e\.g\. encoder\.layer\.0\.odd")):
         save_file(changed, tmp_path / "model.safetensors")
         with pytest.raises(InputError, match=odd):
-            read_trained(tmp_path / "model.safetensors", _HEADS)
-    _, adapters = read_trained(trained[0] / "model.safetensors", _HEADS)
+            read_trained(tmp_path / "model.safetensors", HEADS)
+    _, adapters = read_trained(trained[0] / "model.safetensors", HEADS)
     name = next(name for name in adapters if name.endswith("lora_A.default.weight"))
     for broken in ({name: adapters[name][:, 1:]}, {name.replace("layer.0", "layer.7"): adapters[name]}):
         with pytest.raises(InputError, match="adapter of encoder"):

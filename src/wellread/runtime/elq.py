@@ -26,7 +26,7 @@ from wellread.runtime.weights import (
 )
 
 WEIGHTS = "model.safetensors"
-_HEADS = (
+HEADS = (
     "mention_head.weight",
     "mention_head.bias",
     "entity_head.weight",
@@ -93,7 +93,7 @@ class ElqRuntime:
         In 8 bits the graph is taken from the cache. Where it is not there, it is made with the ranges in the linker's
         folder, or with those measured on the sample.
         """
-        heads, adapters = read_trained(folder / WEIGHTS, _HEADS)
+        heads, adapters = read_trained(folder / WEIGHTS, HEADS)
 
         def merged() -> EncoderWeights:
             return merge_adapters(read_encoder(encoder), adapters)

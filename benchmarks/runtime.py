@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from benchmarks.report import Report, arguments
 from wellread import assets
-from wellread.linker.elq import PACKAGED
-from wellread.models.elq import Elq
-from wellread.nn.encoders import load_tokenizer, merge_adapters
-from wellread.nn.int8 import int8_available, quantise
-from wellread.nn.packing import Packing, encode
+from wellread.encoders.int8 import int8_available, quantise
+from wellread.encoders.load import load_tokenizer, merge_adapters
+from wellread.encoders.packing import Packing, encode
+from wellread.models.elq.linker import PACKAGED
+from wellread.models.elq.model import Elq
 from wellread.runtime import weights
 from wellread.runtime.elq import HEADS
 from wellread.runtime.folding import fold

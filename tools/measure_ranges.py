@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from wellread.encoders.load import find_encoder
 from wellread.kb.packaged import open_kb
 from wellread.kb.store import KnowledgeBase
-from wellread.linker.elq import PACKAGED, cutter_of
-from wellread.models.elq import ElqConfig
-from wellread.nn.encoders import find_encoder
+from wellread.models.elq.linker import PACKAGED, window_tokenizer_of
+from wellread.models.elq.model import ElqConfig
 from wellread.runtime.elq import HEADS, WEIGHTS
 from wellread.runtime.ranges import FILE, measure_ranges, save_ranges
 from wellread.runtime.weights import merge_adapters, read_encoder, read_trained
@@ -43,7 +43,7 @@ def main() -> None:
     encoder = merge_adapters(read_encoder(find_encoder(config.encoder)), adapters)
     with open_kb(options.kb) as kb:
         texts = sample_texts(kb)
-    windows = [windows[0].ids for windows in cutter_of(config).cut(texts) if windows]
+    windows = [windows[0].ids for windows in window_tokenizer_of(config).tokenize(texts) if windows]
     save_ranges(measure_ranges(encoder, windows), options.folder / FILE)
 
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.test_packing import build
-from tests.tiny import make_elq, shake
+from tests.encoders.test_packing import build
+from tests.toy_models import make_elq, shake
 from wellread import assets
+from wellread.encoders.load import load_encoder, merge_adapters
+from wellread.encoders.packing import Packing, encode
 from wellread.errors import AssetError
-from wellread.models.elq import Elq
-from wellread.nn.encoders import load_encoder, merge_adapters
-from wellread.nn.packing import Packing, encode
+from wellread.models.elq.model import Elq
 
 LENGTHS = (2, 9, 5, 5, 1, 30, 9, 5, 2)
 

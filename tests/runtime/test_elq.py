@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.runtime.conftest import cosines, draw_windows, torch_states
-from wellread.models.elq import Elq
-from wellread.nn.packing import Packing
+from wellread.encoders.packing import Packing
+from wellread.models.elq.model import Elq
 from wellread.runtime import elq
 from wellread.runtime.elq import ElqRuntime
 from wellread.runtime.ranges import FILE, measure_ranges, save_ranges
@@ -37,7 +37,7 @@ def test_scores_and_vectors_are_those_of_torch(trained: tuple[Path, Elq], encode
     lasts = firsts + widths
     np.testing.assert_allclose(runtime.mention_scores_of(states, firsts, lasts), scores[firsts, widths], atol=1e-4)
     before, model.config = model.config, elq_config(model, normalise)
-    vectors = model.mention_vectors(wanted, torch.from_numpy(firsts), torch.from_numpy(lasts)).numpy()
+    vectors = model.mention_vectors(wanted, torch.from_numpy(firsts), torch.from_numpy(lasts), packing).numpy()
     model.config = before
     np.testing.assert_allclose(runtime.mention_vectors(states, firsts, lasts), vectors, atol=1e-4)
     assert runtime.scale == pytest.approx(float(model.log_scale.exp()))

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tests.runtime.conftest import LENGTHS, cosines, draw_windows, torch_states
+from wellread.encoders.int8 import int8_available, quantise
+from wellread.encoders.load import load_encoder
+from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
-from wellread.nn.encoders import load_encoder
-from wellread.nn.int8 import int8_available, quantise
-from wellread.nn.packing import Packing
 from wellread.runtime.folding import fold
 from wellread.runtime.graph import write_graph, write_int8_graph
 from wellread.runtime.ranges import measure_ranges

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tests.runtime.conftest import draw_windows
+from wellread.encoders.int8 import _measure
+from wellread.encoders.load import load_encoder
+from wellread.encoders.packing import Packing
 from wellread.errors import InputError
-from wellread.nn.encoders import load_encoder
-from wellread.nn.int8 import _measure
-from wellread.nn.packing import Packing
 from wellread.runtime.folding import MEASURED
 from wellread.runtime.ranges import load_ranges, measure_ranges, random_windows, save_ranges
 from wellread.runtime.weights import read_encoder

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.runtime.conftest import draw_windows
-from wellread.models.elq import ElqConfig
-from wellread.models.entities import EntityTower
+from wellread.models.elq.entity_encoder import EntityTower
+from wellread.models.elq.model import ElqConfig
 from wellread.runtime import session as sessions
 from wellread.runtime.graph import write_graph
 from wellread.runtime.session import EncoderSession, equal_runs, granted_threads

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
-from wellread.linker.elq import _best_of_each
-from wellread.nn import spans as torch_spans
-from wellread.nn.packing import Packing
+from wellread.encoders import spans as torch_spans
+from wellread.encoders.packing import Packing
+from wellread.models.elq.linker import _best_of_each
 from wellread.runtime.spans import PackedWindows, best_spans, scores_of, span_mask, span_means, span_scores
 
 LENGTHS = [[3, 7, 2, 5], [4, 4], [6], [2], [1, 1], []]

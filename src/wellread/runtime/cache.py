@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from wellread import __version__, checksum
+from wellread import __version__
 from wellread.errors import StorageError
-from wellread.knowledge.arrays import map_arrays, save_arrays
+from wellread.io import checksum
+from wellread.io.arrays import map_arrays, save_arrays
 
 _VERSION = 1
 """Counts up whenever the graph of the same weights changes."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import InputError
-from wellread.knowledge.arrays import map_arrays, save_arrays
+from wellread.io.arrays import map_arrays, save_arrays
 from wellread.runtime.folding import MEASURED, Range, Ranges
 from wellread.runtime.session import EncoderSession
 from wellread.runtime.weights import EncoderWeights

@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from wellread.cores import cores
+from wellread.io.cores import cores
 from wellread.runtime.weights import Floats
 
 WORDS, STATES = "words", "states"

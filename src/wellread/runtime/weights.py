@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import InputError, UsageError
-from wellread.knowledge.arrays import map_arrays
+from wellread.io.arrays import map_arrays
 
 Floats = NDArray[np.float32]
 Arrays = Mapping[str, NDArray[Any]]

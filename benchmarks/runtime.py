@@ -1,0 +1,159 @@
+"""How fast are onnxruntime's graphs beside torch: packed floats and 8 bits, batches and single texts?
+
+Bars: 8 bits ≥ 1.0 × torch's for batches of questions, sentences and paragraphs, ≥ 2 × for one question; cosines with
+states in floats no lower than torch's by more than .001. Both run the packaged ELQ linker's encoder, adapters merged,
+on texts of the repository's documents, with one thread. Seconds are those of one core, medians over rounds in which all
+take turns; a speed-up is the median of the ratios within a round.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.report import Report, arguments
+from wellread import assets
+from wellread.encoders.int8 import int8_available, quantise
+from wellread.encoders.load import load_tokenizer, merge_adapters
+from wellread.encoders.packing import Packing, encode
+from wellread.models.elq.linker import PACKAGED
+from wellread.models.elq.model import Elq
+from wellread.runtime import weights
+from wellread.runtime.elq import HEADS
+from wellread.runtime.folding import fold
+from wellread.runtime.graph import write_graph, write_int8_graph
+from wellread.runtime.ranges import measure_ranges
+from wellread.runtime.session import EncoderSession
+
+_DOCUMENTS = Path(__file__).resolve().parent.parent
+_BASE, _OWN = "torch int8", "runtime int8"
+_WORK = {
+    "170 questions": (170, 7, 20),  # a batch of the linker
+    "32 questions": (32, 7, 20),  # few of each length
+    "32 sentences": (32, 25, 45),
+    "16 paragraphs": (16, 110, 130),
+    "one question": (1, 11, 11),
+    "one sentence": (1, 38, 38),
+    "one paragraph": (1, 120, 120),
+}
+"""Number of texts, and the least and the greatest number of their tokens."""
+
+Windows = list[NDArray[np.int64]]
+
+
+@torch.inference_mode()
+def main(given: Sequence[str] | None = None) -> int:
+    options = arguments(__doc__, given)
+    report = Report("runtime", options.quick)
+    torch.set_num_threads(1)
+    if not int8_available():
+        print("runtime: torch has no 8-bit products here; nothing to compare with")
+        return 0
+    draw = random.Random(0)
+    tokens = _tokens()
+    sample = _texts(tokens, [draw.randint(8, 60) for _ in range(128)], draw)
+    contenders = _encoders(report, sample)
+    rows = []
+    for what, (count, least, greatest) in _WORK.items():
+        windows = sorted(_texts(tokens, [draw.randint(least, greatest) for _ in range(count)], draw), key=len)
+        states = {name: run(windows) for name, run in contenders.items()}  # and warmed up
+        rounds = 3 if options.quick else 60 if count == 1 else 15
+        seconds = _take_turns({name: lambda r=run, w=windows: r(w) for name, run in contenders.items()}, rounds)
+        ratios = {name: _ratio(seconds[_BASE], own) for name, own in seconds.items()}
+        likeness = {name: _cosines(own, states["torch fp32"]) for name, own in states.items()}
+        bar = {"one question": 2.0, "one sentence": None, "one paragraph": None}.get(what, 1.0)
+        report.add(f"{what}, {_OWN} / {_BASE}", ratios[_OWN], "×", at_least=bar)
+        gap = float(likeness[_BASE].mean() - likeness[_OWN].mean())
+        report.add(f"{what}, mean cosine of {_BASE} - {_OWN}", gap, at_most=0.001)
+        for name, own in seconds.items():
+            cosine = likeness[name]
+            rows.append(
+                f"| {what} | {name} | {statistics.median(own) * 1000:.1f} | {ratios[name]:.2f} "
+                f"| {cosine.mean():.4f} | {cosine.min():.4f} |"
+            )
+    print("\n| texts | encoder | CPU ms | speed | cosine, mean | least |\n|---|---|---|---|---|---|")
+    print("\n".join(rows))
+    return report.show()
+
+
+def _encoders(report: Report, sample: Windows) -> dict[str, Callable[[Windows], NDArray[np.float32]]]:
+    """The same encoder four times; the time to make each is reported."""
+    model = Elq.from_pretrained(PACKAGED).eval().requires_grad_(False)
+    merge_adapters(model.encoder)
+    begin = time.process_time()
+    reduced = quantise(model.encoder, _packed(sample))
+    report.add("made: torch int8", time.process_time() - begin, "CPU s")
+    begin = time.process_time()
+    heads = weights.read_trained(PACKAGED / "model.safetensors", HEADS)
+    merged = weights.merge_adapters(weights.read_encoder(assets.fetch("minilm")), heads[1])
+    report.add("made: weights read and merged", time.process_time() - begin, "CPU s")
+    begin = time.process_time()
+    ranges = measure_ranges(merged, sample, 1)
+    report.add("made: ranges", time.process_time() - begin, "CPU s")
+    begin = time.process_time()
+    graph = write_int8_graph(fold(merged, ranges))
+    report.add("made: 8-bit graph", time.process_time() - begin, "CPU s")
+    report.add("8-bit graph", len(graph) / 1e6, "MB")
+    begin = time.process_time()
+    small = EncoderSession(graph, merged.words, threads=1)
+    report.add("opened: 8-bit session", time.process_time() - begin, "CPU s", at_most=0.1)
+    whole = EncoderSession(write_graph(merged), merged.words, threads=1)
+    return {
+        "torch fp32": lambda windows: encode(model.encoder, *_packed(windows)).numpy(),
+        _BASE: lambda windows: encode(reduced, *_packed(windows)).numpy(),
+        "runtime fp32": whole.states,
+        _OWN: small.states,
+    }
+
+
+def _packed(windows: Windows) -> tuple[torch.Tensor, Packing]:
+    return torch.from_numpy(np.concatenate(windows)), Packing.of([len(window) for window in windows])
+
+
+def _take_turns(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """CPU seconds of each in every round; who begins changes from round to round."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            begin = time.process_time()
+            contenders[name]()
+            seconds[name].append(time.process_time() - begin)
+    return seconds
+
+
+def _ratio(base: list[float], own: list[float]) -> float:
+    return statistics.median(one / other for one, other in zip(base, own, strict=True))
+
+
+def _cosines(states: NDArray[np.float32], wanted: NDArray[np.float32]) -> NDArray[np.float32]:
+    product = (states * wanted).sum(1)
+    return np.asarray(product / np.linalg.norm(states, axis=1) / np.linalg.norm(wanted, axis=1))
+
+
+def _tokens() -> list[int]:
+    """The repository's documents as tokens."""
+    files = [_DOCUMENTS / "README.md", *sorted((_DOCUMENTS / "docs").glob("*.md"))]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    return load_tokenizer("minilm").encode(text, add_special_tokens=False).ids
+
+
+def _texts(tokens: list[int], lengths: list[int], draw: random.Random) -> Windows:
+    """Texts of these lengths from random places, each between BERT's first and last token."""
+    firsts = [draw.randrange(len(tokens) - length) for length in lengths]
+    return [
+        np.array([101, *tokens[first : first + length - 2], 102]) for first, length in zip(firsts, lengths, strict=True)
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

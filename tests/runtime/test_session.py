@@ -32,14 +32,14 @@ def open_encoder(folder: str) -> EncoderSession:
 @pytest.mark.parametrize("normalised", [True, False])
 def test_entity_vectors_are_those_of_the_tower(encoder: str, pooling: str, normalised: bool) -> None:
     tower = EntityTower.load(ElqConfig(encoder=encoder, pooling=pooling, normalised=normalised, entity_pieces=8))
-    ids = [np.array(tower.tokenizer.encode(tower._read(*entity)).ids) for entity in ENTITIES]
+    ids = [np.array(tower.tokenizer.encode(tower._input_text(*entity)).ids) for entity in ENTITIES]
     vectors = open_encoder(encoder).pooled(ids, pooling, normalise=normalised)
     np.testing.assert_allclose(vectors, tower.encode(ENTITIES), atol=1e-5)
 
 
 def test_entity_vectors_of_the_packaged_encoder_are_those_of_the_tower(minilm: Path) -> None:
     tower = EntityTower.load(ElqConfig(encoder=str(minilm)))
-    ids = [np.array(tower.tokenizer.encode(tower._read(*entity)).ids) for entity in ENTITIES]
+    ids = [np.array(tower.tokenizer.encode(tower._input_text(*entity)).ids) for entity in ENTITIES]
     np.testing.assert_allclose(open_encoder(str(minilm)).pooled(ids), tower.encode(ENTITIES), atol=1e-5)
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from wellread.runtime.weights import EncoderLayer, EncoderWeights, Floats, Linear, Norm
 
 _WIDEST = 64
-"""Of a weight: 2 · 255 · 64 fits 16 bits."""
+"""Largest value of a weight: 2 · 255 · 64 fits 16 bits."""
 _SPARED = 4
 """Channels of an activation that are computed in floats."""
 _BALANCE = 0.5
@@ -91,7 +91,7 @@ class FoldedLayer:
     """One layer in 8 bits: coded states in, states in the code of the next layer out."""
 
     code: Code
-    """Of the states that come in."""
+    """Ranges of the input states."""
     joined: Product
     """Query, key and value side by side; values come out in the code of the attention's output."""
     mixed: Product

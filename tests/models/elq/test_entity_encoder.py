@@ -58,7 +58,8 @@ def test_passes_hold_every_entity_once_and_not_too_many_pieces(config, monkeypat
     monkeypatch.setattr(module, "_TOKENS", 30)
     tower.encode(TEXTS)
     lengths = [length for some in passes for length in some]
-    assert lengths == sorted((len(tower.tokenizer.encode(tower._input_text(*text)).ids) for text in TEXTS), reverse=True)
+    expected = (len(tower.tokenizer.encode(tower._input_text(*text)).ids) for text in TEXTS)
+    assert lengths == sorted(expected, reverse=True)
     assert len(passes) > 1
     assert all(len(some) == 1 or sum(some) <= 30 for some in passes)
 

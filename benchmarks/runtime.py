@@ -1,4 +1,4 @@
-"""How fast are onnxruntime's graphs beside torch: packed floats and 8 bits, batches and single texts?
+"""Speed of the onnxruntime graphs against torch: packed floats and 8 bits, batches and single texts.
 
 Bars: 8 bits ≥ 1.0 × torch's for batches of questions, sentences and paragraphs, ≥ 2 × for one question; cosines with
 states in floats no lower than torch's by more than .001. Both run the packaged ELQ linker's encoder, adapters merged,

@@ -134,7 +134,7 @@ class Scored:
     """Link scorer's probability that the link to the best entity is right; None without a link scorer. With it, NIL is
     always the last column of `rows`, whatever its probability."""
     ways: NDArray[np.uint8] | None = None
-    """How each span was found: indices into `FOUND_BY`."""
+    """Way in which each span was found: indices into `FOUND_BY`."""
 
     def document(
         self,

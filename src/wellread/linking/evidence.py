@@ -49,7 +49,7 @@ class Evidence:
     """Offsets in that text, in characters; end exclusive."""
     mention_logits: Floats
     ways: NDArray[np.uint8]
-    """How each span was found: indices into `FOUND_BY`."""
+    """Way in which each span was found: indices into `FOUND_BY`."""
     edits: NDArray[np.uint8]
     """Edit distance to the alias, for names with a typo; 0 for the others."""
     rows: Ints

@@ -39,8 +39,9 @@ def pretrain(entities: int, steps: int) -> tuple[float, float]:
     """Seconds of the processor for a step, and the most memory that the process had."""
     from torch import Tensor
 
+    from wellread.encoders.files import load_tokenizer
     from wellread.encoders.infusion.infuse import infuse
-    from wellread.encoders.load import load_encoder, load_tokenizer
+    from wellread.encoders.load import load_encoder
     from wellread.models.luke.config import LukeConfig
     from wellread.models.luke.linked_text import BEGINS, SPECIAL, LinkedWindows
     from wellread.models.luke.pretraining_task import EntityMasking, EntityMaskingLearner, LinkedBatch

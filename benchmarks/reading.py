@@ -16,24 +16,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from benchmarks.data import english, generated_kb, wordnet_kb
 from benchmarks.indexing import MadeUpEncoder
 from benchmarks.report import Report, arguments, interleaved
-from wellread.encoders.packing import Packing, encode
 from wellread.index.entity_index import EntityIndex
 from wellread.index.entity_vectors import EntityVectors
 from wellread.index.folder import vectors_folder
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
+from wellread.models.elq.config import ElqConfig
 from wellread.models.elq.entity_encoder import EntityTower, fingerprint_of
-from wellread.models.elq.linker import PACKAGED, ElqBackend
-from wellread.models.elq.model import ElqConfig
+from wellread.models.elq.linker import ElqBackend
+from wellread.models.elq.load import PACKAGED
 
 _QUESTIONS = ("who wrote {}?", "where was {} born", "what is the capital of {}", "when did {} begin to work there?")
-Batch = tuple[Tensor, Packing]
+Batch = list[NDArray[np.int64]]
 
 
 class _MadeUp(MadeUpEncoder):
@@ -70,7 +69,7 @@ def _measure_questions(report: Report, name: str, kb: KnowledgeBase, rounds: int
     for precision in ("fp32", "int8"):
         backend = Linker.load(kb, "elq", precision=precision).backend
         assert isinstance(backend, ElqBackend)
-        batches, dull_batches = _packed(backend, texts), _packed(backend, dull)
+        batches, dull_batches = _windows(backend, texts), _windows(backend, dull)
         runs: dict[str, Callable[[], object]] = {
             "encoder": lambda backend=backend, batches=batches: _encode(backend, batches),
             "whole": lambda backend=backend: _read(backend, texts),
@@ -93,21 +92,17 @@ def _words(count: int) -> list[str]:
     return (words * (count // len(words) + 1))[:count]
 
 
-def _packed(backend: ElqBackend, texts: Sequence[str]) -> list[Batch]:
+def _windows(backend: ElqBackend, texts: Sequence[str]) -> list[Batch]:
     batches = []
     for place in range(0, len(texts), 32):
-        windows = sorted(
-            (one for text in backend.window_tokenizer.tokenize(texts[place : place + 32]) for one in text), key=len
-        )
-        ids = torch.from_numpy(np.concatenate([window.ids for window in windows]))
-        batches.append((ids, Packing.of([len(window) for window in windows])))
+        windows = (one for text in backend.window_tokenizer.tokenize(texts[place : place + 32]) for one in text)
+        batches.append(sorted((window.ids for window in windows), key=len))
     return batches
 
 
 def _encode(backend: ElqBackend, batches: Sequence[Batch]) -> None:
-    with torch.inference_mode():
-        for ids, packing in batches:
-            encode(backend.model.encoder, ids, packing)
+    for batch in batches:
+        backend.model.states(batch)
 
 
 def _read(backend: ElqBackend, texts: Sequence[str]) -> list[object]:
@@ -121,17 +116,10 @@ def _measure_encoding(report: Report, kb: KnowledgeBase, count: int, rounds: int
         (f"Thing {place}", " ".join(words[30 * place : 30 * place + 20 + place % 20])) for place in range(count)
     ]
     ids = [code.ids for code in tower.tokenizer.encode_batch([f"{title}: {about}" for title, about in entities])]
-    ids.sort(key=len)
-    batches = [ids[place : place + 64] for place in range(0, len(ids), 64)]
-    packed = [
-        (torch.tensor([piece for row in batch for piece in row]), Packing.of([len(row) for row in batch]))
-        for batch in batches
-    ]
+    windows = [np.array(one, np.int64) for one in sorted(ids, key=len)]
 
     def alone() -> None:
-        with torch.inference_mode():
-            for pieces, packing in packed:
-                encode(tower.encoder, pieces, packing)
+        tower.encoder.pooled(windows, "mean", normalise=True)
 
     seconds = interleaved({"alone": alone, "tower": lambda: tower.encode(entities)}, rounds)
     report.add("encoding entities / the encoder alone", seconds["tower"] / seconds["alone"], "×", at_most=1.2)

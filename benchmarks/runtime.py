@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from benchmarks.report import Report, arguments
 from wellread import assets
+from wellread.encoders.files import load_tokenizer
 from wellread.encoders.int8 import int8_available, quantise
-from wellread.encoders.load import load_tokenizer, merge_adapters
+from wellread.encoders.load import merge_adapters
 from wellread.encoders.packing import Packing, encode
-from wellread.models.elq.linker import PACKAGED
+from wellread.models.elq.inference import HEADS
+from wellread.models.elq.load import PACKAGED
 from wellread.models.elq.model import Elq
 from wellread.runtime import weights
-from wellread.runtime.elq import HEADS
 from wellread.runtime.folding import fold
 from wellread.runtime.graph import write_graph, write_int8_graph
 from wellread.runtime.ranges import measure_ranges

@@ -29,7 +29,7 @@ from wellread.linking.decoding import Decoding, without_overlaps
 from wellread.linking.features import FEATURES
 from wellread.linking.link_scorer import LinkScorer
 from wellread.models.elq.candidate_pool import Search
-from wellread.models.elq.linker import load_backend
+from wellread.models.elq.load import load_backend
 from wellread.training.link_scorer import NAMED, OPEN, RIGHT, WRONG, Spans, collect, fit, named_targets
 
 _FOLDS = 3

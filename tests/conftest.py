@@ -75,7 +75,7 @@ def plain_encoder(tmp_path_factory):
 def toy(tmp_path_factory, plain_encoder):
     """A folder with `toy.kb`, its index, and `model`: a linker that learned for a moment what `toy_documents` ask."""
     from tests.toy_models import make_elq, teach, toy_documents, write_kb
-    from wellread.models.elq.linker import open_index
+    from wellread.models.elq.load import open_index
     from wellread.models.elq.training_task import LinkingLearner, make_examples, split_off
 
     folder = tmp_path_factory.mktemp("toy")
@@ -102,3 +102,16 @@ def browser():
         browser = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def trained(encoder, tmp_path_factory):
+    """The folder of a linker with adapters, and the linker with its adapters merged."""
+    from tests.toy_models import make_elq, shake
+    from wellread.encoders.load import merge_adapters
+
+    folder = tmp_path_factory.mktemp("linker") / "model"
+    model = shake(make_elq(encoder))
+    model.save_pretrained(folder)
+    merge_adapters(model.encoder)
+    return folder, model

@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 from tests.infused_models import build, shake
 from tests.sense_data import Hashing
 from tests.toy_models import write_kb
+from wellread.encoders.files import load_tokenizer
 from wellread.encoders.infusion.infuse import infuse
-from wellread.encoders.load import load_encoder, load_tokenizer
+from wellread.encoders.load import load_encoder
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.records import Entity
 from wellread.models.knowbert.config import KnowBertConfig

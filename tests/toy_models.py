@@ -18,7 +18,8 @@ from wellread.document import Document, Link
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
-from wellread.models.elq.model import Elq, ElqConfig
+from wellread.models.elq.config import ElqConfig
+from wellread.models.elq.model import Elq
 from wellread.models.elq.training_task import LinkingLearner
 
 PLACES = "avon brno cork dover essen fargo genoa hanoi izmir jena kobe lagos".split()

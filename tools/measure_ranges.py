@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from wellread.encoders.load import find_encoder
+from wellread.encoders.files import find_encoder
 from wellread.kb.packaged import open_kb
 from wellread.kb.store import KnowledgeBase
-from wellread.models.elq.linker import PACKAGED, window_tokenizer_of
-from wellread.models.elq.model import ElqConfig
-from wellread.runtime.elq import HEADS, WEIGHTS
+from wellread.models.elq.config import WEIGHTS, ElqConfig
+from wellread.models.elq.inference import HEADS
+from wellread.models.elq.linker import window_tokenizer_of
+from wellread.models.elq.load import PACKAGED
 from wellread.runtime.ranges import FILE, measure_ranges, save_ranges
 from wellread.runtime.weights import merge_adapters, read_encoder, read_trained
 

@@ -11,7 +11,8 @@ import torch
 from tests.knowbert_data import write_with_layer
 from tests.toy_models import write_kb
 from wellread.document import Document, Link
-from wellread.encoders.load import load_encoder, load_tokenizer
+from wellread.encoders.files import load_tokenizer
+from wellread.encoders.load import load_encoder
 from wellread.encoders.packing import Packing, encode
 from wellread.errors import UsageError
 from wellread.inference.embed import Embedder

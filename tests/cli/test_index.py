@@ -12,7 +12,7 @@ from tests.index.test_entity_vectors import BagOfWords, things
 from tests.kb.conftest import build_kb
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
-from wellread.models.elq import linker as elq
+from wellread.models.elq import load as elq
 
 
 @pytest.fixture(autouse=True)

@@ -12,18 +12,9 @@ from tests import luke_models as lukes
 from tests.models.luke.test_mention_windows import xlm as sentence_pieces
 from tests.toy_models import tokenizer, write_encoder
 from wellread import assets
+from wellread.encoders.files import encoder_digest, find_encoder, load_tokenizer, positions_of, width_of
 from wellread.encoders.infusion.infuse import infuse
-from wellread.encoders.load import (
-    add_adapters,
-    encoder_digest,
-    find_encoder,
-    load_encoder,
-    load_tokenizer,
-    merge_adapters,
-    positions_of,
-    save_tokenizer,
-    width_of,
-)
+from wellread.encoders.load import add_adapters, load_encoder, merge_adapters, save_tokenizer
 from wellread.encoders.packing import Packing, encode
 from wellread.errors import AssetError, InputError
 from wellread.models.knowbert.config import KnowBertConfig

@@ -13,8 +13,9 @@ import torch
 
 import wellread
 from tests.toy_models import write_kb
+from wellread.encoders.files import load_tokenizer, width_of
 from wellread.encoders.foreign_checkpoint import read_weights
-from wellread.encoders.load import load_encoder, load_tokenizer, width_of
+from wellread.encoders.load import load_encoder
 from wellread.errors import InputError
 
 CODE = "import pathlib\npathlib.Path({mark!r}).touch()\nclass Evil:\n    pass\n"

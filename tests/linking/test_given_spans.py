@@ -57,7 +57,7 @@ def test_what_is_too_weak_is_nil_and_keeps_its_candidates(toy):
 def test_the_best_entity_is_chosen_where_nil_is_ruled_out(toy):
     texts, spans = ["who wrote to cork ?", "in   the old city"], [[(13, 17), (0, 3)], [(9, 12), (3, 4)]]
     with Linker.load(toy / "toy.kb", toy / "model", precision="fp32", threshold=1.0) as strict:
-        strict.backend.model.nil_head.fill_(50.0)
+        strict.backend.model.heads = replace(strict.backend.model.heads, nil=50.0)
         with_nil = [link for one in strict.link_given(texts, spans) for link in one.links]
         never = [link for one in strict.link_given(texts, spans, nil="never") for link in one.links]
     assert [link.entity for link in with_nil] == [None] * 4

@@ -8,7 +8,6 @@ four spaces are commands that need data of one's own, and are not run: `tests/pr
 """
 
 import doctest
-import hashlib
 import json
 import os
 import re
@@ -63,23 +62,8 @@ def workplace(tmp_path, monkeypatch):
     if not Path(f"{kb_path('vital')}.vectors", "index.json").exists():
         pytest.skip("the vital articles are not encoded; run: make assets")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("wellread.models.elq.linker.quantise_where_able", measured_once)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
-
-
-MEASURED = {}
-
-
-def measured_once(encoder, sample):
-    """The encoder in 8 bits, whose ranges take seconds to measure: once for the same weights and texts."""
-    from wellread.encoders.int8 import quantise_where_able
-
-    parts = [*encoder.state_dict().values(), *(() if sample is None else (sample[0], sample[1].text_of))]
-    key = hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
-    if key not in MEASURED:
-        MEASURED[key] = quantise_where_able(encoder, sample)
-    return MEASURED[key]
 
 
 @pytest.mark.parametrize("page", with_blocks("python"))

@@ -10,12 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from tests.encoders.test_packing import build
-from tests.toy_models import make_elq, shake
 from wellread import assets
-from wellread.encoders.load import load_encoder, merge_adapters
+from wellread.encoders.load import load_encoder
 from wellread.encoders.packing import Packing, encode
 from wellread.errors import AssetError
-from wellread.models.elq.model import Elq
 
 LENGTHS = (2, 9, 5, 5, 1, 30, 9, 5, 2)
 
@@ -44,16 +42,6 @@ def family(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         weight.data += 0.2 * torch.randn(weight.shape, generator=draw)
     model.save_pretrained(tmp_path / request.param)
     return tmp_path / request.param
-
-
-@pytest.fixture(scope="session")
-def trained(encoder: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Elq]:
-    """The folder of a linker with adapters, and the linker with its adapters merged."""
-    folder = tmp_path_factory.mktemp("runtime") / "model"
-    model = shake(make_elq(encoder))
-    model.save_pretrained(folder)
-    merge_adapters(model.encoder)
-    return folder, model
 
 
 @pytest.fixture(scope="session")

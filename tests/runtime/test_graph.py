@@ -127,7 +127,7 @@ def test_8_bits_are_as_near_to_floats_as_torch_s(minilm: Path, torch_minilm: tor
 
 
 def test_the_runtime_imports_neither_torch_nor_transformers() -> None:
-    names = "cache elq folding graph ranges session spans weights".split()
+    names = "cache folding graph ranges session spans weights".split()
     code = f"""
 import importlib, json, sys
 for name in {names!r}:

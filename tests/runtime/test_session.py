@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.runtime.conftest import draw_windows
+from wellread.io import cores
+from wellread.models.elq.config import ElqConfig
 from wellread.models.elq.entity_encoder import EntityTower
-from wellread.models.elq.model import ElqConfig
-from wellread.runtime import session as sessions
 from wellread.runtime.graph import write_graph
-from wellread.runtime.session import EncoderSession, equal_runs, granted_threads
+from wellread.runtime.session import EncoderSession, equal_runs
 from wellread.runtime.weights import read_encoder
 
 ENTITIES = [
@@ -23,9 +23,9 @@ ENTITIES = [
 ]
 
 
-def open_encoder(folder: str) -> EncoderSession:
+def open_encoder(folder: str, threads: int = 1) -> EncoderSession:
     weights = read_encoder(Path(folder))
-    return EncoderSession(write_graph(weights), weights.words, threads=1)
+    return EncoderSession(write_graph(weights), weights.words, threads=threads)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -75,7 +75,26 @@ def test_threads_may_share_a_session(encoder: str) -> None:
 
 
 def test_no_more_threads_than_cores_and_no_more_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "cores", lambda: 4)
+    monkeypatch.setattr(cores, "cores", lambda: 4)
     for asked, threads in (("", 4), ("1", 1), ("2,1", 2), ("16", 4), ("0", 4), ("many", 4)):
         monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", asked)
-        assert granted_threads() == threads
+        assert cores.granted_threads() == threads
+
+
+def test_a_limit_lowers_the_threads_until_it_is_lifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "cores", lambda: 4)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with cores.one_thread():
+        assert cores.granted_threads() == 1
+    assert cores.granted_threads() == 4
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_forked_process_opens_a_session_of_its_own(encoder: str, threads: int) -> None:
+    session, windows = open_encoder(encoder, threads), draw_windows(40)
+    wanted = session.states(windows)
+    for _ in range(3):
+        if not (pid := os.fork()):
+            os._exit(0 if np.array_equal(session.states(windows), wanted) else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+    assert np.array_equal(session.states(windows), wanted)

@@ -7,7 +7,6 @@ from torch.nn.functional import logsigmoid
 
 from wellread.encoders import spans as torch_spans
 from wellread.encoders.packing import Packing
-from wellread.models.elq.linker import _best_of_each
 from wellread.runtime.spans import PackedWindows, best_spans, scores_of, span_mask, span_means, span_scores
 
 LENGTHS = [[3, 7, 2, 5], [4, 4], [6], [2], [1, 1], []]
@@ -42,7 +41,7 @@ def test_the_best_spans_of_each_window_are_those_of_torch(floor: float, most: in
     mask = draw.random(scores.shape) < 0.8
     log_p = logsigmoid(torch.from_numpy(scores))
     firsts, widths = (torch.from_numpy(mask) & (log_p > floor)).nonzero(as_tuple=True)
-    kept = _best_of_each(packed.window_of[firsts.numpy()], log_p[firsts, widths].double().numpy(), most)
+    kept = best_of_each(packed.window_of[firsts.numpy()], log_p[firsts, widths].double().numpy(), most)
     found = best_spans(scores, mask, packed.window_of, floor=floor, most=most)
     assert np.array_equal(found[0], firsts.numpy()[kept])
     assert np.array_equal(found[1], widths.numpy()[kept])
@@ -65,3 +64,12 @@ def test_means_of_spans_are_those_of_torch_whatever_is_beside_them() -> None:
 
 def _whole(firsts: np.ndarray, lasts: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array([0]), np.array([lasts[row] - firsts[row]])
+
+
+def best_of_each(groups: np.ndarray, scores: np.ndarray, most: int) -> list[int]:
+    """Rows of the `most` highest scores of each group, by plain loops."""
+    best = []
+    for group in sorted(set(groups.tolist())):
+        rows = [row for row in range(len(groups)) if groups[row] == group]
+        best += sorted(rows, key=lambda row: (-scores[row], row))[:most]
+    return sorted(best)

@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from wellread.errors import InputError, UsageError
+from wellread.models.elq.inference import HEADS
 from wellread.models.elq.model import Elq
-from wellread.runtime.elq import HEADS
 from wellread.runtime.weights import map_words, merge_adapters, read_encoder, read_trained
 
 PARTS = {

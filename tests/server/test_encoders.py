@@ -10,7 +10,8 @@ from tests.knowbert_data import write_with_layer
 from tests.servers import asking, engine_of, write_kbs
 from tests.task_data import rte_recipe
 from wellread.document import Document
-from wellread.encoders.load import load_encoder, load_tokenizer
+from wellread.encoders.files import load_tokenizer
+from wellread.encoders.load import load_encoder
 from wellread.inference.embed import Embedder
 from wellread.inference.embedder import load_embedder
 from wellread.plots import curves as plots

@@ -12,8 +12,9 @@ from tests.task_data import SCHEDULE, recipes
 from tests.tasks.test_cloze_qa import QUESTIONS, as_record
 from tests.toy_models import PEOPLE, PLACES
 from wellread.data.readers.conll import Columns, read_conll
+from wellread.encoders.files import load_tokenizer
 from wellread.encoders.infusion.infuse import infuse
-from wellread.encoders.load import load_encoder, load_tokenizer, silence
+from wellread.encoders.load import load_encoder, silence
 from wellread.encoders.packing import Packing
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 from tests.task_data import SCHEDULE, pairs, recipes, rte_recipe, write_rte
 from tests.training.test_loop import PROCESSES, assert_same, wait_for_step, weights
 from wellread import config
-from wellread.encoders.load import load_tokenizer
+from wellread.encoders.files import load_tokenizer
 from wellread.errors import InputError, UsageError
 from wellread.models.kam.inputs import KamProvider, MapsConfig
 from wellread.plots import curves as plots

@@ -61,7 +61,7 @@ def build(kb: str, to: str | None, kind: Any, compression: Any, model: str | Non
     from wellread.index.entity_vectors import Encoding
     from wellread.io import console
     from wellread.kb.packaged import open_kb
-    from wellread.models.elq.linker import load_tower
+    from wellread.models.elq.load import load_tower
 
     progress = Encoding()
     with open_kb(kb) as opened:

@@ -70,8 +70,8 @@ def embed(
     with open_kb(kb) as opened:
         recipe = None if graph == "none" else _recipe(graph, changes)
         folder = Path(to) if to is not None else Path(f"{opened.path}.embedded")
+        from wellread.models.elq.config import ElqConfig
         from wellread.models.elq.entity_encoder import EntityTower
-        from wellread.models.elq.model import ElqConfig
         from wellread.training import graph_vectors as learning
 
         encoder = None if text == "none" else EntityTower.load(ElqConfig(encoder=text))

@@ -40,7 +40,8 @@ def load_embedder(model: str, stack: ExitStack, *, layers: int | None = None, wi
 
 def _load(model: str, stack: ExitStack) -> tuple[Any, Any, KnowledgeProvider | None]:
     """Load an encoder, its tokenizer, and its knowledge provider."""
-    from wellread.encoders.load import find_encoder, load_encoder, load_tokenizer
+    from wellread.encoders.files import find_encoder, load_tokenizer
+    from wellread.encoders.load import load_encoder
     from wellread.models.knowbert.recipe import load_knowbert_provider
 
     if any((Path(model) / place).is_file() for place in ("task.json", "model/task.json")):

@@ -23,8 +23,9 @@ from transformers import PreTrainedModel
 
 from wellread import config
 from wellread.document import short
+from wellread.encoders.files import load_tokenizer, positions_of
 from wellread.encoders.infusion.infuse import Infused, InfusedEncoder, infuse
-from wellread.encoders.load import load_encoder, load_tokenizer, positions_of
+from wellread.encoders.load import load_encoder
 from wellread.errors import InputError, UsageError
 from wellread.linking.linker import Linker
 from wellread.models.kam.inputs import KamInputs, KamProvider, MapName, MapsConfig

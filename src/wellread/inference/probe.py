@@ -17,8 +17,9 @@ from typing import Any, cast
 
 from tokenizers import Tokenizer
 
+from wellread.encoders.files import find_encoder, load_tokenizer, positions_of
 from wellread.encoders.infusion.infuse import InfusedEncoder, infuse
-from wellread.encoders.load import find_encoder, load_encoder, load_tokenizer, positions_of
+from wellread.encoders.load import load_encoder
 from wellread.errors import InputError, UsageError
 from wellread.models.knowbert.folder import MANIFESTS
 from wellread.models.knowbert.model import KnowBert

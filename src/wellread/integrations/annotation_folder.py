@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
@@ -22,6 +20,7 @@ from wellread import __version__
 from wellread.data.text_shards import Inputs
 from wellread.errors import InputError, KnowledgeBaseError, UsageError
 from wellread.integrations.arrow_batches import AT_ONCE, SCHEMA, Annotation, annotate_batches
+from wellread.io.cores import one_thread
 from wellread.io.files import write_atomically
 from wellread.kb.packaged import kb_path, open_kb
 
@@ -141,7 +140,7 @@ class Worker:
         """Annotate a shard and write its part."""
         plan = self.plan
         skipped: list[str] | None = [] if plan.broken == "skip" else None
-        with _one_thread():
+        with one_thread():
             found = annotate_batches(self._batches(shard, skipped), self.linkers, plan.annotation)
             with write_atomically(plan.part(self.folder, shard)) as file:
                 try:
@@ -222,21 +221,6 @@ _WRITERS: dict[Format, Callable[[IO[bytes], Iterator[pa.RecordBatch]], None]] = 
     "jsonl": _write_jsonl,
     "parquet": _write_parquet,
 }
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread per worker: processes share the cores, and sums do not depend on the number of threads."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _files_of(models: set[str]) -> list[list[Any]]:

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import sqlite3
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -29,6 +28,7 @@ from spacy.util import filter_spans, minibatch, raise_error
 from wellread.document import Document, Link
 from wellread.errors import InputError, StorageError, UsageError
 from wellread.index.folder import vectors_folder
+from wellread.io.cores import limit_threads
 from wellread.io.files import storage, write_atomically
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
@@ -113,8 +113,7 @@ class SpacyLinker:
             self._kind_of = lru_cache(1 << 16)(self._look_up)
         if os.getpid() != self._loaded_by:
             # OpenMP's threads do not survive a fork: a child that uses them would wait forever.
-            if (torch := sys.modules.get("torch")) is not None:  # prior does not need torch
-                torch.set_num_threads(1)
+            limit_threads(1)
             self._loaded_by = os.getpid()
         return self._linker
 

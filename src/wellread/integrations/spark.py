@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import sqlite3
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -29,6 +28,7 @@ from wellread.errors import MissingExtraError, UsageError, WellreadError
 from wellread.index.folder import vectors_folder
 from wellread.integrations.annotation_folder import Worker
 from wellread.integrations.arrow_batches import SCHEMA, Annotation, annotate_batches
+from wellread.io.cores import limit_threads
 from wellread.kb.packaged import open_kb
 from wellread.kb.schema import sqlite_errors
 
@@ -82,8 +82,7 @@ def _open(result: str, sent: bool) -> tuple[Annotation, Any]:
             models={kb: place(model) for kb, model in annotation.models.items()},
         )
     opened = annotation.open()
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(1)  # Spark starts one worker per core
+    limit_threads(1)  # Spark starts one worker per core
     return annotation, opened
 
 

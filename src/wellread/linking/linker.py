@@ -156,7 +156,7 @@ class Linker:
         if mentions != "names" or reading is not None:
             raise UsageError("this model finds its own mentions; omit mentions and reading, or use model prior")
         from wellread.models.elq.candidate_pool import Search
-        from wellread.models.elq.linker import load_backend
+        from wellread.models.elq.load import load_backend
 
         if kinds is not None:
             among = entities_of_kinds(opened, kinds, among)

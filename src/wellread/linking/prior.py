@@ -6,7 +6,7 @@ It does not need torch, and is the baseline for the other models.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from wellread.document import Document, Link, Mention
 from wellread.errors import UsageError
@@ -25,6 +25,9 @@ class Annotator(Protocol):
 
 class PriorBackend:
     """Links every name of a KB, or the mentions of an annotator, to the entity with the highest prior."""
+
+    kind: Literal["prior"] = "prior"
+    """Type of model."""
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -62,6 +63,8 @@ def cached_graph(folder: Path | None, digest: str, build: Callable[[], bytes]) -
 def _read(file: Path) -> bytes | None:
     try:
         if checksum.holds(file.read_bytes(), all_blocks=True):
+            with contextlib.suppress(OSError):
+                os.utime(file)  # the graphs used last are kept
             return map_arrays(file)["graph"].tobytes()
     except (OSError, ValueError, KeyError, TypeError):
         pass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from wellread.io.cores import cores
+from wellread.io.cores import granted_threads
 from wellread.runtime.weights import Floats
 
 WORDS, STATES = "words", "states"
@@ -24,12 +25,8 @@ _TOKENS = 512
 """Tokens of one run and thread: more would not stay in a core's cache."""
 
 Ids = NDArray[np.int64]
-
-
-def granted_threads() -> int:
-    """Return the cores that this process may use; OMP_NUM_THREADS lowers it, as it does for torch and numpy."""
-    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return min(cores(), int(asked)) if asked.isdecimal() and int(asked) else cores()
+_INHERITED: list[object] = []
+"""Sessions of a parent process: destroying one in a child would wait for threads that the child does not have."""
 
 
 def open_session(graph: bytes, threads: int) -> onnxruntime.InferenceSession:
@@ -48,13 +45,34 @@ def open_session(graph: bytes, threads: int) -> onnxruntime.InferenceSession:
 
 
 class EncoderSession:
-    """Runs the graph of an encoder; threads may share it, forked processes may not."""
+    """Runs the graph of an encoder; threads may share it.
+
+    The session of onnxruntime is opened when first used, and again in a forked process: threads do not survive a fork.
+    """
 
     def __init__(self, graph: bytes, words: NDArray[Any], *, threads: int | None = None) -> None:
-        self.threads = threads or granted_threads()
-        self._session = open_session(graph, self.threads)
-        self._words = words
-        self.dim = int(self._session.get_outputs()[0].shape[-1])
+        self._graph, self._words, self._threads = graph, words, threads
+        self._opened: tuple[int, int, onnxruntime.InferenceSession] | None = None
+
+    def _open(self) -> tuple[int, onnxruntime.InferenceSession]:
+        """Return the number of threads and the session of this process."""
+        opened = self._opened
+        if opened is None or opened[0] != os.getpid():
+            if opened is not None:
+                _INHERITED.append(opened)
+            threads = self._threads or granted_threads()
+            opened = self._opened = os.getpid(), threads, open_session(self._graph, threads)
+        return opened[1:]
+
+    @property
+    def threads(self) -> int:
+        """Number of threads of the session."""
+        return self._open()[0]
+
+    @cached_property
+    def dim(self) -> int:
+        """Size of a state."""
+        return int(self._open()[1].get_outputs()[0].shape[-1])
 
     def states(self, windows: Sequence[Ids]) -> Floats:
         """Return the states (token, dim) of all windows' tokens, end to end in the order given."""
@@ -80,10 +98,11 @@ class EncoderSession:
 
     def outputs(self, windows: Sequence[Ids], names: Sequence[str]) -> Iterator[tuple[Ids, list[NDArray[Any]]]]:
         """Yield the numbers of equally long windows, and the named outputs of the graph for them."""
-        for rows in equal_runs(_lengths(windows), _TOKENS * self.threads):
+        threads, session = self._open()
+        for rows in equal_runs(_lengths(windows), _TOKENS * threads):
             ids = np.stack([windows[row] for row in rows.tolist()])
             words = self._words[ids].astype(np.float32, copy=False)
-            yield rows, self._session.run(names, {WORDS: words})
+            yield rows, session.run(names, {WORDS: words})
 
 
 def equal_runs(lengths: Ids, most: int) -> Iterator[Ids]:

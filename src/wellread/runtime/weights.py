@@ -133,6 +133,13 @@ def read_encoder(folder: Path) -> EncoderWeights:
         ) from error
 
 
+def check_supported(folder: Path) -> None:
+    """Raise a `UsageError` for an encoder that the runtime cannot run, without reading its weights."""
+    _read_config(folder)
+    if not (folder / _FILE).exists():
+        raise UsageError(f"the runtime reads one {_FILE}, which {folder} lacks; use torch")
+
+
 def map_words(folder: Path) -> NDArray[Any]:
     """Map the word embeddings of an encoder's folder, without reading anything else."""
     arrays = _map_file(folder / _FILE)

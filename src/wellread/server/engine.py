@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wellread.errors import InputError, UnknownEntityError, UsageError
-from wellread.io.cores import cores
+from wellread.io.cores import cores, granted_threads, limit_threads
 from wellread.kb.records import Entity
 from wellread.kb.store import How, KnowledgeBase, Neighbour
 from wellread.server.batching import Batcher, BusyError, split_request, submit_in_parts
@@ -67,11 +66,9 @@ class BoundedExecutor:
 
 
 def _share_cores(workers: int) -> None:
-    """Give each of several threads its share of torch's threads, if torch is loaded."""
-    if workers > 1 and "torch" in sys.modules:
-        import torch
-
-        torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    """Give each of several threads its share of the cores."""
+    if workers > 1:
+        limit_threads(max(1, granted_threads() // workers))
 
 
 class Engine:

@@ -120,33 +120,23 @@ def _duplicate_name(name: str, model: str) -> UsageError:
 
 
 def _type_name(linker: Linker) -> str:
-    kinds = {"PriorBackend": "prior", "ElqBackend": "elq", "LukeBackend": "luke"}
-    return kinds.get(type(linker.backend).__name__, "knowbert")
+    return linker.backend.kind
 
 
 def is_thread_safe(linker: Linker) -> bool:
     """Return True if several threads may link with it at once."""
-    if isinstance(linker.backend, PriorBackend):  # does not need torch
-        return False
-    from wellread.models.elq.linker import ElqBackend
-
-    return isinstance(linker.backend, ElqBackend)
+    return linker.backend.kind == "elq"
 
 
 def shares_model(linker: Linker) -> bool:
     """Return True if linkers to subsets of its KB share its model."""
-    from wellread.models.knowbert.linker import KnowBertBackend
-
-    return not isinstance(linker.backend, KnowBertBackend)
+    return linker.backend.kind != "knowbert"
 
 
 def restrict_linker(linker: Linker, model: str, among: Sequence[str] | None) -> Linker:
     """Return a linker to some entities only; it shares the model, except KnowBERT's, which is loaded again."""
-    from wellread.models.elq.linker import ElqBackend
-    from wellread.models.luke.linker import LukeBackend
-
     backend = linker.backend
-    if isinstance(backend, ElqBackend | LukeBackend):
+    if backend.kind == "elq" or backend.kind == "luke":
         return Linker(linker.kb, backend.part(among))
     return Linker.load(linker.kb, model, among=among, name=backend.name)
 
@@ -178,10 +168,8 @@ def link_jobs(linker: Linker, jobs: Sequence[LinkJob]) -> list[Iterable[Document
     backend, texts = linker.backend, [text for job in jobs for text in job.texts]
     if isinstance(backend, PriorBackend):
         return _link_by_prior(backend, jobs)
-    from wellread.models.elq.linker import ElqBackend
-
-    lazy = isinstance(backend, ElqBackend)
-    scored = iter(_score_texts(backend, texts, jobs) if isinstance(backend, ElqBackend) else backend.score_many(texts))
+    lazy = backend.kind == "elq"
+    scored = iter(_score_texts(backend, texts, jobs) if backend.kind == "elq" else backend.score_many(texts))
     results = (map(partial(_to_document, job), list(islice(scored, len(job.texts)))) for job in jobs)
     return list(results) if lazy else [list(documents) for documents in results]
 

@@ -35,6 +35,7 @@ import orjson
 
 from wellread import errors
 from wellread.errors import WellreadError
+from wellread.io.cores import limit_threads
 from wellread.server.middleware import LOG
 from wellread.server.registry import LinkerKey, LinkerRegistry, LinkResult
 from wellread.server.served_kb import LinkJob
@@ -286,10 +287,7 @@ def _run_fork_server(control: socket.socket, registry: LinkerRegistry) -> NoRetu
 
 def _serve_requests(connection: Connection, registry: LinkerRegistry) -> None:
     """Answer requests until the socket is closed."""
-    if "torch" in sys.modules:
-        import torch
-
-        torch.set_num_threads(1)  # OpenMP's threads do not survive the fork
+    limit_threads(1)  # OpenMP's threads do not survive the fork
     try:
         while True:
             if (message := connection.recv_bytes()) == _PING:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from wellread.data.readers.lama import MASK, MaskedFact, has_parts, lower, read_probe, read_vocabulary, within
 from wellread.data.splits import split_by
-from wellread.encoders.load import load_tokenizer
+from wellread.encoders.files import load_tokenizer
 from wellread.errors import InputError
 from wellread.evaluation.probe import ProbeScores, gold_ranks, score_probe
 from wellread.models.kam.inputs import KamProvider

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers.activations import ACT2FN
 
+from wellread.encoders.files import find_encoder
 from wellread.encoders.foreign_checkpoint import read_weights
 from wellread.encoders.infusion.infuse import InfusedEncoder
-from wellread.encoders.load import find_encoder
 from wellread.errors import InputError, UsageError
 
 NAMES: Mapping[str, tuple[str, ...]] = {

@@ -29,8 +29,8 @@ from torch.nn.functional import cross_entropy
 
 from wellread.data.corpus import Corpus, Unit
 from wellread.data.splits import split_by
+from wellread.encoders.files import load_tokenizer
 from wellread.encoders.infusion.infuse import InfusedEncoder
-from wellread.encoders.load import load_tokenizer
 from wellread.errors import UsageError
 from wellread.tasks.lm_head import WordHead, load_word_head, mask_of, ordinary_ids
 from wellread.tasks.task import Batch, in_full

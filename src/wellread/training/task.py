@@ -21,10 +21,11 @@ from transformers import PreTrainedModel
 
 from wellread import config
 from wellread.document import Document, short
+from wellread.encoders.files import load_tokenizer
 from wellread.encoders.infusion.hooks import Infusion
 from wellread.encoders.infusion.infuse import InfusedEncoder, infuse
 from wellread.encoders.infusion.providers import CombinedProvider, KnowledgeProvider
-from wellread.encoders.load import add_adapters, load_encoder, load_tokenizer, merge_adapters, save_tokenizer, silence
+from wellread.encoders.load import add_adapters, load_encoder, merge_adapters, save_tokenizer, silence
 from wellread.errors import InputError, UsageError
 from wellread.io import console
 from wellread.io.files import storage

@@ -13,16 +13,16 @@ from safetensors.torch import load_file
 from transformers import BertConfig, BertModel
 
 from wellread import Linker
-from wellread.encoders.int8 import Int8Encoder
-from wellread.encoders.load import load_tokenizer
+from wellread.encoders.files import load_tokenizer
 from wellread.encoders.packing import Packing
 from wellread.errors import InputError, UsageError
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
+from wellread.models.elq.config import ElqConfig
 from wellread.models.elq.conversion import convert_elq
 from wellread.models.elq.entity_encoder import EntityTower
 from wellread.models.elq.linker import window_tokenizer_of
-from wellread.models.elq.model import Candidates, Elq, ElqConfig
+from wellread.models.elq.model import Candidates, Elq
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = "who what is the of in city river mayor ohio paris texas france capital".split()
@@ -310,8 +310,11 @@ def test_a_converted_linker_scores_as_theirs_but_for_the_half_precision_of_the_i
 def test_a_converted_linker_computes_in_floats_unless_asked_otherwise(converted, tmp_path, requested, quantised):
     build(lambda tally: iter([Entity("e", "Ohio")]), tmp_path / "x.kb", origin=Origin("test"))
     assert json.loads((converted / "config.json").read_text())["precision"] == "fp32"
-    with Linker.load(tmp_path / "x.kb", model=converted, precision=requested) as linker:
-        assert isinstance(linker.backend.model.encoder, Int8Encoder) is quantised
+    windows, states = [np.arange(5, 15)], []
+    for precision in (requested, "fp32"):
+        with Linker.load(tmp_path / "x.kb", model=converted, precision=precision) as linker:
+            states.append(linker.backend.model.states(windows))
+    assert np.array_equal(*states) is not quantised
 
 
 def test_a_text_longer_than_their_window_is_read_to_its_end(converted, tmp_path):

@@ -1,16 +1,19 @@
 """ELQ's entity side: one vector for each entity, whatever it is encoded with."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
 from tests.toy_models import ENTITIES, tokenizer, write_encoder
-from wellread.models.elq import entity_encoder as module
+from wellread.encoders.pooling import TorchPooler
+from wellread.models.elq.config import ElqConfig
 from wellread.models.elq.entity_encoder import EntityTower, fingerprint_of
-from wellread.models.elq.model import ElqConfig
 
 TEXTS = [(entity.title, entity.description) for entity in ENTITIES]
 
@@ -37,31 +40,11 @@ def test_a_vector_is_what_transformers_gives_for_the_entity_alone(config, encode
         assert np.allclose(vector, want, atol=1e-5)
 
 
-def test_order_and_batch_size_change_nothing(config, monkeypatch):
+def test_order_and_number_of_entities_change_nothing(config):
     tower = EntityTower.load(config)
     vectors = tower.encode(TEXTS)
     assert np.allclose(tower.encode(TEXTS[::-1])[::-1], vectors, atol=1e-6)
     assert np.allclose(np.concatenate([tower.encode([text]) for text in TEXTS]), vectors, atol=1e-6)
-    monkeypatch.setattr(module, "_TOKENS", 30)
-    assert np.allclose(tower.encode(TEXTS), vectors, atol=1e-6)
-
-
-def test_passes_hold_every_entity_once_and_not_too_many_pieces(config, monkeypatch):
-    passes = []
-
-    def encode(encoder, ids, packing):
-        passes.append(packing.lengths.tolist())
-        return torch.zeros(len(ids), tower.dim)
-
-    tower = EntityTower.load(config)
-    monkeypatch.setattr(module, "encode", encode)
-    monkeypatch.setattr(module, "_TOKENS", 30)
-    tower.encode(TEXTS)
-    lengths = [length for some in passes for length in some]
-    expected = (len(tower.tokenizer.encode(tower._input_text(*text)).ids) for text in TEXTS)
-    assert lengths == sorted(expected, reverse=True)
-    assert len(passes) > 1
-    assert all(len(some) == 1 or sum(some) <= 30 for some in passes)
 
 
 def test_without_a_description_the_title_stands_alone(config):
@@ -116,3 +99,16 @@ def test_the_fingerprint_changes_with_what_changes_vectors_and_with_nothing_else
     assert {fingerprint_of(replace(config, **change)) for change in same} == {own}
     assert fingerprint_of(replace(config, entity_encoder=config.encoder)) == own
     assert EntityTower.load(config).fingerprint == own
+
+
+def test_torch_encodes_where_the_runtime_does_not_know_the_encoder(config, encoder, tmp_path):
+    vectors = EntityTower.load(config).encode(TEXTS)
+    sharded = shutil.copytree(encoder, tmp_path / "sharded")
+    weights = load_file(sharded / "model.safetensors")
+    (sharded / "model.safetensors").unlink()
+    save_file(weights, sharded / "model-00001-of-00001.safetensors", {"format": "pt"})
+    names = dict.fromkeys(weights, "model-00001-of-00001.safetensors")
+    (sharded / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    tower = EntityTower.load(replace(config, encoder=str(sharded)))
+    assert isinstance(tower.encoder, TorchPooler)
+    assert np.allclose(tower.encode(TEXTS), vectors, atol=1e-5)

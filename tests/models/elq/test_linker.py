@@ -19,7 +19,8 @@ from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import Decoding
 from wellread.models.elq.candidate_pool import Pool, Search, features_of
-from wellread.models.elq.linker import ElqBackend, open_index
+from wellread.models.elq.linker import ElqBackend
+from wellread.models.elq.load import open_index
 from wellread.models.elq.model import Elq
 from wellread.text.windows import WindowTokenizer
 
@@ -59,7 +60,9 @@ def backend(here):
         if change is not None:
             change(model)
         decoding = decoding or Decoding(threshold=0.0, overlaps="keep", candidates=100)
-        return ElqBackend(model, kb, open_index(kb, model.config), search=search, decoding=decoding, **options)
+        return ElqBackend(
+            model.inference(), kb, open_index(kb, model.config), search=search, decoding=decoding, **options
+        )
 
     yield read
     kb.close()
@@ -111,8 +114,9 @@ def test_scores_are_what_plain_loops_give(backend):
     found = {(link.start, link.end): link for link in one.score_many([text])[0].document().links}
     (windows,) = one.window_tokenizer.tokenize([text])
     (window,) = windows
-    states = one.model.states(torch.from_numpy(window.ids), Packing.of([len(window)]))
-    heads = one.model.mention_head(states).double().tolist()
+    model = one.model.encoder.model
+    states = model.states(torch.from_numpy(window.ids), Packing.of([len(window)]))
+    heads = model.mention_head(states).double().tolist()
     priors = {(name, c.entity): c.prior for name in ("dora", "mercury") for c in one.kb.candidates(name, limit=10)}
     assert {entity for name, entity in priors if name == "mercury"} == {"planet", "god"}
     ids = [entity.id for entity in ENTITIES]
@@ -123,16 +127,16 @@ def test_scores_are_what_plain_loops_give(backend):
             start, end = int(window.spans[first, 0]), int(window.spans[last, 1])
             logit = heads[first][0] + heads[last][1] + sum(heads[at][2] for at in range(first, last + 1))
             vector = states[first : last + 1].double().mean(0).float()
-            vector = one.model.entity_head(vector).double().numpy()
-            vector = vector / np.linalg.norm(vector) * math.exp(float(one.model.log_scale))
+            vector = model.entity_head(vector).double().numpy()
+            vector = vector / np.linalg.norm(vector) * math.exp(float(model.log_scale))
             dots = {id: float(vector @ other) for id, other in vectors.items()}
             near = sorted(dots, key=lambda id: -dots[id])[:10]
             named = [entity for name, entity in priors if name == text[start:end]]
-            scores = {None: float(one.model.nil_head)}
+            scores = {None: float(model.nil_head)}
             for id in {*near, *named}:
                 prior = priors.get((text[start:end], id), 0.0)
                 says = [1.0, math.log(max(prior, 1e-3))] if prior else [0.0, 0.0]
-                scores[id] = dots[id] + float(np.dot(one.model.names_head.weight[0].tolist(), says))
+                scores[id] = dots[id] + float(np.dot(model.names_head.weight[0].tolist(), says))
             total = math.log(sum(math.exp(score) for score in scores.values()))
             chances = {id: math.exp(score - total) for id, score in scores.items()}
             link = found.pop((start, end))

@@ -16,7 +16,8 @@ from wellread.linking.decoding import Decoding
 from wellread.linking.features import FEATURES
 from wellread.linking.link_scorer import SCORER, LinkScorer
 from wellread.models.elq.candidate_pool import Search
-from wellread.models.elq.linker import ElqBackend, open_index
+from wellread.models.elq.linker import ElqBackend
+from wellread.models.elq.load import open_index
 from wellread.models.elq.model import Elq
 
 
@@ -55,7 +56,9 @@ def backend(here):
         if change is not None:
             change(model)
         decoding = decoding or Decoding(threshold=scorer.threshold, nil=False)
-        return ElqBackend(model, kb, open_index(kb, model.config), decoding=decoding, scorer=scorer, **options)
+        return ElqBackend(
+            model.inference(), kb, open_index(kb, model.config), decoding=decoding, scorer=scorer, **options
+        )
 
     yield read
     kb.close()

@@ -15,7 +15,8 @@ from wellread.encoders.load import merge_adapters
 from wellread.encoders.packing import Packing
 from wellread.encoders.spans import span_mask
 from wellread.errors import InputError, WellreadError
-from wellread.models.elq.model import Candidates, Elq, ElqConfig, entity_loss, mention_loss
+from wellread.models.elq.config import ElqConfig
+from wellread.models.elq.model import Candidates, Elq, entity_loss, mention_loss
 
 TEXTS = ["who is the mayor of cork", "ada", "was zurich born near the old river , or in lagos ?"]
 

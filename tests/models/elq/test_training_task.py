@@ -16,7 +16,8 @@ from wellread.evaluation.calibration import pr_curve
 from wellread.evaluation.linking import right_links, score_linking
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import Decoding
-from wellread.models.elq.linker import ElqBackend, open_index
+from wellread.models.elq.linker import ElqBackend
+from wellread.models.elq.load import open_index
 from wellread.models.elq.model import Elq, entity_loss, mention_loss
 from wellread.models.elq.training_task import (
     NIL,
@@ -427,7 +428,7 @@ def test_predictions_calibrate_the_model_and_its_threshold_gives_the_best_f1(lea
     taught.calibrate(1.0, 0.0, 0.5)
     predictions = one.predictions()
     assert taught.config.calibration != (1.0, 0.0)
-    backend = ElqBackend(taught, kb, index, decoding=Decoding(threshold=taught.config.threshold))
+    backend = ElqBackend(taught.inference(), kb, index, decoding=Decoding(threshold=taught.config.threshold))
     found = list(backend.link_many([one.text for one in dev]))
     score = score_linking(dev, found, bootstrap=0).get(match="overlap", scope="in_kb")
     assert score.linking.f1.value == pytest.approx(pr_curve(predictions).best.f1)

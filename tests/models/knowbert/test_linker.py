@@ -15,8 +15,9 @@ from tests.infused_models import shake
 from tests.sense_data import Hashing
 from tests.toy_models import write_kb
 from wellread import Linker
+from wellread.encoders.files import load_tokenizer
 from wellread.encoders.infusion.infuse import infuse
-from wellread.encoders.load import load_encoder, load_tokenizer
+from wellread.encoders.load import load_encoder
 from wellread.encoders.packing import Packing
 from wellread.errors import AssetError, InputError, MissingExtraError, UsageError
 from wellread.index.entity_vectors import EntityVectors

@@ -16,8 +16,9 @@ from tests.toy_models import write_kb
 from wellread import Linker
 from wellread.data.readers.raganato import write_lines_of_senses
 from wellread.document import Document
+from wellread.encoders.files import load_tokenizer
 from wellread.encoders.infusion.infuse import infuse
-from wellread.encoders.load import load_encoder, load_tokenizer
+from wellread.encoders.load import load_encoder
 from wellread.errors import KnowledgeBaseError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.inference.embedder import load_embedder

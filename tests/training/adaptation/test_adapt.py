@@ -18,7 +18,8 @@ from wellread.linking.evidence import ENCODER, Evidence
 from wellread.linking.features import FEATURES
 from wellread.linking.link_scorer import LinkScorer
 from wellread.models.elq.candidate_pool import Search
-from wellread.models.elq.linker import ElqBackend, open_index
+from wellread.models.elq.linker import ElqBackend
+from wellread.models.elq.load import open_index
 from wellread.models.elq.model import Elq
 from wellread.training.adaptation.adapt import MODEL, SAMPLE, adapt, apply_marks
 from wellread.training.adaptation.boosting import boost
@@ -45,7 +46,7 @@ def read(here, tmp_path):
         opened.append(kb)
         model = Elq.from_pretrained(here / "model").eval().requires_grad_(False)
         model.mention_head.bias.fill_(5.0)  # proposes every span
-        return ElqBackend(model, kb, open_index(kb, model.config), search=search, scorer=DOUBTING)
+        return ElqBackend(model.inference(), kb, open_index(kb, model.config), search=search, scorer=DOUBTING)
 
     yield read
     for kb in opened:

@@ -34,11 +34,13 @@ from transformers import BertModel
 from transformers.utils import logging
 
 from wellread import config as settings
+from wellread.encoders.files import load_tokenizer
 from wellread.encoders.foreign_checkpoint import ELQ, build_bert, read_weights, sort_weights
-from wellread.encoders.load import load_tokenizer, save_tokenizer
+from wellread.encoders.load import save_tokenizer
 from wellread.errors import InputError, UsageError
 from wellread.io.files import read_text, storage
-from wellread.models.elq.model import Elq, ElqConfig
+from wellread.models.elq.config import ElqConfig
+from wellread.models.elq.model import Elq
 
 TITLE_TAG = "[unused2]"
 """Token between title and description of an entity."""

@@ -1,84 +1,45 @@
 """ELQ's linker backend: encodes windows of texts, searches candidates of their spans, and scores both.
 
-For speed, windows are batched by length and packed, spans below the floor are not searched in the index, and titles of
+For speed, windows are batched by length, spans below the floor are not searched in the index, and titles of
 entities are read only for links.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 from threading import Lock
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from wellread.data.batches import gather
 from wellread.document import Document
-from wellread.encoders.int8 import quantise, quantise_where_able
-from wellread.encoders.load import load_tokenizer, merge_adapters, positions_of
-from wellread.encoders.packing import Packing
-from wellread.errors import UsageError
-from wellread.index.entity_index import EntityIndex, build_index
-from wellread.index.entity_vectors import Encoding
-from wellread.index.folder import vectors_folder
-from wellread.io import console
-from wellread.kb.schema import sqlite_errors
+from wellread.encoders.files import load_tokenizer, positions_of
+from wellread.index.entity_index import EntityIndex
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored
 from wellread.linking.evidence import ENCODER, Evidence, NameWeights, decide
 from wellread.linking.features import features
 from wellread.linking.kb_profile import KbProfile
-from wellread.linking.link_scorer import LinkScorer, scorer_of
+from wellread.linking.link_scorer import LinkScorer
 from wellread.mentions.proposals import ProposalFinder
-from wellread.models.elq.candidate_pool import NO_CANDIDATES, Named, Pool, Search, features_of
-from wellread.models.elq.entity_encoder import EntityTower, fingerprint_of
-from wellread.models.elq.model import Candidates, Elq, ElqConfig, pack_windows
+from wellread.models.elq.candidate_pool import NO_CANDIDATES, Named, Pool, Search
+from wellread.models.elq.config import ElqConfig
+from wellread.models.elq.entity_encoder import EntityTower
+from wellread.models.elq.inference import ElqInference
 from wellread.models.elq.span_alignment import NamedSpans, tokens_of
+from wellread.runtime.spans import PackedWindows, best_spans, scores_of, span_mask, span_scores
 from wellread.text.windows import Window, WindowTokenizer
 
-PACKAGED = Path(__file__).parents[2] / "weights" / "elq-minilm"
-"""Folder of the packaged linker."""
-
-Precision = Literal["auto", "fp32", "int8"]
+Floats32 = NDArray[np.float32]
 
 _TOKENS = 2048
 """Maximum number of tokens of a batch: enough to use all cores, few enough for the cache."""
 _NEAR_LOGIT = -3.0
 """With a link scorer, spans proposed by name need a higher mention logit to be searched for nearest entities."""
 _TOKEN_STRIDE = 1 << 32
-
-
-def find_model(model: str | Path) -> Path:
-    """Return the folder of a linker: the packaged one for "elq", else the folder given."""
-    if str(model) == "elq":
-        return PACKAGED
-    if not Path(model).is_dir():
-        raise UsageError(
-            f"there is no model {str(model)!r}; choose elq, knowbert or prior, or give the folder of a trained model"
-        )
-    return Path(model)
-
-
-def load_tower(model: str | Path | None = None) -> EntityTower:
-    """Load the entity encoder of a linker, by default that of the packaged one."""
-    return EntityTower.load(ElqConfig.read(find_model(model or "elq")))
-
-
-def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None = None) -> EntityIndex:
-    """Open the index of a KB for a linker, and build it if missing; raise an error for one of another encoder."""
-    if not (vectors_folder(kb) / "index.json").exists():
-        progress = Encoding()
-        console.note(f"encoding the {len(kb):,} entities of {kb.path.name}; this is done once and can be interrupted")
-        with console.progress_bar("encoding", progress):
-            build_index(kb, tower or EntityTower.load(config), progress=progress)
-    return EntityIndex.open(kb, fingerprint=fingerprint_of(config), stale="allow")
 
 
 def window_tokenizer_of(config: ElqConfig) -> WindowTokenizer:
@@ -92,12 +53,6 @@ def window_tokenizer_of(config: ElqConfig) -> WindowTokenizer:
     return WindowTokenizer(tokenizer, width=width, shared=shared, behind=behind, whole_words=config.whole_words)
 
 
-def candidates_of(pool: Pool, rows: Ints, priors: Floats) -> Candidates:
-    """Return the candidates that a pool found as tensors for the model."""
-    features = torch.from_numpy(features_of(priors)).float()
-    return Candidates(torch.from_numpy(pool.vectors_of(rows)), features, torch.from_numpy(rows >= 0))
-
-
 class ElqBackend:
     """Links texts to one knowledge base with an ELQ model; uses changes of the KB at the next call.
 
@@ -106,9 +61,12 @@ class ElqBackend:
     proposed by the encoder and scored as in the paper.
     """
 
+    kind: Literal["elq"] = "elq"
+    """Type of model."""
+
     def __init__(
         self,
-        model: Elq,
+        model: ElqInference,
         kb: KnowledgeBase,
         index: EntityIndex,
         *,
@@ -206,7 +164,7 @@ class ElqBackend:
         named = None
         if self.proposals is not None:  # outside the snapshot: in a transaction the finder does not cache
             named = NamedSpans.of_proposals(self.proposals.find(texts), windows, pool)
-        with torch.inference_mode(), self.kb.snapshot():
+        with self.kb.snapshot():
             parts = [
                 self._read_batch(
                     pool,
@@ -233,16 +191,16 @@ class ElqBackend:
                 spans_of[id(windows[number])] = window_spans
         parts = []
         proposed = self._proposed(pool, texts)
-        with torch.inference_mode(), self.kb.snapshot():
+        with self.kb.snapshot():
             for batch in gather(sorted(asked, key=len), largest=_TOKENS):
-                ids, packing, _ = pack_windows(batch, self.config.longest)
-                states = self.model.states(ids, packing)
+                packed = PackedWindows.of([len(window) for window in batch])
+                states = self.model.states([window.ids for window in batch])
                 places = [(number, span) for number, window in enumerate(batch) for span in spans_of[id(window)]]
                 covered = np.array([batch[number].covering(*span) for number, span in places], np.int64)
                 window_of = np.array([number for number, _ in places])
-                tokens = torch.from_numpy(covered) + packing.starts[torch.from_numpy(window_of)][:, None]
-                vectors = self.model.mention_vectors(states, tokens[:, 0], tokens[:, 1], packing).float().numpy()
-                contexts = self._contexts(states, packing, tokens[:, 0])
+                tokens = covered + packed.starts[window_of][:, None]
+                vectors = self.model.mention_vectors(states, tokens[:, 0], tokens[:, 1], packed)
+                contexts = self._contexts(states, packed, tokens[:, 0])
                 text_of = np.array([window.text for window in batch])[window_of]
                 offsets = np.array([span for _, span in places])
                 keys = [(text, *span) for text, (_, span) in zip(text_of.tolist(), places, strict=True)]
@@ -276,14 +234,12 @@ class ElqBackend:
         self, pool: Pool, texts: Sequence[str], batch: Sequence[Window], named: NamedSpans | None, floor: float
     ) -> Evidence:
         """Encode windows in one pass, and return the evidence for spans of the mention head and of names."""
-        ids, packing, asked = pack_windows(batch, self.config.longest)
-        states = self.model.states(ids, packing)
-        table = self.model.mention_scores(states)
-        first, width = self._best_spans(table, asked, packing, floor)
-        last = first + width
-        logits = table[torch.from_numpy(first), torch.from_numpy(width)].double().numpy()
+        packed = PackedWindows.of([len(window) for window in batch])
+        states = self.model.states([window.ids for window in batch])
+        token_logits = self.model.mention_logits(states)
+        first, last, logits = self._best_spans(batch, packed, token_logits, floor)
         window_text = np.array([window.text for window in batch], np.int64)
-        text_of = window_text[packing.text_of.numpy()[first]]
+        text_of = window_text[packed.window_of[first]]
         borders = np.concatenate([window.spans for window in batch])
         offsets = np.stack((borders[first, 0], borders[last, 1]), 1)
         ways, edits = np.full(len(first), ENCODER, np.uint8), np.zeros(len(first), np.uint8)
@@ -292,7 +248,7 @@ class ElqBackend:
             at, until = tokens_of(batch, named.window_of, named.starts, named.ends)
             keep = np.flatnonzero(~np.isin(first * _TOKEN_STRIDE + last, at * _TOKEN_STRIDE + until))
             first, last = np.append(at, first[keep]), np.append(until, last[keep])
-            logits = np.append(self._logits(states, at, until), logits[keep])
+            logits = np.append(scores_of(*token_logits, at, until), logits[keep])
             offsets = np.concatenate((np.stack((named.starts, named.ends), 1), offsets[keep]))
             ways, edits = np.append(named.ways, ways[keep]), np.append(named.edits, edits[keep])
             text_of = np.append(window_text[named.window_of], text_of[keep])
@@ -302,31 +258,32 @@ class ElqBackend:
             lists = [pool.named(texts[text][start:end]) for text, (start, end) in spans]
         if not len(first):
             return Evidence.joined([])
-        firsts = torch.from_numpy(first)
-        vectors = self.model.mention_vectors(states, firsts, torch.from_numpy(last), packing).float().numpy()
-        contexts = self._contexts(states, packing, firsts)
+        vectors = self.model.mention_vectors(states, first, last, packed)
+        contexts = self._contexts(states, packed, first)
         return self._build_evidence(pool, text_of, offsets, logits, ways, edits, lists, vectors, contexts)
 
-    def _contexts(self, states: Tensor, packing: Packing, firsts: Tensor) -> NDArray[np.float32] | None:
+    def _contexts(self, states: Floats32, packed: PackedWindows, firsts: Ints) -> Floats32 | None:
         """Return the context vector of each mention; None for a model that does not use the context."""
         if not self.config.context:
             return None
-        return np.asarray(self.model.context_vectors(states, packing)[packing.text_of[firsts]].float().numpy())
+        return self.model.context_vectors(states, packed)[packed.window_of[firsts]]
 
-    def _best_spans(self, table: Tensor, asked: Tensor, packing: Packing, floor: float) -> tuple[Ints, Ints]:
-        """Return (first token, width - 1) of each window's spans with the highest mention scores."""
-        log_p = logsigmoid(table)
-        asked = asked & (log_p > floor)
-        first, width = asked.nonzero(as_tuple=True)
-        window = packing.text_of[first].numpy()
-        keep = _best_of_each(window, log_p[first, width].double().numpy(), self.search.mentions)
-        return first.numpy()[keep], width.numpy()[keep]
-
-    def _logits(self, states: Tensor, first: Ints, last: Ints) -> Floats:
-        """Return the mention logits of spans of any width."""
-        start, end, inside = self.model.mention_head(states).double().numpy().T
-        sums = np.append(0.0, np.cumsum(inside))
-        return np.asarray(start[first] + end[last] + sums[last + 1] - sums[first])
+    def _best_spans(
+        self,
+        batch: Sequence[Window],
+        packed: PackedWindows,
+        token_logits: tuple[Floats32, Floats32, Floats32],
+        floor: float,
+    ) -> tuple[Ints, Ints, Floats]:
+        """Return first token, last token and mention logit of each window's spans with the highest mention scores."""
+        special, begins, ends = (
+            np.concatenate(masks)
+            for masks in zip(*((w.special_mask, w.begins_mask, w.ends_mask) for w in batch), strict=True)
+        )
+        allowed = span_mask(packed, special, self.config.longest, begins_mask=begins, ends_mask=ends)
+        table = span_scores(*token_logits, self.config.longest)
+        first, width = best_spans(table, allowed, packed.window_of, floor=floor, most=self.search.mentions)
+        return first, first + width, table[first, width].astype(np.float64)
 
     def _build_evidence(
         self,
@@ -337,15 +294,15 @@ class ElqBackend:
         ways: NDArray[np.uint8],
         edits: NDArray[np.uint8],
         named: Sequence[Named],
-        vectors: NDArray[np.float32],
-        contexts: NDArray[np.float32] | None,
+        vectors: Floats32,
+        contexts: Floats32 | None,
     ) -> Evidence:
         """Find the candidates of spans, and return the evidence with their probabilities."""
         near_mask = (ways == ENCODER) | (logits > _NEAR_LOGIT) if self.scorer is not None else None
         rows, priors = pool.find(named, vectors, near_mask)
         similarity = pool.similarity(vectors, rows)
         rows, log_p, nil, best, priors = decide(similarity, priors, rows, self.weights)
-        scale = float(self.model.log_scale.exp())
+        scale = self.model.scale
         context = np.zeros(rows.shape) if contexts is None else pool.similarity(contexts, rows)
         own = best - self.config.context * context[:, 0] if rows.shape[1] else best
         titles = pool.titles(rows[:, 0] if rows.shape[1] else np.full(len(rows), NONE))
@@ -371,8 +328,8 @@ class ElqBackend:
     @cached_property
     def weights(self) -> NameWeights:
         """Weights of names, including `trust`, and the logit of NIL."""
-        named, prior = self.model.names_head.weight[0].tolist() if self.config.names else (0.0, 0.0)
-        nil = float(self.model.nil_head) if self.config.nil else -np.inf
+        named, prior = self.model.heads.names if self.config.names else (0.0, 0.0)
+        nil = self.model.heads.nil if self.config.nil else -np.inf
         return NameWeights(named + (self.trust if self.config.names else 0.0), prior, nil)
 
     def _split_by_text(self, pool: Pool, texts: Sequence[str], found: Evidence, scores: Floats | None) -> list[Scored]:
@@ -424,68 +381,6 @@ def _windows_of(windows: Sequence[Window], spans: Sequence[tuple[int, int]]) -> 
     return chosen
 
 
-def load_backend(
-    kb: KnowledgeBase,
-    model: str | Path,
-    *,
-    search: Search,
-    among: Iterable[str] | None,
-    threshold: float | None,
-    decoding: Decoding,
-    trust: float | None,
-    precision: Precision,
-    name: str,
-    scorer: LinkScorer | None = None,
-) -> ElqBackend:
-    """Load a linker for inference, with merged adapters, and build the index of the KB if it is missing.
-
-    `precision` "auto" is that of the model's config. `scorer` replaces the link scorer in the model's folder.
-    """
-    if precision not in ("auto", "fp32", "int8"):
-        raise UsageError(f"precision={precision!r} is not known; choose auto, fp32 or int8")
-    folder = find_model(model)
-    index = open_index(kb, ElqConfig.read(folder))
-    elq = Elq.from_pretrained(folder).eval().requires_grad_(False)
-    merge_adapters(elq.encoder)
-    precision = elq.config.precision if precision == "auto" else precision
-    if precision != "fp32":
-        reduce = quantise if precision == "int8" else quantise_where_able
-        elq.encoder = reduce(elq.encoder, _calibration_sample(kb, elq.config))  # type: ignore[assignment]
-    if decoding.kind != "joint":
-        scorer = None
-    elif scorer is None:
-        scorer = scorer_of(folder)
-    if threshold is None:
-        threshold = elq.config.threshold if scorer is None else scorer.threshold
-    return ElqBackend(
-        elq,
-        kb,
-        index,
-        search=search,
-        among=among,
-        decoding=replace(decoding, threshold=threshold),
-        trust=trust,
-        name=name,
-        scorer=scorer,
-    )
-
-
-def _calibration_sample(kb: KnowledgeBase, config: ElqConfig) -> tuple[Tensor, Packing] | None:
-    """Return packed sample texts for the int8 calibration: titles and descriptions of entities."""
-    with sqlite_errors(kb.path):
-        rows = kb.connection.execute("SELECT title, description FROM entities LIMIT 64").fetchall()
-    texts = [f"{title}: {description}" for title, description in rows] + [f"what is {row[0]}?".lower() for row in rows]
-    windows = [windows[0] for windows in window_tokenizer_of(config).tokenize(texts) if windows]
-    return pack_windows(windows, config.longest)[:2] if windows else None
-
-
 def _names_of(index: EntityIndex, rows: Sequence[int]) -> list[tuple[str, str]]:
     """Return (id, title) of index rows."""
     return list(zip(index.entities(rows), index.titles(rows), strict=True))
-
-
-def _best_of_each(group: Ints, score: Floats, most: int) -> Ints:
-    """Return the sorted rows of the `most` highest scores of each group; `group` must be sorted."""
-    order = np.lexsort((-score, group))
-    first = np.searchsorted(group, group[order])
-    return np.sort(order[np.arange(len(order)) - first < most])

@@ -24,8 +24,9 @@ from wellread.index.entity_index import EntityIndex
 from wellread.io import console
 from wellread.kb.packaged import open_kb
 from wellread.kb.store import KnowledgeBase
-from wellread.models.elq.linker import find_model, open_index
-from wellread.models.elq.model import Elq, ElqConfig
+from wellread.models.elq.config import ElqConfig
+from wellread.models.elq.load import find_model, open_index
+from wellread.models.elq.model import Elq
 from wellread.models.elq.training_task import (
     EntityLoss,
     Example,

@@ -27,10 +27,10 @@ from wellread.evaluation.linking import right_links
 from wellread.index.entity_index import EntityIndex
 from wellread.io import console
 from wellread.kb.store import KnowledgeBase
-from wellread.linking.decoding import NIL, NONE, Calibration, Decoding
+from wellread.linking.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints
 from wellread.mentions.candidates import CandidateFinder
-from wellread.models.elq.candidate_pool import Pool, Search
-from wellread.models.elq.linker import ElqBackend, candidates_of, window_tokenizer_of
+from wellread.models.elq.candidate_pool import Pool, Search, features_of
+from wellread.models.elq.linker import ElqBackend, window_tokenizer_of
 from wellread.models.elq.model import Candidates, Elq, entity_loss, mention_loss, pack_windows
 from wellread.text.windows import Window
 
@@ -82,6 +82,12 @@ class KbBatch:
     def tokens(self) -> int:
         """Number of tokens of the batch."""
         return self.batch.tokens
+
+
+def candidates_of(pool: Pool, rows: Ints, priors: Floats) -> Candidates:
+    """Return the candidates that a pool found as tensors for the model."""
+    features = torch.from_numpy(features_of(priors)).float()
+    return Candidates(torch.from_numpy(pool.vectors_of(rows)), features, torch.from_numpy(rows >= 0))
 
 
 class LinkingLearner:
@@ -204,7 +210,9 @@ class LinkingLearner:
 
     def _predict(self, documents: Sequence[Document]) -> Predictions:
         """Return the links at threshold 0, scored by p(mention) · p(entity | mention)."""
-        backend = ElqBackend(self.model, self.kb, self.index, search=self.pool.search, decoding=Decoding(threshold=0.0))
+        backend = ElqBackend(
+            self.model.inference(), self.kb, self.index, search=self.pool.search, decoding=Decoding(threshold=0.0)
+        )
         backend.calibration = Calibration()
         scores: list[float] = []
         right: list[bool] = []

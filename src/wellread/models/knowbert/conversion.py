@@ -38,6 +38,7 @@ from tokenizers import Tokenizer, normalizers
 from torch import Tensor
 from transformers import BertForMaskedLM, BertModel, PreTrainedModel
 
+from wellread.encoders.files import load_tokenizer
 from wellread.encoders.foreign_checkpoint import (
     IDLE,
     KNOWBERT,
@@ -48,7 +49,7 @@ from wellread.encoders.foreign_checkpoint import (
     some,
 )
 from wellread.encoders.infusion.infuse import base_of, infuse
-from wellread.encoders.load import load_tokenizer, save_tokenizer, silence
+from wellread.encoders.load import save_tokenizer, silence
 from wellread.errors import InputError, UsageError
 from wellread.index.entity_vectors import ANY, VECTORS_FORMAT, EntityVectors, id_key, text_key
 from wellread.index.folder import write_manifest

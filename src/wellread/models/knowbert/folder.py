@@ -35,8 +35,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from wellread import config as configs
+from wellread.encoders.files import load_tokenizer, positions_of
 from wellread.encoders.infusion.infuse import FAMILIES, InfusedEncoder
-from wellread.encoders.load import load_encoder, load_tokenizer, positions_of, save_tokenizer, silence
+from wellread.encoders.load import load_encoder, save_tokenizer, silence
 from wellread.errors import InputError, UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.io.files import storage, write_atomically

@@ -81,6 +81,9 @@ class SenseScored(Scored):
 class KnowBertBackend:
     """Linker backend of one knowledge layer and one KB; uses the present state of the KB in every call."""
 
+    kind: Literal["knowbert"] = "knowbert"
+    """Type of model."""
+
     def __init__(
         self,
         parts: LinkerParts,

@@ -22,9 +22,9 @@ from wellread.io import console
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import Ints
+from wellread.models.elq.config import ElqConfig
 from wellread.models.elq.entity_encoder import EntityTower, fingerprint_of
-from wellread.models.elq.linker import PACKAGED as ELQ
-from wellread.models.elq.model import ElqConfig
+from wellread.models.elq.load import PACKAGED as ELQ
 from wellread.models.knowbert.folder import LinkerParts
 from wellread.models.knowbert.pos_tags import KINDS
 from wellread.models.knowbert.quantization import Int8Entities

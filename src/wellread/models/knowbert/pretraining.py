@@ -27,9 +27,10 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from wellread import config
+from wellread.encoders.files import find_encoder, load_tokenizer
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.infusion.providers import KnowledgeProvider
-from wellread.encoders.load import find_encoder, load_tokenizer, save_tokenizer, silence
+from wellread.encoders.load import save_tokenizer, silence
 from wellread.encoders.pretrained import build_auto
 from wellread.errors import InputError, UsageError
 from wellread.io import console

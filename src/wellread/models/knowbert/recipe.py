@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from wellread.encoders.files import find_encoder
 from wellread.encoders.infusion.hooks import Infusion
 from wellread.encoders.infusion.infuse import InfusedEncoder
-from wellread.encoders.load import find_encoder
 from wellread.errors import UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.packaged import open_kb

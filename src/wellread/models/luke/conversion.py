@@ -25,9 +25,10 @@ from torch import Tensor
 from transformers import LukeConfig as TheirConfig
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from wellread.encoders.files import load_tokenizer
 from wellread.encoders.foreign_checkpoint import Weights, rename_weights
 from wellread.encoders.infusion.infuse import base_of, infused_class
-from wellread.encoders.load import AS_IT_IS, load_tokenizer, silence, tokenizer_settings
+from wellread.encoders.load import AS_IT_IS, silence, tokenizer_settings
 from wellread.errors import InputError, UsageError
 from wellread.io import console
 from wellread.models.elq.conversion import new_folder, refuse_full

@@ -31,8 +31,9 @@ from torch import Tensor
 
 from wellread.data.batches import gather
 from wellread.document import Candidate, Document, Mention
+from wellread.encoders.files import load_tokenizer, positions_of
 from wellread.encoders.infusion.infuse import InfusedEncoder
-from wellread.encoders.load import load_encoder, load_tokenizer, positions_of
+from wellread.encoders.load import load_encoder
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 from wellread.io import console
@@ -91,6 +92,9 @@ class _Window:
 
 class LukeBackend:
     """Linker backend that chooses among the candidates of mentions by their context and the other entities."""
+
+    kind: Literal["luke"] = "luke"
+    """Type of model."""
 
     def __init__(
         self,

@@ -46,8 +46,9 @@ from tokenizers import Tokenizer
 from wellread import config
 from wellread.data.formats import read_linked
 from wellread.document import Document
+from wellread.encoders.files import find_encoder, load_tokenizer
 from wellread.encoders.infusion.infuse import InfusedEncoder, infuse
-from wellread.encoders.load import find_encoder, load_encoder, load_tokenizer, save_tokenizer, silence
+from wellread.encoders.load import load_encoder, save_tokenizer, silence
 from wellread.errors import InputError, UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.index.folder import vectors_folder

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from wellread.data.formats import read_linked
 from wellread.document import Document
+from wellread.encoders.files import find_encoder
 from wellread.encoders.infusion.hooks import Infusion
 from wellread.encoders.infusion.infuse import InfusedEncoder
-from wellread.encoders.load import find_encoder
 from wellread.errors import UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.packaged import open_kb

@@ -33,7 +33,8 @@ from wellread.linking.decoding import Decoding, without_overlaps
 from wellread.linking.evidence import Evidence
 from wellread.linking.link_scorer import SCORER, LinkScorer, scorer_of
 from wellread.models.elq.candidate_pool import Search
-from wellread.models.elq.linker import ElqBackend, find_model, load_backend
+from wellread.models.elq.linker import ElqBackend
+from wellread.models.elq.load import find_model, load_backend
 from wellread.training.adaptation.boosting import boost
 from wellread.training.adaptation.judgements import LOWEST, Marked, Sample, fit_marks, has_marks
 from wellread.training.adaptation.pseudo_labels import IMPOSTOR, NAME, NESTED, OPEN, OPEN_WEIGHT, PseudoLabels, label

@@ -130,7 +130,7 @@ def without_entity(found: Evidence, rows: Ints, backend: ElqBackend) -> Evidence
     """
     if not len(rows):
         return found
-    weights, scale = backend.weights, float(backend.model.log_scale.detach().exp())
+    weights, scale = backend.weights, backend.model.scale
     some = found.take(rows)
     named = some.priors > 0
     bonus = weights.scores(np.zeros_like(some.priors), some.priors)

@@ -76,6 +76,7 @@ def test_threads_may_share_a_session(encoder: str) -> None:
 
 def test_no_more_threads_than_cores_and_no_more_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "cores", lambda: 4)
+    monkeypatch.setattr(cores, "_limit", None)
     for asked, threads in (("", 4), ("1", 1), ("2,1", 2), ("16", 4), ("0", 4), ("many", 4)):
         monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", asked)
         assert cores.granted_threads() == threads
@@ -83,6 +84,7 @@ def test_no_more_threads_than_cores_and_no_more_than_asked(monkeypatch: pytest.M
 
 def test_a_limit_lowers_the_threads_until_it_is_lifted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "cores", lambda: 4)
+    monkeypatch.setattr(cores, "_limit", None)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with cores.one_thread():
         assert cores.granted_threads() == 1

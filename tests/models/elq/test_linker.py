@@ -104,7 +104,7 @@ def test_names_are_linked_where_they_stand(load):
     assert link.candidates[0].prior == 1.0
     assert [c.score for c in link.candidates] == sorted((c.score for c in link.candidates), reverse=True)
     assert (link.kb, linker.name, linker.link(text).meta) == ("toy", "toy", {"kb": "toy", "model": "elq"})
-    right = sum(links_of(linker.link(f"what is {e.title}"))[0][3] == e.id for e in ENTITIES[:24])
+    right = sum([one[3] for one in links_of(linker.link(f"what is {e.title}"))][:1] == [e.id] for e in ENTITIES[:24])
     assert right >= 22
 
 
@@ -249,7 +249,7 @@ def test_only_the_best_spans_of_a_window_are_looked_at(backend):
     every = backend(ALL).score_many([text])[0]
     best = backend(replace(ALL, mentions=4)).score_many([text])[0]
     assert sorted(best.mention_log_p, reverse=True) == sorted(every.mention_log_p, reverse=True)[:4]
-    floor = float(np.median(every.mention_log_p))
+    floor = float(np.mean(sorted(every.mention_log_p)[2:4]))  # between two of them
     above = backend(replace(ALL, floor=floor)).score_many([text])[0]
     assert sorted(above.mention_log_p) == sorted(p for p in every.mention_log_p if p > floor)
 

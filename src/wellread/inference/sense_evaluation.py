@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wellread.data.readers.raganato import SenseText, join_sentences
+from wellread.encoders.files import load_tokenizer
 from wellread.encoders.packing import encode
 from wellread.errors import UsageError
 from wellread.evaluation.senses import back_off
@@ -28,9 +29,10 @@ from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
 from wellread.models.folder import find_folder
-from wellread.models.knowbert.folder import LinkerParts, load_parts
 from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.linker_entities import LinkerEntities
+from wellread.models.knowbert.loading import SavedLayer
+from wellread.models.knowbert.torch_linker import TorchLayer
 from wellread.tasks.learner import ask
 from wellread.tasks.senses import SenseHead, SenseOptions, Senses, instances_of, score_answers
 from wellread.tasks.task import Batch, EncoderWithHead
@@ -52,9 +54,9 @@ class LinkerSenses(Senses):
 class LinkerNetwork(EncoderWithHead):
     """Encoder and mention linker of a folder, with the layers that the linker was trained on."""
 
-    def __init__(self, parts: LinkerParts) -> None:
-        super().__init__(cast(Any, parts.encoder), SenseHead.of(parts.linker))
-        self.reads = parts.config.reads
+    def __init__(self, layer: TorchLayer) -> None:
+        super().__init__(cast(Any, layer.encoder), SenseHead.of(layer.linker))
+        self.reads = layer.saved.config.reads
 
     def read(self, batch: Batch) -> tuple[Float[Tensor, "token dim"], Batch, dict[str, Tensor]]:
         """Return the states that the linker uses."""
@@ -70,20 +72,18 @@ def answer_senses(
         raise UsageError(
             f"{model} has no knowledge layer; give knowbert, or the folder of a linker or encoder with one"
         )
-    parts = load_parts(folder, kb.path.stem)
-    if parts.below:
-        raise UsageError(
-            f"{model} has knowledge layers below that of {parts.config.kb}; use its run: wellread evaluate RUN DATA"
-        )
-    entities = LinkerEntities(kb, parts)
+    saved = SavedLayer.of(folder, kb.path.stem)
+    name, settings = saved.config.kb, saved.settings
+    if saved.has_below:
+        raise UsageError(f"{model} has knowledge layers below that of {name}; use its run: wellread evaluate RUN DATA")
+    layer = TorchLayer.load(saved)
+    entities = LinkerEntities(kb, settings, layer.take_table() or layer.linker.entities)
     entities.follow()
-    task = LinkerSenses(keys, entities, parts.config.kb)
-    network = LinkerNetwork(parts)
-    provider = KnowBertProvider([(parts.config.kb, kb, entities)], {parts.config.kb: parts.settings.offers})
-    joined = list(join_sentences(texts, max(1, parts.settings.sentences)))
-    answers = ask(
-        task, network, TextTokenizer(parts.tokenizer, longest=parts.settings.width), joined, provider=provider
-    )
+    task = LinkerSenses(keys, entities, name)
+    provider = KnowBertProvider([(name, kb, entities)], {name: settings.offers})
+    joined = list(join_sentences(texts, max(1, settings.sentences)))
+    tokenizer = TextTokenizer(load_tokenizer(saved.encoder), longest=settings.width)
+    answers = ask(task, LinkerNetwork(layer), tokenizer, joined, provider=provider)
     chosen = task.chosen(joined, answers)
     return chosen, task.scores(joined, answers) if all(text.has_gold for text in texts) else {}
 

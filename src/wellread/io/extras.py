@@ -20,11 +20,17 @@ EXTRAS = {
 """Packages that an extra installs, by the name that they are imported by; the first extra that has one is named."""
 
 
-def missing_extra(error: ImportError, purpose: str = "this") -> MissingExtraError | None:
-    """Return the error that names the extra of a package that could not be imported; None for other packages."""
-    package = (error.name or "").partition(".")[0]
-    name = next((name for name, packages in EXTRAS.items() if package in packages), None)
-    return None if name is None else _error(name, package, purpose)
+@contextmanager
+def missing_extras(purpose: str) -> Iterator[None]:
+    """Name the extra where an import in the `with` block fails because a package of any extra is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        name = next((name for name, packages in EXTRAS.items() if package in packages), None)
+        if name is None:
+            raise
+        raise _error(name, package, purpose) from error
 
 
 @contextmanager

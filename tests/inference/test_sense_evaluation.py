@@ -18,8 +18,8 @@ from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
 from wellread.models.knowbert.config import KnowBertConfig
-from wellread.models.knowbert.folder import shrink
 from wellread.models.knowbert.inputs import KnowBertProvider
+from wellread.models.knowbert.saving import shrink
 from wellread.tasks.learner import ask
 from wellread.tasks.senses import SenseOptions, Senses
 from wellread.tasks.task import EncoderWithHead

@@ -125,11 +125,12 @@ class ProjectedEntities(EntityLookup):
     def __init__(self, projector: EntityProjector, raw: int) -> None:
         super().__init__(projector)
         self._raw = raw
-        self._rows: NDArray[np.floating[Any]] = np.zeros((0, raw), np.float32)
-        self._kinds: NDArray[np.integer[Any]] | None = None
+        self.rows: NDArray[np.floating[Any]] = np.zeros((0, raw), np.float32)
+        self.kinds: NDArray[np.integer[Any]] | None = None
+        """Number of each row's kind, if kinds have embeddings."""
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def take_of(self, kb: KnowledgeBase, vectors: EntityVectors) -> None:
         """Use the vectors of a KB, with the kinds of its entities if these have embeddings."""
@@ -144,12 +145,12 @@ class ProjectedEntities(EntityLookup):
             most = int(kinds.max(initial=0))
             if most >= len(self.projector.kinds) or int(kinds.min(initial=0)) < 0:
                 raise UsageError(f"the table has the kind {most}, the model knows {len(self.projector.kinds)} from 0")
-        self._rows, self._kinds = vectors.rows, kinds
+        self.rows, self.kinds = vectors.rows, kinds
 
     def take(self, rows: Ints) -> Floats:
         """Return the vectors of some rows."""
-        kinds = None if self._kinds is None else np.asarray(self._kinds[rows], np.int64)
-        return self.projector(self._rows[rows], kinds)
+        kinds = None if self.kinds is None else np.asarray(self.kinds[rows], np.int64)
+        return self.projector(self.rows[rows], kinds)
 
 
 def layer_norm(rows: NDArray[np.floating[Any]], norm: Norm, epsilon: float) -> Floats:

@@ -176,7 +176,7 @@ class SavedLayer:
         check_supported(find_encoder(self.encoder), infused=self.number is not None)
         arrays = self.arrays()
         weights = {name: np.asarray(array, np.float32) for name, array in self.linker_arrays(arrays).items()}
-        read = partial(self._read, arrays)
+        read = partial(self.encoder_weights, arrays)
         if precision == "fp32":
             from wellread.runtime.graph import write_graph
 
@@ -194,7 +194,7 @@ class SavedLayer:
 
     def write_ranges(self, kb: KnowledgeBase) -> None:
         """Measure the activation ranges on texts of a KB, and write them beside the weights."""
-        ranges = measure_ranges(self._read(self.arrays()), self._sample(kb))
+        ranges = measure_ranges(self.encoder_weights(), self._sample(kb))
         save_ranges(ranges, self.folder / RANGES, weights=digest_of_file(self.weights_file))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -215,9 +215,10 @@ class SavedLayer:
         """Return the trained changes of the encoder of a small linker."""
         return WeightChanges(arrays, self.weights_file)
 
-    def _read(self, arrays: Mapping[str, NDArray[Any]]) -> EncoderWeights:
+    def encoder_weights(self, arrays: Mapping[str, NDArray[Any]] | None = None) -> EncoderWeights:
         """Read the encoder's layers up to the knowledge layer, with their trained changes."""
         if self.number is None:
+            arrays = self.arrays() if arrays is None else arrays
             change = self.changes(arrays)
             encoder = read_encoder(find_encoder(self.encoder), change=change)
             change.check(self.encoder)
@@ -227,7 +228,7 @@ class SavedLayer:
 
     def _words(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         if self.number is None and any(name.startswith("embeddings.word_embeddings.") for name in arrays):
-            return self._read(arrays).words
+            return self.encoder_weights(arrays).words
         return map_words(find_encoder(self.encoder))
 
     def _sample(self, kb: KnowledgeBase) -> Sequence[NDArray[np.int64]]:

@@ -10,14 +10,25 @@ from importlib.util import find_spec
 from wellread.errors import MissingExtraError
 
 EXTRAS = {
-    "train": ("torch", "transformers", "accelerate", "einops", "jaxtyping", "peft", "sklearn"),
-    "serve": ("fastapi", "httptools", "prometheus_client", "uvicorn", "uvloop"),
-    "counting": ("duckdb", "pyarrow", "scipy"),
     "plots": ("matplotlib",),
+    "counting": ("duckdb", "pyarrow", "scipy"),
     "spacy": ("spacy",),
-    "spark": ("pyspark", "pandas"),
+    "spark": ("pyspark", "pandas", "pyarrow"),
+    "serve": ("fastapi", "httptools", "prometheus_client", "uvicorn", "uvloop"),
+    "train": (
+        "torch",
+        "accelerate",
+        "jaxtyping",
+        "matplotlib",
+        "peft",
+        "pyarrow",
+        "scipy",
+        "sklearn",
+        "transformers",
+    ),
 }
-"""Packages that an extra installs, by the name that they are imported by; the first extra that has one is named."""
+"""Packages that an extra installs, by the name that they are imported by, the smallest extras first: of those that have
+a missing package, the first is named."""
 
 
 @contextmanager

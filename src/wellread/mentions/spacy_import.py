@@ -15,7 +15,7 @@ from types import ModuleType
 
 from wellread.errors import MissingExtraError
 
-NO_SPACY = "named entities and phrases from spaCy need it installed: pip install 'wellread[spacy]'"
+NO_SPACY = "spaCy is not installed; install it with: pip install 'wellread[spacy]'"
 
 _torch_unused = False
 

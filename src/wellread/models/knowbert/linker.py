@@ -292,7 +292,7 @@ def _load_tagger(*, required: bool) -> PosTagger | None:
     except (MissingExtraError, AssetError) as error:
         if required:
             raise
-        console.note(f"without part-of-speech tags senses are less accurate: {error}")
+        console.note(f"senses are less accurate without part-of-speech tags: {error}")
         return None
 
 

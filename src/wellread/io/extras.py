@@ -59,11 +59,15 @@ def extra(name: str, purpose: str) -> Iterator[None]:
 def require(name: str, purpose: str) -> None:
     """Raise a `MissingExtraError` if an extra's main package is not installed; nothing is imported."""
     package = EXTRAS[name][0]
-    if package not in sys.modules and find_spec(package) is None:
+    try:
+        missing = package not in sys.modules and find_spec(package) is None
+    except ModuleNotFoundError:  # from an import hook that hides it
+        missing = True
+    if missing:
         raise _error(name, package, purpose)
 
 
 def _error(name: str, package: str, purpose: str) -> MissingExtraError:
     return MissingExtraError(
-        f"{purpose} needs {package}, which is not installed; install it with: pip install 'wellread[{name}]'"
+        f"{purpose} needs the extra {name}: {package} is not installed; install it with: pip install 'wellread[{name}]'"
     )

@@ -94,7 +94,7 @@ def load_parts(folder: Path, kb: KnowledgeBase, precision: Precision = "auto") -
                 raise
     elif precision == "int8":
         raise UsageError("int8 does not support knowledge layers below the linking one; leave precision out")
-    with extra("train", f"the encoder in {folder}"):
+    with extra("train", f"the encoder of {folder}, which onnxruntime cannot run,"):
         from wellread.models.knowbert import torch_linker
     return torch_linker.load_parts(layer)
 

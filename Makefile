@@ -6,18 +6,31 @@ PICTURE = Marie Curie grew up in Warsaw and went to Paris to study physics. With
 	polonium and radium, and later hiked with Albert Einstein in the Alps.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs picture bench format assets clean
+.PHONY: help demo explain base test check docs picture bench format assets clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-demo: assets ## Install, fetch, build two knowledge bases, link a sample text, draw attention with knowledge
+demo: assets $(VENV)/.spacy ## Install, fetch, build two knowledge bases, link a sample text (without torch)
 	$(BIN)/wellread link --kb vital --file docs/sample.txt
 	@mkdir -p demo
 	$(BIN)/wellread link --kb vital --kb wordnet --file docs/sample.txt --format html --to demo/linked.html
-	$(BIN)/wellread explain "The Academy of Fine Arts is located in Northern Maidan." --maps entity --map-weight 10 --to demo/explained.html
 	@echo "Open demo/linked.html in a browser: hover or tab through the links to see their candidates."
+	@echo "make explain draws attention with knowledge; it installs torch."
+
+explain: assets $(VENV)/.train ## Draw attention with and without knowledge (installs torch)
+	@mkdir -p demo
+	$(BIN)/wellread explain "The Academy of Fine Arts is located in Northern Maidan." --maps entity --map-weight 10 --to demo/explained.html
 	@echo "Open demo/explained.html: attention with and without the entity map."
+
+base: ## Install only the base, from scratch, in build/base, and link a sentence there
+	rm -rf build/base
+	$(PYTHON) -m venv build/base
+	build/base/bin/pip install -qq --disable-pip-version-check -c constraints.txt .
+	du -sm build/base
+	build/base/bin/wellread fetch minilm vital
+	build/base/bin/wellread kb build vital --if-missing
+	build/base/bin/wellread link --kb vital "Marie Curie was born in Warsaw."
 
 test: $(VENV)/.dev assets ## Run all tests
 	$(BIN)/python -m pytest -m "slow or not slow"
@@ -55,13 +68,13 @@ clean: ## Remove the files that the targets above create
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[spacy]"
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.spacy $(VENV)/.train $(VENV)/.docs: $(VENV)/.%: $(VENV)/.installed
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[serve,spacy,spark,dev,docs]"
-	@touch $@
-
-$(VENV)/.docs: $(VENV)/.installed
-	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
 	@touch $@

@@ -1,7 +1,7 @@
 """How fast are the words of a text linked to their senses, by the packaged linker: `python -m benchmarks.senses`.
 
 Bar: ≥ 3,000 words/s of running text on two cores as the linker comes, which is with parts of speech from spaCy. Also
-reported: without tags; the whole in relation to the forward pass of the encoder alone on the same packed stretches; and
+reported: without tags; the whole in relation to the forward pass of the encoder alone on the same windows; and
 what the tagger alone takes. Words are what blanks divide, texts the leads of the vital articles (or what WordNet says
 of its synsets, where that KB is not there). Runs are interleaved, medians are reported.
 """
@@ -14,17 +14,16 @@ import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from benchmarks.data import wordnet_kb
 from benchmarks.report import Report, arguments, interleaved
 from wellread.data.batches import gather
-from wellread.encoders.packing import Packing, encode
 from wellread.errors import WellreadError
 from wellread.kb.packaged import kb_path
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
+from wellread.models.knowbert.inference import SingleLayer
 from wellread.models.knowbert.linker import KnowBertBackend
 
 _CORES, _TOKENS = 2, 2048
@@ -35,7 +34,6 @@ def main(given: Sequence[str] | None = None) -> int:
     report = Report("senses", options.quick)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:_CORES]))
-    torch.set_num_threads(min(_CORES, torch.get_num_threads()))
     try:
         wordnet_kb()
         linkers = {tags: Linker.load("wordnet", "knowbert", tags=tags) for tags in ("auto", "none")}
@@ -48,11 +46,12 @@ def main(given: Sequence[str] | None = None) -> int:
     backend = linkers["none"].backend
     tagger = linkers["auto"].backend.tagger
     assert isinstance(backend, KnowBertBackend)
-    batches = _packed(backend, texts)
+    assert isinstance(backend.layers, SingleLayer)
+    encoder, windows = backend.layers.encoder, _windows(backend, texts)
     runs: dict[str, Callable[[], object]] = {
         "as it comes": lambda: list(linkers["auto"].link_many(texts)),
         "without tags": lambda: list(linkers["none"].link_many(texts)),
-        "encoder": lambda: _encode(backend, batches),
+        "encoder": lambda: [encoder.states(batch) for batch in gather(windows, largest=_TOKENS)],
     }
     if tagger is not None:
         runs["tagger"] = lambda: tagger.tag(texts)
@@ -71,18 +70,9 @@ def main(given: Sequence[str] | None = None) -> int:
     return report.show()
 
 
-def _packed(backend: KnowBertBackend, texts: Sequence[str]) -> list[tuple[Tensor, Packing]]:
-    stretches = sorted((one for some in backend.window_tokenizer.tokenize(texts, words=False) for one in some), key=len)
-    return [
-        (torch.from_numpy(np.concatenate([one.input.ids for one in batch])), Packing.of([len(one) for one in batch]))
-        for batch in gather(stretches, largest=_TOKENS)
-    ]
-
-
-def _encode(backend: KnowBertBackend, batches: Sequence[tuple[Tensor, Packing]]) -> None:
-    with torch.inference_mode():
-        for ids, packing in batches:
-            encode(backend.encoder, ids, packing)
+def _windows(backend: KnowBertBackend, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+    tokenized = backend.window_tokenizer.tokenize(texts, words=False)
+    return sorted((window.input.ids for some in tokenized for window in some), key=len)
 
 
 def _texts(words: int) -> tuple[str, list[str]]:

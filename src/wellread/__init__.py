@@ -14,6 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from wellread.io.extras import missing_extras
+
 if TYPE_CHECKING:
     from wellread.document import Candidate, Document, Link, Mention
     from wellread.encoders.infusion.infuse import infuse
@@ -62,7 +64,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     """Import a public name from the module that defines it."""
     if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+        with missing_extras(f"wellread.{name}"):
+            return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'wellread' has no attribute {name!r}")
 
 

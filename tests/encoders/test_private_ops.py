@@ -68,19 +68,3 @@ def test_the_trial_draws_no_random_numbers() -> None:
     before = torch.get_rng_state()
     assert all(private_ops._agrees(name) for name in private_ops._TRIALS)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("activation", private_ops._ACTIVATIONS)
-def test_int8_products_agree_with_plain_ones(activation: tuple[str, str]) -> None:
-    if not private_ops.has_int8_linear():
-        pytest.skip("this torch or CPU has no 8-bit products")
-    chance = torch.Generator().manual_seed(0)
-    weights = torch.randint(-64, 65, (12, 8), dtype=torch.int8, generator=chance)
-    inputs = torch.randint(0, 256, (5, 8), dtype=torch.uint8, generator=chance)
-    scales, bias = torch.rand(12, generator=chance) / 50 + 0.001, draw(12)
-    step, zero = (1.0, 0) if activation[0] == "none" else (0.2, 3)
-    packed, zeros = private_ops.pack_int8_weights(weights), torch.zeros(12, dtype=torch.long)
-    found = private_ops.int8_linear(inputs, packed, scales, zeros, bias, activation, step, zero)
-    plain = private_ops.plain_int8_linear(inputs, weights, scales, bias, activation, step, zero)
-    assert found.dtype == plain.dtype
-    torch.testing.assert_close(found.double(), plain.double(), rtol=1e-5, atol=1e-3 if step == 1 else 1.0)

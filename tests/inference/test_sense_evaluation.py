@@ -13,13 +13,14 @@ from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.load import load_encoder
 from wellread.errors import UsageError
 from wellread.index.entity_vectors import EntityVectors
-from wellread.inference.sense_evaluation import answer_as_linked, answer_senses
+from wellread.inference.sense_evaluation import answer_senses
 from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.linker import Linker
+from wellread.linking.sense_answers import answer_as_linked
 from wellread.models.knowbert.config import KnowBertConfig
-from wellread.models.knowbert.folder import shrink
 from wellread.models.knowbert.inputs import KnowBertProvider
+from wellread.models.knowbert.saving import shrink
 from wellread.tasks.learner import ask
 from wellread.tasks.senses import SenseOptions, Senses
 from wellread.tasks.task import EncoderWithHead

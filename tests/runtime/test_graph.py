@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.conftest import LENGTHS, cosines, draw_windows, torch_states
-from wellread.encoders.int8 import int8_available, quantise
+from tests.runtime.conftest import cosines, draw_windows, torch_states
 from wellread.encoders.load import load_encoder
-from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
 from wellread.runtime.folding import fold
 from wellread.runtime.graph import write_graph, write_int8_graph
@@ -112,22 +110,24 @@ def test_the_packaged_encoder_has_the_states_of_torch(minilm: Path, torch_minilm
     np.testing.assert_allclose(states, torch_states(torch_minilm, windows), atol=1e-5)
 
 
-@pytest.mark.skipif(not int8_available(), reason="no 8-bit products in torch here")
-def test_8_bits_are_as_near_to_floats_as_torch_s(minilm: Path, torch_minilm: torch.nn.Module) -> None:
+def test_8_bits_are_near_to_floats(minilm: Path) -> None:
     encoder = read_encoder(minilm)
-    sample = draw_windows(len(encoder.words), seed=5)
     windows = draw_windows(len(encoder.words), (7, 40, 12, 12, 100))
-    wanted = torch_states(torch_minilm, windows)
-    ids = torch.from_numpy(np.concatenate(sample))
-    theirs = torch_states(quantise(torch_minilm, (ids, Packing.of(LENGTHS))), windows)
-    own = session_of(encoder, int8=True).states(windows)
-    assert cosines(own, wanted).mean() > cosines(theirs, wanted).mean() - 5e-4
-    assert cosines(own, wanted).min() > cosines(theirs, wanted).min() - 5e-3
-    assert cosines(own, theirs).mean() > 0.995
+    likeness = cosines(session_of(encoder, int8=True).states(windows), session_of(encoder).states(windows))
+    assert likeness.mean() > 0.99
+    assert likeness.min() > 0.97
+
+
+def test_two_products_fit_16_bits(encoder: str) -> None:
+    weights = read_encoder(Path(encoder))
+    folded = fold(weights, measure_ranges(weights, draw_windows(40), 1))
+    for layer in folded.layers:
+        for product in (layer.joined, layer.mixed, layer.intermediate, layer.output):
+            assert 2 * 255 * np.abs(product.weight.astype(int)).max() < 1 << 15
 
 
 def test_the_runtime_imports_neither_torch_nor_transformers() -> None:
-    names = "cache folding graph ranges session spans weights".split()
+    names = "cache folding graph int8 ranges session spans weights".split()
     code = f"""
 import importlib, json, sys
 for name in {names!r}:

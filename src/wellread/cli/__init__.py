@@ -17,6 +17,8 @@ from click.exceptions import NoArgsIsHelpError
 from wellread import __version__
 from wellread.errors import StorageError, WellreadError
 from wellread.io.console import visible
+from wellread.io.extras import missing_extras
+from wellread.mentions.spacy_import import leave_torch_out
 
 VERBS = {
     "fetch": "Fetch the default assets into the cache.",
@@ -74,8 +76,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # the terminal's encoding may not have every character
+    leave_torch_out()
     try:
-        wellread(prog_name="wellread", standalone_mode=False)
+        with missing_extras("this command"):
+            wellread(prog_name="wellread", standalone_mode=False)
     except WellreadError as error:
         _leave(f"error: {error}", error.exit_code)
     except NoArgsIsHelpError as error:

@@ -115,7 +115,7 @@ def linker(
     """
     from wellread.io import console
     from wellread.kb.packaged import open_kb
-    from wellread.models.knowbert.folder import shrink
+    from wellread.models.knowbert.saving import shrink
 
     with open_kb(kb_name) as kb:
         saved = shrink(model, kb, folder, base=base, rank=rank, tags=tags)

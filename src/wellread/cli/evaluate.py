@@ -138,10 +138,10 @@ def senses(
       wellread evaluate senses semeval2007.data.xml --as-linked
     """
     from wellread.data.readers.raganato import read_data_sets, write_keys
-    from wellread.inference.sense_evaluation import answer_as_linked, answer_senses
     from wellread.kb.packaged import open_kb
     from wellread.kb.readers.sense_keys import SenseKeys
     from wellread.linking.linker import Linker
+    from wellread.linking.sense_answers import answer_as_linked
 
     texts = [text for some in read_data_sets(files, secret=predictions is not None) for text in some]
     begin = time.monotonic()
@@ -150,6 +150,8 @@ def senses(
         with Linker.load(kb_name, model) as linker:
             chosen, scores = answer_as_linked(linker, keys, texts)
     else:
+        from wellread.inference.sense_evaluation import answer_senses  # needs torch
+
         with open_kb(kb_name) as kb:
             chosen, scores = answer_senses(model, kb, keys, texts)
     words = sum(len(text.text.split()) for text in texts)

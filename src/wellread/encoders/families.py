@@ -1,7 +1,6 @@
 """Names of the parts of each supported encoder family, as transformers has them.
 
-One table for all code that looks inside an encoder: infusion (`encoders.infusion`) and 8-bit inference
-(`encoders.int8`).
+One table for all torch code that looks inside an encoder: infusion (`encoders.infusion`) and knowledge layers.
 """
 
 from __future__ import annotations
@@ -21,13 +20,6 @@ class EncoderFamily:
     """Path of the self-attention module."""
     projections: tuple[str, str, str] = ("query", "key", "value")
     """Names of the query, key and value projections, relative to the self-attention module."""
-    attention_output: str = "attention.output.dense"
-    attention_norm: str = "attention.output.LayerNorm"
-    expansion: str = "intermediate.dense"
-    """First linear layer of the feed-forward block."""
-    contraction: str = "output.dense"
-    """Second linear layer of the feed-forward block."""
-    output_norm: str = "output.LayerNorm"
     has_token_types: bool = True
     """The embeddings take token_type_ids."""
     has_entity_attention: bool = True
@@ -44,11 +36,6 @@ FAMILIES = {
         layers="transformer.layer",
         attention="attention",
         projections=("q_lin", "k_lin", "v_lin"),
-        attention_output="attention.out_lin",
-        attention_norm="sa_layer_norm",
-        expansion="ffn.lin1",
-        contraction="ffn.lin2",
-        output_norm="output_layer_norm",
         has_token_types=False,
         has_entity_attention=False,
     ),

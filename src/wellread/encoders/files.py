@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from wellread import assets
 from wellread.encoders.pretrained import load_auto
 from wellread.errors import AssetError, InputError
+from wellread.io.extras import extra
 from wellread.text.tokenization import with_one_type, with_unknown
 
 
@@ -96,7 +97,8 @@ def load_tokenizer(name: str) -> Tokenizer:
         except Exception as error:  # tokenizers has no exception of its own
             raise InputError(f"{file} is not a tokenizer ({error}); copy it again from the encoder's folder") from error
     else:
-        from transformers import AutoTokenizer
+        with extra("train", f"{folder} has no tokenizer.json, so its tokenizer"):
+            from transformers import AutoTokenizer
 
         try:
             if not any(

@@ -1,4 +1,4 @@
-"""Pooled vectors of tokenized texts from a torch encoder, for encoders that the runtime does not support."""
+"""States and pooled vectors of tokenized texts from a torch encoder, for encoders that the runtime does not support."""
 
 from __future__ import annotations
 
@@ -44,3 +44,17 @@ class TorchPooler:
                 pooled = packing.mean(states) if pooling == "mean" else states[packing.starts]
                 vectors[rows] = (normalize(pooled, dim=-1) if normalise else pooled).numpy()
         return vectors
+
+
+class TorchStates:
+    """Runs a torch encoder on windows of tokens, with the interface of `runtime.session.EncoderSession`."""
+
+    def __init__(self, encoder: nn.Module, layers: int = 1) -> None:
+        self.encoder, self.layers = encoder, layers
+
+    def states(self, windows: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Return the mean state of the last layers for every token, windows concatenated."""
+        packing = Packing.of([len(window) for window in windows])
+        with torch.inference_mode():
+            states = encode(self.encoder, torch.from_numpy(np.concatenate(windows)), packing, self.layers)
+        return np.asarray(states.float().cpu().numpy())

@@ -2,8 +2,7 @@
 
 They are faster than the public operations, but may change without notice. So each is tried once on a small input:
 it is used if torch is of a major version that it was tested with and its result agrees with the plain implementation,
-which is used otherwise. The 8-bit product has no useful fallback, because plain integers are slower than floats:
-`has_int8_linear` says if it can be used.
+which is used otherwise.
 """
 
 from __future__ import annotations
@@ -13,19 +12,12 @@ from functools import cache
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int8, UInt8
+from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import gelu, relu
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 _TESTED_MAJOR = 2
 """Major version of torch that the operators' signatures were tested with."""
-_ACTIVATIONS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
-    ("none", ""): lambda values: values,
-    ("gelu", "none"): gelu,
-    ("gelu", "tanh"): lambda values: gelu(values, approximate="tanh"),
-    ("relu", ""): relu,
-}
 
 
 def softmax_backward(
@@ -90,65 +82,6 @@ def plain_attention_with_logsumexp(query: Tensor, key: Tensor, value: Tensor, sc
     """Compute `attention_with_logsumexp` by public operations."""
     scores = (query * scaling) @ key.transpose(1, 2)
     return scores.softmax(-1) @ value, scores.logsumexp(-1)
-
-
-def pack_int8_weights(weights: Int8[Tensor, "out dim"]) -> Tensor:
-    """Return weights in the order that oneDNN's 8-bit product needs."""
-    packed: Tensor = torch.ops.onednn.qlinear_prepack(weights, None)
-    return packed
-
-
-def int8_linear(
-    inputs: UInt8[Tensor, "token dim"],
-    packed: Tensor,
-    scales: Float[Tensor, " out"],
-    zeros: Tensor,
-    bias: Float[Tensor, " out"],
-    activation: tuple[str, str] = ("none", ""),
-    step: float = 1.0,
-    zero: int = 0,
-) -> Tensor:
-    """Return activation(inputs @ weights^T * scales + bias): floats, or bytes if there is an activation.
-
-    `packed` is from `pack_int8_weights`; `zeros` are zeros of int64, one an output; `step` and `zero` are the scale and
-    zero point of the bytes. An activation is oneDNN's name and algorithm, e.g. ("gelu", "tanh").
-    """
-    name, algorithm = activation
-    dtype = torch.float32 if name == "none" else torch.uint8
-    made: Tensor = torch.ops.onednn.qlinear_pointwise(
-        inputs, 1.0, 0, packed, scales, zeros, bias, step, zero, dtype, name, [], algorithm
-    )
-    return made
-
-
-def plain_int8_linear(
-    inputs: UInt8[Tensor, "token dim"],
-    weights: Int8[Tensor, "out dim"],
-    scales: Float[Tensor, " out"],
-    bias: Float[Tensor, " out"],
-    activation: tuple[str, str] = ("none", ""),
-    step: float = 1.0,
-    zero: int = 0,
-) -> Tensor:
-    """Compute `int8_linear` by public operations, from weights that are not packed."""
-    made = _ACTIVATIONS[activation]((inputs.double() @ weights.double().T * scales + bias).float())
-    if activation[0] == "none":
-        return made
-    return (made / step).round_().add_(zero).clamp_(0, 255).to(torch.uint8)
-
-
-@cache
-def has_int8_linear() -> bool:
-    """Return True if this torch has the 8-bit product (x86 builds have oneDNN) and it works on this CPU."""
-    weights = torch.eye(8, dtype=torch.int8, device="cpu") * 64
-    scales, bias = torch.ones(8, device="cpu"), torch.zeros(8, device="cpu")
-    inputs = torch.arange(16, dtype=torch.uint8, device="cpu").view(2, 8)
-    try:
-        packed = pack_int8_weights(weights)
-        found = int8_linear(inputs, packed, scales, torch.zeros(8, dtype=torch.long, device="cpu"), bias)
-        return torch.equal(found, plain_int8_linear(inputs, weights, scales, bias))
-    except (AttributeError, RuntimeError, TypeError):
-        return False
 
 
 @cache

@@ -10,10 +10,9 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from wellread.errors import InputError, KnowledgeBaseError, UsageError
@@ -23,6 +22,9 @@ from wellread.index.triples import Graph
 from wellread.io.arrays import Blocks, Strings, map_arrays, save_arrays
 from wellread.io.files import storage
 from wellread.kb.store import KnowledgeBase
+
+if TYPE_CHECKING:
+    from jaxtyping import Float32
 
 GRAPH_FORMAT = "wellread graph vectors 1"
 _FILE = "entities.safetensors"

@@ -13,15 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Int64
 
 from wellread.errors import InputError, UsageError
 from wellread.io.files import read_lines
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.text.words import Offsets
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int64
 
 MOST_HELD_OUT = 20_000
 """Maximum number of held-out pairs: enough to tell models apart by a thousandth, for any KB."""

@@ -54,7 +54,7 @@ def _load(model: str, stack: ExitStack) -> tuple[Any, Any, KnowledgeProvider | N
 
 
 def _truncate(encoder: Any, layers: int) -> None:
-    from wellread.models.knowbert.folder import keep_first_layers
+    from wellread.models.knowbert.torch_linker import keep_first_layers
 
     count = int(encoder.config.num_hidden_layers)
     if layers > count:

@@ -90,6 +90,12 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
         return _map(file)[0]
 
 
+def map_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Map the arrays of a file, and return its metadata too; errors as by `map_arrays`."""
+    with open(path, "rb") as file:
+        return _map(file)[:2]
+
+
 def _map(file: IO[bytes]) -> tuple[dict[str, NDArray[Any]], dict[str, str], bool]:
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     size = 8 + int.from_bytes(mapped[:8], "little")

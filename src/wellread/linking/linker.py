@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from wellread.document import Document
 from wellread.errors import UsageError
 from wellread.io import console
+from wellread.io.extras import extra
 from wellread.kb.packaged import is_outdated, kb_path, open_kb
 from wellread.kb.store import KnowledgeBase, entities_of_kinds
 from wellread.linking.decoding import Decoding, Scored, ThresholdKind, check_threshold
@@ -133,7 +134,8 @@ class Linker:
             )
             return cls(opened, backend, threshold=threshold)
         if (folder := _luke_folder(model)) is not None:
-            from wellread.models.luke import linker as luke
+            with extra("train", f"the LUKE model {model}"):
+                from wellread.models.luke import linker as luke
 
             return cls(
                 opened,
@@ -259,7 +261,8 @@ def _luke_folder(model: str | Path) -> Path | None:
     """Return the folder of a LUKE model, or None; torch is imported only if there may be one."""
     packaged.refuse_unready_luke(model)
     if str(model) == "luke" or any((Path(model) / part / "entity_vocab.json").is_file() for part in ("", "model")):
-        from wellread.models.luke.linker import find_folder
+        with extra("train", f"the LUKE model {model}"):
+            from wellread.models.luke.linker import find_folder
 
         return find_folder(model)
     return None

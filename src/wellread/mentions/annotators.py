@@ -12,14 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Int32
 
 from wellread.assets import find
 from wellread.document import Mention
 from wellread.errors import InputError, MissingExtraError
+from wellread.mentions.spacy_import import NO_SPACY, import_spacy
+
+if TYPE_CHECKING:
+    from jaxtyping import Int32
 
 What = Literal["entities", "phrases"]
 
@@ -48,7 +51,6 @@ def _rows(rows: Sequence[Sequence[int]], width: int) -> np.ndarray[Any, np.dtype
     return np.array(rows, np.int32).reshape(-1, width)
 
 
-_NO_SPACY = "named entities and phrases from spaCy need it installed: pip install 'wellread[spacy]'"
 _NO_STANZA = "Stanza is not installed: pip install stanza"
 
 
@@ -56,10 +58,7 @@ class SpacyAnnotator:
     """Named entities, noun phrases and parts of speech from a spaCy pipeline; the default model is a wellread asset."""
 
     def __init__(self, model: str | Path | None = None, *, what: What = "entities") -> None:
-        try:
-            import spacy
-        except ImportError:
-            raise MissingExtraError(_NO_SPACY) from None
+        spacy = import_spacy(needs_torch=model is not None)
         self.what = what
         try:
             # A folder is loaded as data; the package it came in is never imported.
@@ -81,7 +80,7 @@ class SpacyAnnotator:
         try:
             version = importlib.metadata.version("spacy")
         except importlib.metadata.PackageNotFoundError:
-            raise MissingExtraError(_NO_SPACY) from None
+            raise MissingExtraError(NO_SPACY) from None
         about = Path(model if model is not None else find("spacy-en")) / "meta.json"
         if not about.is_file():  # an installed model
             return f"spacy {version} {model} {_version(str(model))}"

@@ -34,13 +34,13 @@ def find_folder(model: str | Path) -> Path | None:
 
 def knowbert_layers(folder: Path) -> list[dict[str, Any]]:
     """Return the configurations of the KnowBERT layers of the encoder in a folder."""
-    return [entry for entry in _read_config(folder).get("infusions", ()) if entry.get("kind") == "knowbert"]
+    return [entry for entry in read_model_config(folder).get("infusions", ()) if entry.get("kind") == "knowbert"]
 
 
 def refuse_unready_luke(model: str | Path) -> None:
     """Raise an InputError for a LUKE model that must be converted or completed before it can link."""
     for folder in (Path(model), Path(model) / "model"):
-        config = _read_config(folder)
+        config = read_model_config(folder)
         if config.get("model_type") == "luke":
             raise InputError(
                 f"{folder} is a LUKE model in Hugging Face's format; convert it first: wellread convert luke {folder} "
@@ -54,7 +54,7 @@ def refuse_unready_luke(model: str | Path) -> None:
             )
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_model_config(folder: Path) -> dict[str, Any]:
     """Return the config.json in a folder; {} if it is missing or not that of a model."""
     try:
         config = json.loads((folder / "config.json").read_bytes())

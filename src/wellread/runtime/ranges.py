@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.errors import InputError
-from wellread.io.arrays import map_arrays, save_arrays
+from wellread.io.arrays import map_arrays, map_with_metadata, save_arrays
 from wellread.runtime.folding import MEASURED, Range, Ranges
 from wellread.runtime.session import EncoderSession
 from wellread.runtime.weights import EncoderWeights
@@ -54,15 +54,28 @@ def random_windows(encoder: EncoderWeights) -> list[NDArray[np.int64]]:
     return [draw.integers(0, len(encoder.words), length) for length in lengths.tolist()]
 
 
-def save_ranges(ranges: Ranges, file: Path) -> None:
-    """Write ranges; the file appears whole or not at all."""
+def save_ranges(ranges: Ranges, file: Path, *, weights: str = "") -> None:
+    """Write ranges; the file appears whole or not at all.
+
+    `weights` is the digest of the file with the weights that they were measured with (`cache.digest_of_file`).
+    """
     arrays = {
         f"{number}.{part}.{end}": getattr(measured[part], end)
         for number, measured in enumerate(ranges)
         for part in MEASURED
         for end in _ENDS
     }
-    save_arrays(file, arrays, {"format": _FORMAT})
+    save_arrays(file, arrays, {"format": _FORMAT, "weights": weights})
+
+
+def has_ranges(file: Path, weights: str) -> bool:
+    """Return True if there is a file of ranges, and it does not say that it was measured with other weights."""
+    if not file.exists():
+        return False
+    try:
+        return map_with_metadata(file)[1].get("weights", "") in ("", weights)
+    except (OSError, ValueError, KeyError):
+        return True  # `load_ranges` raises the error
 
 
 def load_ranges(file: Path, encoder: EncoderWeights) -> Ranges:

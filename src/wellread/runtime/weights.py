@@ -6,7 +6,7 @@ Nothing is copied that is not changed: arrays are mapped from the file, above al
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,15 @@ from wellread.io.arrays import map_arrays
 Floats = NDArray[np.float32]
 Arrays = Mapping[str, NDArray[Any]]
 
+Change = Callable[[str, NDArray[Any]], NDArray[Any]]
+"""Returns a weight of the encoder, given by its name and its value in the checkpoint, as training left it."""
+
 ADAPTER_SCALE = 2.0
 """Alpha / rank of every adapter that wellread trains (`add_adapters`)."""
 _FILE, _WORDS = "model.safetensors", "embeddings.word_embeddings.weight"
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+_INFUSED = "infused-"
+"""Prefix of the model types of infused encoders."""
 _A, _B = ".lora_A.default.weight", ".lora_B.default.weight"
 
 
@@ -79,6 +84,10 @@ class EncoderWeights:
         """The width of states."""
         return len(self.layers[0].output_norm.bias)
 
+    def first_layers(self, count: int) -> EncoderWeights:
+        """Return the encoder without its layers after the first `count`."""
+        return replace(self, layers=self.layers[:count])
+
 
 @dataclass(frozen=True, slots=True)
 class _Names:
@@ -117,13 +126,18 @@ _DISTILBERT = _Names(
 _FAMILIES = {"bert": _BERT, "roberta": _BERT, "xlm-roberta": _BERT, "electra": _BERT, "distilbert": _DISTILBERT}
 
 
-def read_encoder(folder: Path) -> EncoderWeights:
-    """Read config.json and model.safetensors; a `UsageError` names an encoder that the runtime cannot run."""
-    config = _read_config(folder)
+def read_encoder(folder: Path, *, change: Change | None = None, infused: bool = False) -> EncoderWeights:
+    """Read config.json and model.safetensors; a `UsageError` names an encoder that the runtime cannot run.
+
+    `change` is applied to each weight. `infused` accepts an encoder with infusions, which are left out.
+    """
+    config = _read_config(folder, infused)
     names = _FAMILIES[config["model_type"]]
     arrays = _map_file(folder / _FILE)
     prefix = _prefix_of(arrays, folder)
-    own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    own = {_modern(name.removeprefix(prefix)): array for name, array in arrays.items() if name.startswith(prefix)}
+    if change is not None:
+        own = {name: change(name, array) for name, array in own.items()}
     try:
         return _assemble(own, config, names)
     except KeyError as error:
@@ -133,9 +147,9 @@ def read_encoder(folder: Path) -> EncoderWeights:
         ) from error
 
 
-def check_supported(folder: Path) -> None:
+def check_supported(folder: Path, *, infused: bool = False) -> None:
     """Raise a `UsageError` for an encoder that the runtime cannot run, without reading its weights."""
-    _read_config(folder)
+    _read_config(folder, infused)
     if not (folder / _FILE).exists():
         raise UsageError(f"the runtime reads one {_FILE}, which {folder} lacks; use torch")
 
@@ -146,15 +160,22 @@ def map_words(folder: Path) -> NDArray[Any]:
     return arrays[_prefix_of(arrays, folder) + _WORDS]
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _modern(name: str) -> str:
+    """Return the name of a weight in place of that of a checkpoint converted from TensorFlow."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _read_config(folder: Path, infused: bool) -> dict[str, Any]:
     try:
         config = json.loads((folder / "config.json").read_bytes())
         kind, position_type = config.get("model_type"), config.get("position_embedding_type", "absolute")
     except _UNREADABLE as error:
         raise InputError(f"{folder} has no encoder: {error}; give a folder with config.json") from error
+    if infused and str(kind).startswith(_INFUSED):
+        config["model_type"] = kind = str(kind).removeprefix(_INFUSED)
     if kind not in _FAMILIES:
         raise UsageError(f"the runtime knows encoders of the types {', '.join(_FAMILIES)}, not {kind}; use torch")
-    if "infusions" in config or config.get("is_decoder"):
+    if ("infusions" in config and not infused) or config.get("is_decoder"):
         raise UsageError(f"the runtime knows plain encoders; {folder.name} is infused or a decoder: use torch")
     if position_type != "absolute" or config.get("sinusoidal_pos_embds"):
         raise UsageError(f"the runtime knows learned absolute positions, not those of {folder.name}; use torch")
@@ -167,6 +188,10 @@ def _map_file(file: Path) -> dict[str, NDArray[Any]]:
         raise UsageError(f"the runtime reads one {file.name}, which {file.parent} lacks; use torch")
     try:
         return map_arrays(file)
+    except KeyError as error:
+        raise UsageError(
+            f"the runtime reads floats of 16 and 32 bits, and {file} has weights in {error.args[0]}; use torch"
+        ) from error
     except _UNREADABLE as error:
         raise InputError(f"{file} cannot be read as safetensors in floats ({error}); copy it again") from error
 
@@ -214,8 +239,6 @@ def _linear(arrays: Arrays, name: str) -> Linear:
 
 
 def _norm(arrays: Arrays, name: str) -> Norm:
-    if f"{name}.gamma" in arrays:  # checkpoints converted from TensorFlow
-        return Norm(_floats(arrays[f"{name}.gamma"]), _floats(arrays[f"{name}.beta"]))
     return Norm(_floats(arrays[f"{name}.weight"]), _floats(arrays[f"{name}.bias"]))
 
 

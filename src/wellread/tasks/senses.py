@@ -37,10 +37,11 @@ from wellread.data.splits import split_by
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.packing import Packing
 from wellread.errors import UsageError
-from wellread.evaluation.senses import SenseInstance, answer_first, back_off, score_by_part, score_senses
+from wellread.evaluation.senses import SenseInstance, back_off
 from wellread.index.entity_vectors import EntityVectors
 from wellread.io import console
 from wellread.kb.readers.sense_keys import SenseKeys
+from wellread.linking.sense_answers import instances_of, score_answers
 from wellread.models.knowbert.config import NO_ENTITY, KnowBertConfig
 from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.models.knowbert.mention_linker import CandidateTensors, MentionLinker, MentionPacking
@@ -248,27 +249,6 @@ class Senses:
     def scores(self, examples: Sequence[SenseText], answers: Sequence[Sequence[Any]]) -> dict[str, float]:
         """Return the scores of `score_answers`."""
         return score_answers(instances_of(examples), _given(answers), self.keys)
-
-
-def score_answers(
-    instances: Sequence[SenseInstance], given: Mapping[str, tuple[str, ...]], keys: SenseKeys
-) -> dict[str, float]:
-    """Return F1 with back-off (all, by part of speech, by dataset), the first-sense F1, and the share answered."""
-    scores = score_by_part(instances, back_off(instances, given, keys.first))
-    first = score_senses(instances, answer_first(instances, keys.first))
-    alone = score_senses(instances, given)
-    parts = {f"f1_{name}": part.f1 for name, part in scores.items() if name != "all"}
-    return {
-        "f1": scores["all"].f1,
-        **parts,
-        "first_sense": first.f1,
-        "answered": alone.answered / alone.count,
-    }
-
-
-def instances_of(examples: Sequence[SenseText]) -> list[SenseInstance]:
-    """Return all instances of the texts."""
-    return [mark.instance for one in examples for mark in one.marks]
 
 
 def _given(answers: Sequence[Sequence[Mapping[str, str]]]) -> dict[str, tuple[str, ...]]:

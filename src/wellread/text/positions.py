@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Int8, Int64
 from numpy.typing import NDArray
 
 from wellread.text.tokenization import Tokenization
 from wellread.text.words import Offsets, is_blank
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int8, Int64
 
 STAYS, OTHER, MASKED = 0, 1, 2
 """Treatment of the candidates of a mention with masked words: keep them, take those of another mention, or none."""

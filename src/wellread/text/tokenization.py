@@ -18,16 +18,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Int64
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer, models
 
 from wellread.document import refuse_halves, short
 from wellread.errors import UsageError
 from wellread.text.words import Offsets, split
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
 
 _BATCH = 1024
 """Inputs per call of the tokenizer: its encodings take more memory than a `Tokenization`."""

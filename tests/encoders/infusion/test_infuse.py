@@ -21,7 +21,6 @@ from transformers import (
 from tests.infused_models import FAMILIES, HEADS, LAYERS, LENGTHS, VOCABULARY, batch, build, draw_maps
 from wellread import assets
 from wellread.encoders.infusion.infuse import base_of, infuse
-from wellread.encoders.int8 import int8_available, quantise
 from wellread.encoders.load import load_encoder
 from wellread.encoders.packing import Packing, encode
 from wellread.errors import UsageError
@@ -375,18 +374,6 @@ def test_a_head_switches_the_infusions_of_its_encoder_off() -> None:
 def test_a_mask_of_pairs_is_refused() -> None:
     with pytest.raises(UsageError, match="attention_mask has 3 dimensions"):
         infuse(build(), [])(torch.ones(1, 3).long(), attention_mask=torch.tril(torch.ones(1, 3, 3)))
-
-
-@pytest.mark.skipif(not int8_available(), reason="no 8-bit products here")
-@torch.no_grad()
-def test_8_bits_know_an_infused_encoder_with_nothing_in_it() -> None:
-    infused = infuse(build(), [])
-    packing = Packing.of((5, 2, 7))
-    ids = torch.randint(3, VOCABULARY, (14,))
-    small = encode(quantise(infused), ids, packing)
-    assert torch.cosine_similarity(small, encode(infused, ids, packing)).min() > 0.99
-    with pytest.raises(UsageError, match="infus"):
-        quantise(infuse(infused, [KamConfig()]))
 
 
 @pytest.mark.skipif(not assets.is_cached("minilm"), reason="the encoder is not there; run: wellread fetch minilm")

@@ -26,7 +26,8 @@ from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.models.knowbert.config import CandidateConfig, KnowBertConfig
 from wellread.models.knowbert.conversion import convert_knowbert, open_tables
-from wellread.models.knowbert.folder import LayerRequirements, shrink
+from wellread.models.knowbert.folder import LayerRequirements
+from wellread.models.knowbert.saving import shrink
 from wellread.plots import curves as plots
 from wellread.tasks.recipe import CandidateOptions, Data, EncoderOptions, TaskRecipe
 from wellread.tasks.senses import SenseOptions
@@ -71,11 +72,11 @@ def table_of(encoder):
 def test_a_converted_model_links_by_its_own_vectors_and_kinds(converted, capsys):
     with Linker.load("wordnet", converted, precision="fp32", tags="none") as linker:
         found = [(link.text, link.entity) for link in linker.link(TEXT).links]
-        table = linker.backend.entities.linker.entities.table
+        table = linker.backend.layers.entities
     assert [text for text, _ in found] == ["ba", "ca"]
     assert {entity for _, entity in found} <= {entity.id for entity in SYNSETS}
     own = open_tables(converted)["wordnet"]
-    assert np.array_equal(table.vectors, own.vectors)
+    assert np.array_equal(table.rows, own.vectors)
     (row,) = EntityVectors.open(converted / "vectors" / "wordnet").rows_of(["run.v.01"])
     assert int(table.kinds[row]) == int(own.kinds[row]) == POS[WORDNET.index("run.v.01")]
     assert "1 so far (new.n.01)" in capsys.readouterr().err
@@ -88,7 +89,7 @@ def test_layers_below_have_their_own_vectors_too(tmp_path, converted):
         pass  # it has no vectors
     with Linker.load("wordnet", tmp_path / "two", tags="none") as linker:
         assert [link.text for link in linker.link(TEXT).links] == ["ba", "ca"]
-        tables = {part.config.kb: part.linker.entities.table for part in linker.backend.encoder.infusions}
+        tables = {part.config.kb: part.linker.entities.table for part in linker.backend.layers.encoder.infusions}
     for name, table in open_tables(tmp_path / "two").items():
         assert np.array_equal(tables[name].vectors, table.vectors)
 

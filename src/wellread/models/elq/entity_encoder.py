@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from wellread.encoders.files import encoder_digest, find_encoder, load_tokenizer
 from wellread.errors import UsageError
+from wellread.io.extras import extra
 from wellread.models.elq.config import ElqConfig
 from wellread.runtime.session import EncoderSession
 from wellread.runtime.weights import read_encoder
@@ -69,8 +70,9 @@ def _load_pooler(name: str) -> Pooler:
         weights = read_encoder(find_encoder(name))
         return EncoderSession(write_graph(weights), weights.words)
     except UsageError:
-        from wellread.encoders.load import load_encoder
-        from wellread.encoders.pooling import TorchPooler
+        with extra("train", f"the encoder {name}, which onnxruntime cannot run,"):
+            from wellread.encoders.load import load_encoder
+            from wellread.encoders.pooling import TorchPooler
 
         return TorchPooler(load_encoder(name))
 

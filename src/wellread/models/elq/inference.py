@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 from wellread.encoders.files import encoder_digest, find_encoder
 from wellread.models.elq.config import WEIGHTS, ElqConfig
 from wellread.runtime import spans
-from wellread.runtime.cache import cached_graph, digest_of_file, digest_of_parts
-from wellread.runtime.folding import fold
-from wellread.runtime.ranges import FILE as RANGES
-from wellread.runtime.ranges import load_ranges, measure_ranges
+from wellread.runtime.int8 import Sample, int8_graph
 from wellread.runtime.session import EncoderSession, normalised
 from wellread.runtime.spans import Ints, PackedWindows
 from wellread.runtime.weights import (
@@ -37,9 +34,6 @@ HEADS = (
     "log_scale",
     "nil_head",
 )
-
-Sample = Callable[[], Sequence[NDArray[np.int64]]]
-"""Returns windows of token ids on which activation ranges are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +139,6 @@ def load_inference(
 
         graph = write_graph(merged())
     else:
-        ranges_file = folder / RANGES
-        windows = [] if ranges_file.exists() or sample is None else list(sample())
-
-        def build() -> bytes:
-            from wellread.runtime.graph import write_int8_graph  # a cached graph does not need onnx
-
-            weights = merged()
-            if ranges_file.exists():
-                return write_int8_graph(fold(weights, load_ranges(ranges_file, weights)))
-            return write_int8_graph(fold(weights, measure_ranges(weights, windows, threads)))
-
-        parts = ("elq", encoder_digest(config.encoder), digest_of_file(folder / WEIGHTS), digest_of_file(ranges_file))
-        graph = cached_graph(cache, digest_of_parts(*parts, [window.tolist() for window in windows]), build)
+        parts = ("elq", encoder_digest(config.encoder))
+        graph = int8_graph(folder / WEIGHTS, merged, parts=parts, sample=sample, cache=cache, threads=threads)
     return ElqInference(config, EncoderSession(graph, map_words(encoder), threads=threads), ElqHeads.of(heads))

@@ -17,6 +17,7 @@ from wellread.index.entity_index import EntityIndex, build_index
 from wellread.index.entity_vectors import Encoding
 from wellread.index.folder import vectors_folder
 from wellread.io import console
+from wellread.io.extras import extra
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import Decoding
@@ -114,8 +115,9 @@ def _load_text_side(folder: Path, config: ElqConfig, precision: Precision, kb: K
     except UsageError:
         if precision == "int8":
             raise
-    from wellread.encoders.load import merge_adapters
-    from wellread.models.elq.model import Elq
+    with extra("train", f"the encoder {config.encoder}, which onnxruntime cannot run,"):
+        from wellread.encoders.load import merge_adapters
+        from wellread.models.elq.model import Elq
 
     model = Elq.from_pretrained(folder).eval().requires_grad_(False)
     merge_adapters(model.encoder)

@@ -28,7 +28,6 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -38,6 +37,7 @@ from transformers import PreTrainedModel
 from wellread.encoders.files import load_tokenizer, width_of
 from wellread.encoders.load import add_adapters, load_encoder, save_tokenizer, silence
 from wellread.encoders.packing import Packing, encode
+from wellread.encoders.pooling import TorchStates
 from wellread.encoders.spans import span_mask, span_means, span_scores
 from wellread.errors import InputError
 from wellread.io.files import storage, write_atomically
@@ -69,20 +69,6 @@ def pack_windows(
     )
     asked = span_mask(packing, special, longest, begins_mask=begins, ends_mask=ends)
     return torch.from_numpy(np.concatenate([window.ids for window in windows])), packing, asked
-
-
-class TorchStates:
-    """Runs the encoder of a torch model on windows (`models.elq.inference.StateEncoder`)."""
-
-    def __init__(self, model: Elq) -> None:
-        self.model = model
-
-    def states(self, windows: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
-        """Return the last state of every token, windows concatenated."""
-        packing = Packing.of([len(window) for window in windows])
-        with torch.inference_mode():
-            states = self.model.states(torch.from_numpy(np.concatenate(windows)), packing)
-        return np.asarray(states.float().cpu().numpy())
 
 
 class Elq(nn.Module):
@@ -173,7 +159,7 @@ class Elq(nn.Module):
         """Return the text side for inference, which runs this model's encoder with the present heads."""
         state = self.state_dict()
         heads = ElqHeads.of({name: state[name].detach().float().cpu().numpy() for name in HEADS})
-        return ElqInference(self.config, TorchStates(self), heads)
+        return ElqInference(self.config, TorchStates(self.encoder), heads)
 
     def states(self, ids: Int[Tensor, " token"], packing: Packing) -> Float[Tensor, "token dim"]:
         """Return the last hidden state of every token."""

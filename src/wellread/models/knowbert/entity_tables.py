@@ -23,12 +23,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
-from wellread.errors import KnowledgeBaseError, StorageError, UsageError
+from wellread.errors import StorageError, UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.io.arrays import Blocks, save_arrays
-from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.models.knowbert.config import MASK_ENTITY, NO_ENTITY
+from wellread.models.knowbert.entity_kinds import find_kinds
 
 SMALL = 8 << 20
 """Maximum size in bytes of a projected table that stays in memory."""
@@ -294,27 +294,3 @@ def _map_unnamed(shape: tuple[int, int], dtype: torch.dtype, projection: EntityP
         file.flush()
         table: Tensor = torch.from_file(file.name, shared=False, size=shape[0] * shape[1], dtype=dtype)
         return table.view(shape)
-
-
-def kind_names(kb: KnowledgeBase) -> list[str]:
-    """Return the kinds of a KB's entities in the order in which a model numbers them."""
-    with sqlite_errors(kb.path):
-        return [name for (name,) in kb.connection.execute("SELECT DISTINCT kind FROM entities ORDER BY kind")]
-
-
-def find_kinds(kb: KnowledgeBase, vectors: EntityVectors, most: int) -> NDArray[np.integer[Any]]:
-    """Return the kind number of every row: as saved with the vectors, else by the sorted names of the KB's kinds."""
-    if vectors.kinds is not None:
-        return vectors.kinds
-    with sqlite_errors(kb.path), kb.snapshot():
-        names = kind_names(kb)
-        if len(names) > most:
-            raise KnowledgeBaseError(
-                f"{kb.path} has {len(names):,} kinds of entities, and the model supports {most}; set kinds = 0"
-            )
-        number = {name: place for place, name in enumerate(names)}
-        entities = kb.connection.execute("SELECT id, kind FROM entities").fetchall()
-    rows = vectors.rows_of([id for id, _ in entities])
-    found = np.zeros(len(vectors), np.int64)
-    found[rows[rows >= 0]] = np.array([number[kind] for _, kind in entities], np.int64)[rows >= 0]
-    return found

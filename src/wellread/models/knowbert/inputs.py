@@ -26,10 +26,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float32, Int64
 from numpy.typing import NDArray
 
 from wellread.document import short
@@ -48,6 +47,9 @@ from wellread.models.knowbert.mention_cache import (
 from wellread.text.positions import MASKED, OTHER, STAYS, MaskedSpans, TokenPositions
 from wellread.text.tokenization import Tokenization
 from wellread.text.words import Offsets
+
+if TYPE_CHECKING:
+    from jaxtyping import Float32, Int64
 
 
 @dataclass(frozen=True, slots=True)

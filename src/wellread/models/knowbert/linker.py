@@ -2,7 +2,7 @@
 
 1. Texts are tokenized into sentences (or windows), and all aliases of the KB are found with their candidates
    (`models.knowbert.inputs`).
-2. One pass of the encoder, only up to the knowledge layer, in 8 bits where that is faster.
+2. One pass of the encoder, only up to the knowledge layer, on onnxruntime in 8-bit integers where that is possible.
 3. The mention linker scores the candidates; the probabilities are the softmax of their scores. In `margin` mode NULL
    competes with them, with the threshold as its score.
 4. Of overlapping mentions the longest is linked in `softmax` mode, where every mention has a meaning, else the most
@@ -14,50 +14,38 @@ Tags are computed in a thread beside steps 1 and 2, which do not need them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from wellread.data.batches import gather
 from wellread.document import Document
-from wellread.encoders.infusion.infuse import InfusedEncoder
-from wellread.encoders.int8 import quantise, quantise_where_able
-from wellread.encoders.packing import Packing, encode
 from wellread.errors import AssetError, MissingExtraError, UsageError
-from wellread.index.entity_vectors import EntityVectors
 from wellread.io import console
-from wellread.kb.packaged import open_kb
-from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import NIL, NONE, Calibration, Decoding, Floats, Ints, Scored, without_overlaps
 from wellread.mentions.candidates import has_senses
 from wellread.models.folder import find_folder
 from wellread.models.knowbert.config import NO_ENTITY
-from wellread.models.knowbert.folder import LinkerParts, load_parts
+from wellread.models.knowbert.inference import ScoreFunction
 from wellread.models.knowbert.inputs import CandidateArrays, KnowBertProvider
 from wellread.models.knowbert.linker_entities import LinkerEntities
+from wellread.models.knowbert.loading import LinkerParts, Precision, load_parts
 from wellread.models.knowbert.mention_cache import MentionCache
-from wellread.models.knowbert.mention_linker import CandidateTensors, MentionLinker, MentionPacking
-from wellread.models.knowbert.model import KnowBert
 from wellread.models.knowbert.pos_tags import KINDS, PosTagger, PosTags
-from wellread.text.windows import TextWindow, TextWindowTokenizer
+from wellread.text.windows import TextWindow
 
-Precision = Literal["auto", "fp32", "int8"]
 Tags = Literal["auto", "spacy", "none"]
 
 _TOKENS = 2048
 """Tokens of one pass: enough to keep the cores busy, few enough for the cache."""
-_SHARED = 24
-"""Tokens that two windows of a text share."""
 _NO_TAGS: Future[PosTags | None] = Future()
 _NO_TAGS.set_result(None)
 
@@ -92,66 +80,28 @@ class KnowBertBackend:
         decoding: Decoding | None = None,
         tags: PosTagger | None = None,
         among: Iterable[str] | None = None,
-        precision: Precision = "auto",
         name: str | None = None,
     ) -> None:
         self.kb, self.config, self.settings = kb, parts.config, parts.settings
         self.name = name or kb.path.stem
         self.decoding = decoding or Decoding(threshold=self.settings.threshold, nil=False)
         self.tagger = tags
-        self.window_tokenizer = TextWindowTokenizer(
-            parts.tokenizer,
-            width=self.settings.width,
-            shared=min(_SHARED, max(2, self.settings.width // 4)),
-            sentences=self.settings.sentences,
-        )
-        self.entities = LinkerEntities(kb, parts, among=among)
-        self._others: list[tuple[str, KnowledgeBase, EntityVectors]] = []
+        self.window_tokenizer = parts.window_tokenizer()
+        self.layers = parts.layers
+        """Encoder of the texts with the knowledge layer."""
+        self.entities = LinkerEntities(kb, parts.settings, parts.entities, among=among)
         own = self.settings.offers
         self._most_candidates = own.candidates
         if tags is not None:  # enough for every part of speech: only those of one will be kept
             own = replace(own, candidates=len(KINDS) * own.candidates)
-        self._candidate_configs = {self.config.kb: own} | {config.kb: needs.reading for config, needs in parts.below}
-        self._score = self._build(parts, precision)
+        self._below = parts.below
+        self._candidate_configs = {self.config.kb: own} | {other.name: other.candidates for other in parts.below}
         self._revision: int | None = None
-
-    def _build(self, parts: LinkerParts, precision: Precision) -> _SingleLayer | _SeveralLayers:
-        if precision == "auto":
-            precision = getattr(parts.encoder.config, "precision", "auto")
-        if not parts.below:
-            encoder: nn.Module = parts.encoder
-            if precision != "fp32":
-                reduce = quantise if precision == "int8" else quantise_where_able
-                encoder = reduce(encoder, self._sample())
-            return _SingleLayer(encoder, parts.linker, self.config.kb, self.config.reads)
-        if precision == "int8":
-            raise UsageError("int8 does not support knowledge layers below the linking one; leave precision out")
-        infused = cast(InfusedEncoder, parts.encoder)
-        for config, needs in parts.below:
-            layer = next(part for part in infused.infusions if cast(KnowBert, part).config is config)
-            other = open_kb(needs.kb)
-            vectors = needs.open_vectors(other)
-            cast(KnowBert, layer).take_of(other, vectors)
-            self._others.append((config.kb, other, vectors))
-        return _SeveralLayers(infused, self.config.kb)
-
-    def _sample(self) -> tuple[Tensor, Packing] | None:
-        """Return calibration texts for 8 bits: titles and descriptions of the KB's first entities."""
-        with sqlite_errors(self.kb.path):
-            rows = self.kb.connection.execute("SELECT title, description FROM entities LIMIT 128").fetchall()
-        tokenized = self.window_tokenizer.tokenize([f"{title}: {text}" for title, text in rows], words=False)
-        windows = [window for windows in tokenized for window in windows]
-        return _pack(windows) if windows else None
-
-    @property
-    def encoder(self) -> nn.Module:
-        """Encoder of the texts, as `encoders.packing.encode` takes it."""
-        return cast(nn.Module, self._score.encoder)
 
     def close(self) -> None:
         """Close the KBs of other layers."""
-        for _, kb, _ in self._others:
-            kb.close()
+        for other in self._below:
+            other.kb.close()
 
     def link_many(self, texts: Sequence[str]) -> Iterator[Document]:
         """Yield the links of each text."""
@@ -160,7 +110,7 @@ class KnowBertBackend:
     def score_many(self, texts: Sequence[str]) -> list[SenseScored]:
         """Return the scores of each text."""
         # Not in a snapshot of the KB: within one the candidate finder keeps no candidates.
-        with torch.inference_mode(), self._tagged(texts) as tags:
+        with self._tagged(texts) as tags:
             self._follow()
             tokenized = self.window_tokenizer.tokenize(texts, words=False)
             windows = sorted((window for some in tokenized for window in some), key=len)
@@ -186,8 +136,9 @@ class KnowBertBackend:
         if self._revision == self.kb.revision:
             return
         self.entities.follow()
-        parts = [(self.config.kb, self.kb, self.entities), *self._others]
-        self._provider = KnowBertProvider(cast(Any, parts), self._candidate_configs)
+        parts: list[Any] = [(self.config.kb, self.kb, self.entities)]
+        parts += [(other.name, other.kb, other.vectors) for other in self._below]
+        self._provider = KnowBertProvider(parts, self._candidate_configs)
         self._revision = self.kb.revision
 
     def _encode(self, batch: Sequence[TextWindow], notes: MentionCache) -> Iterator[_EncodedBatch]:
@@ -195,9 +146,8 @@ class KnowBertBackend:
         candidates = self._provider.find_candidates([window.input for window in batch], notes)
         own = candidates[self.config.kb]
         if len(own.text_of):
-            tensors = {name: _tensors(arrays) for name, arrays in candidates.items()}
             text_of = np.array([window.text for window in batch])[own.text_of]
-            yield _EncodedBatch(own, text_of, _owned_mask(batch, own), self._score(*_pack(batch), tensors))
+            yield _EncodedBatch(own, text_of, _owned_mask(batch, own), self.layers(batch, candidates))
 
     def _score_all(
         self, waiting: list[_EncodedBatch], tags: PosTags | None, scored: list[list[_ScoredMentions]]
@@ -211,7 +161,7 @@ class KnowBertBackend:
         if tags is not None:
             candidates, content_mask = self._restricted(candidates, tags, text_of)
             owned = owned & content_mask
-        scores = batch.score(_tensors(candidates)).double().numpy()[owned]
+        scores = batch.score(candidates).astype(np.float64)[owned]
         rows, priors = candidates.entities[owned], candidates.priors[owned].astype(np.float64)
         rows = np.where(rows >= 0, rows, NONE)
         if self.config.mode == "margin":
@@ -273,12 +223,6 @@ class KnowBertBackend:
         )
 
 
-_Tensors = dict[str, Tensor]
-"""Candidates of one KB as `KnowBert` takes them."""
-_ScoreFunction = Callable[[_Tensors], Tensor]
-"""Scores the candidates of an encoded batch, or those that a restriction left of them."""
-
-
 @dataclass(frozen=True, slots=True)
 class _EncodedBatch:
     """Mentions of some encoded windows, before their candidates are restricted and scored."""
@@ -287,7 +231,7 @@ class _EncodedBatch:
     text_of: Ints
     owned_mask: NDArray[np.bool_]
     """True for mentions that begin in the part of the text that their window answers for."""
-    score: _ScoreFunction
+    score: ScoreFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,42 +242,6 @@ class _ScoredMentions:
     rows: Ints
     log_p: Floats
     priors: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class _SingleLayer:
-    """Scoring with a plain encoder and one mention linker."""
-
-    encoder: nn.Module
-    linker: MentionLinker
-    kb: str
-    reads: int
-
-    def __call__(self, ids: Tensor, packing: Packing, candidates: dict[str, _Tensors]) -> _ScoreFunction:
-        """Encode the batch now: contextual mentions do not depend on their candidates."""
-        tensors = CandidateTensors.of(candidates[self.kb], packing, self.kb)
-        mentions = MentionPacking.of(tensors.text_of, len(packing.lengths))
-        narrow = self.linker.narrow(encode(self.encoder, ids, packing, self.reads))
-        return partial(self._scores, mentions.drop_empty(self.linker.contextualize(narrow, tensors, mentions)), tensors)
-
-    def _scores(self, mentions: Tensor, tensors: CandidateTensors, left: _Tensors) -> Tensor:
-        return self.linker.score(mentions, replace(tensors, entities=left["entities"], priors=left["priors"])).scores
-
-
-@dataclass(frozen=True, slots=True)
-class _SeveralLayers:
-    """Scoring with an infused encoder that has other knowledge layers below the linking one."""
-
-    encoder: InfusedEncoder
-    kb: str
-
-    def __call__(self, ids: Tensor, packing: Packing, candidates: dict[str, _Tensors]) -> _ScoreFunction:
-        return partial(self._scores, ids, packing, candidates)
-
-    def _scores(self, ids: Tensor, packing: Packing, candidates: dict[str, _Tensors], left: _Tensors) -> Tensor:
-        output = self.encoder.read(ids, packing, None, offers=candidates | {self.kb: left})
-        links: Tensor = output.outputs["links"][self.kb]
-        return links
 
 
 def load_backend(
@@ -356,7 +264,7 @@ def load_backend(
     folder = find_folder(model)
     if folder is None:
         raise UsageError(f"{model} has no knowledge layer; give the folder of an encoder that has")
-    parts = load_parts(folder, kb.path.stem)
+    parts = load_parts(folder, kb, precision)
     if str(model) == "knowbert" and not has_senses(kb):
         console.note(
             f"knowbert is trained on the senses of WordNet, and links every name in {kb.path.name}, right or wrong; "
@@ -373,7 +281,6 @@ def load_backend(
         ),
         tags=_load_tagger(required=tags == "spacy") if wanted == "spacy" else None,
         among=among,
-        precision=precision,
         name=name,
     )
 
@@ -385,17 +292,8 @@ def _load_tagger(*, required: bool) -> PosTagger | None:
     except (MissingExtraError, AssetError) as error:
         if required:
             raise
-        console.note(f"without part-of-speech tags senses are less accurate: {error}")
+        console.note(f"senses are less accurate without part-of-speech tags: {error}")
         return None
-
-
-def _pack(batch: Sequence[TextWindow]) -> tuple[Tensor, Packing]:
-    ids = torch.from_numpy(np.concatenate([window.input.ids for window in batch]))
-    return ids, Packing.of([len(window) for window in batch])
-
-
-def _tensors(candidates: CandidateArrays) -> _Tensors:
-    return {name: torch.from_numpy(array) for name, array in candidates.as_arrays().items() if name != "gold"}
 
 
 def _owned_mask(batch: Sequence[TextWindow], candidates: CandidateArrays) -> NDArray[np.bool_]:

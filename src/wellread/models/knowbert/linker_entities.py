@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from wellread.errors import KnowledgeBaseError, StorageError
@@ -25,9 +24,9 @@ from wellread.linking.decoding import Ints
 from wellread.models.elq.config import ElqConfig
 from wellread.models.elq.entity_encoder import EntityTower, fingerprint_of
 from wellread.models.elq.load import PACKAGED as ELQ
-from wellread.models.knowbert.folder import LinkerParts
+from wellread.models.knowbert.folder import LinkerSettings
+from wellread.models.knowbert.linker_vectors import Int8Entities
 from wellread.models.knowbert.pos_tags import KINDS
-from wellread.models.knowbert.quantization import Int8Entities
 
 _UNKNOWN = -9
 
@@ -44,19 +43,31 @@ class KbState:
     reported: bool = False
 
 
+class VectorUser(Protocol):
+    """Protocol of what computes with the entity vectors of a KB: a projection in numpy or in torch."""
+
+    def take_of(self, kb: KnowledgeBase, vectors: EntityVectors) -> None:
+        """Use the vectors of a KB, with the kinds of its entities if these have embeddings."""
+
+
 class LinkerEntities:
     """Rows, titles and kinds of the entities that a knowledge layer can link to; follows changes of the KB."""
 
-    def __init__(self, kb: KnowledgeBase, parts: LinkerParts, *, among: Iterable[str] | None = None) -> None:
-        self.kb, self.linker, self.settings, self.config = kb, parts.linker, parts.settings, parts.config
+    def __init__(
+        self,
+        kb: KnowledgeBase,
+        settings: LinkerSettings,
+        vectors: Int8Entities | VectorUser,
+        *,
+        among: Iterable[str] | None = None,
+    ) -> None:
+        self.kb, self.settings = kb, settings
         self._among = None if among is None else frozenset(among)
-        self._int8: Int8Entities | None = None
+        self._int8 = vectors if isinstance(vectors, Int8Entities) else None
+        self._user = None if isinstance(vectors, Int8Entities) else vectors
         self._vectors: EntityVectors | None = None
-        if parts.entities is not None:
-            self._int8 = Int8Entities(parts.entities, parts.linker.entities)
-            parts.linker.entities = self._int8  # type: ignore[assignment]  # it has the same look_up
-        else:
-            self._take(EntityVectors.of_kb(kb, self.settings.vectors, fingerprint=self.settings.fingerprint))
+        if self._user is not None:
+            self._take(EntityVectors.of_kb(kb, settings.vectors, fingerprint=settings.fingerprint))
         self._encoders: dict[str, EntityEncoder | None] = {}
         self._revision = -1
         self._reset()
@@ -93,7 +104,8 @@ class LinkerEntities:
                     return  # read-only, or a kind the model does not have: `report_missing` names what is missing
 
     def _take(self, vectors: EntityVectors) -> None:
-        self.linker.entities.take_of(self.kb, vectors)
+        assert self._user is not None
+        self._user.take_of(self.kb, vectors)
         self._vectors = vectors  # last: rows must be those of the table that was set
 
     def rows_of(self, ids: Sequence[str]) -> NDArray[np.int64]:
@@ -174,8 +186,8 @@ class LinkerEntities:
         kinds = None
         if int8.table.kinds:
             number = {kind: place for place, kind in enumerate(int8.table.kinds)}
-            kinds = torch.tensor([number.get(self._kind(id), 0) for id in known])
-        rows = int8.add(torch.from_numpy(np.stack([found[id] for id in known]).astype(np.float32)), kinds)
+            kinds = np.array([number.get(self._kind(id), 0) for id in known], np.int64)
+        rows = int8.add(np.stack([found[id] for id in known]), kinds)
         self._added.update(zip(known, rows.tolist(), strict=True))
 
     def _kind(self, id: str) -> str:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from filelock import FileLock
-from jaxtyping import Float32, Int64
 from numpy.typing import NDArray
 
 from wellread.document import Candidate, short
@@ -29,6 +28,9 @@ from wellread.mentions.candidates import CandidateFinder, has_senses
 from wellread.models.knowbert.config import NO_ENTITY, CandidateConfig
 from wellread.text.tokenization import Mark
 from wellread.text.words import Offsets
+
+if TYPE_CHECKING:
+    from jaxtyping import Float32, Int64
 
 OTHER_KB = -2
 """List number of a mark that belongs to another KB."""

@@ -5,72 +5,81 @@ them are one byte. The scale is the one of a few with the smallest error; it may
 
 8 bits (`Int8EntityTable`): one file (safetensors layout) of projected, normed vectors, int8 rows with one scale each,
 sorted by a hash of the entity ids. A linker with such a table does not need the original entity vectors. WordNet's
-117,659 synsets take 10.3 MB with 80 numbers each, 8.5 MB with 64. New entities are added in memory.
+117,659 synsets take 10.3 MB with 80 numbers each, 8.5 MB with 64. New entities are added in memory
+(`models.knowbert.linker_vectors`).
 
     table = Int8EntityTable.build(layer.linker.entities, vectors.ids.take(range(len(vectors))))
     table.save(folder / "entities.safetensors")
     table = Int8EntityTable.load(folder / "entities.safetensors")
-    layer.linker.entities = Int8Entities(table, layer.linker.entities)
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import torch
-from jaxtyping import Float, Float16, Int, UInt8
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from wellread.errors import InputError, UsageError
-from wellread.io.arrays import map_arrays, save_arrays
-from wellread.models.knowbert.config import MASK_ENTITY
-from wellread.models.knowbert.entity_tables import EntityProjection
+from wellread.io.arrays import map_with_metadata, save_arrays
 
 GROUP = 64
 """Numbers of a row that share a 4-bit scale."""
 FORMAT = "wellread ready entities 1"
 _LARGEST = 7
-_CLIPPING = torch.linspace(0.5, 1.0, 11)
+_CLIPPING = np.linspace(0.5, 1.0, 11, dtype=np.float32)
 """Shares of a group's largest number that are tried as the value of the largest code."""
 _HASH_BYTES = 5
 """Bytes of an id's hash; 8 if two ids would share one."""
 
+Floats = NDArray[np.float32]
 
-def encode_4bit(matrix: Float[Tensor, "row column"]) -> tuple[UInt8[Tensor, "row byte"], Float16[Tensor, "row group"]]:
-    """Return the 4-bit codes of a matrix and the scales of its groups."""
+
+def encode_4bit(matrix: NDArray[np.floating[Any]]) -> tuple[NDArray[np.uint8], NDArray[np.float16]]:
+    """Return the 4-bit codes (row, byte) of a matrix and the scales (row, group) of its groups."""
     rows, columns = matrix.shape
-    groups = pad(matrix.detach().float(), (0, -columns % GROUP)).view(rows, -1, GROUP)
-    largest = groups.abs().amax(-1) / _LARGEST
-    least_error = torch.full_like(largest, float("inf"))
-    scales = torch.zeros_like(largest, dtype=torch.float16)
+    groups = np.pad(np.asarray(matrix, np.float32), ((0, 0), (0, -columns % GROUP))).reshape(rows, -1, GROUP)
+    largest = np.abs(groups).max(-1) / np.float32(_LARGEST)
+    least_error = np.full_like(largest, np.inf)
+    scales = np.zeros_like(largest, dtype=np.float16)
     for share in _CLIPPING:
-        scale = (largest * share).half()
-        error = (_round(groups, scale) * scale.float()[..., None] - groups).square().sum(-1)
-        scales = torch.where(error < least_error, scale, scales)
-        least_error = torch.minimum(error, least_error)
-    codes = (_round(groups, scales) + 8).to(torch.uint8).view(rows, -1)
+        scale = (largest * share).astype(np.float16)
+        error = np.square(_round(groups, scale) * scale.astype(np.float32)[..., None] - groups).sum(-1)
+        scales = np.where(error < least_error, scale, scales)
+        least_error = np.minimum(error, least_error)
+    codes = (_round(groups, scales) + 8).astype(np.uint8).reshape(rows, -1)
     return codes[:, ::2] | codes[:, 1::2] << 4, scales
 
 
-def decode_4bit(
-    codes: UInt8[Tensor, "row byte"], scales: Float16[Tensor, "row group"], columns: int
-) -> Float[Tensor, "row column"]:
-    """Return the matrix of some codes, up to rounding."""
-    pairs = torch.stack([codes & 15, codes >> 4], -1).view(*scales.shape, GROUP)
-    return ((pairs.float() - 8) * scales.float()[..., None]).view(len(codes), -1)[:, :columns]
+def decode_4bit(codes: NDArray[np.uint8], scales: NDArray[np.float16], columns: int) -> Floats:
+    """Return the matrix (row, column) of some codes, up to rounding."""
+    whole = np.empty((*codes.shape, 2), np.float32)
+    whole[..., 0], whole[..., 1] = codes & 15, codes >> 4
+    groups = whole.reshape(*scales.shape, GROUP)
+    groups -= 8
+    groups *= scales.astype(np.float32)[..., None]
+    return groups.reshape(len(codes), -1)[:, :columns]
 
 
-def _round(groups: Tensor, scales: Tensor) -> Tensor:
-    divisors = scales.float().clamp(min=torch.finfo(torch.float16).tiny)[..., None]
-    return (groups / divisors).round().clamp(-_LARGEST, _LARGEST)
+def _round(groups: Floats, scales: NDArray[np.float16]) -> Floats:
+    divisors = np.maximum(scales.astype(np.float32), np.finfo(np.float16).tiny)[..., None]
+    return np.clip(np.rint(groups / divisors), -_LARGEST, _LARGEST)
+
+
+class Projection(Protocol):
+    """Protocol of a projection of entity vectors, as `models.knowbert.entity_tables.EntityProjection`."""
+
+    @property
+    def table(self) -> Sized | None:
+        """The entity vectors."""
+
+    def project_all(self) -> Iterable[Any]:
+        """Yield the projected, normed vectors of all entities in blocks of rows, then that of the MASK entity."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +107,7 @@ class Int8EntityTable:
 
     @classmethod
     def build(
-        cls, projection: EntityProjection, ids: Sequence[str], *, fingerprint: str = "", kinds: Iterable[str] = ()
+        cls, projection: Projection, ids: Sequence[str], *, fingerprint: str = "", kinds: Iterable[str] = ()
     ) -> Int8EntityTable:
         """Project and quantize all entities of a projection, whose ids are given in the order of its rows."""
         if projection.table is None or len(projection.table) != len(ids):
@@ -107,12 +116,8 @@ class Int8EntityTable:
                 "vectors; give the projection its vectors, and the ids of their rows"
             )
         keys, width = _keys(ids)
-        codes = np.empty((len(ids) + 1, len(projection.mask)), np.int8)
-        scales, begin = np.empty(len(ids) + 1, np.float16), 0
-        for block in projection.project_all():
-            end = begin + len(block)
-            codes[begin:end], scales[begin:end] = _encode_8bit(block.float().numpy())
-            begin = end
+        parts = [_encode_8bit(np.asarray(block, np.float32)) for block in projection.project_all()]
+        codes, scales = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(keys, kind="stable")
         return cls(codes[order], scales[order], keys[order], width, fingerprint, tuple(kinds))
 
@@ -129,7 +134,7 @@ class Int8EntityTable:
     def load(cls, path: str | Path) -> Int8EntityTable:
         """Memory-map a saved table."""
         try:
-            arrays, metadata = map_arrays(Path(path)), _metadata(Path(path))
+            arrays, metadata = map_with_metadata(Path(path))
             if metadata.get("format") != FORMAT:
                 raise ValueError(f"its format is {metadata.get('format')!r}")
             tails = arrays["key_tails"]
@@ -150,69 +155,14 @@ class Int8EntityTable:
         rows = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
         return np.where(self.keys[rows] == keys, rows, -1).astype(np.int64)
 
-    def take(self, rows: NDArray[np.int64]) -> Float[Tensor, "row dim"]:
-        """Return the vectors of some rows."""
+    def take(self, rows: NDArray[np.int64]) -> Floats:
+        """Return the vectors (row, dim) of some rows."""
         vectors = self.codes[rows].astype(np.float32)
         vectors *= self.scales[rows].astype(np.float32)[:, None]
-        return torch.from_numpy(vectors)
+        return vectors
 
 
-class Int8Entities(nn.Module):
-    """Replacement of a layer's `EntityProjection` that looks vectors up in an 8-bit table; inference only.
-
-    The projection is kept for entities that the table does not have.
-    """
-
-    def __init__(self, table: Int8EntityTable, projection: EntityProjection) -> None:
-        super().__init__()
-        if table.dim != len(projection.mask):
-            raise InputError(
-                f"the table of entities has {table.dim} numbers for each, the layer {len(projection.mask)}; they are "
-                "not of one model: copy the linker's folder again"
-            )
-        self.table = table
-        self.projection = projection.train(False).requires_grad_(False)
-        with torch.no_grad():
-            self._extra = projection.norm(projection.mask[None]).float()  # the MASK entity, then added entities
-
-    def __len__(self) -> int:
-        return len(self.table) + len(self._extra) - 1
-
-    @torch.no_grad()
-    def add(self, vectors: Float[Tensor, "row raw"], kinds: Int[Tensor, " row"] | None = None) -> NDArray[np.int64]:
-        """Project the original vectors of more entities and return their rows."""
-        begin = len(self)
-        projected = self.projection.norm(self.projection._project(vectors.to(self.projection.mask.dtype), kinds))
-        self._extra = torch.cat((self._extra, projected.float()))
-        return np.arange(begin, len(self), dtype=np.int64)
-
-    def clear_added(self) -> None:
-        """Remove the added entities."""
-        self._extra = self._extra[:1]
-
-    def look_up(
-        self, entities: Int[Tensor, "mention cand"]
-    ) -> tuple[Float[Tensor, "row dim"], Int[Tensor, "mention cand"]]:
-        """Return the vectors of a batch's entities and the row of each candidate in them (-1: none)."""
-        if not entities.numel():
-            return self._extra[:1], entities
-        wanted = entities.cpu().numpy()
-        distinct, inverse = np.unique(wanted, return_inverse=True)
-        if distinct[-1] >= len(self) or distinct[0] < MASK_ENTITY:
-            raise UsageError(
-                f"candidates are rows {distinct[0]} to {distinct[-1]} of entities, of which there are {len(self)}; "
-                "make them with the linker's own table"
-            )
-        own = distinct[(distinct >= 0) & (distinct < len(self.table))]
-        special = int((distinct < 0).sum())
-        added = distinct[special + len(own) :] - len(self.table) + 1
-        vectors = torch.cat((self.table.take(own), self._extra[torch.from_numpy(added)], self._extra[:1]))
-        rows = np.where(wanted >= 0, inverse.reshape(wanted.shape) - special, wanted)
-        rows[wanted == MASK_ENTITY] = len(vectors) - 1
-        return vectors.to(entities.device), torch.from_numpy(rows).to(entities.device)
-
-
-def _encode_8bit(vectors: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
+def _encode_8bit(vectors: Floats) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
     """Return rows as -127 … 127 and their scales."""
     scales = (np.abs(vectors).max(1, initial=0.0) / 127).astype(np.float16)
     divisors = np.where(scales > 0, scales, 1).astype(np.float32)[:, None]
@@ -229,11 +179,3 @@ def _keys(ids: Sequence[str]) -> tuple[NDArray[np.uint64], int]:
         if len(np.unique(keys)) == len(keys):
             return keys, width
     raise UsageError("an id is given twice; every entity has one row")
-
-
-def _metadata(path: Path) -> Mapping[str, str]:
-    with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header: dict[str, Any] = json.loads(file.read(size))
-    metadata: dict[str, str] = header.get("__metadata__", {})
-    return metadata

@@ -64,6 +64,23 @@ class KeyTable:
         return values
 
 
+class KeyLookup:
+    """Look-up of single keys in a `KeyTable`, for a few keys faster than `KeyTable.find`."""
+
+    def __init__(self, table: KeyTable) -> None:
+        self._shift = 65 - (len(table.slots) - 1).bit_length()
+        self._slot, self._value = table.slots.item, table.values.item
+
+    def find(self, key: int) -> int:
+        """Return the value of a key; 0 for a key that is not in the table."""
+        place = key >> self._shift
+        while met := self._slot(place):
+            if met == key:
+                return self._value(place)
+            place += 1
+        return 0
+
+
 @dataclass(frozen=True, slots=True)
 class KeyFilter:
     """Small bit table that rejects most keys that are not in a `KeyTable`."""

@@ -1,8 +1,8 @@
 """How good is linking by name, the baseline of every model, on the shared data, and how fast?
 
-Bar: ≤ 0.15 ms for one text a call; the rest are figures for the record. Scores are micro averages over links whose entity is in the KB; `weak` counts spans
-that overlap, as ELQ does. Candidate recall and top-1 accuracy are given the gold spans: is the right entity among the
-candidates of the span's text, and is it the first of them?
+Bar: ≤ 0.15 ms for one text a call; the rest are figures for the record. Scores are micro averages over links whose
+entity is in the KB; `weak` counts spans that overlap, as ELQ does. Candidate recall and top-1 accuracy are given the
+gold spans: is the right entity among the candidates of the span's text, and is it the first of them?
 """
 
 from __future__ import annotations

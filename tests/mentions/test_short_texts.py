@@ -20,8 +20,8 @@ from wellread.text.words import split, word_spans
 WORDS = st.sampled_from(
     [
         *("New York", "new", "York", "CITY", "big apple", "US", "U.S.", "C++", "Beyonce\u0301", "東京", "Tokyo"),
-        *("axes", "ax", "ran", "runs", "run", "out", "attorneys", "general", "was", "geese", "WA", "Wa", "don't", "Don"),
-        *("the", "The", "who", "Who", "it", "of", "glasses", "happiest", "-", ".", "x", "é", "👩\u200d🚀"),
+        *("axes", "ax", "ran", "runs", "run", "out", "attorneys", "general", "was", "geese", "WA", "Wa", "glasses"),
+        *("don't", "Don", "the", "The", "who", "Who", "it", "of", "happiest", "-", ".", "x", "é", "👩\u200d🚀"),
     ]
 )
 TEXTS = st.lists(st.tuples(WORDS, st.sampled_from([" ", "", "-", "\n", "_", " \u0301"])), max_size=25).map(
@@ -73,8 +73,7 @@ def test_a_short_text_has_the_same_matches_in_plain_python_as_with_arrays(kbs, t
     found = matcher.find(text, stop_words=STOP_WORDS if stopped else (), **options)
     borders = [*found.heads().tolist(), len(found)]
     expected = [
-        (int(found.starts[head]), int(found.ends[head]), found.stands(head, after))
-        for head, after in pairwise(borders)
+        (int(found.starts[head]), int(found.ends[head]), found.stands(head, after)) for head, after in pairwise(borders)
     ]
     assert ShortTextMatcher(matcher, stops).find(text, **options) == expected
 

@@ -128,7 +128,9 @@ class ShortTextMatcher:
         if self._stops is not None:
             for place in range(len(words) - 2):
                 if words[place + 2].hash == _T and words[place + 1].hash == _APOSTROPHE:
-                    stops[place] |= spans[place][1] == spans[place + 1][0] and spans[place + 1][1] == spans[place + 2][0]
+                    stops[place] |= (
+                        spans[place][1] == spans[place + 1][0] and spans[place + 1][1] == spans[place + 2][0]
+                    )
         return stops
 
     def _word(self, text: str) -> _Word:

@@ -2,11 +2,14 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 
+from wellread.index.entity_vectors import Encoding
 from wellread.io import console
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
@@ -31,6 +34,15 @@ def test_every_control_character_is_made_visible():
         assert not CONTROLS & set(map(ord, console.visible(f"a{chr(code)}é")))
     assert console.visible("two\nlines\tÀ 東京 🙂") == "two\nlines\tÀ 東京 🙂"
     assert console.visible("a\x1b]0;b\x07") == "a␛]0;b␇"
+
+
+def test_progress_in_units_shows_their_number_and_rate(monkeypatch, capsys):
+    monkeypatch.setattr(console, "_LINE_EVERY", 0.02)
+    progress = Encoding(done_bytes=2_500, total_bytes=10_000)
+    with console.progress_bar("encoding", progress):
+        time.sleep(0.1)
+    first = capsys.readouterr().err.splitlines()[0]
+    assert re.fullmatch(r"encoding: 25 %, 2,500 of 10,000 entities, [\d,]+/s after 0 s", first)
 
 
 COMMANDS = [

@@ -12,6 +12,7 @@ from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase
 from wellread.mentions import matcher as match
+from wellread.mentions import word_variants
 from wellread.mentions.candidates import CandidateFinder, MatchOptions
 from wellread.mentions.matcher import Matcher
 from wellread.mentions.proposals import WAYS, ProposalFinder, ProposalOptions
@@ -342,6 +343,16 @@ def test_texts_found_together_are_found_as_alone(finder, texts):
         here = slice(int(together.offsets[number]), int(together.offsets[number + 1]))
         for column in ("starts", "ends", "ways", "edits", "numbers"):
             assert getattr(together, column)[here].tolist() == getattr(alone, column).tolist(), column
+
+
+def test_word_forms_of_short_texts_are_those_of_long_ones(kb_path, monkeypatch):
+    texts = ["Cities and city, the CITIES.", "two-city universities", "a city café's cafés", "a manchester man, wifis"]
+    with KnowledgeBase.open(kb_path) as kb:
+        finder = ProposalFinder(kb)
+        short = [rows(finder, text) for text in [*texts, *texts]]
+        monkeypatch.setattr(word_variants, "_FEW_WORDS", -1)
+        assert short == [rows(finder, text) for text in texts] * 2
+    assert any(row[1] == "inflected" for found in short for row in found)
 
 
 def test_a_long_text_is_found_as_its_parts(finder, monkeypatch):

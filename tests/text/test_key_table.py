@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wellread.text.key_table import KeyTable
+from wellread.text.key_table import KeyLookup, KeyTable
 
 KEYS = st.one_of(
     st.integers(1, 2**64 - 1),
@@ -23,6 +23,7 @@ def test_every_key_leads_to_its_value_and_every_other_to_nothing(there, others):
     queries = sorted(there | others)
     found = table.find(np.array(queries, np.uint64))
     assert found.tolist() == [value_of.get(key, 0) for key in queries]
+    assert list(map(KeyLookup(table).find, queries)) == found.tolist()
     assert table.keys.tolist() == sorted(there)
 
 

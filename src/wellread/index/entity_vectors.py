@@ -63,10 +63,11 @@ class EntityEncoder(Protocol):
 
 @dataclass(slots=True)
 class Encoding:
-    """Progress of a build, and what it did."""
+    """Progress of a build, and what it did; a progress bar shows entities instead of bytes."""
 
     done_bytes: int = 0
     total_bytes: int = 0
+    unit: str = "entities"
     step: str = ""
     encoded: int = 0
     kept: int = 0

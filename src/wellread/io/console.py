@@ -61,20 +61,40 @@ def _show_bar(title: str, progress: Progress, stop: threading.Event) -> None:
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    begin = time.monotonic()
+    in_units = bool(getattr(progress, "unit", ""))
+    amount = TextColumn("{task.fields[amount]}", markup=False) if in_units else DownloadColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(visible(title), total=None)
+        task = bar.add_task(visible(title), total=None, amount="")
         while not stop.wait(0.1):
             step = _step(progress)
             total = None if step else progress.total_bytes or None  # without a total the bar only shows activity
-            bar.update(task, description=visible(f"{title}{step}"), completed=progress.done_bytes, total=total)
+            bar.update(
+                task,
+                description=visible(f"{title}{step}"),
+                completed=progress.done_bytes,
+                total=total,
+                amount="" if step else _amount(progress, time.monotonic() - begin),
+            )
 
 
 def _show_lines(title: str, progress: Progress, stop: threading.Event) -> None:
     begin = time.monotonic()
     while not stop.wait(_LINE_EVERY):
+        seconds = time.monotonic() - begin
         share = f": {100 * progress.done_bytes / progress.total_bytes:.0f} %" if progress.total_bytes else ": …"
-        note(f"{title}{_step(progress) or share} after {time.monotonic() - begin:.0f} s")
+        if amount := _amount(progress, seconds):
+            share += f", {amount}"
+        note(f"{title}{_step(progress) or share} after {seconds:.0f} s")
+
+
+def _amount(progress: Progress, seconds: float) -> str:
+    """Return what a progress in units has done so far: "1,024 of 10,033 entities, 240/s"."""
+    done, total, unit = progress.done_bytes, progress.total_bytes, getattr(progress, "unit", "")
+    if not unit or not total:
+        return ""
+    return f"{done:,} of {total:,} {unit}" + (f", {done / seconds:,.0f}/s" if done and seconds > 0 else "")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from wellread.linking.decoding import FOUND_BY, Floats, Ints
 from wellread.linking.evidence import Evidence
 from wellread.linking.kb_profile import STATISTICS, KbProfile
 from wellread.text.frequency import FLOOR, packaged
+from wellread.text.key_table import is_among
 from wellread.text.words import Keys, follow, split
 
 Matrix = NDArray[np.float32]
@@ -71,7 +72,7 @@ _MAX_DISTANCE = 24
 """Maximum number of following spans that are examined for overlaps with a span."""
 _MIN_LOG_P = -12.0
 """Lower bound of log probabilities."""
-_ENDS = np.array([ord(sign) for sign in '.!?:;\n"“”•'], np.uint32)
+_ENDS = np.array(sorted(map(ord, '.!?:;\n"“”•')), np.uint32)
 _QUESTION = ord("?")
 _EDGE_FREQUENCY = 6.0
 """Frequency used where a text has no word before or after a span: higher than that of any word."""
@@ -253,7 +254,7 @@ def _add_around(columns: Columns, evidence: Evidence, words: _TextWords, ranges:
     before, behind = np.clip(first - 1, 0, last), np.clip(after, 0, last)
     has_before, has_behind = first > begins, after < stops
     codes = words.codes[words.starts] if len(words.starts) else np.zeros(1, np.uint32)
-    sentence = ~has_before | np.isin(codes[before], _ENDS)
+    sentence = ~has_before | is_among(codes[before], _ENDS)
     capital = words.capital if len(words.capital) else np.zeros(1, np.bool_)
     frequency = words.frequency if len(words.frequency) else np.zeros(1, np.float32)
     inside, holds, crosses = np.zeros((3, len(evidence)), np.bool_)
@@ -312,7 +313,7 @@ def _add_text(columns: Columns, evidence: Evidence, words: _TextWords, texts: in
         "text_words": np.log1p(count),
         "text_capitals": capitals,
         "text_question": codes == _QUESTION,
-        "text_ends": np.isin(codes, _ENDS),
+        "text_ends": is_among(codes, _ENDS),
         "name_density": named,
         "mean_logit": mean,
         "best_logit": best,

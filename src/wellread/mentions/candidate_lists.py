@@ -18,7 +18,7 @@ from wellread.mentions.compiled_names import ALL_KINDS, KIND_BITS
 from wellread.mentions.matcher import Matches
 from wellread.text.words import Case, Offsets, as_signed, key, mix
 
-Stands = Sequence[tuple[int, int]]
+Stands = tuple[tuple[int, int], ...]
 """Names that a span may stand for: (key of a name, kinds that an entity of it may have)."""
 
 NONE = -1
@@ -36,7 +36,8 @@ class CandidateLists:
         self.lists: list[tuple[Candidate, ...]] = []
         self._numbers: dict[tuple[Candidate, ...], int] = {(): NONE}
         self._by_hash: dict[int, int] = {}
-        self._by_name: dict[tuple[int, str], int] = {}
+        self._by_name: dict[tuple[int | Stands, str], int] = {}
+        self._by_stands: dict[Stands, int] = {}
         self._adding = threading.Lock()
 
     def __len__(self) -> int:
@@ -45,7 +46,7 @@ class CandidateLists:
     @property
     def met(self) -> int:
         """Number of different spans looked up, which determines the memory used."""
-        return len(self._by_hash) + len(self._by_name)
+        return len(self._by_hash) + len(self._by_name) + len(self._by_stands)
 
     def of(self, found: Matches, text: str) -> tuple[Offsets, Offsets]:
         """Return the first row of every distinct span among the matches, and the number of its list."""
@@ -71,6 +72,17 @@ class CandidateLists:
                 self._by_name[asked] = self.number(self.candidates(stands, name=asked[1]))
             numbers[place] = self._by_name[asked]
         return heads, numbers
+
+    def of_span(self, stands: Stands, name: str) -> int:
+        """Return the number of the list of one span that is spelled as `name`."""
+        number = self._by_stands.get(stands)
+        if number is None:
+            number = self._by_stands[stands] = self._look_up(stands)
+        if number == _BY_SPELLING:
+            number = self._by_name.get((stands, name))
+            if number is None:
+                number = self._by_name[stands, name] = self.number(self.candidates(stands, name=name))
+        return number
 
     def candidates(self, stands: Stands, *, name: str, tag: str | None = None) -> tuple[Candidate, ...]:
         """Return the candidates of a span that is spelled as `name` and tagged as `tag`."""

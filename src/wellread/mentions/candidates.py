@@ -19,7 +19,8 @@ import numpy as np
 from wellread.document import Candidate, Mention
 from wellread.kb.store import MOST_CANDIDATES, KnowledgeBase
 from wellread.mentions.candidate_lists import NONE, CandidateLists
-from wellread.mentions.matcher import Matcher, Matches, Overlaps
+from wellread.mentions.matcher import Matcher, Matches, Overlaps, hash_set
+from wellread.mentions.short_texts import SHORT, ShortTextMatcher
 from wellread.text.stopwords import FUNCTION_WORDS, STOP_WORDS
 from wellread.text.words import Case, Offsets, as_signed, key, split
 
@@ -37,6 +38,8 @@ _MOST_MET = 1 << 18
 
 Tags = Mapping[tuple[int, int], str]
 """(start, end) of a word -> its kind, e.g. {(4, 8): "v"}."""
+
+_NO_TAGS: Tags = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class CandidateFinder:
         self._edge_words = frozenset(self.reading.edge_words)
         self._remembered = ("", -1), self._new_lists()
         self._spelled: tuple[Matcher, dict[str, str]] = self.matcher, {}
+        self._short: ShortTextMatcher | None = None
 
     def mentions(self, text: str, *, tags: Tags | None = None) -> list[Mention]:
         """Return the mentions of one text in order of their start, each with its candidates best first."""
@@ -95,12 +99,18 @@ class CandidateFinder:
     ) -> Iterator[list[Mention]]:
         """Return the mentions of each text; short texts are matched together. `overlaps` overrides the options."""
         for begin, end in groups_of(texts):
+            tags_of = tags[begin:end] if tags else [_NO_TAGS] * (end - begin)
             with self._state() as (matcher, lists):
-                part = self._read(matcher, lists, texts[begin:end], overlaps)
-                found = [
-                    part.mentions(place, texts[begin + place], tags[begin + place] if tags else {}, lists)
-                    for place in range(end - begin)
-                ]
+                if self.reading.case == "folded" and sum(map(len, texts[begin:end])) <= SHORT:
+                    found = [
+                        self._of_short(matcher, lists, text, some, overlaps)
+                        for text, some in zip(texts[begin:end], tags_of, strict=True)
+                    ]
+                else:
+                    part = self._read(matcher, lists, texts[begin:end], overlaps)
+                    found = [
+                        part.mentions(place, texts[begin + place], some, lists) for place, some in enumerate(tags_of)
+                    ]
             yield from found
 
     def find(self, texts: Sequence[str], *, tell: Callable[[int], object] | None = None) -> Found:
@@ -162,6 +172,28 @@ class CandidateFinder:
                 lists = self._new_lists()
                 self._remembered = (matcher.names.uid, matcher.revision), lists
             yield matcher, lists
+
+    def _of_short(
+        self, matcher: Matcher, lists: CandidateLists, text: str, tags: Tags, overlaps: Overlaps | None
+    ) -> list[Mention]:
+        """Return the mentions of a short text, as `_read` finds them."""
+        if self._short is None or self._short.matcher is not matcher:
+            self._short = ShortTextMatcher(matcher, hash_set(frozenset(self.stop_words)))
+        reading = self.reading
+        found = self._short.find(
+            text, overlaps=overlaps or reading.overlaps, min_chars=reading.min_chars, max_words=reading.max_words
+        )
+        mentions = []
+        for start, end, stands in found:
+            name = text[start:end]
+            number = lists.of_span(stands, name)
+            if number == NONE or (reading.edge_words and not self._has_edges(name)):
+                continue
+            tag = tags.get((start, end)) if tags else None
+            candidates = lists.lists[number] if tag is None else lists.candidates(stands, name=name, tag=tag)
+            if candidates:
+                mentions.append(Mention(start, end, name, candidates, tag))
+        return mentions
 
     def _has_edges(self, name: str) -> bool:
         """Return whether neither the first nor the last word of a name is an excluded one."""

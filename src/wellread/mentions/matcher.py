@@ -84,9 +84,9 @@ class Matches:
         fresh[1:] = (self.starts[1:] != self.starts[:-1]) | (self.ends[1:] != self.ends[:-1])
         return np.flatnonzero(fresh)
 
-    def stands(self, first: int, after: int | None = None) -> list[tuple[int, int]]:
+    def stands(self, first: int, after: int | None = None) -> tuple[tuple[int, int], ...]:
         """Return (key of a name, kinds) of rows: those of a span, from its head up to the next head."""
-        return list(zip(self.keys[first:after].tolist(), self.kinds[first:after].tolist(), strict=True))
+        return tuple(zip(self.keys[first:after].tolist(), self.kinds[first:after].tolist(), strict=True))
 
     def keep(self, which: NDArray[np.bool_] | Offsets) -> Matches:
         """Return the matches where a mask is True, or those at the given rows in their order."""

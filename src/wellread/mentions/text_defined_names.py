@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellread.text.frequency import common
+from wellread.text.key_table import is_among
 from wellread.text.stopwords import STOP_WORDS
 from wellread.text.words import Keys, Offsets, word_hash, words
 
@@ -46,7 +47,7 @@ _LEGAL, _TITLE, _PARTICLE, _STOP = (
     np.array(sorted(word_hash(word) for word in some), np.uint64)
     for some in (LEGAL_FORMS, TITLES, PARTICLES, STOP_WORDS)
 )
-_STOPS_BEFORE = np.array([word_hash(sign) for sign in ".!?:;\"'()-\uffff"], np.uint64)
+_STOPS_BEFORE = np.array(sorted(word_hash(sign) for sign in ".!?:;\"'()-\uffff"), np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +153,11 @@ def short_names(bases: Offsets, there: TextWords, spans: Spans) -> dict[tuple[in
         return {}
     full = several[spans.full[several] & there.capital[first[several]] & there.capital[last[several]]]
     short = last[full]
-    by_first = np.isin(there.hashes[short], _LEGAL)
+    by_first = is_among(there.hashes[short], _LEGAL)
     # "Scotland" does not stand for "James VI of Scotland".
-    surname = there.capital[short - 1] | np.isin(there.hashes[short - 1], _PARTICLE)
+    surname = there.capital[short - 1] | is_among(there.hashes[short - 1], _PARTICLE)
     short[by_first] = first[full[by_first]]
-    good = (surname | by_first) & ~common(there.hashes[short], at_least=_COMMON) & ~np.isin(there.hashes[short], _STOP)
+    good = (surname | by_first) & ~common(there.hashes[short], at_least=_COMMON) & ~is_among(there.hashes[short], _STOP)
     good &= there.ends[short] - there.starts[short] >= 3
     full, short = full[good], short[good]
     if not len(full):
@@ -186,9 +187,9 @@ def _stand_alone(uses: Offsets, there: TextWords, spans: Spans, several: Offsets
     count = len(there.starts)
     left, right = np.maximum(uses - 1, 0), np.minimum(uses + 1, count - 1)
     further = np.maximum(uses - 2, 0)
-    begins_sentence = (left == 0) | np.isin(there.hashes[further], _STOPS_BEFORE)
+    begins_sentence = (left == 0) | is_among(there.hashes[further], _STOPS_BEFORE)
     named_left = there.capital[left] & (there.starts[uses] - there.ends[left] == 1) & (uses > 0) & ~begins_sentence
-    named_left &= ~np.isin(there.hashes[left], _TITLE)
+    named_left &= ~is_among(there.hashes[left], _TITLE)
     named_right = there.capital[right] & (there.starts[right] - there.ends[uses] == 1) & (uses + 1 < count)
     alone &= ~named_left & ~named_right
     return alone

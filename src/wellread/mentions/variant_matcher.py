@@ -21,7 +21,7 @@ from wellread.mentions.word_order import StemSums
 from wellread.mentions.word_variants import SIGN, States, Ways, WordVariantFinder
 from wellread.text.characters import all_upper, is_blank, is_capital, is_digit
 from wellread.text.frequency import common
-from wellread.text.key_table import KeyFilter, KeyTable
+from wellread.text.key_table import KeyFilter, KeyTable, is_among
 from wellread.text.words import Keys, Offsets, Words, follow, glued, rehashed, split, walk, word_hash
 
 WAYS = ("exact", "case", "inflected", "punctuation", "abbreviation", "short name", "word order", "typo")
@@ -29,8 +29,8 @@ EXACT, CASE, INFLECTED, PUNCTUATION, ABBREVIATION, SHORT_NAME, WORD_ORDER, TYPO 
 
 _MOST_SIGNS = 7
 _APOSTROPHE, _S, _DOT = (np.uint64(word_hash(word)) for word in ("'", "s", "."))
-_INNER_SIGNS = np.array([word_hash(sign) for sign in ".'!/&-–·*:"], np.uint64)
-_MARKS = np.array([word_hash(sign) for sign in "®™-*"], np.uint64)
+_INNER_SIGNS = np.array(sorted(word_hash(sign) for sign in ".'!/&-–·*:"), np.uint64)
+_MARKS = np.array(sorted(word_hash(sign) for sign in "®™-*"), np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,8 @@ class Walker:
             yield replace(found, nodes=keys[good], marks=found.marks + SIGN)
 
     def _looked_up(self, table: str, keys: Keys) -> Iterator[tuple[Offsets, Keys, NDArray[np.uint8]]]:
+        if not len(keys):
+            return
         for number, variants in enumerate(self._variants):
             place, names, how = getattr(variants, table).find(keys)
             if number == 0 and len(self.matcher.changed):
@@ -185,6 +187,8 @@ class Walker:
             if parts > 1:
                 # "Wi-Fi" in the text for "WiFi" in the KB; "U.S." for "US" only in capitals.
                 some = np.flatnonzero(tight & (size >= 2) & ~numeral)
+                if not len(some):
+                    continue
                 some = some[self.matcher.flags(keys[some]) & NAME != 0]
                 # "McDonald's" for "McDonalds", but not "goat's" for "goats" where "goat" is a name.
                 owned = np.flatnonzero(possessive[last[some] - 1])
@@ -198,6 +202,8 @@ class Walker:
     def _reordered(self, words: Words) -> Iterator[Rows]:
         """Yield names whose words stand in another order or form."""
         for width, (first, last, keys) in enumerate(StemSums(words).spans(self._stem_filter.passing), 1):
+            if not len(keys):
+                continue
             in_order, _ = walk(words.hashes, first, np.full(len(first), width))
             for place, names, _ in self._looked_up("stems", keys):
                 new = np.flatnonzero(names != in_order[place])  # others are found as written
@@ -259,12 +265,14 @@ def _passed_over(words: Words, signs: NDArray[np.bool_]) -> tuple[NDArray[np.boo
     one, two = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     places = np.flatnonzero(signs)
     places = places[(places > 0) & (places + 1 < count)]
+    if not len(places):
+        return one, two
     hashes = words.hashes[places]
     left = words.starts[places] == words.ends[places - 1]
     right = words.starts[places + 1] == words.ends[places]
     short = (words.sizes[places - 1] <= 4) & ~signs[places - 1]
-    inside = left & right & np.isin(hashes, _INNER_SIGNS)
-    one[places[inside | (left & short & (hashes == _DOT)) | np.isin(hashes, _MARKS)]] = True
+    inside = left & right & is_among(hashes, _INNER_SIGNS)
+    one[places[inside | (left & short & (hashes == _DOT)) | is_among(hashes, _MARKS)]] = True
     after = places[left & right & (hashes == _APOSTROPHE) & (words.hashes[places + 1] == _S)]
     two[after[after + 2 < count]] = True
     return one, two

@@ -28,7 +28,10 @@ _MOST_CORRECTIONS = 12
 """Maximum corrections of one misspelt word, nearest first."""
 
 _MOST_MET = 1 << 17
-"""Maximum unknown words that are cached; then the cache is emptied."""
+"""Maximum words that are cached; then the cache is emptied."""
+
+_FEW_WORDS = 64
+"""Number of distinct words up to which the regular forms of words are cached."""
 
 _SHORTEST_HALF = 3
 """Minimum letters of a word that may be run together with another."""
@@ -74,6 +77,7 @@ class WordVariantFinder:
         self.matcher, self.ways, self.stops, self.senses = matcher, ways, stops, senses
         self._variants = [names.variants for names in matcher.both()]
         self._met: dict[int, _Meant] = {}
+        self._formed: dict[int, tuple[tuple[int, bool], ...]] = {}
 
     def read(self, words: Words, signs: NDArray[np.bool_]) -> tuple[WordVariants, States]:
         """Return the variants of the words of a text, and names that it writes without their blank."""
@@ -102,14 +106,40 @@ class WordVariantFinder:
 
     def _forms(self, words: Words, distinct: _Distinct) -> Reading:
         """Return the words whose regular forms the words of the text are, or that are forms of them."""
-        eligible = distinct.first
-        if self.stops is not None:
-            eligible = eligible[self.stops.find(words.hashes[eligible]) == 0]
-        of_word, hashes, verbs = regular_forms(words, self._known, eligible)
-        place, rows = distinct.occurrences(np.searchsorted(distinct.hashes, words.hashes[of_word]))
+        if len(distinct.hashes) <= _FEW_WORDS and words.codes.dtype == np.uint8:
+            which, hashes, verbs = self._cached_forms(words, distinct)
+        else:
+            which, hashes, verbs = self._new_forms(words, distinct.first, distinct.hashes)
+        place, rows = distinct.occurrences(which)
         small = ~is_capital(words.codes[words.starts[place]])
         place, rows = (column[small | ~verbs[rows]] for column in (place, rows))
         return place, hashes[rows], *_plain(len(rows), FORM)
+
+    def _new_forms(self, words: Words, places: Offsets, of: Keys) -> tuple[Offsets, Keys, NDArray[np.bool_]]:
+        """Return (row of `of`, word, is a verb) for the regular forms of words, whose sorted hashes are `of`."""
+        if self.stops is not None:
+            places = places[self.stops.find(words.hashes[places]) == 0]
+        of_word, hashes, verbs = regular_forms(words, self._known, places)
+        return np.searchsorted(of, words.hashes[of_word]), hashes, verbs
+
+    def _cached_forms(self, words: Words, distinct: _Distinct) -> tuple[Offsets, Keys, NDArray[np.bool_]]:
+        """Return the same for few words, from a cache; of ASCII words, which the hash determines but for their case."""
+        if len(self._formed) > _MOST_MET:
+            self._formed = {}
+        known, hashes = self._formed, distinct.hashes.tolist()  # another thread may empty the cache
+        fresh = [number for number, hash in enumerate(hashes) if hash not in known]
+        if fresh:
+            rows, forms, verbs = self._new_forms(words, distinct.first[fresh], distinct.hashes[fresh])
+            made: list[list[tuple[int, bool]]] = [[] for _ in fresh]
+            for row, form, verb in zip(rows.tolist(), forms.tolist(), verbs.tolist(), strict=True):
+                made[row].append((form, verb))
+            known.update((hashes[number], tuple(some)) for number, some in zip(fresh, made, strict=True))
+        found = [(number, *form) for number, hash in enumerate(hashes) for form in known[hash]]
+        return (
+            np.array([number for number, _, _ in found], np.int64),
+            np.array([form for _, form, _ in found], np.uint64),
+            np.array([verb for _, _, verb in found], np.bool_),
+        )
 
     def _known(self, hashes: Keys) -> NDArray[np.bool_]:
         known = self._variants[0].words.known(hashes)
@@ -136,6 +166,8 @@ class WordVariantFinder:
     def _looked_at(self, words: Words, places: Offsets) -> dict[int, _Meant]:
         """Return hash -> meanings of unknown words; none for forms of known words, numbers and acronyms."""
         found = dict.fromkeys(words.hashes[places].tolist(), _NOTHING)
+        if not found:
+            return found
         for known in (self._known, is_english):
             formed, _, _ = regular_forms(words, known, places, reverse=False)
             places = np.setdiff1d(places, formed)

@@ -8,6 +8,7 @@ home and the slot after its neighbour's.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,7 @@ class KeyTable:
         places = (keys >> np.uint64(64 - bits)).view(np.int64)
         met = self.slots.take(places)
         found = met == keys
-        pending = np.flatnonzero(~found & (met != 0))
+        pending = (~found & (met != 0)).nonzero()[0]
         while len(pending):
             places[pending] += 1
             met = self.slots.take(places[pending])
@@ -59,9 +60,26 @@ class KeyTable:
             found[pending[same]] = True
             pending = pending[~same & (met != 0)]
         values = np.zeros(len(keys), self.values.dtype)
-        hits = np.flatnonzero(found)
+        hits = found.nonzero()[0]
         values[hits] = self.values.take(places[hits])
         return values
+
+
+class KeyLookup:
+    """Look-up of single keys in a `KeyTable`, for a few keys faster than `KeyTable.find`."""
+
+    def __init__(self, table: KeyTable) -> None:
+        self._shift = 65 - (len(table.slots) - 1).bit_length()
+        self._slot, self._value = table.slots.item, table.values.item
+
+    def find(self, key: int) -> int:
+        """Return the value of a key; 0 for a key that is not in the table."""
+        place = key >> self._shift
+        while met := self._slot(place):
+            if met == key:
+                return self._value(place)
+            place += 1
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +149,12 @@ class FormTable:
         order = np.argsort(heads)
         counts = np.diff(np.append(heads[order], len(self.words)))
         return np.repeat(self.table.slots[slots[order]], counts), self.words[:], self.kinds[:]
+
+
+def is_among(values: NDArray[Any], some: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which values are in a sorted array that is not empty; for few values faster than `np.isin`."""
+    found: NDArray[np.bool_] = some[np.minimum(some.searchsorted(values), len(some) - 1)] == values
+    return found
 
 
 def differ(column: Keys) -> NDArray[np.bool_]:

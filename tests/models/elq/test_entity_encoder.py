@@ -101,6 +101,23 @@ def test_the_fingerprint_changes_with_what_changes_vectors_and_with_nothing_else
     assert EntityTower.load(config).fingerprint == own
 
 
+def test_vectors_in_8_bits_are_near_those_in_floats_and_independent_of_the_batch(config, monkeypatch, tmp_path):
+    monkeypatch.setenv("WELLREAD_HOME", str(tmp_path))
+    tower = EntityTower.load(config, precision="auto")
+    vectors, exact = tower.encode(TEXTS), EntityTower.load(config).encode(TEXTS)
+    assert not np.array_equal(vectors, exact)
+    assert ((vectors * exact).sum(1) > 0.99).all()
+    assert np.array_equal(np.concatenate([tower.encode([text]) for text in TEXTS]), vectors)
+    assert tower.fingerprint == fingerprint_of(config)
+    monkeypatch.setattr("wellread.runtime.graph.write_int8_graph", None)  # the graph is cached
+    assert np.array_equal(EntityTower.load(config, precision="int8").encode(TEXTS), vectors)
+
+
+def test_a_model_in_fp32_encodes_entities_in_fp32(config):
+    asked = EntityTower.load(replace(config, precision="fp32"), precision="auto")
+    assert np.array_equal(asked.encode(TEXTS), EntityTower.load(config).encode(TEXTS))
+
+
 def test_torch_encodes_where_the_runtime_does_not_know_the_encoder(config, encoder, tmp_path):
     vectors = EntityTower.load(config).encode(TEXTS)
     sharded = shutil.copytree(encoder, tmp_path / "sharded")

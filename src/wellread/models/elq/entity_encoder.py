@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from wellread import assets
 from wellread.encoders.files import encoder_digest, find_encoder, load_tokenizer
 from wellread.errors import UsageError
 from wellread.io.extras import extra
 from wellread.models.elq.config import ElqConfig
+from wellread.runtime.cache import cached_graph, digest_of_parts
+from wellread.runtime.folding import fold
+from wellread.runtime.ranges import measure_ranges
 from wellread.runtime.session import EncoderSession
-from wellread.runtime.weights import read_encoder
+from wellread.runtime.weights import check_supported, map_words, read_encoder
+
+Precision = Literal["auto", "fp32", "int8"]
 
 
 class Pooler(Protocol):
@@ -46,10 +53,16 @@ class EntityTower:
         self._always_separates = config.separator.strip() in special
 
     @classmethod
-    def load(cls, config: ElqConfig) -> EntityTower:
-        """Load the entity encoder of a linker; its config suffices, as the encoder is not trained."""
+    def load(cls, config: ElqConfig, *, precision: Precision = "fp32") -> EntityTower:
+        """Load the entity encoder of a linker; its config suffices, as the encoder is not trained.
+
+        With "auto" the precision is int8, unless the config asks for fp32 or the runtime does not know the encoder.
+        Vectors of both precisions may be mixed: they are compared with each other, so they have one fingerprint.
+        """
+        if precision == "auto":
+            precision = "fp32" if config.precision == "fp32" else "int8"
         name = config.entity_encoder or config.encoder
-        return cls(config, _load_pooler(name), load_tokenizer(name), fingerprint_of(config))
+        return cls(config, _load_pooler(name, int8=precision == "int8"), load_tokenizer(name), fingerprint_of(config))
 
     def encode(self, entities: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         """Return a vector for each (title, description): [entity, dim]."""
@@ -62,19 +75,31 @@ class EntityTower:
         return f"{title}{self.config.separator}{description}" if description or self._always_separates else title
 
 
-def _load_pooler(name: str) -> Pooler:
-    """Load an encoder for onnxruntime in fp32, or for torch if the runtime does not support it."""
-    from wellread.runtime.graph import write_graph  # onnx is needed only to encode entities
-
+def _load_pooler(name: str, *, int8: bool) -> Pooler:
+    """Load an encoder for onnxruntime, or for torch in fp32 if the runtime does not support it."""
     try:
-        weights = read_encoder(find_encoder(name))
-        return EncoderSession(write_graph(weights), weights.words)
+        encoder = find_encoder(name)
+        check_supported(encoder)
+        graph = cached_graph(
+            assets.home() / "graphs" if int8 else None,
+            digest_of_parts("entities", encoder_digest(name)),
+            lambda: _write_graph(encoder, int8=int8),
+        )
+        return EncoderSession(graph, map_words(encoder))
     except UsageError:
         with extra("train", f"the encoder {name}, which onnxruntime cannot run,"):
             from wellread.encoders.load import load_encoder
             from wellread.encoders.pooling import TorchPooler
 
         return TorchPooler(load_encoder(name))
+
+
+def _write_graph(encoder: Path, *, int8: bool) -> bytes:
+    """Write the graph of an encoder; its int8 ranges are those of random windows, so that all KBs have the same."""
+    from wellread.runtime.graph import write_graph, write_int8_graph  # a cached graph does not need onnx
+
+    weights = read_encoder(encoder)
+    return write_int8_graph(fold(weights, measure_ranges(weights, []))) if int8 else write_graph(weights)
 
 
 def fingerprint_of(config: ElqConfig) -> str:

@@ -98,7 +98,7 @@ class ElqBackend:
     @cached_property
     def tower(self) -> EntityTower:
         """Entity encoder, loaded when first needed, i.e. after a change of the KB."""
-        return self._tower or EntityTower.load(self.config)
+        return self._tower or EntityTower.load(self.config, precision="auto")
 
     @property
     def profile(self) -> KbProfile:

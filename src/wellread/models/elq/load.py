@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +23,12 @@ from wellread.linking.decoding import Decoding
 from wellread.linking.link_scorer import LinkScorer, scorer_of
 from wellread.models.elq.candidate_pool import Search
 from wellread.models.elq.config import ElqConfig
-from wellread.models.elq.entity_encoder import EntityTower, fingerprint_of
+from wellread.models.elq.entity_encoder import EntityTower, Precision, fingerprint_of
 from wellread.models.elq.inference import ElqInference, load_inference
 from wellread.models.elq.linker import ElqBackend, window_tokenizer_of
 
 PACKAGED = Path(__file__).parents[2] / "weights" / "elq-minilm"
 """Folder of the packaged linker."""
-
-Precision = Literal["auto", "fp32", "int8"]
 
 
 def find_model(model: str | Path) -> Path:
@@ -47,7 +44,7 @@ def find_model(model: str | Path) -> Path:
 
 def load_tower(model: str | Path | None = None) -> EntityTower:
     """Load the entity encoder of a linker, by default that of the packaged one."""
-    return EntityTower.load(ElqConfig.read(find_model(model or "elq")))
+    return EntityTower.load(ElqConfig.read(find_model(model or "elq")), precision="auto")
 
 
 def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None = None) -> EntityIndex:
@@ -56,7 +53,7 @@ def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None =
         progress = Encoding()
         console.note(f"encoding the {len(kb):,} entities of {kb.path.name}; this is done once and can be interrupted")
         with console.progress_bar("encoding", progress):
-            build_index(kb, tower or EntityTower.load(config), progress=progress)
+            build_index(kb, tower or EntityTower.load(config, precision="auto"), progress=progress)
     return EntityIndex.open(kb, fingerprint=fingerprint_of(config), stale="allow")
 
 

@@ -34,10 +34,15 @@ from wellread.cli.options import nil_options, reading_options, refuse_nan, trust
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["jsonl", "parquet"]),
+    type=click.Choice(["jsonl", "parquet", "csv"]),
     default="jsonl",
     show_default=True,
-    help="Format of the parts.",
+    help="Format of the parts; csv: a row per link.",
+)
+@click.option(
+    "--rows",
+    type=click.Choice(["text", "link"]),
+    help="One row per text with its list of links, or a flat table with one row per link.  [default: text; csv: link]",
 )
 @click.option(
     "--unit",
@@ -46,7 +51,7 @@ from wellread.cli.options import nil_options, reading_options, refuse_nan, trust
     show_default=True,
     help="Unit of a text in a text file.",
 )
-@click.option("--field", default="text", show_default=True, help="JSONL field or Parquet column of the texts.")
+@click.option("--field", default="text", show_default=True, help="Field or column of the texts (JSONL, CSV, Parquet).")
 @click.option("--id-field", default="id", show_default=True, help="Field or column of their ids.")
 @click.option(
     "--broken",
@@ -73,7 +78,7 @@ def command(
     format_: Any,
     **how: Any,
 ) -> None:
-    """Link the texts in FILES: text files, JSONL, Parquet, compressed or not, and folders of them.
+    """Link the texts in FILES: text, JSONL, CSV, TSV or Parquet, compressed or not, and folders of them.
 
     Writes one part per shard of the input, the same for any number of workers. An interrupted run resumes when it is
     started again.
@@ -81,6 +86,7 @@ def command(
     \b
     Examples:
       wellread annotate news/ --kb vital --to annotated/
+      wellread annotate tickets.csv --field message --id-field ticket_id --kb my.kb --format csv --to links/
       wellread annotate crawl.parquet --field body --id-field url --kb my.kb --format parquet --to annotated/
       wellread annotate logs/ --kb my.kb --broken skip --to annotated/
       wellread annotate /data/crawl --kb /data/my.kb --to /data/annotated --engine spark --master spark://host:7077

@@ -16,7 +16,7 @@ from wellread.correlation.engines import ShardWorkers
 from wellread.data.corpus import Unit
 from wellread.data.text_shards import Inputs
 from wellread.errors import UsageError
-from wellread.integrations.annotation_folder import SUCCESS, Format, OnBroken, Plan, Worker
+from wellread.integrations.annotation_folder import SUCCESS, Format, OnBroken, Plan, Rows, Worker
 from wellread.integrations.arrow_batches import Annotation
 from wellread.io import console
 from wellread.io.cores import cores
@@ -45,6 +45,7 @@ def annotate(
     annotation: Annotation,
     *,
     format: Format = "jsonl",
+    rows: Rows | None = None,
     unit: Unit = "line",
     field: str = "text",
     id_field: str = "id",
@@ -56,6 +57,7 @@ def annotate(
 ) -> Done:
     """Link all texts of files and folders, and write a folder of parts; a second call resumes.
 
+    `rows` is "text" (a row per text, with its list of links) or "link" (a flat table, a row per link; CSV always is).
     An unreadable text stops the run; with `broken="skip"` it is skipped, and listed in a file beside its part.
     `workers` is the number of processes, by default one per core; the parts do not depend on it.
     """
@@ -65,7 +67,7 @@ def annotate(
         raise UsageError("--master needs --engine spark; add it, or omit --master")
     folder = Path(to)
     inputs = Inputs.of_files(paths, unit=unit, field=field, id_field=id_field, shard_bytes=shard_bytes, besides=folder)
-    plan = Plan.build(inputs, annotation, format, broken)
+    plan = Plan.build(inputs, annotation, format, broken, rows)
     refusal = UsageError(f"another process annotates into {folder}; wait for it, or choose another folder")
     with only_writer(folder, refusal, patience=_PATIENCE):
         plan.write(folder)

@@ -113,6 +113,13 @@ def open_bytes(path: str | Path, progress: Progress | None = None) -> io.Buffere
     return below
 
 
+def is_packed(path: str | Path) -> bool:
+    """Return whether a file is compressed in a way that `open_bytes` decompresses."""
+    with open(path, "rb") as file:
+        head = file.read(6)
+    return any(head.startswith(magic) for magic, _ in _ARCHIVES)
+
+
 def read_lines(path: str | Path, progress: Progress | None = None) -> Iterator[tuple[int, bytes]]:
     """Yield numbered lines (from 1) as bytes without line end or byte-order mark; a damaged file is an `InputError`."""
     with open_bytes(path, progress) as file:

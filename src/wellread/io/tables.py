@@ -7,7 +7,7 @@ r"""CSV and TSV files with a header, plain or compressed: columns by name, rows 
 >>> [row.text(place, "message", "tickets.csv") for row in table]
 
 Cells are separated by the separator of the header: a tab, a semicolon or a comma. A cell with a separator, a quotation
-mark or a line break is in quotation marks, with those inside doubled ("RFC 4180"), also in TSV. Blank lines are no rows.
+mark or a line break is in quotation marks, with those inside doubled (RFC 4180), also in TSV. Blank lines are skipped.
 """
 
 from __future__ import annotations

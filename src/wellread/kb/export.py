@@ -53,7 +53,7 @@ def read_kb(path: Path, tally: Tally) -> Iterator[Record]:
 
 
 def write_jsonl(kb: KnowledgeBase, file: IO[bytes]) -> int:
-    """Write metadata, forms, entities and other ids of a KB as `read_jsonl` takes them; return the number of entities."""
+    """Write metadata, forms, entities and other ids of a KB for `read_jsonl`; return the number of entities."""
     about = {key: value for key, value in kb.metadata.items() if key not in OWN_METADATA}
     file.write(orjson.dumps({"kb": about}) + b"\n")
     for form in kb.forms():

@@ -197,7 +197,7 @@ def _stanzas(path: str | Path, tally: Tally) -> Iterator[_Stanza]:
             stanza.tags.append((tag.strip(), value.strip()))
     if not any_stanza:
         raise InputError(
-            f"{path_name(path)} is not OBO: it has no stanza such as [Term]; for RDF and OWL use: wellread kb build skos"
+            f"{path_name(path)} is not OBO: it has no stanza such as [Term]; for RDF or OWL: wellread kb build skos"
         )
     yield stanza
 

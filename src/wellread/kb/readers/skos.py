@@ -12,6 +12,7 @@ The file is read into memory. Nothing is fetched, and XML with entities that ref
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ _RDFS = "http://www.w3.org/2000/01/rdf-schema#"
 _OWL = "http://www.w3.org/2002/07/owl#"
 _RDF_TYPE = "http://www.w3.org/1999/02/22-rdf-syntax-ns#type"
 _TYPES = (f"{_SKOS}Concept", f"{_OWL}Class", f"{_RDFS}Class")
+_GROUPS = (f"{_SKOS}ConceptScheme", f"{_SKOS}Collection", f"{_SKOS}OrderedCollection")
 _PREFERRED, _ALTERNATIVE, _HIDDEN = "prefLabel", "altLabel", "hiddenLabel"
 _TEXTS = (f"{_SKOS}definition", "http://purl.obolibrary.org/obo/IAO_0000115", f"{_SKOS}scopeNote", f"{_RDFS}comment")
 """Properties of a description, the best first."""
@@ -57,10 +59,10 @@ def read_skos(path: str | Path, tally: Tally, *, language: str = "en", below: Co
 
     graph = _parse(path, tally)
     tally.step = "reading concepts"
-    every = sorted({subject for type in _TYPES for subject in graph.subjects(URIRef(_RDF_TYPE), URIRef(type))}, key=str)
-    labelled = {subject for name in (_SKOS, _XL) for subject in graph.subjects(URIRef(f"{name}{_PREFERRED}"))}
-    concepts = [*every, *sorted(labelled - set(every), key=str)]
-    concepts = [concept for concept in concepts if not isinstance(concept, BNode)]
+    found = {subject for type in _TYPES for subject in graph.subjects(URIRef(_RDF_TYPE), URIRef(type))}
+    found |= {subject for name in (_SKOS, _XL) for subject in graph.subjects(URIRef(f"{name}{_PREFERRED}"))}
+    found -= {subject for type in _GROUPS for subject in graph.subjects(URIRef(_RDF_TYPE), URIRef(type))}
+    concepts = sorted((concept for concept in found if not isinstance(concept, BNode)), key=str)
     if not concepts:
         raise InputError(
             f"{path_name(path)} has no skos:Concept, no class and no skos:prefLabel; is it another kind of RDF?"
@@ -198,15 +200,13 @@ def _refuse_entities(data: bytes, name: str) -> None:
             raise InputError(f"{name} declares the XML entity {entity!r}, which is not expanded; write out its text")
 
     def end(*_: object) -> None:
-        raise _Checked
+        raise _HeadEndError
 
     parser.EntityDeclHandler = declare
     parser.StartElementHandler = end  # declarations come before the first element
-    try:
+    with suppress(_HeadEndError, expat.ExpatError):  # broken XML is told by the parser that reads it
         parser.Parse(data, True)
-    except (_Checked, expat.ExpatError):
-        pass  # broken XML is told by the reader, with its reason
 
 
-class _Checked(Exception):
+class _HeadEndError(Exception):
     """The head of the document has been read."""

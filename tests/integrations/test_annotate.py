@@ -698,3 +698,36 @@ def test_rows_that_do_not_fit_the_format_are_refused(tmp_path, how, kb):
         annotate([tmp_path / "t.txt"], tmp_path / "out", how, format="csv", rows="text")
     with pytest.raises(UsageError, match="omit --candidates"):
         annotate([tmp_path / "t.txt"], tmp_path / "out", Annotation((kb,), model="prior", candidates=2), format="csv")
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_the_parts_may_be_joined_to_one_file(tmp_path, how, form):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "t.csv").write_text("text\n" + '"Paris,\nEinstein"\n' * 40)
+    to = tmp_path / f"links.{form}"
+    done = annotate([tmp_path], to, how, rows="link", workers=1, shard_bytes=100)
+    assert (done.file, len(done.parts) > 3) == (to, True)
+    if form == "csv":
+        found = list(csv.DictReader(io.StringIO(to.read_text("utf-8"), newline="")))
+    else:
+        found = (
+            pq.read_table(to).to_pylist()
+            if form == "parquet"
+            else [json.loads(line) for line in to.read_text("utf-8").splitlines()]
+        )
+    assert [row["mention"] for row in found] == ["Paris", "Einstein"] * 40
+    before = to.stat().st_mtime_ns
+    again = annotate([tmp_path], to, how, rows="link", workers=1, shard_bytes=100)  # neither result is an input
+    assert (again.made, to.stat().st_mtime_ns) == (0, before)
+    to.unlink()
+    annotate([tmp_path], to, how, rows="link", workers=1, shard_bytes=100)
+    assert to.exists()
+
+
+def test_a_file_of_someone_else_is_not_replaced(tmp_path, how):
+    (tmp_path / "t.txt").write_text("Paris\n")
+    (tmp_path / "links.csv").write_text("mine")
+    with pytest.raises(UsageError, match=r"links\.csv exists already; choose another file"):
+        annotate([tmp_path / "t.txt"], tmp_path / "links.csv", how)
+    with pytest.raises(UsageError, match=r"is not called \.jsonl; rename it, or choose --format csv"):
+        annotate([tmp_path / "t.txt"], tmp_path / "other.csv", how, format="jsonl")

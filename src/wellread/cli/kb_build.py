@@ -164,7 +164,8 @@ def _refuse_strange(source: str) -> None:
     given = click.get_current_context().get_parameter_source
     for option, (parameter, sources) in _BELONGS.items():
         if source not in sources and given(parameter) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"{option} belongs to the source {' or '.join(sources)}, not to {source}; omit it")
+            known = " or ".join((", ".join(sources[:-1]), sources[-1])) if len(sources) > 1 else sources[0]
+            raise UsageError(f"{option} belongs to the source {known}, not to {source}; omit it")
 
 
 def _build_ontology(source: Any, path: str, target: Path, options: dict[str, Any], tally: Tally) -> None:

@@ -86,15 +86,18 @@ class Inputs:
         id_field: str = _ID,
         shard_bytes: int | None = None,
         besides: str | Path | None = None,
+        result: str | Path | None = None,
     ) -> Inputs:
-        """Use the texts of files and folders, except those in the folder `besides`, where results are written."""
+        """Use the texts of files and folders, except the folder `besides` and the file `result` of results."""
         if unit not in ("line", "paragraph", "file"):
             raise UsageError(f"unit={unit!r} is not known; a text is a line, a paragraph or a file")
-        apart = None if besides is None else Path(besides).resolve()
+        apart = {Path(one).resolve() for one in (besides, result) if one is not None}
         there = [file for path in paths for file in _files(Path(path))]
-        found = [file for file in there if apart not in file.resolve().parents]
+        found = [file for file in there if apart.isdisjoint((file.resolve(), *file.resolve().parents))]
         if there and not found:
-            raise UsageError(f"the inputs are in {besides}, the folder of the results; choose another folder for these")
+            raise UsageError(
+                f"the inputs are in {besides or result}, the folder of the results; choose another folder for these"
+            )
         if not found:
             raise InputError("there is no file to annotate; give text, JSONL, CSV or Parquet files, or folders of them")
         if len({file.resolve() for file in found}) < len(found):

@@ -89,7 +89,7 @@ def build_packaged(name: str, to: str | Path | None = None, *, folder: str | Pat
 
 
 def _read_hpo(folder: Path, tally: Tally) -> Iterator[Record]:
-    return read_obo(folder / "hp.obo", tally, below=(_PHENOTYPES,))
+    return read_obo(folder / "hp.obo" if folder.is_dir() else folder, tally, below=(_PHENOTYPES,))
 
 
 _PHENOTYPES = "HP:0000118"

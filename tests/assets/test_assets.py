@@ -749,8 +749,8 @@ def test_two_processes_at_once_fetch_one_time_only(tiny: assets.Asset, registry:
 
 
 def test_the_pins_are_whole() -> None:
-    assert list(assets.ASSETS) == ["minilm", "wordnet", "vital", "spacy-en"]
-    assert [len(known.files) for known in assets.ASSETS.values()] == [10, 15, 2, 24]
+    assert list(assets.ASSETS) == ["minilm", "wordnet", "vital", "spacy-en", "hpo"]
+    assert [len(known.files) for known in assets.ASSETS.values()] == [10, 15, 2, 24, 1]
     for known in assets.ASSETS.values():
         packages = [source for source in known.sources if isinstance(source, sources.Package)]
         assert len(packages) == 1

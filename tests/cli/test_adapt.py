@@ -62,7 +62,7 @@ def test_figures_are_json(wellread):
         (
             (*TEXTS[:-1], "text"),
             3,
-            "tickets.csv has no column text (its columns: id, body); name the texts' with --field",
+            "tickets.csv has no column text (it has id, body); name yours with --field",
         ),
         ((*KB, "--texts", "tickets.csv", "--model", "nowhere"), 2, "there is no model 'nowhere'"),
         ((*KB, "--texts", "empty.txt", "--model", "toy/model"), 3, "no text in the files of --texts"),

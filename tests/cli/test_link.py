@@ -1,5 +1,7 @@
 """`wellread link` as a person types it, and what it says when the text cannot be linked."""
 
+import csv
+import io
 import json
 import subprocess
 import sys
@@ -68,6 +70,25 @@ def test_a_page_is_written_whole(run, kbs, tmp_path):
     assert result.code == 0
     assert page.lower().startswith("<!doctype html>")
     assert "<b>NYC" not in page
+
+
+def test_csv_has_a_row_for_every_link(run, kbs, tmp_path):
+    lines = tmp_path / "texts.txt"
+    lines.write_text("Tokyo, NYC\n\nNYC\n")
+    found = run("--kb", kbs / "names.kb", "--format", "csv", "--lines", "--file", lines).out
+    rows = list(csv.DictReader(io.StringIO(found)))
+    assert [(row["id"], row["mention"], row["start"]) for row in rows] == [
+        ("1", "Tokyo", "0"),
+        ("1", "NYC", "7"),
+        ("3", "NYC", "0"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["tickets.csv", "tickets.TSV.gz", "t.parquet"])
+def test_a_table_is_not_read_as_a_text(run, kbs, name):
+    result = run("--kb", kbs / "names.kb", "--file", name)
+    assert result.code == 2
+    assert f"wellread annotate {name} --field COLUMN --to links.csv" in result.err
 
 
 @pytest.mark.parametrize(("format", "expected"), [("brat", "T1\t"), ("conll", "B\t")])

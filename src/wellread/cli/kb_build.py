@@ -15,13 +15,17 @@ from wellread.errors import KnowledgeBaseError, UsageError
 if TYPE_CHECKING:
     from wellread.kb.records import Record, Tally
 
-SOURCES = ("wordnet", "vital", "jsonl", "csv", "wikidata", "wikipedia", "priors")
+SOURCES = ("wordnet", "vital", "hpo", "jsonl", "csv", "obo", "skos", "umls", "wikidata", "wikipedia", "priors")
 _BELONGS = {
     "--map": ("maps", ("jsonl", "csv")),
     "--facts": ("facts", ("jsonl", "csv")),
     "--broken": ("broken", ("jsonl", "csv")),
-    "--language": ("language", ("jsonl", "csv", "wikidata", "wikipedia", "priors")),
-    "--licence": ("licence", ("jsonl", "csv", "wikidata", "wikipedia", "priors")),
+    "--language": ("language", ("jsonl", "csv", "skos", "umls", "wikidata", "wikipedia", "priors")),
+    "--licence": ("licence", ("jsonl", "csv", "obo", "skos", "umls", "wikidata", "wikipedia", "priors")),
+    "--below": ("below", ("obo", "skos")),
+    "--scope": ("scopes", ("obo",)),
+    "--sab": ("sources", ("umls",)),
+    "--suppressed": ("suppressed", ("umls",)),
     "--candidates": ("candidates", ("priors",)),
     "--entities": ("entities", ("priors",)),
     "--class": ("classes", ("wikidata",)),
@@ -29,6 +33,12 @@ _BELONGS = {
     "--paragraphs": ("paragraphs", ("wikipedia",)),
 }
 """Options with their parameters, and the sources that use them."""
+_ONTOLOGIES = {
+    "obo": ("below", "scopes"),
+    "skos": ("language", "below"),
+    "umls": ("language", "sources", "suppressed"),
+}
+"""Ontologies, and the parameters of their readers."""
 
 
 @click.command()
@@ -47,8 +57,18 @@ _BELONGS = {
     help="Broken lines: stop, or skip them.",
 )
 @click.option(
-    "--language", default="en", show_default=True, help="The language of names; wikidata: which labels to take."
+    "--language", default="en", show_default=True, help="The language of names; wikidata, skos, umls: which to take."
 )
+@click.option("--below", multiple=True, metavar="ID", help="obo, skos: only what is below this term; repeatable.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(["exact", "narrow", "broad", "related"]),
+    help="obo: synonyms to take; repeatable.  [default: all]",
+)
+@click.option("--sab", "sources", multiple=True, metavar="SAB", help="umls: only names of this vocabulary; repeatable.")
+@click.option("--suppressed", is_flag=True, help="umls: also suppressible and obsolete names.")
 @click.option("--class", "classes", multiple=True, metavar="QID", help="wikidata: only instances of these classes.")
 @click.option("--with-page", is_flag=True, help="wikidata: only items with a Wikipedia page in the language.")
 @click.option("--paragraphs", metavar="FILE", help="wikipedia: also write paragraphs with their links as JSONL.")
@@ -61,15 +81,18 @@ _BELONGS = {
 def build(
     source: str, path: str | None, to: str | None, replace: bool, if_missing: bool, as_json: bool, **options: Any
 ) -> None:
-    """Build a knowledge base from a source: wordnet, vital, jsonl, csv, wikidata, wikipedia or priors.
+    """Build a knowledge base from a source: a packaged one, a table, an ontology, or a dump.
 
-    wordnet and vital need no PATH: their data is fetched. An interrupted build resumes when it is started again.
+    wordnet, vital and hpo need no PATH: their data is fetched. An interrupted build resumes when it is started again.
 
     \b
     Examples:
       wellread kb build wordnet
       wellread kb build csv products.csv --to products --map id=sku --map title=name --map aliases=synonyms
       wellread kb build jsonl kb.jsonl.xz --to my.kb --map description=short,text --facts triples.tsv.xz
+      wellread kb build obo hp.obo --to hpo.kb --below HP:0000118 --scope exact
+      wellread kb build skos eurovoc.ttl --to eurovoc.kb --language de
+      wellread kb build umls 2025AA/META --to umls.kb --sab SNOMEDCT_US --sab MSH
       wellread kb build wikidata latest-all.json.bz2 --to people.kb --class Q5 --with-page
       wellread kb build wikipedia enwiki-pages-articles.xml.bz2 --to en.kb --paragraphs en.jsonl
       wellread kb build priors prob_yago_crosswikis_wikipedia_p_e_m.txt --to wiki.kb --entities entity.txt
@@ -102,7 +125,10 @@ def build(
             build_packaged(source, target, folder=path, tally=tally)
         else:
             assert path is not None
-            _build_from(source, path, target, options, tally)
+            if source in _ONTOLOGIES:
+                _build_ontology(source, path, target, options, tally)
+            else:
+                _build_from(source, path, target, options, tally)
         _compile(target, tally)
     _report(target, tally, as_json)
 
@@ -138,7 +164,18 @@ def _refuse_strange(source: str) -> None:
     given = click.get_current_context().get_parameter_source
     for option, (parameter, sources) in _BELONGS.items():
         if source not in sources and given(parameter) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"{option} belongs to the source {' or '.join(sources)}, not to {source}; omit it")
+            known = " or ".join((", ".join(sources[:-1]), sources[-1])) if len(sources) > 1 else sources[0]
+            raise UsageError(f"{option} belongs to the source {known}, not to {source}; omit it")
+
+
+def _build_ontology(source: Any, path: str, target: Path, options: dict[str, Any], tally: Tally) -> None:
+    from wellread.kb.readers.obo import SCOPES
+    from wellread.kb.readers.ontologies import build_ontology
+
+    chosen = {name: options[name] for name in _ONTOLOGIES[source]}
+    if "scopes" in chosen:
+        chosen["scopes"] = chosen["scopes"] or SCOPES
+    build_ontology(path, target, form=source, licence=options["licence"], tally=tally, **chosen)
 
 
 def _build_from(source: str, path: str, target: Path, options: dict[str, Any], tally: Tally) -> None:

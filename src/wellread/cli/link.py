@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -95,9 +96,10 @@ _MOST_ROWS = 500
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["table", "json", "html", "brat", "conll"]),
+    type=click.Choice(["table", "json", "csv", "html", "brat", "conll"]),
     default="table",
     show_default=True,
+    help="Format of the links; csv: a row per link, with the number of its text (from 1) or its id.",
 )
 @click.option("--to", default="-", help="Write to a file instead of standard output.")
 @click.option("--verbose", "-v", is_flag=True, help="Show in the table how each span was found.")
@@ -121,6 +123,7 @@ def command(
       wellread link --kb vital "Marie Curie was born in Warsaw."
       wellread link --kb vital --kb wordnet --file story.txt --format html --to story.html
       cat questions.txt | wellread link --kb my.kb --lines --format json
+      wellread link --kb my.kb --file questions.txt --lines --format csv --to links.csv
       wellread link --kb vital --spans "[[0, 11]]" --never-nil "Marie Curie was born in Warsaw."
     """
     from wellread.io import console
@@ -129,7 +132,9 @@ def command(
     if text is not None and file is not None:
         raise UsageError("give the text as an argument or with --file, not both")
     if format_ == "table" and to != "-":
-        raise UsageError("--format table is written to the screen only; choose json, html, brat or conll with --to")
+        raise UsageError(
+            "--format table is written to the screen only; choose json, csv, html, brat or conll with --to"
+        )
     if format_ == "brat" and lines:
         raise UsageError("--format brat takes one text, not --lines; omit --lines, or choose --format json or conll")
     if spans is not None and (lines or given["mentions"] is not None):
@@ -228,7 +233,9 @@ def _write(documents: Iterator[Document], format_: str, to: str, describe: Descr
 
 
 def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
+    from wellread.data.corpus import suffix_of
     from wellread.io.files import decode, path_name, read_lines, read_text
+    from wellread.io.tables import TABLE_SUFFIXES
 
     if text is None and file is None and sys.stdin.isatty():
         raise UsageError('give a text: wellread link --kb vital "…", --file FILE, or pipe one in')
@@ -237,6 +244,11 @@ def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
         given = (line.rstrip("\r") for line in text.removesuffix("\n").split("\n")) if lines else iter([text])
     else:
         path = file or "-"
+        if suffix_of(Path(path)) in (*TABLE_SUFFIXES, ".parquet"):
+            raise UsageError(
+                f"{path} is a table, and this command links plain text; link a column of it with: wellread annotate "
+                f"{path} --field COLUMN --to links.csv"
+            )
         if lines:
             given = (decode(line, f"{path_name(path)}, line {number}") for number, line in read_lines(path))
         else:
@@ -262,6 +274,13 @@ def _rendered(documents: Iterator[Document], format_: str, describe: Describe) -
     if format_ == "json":
         for document in documents:
             yield document.to_json() + "\n"
+    elif format_ == "csv":
+        from wellread.linking.link_table import LINK_SCHEMA, csv_lines, link_row
+
+        yield csv_lines([LINK_SCHEMA.names])
+        for number, document in enumerate(documents, 1):
+            name = str(number) if document.id is None else document.id
+            yield csv_lines([name, *link_row(link).values()] for link in document.links)
     elif format_ == "html":
         yield linked_page(documents, describe=describe)
     else:

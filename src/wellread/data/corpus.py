@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import orjson
 
 from wellread.errors import InputError, UsageError
-from wellread.io.files import BROKEN, decode, open_bytes
+from wellread.io.files import BROKEN, decode, is_packed, open_bytes
 
 if TYPE_CHECKING:
     from wellread.kb.store import KnowledgeBase
@@ -44,8 +44,6 @@ _GROWTH = 4
 _JSONL = (".jsonl", ".ndjson", ".json")
 _TEXT = (".txt", ".text", ".md", ".rst", "", *_JSONL)
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
-_MAGIC = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
-_ZSTD = _MAGIC[-1]
 _BLANK_LINES = re.compile(r"\n[ \t\r]*\n")
 
 
@@ -235,10 +233,9 @@ def suffix_of(path: Path) -> str:
 
 def split_file(path: Path, size: int, unit: Unit, shard_bytes: int) -> Iterator[FilePart]:
     """Yield the parts of a file, each ending where a document does."""
+    packed = is_packed(path)
     with open_bytes(path) as unpacked, open(path, "rb") as file:
-        head = file.read(6)
-        packed = head.startswith(_MAGIC)
-        opening = b"" if head.startswith(_ZSTD) else _peek(unpacked, path)
+        opening = _peek(unpacked, path)
         kind: Kind = "jsonl" if suffix_of(path) in _JSONL or opening.startswith(b"{") else "text"
         where = str(path.resolve())
         if packed:
@@ -289,7 +286,7 @@ def blocks_of(file_part: FilePart, unit: Unit) -> Iterator[tuple[bytes, int]]:
                 file.seek(file_part.begin)
                 yield file.read(file_part.end - file_part.begin), file_part.begin
             return
-        with _unpacked(file_part.path) as archive:
+        with open_bytes(file_part.path) as archive:
             begin = 0
             while data := archive.read(-1 if unit == "file" else SHARD_BYTES):
                 if unit != "file":
@@ -302,16 +299,6 @@ def blocks_of(file_part: FilePart, unit: Unit) -> Iterator[tuple[bytes, int]]:
                 begin += len(data)
     except BROKEN as error:
         raise InputError(f"{file_part.path} is truncated or damaged: {error}; fetch or copy it again") from error
-
-
-def _unpacked(path: str) -> IO[bytes]:
-    with open(path, "rb") as file:
-        head = file.read(4)
-    if head != _ZSTD:
-        return open_bytes(path)
-    import pyarrow as pa
-
-    return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(path), "zstd"))
 
 
 def _fields(data: bytes, begin: int, path: str, fields: Sequence[str]) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """Texts to annotate: files and folders in shards that any process can read independently.
 
-A text is a line of a text file (or a paragraph, or the whole file), a field of a JSONL line, or a cell of a Parquet
-column; .gz, .bz2, .xz and .zst are decompressed. Its id is that of the input if it has one, else the file's name and
-the position of the text: the byte (in the decompressed file), or in Parquet the row. Blank lines and paragraphs are not
-texts; every line of JSONL and every row of Parquet is one.
+A text is a line of a text file (or a paragraph, or the whole file), a field of a JSONL line, or a cell of a column of
+CSV, TSV or Parquet; .gz, .bz2, .xz and .zst are decompressed. Its id is that of the input if it has one, else the
+file's name and the position of the text: the byte (in the decompressed file), or in a table the row (from 0). Blank
+lines and paragraphs are not texts; every line of JSONL and every row of a table is one.
 
 The shards depend on the files alone, so that they, and all results computed from them, are the same for any number of
 workers.
@@ -11,6 +11,7 @@ workers.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -25,21 +26,31 @@ import orjson
 from wellread.data import corpus
 from wellread.data.corpus import Unit, blocks_of, group, split_file, suffix_of
 from wellread.errors import InputError, UsageError
-from wellread.io.files import decode, make_or_skip
+from wellread.io.files import BROKEN, conversion, decode, is_packed, make_or_skip, open_bytes
+from wellread.io.tables import TABLE_SUFFIXES, TableReader, TableRow, missing_column, read_rows_at
 
-Kind = Literal["text", "jsonl", "parquet"]
+Kind = Literal["text", "jsonl", "csv", "parquet"]
 
 LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 20
 """Bytes of text per shard: large enough to be worth a file, small enough to be lost when a run is killed."""
 _SHARDS, _MOST_SHARDS = 256, 100_000
-_SUFFIXES = (".txt", ".text", ".md", ".rst", ".jsonl", ".ndjson", ".json", ".parquet")
+_TEXT = (".txt", ".text", ".md", ".rst", ".log")
+_SUFFIXES = (*_TEXT, ".jsonl", ".ndjson", ".json", *TABLE_SUFFIXES, ".parquet")
+_SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods", ".numbers")
+_DATE = re.compile(r"\.[\d_-]+")
+"""End of a name without a suffix, such as news.2024-01."""
 _PARQUET = b"PAR1"
+_ID = "id"
+"""Default name of the column of ids."""
 _BLANK_LINES = re.compile(rb"\n[ \t\r\v\f]*\n")  # lines that `bytes.strip` empties, as in `corpus.split_file`
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPart:
-    """A range of bytes of a file, or of rows of a Parquet file; an end of -1 is a whole archive."""
+    """A range of bytes of a file, or of rows of a Parquet file; an end of -1 is a whole archive.
+
+    Of a CSV file, `row` and `line` are the numbers of its first row and line.
+    """
 
     path: str
     name: str
@@ -49,6 +60,8 @@ class ShardPart:
     kind: Kind
     size: int
     """Approximate bytes of text."""
+    row: int = 0
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +73,8 @@ class Inputs:
     """Name, size and time of each file; other files are other inputs."""
     unit: Unit = "line"
     field: str = "text"
-    """Field or column of the text in JSONL and Parquet."""
-    id_field: str = "id"
+    """Field or column of the text in JSONL and tables."""
+    id_field: str = _ID
 
     @classmethod
     def of_files(
@@ -70,20 +83,23 @@ class Inputs:
         *,
         unit: Unit = "line",
         field: str = "text",
-        id_field: str = "id",
+        id_field: str = _ID,
         shard_bytes: int | None = None,
         besides: str | Path | None = None,
+        result: str | Path | None = None,
     ) -> Inputs:
-        """Use the texts of files and folders, except those in the folder `besides`, where results are written."""
+        """Use the texts of files and folders, except the folder `besides` and the file `result` of results."""
         if unit not in ("line", "paragraph", "file"):
             raise UsageError(f"unit={unit!r} is not known; a text is a line, a paragraph or a file")
-        apart = None if besides is None else Path(besides).resolve()
+        apart = {Path(one).resolve() for one in (besides, result) if one is not None}
         there = [file for path in paths for file in _files(Path(path))]
-        found = [file for file in there if apart not in file.resolve().parents]
+        found = [file for file in there if apart.isdisjoint((file.resolve(), *file.resolve().parents))]
         if there and not found:
-            raise UsageError(f"the inputs are in {besides}, the folder of the results; choose another folder for these")
+            raise UsageError(
+                f"the inputs are in {besides or result}, the folder of the results; choose another folder for these"
+            )
         if not found:
-            raise InputError("there is no file to annotate; give text, JSONL or Parquet files, or folders of them")
+            raise InputError("there is no file to annotate; give text, JSONL, CSV or Parquet files, or folders of them")
         if len({file.resolve() for file in found}) < len(found):
             raise UsageError("a file is given twice; give each once")
         if len(set(map(name_of, found))) < len(found):
@@ -95,7 +111,7 @@ class Inputs:
         cut = [
             part
             for file, info in zip(found, infos, strict=True)
-            for part in _cut(file, info.st_size, unit, field, shard_bytes)
+            for part in _cut(file, info.st_size, unit, (field, id_field), shard_bytes)
         ]
         files = tuple((name_of(file), info.st_size, info.st_mtime_ns) for file, info in zip(found, infos, strict=True))
         return cls(group(cut, lambda part: part.size, shard_bytes), files, unit, field, id_field)
@@ -116,6 +132,9 @@ class Inputs:
         for part in self.shards[shard]:
             if part.kind == "parquet":
                 yield from self._cells(part, skipped)
+                continue
+            if part.kind == "csv":
+                yield from self._rows(part, skipped)
                 continue
             unit = "line" if part.kind == "jsonl" else self.unit
             for data, begin in blocks_of(corpus.FilePart(part.path, part.begin, part.end, part.kind), unit):
@@ -138,6 +157,19 @@ class Inputs:
         if not isinstance(text, str | None):
             raise InputError(f"{where}: {self.field} is no text; name another with --field")
         return where if name is None else str(name), text or ""
+
+    def _rows(self, part: ShardPart, skipped: list[str] | None) -> Iterator[tuple[str, str]]:
+        """Yield the texts of a CSV or TSV file."""
+        table = TableReader(part.path)
+        field = table.position(self.field)
+        id = table.columns.index(self.id_field) if self.id_field in table.columns else None
+
+        def make(row: TableRow) -> tuple[str, str]:
+            name = "" if id is None else row.text(id, self.id_field, part.name)
+            return name or f"{part.name}:{row.number}", row.text(field, self.field, part.name)
+
+        for row in table if part.end < 0 else _rows_of(part, table):
+            yield from _read(partial(make, row), skipped)
 
     def _cells(self, part: ShardPart, skipped: list[str] | None) -> Iterator[tuple[str, str]]:
         with _open_parquet(part.path) as file:
@@ -166,7 +198,7 @@ def _files(path: Path) -> list[Path]:
         raise UsageError("standard input cannot be gone on with; write it to a file, or use: wellread link --lines")
     if not path.is_dir():
         if not path.exists() and not path.is_symlink():
-            raise InputError(f"there is no {name_of(path)}; give text, JSONL or Parquet files, or folders of them")
+            raise InputError(f"there is no {name_of(path)}; give text, JSONL, CSV or Parquet files, or folders of them")
         _refuse_odd(path)
         return [path]
     found = []
@@ -203,15 +235,69 @@ def name_of(path: str | Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _cut(path: Path, size: int, unit: Unit, field: str, shard_bytes: int) -> Iterator[ShardPart]:
+def _cut(path: Path, size: int, unit: Unit, fields: tuple[str, str], shard_bytes: int) -> Iterator[ShardPart]:
     with open(path, "rb") as file:
         head = file.read(4)
     if head == _PARQUET or suffix_of(path) == ".parquet":
-        yield from _cut_parquet(path, field, shard_bytes)
+        yield from _cut_parquet(path, fields[0], shard_bytes)
+        return
+    _refuse_other_formats(path)
+    if suffix_of(path) in TABLE_SUFFIXES:
+        yield from _cut_table(path, size, fields, shard_bytes)
         return
     for file_part in split_file(path, size, unit, shard_bytes):
         room = size * 4 if file_part.end < 0 else file_part.end - file_part.begin
         yield ShardPart(file_part.path, name_of(path), file_part.begin, file_part.end, cast(Kind, file_part.kind), room)
+
+
+def _refuse_other_formats(path: Path) -> None:
+    """Raise an error that names the fix for a file that is not text: a spreadsheet, an archive, an unknown suffix."""
+    suffix, name = suffix_of(path), name_of(path)
+    if suffix in _SPREADSHEETS:
+        raise InputError(f"{name} is a spreadsheet; save it as CSV (UTF-8) and give that")
+    try:
+        with open_bytes(path) as file:
+            head = file.read(4096)
+    except BROKEN as error:
+        raise InputError(f"{name} is truncated or damaged: {error}; fetch or copy it again") from error
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"{name} is UTF-16; {conversion(head)}")
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(head)
+    if ("\0" in text and "\ufffd" in text) or head.startswith((b"%PDF", b"PK\3\4")):
+        raise InputError(f"{name} is a binary file; give text, JSONL, CSV or Parquet")
+    if suffix not in ("", *_SUFFIXES) and not _DATE.fullmatch(suffix) and not head.lstrip().startswith(b"{"):
+        raise InputError(
+            f"{name}: files called {suffix} are not known ({', '.join(_SUFFIXES)}); if it is plain text, rename it to "
+            f"{path.stem}.txt"
+        )
+
+
+def _cut_table(path: Path, size: int, fields: tuple[str, str], shard_bytes: int) -> Iterator[ShardPart]:
+    """Yield the parts of a CSV or TSV file, each ending where a row does."""
+    table = TableReader(path)
+    table.position(fields[0])
+    if fields[1] != _ID:  # the default column may be missing
+        table.position(fields[1], "--id-field")
+    where, name = str(path.resolve()), name_of(path)
+    if is_packed(path):
+        yield ShardPart(where, name, 0, -1, "csv", size * 4)
+        return
+    first: TableRow | None = None
+    for row in table:
+        first = first or row
+        if row.end - first.begin >= shard_bytes:
+            yield ShardPart(where, name, first.begin, row.end, "csv", row.end - first.begin, first.number, first.line)
+            first = None
+    if first is not None:
+        yield ShardPart(where, name, first.begin, size, "csv", size - first.begin, first.number, first.line)
+
+
+def _rows_of(part: ShardPart, table: TableReader) -> Iterator[TableRow]:
+    with open(part.path, "rb") as file:
+        file.seek(part.begin)
+        data = file.read(part.end - part.begin)
+    place = {"number": part.row, "line": part.line, "begin": part.begin}
+    return read_rows_at(data, len(table.columns), table.delimiter, **place)
 
 
 def _cut_parquet(path: Path, field: str, shard_bytes: int) -> Iterator[ShardPart]:
@@ -220,7 +306,7 @@ def _cut_parquet(path: Path, field: str, shard_bytes: int) -> Iterator[ShardPart
 
         schema, rows = file.schema_arrow, file.metadata.num_rows
         if field not in schema.names:
-            raise InputError(f"{path} has no column {field} (it has {', '.join(schema.names)}); name it with --field")
+            raise InputError(f"{name_of(path)} {missing_column(field, schema.names, '--field')}")
         kind = schema.field(field).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):

@@ -16,8 +16,9 @@ from wellread.correlation.engines import ShardWorkers
 from wellread.data.corpus import Unit
 from wellread.data.text_shards import Inputs
 from wellread.errors import UsageError
-from wellread.integrations.annotation_folder import SUCCESS, Format, OnBroken, Plan, Worker
+from wellread.integrations.annotation_folder import SUCCESS, Format, OnBroken, Plan, Rows, Worker
 from wellread.integrations.arrow_batches import Annotation
+from wellread.integrations.joined_parts import format_of, join_parts, parts_folder
 from wellread.io import console
 from wellread.io.cores import cores
 from wellread.io.files import only_writer, write_atomically
@@ -37,6 +38,8 @@ class Done:
     """Parts written by this run; the others existed."""
     broken: int = 0
     """Texts skipped in all parts because they could not be read."""
+    file: Path | None = None
+    """File with the rows of all parts, if one was asked for."""
 
 
 def annotate(
@@ -44,7 +47,8 @@ def annotate(
     to: str | Path,
     annotation: Annotation,
     *,
-    format: Format = "jsonl",
+    format: Format | None = None,
+    rows: Rows | None = None,
     unit: Unit = "line",
     field: str = "text",
     id_field: str = "id",
@@ -56,6 +60,8 @@ def annotate(
 ) -> Done:
     """Link all texts of files and folders, and write a folder of parts; a second call resumes.
 
+    `to` may also be a file (links.csv, links.jsonl, links.parquet): the parts, in links.csv.parts, are joined to it.
+    `rows` is "text" (a row per text, with its list of links) or "link" (a flat table, a row per link; CSV always is).
     An unreadable text stops the run; with `broken="skip"` it is skipped, and listed in a file beside its part.
     `workers` is the number of processes, by default one per core; the parts do not depend on it.
     """
@@ -63,9 +69,12 @@ def annotate(
         raise UsageError(f"engine={engine!r} is unknown; choose local or spark")
     if master is not None and engine != "spark":
         raise UsageError("--master needs --engine spark; add it, or omit --master")
-    folder = Path(to)
-    inputs = Inputs.of_files(paths, unit=unit, field=field, id_field=id_field, shard_bytes=shard_bytes, besides=folder)
-    plan = Plan.build(inputs, annotation, format, broken)
+    format, folder = format_of(Path(to), format), parts_folder(Path(to))
+    file = Path(to) if folder != Path(to) else None
+    inputs = Inputs.of_files(
+        paths, unit=unit, field=field, id_field=id_field, shard_bytes=shard_bytes, besides=folder, result=file
+    )
+    plan = Plan.build(inputs, annotation, format, broken, rows)
     refusal = UsageError(f"another process annotates into {folder}; wait for it, or choose another folder")
     with only_writer(folder, refusal, patience=_PATIENCE):
         plan.write(folder)
@@ -93,9 +102,12 @@ def annotate(
             left.unlink(missing_ok=True)
         result = (plan.left_out(folder, shard) for shard in range(count))
         left_out = sum(len(file.read_bytes().splitlines()) for file in result if file.exists())
+        parts = tuple(plan.part(folder, shard) for shard in range(count))
+        if file is not None and (shards or not file.exists()):
+            join_parts(parts, file, format)
         with write_atomically(folder / SUCCESS):
             pass
-    return Done(tuple(plan.part(folder, shard) for shard in range(count)), len(shards), left_out)
+    return Done(parts, len(shards), left_out, file)
 
 
 def _encode_first(plan: Plan) -> None:

@@ -23,11 +23,14 @@ from wellread.integrations.arrow_batches import AT_ONCE, SCHEMA, Annotation, ann
 from wellread.io.cores import one_thread
 from wellread.io.files import write_atomically
 from wellread.kb.packaged import kb_path, open_kb
+from wellread.linking.link_table import LINK_SCHEMA, csv_lines, flatten
 
-Format = Literal["jsonl", "parquet"]
+Format = Literal["jsonl", "parquet", "csv"]
+Rows = Literal["text", "link"]
+"""Rows of the parts: one per text with its list of links, or one per link (`linking.link_table`)."""
 OnBroken = Literal["refuse", "skip"]
 """Handling of unreadable texts: stop the run, or skip and list them."""
-_FORMAT = "wellread annotations of texts 2"
+_FORMAT = "wellread annotations of texts 3"
 PLAN, SUCCESS = "_plan.json", "_SUCCESS"
 _BROKEN = "_broken-"
 _OURS = (".", PLAN, SUCCESS, _BROKEN)
@@ -43,10 +46,25 @@ class Plan:
     states: tuple[tuple[str, int], ...]
     """Id and revision of each KB."""
     broken: OnBroken = "refuse"
+    rows: Rows = "text"
 
     @classmethod
-    def build(cls, inputs: Inputs, annotation: Annotation, format: Format, broken: OnBroken = "refuse") -> Plan:
-        """Make a plan for the current state of the KBs and files."""
+    def build(
+        cls,
+        inputs: Inputs,
+        annotation: Annotation,
+        format: Format,
+        broken: OnBroken = "refuse",
+        rows: Rows | None = None,
+    ) -> Plan:
+        """Make a plan for the current state of the KBs and files; `rows` are texts, or links in CSV."""
+        rows = rows or ("link" if format == "csv" else "text")
+        if rows not in get_args(Rows):
+            raise UsageError(f"rows={rows!r} is unknown; choose {' or '.join(get_args(Rows))}")
+        if format == "csv" and rows == "text":
+            raise UsageError("CSV has one row per link; omit --rows, or choose --format jsonl or parquet")
+        if rows == "link" and annotation.candidates:
+            raise UsageError("a row per link has no candidates; omit --candidates, or choose --rows text")
         if format not in get_args(Format):
             raise UsageError(f"format={format!r} is unknown; choose {' or '.join(get_args(Format))}")
         if broken not in get_args(OnBroken):
@@ -55,7 +73,7 @@ class Plan:
         for name in annotation.kbs:
             with open_kb(name) as kb:
                 states.append((kb.metadata["uid"], kb.revision))
-        return cls(inputs, annotation, format, tuple(states), broken)
+        return cls(inputs, annotation, format, tuple(states), broken, rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as a JSON object."""
@@ -67,6 +85,7 @@ class Plan:
             "annotation": annotation,
             "model files": _files_of({self.annotation.model, *self.annotation.models.values()}),
             "written as": self.format,
+            "rows": self.rows,
             "broken": self.broken,
             "inputs": self.inputs.to_dict(),
         }
@@ -83,7 +102,7 @@ class Plan:
         paths = [path for path, _, _ in result["knowledge bases"]]
         result["annotation"]["kbs"] = paths  # a worker may run in another working directory
         inputs, annotation = Inputs.from_dict(result["inputs"]), Annotation.from_dict(result["annotation"])
-        return cls(inputs, annotation, result["written as"], states, result["broken"])
+        return cls(inputs, annotation, result["written as"], states, result["broken"], result["rows"])
 
     def write(self, folder: Path) -> None:
         """Save the plan; raise `UsageError` with the differences if the folder has another one."""
@@ -144,7 +163,10 @@ class Worker:
             found = annotate_batches(self._batches(shard, skipped), self.linkers, plan.annotation)
             with write_atomically(plan.part(self.folder, shard)) as file:
                 try:
-                    _WRITERS[plan.format](file, found)
+                    if plan.rows == "link":
+                        _WRITERS[plan.format](file, map(flatten, found), LINK_SCHEMA)
+                    else:
+                        _WRITERS[plan.format](file, found, SCHEMA)
                 except Exception:
                     self._check_files(shard)  # the file may have changed while it was read
                     raise
@@ -204,22 +226,29 @@ def _batch(rows: Sequence[tuple[str, str]]) -> pa.RecordBatch:
     return pa.record_batch({"id": pa.array(ids, pa.string()), "text": pa.array(texts, pa.string())})
 
 
-def _write_jsonl(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:
-    """Return JSON lines that `Document.from_json` reads."""
+def _write_jsonl(file: IO[bytes], batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+    """Write JSON lines; those of texts are read by `Document.from_json`."""
     for batch in batches:
         for row in batch.to_pylist():
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
-def _write_parquet(file: IO[bytes], batches: Iterator[pa.RecordBatch]) -> None:
+def _write_parquet(file: IO[bytes], batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_batches(batches, SCHEMA), file, compression="zstd")
+    pq.write_table(pa.Table.from_batches(batches, schema), file, compression="zstd")
 
 
-_WRITERS: dict[Format, Callable[[IO[bytes], Iterator[pa.RecordBatch]], None]] = {
+def _write_csv(file: IO[bytes], batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+    file.write(csv_lines([schema.names]).encode())
+    for batch in batches:
+        file.write(csv_lines(row.values() for row in batch.to_pylist()).encode())
+
+
+_WRITERS: dict[Format, Callable[[IO[bytes], Iterator[pa.RecordBatch], pa.Schema], None]] = {
     "jsonl": _write_jsonl,
     "parquet": _write_parquet,
+    "csv": _write_csv,
 }
 
 

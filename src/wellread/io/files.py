@@ -22,10 +22,18 @@ from typing import IO, Protocol, TypeVar, cast
 
 from wellread.errors import InputError, StorageError, WellreadError
 
+
+def _open_zstd(below: IO[bytes]) -> io.BufferedIOBase:
+    import pyarrow as pa
+
+    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(below, "r"), "zstd"))
+
+
 _ARCHIVES: tuple[tuple[bytes, Callable[[IO[bytes]], io.BufferedIOBase]], ...] = (
     (b"\x1f\x8b", lambda below: gzip.GzipFile(fileobj=below)),
     (b"BZh", bz2.BZ2File),
     (b"\xfd7zXZ\x00", lzma.LZMAFile),
+    (b"\x28\xb5\x2f\xfd", _open_zstd),
 )
 """First bytes of an archive -> function that opens it."""
 
@@ -81,7 +89,7 @@ def path_name(path: str | Path) -> str:
 
 
 def open_bytes(path: str | Path, progress: Progress | None = None) -> io.BufferedReader:
-    """Open a plain, gz, bz2 or xz file (detected by its first bytes) decompressed; "-" is standard input."""
+    """Open a plain, gz, bz2, xz or zst file (detected by its first bytes) decompressed; "-" is standard input."""
     if str(path) == "-":
         # Standard input must stay open.
         below: io.BufferedReader = io.BufferedReader(
@@ -103,6 +111,13 @@ def open_bytes(path: str | Path, progress: Progress | None = None) -> io.Buffere
             archive = unpack(below)
             return io.BufferedReader(_Stream(archive, (archive, below)), _CHUNK)
     return below
+
+
+def is_packed(path: str | Path) -> bool:
+    """Return whether a file is compressed in a way that `open_bytes` decompresses."""
+    with open(path, "rb") as file:
+        head = file.read(6)
+    return any(head.startswith(magic) for magic, _ in _ARCHIVES)
 
 
 def read_lines(path: str | Path, progress: Progress | None = None) -> Iterator[tuple[int, bytes]]:

@@ -26,7 +26,8 @@ from wellread.io.files import storage
 from wellread.kb import schema
 from wellread.kb.changes import fault
 from wellread.kb.lookup import fill_names
-from wellread.kb.records import Alias, Entity, Fact, Form, Record, Redirect, Tally
+from wellread.kb.other_ids import place_other_ids
+from wellread.kb.records import Alias, Entity, Fact, Form, OtherId, Record, Redirect, Tally
 from wellread.text import words as names
 
 OnRepeat = Literal["skip", "merge"]
@@ -38,8 +39,9 @@ _STAGING = """
 CREATE TABLE staged_aliases (id TEXT, name TEXT, count REAL);
 CREATE TABLE staged_facts (subject TEXT, relation TEXT, object TEXT);
 CREATE TABLE staged_redirects (id TEXT PRIMARY KEY, target TEXT) WITHOUT ROWID;
+CREATE TABLE staged_other_ids (id TEXT, entity TEXT, kind TEXT);
 """
-_STAGED = ("staged_aliases", "staged_facts", "staged_redirects")
+_STAGED = ("staged_aliases", "staged_facts", "staged_redirects", "staged_other_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,8 @@ def _resume(staging: Path, origin: Origin) -> sqlite3.Connection | None:
     try:
         if connection.execute("PRAGMA user_version").fetchone()[0] == schema.SCHEMA:
             _tune(connection)
-            if _state(connection, "building") == origin.fingerprint():
+            has_tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name LIKE 'staged%'").fetchone()
+            if _state(connection, "building") == origin.fingerprint() and has_tables[0] >= len(_STAGED):
                 return connection
     except sqlite3.DatabaseError:
         pass  # killed before its tables were created: start again
@@ -207,6 +210,10 @@ class _Loader:
         insert(
             "INSERT OR IGNORE INTO staged_redirects VALUES (?, ?)",
             ((record.id, record.target) for record in batch if isinstance(record, Redirect)),
+        )
+        insert(
+            "INSERT INTO staged_other_ids VALUES (?, ?, ?)",
+            ((record.id, record.entity, record.kind) for record in batch if isinstance(record, OtherId)),
         )
         insert(
             "INSERT OR IGNORE INTO forms VALUES (?, ?, ?)",
@@ -275,12 +282,15 @@ def _finish(connection: sqlite3.Connection, tally: Tally) -> None:
         execute(
             "UPDATE staged_redirects SET target = r.target FROM staged_redirects r WHERE r.id = staged_redirects.target"
         )
-    for table, column in (("staged_aliases", "id"), ("staged_facts", "subject"), ("staged_facts", "object")):
+    joined = (("staged_aliases", "id"), ("staged_facts", "subject"), ("staged_facts", "object"))
+    for table, column in (*joined, ("staged_other_ids", "entity")):
         execute(
             f"UPDATE {table} SET {column} = r.target FROM staged_redirects r WHERE r.id = {table}.{column}"  # noqa: S608
         )
     _place_aliases(connection, tally)
     _place_facts(connection, tally)
+    if lost := place_other_ids(connection):
+        tally.skip("other id of an entity that is not there", count=lost)
     for table in _STAGED:
         execute(f"DELETE FROM {table}")  # noqa: S608
     execute("COMMIT")

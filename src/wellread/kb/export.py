@@ -40,7 +40,7 @@ def merge(sources: Iterable[str | Path], to: str | Path, *, tally: Tally | None 
 
 
 def read_kb(path: Path, tally: Tally) -> Iterator[Record]:
-    """Yield the entities and irregular forms of a KB as records."""
+    """Yield the entities, irregular forms and other ids of a KB as records."""
     with KnowledgeBase.open(path) as kb:
         tally.total_bytes += path.stat().st_size
         before, share = tally.done_bytes, path.stat().st_size / max(len(kb), 1)
@@ -49,10 +49,11 @@ def read_kb(path: Path, tally: Tally) -> Iterator[Record]:
             tally.done_bytes = before + int(share * count)
             yield entity
         yield from kb.forms()
+        yield from kb.other_ids()
 
 
 def write_jsonl(kb: KnowledgeBase, file: IO[bytes]) -> int:
-    """Write metadata, forms and entities of a KB as `read_jsonl` takes them; return the number of entities."""
+    """Write metadata, forms, entities and other ids of a KB for `read_jsonl`; return the number of entities."""
     about = {key: value for key, value in kb.metadata.items() if key not in OWN_METADATA}
     file.write(orjson.dumps({"kb": about}) + b"\n")
     for form in kb.forms():
@@ -60,4 +61,6 @@ def write_jsonl(kb: KnowledgeBase, file: IO[bytes]) -> int:
     count = 0
     for count, entity in enumerate(kb.entities(), 1):  # noqa: B007  # counted, not used
         file.write(orjson.dumps(entity) + b"\n")
+    for other in kb.other_ids():
+        file.write(orjson.dumps({"other_id": other.id, "entity": other.entity, "kind": other.kind}) + b"\n")
     return count

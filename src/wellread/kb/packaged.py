@@ -1,6 +1,7 @@
 """Knowledge bases made from wellread's default assets, and the folder of knowledge bases by name.
 
-`wordnet` is WordNet 3.0. `vital` is Wikipedia's 10,033 vital articles with their leads (`kb.readers.vital`). Each has
+`wordnet` is WordNet 3.0. `vital` is Wikipedia's 10,033 vital articles with their leads (`kb.readers.vital`). `hpo` is
+the Human Phenotype Ontology below "Phenotypic abnormality", and only built when it is asked for by name. Each has
 the version of its builder in its metadata, so that a KB of an older wellread is recognised and can be rebuilt.
 """
 
@@ -14,6 +15,7 @@ from wellread import assets
 from wellread.errors import KnowledgeBaseError, UsageError
 from wellread.kb.build import Origin, build, state_of
 from wellread.kb.readers import vital, wordnet
+from wellread.kb.readers.obo import read_obo
 from wellread.kb.records import Record, Tally
 from wellread.kb.store import KnowledgeBase
 
@@ -86,6 +88,12 @@ def build_packaged(name: str, to: str | Path | None = None, *, folder: str | Pat
     return path
 
 
+def _read_hpo(folder: Path, tally: Tally) -> Iterator[Record]:
+    return read_obo(folder / "hp.obo" if folder.is_dir() else folder, tally, below=(_PHENOTYPES,))
+
+
+_PHENOTYPES = "HP:0000118"
+
 PACKAGED = {
     "wordnet": Packaged("wordnet", wordnet.LICENCE, wordnet.read_wordnet, {"inflection": "wordnet"}),
     "vital": Packaged(
@@ -95,5 +103,11 @@ PACKAGED = {
         {},
         besides=("wordnet",),
         version=vital.VERSION,
+    ),
+    "hpo": Packaged(
+        "hpo",
+        "HPO licence (https://hpo.jax.org/app/license): Human Phenotype Ontology, release 2025-01-16",
+        _read_hpo,
+        {"version": "hp/releases/2025-01-16", "title": "Human Phenotype Ontology"},
     ),
 }

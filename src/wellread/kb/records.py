@@ -2,7 +2,7 @@
 
 A reader is a generator of records that holds only the current one in memory. Aliases and facts come with their entity
 (`Entity`) or separately, before or after it (`Alias`, `Fact`), so that one pass suffices for a dump whose anchor texts
-are spread over all pages. A `Redirect` gives the aliases and facts of one id to another.
+are spread over all pages. A `Redirect` gives the aliases and facts of one id to another; an `OtherId` stays in the KB.
 """
 
 from __future__ import annotations
@@ -87,7 +87,20 @@ class Redirect:
     target: str
 
 
-Record = Entity | Alias | Fact | Redirect | Form
+XREF = "xref"
+"""Kind of an id in another vocabulary, which several entities may share."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherId:
+    """Another id of an entity: a former one, a notation, or that in another vocabulary (`XREF`)."""
+
+    id: str
+    entity: str
+    kind: str = "former"
+
+
+Record = Entity | Alias | Fact | Redirect | Form | OtherId
 
 NUL = "has a NUL character (\\0) in its text"
 """Reason to reject a record: NUL is never intended, and C libraries end strings there."""

@@ -41,6 +41,10 @@ CREATE TABLE relations (num INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE facts (
   subject INTEGER NOT NULL REFERENCES entities, relation INTEGER NOT NULL REFERENCES relations,
   object INTEGER NOT NULL REFERENCES entities, PRIMARY KEY (subject, relation, object)) WITHOUT ROWID;
+CREATE TABLE other_ids (
+  id TEXT NOT NULL, entity INTEGER NOT NULL REFERENCES entities ON DELETE CASCADE, kind TEXT NOT NULL,
+  PRIMARY KEY (id, entity)) WITHOUT ROWID;
+CREATE INDEX other_ids_by_entity ON other_ids (entity);
 CREATE TABLE forms (
   form TEXT NOT NULL, word TEXT NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (form, word, kind)) WITHOUT ROWID;
 CREATE TABLE changed_entities (id TEXT PRIMARY KEY, revision INTEGER NOT NULL) WITHOUT ROWID;

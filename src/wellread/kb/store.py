@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from wellread.document import Candidate
 from wellread.errors import KnowledgeBaseError, ReplacedError, UnknownEntityError, UsageError
 from wellread.kb.lookup import Named, read_names
-from wellread.kb.records import FIELDS, Entity, Form
+from wellread.kb.other_ids import read_other_ids, resolve_id
+from wellread.kb.records import FIELDS, Entity, Form, OtherId
 from wellread.kb.schema import connect, damaged, sqlite_errors
 from wellread.text import words as names
 
@@ -88,17 +89,47 @@ class KnowledgeBase:
         Options: `columns` (field -> one column or several), `facts` (tables of triples), `on_broken` ("refuse" or
         "skip"), `licence`, `language`; see `kb.readers.tables`.
         """
-        return cls._from_table("csv", path, to, options)
+        return cls._built("csv", path, to, options)
 
     @classmethod
     def from_jsonl(cls, path: str | Path, to: str | Path | None = None, **options: Any) -> KnowledgeBase:
         """Build a knowledge base from a JSONL file of entities, one object per line; arguments as of `from_csv`."""
-        return cls._from_table("jsonl", path, to, options)
+        return cls._built("jsonl", path, to, options)
 
     @classmethod
-    def _from_table(
-        cls, form: Literal["csv", "jsonl"], path: str | Path, to: str | Path | None, options: dict[str, Any]
+    def from_obo(cls, path: str | Path, to: str | Path | None = None, **options: Any) -> KnowledgeBase:
+        """Build a knowledge base from an ontology in OBO format; arguments as of `from_csv`.
+
+        Options: `below` (ids: only terms below these), `scopes` (of synonyms), `licence`; see `kb.readers.obo`.
+        """
+        return cls._built("obo", path, to, options)
+
+    @classmethod
+    def from_skos(cls, path: str | Path, to: str | Path | None = None, **options: Any) -> KnowledgeBase:
+        """Build a knowledge base from SKOS or other RDF (Turtle, RDF/XML, N-Triples); arguments as of `from_csv`.
+
+        Options: `language` ("all": of every one), `below` (IRIs), `licence`; see `kb.readers.skos`.
+        """
+        return cls._built("skos", path, to, options)
+
+    @classmethod
+    def from_umls(cls, path: str | Path, to: str | Path | None = None, **options: Any) -> KnowledgeBase:
+        """Build a knowledge base from a folder of UMLS tables (MRCONSO.RRF, …); arguments as of `from_csv`.
+
+        Options: `language`, `sources`, `suppressed`, `licence`; see `kb.readers.umls`.
+        """
+        return cls._built("umls", path, to, options)
+
+    @classmethod
+    def _built(
+        cls,
+        form: Literal["csv", "jsonl", "obo", "skos", "umls"],
+        path: str | Path,
+        to: str | Path | None,
+        options: dict[str, Any],
     ) -> KnowledgeBase:
+        """Build at `to`, or in a temporary folder, and open for changes."""
+        from wellread.kb.readers.ontologies import build_ontology
         from wellread.kb.readers.tables import build_table
 
         if to is not None and Path(to).exists():
@@ -106,7 +137,10 @@ class KnowledgeBase:
         folder = Path(tempfile.mkdtemp(prefix="wellread-")) if to is None else None
         target = folder / f"{Path(path).stem or form}.kb" if folder is not None else Path(str(to))
         try:
-            build_table(path, target, form=form, **options)
+            if form == "csv" or form == "jsonl":
+                build_table(path, target, form=form, **options)
+            else:
+                build_ontology(path, target, form=form, **options)
             kb = cls.open(target, writable=True)
         except BaseException:
             if folder is not None:
@@ -178,14 +212,29 @@ class KnowledgeBase:
         return found
 
     def get(self, id: str) -> Entity:
-        """Return an entity with its aliases and facts; an unknown id is an `UnknownEntityError`."""
+        """Return an entity with its aliases and facts, also by a former id; raise `UnknownEntityError` if unknown."""
+        query = "SELECT num, id, title, description, kind, popularity FROM entities WHERE id = ?"
         with sqlite_errors(self.path), self.snapshot():
-            row = self.connection.execute(
-                "SELECT num, id, title, description, kind, popularity FROM entities WHERE id = ?", (id,)
-            ).fetchone()
+            row = self.connection.execute(query, (id,)).fetchone()
+            if row is None and (current := resolve_id(self.connection, id, xrefs=False)) is not None:
+                row = self.connection.execute(query, (current,)).fetchone()
             if row is None:
                 raise self._unknown(id)
             return self._entity(row)
+
+    def resolve(self, id: str) -> str | None:
+        """Return the id of the entity called so: its own, a former one, or one in another vocabulary; else None.
+
+        >>> kb.resolve("UMLS:C0444868")
+        'HP:0000001'
+        """
+        with sqlite_errors(self.path):
+            return id if id in self else resolve_id(self.connection, id)
+
+    def other_ids(self, id: str | None = None) -> Iterator[OtherId]:
+        """Yield the former ids, notations and cross-references of an entity, or of all."""
+        with sqlite_errors(self.path):
+            yield from read_other_ids(self.connection, id)
 
     def describe(self, id: str) -> str:
         """Return the description of an entity, "" for an unknown id."""

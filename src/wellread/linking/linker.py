@@ -34,6 +34,8 @@ from wellread.mentions.candidates import MatchOptions, has_senses
 from wellread.models import folder as packaged
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from wellread.models.elq.linker import ElqBackend
     from wellread.models.knowbert.linker import KnowBertBackend
     from wellread.models.luke.linker import LukeBackend
@@ -212,6 +214,18 @@ class Linker:
         """Yield the links of each text; texts are read in batches, so that a stream of any length can be linked."""
         for batch in _batches(texts, "link_many"):
             yield from self.backend.link_many(batch)
+
+    def link_frame(self, frame: Any, column: str, *, id: str | None = None) -> pa.Table:
+        """Return the links of the texts in a column of a table, one row per link, as an Arrow table.
+
+        `frame` is a pandas or Polars DataFrame, an Arrow table, or anything with Arrow's `__arrow_c_stream__`. The
+        columns are `row` (position of the text, from 0), that of `id` if one is named, and the fields of the link.
+
+        >>> linker.link_frame(tickets, "message", id="ticket_id").to_pandas()
+        """
+        from wellread.linking.link_table import link_frame  # here: pyarrow takes time to import
+
+        return link_frame(self.link_many, frame, column, id=id)
 
     def link_given(
         self, texts: Iterable[str], spans: Iterable[Spans], *, nil: GivenNil = "model"

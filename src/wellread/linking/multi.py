@@ -14,13 +14,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import tee
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wellread.document import Document, Link
 from wellread.errors import UsageError
 from wellread.kb.packaged import kb_path
 from wellread.linking.given_spans import GivenNil, Spans
 from wellread.linking.linker import Linker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Linkers:
@@ -96,6 +99,18 @@ class Linkers:
         found = (linker.link_many(stream) for linker, stream in zip(self.linkers, streams, strict=True))
         for layers in zip(*found, strict=True):
             yield join(layers)
+
+    def link_frame(self, frame: Any, column: str, *, id: str | None = None) -> pa.Table:
+        """Return the links of the texts in a column of a table, one row per link, as an Arrow table.
+
+        `frame` is a pandas or Polars DataFrame, an Arrow table, or anything with Arrow's `__arrow_c_stream__`. The
+        columns are `row` (position of the text, from 0), that of `id` if one is named, and the fields of the link.
+
+        >>> linker.link_frame(tickets, "message", id="ticket_id").to_pandas()
+        """
+        from wellread.linking.link_table import link_frame  # here: pyarrow takes time to import
+
+        return link_frame(self.link_many, frame, column, id=id)
 
     def link_given(
         self, texts: Iterable[str], spans: Iterable[Spans], *, nil: GivenNil = "model"

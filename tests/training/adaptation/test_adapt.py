@@ -277,8 +277,8 @@ def test_a_sample_has_different_texts_and_is_always_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "n,body\n1,x\n", r"no column text \(its columns: n, body\); name the texts' with --field"),
-        ("a.csv", 'text\n"open\n', "a quote is not closed"),
+        ("a.csv", "n,body\n1,x\n", r"no column text \(it has n, body\); name yours with --field"),
+        ("a.csv", 'text\n"open\n', "a quotation mark is not closed"),
         ("a.txt", "\n \n", "no text in the files of --texts"),
         ("a.jsonl", '{"body": 1}\n', "no text in the files.*a line without text"),
     ],

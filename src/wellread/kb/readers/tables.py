@@ -25,7 +25,7 @@ import orjson
 from wellread.errors import InputError, UsageError
 from wellread.io.files import conversion, csv_fault, decode, path_name, read_lines
 from wellread.kb.build import Origin, build, state_of
-from wellread.kb.records import FIELDS, NUL, Columns, Entity, Fact, Form, Record, Tally, texts_of
+from wellread.kb.records import FIELDS, NUL, Columns, Entity, Fact, Form, OtherId, Record, Tally, texts_of
 
 OnBroken = Literal["refuse", "skip"]
 R = TypeVar("R", bound=Record)
@@ -203,6 +203,8 @@ def _record(data: dict[str, Any], columns: Columns) -> Record | None:
             return None
         if "form" in data and "word" in data:
             return Form(str(data["form"]), str(data["word"]), str(data.get("kind", "")))
+        if "other_id" in data and "entity" in data:
+            return OtherId(str(data["other_id"]), str(data["entity"]), str(data.get("kind", "")) or "former")
     return Entity.from_dict(data, columns)
 
 

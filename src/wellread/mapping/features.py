@@ -32,6 +32,8 @@ FEATURES = (
     "given_covered",  # share of the string's words that the name has, weighted by rarity
     "name_covered",  # share of the name's words that the string has
     "both_covered",
+    "edits_gap",  # edits minus those of the string's nearest name
+    "covered_gap",  # both_covered minus the highest of the string's candidates
     "numbers_differ",
     "first_letter",
     "short",
@@ -49,6 +51,9 @@ FEATURES = (
 NAMES_ONLY = FEATURES.index("by_meaning")
 """Number of features that need names only."""
 WITHOUT_CONTEXT = FEATURES.index("by_context")
+
+GAPS = (("edits", "edits_gap", np.minimum), ("both_covered", "covered_gap", np.maximum))
+"""Features that are compared with the best one of the string's candidates: column, column of the gap, best."""
 
 Matrix = NDArray[np.float32]
 _PLACE = {name: place for place, name in enumerate(FEATURES)}
@@ -125,6 +130,21 @@ def entity_features(index: NameIndex, pairs: Matrix, rows: Sequence[tuple[str, i
         pairs[at, _PLACE["title"]] = holder.is_title
         pairs[at, _PLACE["shared"]] = np.log(len(index.bearers[row]))
     return pairs
+
+
+def best_values(pairs: Matrix, groups: NDArray[np.int64], count: int) -> Matrix:
+    """Return, for each of `count` strings, the best value of each feature in `GAPS` among its pairs."""
+    best = np.zeros((count, len(GAPS)), np.float32)
+    for at, (name, _, better) in enumerate(GAPS):
+        best[:, at] = 1 if better is np.minimum else 0
+        better.at(best[:, at], groups, pairs[:, _PLACE[name]])
+    return best
+
+
+def fill_gaps(pairs: Matrix, groups: NDArray[np.int64], best: Matrix) -> None:
+    """Fill the columns of gaps, in place."""
+    for at, (name, gap, _) in enumerate(GAPS):
+        pairs[:, _PLACE[gap]] = pairs[:, _PLACE[name]] - best[groups, at]
 
 
 def found_by(row: NDArray[np.float32], name: str, text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import islice, repeat, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,16 @@ from wellread.errors import UsageError
 from wellread.index.entity_index import EntityIndex
 from wellread.index.entity_vectors import EntityEncoder
 from wellread.kb.store import KnowledgeBase
-from wellread.mapping.features import FEATURES, Given, Matrix, entity_features, found_by, name_features
+from wellread.mapping.features import (
+    FEATURES,
+    Given,
+    Matrix,
+    best_values,
+    entity_features,
+    fill_gaps,
+    found_by,
+    name_features,
+)
 from wellread.mapping.name_index import NEAREST, NameIndex
 from wellread.mapping.normal_form import normal_words
 from wellread.mapping.results import THRESHOLD, EntityMatch, MappedString
@@ -95,7 +104,7 @@ class NameMapper:
             raise UsageError("context is one text for each string; give a list")
         if context is not None and self.meaning is None:
             raise UsageError("a context needs an entity encoder; map with a linker of model elq, or without context")
-        stream = zip(strings, repeat(None) if context is None else _checked(context), strict=False)
+        stream = _paired(strings, context)
         while batch := list(islice(stream, BATCH)):
             if wrong := {type(text).__name__ for text, _ in batch if not isinstance(text, str)}:
                 raise UsageError(f"map was given {', '.join(sorted(wrong))} among its strings; give each as a str")
@@ -130,7 +139,7 @@ class NameMapper:
     def score(self, batch: Sequence[tuple[str, str]]) -> Scored:
         """Return the pairs of strings and entities to choose from; a string is a text and its context, "" for none."""
         given = [Given.of(text, normal_words(text)) for text, _ in batch]
-        pairs, rows = self._by_name(given)
+        pairs, rows, nearest = self._by_name(given)
         evidence: list[Evidence] = ["names"] * len(batch)
         if self.meaning is not None:
             groups = np.array([pair[0] for pair in pairs], np.int64)
@@ -141,7 +150,7 @@ class NameMapper:
             for at in open_:
                 evidence[at] = "context" if batch[at][1] else "meaning"
             if open_:
-                pairs, rows = self._by_meaning(self.meaning, batch, given, open_, pairs, rows)
+                pairs, rows = self._by_meaning(self.meaning, batch, given, open_, pairs, rows, nearest)
         return Scored(pairs, rows, evidence)
 
     def _utilities(self, scored: Scored) -> NDArray[np.float64]:
@@ -152,8 +161,8 @@ class NameMapper:
             found[mask] = self.scorer.utilities(scored.rows[mask], kind)
         return found
 
-    def _by_name(self, given: Sequence[Given]) -> tuple[list[Pair], Matrix]:
-        """Return the entities with a similar name, each with its best name."""
+    def _by_name(self, given: Sequence[Given]) -> tuple[list[Pair], Matrix, Matrix]:
+        """Return the entities with a similar name, each with its best name, and the best values for the gaps."""
         vectors = self.index.ngrams.encode([one.form for one in given])
         nearest = self.index.ngrams.nearest(vectors, NEAREST)
         named: list[tuple[int, int]] = []
@@ -162,7 +171,11 @@ class NameMapper:
                 found = self.index.rows_of(one.words)
                 found.update(dict.fromkeys(nearest[number].tolist()))
                 named += ((number, row) for row in found)
-        return self._best_names(given, self._expand(given, named, vectors))
+        pairs, rows = self._expand(given, named, vectors)
+        groups = np.array([pair[0] for pair in pairs], np.int64)
+        best = best_values(rows, groups, len(given))
+        fill_gaps(rows, groups, best)
+        return *self._best_names(pairs, rows), best
 
     def _expand(
         self, given: Sequence[Given], named: list[tuple[int, int]], vectors: object
@@ -182,9 +195,8 @@ class NameMapper:
         entity_features(self.index, spread, [(given[number].text, row, place) for number, row, place in pairs])
         return pairs, spread
 
-    def _best_names(self, given: Sequence[Given], found: tuple[list[Pair], Matrix]) -> tuple[list[Pair], Matrix]:
+    def _best_names(self, pairs: list[Pair], rows: Matrix) -> tuple[list[Pair], Matrix]:
         """Keep the most similar name of each entity."""
-        pairs, rows = found
         utilities = self.scorer.utilities(rows, "names").tolist()
         best: dict[tuple[int, int], int] = {}
         for at, (number, row, place) in enumerate(pairs):
@@ -202,6 +214,7 @@ class NameMapper:
         open_: Sequence[int],
         pairs: list[Pair],
         rows: Matrix,
+        best: Matrix,
     ) -> tuple[list[Pair], Matrix]:
         """Add the entities nearest by meaning, and the features of meaning and context, for some strings."""
         plain = meaning.encoder.encode([(batch[at][0], "") for at in open_])
@@ -219,20 +232,24 @@ class NameMapper:
                     if entity is not None and (at, entity) not in there:
                         there.add((at, entity))
                         added.append((at, entity))
-        more_pairs, more_rows = self._names_of(given, added)
+        more_pairs, more_rows = self._names_of(given, added, best)
         pairs, rows = [*pairs, *more_pairs], np.concatenate([rows, more_rows])
         self._compare(meaning, pairs, rows, _MEANING, open_, plain)
         self._compare(meaning, pairs, rows, _CONTEXT, about, contexts)
         return pairs, rows
 
-    def _names_of(self, given: Sequence[Given], added: list[tuple[int, int]]) -> tuple[list[Pair], Matrix]:
+    def _names_of(
+        self, given: Sequence[Given], added: list[tuple[int, int]], best: Matrix
+    ) -> tuple[list[Pair], Matrix]:
         """Return pairs of strings and entities, each with its most similar name."""
         if not added:
             return [], np.zeros((0, len(FEATURES)), np.float32)
         wanted = set(added)
         named = [(at, row) for at, entity in added for row in self.index.of_entity[entity][:_BEARERS]]
         vectors = self.index.ngrams.encode([one.form for one in given])
-        pairs, rows = self._best_names(given, self._expand(given, list(dict.fromkeys(named)), vectors))
+        pairs, rows = self._expand(given, list(dict.fromkeys(named)), vectors)
+        fill_gaps(rows, np.array([pair[0] for pair in pairs], np.int64), best)
+        pairs, rows = self._best_names(pairs, rows)
         kept = [
             place
             for place, (at, row, holder) in enumerate(pairs)
@@ -269,8 +286,15 @@ class NameMapper:
         rows[np.array(some, np.int64), column + 1] = scores - highest[left]
 
 
-def _checked(context: Iterable[str | None]) -> Iterator[str | None]:
-    for one in context:
-        if one is not None and not isinstance(one, str):
-            raise UsageError(f"context has {type(one).__name__} among its texts; give each as a str, or None")
-        yield one
+def _paired(strings: Iterable[str], context: Iterable[str | None] | None) -> Iterator[tuple[str, str | None]]:
+    """Yield each string with its context; there must be as many of both."""
+    if context is None:
+        yield from zip(strings, repeat(None))
+        return
+    missing = object()
+    for text, about in zip_longest(strings, context, fillvalue=missing):
+        if text is missing or about is missing:
+            raise UsageError("context has another number of texts than there are strings; give one for each string")
+        if about is not None and not isinstance(about, str):
+            raise UsageError(f"context has {type(about).__name__} among its texts; give each as a str, or None")
+        yield text, about  # type: ignore[misc]

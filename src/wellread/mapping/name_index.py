@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,9 +80,10 @@ class NameIndex:
     ngrams: NgramIndex
 
     @classmethod
-    def of_kb(cls, kb: KnowledgeBase) -> NameIndex:
-        """Build the index of all entities of a KB."""
-        return cls.build(read_entities(kb))
+    def of_kb(cls, kb: KnowledgeBase, among: Collection[str] | None = None) -> NameIndex:
+        """Build the index of a KB's entities, or of those with the given ids."""
+        entities = read_entities(kb)
+        return cls.build(entities if among is None else [entity for entity in entities if entity.id in among])
 
     @classmethod
     def build(cls, entities: Iterable[NamedEntity]) -> NameIndex:

@@ -8,8 +8,9 @@ are names that the KB does not know. The weights are the maximum likelihood of a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from random import Random
 
 import numpy as np
@@ -88,11 +89,12 @@ def sample_strings(
     kinds = [*NOISE, "word added"]
     weights = [weight for _, weight in NOISE.values()] + [WORD_ADDED]
     noises = {kind: noise for kind, (noise, _) in NOISE.items()} | {"word added": add_words(_extra_words(kept))}
-    popular = [1 + entity.popularity for entity in entities]
+    popular = list(accumulate(1 + entity.popularity for entity in entities))
+    numbers = range(len(entities))
     strings = []
     while len(strings) < count:
         by_popularity = rng.random() < 0.5
-        number = rng.choices(range(len(entities)), popular)[0] if by_popularity else rng.randrange(len(entities))
+        number = rng.choices(numbers, cum_weights=popular)[0] if by_popularity else rng.choice(numbers)
         if number not in absent and rng.random() < 0.1:  # so that a quarter of the strings have no match
             continue
         entity = entities[number]
@@ -146,7 +148,7 @@ def _joined(parts: Sequence[tuple[Matrix, list[bool], GoldString]]) -> Choices:
     )
 
 
-def fit(choices: Sequence[Choices], evidence: Evidence, start: Floats | None = None) -> Floats:
+def fit(choices: Sequence[Choices], evidence: Evidence) -> Floats:
     """Return the weights of the features, from the candidates of several KBs that count equally.
 
     A string whose entity is not among the candidates counts as one without a match.
@@ -173,8 +175,7 @@ def fit(choices: Sequence[Choices], evidence: Evidence, start: Floats | None = N
         gradient = rows.T @ (weight[groups] * (chosen - right)) + 2 * _RIDGE * weights
         return value, gradient
 
-    begin = np.zeros(columns) if start is None else start[:columns]
-    found = minimize(loss, begin, jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    found = minimize(loss, np.zeros(columns), jac=True, method="L-BFGS-B", options={"maxiter": 500})
     return np.append(found.x, np.zeros(len(FEATURES) - columns))
 
 
@@ -188,27 +189,40 @@ def first_scorer() -> NameScorer:
 def train(samples: Sequence[Sample], meanings: Sequence[Meaning | None], rounds: int = 2) -> NameScorer:
     """Train a scorer on samples of several KBs; each round collects the candidates with the scorer of the last one."""
     scorer = first_scorer()
-    indexes = [NameIndex.build(sample.entities) for sample in samples]
-    plain = [[GoldString(one.text, "", one.entity, one.kind) for one in sample.strings] for sample in samples]
     for _ in range(rounds):
-        names = [
-            collect(NameMapper(index, None, scorer), strings)["names"]
-            for index, strings in zip(indexes, plain, strict=True)
-        ]
-        scorer = NameScorer({**scorer.weights, "names": fit(names, "names")})
-        found: dict[Evidence, list[Choices]] = {"meaning": [], "context": []}
-        for index, meaning, strings, sample in zip(indexes, meanings, plain, samples, strict=True):
-            if meaning is None:
-                continue
-            mapper = NameMapper(index, meaning, scorer)
-            about = [one for one in sample.strings if one.context]
-            for kind, some in (("meaning", strings), ("context", about)):
-                if some:
-                    found[kind].append(collect(mapper, some)[kind])  # type: ignore[index,literal-required]
-        weights = dict(scorer.weights)
-        if found["meaning"]:
-            weights["meaning"] = fit(found["meaning"], "meaning")
-        if found["context"]:
-            weights["context"] = fit(found["context"], "context")
-        scorer = NameScorer(weights)
+        scorer = fit_all(collect_all(samples, [None] * len(samples), scorer), scorer)
+        scorer = fit_all(collect_all(samples, meanings, scorer), scorer)
     return scorer
+
+
+def collect_all(
+    samples: Sequence[Sample], meanings: Sequence[Meaning | None], scorer: NameScorer
+) -> list[dict[Evidence, Choices]]:
+    """Return the candidates of each sample for each kind of evidence, as they are when mapping.
+
+    Those of meaning are of strings that names leave open.
+    """
+    found = []
+    for sample, meaning in zip(samples, meanings, strict=True):
+        index = NameIndex.build(sample.entities)
+        plain = [replace(one, context="") for one in sample.strings]
+        kinds: dict[Evidence, Choices] = {"names": collect(NameMapper(index, None, scorer), plain)["names"]}
+        if meaning is not None:
+            mapper = NameMapper(index, meaning, scorer)
+            if open_ := collect(mapper, plain).get("meaning"):
+                kinds["meaning"] = open_
+            about = [one for one in sample.strings if one.context]
+            if about:
+                kinds["context"] = collect(mapper, about)["context"]
+        found.append(kinds)
+    return found
+
+
+def fit_all(found: Sequence[Mapping[Evidence, Choices]], scorer: NameScorer) -> NameScorer:
+    """Return a scorer with weights fitted for each kind of evidence that was collected."""
+    weights = dict(scorer.weights)
+    for kind in _COLUMNS:
+        choices = [kinds[kind] for kinds in found if kind in kinds]
+        if choices:
+            weights[kind] = fit(choices, kind)
+    return NameScorer(weights)

@@ -128,7 +128,7 @@ def test_wrong_options_are_refused(run, tmp_path):
         form_of("table")
 
 
-def test_an_empty_table_gives_its_header(run):
+def test_a_table_without_rows_says_so(run):
     done = run("company,note\n")
     assert done.code == 0
     assert "has no rows" in done.err

@@ -1,12 +1,12 @@
 """Mapping strings to the shared KB, against rapidfuzz and TF-IDF of 3-grams: `python -m benchmarks.mapping`.
 
 The strings are the gold mentions of questions, queries and dialogues (SimpleQuestions, WebQSP, GERDAQ, ConEL-22), each
-once, as written, with one typo, with its words in another order, and abbreviated; the noise is not that of the training.
+once: as written, with one typo, with its words in another order, and abbreviated. The noise is not that of training.
 Half of them (by a hash) are the development half, on which nothing is reported; the other half is reported.
 
-The peers get all names of the KB, folded and without punctuation, most counted first, and take the first of the nearest:
-rapidfuzz with three scorers, of which the best counts, and cosines of TF-IDF vectors of character 3-grams. rapidfuzz
-compares every string with every name, so it, and the KB's own fuzzy search, see a sample.
+The peers get all names of the KB, folded and without punctuation, those with many counts first, and take the first of
+the nearest: rapidfuzz with three scorers, of which the best counts, and cosines of TF-IDF vectors of character
+3-grams. rapidfuzz compares every string with every name, so it, and the KB's own fuzzy search, see a sample.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from wellread.models.elq.load import load_mapper
 
 _FILES = ("simplequestions_train", "simplequestions_valid", "webqsp_train", "gerdaq_devel", "conel22_train")
 _SEED = 20
-_SAMPLE = 400
+_SAMPLE = 250
 """Strings of each kind for the slow peers."""
 _BARS = {"as written": 0.85, "one typo": 0.757}
 """Best of the peers in an earlier review, which is to be exceeded."""

@@ -1,9 +1,9 @@
 """Train the packaged scorer of `wellread map`: `python -m benchmarks.mapping_scorer --to FILE`.
 
 The strings are names of five knowledge bases, changed as people change names (`training.name_scorer`): the shared KB,
-HPO, the products, the vital articles and WordNet (names only). Each KB is left out in turn, and the scorer of the others
-is measured on it: how often the first entity is right, and the calibration error of its score. Printed beside it are
-the figures of the scorer trained on all.
+HPO, the products, the vital articles and WordNet (names only). Each KB is left out in turn, and the scorer of the
+others is measured on it: how often the first entity is right, and the calibration error of its score. Printed beside
+it are the figures of the scorer trained on all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--to", type=Path, help="where the scorer trained on all is written")
     parser.add_argument("--folder", type=Path, default=assets.home() / "bench", help="where the KBs are kept")
-    parser.add_argument("--strings", type=int, default=3000, help="strings of a KB")
+    parser.add_argument("--strings", type=int, default=2000, help="strings of a KB")
     options = parser.parse_args(given)
     if not has_shared():
         print("mapping_scorer: needs the shared data", file=sys.stderr)

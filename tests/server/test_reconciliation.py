@@ -50,8 +50,10 @@ def test_the_endpoint_without_parameters_is_the_manifest(client):
     assert set(found["suggest"]) == {"entity", "type", "property"}
     assert found == client.get("/reconcile/cities").json()
     assert client.get("/reconcile/odd%20name").json()["identifierSpace"] == "http://www.wikidata.org/entity/"
-    assert client.get("/reconcile/words", headers={"x-forwarded-proto": "https"}).json()["view"]["url"].startswith(
-        "https://testserver/reconcile/words/"
+    assert (
+        client.get("/reconcile/words", headers={"x-forwarded-proto": "https"})
+        .json()["view"]["url"]
+        .startswith("https://testserver/reconcile/words/")
     )
 
 
@@ -173,7 +175,11 @@ def test_values_of_properties_are_fetched(client):
     found = client.post("/reconcile/cities", data={"extend": json.dumps(query)}).json()
     assert [one["id"] for one in found["meta"]] == ["country", "description", "other"]
     assert found["rows"] == {
-        "Q90": {"country": [{"id": "Q142", "name": "France"}], "description": [{"str": "capital of France"}], "other": []},
+        "Q90": {
+            "country": [{"id": "Q142", "name": "France"}],
+            "description": [{"str": "capital of France"}],
+            "other": [],
+        },
         "none": {"country": [], "description": [], "other": []},
     }
     assert client.post("/reconcile", data={"extend": "{}"}).status_code == 422

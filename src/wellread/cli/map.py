@@ -76,7 +76,9 @@ def command(
     with open_kb(kb) as opened:
         mapper = load_mapper(opened, model, names_only=names_only)
         seen: Counter[str] = Counter()
-        lines = render(map_rows(mapper, file, form, ColumnMapping(column, context, best, threshold)), to_form, best, seen)
+        lines = render(
+            map_rows(mapper, file, form, ColumnMapping(column, context, best, threshold)), to_form, best, seen
+        )
         _write(lines, to, max(0, total))
     rows = sum(seen.values())
     if not rows:

@@ -11,7 +11,7 @@ import difflib
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import tee
 from pathlib import Path
@@ -152,8 +152,12 @@ def _json_line(row: Record, mapped: MappedString, names: Sequence[str], best: in
 
 def _line(cells: Sequence[Any], form: Literal["csv", "tsv", "jsonl"]) -> str:
     if form == "tsv":  # TSV has no quotes, so a tab or line break in a title becomes a blank
-        return "\t".join(" ".join(str(cell).split()) if "\t" in str(cell) or "\n" in str(cell) else str(cell)
-                         for cell in cells) + "\n"
+        return (
+            "\t".join(
+                " ".join(str(cell).split()) if "\t" in str(cell) or "\n" in str(cell) else str(cell) for cell in cells
+            )
+            + "\n"
+        )
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerow(cells)
     return out.getvalue()
@@ -164,5 +168,3 @@ def count_rows(path: str | Path) -> int:
     from wellread.io.files import read_lines
 
     return 0 if str(path) == "-" else sum(1 for _ in read_lines(path))
-
-

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat, zip_longest
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,13 +178,11 @@ class NameMapper:
         fill_gaps(rows, groups, best)
         return *self._best_names(pairs, rows), best
 
-    def _expand(
-        self, given: Sequence[Given], named: list[tuple[int, int]], vectors: object
-    ) -> tuple[list[Pair], Matrix]:
+    def _expand(self, given: Sequence[Given], named: list[tuple[int, int]], vectors: Any) -> tuple[list[Pair], Matrix]:
         """Return the pairs of strings and bearers of rows, with their features."""
         numbers = np.array([number for number, _ in named], np.int64)
         rows = np.array([row for _, row in named], np.int64)
-        cosines = self.index.ngrams.cosines(vectors, numbers, rows)  # type: ignore[arg-type]
+        cosines = self.index.ngrams.cosines(vectors, numbers, rows)
         features = name_features(self.index, given, named, cosines)
         pairs: list[Pair] = []
         source: list[int] = []

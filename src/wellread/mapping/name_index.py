@@ -98,10 +98,10 @@ class NameIndex:
             kinds.append(entity.kind)
             popularity.append(entity.popularity)
             for name, count in ((entity.title, 0.0), *entity.aliases):
-                words = normal_words(name)
-                form = " ".join(words)
+                given = normal_words(name)
+                form = " ".join(given)
                 if form:
-                    words_of[form] = words
+                    words_of[form] = given
                     found[form].setdefault(number, []).append((name, count))
         forms = list(found)
         words = [words_of[form] for form in forms]
@@ -167,7 +167,9 @@ def deletions(letters: str) -> set[str]:
 def read_entities(kb: KnowledgeBase) -> list[NamedEntity]:
     """Read the entities of a KB with their names."""
     with sqlite_errors(kb.path), kb.snapshot():
-        entities = kb.connection.execute("SELECT num, id, title, popularity, kind FROM entities ORDER BY num").fetchall()
+        entities = kb.connection.execute(
+            "SELECT num, id, title, popularity, kind FROM entities ORDER BY num"
+        ).fetchall()
         aliases: dict[int, list[tuple[str, float]]] = defaultdict(list)
         for num, name, count in kb.connection.execute("SELECT entity, name, count FROM aliases"):
             aliases[num].append((name, count))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,7 @@ class NgramIndex:
         products = vectors @ self.columns
         data, columns, begins = products.data, products.indices, products.indptr.tolist()
         found = []
-        for begin, end in zip(begins, begins[1:], strict=False):
+        for begin, end in pairwise(begins):
             scores = data[begin:end]
             if end - begin > count:
                 best = np.argpartition(scores, -count)[-count:]

@@ -22,9 +22,9 @@ from wellread.server.settings import Settings
 from wellread.server.workers import EncodedDocuments, LinkWorkers, can_fork, encode_results
 
 if TYPE_CHECKING:
+    from wellread.inference.embed import Rows
     from wellread.linking.linker import Linker
     from wellread.mapping.results import MappedString
-    from wellread.inference.embed import Rows
     from wellread.plots.attention import Seen
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wellread.mapping.results import THRESHOLD, MappedString
 from wellread.server import schemas
@@ -26,18 +26,17 @@ class MapRequest(schemas.Request):
     )
     kb: str | None = Field(None, max_length=500, description="Knowledge base; the first by default.")
     best: int = Field(1, ge=1, le=100, description="Candidates of each string.")
-    threshold: float = Field(
-        THRESHOLD, ge=0, le=1, allow_inf_nan=False, description="Minimum probability of a match."
+    threshold: float = Field(THRESHOLD, ge=0, le=1, allow_inf_nan=False, description="Minimum probability of a match.")
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"strings": ["Curie, Marie", "Warsow"], "best": 3}]},
     )
-    model_config = {
-        **schemas.Request.model_config,
-        "json_schema_extra": {"examples": [{"strings": ["Curie, Marie", "Warsow"], "best": 3}]},
-    }
 
     @model_validator(mode="after")
     def _contexts_fit(self) -> MapRequest:
         if self.context is not None and len(self.context) != len(self.strings):
-            raise ValueError(f"context has {len(self.context)} texts for {len(self.strings)} strings; give one for each")
+            raise ValueError(
+                f"context has {len(self.context)} texts for {len(self.strings)} strings; give one for each"
+            )
         return self
 
 

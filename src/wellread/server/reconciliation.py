@@ -284,11 +284,7 @@ def _values(kb: KnowledgeBase, entity: Entity, name: str) -> list[dict[str, Any]
     if name in FIELDS:
         value = str(getattr(entity, name))
         return [{"str": value}] if value else []
-    return [
-        {"id": one.entity, "name": one.title}
-        for one in kb.neighbours(entity.id, relation=name)
-        if one.outgoing
-    ]
+    return [{"id": one.entity, "name": one.title} for one in kb.neighbours(entity.id, relation=name) if one.outgoing]
 
 
 def preview(kb: KnowledgeBase, id: str) -> str:

@@ -1,4 +1,4 @@
-"""Routes of the reconciliation service: /reconcile for the first KB, /reconcile/{kb} for each (see `reconciliation`)."""
+"""Routes of the reconciliation service: /reconcile for the first KB, /reconcile/{kb} for each."""
 
 from __future__ import annotations
 

@@ -53,9 +53,9 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Strings of a KB, and the entities that the index has."""
+    """Strings of a KB, and the index of the entities and aliases that are not held out."""
 
-    entities: list[NamedEntity]
+    index: NameIndex
     strings: list[GoldString]
 
 
@@ -68,11 +68,11 @@ def sample_strings(
     unknown: float = 0.15,
     context: Callable[[str, Random], str] = lambda id, rng: "",
 ) -> Sample:
-    """Return changed names of a KB's entities, and its entities without those and the aliases that are held out.
+    """Return changed names of a KB's entities, and the index of its names without those that are held out.
 
     Half of the strings are of entities drawn by their popularity. `context` returns a context of an entity.
     """
-    rng = Random(seed)
+    rng = Random(seed)  # noqa: S311  # not a secret
     entities = read_entities(kb)
     absent = set(rng.sample(range(len(entities)), int(removed * len(entities))))
     hidden: dict[int, str] = {}
@@ -91,7 +91,7 @@ def sample_strings(
     noises = {kind: noise for kind, (noise, _) in NOISE.items()} | {"word added": add_words(_extra_words(kept))}
     popular = list(accumulate(1 + entity.popularity for entity in entities))
     numbers = range(len(entities))
-    strings = []
+    strings: list[GoldString] = []
     while len(strings) < count:
         by_popularity = rng.random() < 0.5
         number = rng.choices(numbers, cum_weights=popular)[0] if by_popularity else rng.choice(numbers)
@@ -109,7 +109,7 @@ def sample_strings(
         if number in absent and (text in there or name in there):
             continue  # another entity has the name, and may be right
         strings.append(GoldString(text, context(entity.id, rng), None if number in absent else entity.id, kind))
-    return Sample(kept, strings)
+    return Sample(NameIndex.build(kept), strings)
 
 
 def _extra_words(entities: Sequence[NamedEntity]) -> list[str]:
@@ -175,7 +175,7 @@ def fit(choices: Sequence[Choices], evidence: Evidence) -> Floats:
         gradient = rows.T @ (weight[groups] * (chosen - right)) + 2 * _RIDGE * weights
         return value, gradient
 
-    found = minimize(loss, np.zeros(columns), jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    found = minimize(loss, np.zeros(columns), jac=True, method="L-BFGS-B", options={"maxiter": 200})
     return np.append(found.x, np.zeros(len(FEATURES) - columns))
 
 
@@ -191,8 +191,7 @@ def train(samples: Sequence[Sample], meanings: Sequence[Meaning | None], rounds:
     scorer = first_scorer()
     for _ in range(rounds):
         scorer = fit_all(collect_all(samples, [None] * len(samples), scorer), scorer)
-        scorer = fit_all(collect_all(samples, meanings, scorer), scorer)
-    return scorer
+    return fit_all(collect_all(samples, meanings, scorer), scorer)
 
 
 def collect_all(
@@ -204,11 +203,10 @@ def collect_all(
     """
     found = []
     for sample, meaning in zip(samples, meanings, strict=True):
-        index = NameIndex.build(sample.entities)
         plain = [replace(one, context="") for one in sample.strings]
-        kinds: dict[Evidence, Choices] = {"names": collect(NameMapper(index, None, scorer), plain)["names"]}
+        kinds: dict[Evidence, Choices] = {"names": collect(NameMapper(sample.index, None, scorer), plain)["names"]}
         if meaning is not None:
-            mapper = NameMapper(index, meaning, scorer)
+            mapper = NameMapper(sample.index, meaning, scorer)
             if open_ := collect(mapper, plain).get("meaning"):
                 kinds["meaning"] = open_
             about = [one for one in sample.strings if one.context]

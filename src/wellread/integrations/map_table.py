@@ -64,24 +64,25 @@ def map_rows(
     mapper: NameMapper, path: str | Path, form: Form, mapping: ColumnMapping
 ) -> Iterator[tuple[Record, MappedString]]:
     """Yield each row of a table with its mapped string; a broken row is an InputError with its line."""
-    rows, strings, contexts = tee(_read(path, form, mapping), 3)
-    texts = (_cell(path, number, row, mapping.column) for number, row in strings)
-    about = None
-    if mapping.context is not None:
-        column = mapping.context
-        about = (_cell(path, number, row, column) for number, row in contexts)
-    found = mapper.map(texts, about, best=mapping.best, threshold=mapping.threshold)
+    columns = [mapping.column] if mapping.context is None else [mapping.column, mapping.context]
+    rows, *copies = tee(_read(path, form), 1 + len(columns))  # an unused copy would keep the whole table
+    texts, *about = (_cells(path, copy, column) for copy, column in zip(copies, columns, strict=True))
+    found = mapper.map(texts, *about, best=mapping.best, threshold=mapping.threshold)
     for (_, row), mapped in zip(rows, found, strict=False):
         yield row, mapped
 
 
-def _read(path: str | Path, form: Form, mapping: ColumnMapping) -> Iterator[tuple[int, Record]]:
+def _read(path: str | Path, form: Form) -> Iterator[tuple[int, Record]]:
     for number, draft in read_records(path, form):
         try:
             row = draft()
         except InputError as error:
             raise InputError(f"{path_name(path)}, line {number}: {error}") from error
         yield number, row
+
+
+def _cells(path: str | Path, rows: Iterator[tuple[int, Record]], column: str) -> Iterator[str]:
+    return (_cell(path, number, row, column) for number, row in rows)
 
 
 def _cell(path: str | Path, number: int, row: Record, column: str) -> str:

@@ -17,6 +17,7 @@ from benchmarks import (
     kar,
     linking,
     luke,
+    mapping,
     maps,
     matching,
     opening,
@@ -29,7 +30,7 @@ from benchmarks import (
 
 def main() -> int:
     """The first exit code that is not 0, else 0."""
-    rooms = (matching, opening, building, indexing, encoding, reading, senses, linking, accuracy)
+    rooms = (matching, opening, building, indexing, encoding, reading, senses, linking, mapping, accuracy)
     more = (counting, maps, infusion, candidates, kar, luke, pretraining, graph, serving, faults)
     codes = [benchmark.main(sys.argv[1:]) for benchmark in (*rooms, *more)]
     return next((code for code in codes if code), 0)

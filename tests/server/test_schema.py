@@ -21,6 +21,7 @@ ROUTES = {  # and how many requests are made up for each
     "POST /explain": 4,
     "POST /link": 30,
     "POST /link/stream": 20,
+    "POST /map": 15,
     "PUT /entities/{id}": 20,
 }
 

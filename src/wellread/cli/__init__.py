@@ -26,6 +26,7 @@ VERBS = {
     "index": "Encode entities and build the nearest-entity index.",
     "correlate": "Count word co-occurrences and build a correlation table.",
     "link": "Link a text to knowledge bases.",
+    "map": "Map a column of strings to a knowledge base.",
     "annotate": "Link the texts of files and folders, with all cores or on Spark.",
     "serve": "Serve linkers, knowledge bases and a page over HTTP.",
     "embed": "Write contextual vectors of texts, words, tokens and mentions.",

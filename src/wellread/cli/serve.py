@@ -45,6 +45,13 @@ if TYPE_CHECKING:
 )
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Additional accepted Host name; repeatable.")
 @click.option(
+    "--allow-origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Page that may use /reconcile, such as OpenRefine: http://127.0.0.1:3333; repeatable.",
+)
+@click.option(
     "--queue",
     type=click.IntRange(1),
     help="Maximum texts that wait or run; more get 429.  [default: 16 per worker]",
@@ -76,6 +83,7 @@ def command(
     port: int,
     token_file: str | None,
     hosts: tuple[str, ...],
+    origins: tuple[str, ...],
     queue: int | None,
     readers: int | None,
     max_body: int,
@@ -91,6 +99,7 @@ def command(
       wellread serve --kb vital
       wellread serve --kb vital --kb wordnet --port 8080
       wellread serve --kb my.kb --model runs/my-linker/model --model prior --token-file token.txt
+      wellread serve --kb products.kb --allow-origin http://127.0.0.1:3333
       wellread serve --kb vital --encoder minilm --encoder reviews=runs/my-reviews
     """
     try:
@@ -102,6 +111,7 @@ def command(
             f"{error.name} is not installed; install it with: pip install 'wellread[serve]'"
         ) from None
     from wellread.linking.multi import name_kbs
+    from wellread.server.cross_origin import check_origins
     from wellread.server.run import allowed_hosts, bind_sockets, read_token
     from wellread.server.settings import Limits, Settings
 
@@ -116,7 +126,9 @@ def command(
         grace=grace,
     )
     token = None if token_file is None else read_token(token_file)
-    settings = Settings(limits, token, allowed_hosts(host, hosts), _encoders(encoders or ("minilm",)))
+    settings = Settings(
+        limits, token, allowed_hosts(host, hosts), _encoders(encoders or ("minilm",)), check_origins(origins)
+    )
     named = name_kbs(kbs)
     chosen = _models(models, list(named))
     with bind_sockets(host, port, patience=timeout) as sockets:

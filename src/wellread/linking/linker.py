@@ -30,12 +30,16 @@ from wellread.kb.store import KnowledgeBase, entities_of_kinds
 from wellread.linking.decoding import Decoding, Scored, ThresholdKind, check_threshold
 from wellread.linking.given_spans import GivenNil, Spans, link_given
 from wellread.linking.prior import Annotator, PriorBackend
+from wellread.mapping.current import CurrentMapper
+from wellread.mapping.results import THRESHOLD as MAP_THRESHOLD
+from wellread.mapping.results import MappedString
 from wellread.mentions.candidates import MatchOptions, has_senses
 from wellread.models import folder as packaged
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from wellread.mapping.mapper import Meaning
     from wellread.models.elq.linker import ElqBackend
     from wellread.models.knowbert.linker import KnowBertBackend
     from wellread.models.luke.linker import LukeBackend
@@ -60,6 +64,7 @@ class Linker:
     ) -> None:
         self.kb, self.backend, self.threshold = kb, backend, threshold
         """`threshold` is that of the caller; None for the model's default."""
+        self._mapper = CurrentMapper(kb, self._meaning, self._allowed)
 
     @classmethod
     def load(
@@ -243,6 +248,32 @@ class Linker:
             if len(batch_spans) < len(batch):
                 raise UsageError("there are more texts than lists of spans; give a list, possibly empty, for each text")
             yield from link_given(self.backend, batch, batch_spans, nil=nil, threshold=self.threshold)
+
+    def map(
+        self,
+        strings: Iterable[str],
+        context: Iterable[str | None] | None = None,
+        *,
+        best: int = 1,
+        threshold: float = MAP_THRESHOLD,
+    ) -> Iterator[MappedString]:
+        """Yield the entity of each string, such as the cells of a column: names without a text around them.
+
+        >>> [(one.text, one.title, one.found_by) for one in linker.map(["Curie, Marie", "Aristotel", "qwertz"])]
+        [('Curie, Marie', 'Marie Curie', 'order'), ('Aristotel', 'Aristotle', 'typo'), ('qwertz', None, None)]
+
+        A string is unmatched if its best match has a probability below `threshold`. `best` is the number of matches to
+        keep. `context` is a text for each string that tells namesakes apart, e.g. another column of its row; it needs a
+        linker of model elq. That one also compares meaning where names do not decide; others compare names only.
+        """
+        yield from self._mapper.get().map(strings, context, best=best, threshold=threshold)
+
+    def _meaning(self) -> Meaning | None:
+        return self.backend.meaning() if self.backend.kind == "elq" else None
+
+    def _allowed(self) -> frozenset[str] | None:
+        allowed = self.backend.pool.among if self.backend.kind == "elq" else None
+        return None if allowed is None else frozenset(allowed)
 
     def score(self, text: str) -> Scored:
         """Return the scores of all possible mentions, to decode links at any threshold without running the model again.

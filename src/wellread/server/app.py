@@ -23,7 +23,9 @@ from wellread.linking.prior import PriorBackend
 from wellread.server import schemas
 from wellread.server.engine import Engine
 from wellread.server.entity_routes import add_entity_routes
+from wellread.server.mapping_routes import add_mapping_routes
 from wellread.server.middleware import Handler, RequestMiddleware
+from wellread.server.reconciliation_routes import add_reconciliation_routes
 from wellread.server.responses import describe_errors, error_response, json_response
 from wellread.server.served_kb import hide_folder
 from wellread.server.text_routes import add_text_routes
@@ -60,6 +62,8 @@ def create_app(engine: Engine) -> FastAPI:
     _add_errors(app, engine)
     add_text_routes(app, engine, fast_routes)
     add_entity_routes(app, engine)
+    add_mapping_routes(app, engine)
+    add_reconciliation_routes(app, engine)
     _add_page(app, engine)
     return app
 

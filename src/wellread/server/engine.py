@@ -23,6 +23,8 @@ from wellread.server.workers import EncodedDocuments, LinkWorkers, can_fork, enc
 
 if TYPE_CHECKING:
     from wellread.inference.embed import Rows
+    from wellread.linking.linker import Linker
+    from wellread.mapping.results import MappedString
     from wellread.plots.attention import Seen
 
 T = TypeVar("T")
@@ -105,6 +107,7 @@ class Engine:
         self._searching = BoundedExecutor(
             "searching", 2
         )  # separate: a search may take a hundred times as long as a look-up
+        self._mapping = BoundedExecutor("mapping", 1)
 
     @property
     def alive(self) -> bool:
@@ -139,7 +142,14 @@ class Engine:
         if self._processes is not None:
             self._processes.close()
             self._processes = None
-        for executor in (self._about, self._changing, self._looking, self._loading, self._searching):
+        for executor in (
+            self._about,
+            self._changing,
+            self._looking,
+            self._loading,
+            self._searching,
+            self._mapping,
+        ):
             executor.close()
         for encoder in self.encoders.values():
             encoder.close()
@@ -231,6 +241,26 @@ class Engine:
         """Search entities; the search stops if the request is cancelled."""
         stop = threading.Event()
         return await self._searching.run(lambda: kb.search(query, how=how, limit=limit, stop=stop.is_set), stop=stop)
+
+    def _mapping_linker(self, kb: str) -> Linker:
+        """Return a linker of a KB that compares meaning, else its default one."""
+        linkers = list(self.registry.served_kb(kb).linkers.values())
+        return next((linker for linker in linkers if linker.backend.kind == "elq"), linkers[0])
+
+    def compares_meaning(self, kb: str) -> bool:
+        """Return whether `map` uses meaning and contexts."""
+        return self._mapping_linker(kb).backend.kind == "elq"
+
+    async def map(
+        self, kb: str, strings: Sequence[str], context: Sequence[str | None] | None, *, best: int, threshold: float
+    ) -> list[MappedString]:
+        """Map strings to the entities of a KB."""
+        linker = self._mapping_linker(kb)
+        return await self._mapping.run(lambda: list(linker.map(strings, context, best=best, threshold=threshold)))
+
+    async def look_up(self, call: Callable[[], T]) -> T:
+        """Run a short look-up in a KB, in a thread."""
+        return await self._looking.run(call)
 
     def _run_batch(self, kind: Hashable, given: Sequence[Any]) -> Iterable[Sequence[Any]]:
         if isinstance(kind, LinkerKey):

@@ -53,3 +53,5 @@ class Settings:
     """Accepted Host headers; empty accepts any. Protects against DNS rebinding."""
     encoders: Mapping[str, str] = field(default_factory=lambda: {"minilm": "minilm"})
     """Encoders of `/embed` and `/explain`: name -> asset, folder or run; the first is the default."""
+    origins: tuple[str, ...] = ()
+    """Origins of pages that may use the reconciliation service, such as OpenRefine's: http://127.0.0.1:3333."""

@@ -80,8 +80,8 @@ class Pool:
         self, kb: KnowledgeBase, index: EntityIndex, search: Search, *, among: Iterable[str] | None = None
     ) -> None:
         self.kb, self.index, self.search = kb, index, search
-        self._among = None if among is None else list(among)
-        self._subset: Subset | None = None if self._among is None else index.subset(self._among)
+        self.among = None if among is None else list(among)
+        self._subset: Subset | None = None if self.among is None else index.subset(self.among)
         self.named = lru_cache(1 << 16)(self._look_up)
         self._titles: dict[int, tuple[int, int, float, float]] = {_NO_ENTITY: (0, 0, 0.0, 0.0)}
         self._by_number: tuple[CandidateLists | None, dict[int, Named]] = None, {}
@@ -95,7 +95,7 @@ class Pool:
         """Return the pool of the KB's current revision, encoding changed entities; itself if unchanged."""
         if self.index.revision == self.kb.revision:
             return self
-        return Pool(self.kb, self.index.refresh(self.kb, tower()), self.search, among=self._among)
+        return Pool(self.kb, self.index.refresh(self.kb, tower()), self.search, among=self.among)
 
     def find(
         self, named: Sequence[Named], vectors: NDArray[np.float32], near_mask: NDArray[np.bool_] | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from threading import Lock
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from wellread.models.elq.inference import ElqInference
 from wellread.models.elq.span_alignment import NamedSpans, tokens_of
 from wellread.runtime.spans import PackedWindows, best_spans, scores_of, span_mask, span_scores
 from wellread.text.windows import Window, WindowTokenizer
+
+if TYPE_CHECKING:
+    from wellread.mapping.mapper import Meaning
 
 Floats32 = NDArray[np.float32]
 
@@ -113,6 +116,12 @@ class ElqBackend:
         with self._following:
             self.pool = self.pool.follow(lambda: self.tower)
             return self.pool
+
+    def meaning(self) -> Meaning:
+        """Return the entity vectors of the KB's current revision with their encoder, to map strings to entities."""
+        from wellread.mapping.mapper import Meaning
+
+        return Meaning(self._follow().index, self.tower)
 
     def part(self, among: Iterable[str] | None) -> ElqBackend:
         """Return a backend restricted to some entities, which shares the model and the current index."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ from wellread.models.elq.config import ElqConfig
 from wellread.models.elq.entity_encoder import EntityTower, Precision, fingerprint_of
 from wellread.models.elq.inference import ElqInference, load_inference
 from wellread.models.elq.linker import ElqBackend, window_tokenizer_of
+
+if TYPE_CHECKING:
+    from wellread.mapping.mapper import NameMapper
 
 PACKAGED = Path(__file__).parents[2] / "weights" / "elq-minilm"
 """Folder of the packaged linker."""
@@ -55,6 +59,18 @@ def open_index(kb: KnowledgeBase, config: ElqConfig, tower: EntityTower | None =
         with console.progress_bar("encoding", progress):
             build_index(kb, tower or EntityTower.load(config, precision="auto"), progress=progress)
     return EntityIndex.open(kb, fingerprint=fingerprint_of(config), stale="allow")
+
+
+def load_mapper(kb: KnowledgeBase, model: str | Path = "elq", *, names_only: bool = False) -> NameMapper:
+    """Load a mapper of strings to entities, with a linker's entity encoder; the index is built if it is missing."""
+    from wellread.mapping.mapper import Meaning, NameMapper
+
+    meaning = None
+    if not names_only:
+        config = ElqConfig.read(find_model(model))
+        tower = EntityTower.load(config)
+        meaning = Meaning(open_index(kb, config, tower).refresh(kb, tower), tower)
+    return NameMapper.load(kb, meaning)
 
 
 def load_backend(

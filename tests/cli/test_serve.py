@@ -142,4 +142,4 @@ def test_loaded_models_are_reported_before_the_address(wellread, kbs, quiet, mon
 def test_a_missing_extra_is_named(wellread, kbs, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     said = wellread("serve", "--kb", kbs[0])
-    assert (said.code, "pip install 'wellread[serve]'" in said.err) == (7, True)
+    assert (said.code, "-e '.[serve]'" in said.err) == (7, True)

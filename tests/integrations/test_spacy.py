@@ -12,7 +12,7 @@ from tests.kb.conftest import CITIES, build_kb
 from wellread.errors import InputError, KnowledgeBaseError, StorageError, UsageError
 from wellread.kb.records import Entity
 
-spacy = pytest.importorskip("spacy", reason="spaCy is not installed; run: pip install 'wellread[spacy]'")
+spacy = pytest.importorskip("spacy", reason="spaCy is not installed; run: pip install -e '.[spacy]'")
 
 from spacy.tokens import Doc, DocBin, Span  # noqa: E402
 

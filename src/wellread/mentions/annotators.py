@@ -19,7 +19,7 @@ from jaxtyping import Int32
 
 from wellread.assets import find
 from wellread.document import Mention
-from wellread.errors import InputError, MissingExtraError
+from wellread.errors import InputError, MissingExtraError, install_extra
 
 What = Literal["entities", "phrases"]
 
@@ -48,7 +48,7 @@ def _rows(rows: Sequence[Sequence[int]], width: int) -> np.ndarray[Any, np.dtype
     return np.array(rows, np.int32).reshape(-1, width)
 
 
-_NO_SPACY = "named entities and phrases from spaCy need it installed: pip install 'wellread[spacy]'"
+_NO_SPACY = f"named entities and phrases from spaCy need spaCy; {install_extra('spacy')}"
 _NO_STANZA = "Stanza is not installed: pip install stanza"
 
 

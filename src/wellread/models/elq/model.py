@@ -79,9 +79,10 @@ class TorchStates:
 
     def states(self, windows: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
         """Return the last state of every token, windows concatenated."""
-        packing = Packing.of([len(window) for window in windows])
+        device = self.model.log_scale.device
+        packing = Packing.of([len(window) for window in windows], device)
         with torch.inference_mode():
-            states = self.model.states(torch.from_numpy(np.concatenate(windows)), packing)
+            states = self.model.states(torch.from_numpy(np.concatenate(windows)).to(device), packing)
         return np.asarray(states.float().cpu().numpy())
 
 

@@ -37,7 +37,7 @@ def fails(result, code, message):
         (["lnk", "text"], "error: No such command 'lnk'; did you mean link? See: wellread --help"),
         (["kb", "serch", "x"], "Did you mean 'search'? See: wellread kb --help"),
         (["link", "--kbs", "x", "text"], "Did you mean '--kb'? See: wellread link --help"),
-        (["train", "linkr", "a.toml"], "error: No such command 'linkr'; did you mean linker? See: wellread train --help"),
+        (["train", "linkr", "a.toml"], "No such command 'linkr'; did you mean linker? See: wellread train --help"),
         (["kb", "search", "x"], "error: Missing argument 'QUERY'; see: wellread kb search --help"),
         (["kb", "build"], "see: wellread kb build --help"),
         (["sing"], "error: No such command 'sing'; see: wellread --help"),

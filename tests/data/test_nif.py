@@ -67,7 +67,7 @@ def test_texts_without_an_iri_or_with_the_same_beginning_stay_apart():
     ("turtle", "message"),
     [
         ("<a", "x is not Turtle"),
-        (f'{NAMESPACE} <#a> a nif:Phrase ; nif:referenceContext <#b> .', "which has no nif:isString"),
+        (f"{NAMESPACE} <#a> a nif:Phrase ; nif:referenceContext <#b> .", "which has no nif:isString"),
         (
             f'{NAMESPACE} <#b> nif:isString "Joe" . <#a> a nif:Phrase ; nif:referenceContext <#b> ; '
             'nif:beginIndex "1" ; nif:endIndex "9" .',

@@ -301,7 +301,7 @@ def test_what_fails_goes_to_the_handler(make, tmp_path):
 
 def test_a_missing_kb_is_reported_when_the_component_is_added(make, tmp_path):
     (tmp_path / "cities.kb").touch()
-    with pytest.raises(KnowledgeBaseError, match="did you mean cities.kb?"):
+    with pytest.raises(KnowledgeBaseError, match=r"did you mean cities\.kb\?"):
         make(kb=str(tmp_path / "citis.kb"))
     assert make(kb=str(tmp_path / "elsewhere.kb"), bundle=True)  # the bundle has its own
 
@@ -312,7 +312,7 @@ def test_invalid_settings_are_reported(tmp_path):
         ({"key": "a b"}, "cannot be an attribute"),
         ({"key": "set"}, "cannot be an attribute"),
         ({"threshold": 2.0}, "threshold=2.0 is not a probability"),
-        ({"options": {"trsut": 2}}, "options has trsut; it takes what Linker.load takes besides .*: among, device, kind, "),
+        ({"options": {"trsut": 2}}, "options has trsut; it takes what Linker.load takes .*: among, device, kind, "),
         ({"options": {"kb": "wordnet"}}, "options has kb; .* which have settings of their own"),
     ):
         with pytest.raises(UsageError, match=message):

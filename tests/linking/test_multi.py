@@ -142,7 +142,7 @@ def test_an_option_is_for_the_models_that_use_it(home):
     models = {"places": "prior", "senses": str(home / "model")}
     with Linkers.load([home / "places.kb", home / "senses.kb"], models=models, precision="fp32", tags="none") as found:
         assert [linker.backend.kind for linker in found.linkers] == ["prior", "knowbert"]
-    with pytest.raises(UsageError, match="trust has no effect on model prior or knowbert; .* uses it: elq, luke"):
+    with pytest.raises(UsageError, match=r"trust has no effect on model prior or knowbert; .* uses it: elq, luke"):
         Linkers.load([home / "places.kb", home / "senses.kb"], models=models, trust=6)
 
 

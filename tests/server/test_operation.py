@@ -113,16 +113,19 @@ def test_the_api_documentation_is_served_from_here(client, monkeypatch):
 
 @pytest.mark.slow
 def test_a_request_is_tried_out_in_the_documentation(browser, tmp_path):
-    with engine_of(write_kbs(tmp_path), readers=1) as engine, listening(engine) as address:
-        with fresh_page(browser, address) as page:  # which fails on what the security policy blocks
-            asked = []
-            page.on("request", lambda request: asked.append(request.url))
-            page.goto(f"{address}/docs")
-            page.wait_for_selector("html[data-ready]")
-            page.click("#operations-reading-link_link_post")
-            page.click("button.try-out__btn")
-            page.fill("textarea.body-param__text", '{"text": "Paris in France"}')
-            page.click("button.execute")
-            page.wait_for_selector(".live-responses-table .response-col_status:has-text('200')")
-            assert "Q90" in page.inner_text(".live-responses-table")
-            assert all(url.startswith(address) for url in asked)
+    with (
+        engine_of(write_kbs(tmp_path), readers=1) as engine,
+        listening(engine) as address,
+        fresh_page(browser, address) as page,  # which fails on what the security policy blocks
+    ):
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{address}/docs")
+        page.wait_for_selector("html[data-ready]")
+        page.click("#operations-reading-link_link_post")
+        page.click("button.try-out__btn")
+        page.fill("textarea.body-param__text", '{"text": "Paris in France"}')
+        page.click("button.execute")
+        page.wait_for_selector(".live-responses-table .response-col_status:has-text('200')")
+        assert "Q90" in page.inner_text(".live-responses-table")
+        assert all(url.startswith(address) for url in asked)

@@ -68,9 +68,7 @@ def _link(graph: Any, phrase: Any, text: str, ids: str) -> Link:
     """Return the link of a phrase; of several references the first by name in a wiki counts."""
     from rdflib import BNode, URIRef
 
-    begin, finish, anchor = (
-        graph.value(phrase, URIRef(NIF + name)) for name in ("beginIndex", "endIndex", "anchorOf")
-    )
+    begin, finish, anchor = (graph.value(phrase, URIRef(NIF + name)) for name in ("beginIndex", "endIndex", "anchorOf"))
     try:
         start, end = checked_span(int(str(begin)), int(str(finish)), text)
     except (InputError, ValueError) as error:

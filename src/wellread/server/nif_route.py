@@ -68,9 +68,7 @@ async def _link(
     texts = tuple(document.text for document in given)
     job = LinkJob(texts, threshold, 0, None, nil)
     if any(document.links for document in given):
-        spans: tuple[Spans, ...] = tuple(
-            tuple((link.start, link.end) for link in document.links) for document in given
-        )
+        spans: tuple[Spans, ...] = tuple(tuple((link.start, link.end) for link in document.links) for document in given)
         job = replace(job, spans=spans)
     (answer,) = await engine.link([key], job)
     linked = [Document.from_json(one.decode()) for one in answer.documents]

@@ -14,8 +14,18 @@ from wellread.text.characters import text_of
 from wellread.text.words import Keys, Offsets, Words, word_hash
 
 _SPELLED = {
-    **{"ä": "ae", "ö": "oe", "ü": "ue", "æ": "ae", "œ": "oe"},
-    **{"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "ħ": "h", "ı": "i"},
+    "ä": "ae",
+    "ö": "oe",
+    "ü": "ue",
+    "æ": "ae",
+    "œ": "oe",
+    "ø": "o",
+    "ł": "l",
+    "đ": "d",
+    "ð": "d",
+    "þ": "th",
+    "ħ": "h",
+    "ı": "i",
 }
 _TABLE = str.maketrans(_SPELLED | {letter.upper(): other.capitalize() for letter, other in _SPELLED.items()})
 _CODES = np.array(sorted({ord(letter) for pair in _SPELLED for letter in (pair, pair.upper())} - {ord("I")}), np.uint32)

@@ -6,7 +6,7 @@ PICTURE = Marie Curie grew up in Warsaw and went to Paris to study physics. With
 	polonium and radium, and later hiked with Albert Einstein in the Alps.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo explain base test check docs picture bench format assets clean
+.PHONY: help demo explain base test check docs picture bench format assets dist publish clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -40,6 +40,7 @@ check: $(VENV)/.dev ## Run the linters and type checks, cheapest first
 	$(BIN)/ruff check .
 	$(BIN)/python tools/check_words.py
 	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
 	$(BIN)/mypy
 
 docs: $(VENV)/.docs ## Build the documentation into site/, without network; warnings are errors
@@ -63,8 +64,17 @@ assets: $(VENV)/.installed ## Fetch the default assets, build the packaged knowl
 	$(BIN)/wellread kb build vital --if-missing
 	$(BIN)/wellread index build --kb vital
 
+dist: $(VENV)/.dev ## Build wheel and sdist into dist/, install each into an empty environment, and use it
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	PYTHON=$(PYTHON) tools/check_dist.sh
+
+publish: dist ## Upload dist/ to the package index (TWINE_USERNAME, TWINE_PASSWORD, TWINE_REPOSITORY_URL)
+	$(BIN)/pip install -qq -c constraints.txt twine
+	$(BIN)/python -m twine upload dist/*
+
 clean: ## Remove the files that the targets above create
-	rm -rf $(VENV) demo site .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) demo dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -123,7 +123,12 @@ def _table(cls: Any, data: Any, name: str) -> Any:
     for key, value in data.items():
         if key not in fields:
             raise InputError(f"{_join(name, key)!r} is not a setting of {cls.__name__}; {_hint(cls, hints, name, key)}")
-        values[key] = _value(hints[key], value, _join(name, key))
+        try:
+            values[key] = _value(hints[key], value, _join(name, key))
+        except InputError as error:
+            if other := _setting_for(value, key, hints):
+                raise type(error)(f"{error}; did you mean {_join(name, other)!r}?") from None
+            raise
     for field in fields.values():
         if _is_union(hints[field.name]) and field.default is not None:
             raise TypeError(f"{cls.__name__}.{field.name} may be None, so None must be its default")
@@ -205,6 +210,18 @@ def _hint(cls: Any, hints: Mapping[str, Any], name: str, key: str) -> str:
     if close := difflib.get_close_matches(key, _fields(cls), n=1):
         return f"did you mean {_join(name, close[0])!r}?"
     return f"its settings are: {', '.join(_fields(cls))}"
+
+
+def _setting_for(value: Any, key: str, hints: Mapping[str, Any]) -> str | None:
+    """Return a setting with a similar name that the value fits: "dev" for develop = "dev.tsv"."""
+    if isinstance(value, Mapping):
+        return None
+    for other in difflib.get_close_matches(key, hints.keys() - {key}):
+        if not dataclasses.is_dataclass(hints[other]):
+            with contextlib.suppress(InputError):
+                _value(hints[other], value, other)
+                return other
+    return None
 
 
 def _join(*names: str) -> str:

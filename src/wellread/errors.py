@@ -59,6 +59,11 @@ class MissingExtraError(WellreadError, ImportError):
     exit_code = 7
 
 
+def install_extra(extra: str) -> str:
+    """Return how to install an optional dependency: wellread is installed from a source checkout."""
+    return f"install it in the folder of wellread's source with: pip install -c constraints.txt -e '.[{extra}]'"
+
+
 class TrainingError(WellreadError):
     """A training that cannot continue: a loss that is not a number, a checkpoint that does not fit the model."""
 

@@ -369,7 +369,7 @@ def foreign(path):
 KBS = {
     "missing": (lambda path: path.unlink(), "there is no knowledge base at"),
     "folder": (lambda path: (path.unlink(), path.mkdir()), "is a folder; a knowledge base is one file"),
-    "text": (lambda path: path.write_text("not a database " * 99), "is not a knowledge base or is damaged"),
+    "text": (lambda path: path.write_text("not a database " * 99), "is not a knowledge base; check"),
     "foreign": (foreign, "is an SQLite file but not a knowledge base"),
     "newer": (newer, "was written by a newer wellread (schema 2, this one reads up to 1); upgrade"),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:9000]), "is damaged"),

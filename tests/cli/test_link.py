@@ -101,7 +101,7 @@ def test_case_overlaps_and_threshold_are_options(run, kbs):
     entities = lambda result: [link["text"] for link in json.loads(result.out)["links"]]  # noqa: E731
     assert entities(run(*arguments, "--case", "exact", "nyc NYC")) == ["NYC"]
     assert entities(run(*arguments, "--overlaps", "all", "New York City")) == ["New York City", "New York"]
-    assert entities(run(*arguments, "--threshold", "0.9", "New York, NYC")) == ["NYC"]
+    assert entities(run(*arguments, "--threshold", "0.9", "New York City, NYC")) == ["New York City"]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,11 @@ def fails(result, code, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["link", "text"], "error: Missing option '--kb'; see: wellread link --help"),
+        (["annotate", "a.txt", "--to", "x"], "error: Missing option '--kb'; see: wellread annotate --help"),
+        (["lnk", "text"], "error: No such command 'lnk'; did you mean link? See: wellread --help"),
+        (["kb", "serch", "x"], "Did you mean 'search'? See: wellread kb --help"),
+        (["link", "--kbs", "x", "text"], "Did you mean '--kb'? See: wellread link --help"),
+        (["train", "linkr", "a.toml"], "No such command 'linkr'; did you mean linker? See: wellread train --help"),
         (["kb", "search", "x"], "error: Missing argument 'QUERY'; see: wellread kb search --help"),
         (["kb", "build"], "see: wellread kb build --help"),
         (["sing"], "error: No such command 'sing'; see: wellread --help"),

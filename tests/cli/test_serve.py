@@ -87,7 +87,7 @@ def test_a_token_is_a_word_in_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "Missing option '--kb'"),
+        (["--kb", "{}/citis.kb"], 5, "did you mean cities.kb?"),
         (["--kb", "{}/none.kb"], 5, "there is no knowledge base"),
         (["--kb", "{}/cities.kb", "--token-file", "{}/none"], 3, "none"),
         (["--kb", "{}/cities.kb", "--port", "70000"], 2, "see: wellread serve --help"),
@@ -142,4 +142,4 @@ def test_loaded_models_are_reported_before_the_address(wellread, kbs, quiet, mon
 def test_a_missing_extra_is_named(wellread, kbs, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     said = wellread("serve", "--kb", kbs[0])
-    assert (said.code, "pip install 'wellread[serve]'" in said.err) == (7, True)
+    assert (said.code, "-e '.[serve]'" in said.err) == (7, True)

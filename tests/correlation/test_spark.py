@@ -25,7 +25,7 @@ def java_version():
 
 
 def skip_without_spark():
-    pytest.importorskip("pyspark", reason="Spark is not installed; run: pip install 'wellread[spark]'")
+    pytest.importorskip("pyspark", reason="Spark is not installed; run: pip install -e '.[spark]'")
     if java_version() < 17:
         pytest.skip("Spark needs Java 17 or later, and there is none here")
 
@@ -63,7 +63,7 @@ def test_spark_and_duckdb_make_the_same_table(tmp_path):
 
 
 def test_without_java_spark_names_its_requirement(monkeypatch, tmp_path):
-    pytest.importorskip("pyspark", reason="Spark is not installed; run: pip install 'wellread[spark]'")
+    pytest.importorskip("pyspark", reason="Spark is not installed; run: pip install -e '.[spark]'")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(MissingExtraError, match="Spark needs Java 17"):

@@ -10,8 +10,8 @@ from wellread.integrations.annotate import annotate
 from wellread.integrations.arrow_batches import Annotation
 from wellread.kb.store import KnowledgeBase
 
-pytest.importorskip("pyspark", reason="Spark is not installed; run: pip install 'wellread[spark]'")
-pytest.importorskip("pandas", reason="Spark's mapInArrow needs pandas; run: pip install 'wellread[spark]'")
+pytest.importorskip("pyspark", reason="Spark is not installed; run: pip install -e '.[spark]'")
+pytest.importorskip("pandas", reason="Spark's mapInArrow needs pandas; run: pip install -e '.[spark]'")
 
 
 @pytest.fixture(scope="module")

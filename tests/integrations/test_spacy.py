@@ -12,7 +12,7 @@ from tests.kb.conftest import CITIES, build_kb
 from wellread.errors import InputError, KnowledgeBaseError, StorageError, UsageError
 from wellread.kb.records import Entity
 
-spacy = pytest.importorskip("spacy", reason="spaCy is not installed; run: pip install 'wellread[spacy]'")
+spacy = pytest.importorskip("spacy", reason="spaCy is not installed; run: pip install -e '.[spacy]'")
 
 from spacy.tokens import Doc, DocBin, Span  # noqa: E402
 
@@ -289,7 +289,8 @@ def test_what_changes_in_the_knowledge_base_is_linked_at_once(make):
 
 
 def test_what_fails_goes_to_the_handler(make, tmp_path):
-    nlp = make(kb=str(tmp_path / "none.kb"))
+    (tmp_path / "broken.kb").write_text("not a database")
+    nlp = make(kb=str(tmp_path / "broken.kb"))
     with pytest.raises(KnowledgeBaseError):
         nlp(TEXT)
     failed = []
@@ -298,13 +299,20 @@ def test_what_fails_goes_to_the_handler(make, tmp_path):
     assert failed == [(NAME, 2, KnowledgeBaseError), (NAME, 1, KnowledgeBaseError)]
 
 
+def test_a_missing_kb_is_reported_when_the_component_is_added(make, tmp_path):
+    (tmp_path / "cities.kb").touch()
+    with pytest.raises(KnowledgeBaseError, match=r"did you mean cities\.kb\?"):
+        make(kb=str(tmp_path / "citis.kb"))
+    assert make(kb=str(tmp_path / "elsewhere.kb"), bundle=True)  # the bundle has its own
+
+
 def test_invalid_settings_are_reported(tmp_path):
     for options, message in (
         ({"entities": "mine"}, "choose wellread or spacy"),
         ({"key": "a b"}, "cannot be an attribute"),
         ({"key": "set"}, "cannot be an attribute"),
         ({"threshold": 2.0}, "threshold=2.0 is not a probability"),
-        ({"options": {"trsut": 2}}, "options has trsut; it takes what Linker.load takes besides .*: among, kind, "),
+        ({"options": {"trsut": 2}}, "options has trsut; it takes what Linker.load takes .*: among, device, kind, "),
         ({"options": {"kb": "wordnet"}}, "options has kb; .* which have settings of their own"),
     ):
         with pytest.raises(UsageError, match=message):

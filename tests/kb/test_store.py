@@ -177,11 +177,14 @@ def garbled(path):
 REFUSED = {
     "missing": (lambda path: None, "there is no knowledge base at .*; build one with: wellread kb build SOURCE --to"),
     "folder": (lambda path: path.mkdir(), "is a folder; a knowledge base is one file"),
-    "text": (lambda path: path.write_text("no database" * 100), "is not a knowledge base or is damaged"),
+    "text": (
+        lambda path: path.write_text("no database" * 100),
+        "is not a knowledge base; check the path, or build one",
+    ),
     "empty": (lambda path: path.touch(), "is an SQLite file but not a knowledge base"),
     "foreign": (foreign, "is an SQLite file but not a knowledge base; build one"),
     "truncated": (truncated, r"is damaged \(database disk image is malformed\)"),
-    "newer": (newer, r"was written by a newer wellread \(schema 2, this one reads up to 1\); upgrade with"),
+    "newer": (newer, r"was written by a newer wellread \(schema 2, this one reads up to 1\); upgrade wellread: pull"),
 }
 
 

@@ -134,7 +134,9 @@ def test_names_alone_link_given_spans_too(tmp_path):
     with Linker.load(tmp_path / "cities.kb", "prior") as linker:
         (document,) = linker.link_given([text], [spans])
         assert [link.entity for link in document.links] == ["Q90", None, "Q1490"]
-        assert document.links[0] == linker.link(text).links[0]
+        found = linker.link(text).links[0]
+        assert document.links[0].candidates == found.candidates
+        assert document.links[0].score == found.candidates[0].prior > found.score  # a given span is known to be a name
     with Linker.load(tmp_path / "cities.kb", "prior", threshold=0.999) as strict:
         (document,) = strict.link_given([text], [spans])
         assert [link.entity for link in document.links] == [None, None, "Q1490"]

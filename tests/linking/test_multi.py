@@ -12,6 +12,7 @@ from wellread import Document, Link, Linker
 from wellread.errors import KnowledgeBaseError, UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.records import Entity
+from wellread.kb.store import KnowledgeBase
 from wellread.linking.multi import Linkers, join
 
 PLACES = [Entity("danube", "Danube", "a river", "river", 1, {"Danube": 2, "river": 1})]
@@ -113,10 +114,36 @@ def test_what_cannot_be_linked_says_why(home, call, message):
 
 def test_if_one_cannot_be_loaded_the_others_are_closed(home, monkeypatch):
     closed = []
-    monkeypatch.setattr(Linker, "close", lambda self: closed.append(self.name))
+    monkeypatch.setattr(KnowledgeBase, "close", lambda self: closed.append(self.path.stem))
     with pytest.raises(KnowledgeBaseError):
         Linkers.load([home / "places.kb", home / "none.kb"], "prior")
     assert closed == ["places"]
+    with pytest.raises(UsageError, match="there is no model 'nowhere'"):
+        Linkers.load([home / "places.kb", home / "senses.kb"], "prior", models={"senses": "nowhere"})
+    assert set(closed[1:]) == {"places", "senses"}
+
+
+def test_a_list_of_kbs_loads_several_linkers(home):
+    with Linker.load([home / "places.kb", home / "senses.kb"], models={"places": "prior"}, model="prior") as linkers:
+        assert isinstance(linkers, Linkers)
+        assert linkers.names == ["places", "senses"]
+        assert {link.kb for link in linkers.link(TEXT).links} == {"places", "senses"}
+    with pytest.raises(UsageError, match="named after their files"):
+        Linker.load([home / "places.kb"], "prior", name="x")
+    with pytest.raises(UsageError, match="models is for a list"):
+        Linker.load(home / "places.kb", "prior", models={"places": "prior"})
+    with KnowledgeBase.open(home / "places.kb") as kb, pytest.raises(UsageError, match="by name or path; got Knowl"):
+        Linker.load([kb], "prior")
+    with pytest.raises(UsageError, match="expected a list of knowledge bases"):
+        Linkers.load(str(home / "places.kb"))
+
+
+def test_an_option_is_for_the_models_that_use_it(home):
+    models = {"places": "prior", "senses": str(home / "model")}
+    with Linkers.load([home / "places.kb", home / "senses.kb"], models=models, precision="fp32", tags="none") as found:
+        assert [linker.backend.kind for linker in found.linkers] == ["prior", "knowbert"]
+    with pytest.raises(UsageError, match=r"trust has no effect on model prior or knowbert; .* uses it: elq, luke"):
+        Linkers.load([home / "places.kb", home / "senses.kb"], models=models, trust=6)
 
 
 def run(wellread, home, *arguments):

@@ -199,7 +199,7 @@ def test_a_linker_that_learned_anew_under_its_name_has_another_fingerprint(tmp_p
 
 
 def test_another_model_has_another_fingerprint(tmp_path):
-    pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'wellread[spacy]'")
+    pytest.importorskip("spacy", reason="spaCy is not installed: pip install -e '.[spacy]'")
     prints = set()
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -222,7 +222,7 @@ def test_taggers_that_are_not_installed_say_how_to_install_them(monkeypatch):
 @pytest.fixture(scope="module")
 def spacy_model():
     """The default spaCy model where it was fetched."""
-    pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'wellread[spacy]'")
+    pytest.importorskip("spacy", reason="spaCy is not installed: pip install -e '.[spacy]'")
     try:
         return SpacyAnnotator(what="phrases")
     except AssetError as error:
@@ -243,7 +243,7 @@ def test_spacy_marks_entities_chunks_and_heads(spacy_model):
 
 
 def test_a_pipeline_without_a_parser_has_no_trees(tmp_path):
-    spacy = pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'wellread[spacy]'")
+    spacy = pytest.importorskip("spacy", reason="spaCy is not installed: pip install -e '.[spacy]'")
     spacy.blank("en").to_disk(tmp_path / "blank")
     (marks,) = SpacyAnnotator(tmp_path / "blank").mark(["old york"])
     assert (len(marks.leaves), len(marks.heads), len(marks.chunks)) == (2, 0, 0)

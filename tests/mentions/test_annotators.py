@@ -11,7 +11,7 @@ from wellread.mentions.annotators import SpacyAnnotator, StanzaAnnotator, given
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory):
-    spacy = pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'wellread[spacy]'")
+    spacy = pytest.importorskip("spacy", reason="spaCy is not installed: pip install -e '.[spacy]'")
     pipeline = spacy.blank("en")
     ruler = pipeline.add_pipe("entity_ruler")
     ruler.add_patterns([{"label": "PERSON", "pattern": "Marie Curie"}, {"label": "GPE", "pattern": "Warsaw"}])
@@ -32,13 +32,13 @@ def test_spacys_entities_become_mentions_with_their_labels(model_folder):
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path):
-    pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'wellread[spacy]'")
+    pytest.importorskip("spacy", reason="spaCy is not installed: pip install -e '.[spacy]'")
     with pytest.raises(InputError, match="no_such_model"):
         SpacyAnnotator(tmp_path / "no_such_model")
 
 
 def test_the_default_model_that_was_not_fetched_says_how_to_fetch_it(tmp_path, monkeypatch):
-    pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'wellread[spacy]'")
+    pytest.importorskip("spacy", reason="spaCy is not installed: pip install -e '.[spacy]'")
     monkeypatch.setenv("WELLREAD_HOME", str(tmp_path))
     with pytest.raises(AssetError, match="wellread fetch spacy-en"):
         SpacyAnnotator()

@@ -8,8 +8,8 @@ import pytest
 
 from wellread.assets import is_cached
 
-pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'wellread[spacy]'")
-pytest.importorskip("torch", reason="torch is not installed: pip install 'wellread[train]'")
+pytest.importorskip("spacy", reason="spaCy is not installed: pip install -e '.[spacy]'")
+pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[train]'")
 
 SCRIPT = """
 import json, sys

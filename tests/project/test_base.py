@@ -12,6 +12,7 @@ from tests.toy_models import ENTITIES as TOWNS
 from tests.toy_models import tokenizer, write_kb
 from wellread.encoders.infusion.infuse import infuse
 from wellread.encoders.load import load_encoder
+from wellread.errors import install_extra
 from wellread.index.entity_vectors import EntityVectors
 from wellread.models.knowbert.config import KnowBertConfig
 from wellread.models.knowbert.saving import shrink
@@ -92,9 +93,10 @@ def test_the_base_links_and_says_what_else_needs(home):
         "annotate": 7,
     }
     assert [line for line in errors if line.startswith("error: ")] == [
-        "error: training needs the extra train: torch is not installed; install it with: pip install 'wellread[train]'",
-        "error: embedding and explaining texts with an encoder needs the extra train: torch is not installed; install "
-        "it with: pip install 'wellread[train]'",
-        "error: this command needs the extra counting: pyarrow is not installed; install it with: pip install "
-        "'wellread[counting]'",
+        f"error: {purpose} needs the extra {extra}: {package} is not installed; {install_extra(extra)}"
+        for purpose, extra, package in (
+            ("training", "train", "torch"),
+            ("embedding and explaining texts with an encoder", "train", "torch"),
+            ("this command", "counting", "pyarrow"),
+        )
     ]

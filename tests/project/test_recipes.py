@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wellread import config
-from wellread.models.elq.training import LinkerRecipe
+from wellread.models.elq.recipe import LinkerRecipe
 from wellread.models.knowbert.pretraining import PretrainingRecipe
 from wellread.models.luke.pretraining import LukePretrainingRecipe
 from wellread.tasks.recipe import TaskRecipe

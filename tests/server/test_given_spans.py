@@ -113,3 +113,13 @@ def test_spans_that_do_not_fit_are_refused_with_the_fix(client, requested, messa
     answer = client.post("/link", json=requested)
     assert answer.status_code == 422
     assert message in answer.json()["error"]
+
+
+def test_a_large_request_is_split_with_its_spans(tmp_path):
+    texts = [f"{number} in Paris" for number in range(40)]
+    spans = [[[text.index("Paris"), len(text)]] for text in texts]
+    with engine_of(write_kbs(tmp_path), readers=1) as engine, asking(engine) as client:
+        answer = client.post("/link", json={"texts": texts, "spans": spans, "kb": "cities"})
+    assert answer.status_code == 200, answer.text
+    found = [(one["text"], [link["entity"] for link in one["links"]]) for one in answer.json()["documents"]]
+    assert found == [(text, ["Q90"]) for text in texts]

@@ -7,11 +7,12 @@ import pytest
 from tests.task_models import SEGMENTER, TOKENIZER, learner
 from tests.toy_models import PEOPLE, PLACES
 from wellread.errors import InputError, UsageError
+from wellread.tasks.data_options import Data, EncoderOptions
 from wellread.tasks.entity_typing import TypeOptions
 from wellread.tasks.learner import ask
 from wellread.tasks.registry import TASKS
 from wellread.tasks.relations import SEMEVAL2010, RelationOptions
-from wellread.tasks.task_type import Data, EncoderOptions, TaskSettings
+from wellread.tasks.task_type import TaskSettings
 
 OPTIONS = {"relations": RelationOptions(markers=(":", "-")), "types": TypeOptions(markers=(":",)), "": None}
 

@@ -18,6 +18,7 @@ from wellread import __version__
 from wellread.errors import StorageError, WellreadError
 from wellread.io.console import visible
 from wellread.io.extras import missing_extras
+from wellread.io.similar import suggestion
 from wellread.mentions.spacy_import import leave_torch_out
 
 VERBS = {
@@ -55,6 +56,14 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of the arguments; suggest a similar one for a typo."""
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            raise click.UsageError(f"No such command {args[0]!r}{suggestion(args[0], VERBS)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
@@ -89,7 +98,7 @@ def main() -> None:
     except click.UsageError as error:
         message = " ".join(error.format_message().split()).rstrip(".")
         verb = error.ctx.command_path if error.ctx is not None else "wellread"
-        _leave(f"error: {message}; see: {verb} --help", error.exit_code)
+        _leave(f"error: {message}{' See' if message.endswith('?') else '; see'}: {verb} --help", error.exit_code)
     except click.ClickException as error:
         _leave(f"error: {error.format_message()}", error.exit_code)
     except (KeyboardInterrupt, click.Abort):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
+
+from wellread.io.similar import suggestion
 
 
 class DefaultGroup(click.Group):
@@ -17,5 +20,10 @@ class DefaultGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the default command unless a command or a help option is first."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            # A word that is not a file, before another argument, may be a command with a typo.
+            if len(args) > 1 and not args[1].startswith("-") and args[0].isalpha() and not os.path.exists(args[0]):
+                shown = [name for name, command in self.commands.items() if not command.hidden]
+                if similar := suggestion(args[0], shown):
+                    raise click.UsageError(f"No such command {args[0]!r}{similar}", ctx)
             args = [self.default, *args]
         return super().parse_args(ctx, args)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wellread.cli.options import nil_options, reading_options, refuse_nan, trust_option
+from wellread.cli.options import kbs_or_default, nil_options, reading_options, refuse_nan, trust_option
 from wellread.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _MOST_ROWS = 500
 
 @click.command("link")
 @click.argument("text", required=False)
-@click.option("--kb", "kbs", multiple=True, required=True, help="Knowledge base to link to; repeatable.")
+@click.option("--kb", "kbs", multiple=True, help="Knowledge base to link to; repeatable.  [default: vital]")
 @click.option("--file", "-f", "file", help="Read the text from a file; - is standard input.")
 @click.option("--lines", is_flag=True, help="Link every line as a text of its own.")
 @click.option(
@@ -120,7 +120,7 @@ def command(
 
     \b
     Examples:
-      wellread link --kb vital "Marie Curie was born in Warsaw."
+      wellread link "Marie Curie was born in Warsaw."
       wellread link --kb vital --kb wordnet --file story.txt --format html --to story.html
       cat questions.txt | wellread link --kb my.kb --lines --format json
       wellread link --kb my.kb --file questions.txt --lines --format csv --to links.csv
@@ -143,6 +143,9 @@ def command(
         raise UsageError("--never-nil needs --spans; add --spans, or omit --never-nil")
     if format_ == "conll" and len(kbs) > 1:
         console.note("conll has one link per token: the longest of all knowledge bases is written")
+    if spans is None:
+        _refuse_no_text(text, file)
+    kbs = kbs_or_default(kbs)
     chosen = models_of(models, list(name_kbs(kbs)))
     with Linkers.load(kbs, models=chosen, **_settings(given)) as linkers:
         if spans is None:
@@ -232,13 +235,16 @@ def _write(documents: Iterator[Document], format_: str, to: str, describe: Descr
     console.note(f"written to {to}")
 
 
+def _refuse_no_text(text: str | None, file: str | None) -> None:
+    if text is None and file is None and sys.stdin.isatty():
+        raise UsageError('give a text: wellread link "…", --file FILE, or pipe one in')
+
+
 def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
     from wellread.data.corpus import suffix_of
     from wellread.io.files import decode, path_name, read_lines, read_text
     from wellread.io.tables import TABLE_SUFFIXES
 
-    if text is None and file is None and sys.stdin.isatty():
-        raise UsageError('give a text: wellread link --kb vital "…", --file FILE, or pipe one in')
     if text is not None and text != "-":
         # As in a file: only \n ends a line, not the other line breaks of str.splitlines.
         given = (line.rstrip("\r") for line in text.removesuffix("\n").split("\n")) if lines else iter([text])

@@ -39,6 +39,17 @@ def refuse_nan(ctx: click.Context, param: click.Parameter, value: float | None) 
     return value
 
 
+def kbs_or_default(kbs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the knowledge bases given, or the default one, which is named on stderr."""
+    if kbs:
+        return kbs
+    from wellread.io import console
+    from wellread.kb.packaged import DEFAULT_KB
+
+    console.note(f"knowledge base: {DEFAULT_KB}, the default; choose another with --kb")
+    return (DEFAULT_KB,)
+
+
 def typed_command() -> str:
     """Return the command line as typed, to be stored with its results."""
     return shlex.join(["wellread", *sys.argv[1:]])

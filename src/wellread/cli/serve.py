@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wellread.errors import MissingExtraError, UsageError
+from wellread.cli.options import kbs_or_default
+from wellread.errors import MissingExtraError, UsageError, install_extra
 
 if TYPE_CHECKING:
     from socket import socket
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("serve")
-@click.option("--kb", "kbs", multiple=True, required=True, help="Knowledge base to serve; repeatable.")
+@click.option("--kb", "kbs", multiple=True, help="Knowledge base to serve; repeatable.  [default: vital]")
 @click.option(
     "--model",
     "models",
@@ -96,7 +97,7 @@ def command(
 
     \b
     Examples:
-      wellread serve --kb vital
+      wellread serve
       wellread serve --kb vital --kb wordnet --port 8080
       wellread serve --kb my.kb --model runs/my-linker/model --model prior --token-file token.txt
       wellread serve --kb products.kb --allow-origin http://127.0.0.1:3333
@@ -107,9 +108,7 @@ def command(
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed; install it with: pip install 'wellread[serve]'"
-        ) from None
+        raise MissingExtraError(f"{error.name} is not installed; {install_extra('serve')}") from None
     from wellread.linking.multi import name_kbs
     from wellread.server.cross_origin import check_origins
     from wellread.server.run import allowed_hosts, bind_sockets, read_token
@@ -129,7 +128,7 @@ def command(
     settings = Settings(
         limits, token, allowed_hosts(host, hosts), _encoders(encoders or ("minilm",)), check_origins(origins)
     )
-    named = name_kbs(kbs)
+    named = name_kbs(kbs_or_default(kbs))
     chosen = _models(models, list(named))
     with bind_sockets(host, port, patience=timeout) as sockets:
         _serve(named, chosen, settings, host, sockets)

@@ -94,9 +94,11 @@ def task(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) 
 def _train_linker(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
     from wellread import config
     from wellread.io import console
-    from wellread.models.elq.training import MODEL, LinkerRecipe, train_linker
+    from wellread.models.elq.recipe import LinkerRecipe
 
     wanted = config.override(config.read(LinkerRecipe, recipe), changes)
+    from wellread.models.elq.training import MODEL, train_linker  # after the recipe was checked: it imports torch
+
     to = _place(recipe, folder)
     scores = train_linker(wanted, to, resume=not anew)
     console.print_table(("score", "development"), list(scores.items()))
@@ -111,7 +113,10 @@ def _train_linker(recipe: str, folder: str | None, changes: tuple[str, ...], ane
 def _train_task(recipe: str, folder: str | None, changes: tuple[str, ...], anew: bool) -> None:
     from wellread import config
     from wellread.io import console
-    from wellread.tasks.recipe import TaskRecipe
+    from wellread.tasks.data_options import check_shared_settings
+
+    check_shared_settings(recipe, changes)
+    from wellread.tasks.recipe import TaskRecipe  # after that check: it imports torch
     from wellread.training.loop import distributed_state
     from wellread.training.task import train_task
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from wellread import errors
 from wellread.correlation.events import PLAN, count_shard
 from wellread.data.corpus import Corpus
-from wellread.errors import MissingExtraError, StorageError, UsageError, WellreadError
+from wellread.errors import MissingExtraError, StorageError, UsageError, WellreadError, install_extra
 from wellread.io.cores import cores
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class SparkEngine:
         try:
             from pyspark.sql import SparkSession
         except ImportError as error:
-            raise MissingExtraError("Spark is not installed; install it with: pip install 'wellread[spark]'") from error
+            raise MissingExtraError(f"Spark is not installed; {install_extra('spark')}") from error
         java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else shutil.which("java")
         if not java or not Path(java).exists():
             raise MissingExtraError("Spark needs Java 17; install it and set JAVA_HOME, or count with --engine duckdb")

@@ -4,7 +4,7 @@ r"""Linked text in other tools' formats: gold links are read as documents, links
   `{"id": …, "text": …, "mentions": [[start, end, id or null], …]}`, where a mention may have a title as fourth element.
 - `aida` (read; `to_conll` writes): the columns of AIDA-CoNLL-YAGO, which are token, B or I, mention, YAGO2 entity,
   Wikipedia URL, Wikipedia number and Freebase mid.
-- `nif` (read): NIF 2.0 in Turtle, a `nif:Context` and phrases with `itsrdf:taIdentRef`.
+- `nif` (read; `data.nif.to_nif` writes): NIF in Turtle, a `nif:Context` and phrases with `itsrdf:taIdentRef`.
 - brat (`to_brat` writes): stand-off `.ann` beside the `.txt`.
 
 An entity of None is NIL: named in the text, but not in the knowledge base.
@@ -21,8 +21,10 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, get_args
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
+from wellread.data.nif import nif_drafts
+from wellread.data.spans import by_place, checked_span, title_in
 from wellread.document import Document, Link, refuse_halves
 from wellread.errors import InputError, UsageError
 from wellread.io.files import decode, make_or_skip, path_name, read_lines, read_text
@@ -42,8 +44,6 @@ _EXTENSIONS: dict[Format, tuple[str, ...]] = {
     "aida": (".tsv", ".conll"),
     "nif": (".ttl", ".nif", ".nt"),
 }
-_NIF = "http://persistence.uni-leipzig.org/nlp2rdf/ontologies/nif-core#"
-_ITSRDF = "http://www.w3.org/2005/11/its/rdf#"
 _NIL = "--NME--"
 """AIDA's "no matching entity"."""
 _YAGO_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
@@ -70,7 +70,7 @@ def read_linked(
         return _made(_read_aida(path, ids or "title"), skipped)
     if kind == "nif":
         _check_ids(ids, ("url", "title"), "NIF names entities by IRI")
-        return _made(_read_nif(path, ids or "url"), skipped)
+        return _made(nif_drafts(read_text(path), Path(path).name, path_name(path), ids or "url"), skipped)
     raise UsageError(f"unknown format {kind!r}; choose one of {', '.join(get_args(Format))}")
 
 
@@ -103,19 +103,6 @@ def _detect_format(path: str | Path) -> Format:
 
 def _decoded_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     return ((number, decode(line, f"{path_name(path)}, line {number}")) for number, line in read_lines(path))
-
-
-def _checked_span(start: object, end: object, text: str) -> tuple[int, int]:
-    if type(start) is int and type(end) is int and 0 <= start < end <= len(text):
-        return start, end
-    raise InputError(
-        f"the span {start!r}:{end!r} is not inside the text of {len(text)} characters (from 0, end exclusive); "
-        "correct it, or leave out broken documents with --skip-broken"
-    )
-
-
-def _by_place(links: list[Link]) -> tuple[Link, ...]:
-    return tuple(sorted(links, key=lambda link: (link.start, link.end)))
 
 
 # JSONL
@@ -151,7 +138,7 @@ def _own_document(data: dict[str, Any]) -> Document:
     except TypeError as error:
         raise InputError(f"not a document written by wellread: {error}") from error
     for link in document.links:
-        _checked_span(link.start, link.end, document.text)
+        checked_span(link.start, link.end, document.text)
     return document
 
 
@@ -165,10 +152,10 @@ def _mentions_document(data: dict[str, Any]) -> Document:
         entity, title = mention[2], mention[3] if len(mention) == 4 else None
         if not isinstance(entity, str | None) or not isinstance(title, str | None):
             raise InputError(f"expected a mention as [start, end, id or null, title], got {json.dumps(mention)}")
-        start, end = _checked_span(mention[0], mention[1], text)
+        start, end = checked_span(mention[0], mention[1], text)
         links.append(Link(start, end, text[start:end], entity, title))
     meta = {key: value for key, value in data.items() if key not in ("id", "text", "mentions")}
-    return Document(text, _by_place(links), None if name is None else str(name), meta)
+    return Document(text, by_place(links), None if name is None else str(name), meta)
 
 
 # AIDA-CoNLL-YAGO
@@ -237,24 +224,12 @@ def _aida_entity(path: str | Path, row: _Row, ids: Ids) -> tuple[str | None, str
         return None, None
     title = _from_yago(yago).replace("_", " ")
     url, number, mid = (*row.columns[4:7], "", "", "")[:3]
-    entity = {"title": _title(_from_yago(url)) or title, "url": _from_yago(url), "number": number, "mid": mid}[ids]
+    entity = {"title": title_in(_from_yago(url)) or title, "url": _from_yago(url), "number": number, "mid": mid}[ids]
     if not entity and ids != "mid":
         raise InputError(
             f"{path_name(path)}, line {row.number}: no {ids} column for {yago!r}; name entities by ids='title'"
         )
     return entity or None, title
-
-
-def _title(reference: str) -> str:
-    """Return the title in a reference: http://en.wikipedia.org/wiki/Caf%C3%A9_au_lait -> Café au lait."""
-    for marker in ("/wiki/", "/resource/"):
-        if marker in reference:
-            name = reference.partition(marker)[2]
-            break
-    else:
-        name = reference.rstrip("/").rpartition("/")[2]
-    # Underscores first: a percent-encoded one (%5F) is literal.
-    return unquote(name.replace("_", " "))
 
 
 def _from_yago(name: str) -> str:
@@ -312,65 +287,6 @@ def _aida_columns(link: Link) -> tuple[str, ...]:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-# NIF
-
-
-def _read_nif(path: str | Path, ids: Ids) -> Iterator[Draft]:
-    """Yield a document per `nif:isString`; a `nif:Phrase`, or a node with a `taIdentRef`, is a link in its context."""
-    from rdflib import RDF, Graph, URIRef
-
-    text = read_text(path)
-    try:
-        # An explicit base, so that relative IRIs do not depend on the working directory.
-        graph = Graph().parse(data=text, format="turtle", publicID=f"file:///{Path(path).name}")
-    except Exception as error:  # rdflib raises SyntaxError, AssertionError, ValueError or RecursionError
-        raise InputError(f"{path_name(path)} is not Turtle: {_one_line(str(error))[:200]}") from error
-    texts = {context: str(text) for context, text in graph.subject_objects(URIRef(_NIF + "isString"))}
-    phrases: dict[Any, list[Any]] = {context: [] for context in texts}
-    for phrase, context in graph.subject_objects(URIRef(_NIF + "referenceContext")):
-        named = (phrase, URIRef(_ITSRDF + "taIdentRef"), None) in graph
-        if phrase in texts or not (named or (phrase, RDF.type, URIRef(_NIF + "Phrase")) in graph):
-            continue
-        if context not in texts:
-            raise InputError(
-                f"{path_name(path)}: {phrase} refers to {context}, which has no nif:isString; add the text"
-            )
-        phrases[context].append(phrase)
-    for context, text in texts.items():
-        yield partial(_nif_document, path, graph, str(context), text, phrases[context], ids)
-
-
-def _nif_document(path: str | Path, graph: Any, name: str, text: str, phrases: list[Any], ids: Ids) -> Document:
-    try:
-        return Document(text, _by_place([_nif_link(graph, phrase, text, ids) for phrase in phrases]), name)
-    except InputError as error:
-        raise InputError(f"{path_name(path)}: {error}") from error
-
-
-def _nif_link(graph: Any, phrase: Any, text: str, ids: Ids) -> Link:
-    """Return the link of a phrase; of several references the first by name in a wiki counts; indices are characters."""
-    from rdflib import BNode, URIRef
-
-    begin, finish, anchor = (
-        graph.value(phrase, URIRef(_NIF + name)) for name in ("beginIndex", "endIndex", "anchorOf")
-    )
-    try:
-        start, end = _checked_span(int(str(begin)), int(str(finish)), text)
-    except (InputError, ValueError) as error:
-        raise InputError(f"{phrase}: {error}") from error
-    mention = text[start:end]
-    if anchor is not None and str(anchor) != mention:
-        raise InputError(
-            f"{phrase} says {str(anchor)!r} but the text at {start}:{end} is {mention!r}; correct the indices"
-        )
-    references = graph.objects(phrase, URIRef(_ITSRDF + "taIdentRef"))
-    known = sorted(str(one) for one in references if not isinstance(one, BNode) and "notInWiki" not in one)
-    if not known:
-        return Link(start, end, mention, None)
-    title = _title(known[0])
-    return Link(start, end, mention, title if ids == "title" else known[0], title)
 
 
 # brat

@@ -30,6 +30,7 @@ from wellread.errors import InputError, StorageError, UsageError
 from wellread.index.folder import vectors_folder
 from wellread.io.cores import limit_threads
 from wellread.io.files import storage, write_atomically
+from wellread.kb.packaged import check_exists
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import check_threshold
@@ -57,7 +58,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 """Default config. None means not given: the saved value, else that of `Linker.load`; spaCy does not distinguish."""
 _SETTINGS, _KB, _MODEL = "settings.json", "bundle.kb", "model"
-_OPTIONS = set(signature(Linker.load).parameters) - {"kb", "model", "threshold"}
+_OPTIONS = set(signature(Linker.load).parameters) - {"kb", "model", "models", "threshold"}
 _PLACES = ("kb", "model")
 """Settings whose bundled value is a path in the folder."""
 
@@ -86,6 +87,8 @@ class SpacyLinker:
         if never_nil and entities != "spacy":
             raise UsageError('never_nil is for given entities; set entities="spacy" too, or leave it out')
         check_threshold(threshold)
+        if kb is not None and not bundle:  # a bundle has its own KB, and may be on a machine without the other
+            check_exists(kb)
         if odd := set(options or {}) - _OPTIONS:
             raise UsageError(
                 f"options has {', '.join(sorted(odd))}; it takes what Linker.load takes besides kb, model and "

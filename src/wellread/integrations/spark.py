@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from wellread import errors
 from wellread.correlation.engines import SparkEngine
-from wellread.errors import MissingExtraError, UsageError, WellreadError
+from wellread.errors import MissingExtraError, UsageError, WellreadError, install_extra
 from wellread.index.folder import vectors_folder
 from wellread.integrations.annotation_folder import Worker
 from wellread.integrations.arrow_batches import SCHEMA, Annotation, annotate_batches
@@ -51,7 +51,7 @@ def annotate_frame(
     try:
         from pyspark.sql.pandas.types import from_arrow_schema
     except ImportError as error:
-        raise MissingExtraError("Spark is not installed; install it with: pip install 'wellread[spark]'") from error
+        raise MissingExtraError(f"Spark is not installed; {install_extra('spark')}") from error
     if text not in frame.columns:
         raise UsageError(f"the frame has no column {text} (but {', '.join(frame.columns)}); say where the text is")
     annotation = _send(frame, annotation) if send else annotation

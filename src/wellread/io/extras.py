@@ -1,4 +1,4 @@
-"""Optional packages by purpose: the extras of `pip install 'wellread[…]'`, and the error where one is missing."""
+"""Optional packages by purpose: the extras of pyproject.toml, and the error where one is missing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from wellread.errors import MissingExtraError
+from wellread.errors import MissingExtraError, install_extra
 
 EXTRAS = {
     "plots": ("matplotlib",),
     "counting": ("duckdb", "pyarrow", "scipy"),
     "spacy": ("spacy",),
     "spark": ("pyspark", "pandas", "pyarrow"),
-    "serve": ("fastapi", "httptools", "prometheus_client", "uvicorn", "uvloop"),
+    "serve": ("fastapi", "fastapi_offline", "httptools", "prometheus_client", "uvicorn", "uvloop"),
     "train": (
         "torch",
         "accelerate",
@@ -68,6 +68,4 @@ def require(name: str, purpose: str) -> None:
 
 
 def _error(name: str, package: str, purpose: str) -> MissingExtraError:
-    return MissingExtraError(
-        f"{purpose} needs the extra {name}: {package} is not installed; install it with: pip install 'wellread[{name}]'"
-    )
+    return MissingExtraError(f"{purpose} needs the extra {name}: {package} is not installed; {install_extra(name)}")

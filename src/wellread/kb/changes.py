@@ -42,7 +42,7 @@ class Change:
                 if "UNIQUE" not in str(error):
                     raise
                 raise KnowledgeBaseError(
-                    f"there is an entity {entity.id!r} already; use update to replace it, or another id"
+                    f"there is an entity {entity.id!r} already; use update (kb add: --update), or another id"
                 ) from None
             assert cursor.lastrowid is not None
             self._fill(cursor.lastrowid, entity)

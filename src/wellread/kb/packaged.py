@@ -13,12 +13,15 @@ from pathlib import Path
 
 from wellread import assets
 from wellread.errors import KnowledgeBaseError, UsageError
+from wellread.io.similar import suggestion
 from wellread.kb.build import Origin, build, state_of
 from wellread.kb.readers import vital, wordnet
 from wellread.kb.readers.obo import read_obo
 from wellread.kb.records import Record, Tally
 from wellread.kb.store import KnowledgeBase
 
+DEFAULT_KB = "vital"
+"""Knowledge base that is used if none is given."""
 BUILDER = "builder"
 """Key of the builder's version in the metadata of a packaged KB; one without it was built by version 1."""
 
@@ -51,9 +54,27 @@ def kb_path(name: str | Path) -> Path:
 def open_kb(name: str | Path, *, writable: bool = False) -> KnowledgeBase:
     """Open a KB by name or path; a packaged one that is not built yet is an error that names the command."""
     path = kb_path(name)
-    if str(name) in PACKAGED and not path.exists():
-        raise KnowledgeBaseError(f"the {name} knowledge base is not built yet; build it with: wellread kb build {name}")
+    check_exists(name)
     return KnowledgeBase.open(path, writable=writable)
+
+
+def check_exists(name: str | Path) -> None:
+    """Raise an error if there is no KB of this name or path; it names a similar one, or the command that builds it."""
+    path = kb_path(name)
+    if path.exists():
+        return
+    if str(name) in PACKAGED:
+        raise KnowledgeBaseError(f"the {name} knowledge base is not built yet; build it with: wellread kb build {name}")
+    by_name = path.parent == assets.home() / "kb" and str(name) == path.stem
+    there = path.parent.glob("*.kb") if path.parent.is_dir() else ()
+    if by_name:
+        what, similar = repr(str(name)), suggestion(str(name), {*PACKAGED, *(other.stem for other in there)})
+    else:
+        what, similar = f"at {path}", suggestion(path.name, [other.name for other in there])
+    raise KnowledgeBaseError(
+        f"there is no knowledge base {what}{similar + ' Build' if similar else '; build'} one with: "
+        f"wellread kb build SOURCE --to {name}"
+    )
 
 
 def is_outdated(name: str, path: str | Path | None = None) -> bool:

@@ -8,6 +8,7 @@ per name (`lookup.py`).
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -129,16 +130,39 @@ def _check_ours(path: Path, connection: sqlite3.Connection) -> None:
     if schema > SCHEMA:
         raise KnowledgeBaseError(
             f"{path} was written by a newer wellread (schema {schema}, this one reads up to {SCHEMA}); "
-            "upgrade with: pip install --upgrade wellread"
+            "upgrade wellread: pull its source and install it again"
         )
 
 
 def damaged(path: Path, reason: object) -> KnowledgeBaseError:
     """Return the error for a file with content that wellread never writes."""
+    if not _is_sqlite(path):
+        return KnowledgeBaseError(f"{path} is not a knowledge base; {_way_to_build(path)}")
     return KnowledgeBaseError(
-        f"{path} is not a knowledge base or is damaged ({reason}); check the path, or delete it and build it "
-        "again with: wellread kb build"
+        f"{path} is not a knowledge base or is damaged ({reason}); check the path, or build it again from its source "
+        "with: wellread kb build SOURCE --replace"
     )
+
+
+def _is_sqlite(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(16) == b"SQLite format 3\0"
+    except OSError:
+        return True  # the reason says more
+
+
+_SOURCES = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+"""Sources of `wellread kb build` by the suffix of their files."""
+
+
+def _way_to_build(path: Path) -> str:
+    """Return the command that builds a KB from a file, or advice to check the path."""
+    source = next((_SOURCES[suffix] for suffix in path.suffixes if suffix in _SOURCES), None)
+    if source is None:
+        return "check the path, or build one with: wellread kb build SOURCE PATH --to FILE.kb"
+    target = path.with_name(f"{path.name.partition('.')[0]}.kb")
+    return f"build one from it with: {shlex.join(['wellread', 'kb', 'build', source, str(path), '--to', str(target)])}"
 
 
 @contextmanager

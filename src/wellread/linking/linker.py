@@ -16,19 +16,20 @@ Models:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from wellread.document import Document
 from wellread.errors import UsageError
 from wellread.io import console
 from wellread.io.extras import extra
-from wellread.kb.packaged import is_outdated, kb_path, open_kb
+from wellread.kb.packaged import DEFAULT_KB, is_outdated, kb_path, open_kb
 from wellread.kb.store import KnowledgeBase, entities_of_kinds
 from wellread.linking.decoding import Decoding, Scored, ThresholdKind, check_threshold
 from wellread.linking.given_spans import GivenNil, Spans, link_given
+from wellread.linking.model_options import ModelKind, refuse_ignored
 from wellread.linking.prior import Annotator, PriorBackend
 from wellread.mapping.current import CurrentMapper
 from wellread.mapping.results import THRESHOLD as MAP_THRESHOLD
@@ -39,6 +40,7 @@ from wellread.models import folder as packaged
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from wellread.linking.multi import Linkers
     from wellread.mapping.mapper import Meaning
     from wellread.models.elq.linker import ElqBackend
     from wellread.models.knowbert.linker import KnowBertBackend
@@ -66,12 +68,49 @@ class Linker:
         """`threshold` is that of the caller; None for the model's default."""
         self._mapper = CurrentMapper(kb, self._meaning, self._allowed)
 
+    @overload
     @classmethod
     def load(
         cls,
-        kb: str | Path | KnowledgeBase = "vital",
+        kb: str | Path | KnowledgeBase = ...,
+        model: str | Path = ...,
+        *,
+        mentions: MentionsFrom | Annotator = ...,
+        reading: MatchOptions | None = ...,
+        threshold: float | None = ...,
+        kind: ThresholdKind = ...,
+        overlaps: Literal["auto", "drop", "keep"] = ...,
+        nil: bool = ...,
+        sources: Literal["union", "dense", "names"] = ...,
+        among: Iterable[str] | None = ...,
+        kinds: Iterable[str] | None = ...,
+        trust: float | None = ...,
+        precision: Literal["auto", "fp32", "int8"] = ...,
+        tags: Literal["auto", "spacy", "none"] = ...,
+        order: Literal["global", "local"] = ...,
+        passes: int = ...,
+        device: str = ...,
+        name: str | None = ...,
+    ) -> Linker: ...
+
+    @overload
+    @classmethod
+    def load(
+        cls,
+        kb: list[str] | list[Path] | list[str | Path] | tuple[str | Path, ...],
+        model: str | Path = ...,
+        *,
+        models: Mapping[str, str] | None = ...,
+        **options: Any,
+    ) -> Linkers: ...
+
+    @classmethod
+    def load(
+        cls,
+        kb: str | Path | KnowledgeBase | list[Any] | tuple[str | Path, ...] = DEFAULT_KB,
         model: str | Path = "auto",
         *,
+        models: Mapping[str, str] | None = None,
         mentions: MentionsFrom | Annotator = "names",
         reading: MatchOptions | None = None,
         threshold: float | None = None,
@@ -86,9 +125,13 @@ class Linker:
         tags: Literal["auto", "spacy", "none"] = "auto",
         order: Literal["global", "local"] = "global",
         passes: int = 8,
+        device: str = "cpu",
         name: str | None = None,
-    ) -> Linker:
+    ) -> Linker | Linkers:
         """Load a linker for a KB, given by name if it is packaged ("wordnet", "vital"), else by path.
+
+        A list of KBs gives `Linkers` (`linking.multi`), with `models` for those of their own: {"wordnet": "prior"}.
+        An option that the model does not use is an error; with several KBs, if none of their models uses it.
 
         All models:
 
@@ -125,14 +168,39 @@ class Linker:
           "local" links each mention independently.
         - `passes`: maximum number of forward passes of a text for "global"; with more mentions than passes, several
           mentions are linked in each pass.
+
+        `device` ("cpu", "cuda", "cuda:1", "mps") is where torch runs the model: LUKE, and ELQ on an encoder that
+        onnxruntime does not support. All other models run on the CPU.
         """
+        options: dict[str, Any] = {
+            "kind": kind,
+            "overlaps": overlaps,
+            "sources": sources,
+            "among": among,
+            "kinds": kinds,
+            "trust": trust,
+            "precision": precision,
+            "tags": tags,
+            "order": order,
+            "passes": passes,
+            "device": device,
+        }
+        if isinstance(kb, list | tuple):
+            from wellread.linking.multi import Linkers
+
+            if name is not None:
+                raise UsageError("several knowledge bases are named after their files; leave name out")
+            options |= {"mentions": mentions, "reading": reading, "threshold": threshold, "nil": nil}
+            return Linkers.load(kb, model, models=models, **options)
+        if models is not None:
+            raise UsageError("models is for a list of knowledge bases; give the model of this one as model")
         check_threshold(threshold)
-        opened = kb if isinstance(kb, KnowledgeBase) else _open(kb)
+        opened = kb if isinstance(kb, KnowledgeBase) else open_linked_kb(kb)
         kb_name = name if name is not None else opened.path.stem
-        if str(model) == "auto":
-            by_name = mentions != "names" or reading is not None
-            model = "prior" if by_name else _default_model(opened)
-        if str(model) == "prior":
+        by_name = mentions != "names" or reading is not None
+        model_kind = kind_of_model(opened, model, by_name=by_name)
+        refuse_ignored([model_kind], options)
+        if model_kind == "prior":
             annotator = _annotator(mentions)
             if reading is None and overlaps == "keep":
                 reading = MatchOptions(overlaps="all")
@@ -140,10 +208,14 @@ class Linker:
                 opened, reading=reading, threshold=threshold or 0.0, annotator=annotator, name=kb_name, nil=nil
             )
             return cls(opened, backend, threshold=threshold)
-        if (folder := _luke_folder(model)) is not None:
+        if kinds is not None:
+            among = entities_of_kinds(opened, kinds, among)
+        if model_kind == "luke":
             with extra("train", f"the LUKE model {model}"):
                 from wellread.models.luke import linker as luke
 
+            folder = luke.find_folder(model)
+            assert folder is not None
             return cls(
                 opened,
                 luke.load_backend(
@@ -157,38 +229,47 @@ class Linker:
                     trust=trust,
                     annotator=_annotator(mentions),
                     reading=reading,
-                    among=among if kinds is None else entities_of_kinds(opened, kinds, among),
+                    among=among,
+                    device=device,
                     name=kb_name,
                 ),
                 threshold=threshold,
             )
-        if mentions != "names" or reading is not None:
+        if by_name:
             raise UsageError("this model finds its own mentions; omit mentions and reading, or use model prior")
+        if model_kind == "knowbert":
+            from wellread.models.knowbert import linker as knowbert
+
+            return cls(
+                opened,
+                knowbert.load_backend(
+                    opened,
+                    "knowbert" if str(model) == "auto" else model,
+                    threshold=threshold,
+                    overlaps=overlaps,
+                    nil=nil,
+                    tags=tags,
+                    among=among,
+                    precision=precision,
+                    name=kb_name,
+                ),
+                threshold=threshold,
+            )
         from wellread.models.elq.candidate_pool import Search
         from wellread.models.elq.load import load_backend
 
-        if kinds is not None:
-            among = entities_of_kinds(opened, kinds, among)
-        if packaged.find_folder(model) is not None:
-            from wellread.models.knowbert import linker as knowbert
-
-            options: dict[str, Any] = {"threshold": threshold, "overlaps": overlaps, "nil": nil, "tags": tags}
-            return cls(
-                opened,
-                knowbert.load_backend(opened, model, among=among, precision=precision, name=kb_name, **options),
-                threshold=threshold,
-            )
         return cls(
             opened,
             load_backend(
                 opened,
-                model,
+                "elq" if str(model) == "auto" else model,
                 search=Search(sources),
                 among=among,
                 threshold=threshold,
                 decoding=Decoding(kind, overlaps=overlaps, nil=nil),
                 trust=trust,
                 precision=precision,
+                device=device,
                 name=kb_name,
             ),
             threshold=threshold,
@@ -213,6 +294,10 @@ class Linker:
 
     def link(self, text: str) -> Document:
         """Return the links of one text."""
+        if not isinstance(text, str):
+            raise UsageError(
+                f"link takes one text as a str, got {type(text).__name__}; use link_many for several texts"
+            )
         return next(self.link_many([text]))
 
     def link_many(self, texts: Iterable[str]) -> Iterator[Document]:
@@ -302,25 +387,30 @@ def _batches(texts: Iterable[str], method: str) -> Iterator[list[str]]:
         yield batch
 
 
-def _luke_folder(model: str | Path) -> Path | None:
-    """Return the folder of a LUKE model, or None; torch is imported only if there may be one."""
+def kind_of_model(kb: KnowledgeBase, model: str | Path, *, by_name: bool = False) -> ModelKind:
+    """Return the type of a model for a KB; torch is imported only if a folder may have LUKE.
+
+    With `by_name`, "auto" is the model that links given mentions, or names found in a given way.
+    """
+    if str(model) == "auto":
+        if by_name:
+            return "prior"
+        if not has_senses(kb):
+            return "elq"
+        return "knowbert" if packaged.SENSES.is_dir() else "prior"
+    if str(model) == "prior":
+        return "prior"
     packaged.refuse_unready_luke(model)
     if str(model) == "luke" or any((Path(model) / part / "entity_vocab.json").is_file() for part in ("", "model")):
         with extra("train", f"the LUKE model {model}"):
             from wellread.models.luke.linker import find_folder
 
-        return find_folder(model)
-    return None
+        if find_folder(model) is not None:
+            return "luke"
+    return "elq" if packaged.find_folder(model) is None else "knowbert"
 
 
-def _default_model(kb: KnowledgeBase) -> str:
-    """Return the model that "auto" means for a KB."""
-    if not has_senses(kb):
-        return "elq"
-    return "knowbert" if packaged.SENSES.is_dir() else "prior"
-
-
-def _open(kb: str | Path) -> KnowledgeBase:
+def open_linked_kb(kb: str | Path) -> KnowledgeBase:
     """Open a KB, writable if its file is, so that `linker.kb.add(...)` works; it is locked only during a write."""
     path = kb_path(kb)
     if is_outdated(str(kb)):

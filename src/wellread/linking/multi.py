@@ -20,7 +20,8 @@ from wellread.document import Document, Link
 from wellread.errors import UsageError
 from wellread.kb.packaged import kb_path
 from wellread.linking.given_spans import GivenNil, Spans
-from wellread.linking.linker import Linker
+from wellread.linking.linker import Linker, kind_of_model, open_linked_kb
+from wellread.linking.model_options import ignored_options, refuse_ignored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,17 +48,23 @@ class Linkers:
         """Load a linker for each KB.
 
         `models` maps names of KBs to their models; `model` is used for the others. `more` are further arguments of
-        `Linker.load`.
+        `Linker.load`; an option is for the linkers whose models use it, and an error if none does.
         """
         named = name_kbs(kbs)
         models = models or {}
         if unknown := sorted(models.keys() - named.keys()):
             raise UsageError(f"there is a model for {unknown[0]}, but the knowledge bases are {', '.join(named)}")
+        by_name = more.get("mentions", "names") != "names" or more.get("reading") is not None
         with ExitStack() as stack:
-            linkers = [
-                stack.enter_context(Linker.load(kb, models.get(name, model), name=name, **more))
-                for name, kb in named.items()
-            ]
+            opened = {name: stack.enter_context(open_linked_kb(kb)) for name, kb in named.items()}
+            of_kb = {name: models.get(name, model) for name in named}
+            kinds = {name: kind_of_model(kb, of_kb[name], by_name=by_name) for name, kb in opened.items()}
+            refuse_ignored(kinds.values(), more)
+            linkers = []
+            for name, kb in opened.items():
+                ignored = ignored_options(kinds[name], more)
+                used = {option: value for option, value in more.items() if option not in ignored}
+                linkers.append(stack.enter_context(Linker.load(kb, of_kb[name], name=name, **used)))
             stack.pop_all()
         return cls(linkers)
 
@@ -86,6 +93,10 @@ class Linkers:
 
     def link(self, text: str) -> Document:
         """Return the links of one text."""
+        if not isinstance(text, str):
+            raise UsageError(
+                f"link takes one text as a str, got {type(text).__name__}; use link_many for several texts"
+            )
         return next(self.link_many([text]))
 
     def link_many(self, texts: Iterable[str]) -> Iterator[Document]:
@@ -168,6 +179,10 @@ def _merge(layers: Sequence[Document], links: Sequence[Link]) -> Document:
 
 def name_kbs(kbs: Sequence[str | Path]) -> dict[str, str | Path]:
     """Return each KB by a unique name: the stem of its file, or the name or path given if stems are equal."""
+    if isinstance(kbs, str | Path):
+        raise UsageError(f"expected a list of knowledge bases, got {str(kbs)!r}; give [{str(kbs)!r}]")
+    if wrong := next((kb for kb in kbs if not isinstance(kb, str | Path)), None):
+        raise UsageError(f"several knowledge bases are given by name or path; got {type(wrong).__name__}")
     paths = [kb_path(kb) for kb in kbs]
     if len({path.resolve() for path in paths}) < len(paths):
         raise UsageError("the same knowledge base is given twice; give each --kb once")

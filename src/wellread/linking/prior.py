@@ -1,4 +1,4 @@
-"""Linker backend that uses only names and priors of a KB, not the context of a mention.
+"""Linker backend that uses only names and priors of a KB, not what a text says around them.
 
 It does not need torch, and is the baseline for the other models.
 """
@@ -6,11 +6,14 @@ It does not need torch, and is the baseline for the other models.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Literal, Protocol
 
 from wellread.document import Document, Link, Mention
 from wellread.errors import UsageError
 from wellread.kb.store import KnowledgeBase
+from wellread.linking.name_score import name_score, starts_sentence
 from wellread.mentions.candidates import CandidateFinder, MatchOptions
 from wellread.mentions.matcher import Overlaps
 
@@ -47,12 +50,15 @@ class PriorBackend:
     ) -> Iterator[Document]:
         """Yield the links of each text.
 
+        The score of a name is `linking.name_score`; that of an annotator's mention is the prior of its entity.
         `overlaps` overrides that of `reading`, and has no effect with an annotator. `nil` includes the annotator's
         mentions that are not names of the KB.
         """
         keep_nil = self.nil if nil is None else nil
         for text, mentions in zip(texts, self._mentions(texts, overlaps), strict=True):
-            links = (self._link_best(mention) for mention in mentions)
+            links = map(self._link_best, mentions)
+            if self.annotator is None:
+                links = map(partial(_rescore, text, text.lower() == text), links)
             kept = tuple(link for link in links if (keep_nil if link.entity is None else link.score >= self.threshold))
             yield Document(text, kept, meta={"kb": self.name, "model": "prior"})
 
@@ -98,3 +104,10 @@ class PriorBackend:
             self.name,
             found_by=self.finder.found_by(mention.text),
         )
+
+
+def _rescore(text: str, lower_text: bool, link: Link) -> Link:
+    """Return the link of a name with the probability that it is right."""
+    at_start = starts_sentence(text, link.start)
+    score = name_score(link.score, link.text, sentence_start=at_start, lower_text=lower_text)
+    return replace(link, score=score)

@@ -22,6 +22,7 @@ from wellread.mentions.candidate_lists import NONE, CandidateLists
 from wellread.mentions.matcher import Matcher, Matches, Overlaps, hash_set
 from wellread.mentions.short_texts import SHORT, ShortTextMatcher
 from wellread.text.stopwords import FUNCTION_WORDS, STOP_WORDS
+from wellread.text.transliteration import transliterated
 from wellread.text.words import Case, Offsets, as_signed, key, split
 
 FENCE = "\n\uffff"
@@ -134,7 +135,10 @@ class CandidateFinder:
 
     def candidates(self, name: str) -> list[Candidate]:
         """Return the candidates of a name found by other means (a tagger, a label)."""
-        return self.kb.candidates(name, case=self.reading.case, limit=self.reading.limit)
+        found = self.kb.candidates(name, case=self.reading.case, limit=self.reading.limit)
+        if not found and self.reading.case == "folded" and (other := transliterated(name)) != name:
+            return self.kb.candidates(other, limit=self.reading.limit)
+        return found
 
     def meanings(self, text: str, kind: str | None = None) -> tuple[Candidate, ...]:
         """Return the candidates of a whole text as if found in another, so also of word forms, of one kind if given."""
@@ -153,7 +157,7 @@ class CandidateFinder:
             self._spelled = self.matcher, {}
         known = self._spelled[1]
         if name not in known:
-            rows = self.kb.named(as_signed(key(name)))
+            rows = self.kb.named(as_signed(key(name))) or self.kb.named(as_signed(key(transliterated(name))))
             exact = key(name, "exact")
             spelled = any(row[0] == name or key(row[0], "exact") == exact for row in rows)
             known[name] = "exact" if spelled else "case" if rows else "inflected"

@@ -34,7 +34,8 @@ from wellread.mentions.compiled_names import (
     load,
     save,
 )
-from wellread.text.key_table import FormTable, KeyTable
+from wellread.text.key_table import KeyTable
+from wellread.text.transliteration import transliterations
 from wellread.text.words import (
     Case,
     Keys,
@@ -181,7 +182,7 @@ class Matcher:
     def _walk(self, text: str, case: Case, max_words: int, stops: KeyTable | None) -> Matches:
         words = split(text)
         count = len(words.starts)
-        options = self._options(words.hashes) if case == "folded" else None
+        options = self._options(words) if case == "folded" else None
         begins = np.arange(count)
         nodes = np.zeros(count, np.uint64)
         kinds = np.full(count, ALL_KINDS, np.uint8)
@@ -217,9 +218,12 @@ class Matcher:
         if self.added is not None:
             yield self.added
 
-    def _options(self, hashes: Keys) -> _Options | None:
-        tables = [names.forms for names in self.both() if len(names.forms)]
-        return _Options.of(hashes, tables) if tables else None
+    def _options(self, words: Words) -> _Options | None:
+        found = [names.forms.find(words.hashes) for names in self.both() if len(names.forms)]
+        place, hashes = transliterations(words)
+        if len(place):
+            found.append((place, hashes, np.full(len(place), ALL_KINDS, np.uint8)))
+        return _Options.of(words.hashes, found) if found else None
 
     def flags(self, nodes: Keys) -> NDArray[np.uint8]:
         """Return the flags of each node: NAME, INNER, kinds, LOOSE_NAME, LOOSE_INNER; 0 for unknown nodes."""
@@ -263,7 +267,7 @@ class Matcher:
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """For each word of a text the words it may stand for: itself, and words that it is a form of."""
+    """For each word of a text the words it may stand for: itself, words that it is a form of, other spellings."""
 
     begins: Offsets
     counts: Offsets
@@ -271,12 +275,11 @@ class _Options:
     kinds: NDArray[np.uint8]
 
     @classmethod
-    def of(cls, hashes: Keys, tables: list[FormTable]) -> _Options:
+    def of(cls, hashes: Keys, found: list[tuple[Offsets, Keys, NDArray[np.uint8]]]) -> _Options:
         places = [np.arange(len(hashes))]
         words = [hashes]
         kinds = [np.full(len(hashes), ALL_KINDS, np.uint8)]
-        for table in tables:
-            place, word, kind = table.find(hashes)
+        for place, word, kind in found:
             places.append(place)
             words.append(word)
             kinds.append(kind)

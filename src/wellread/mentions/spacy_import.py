@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from wellread.errors import MissingExtraError
+from wellread.errors import MissingExtraError, install_extra
 
-NO_SPACY = "spaCy is not installed; install it with: pip install 'wellread[spacy]'"
+NO_SPACY = f"spaCy is not installed; {install_extra('spacy')}"
 
 _torch_unused = False
 

@@ -15,6 +15,7 @@ from wellread.text.characters import is_capital, text_of
 from wellread.text.frequency import is_english
 from wellread.text.inflection import regular_forms
 from wellread.text.key_table import KeyTable, differ
+from wellread.text.transliteration import transliterations
 from wellread.text.words import Keys, Offsets, Words, follow, keys, word_hash
 
 EDIT, FORM, SIGN, LETTER = 1, 1 << 4, 1 << 8, 1 << 12
@@ -94,11 +95,13 @@ class WordVariantFinder:
         return WordVariants.of(len(words.starts), readings), together
 
     def _of_every_word(self, words: Words) -> Iterator[Reading]:
-        """Yield the word forms of WordNet, and "&" for "and"."""
+        """Yield the word forms of WordNet, "&" for "and", and "ue" for "ü"."""
         if self.ways.inflected and self.senses:
             for names in self.matcher.both():
                 place, hashes, kinds = names.forms.find(words.hashes)
                 yield place, hashes, kinds, np.full(len(place), FORM, np.int32)
+        place, hashes = transliterations(words)
+        yield place, hashes, *_plain(len(place), 0)
         if self.ways.punctuation:
             for this, other in ((_AND, _AMPERSAND), (_AMPERSAND, _AND)):
                 place = np.flatnonzero(words.hashes == this)

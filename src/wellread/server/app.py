@@ -21,10 +21,13 @@ from wellread.errors import KnowledgeBaseError, ReplacedError, StorageError, Wel
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.prior import PriorBackend
 from wellread.server import schemas
+from wellread.server.docs_routes import add_docs_routes
 from wellread.server.engine import Engine
 from wellread.server.entity_routes import add_entity_routes
 from wellread.server.mapping_routes import add_mapping_routes
 from wellread.server.middleware import Handler, RequestMiddleware
+from wellread.server.nif_route import add_nif_route
+from wellread.server.ready_route import add_ready_route
 from wellread.server.reconciliation_routes import add_reconciliation_routes
 from wellread.server.responses import describe_errors, error_response, json_response
 from wellread.server.served_kb import hide_folder
@@ -54,7 +57,7 @@ def create_app(engine: Engine) -> FastAPI:
         version=__version__,
         summary="Link text to knowledge bases; vectors and attention of encoders.",
         lifespan=lifespan,
-        docs_url=None,  # loads scripts from a CDN
+        docs_url=None,  # loads scripts from a CDN; `docs_routes` does not
         redoc_url=None,
     )
     fast_routes: dict[str, Handler] = {}
@@ -64,6 +67,9 @@ def create_app(engine: Engine) -> FastAPI:
     add_entity_routes(app, engine)
     add_mapping_routes(app, engine)
     add_reconciliation_routes(app, engine)
+    add_nif_route(app, engine)
+    add_ready_route(app, engine)
+    add_docs_routes(app)
     _add_page(app, engine)
     return app
 

@@ -13,6 +13,7 @@ from wellread.errors import InputError, UnknownEntityError, UsageError
 from wellread.io.cores import cores, granted_threads, limit_threads
 from wellread.kb.records import Entity
 from wellread.kb.store import How, KnowledgeBase, Neighbour
+from wellread.linking.given_spans import Spans
 from wellread.server.batching import Batcher, BusyError, split_request, submit_in_parts
 from wellread.server.encoders import EmbedOptions, ExplainOptions, ServedEncoder
 from wellread.server.metrics import Metrics
@@ -181,11 +182,16 @@ class Engine:
     async def _link_parts(
         self, keys: Sequence[LinkerKey], job: LinkJob, parts: Sequence[Sequence[str]], patient: bool
     ) -> list[EncodedDocuments]:
+        spans: dict[int, tuple[Spans, ...] | None] = {}
+        begin = 0
+        for part in parts:
+            spans[id(part)] = None if job.spans is None else job.spans[begin : begin + len(part)]
+            begin += len(part)
         made: list[list[EncodedDocuments]] = await submit_in_parts(
             self.batcher,
             keys,
             parts,
-            lambda some: replace(job, texts=tuple(some)),
+            lambda some: replace(job, texts=tuple(some), spans=spans[id(some)]),
             revision=lambda result: result.revision,
             patient=patient,
         )

@@ -143,8 +143,8 @@ def _is_utf8(address: bytes) -> bool:
 
 
 def _is_page(scope: Scope) -> bool:
-    """Return True for the page and its files, which other sites may link to."""
-    return bool(scope["path"] == "/" or scope["path"].startswith("/page/"))
+    """Return True for the page, the API's documentation and their files, which other sites may link to."""
+    return bool(scope["path"] in ("/", "/docs") or scope["path"].startswith(("/page/", "/docs/")))
 
 
 class _RequestContext:

@@ -327,6 +327,13 @@ class Health(BaseModel):
     limits: dict[str, float | None] = Field(description="null: chosen by the number of cores.")
 
 
+class Ready(BaseModel):
+    """Readiness for requests."""
+
+    ready: bool = Field(description="False with status 503.")
+    problems: list[str] = Field(description="Reasons.")
+
+
 class Problem(BaseModel):
     """Error message: reason and fix."""
 

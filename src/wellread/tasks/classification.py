@@ -28,7 +28,8 @@ from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.classification import Metric
 from wellread.evaluation.ranking import ESCI_GAINS, mean_ndcg, roc_auc
-from wellread.tasks.task import Batch, Pooling, TextHead
+from wellread.tasks.data_options import Pooling
+from wellread.tasks.task import Batch, TextHead
 from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType, Texts, write_json_lines
 from wellread.text.tokenization import TextTokenizer, Tokenization
 

@@ -26,7 +26,8 @@ from wellread.data.readers.multiple_choice import (
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import InputError
 from wellread.evaluation.ranking import ranked
-from wellread.tasks.task import Batch, Pooling, TextHead
+from wellread.tasks.data_options import Pooling
+from wellread.tasks.task import Batch, TextHead
 from wellread.tasks.task_type import Answers, TaskType
 from wellread.text.tokenization import TextTokenizer, Tokenization
 

@@ -37,6 +37,7 @@ from wellread.encoders.packing import Packing
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.answers import score_open_answers
 from wellread.evaluation.ranking import recall_at
+from wellread.tasks.data_options import Pooling
 from wellread.tasks.extractive_qa import (
     QuestionOptions,
     Span,
@@ -46,7 +47,7 @@ from wellread.tasks.extractive_qa import (
     shorten,
     write_answer_texts,
 )
-from wellread.tasks.task import Batch, Pooling, TextHead, check_positions, in_full
+from wellread.tasks.task import Batch, TextHead, check_positions, in_full
 from wellread.tasks.task_type import TaskMetadata, TaskSettings, TaskType, find_file, strip_ending
 from wellread.text.tokenization import TextTokenizer, Tokenization
 

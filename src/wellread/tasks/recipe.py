@@ -26,6 +26,7 @@ from wellread.models.kam.model import KamConfig
 from wellread.models.knowbert.config import CandidateConfig, KnowBertConfig
 from wellread.models.luke.recipe import LukeOptions
 from wellread.tasks.classification import LabelledOptions, RelevanceOptions
+from wellread.tasks.data_options import Data, EncoderOptions
 from wellread.tasks.entity_typing import TypeOptions
 from wellread.tasks.extractive_qa import QuestionOptions
 from wellread.tasks.lama import LamaOptions
@@ -34,7 +35,7 @@ from wellread.tasks.ner import NerOptions
 from wellread.tasks.registry import find_task_type
 from wellread.tasks.relations import RelationOptions
 from wellread.tasks.senses import SenseOptions
-from wellread.tasks.task_type import Data, EncoderOptions, TaskSettings
+from wellread.tasks.task_type import TaskSettings
 from wellread.tasks.wic import WicOptions
 from wellread.training.schedule import Schedule
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from accelerate.utils import send_to_device  # type: ignore[import-untyped]
@@ -20,9 +20,9 @@ from torch.nn.functional import gelu, layer_norm
 from wellread.encoders.infusion.infuse import InfusedEncoder, InfusedOutput
 from wellread.encoders.packing import Packing, first_position
 from wellread.errors import UsageError
+from wellread.tasks.data_options import Pooling
 from wellread.text.tokenization import TextTokenizer, Tokenization
 
-Pooling = Literal["mean", "first", "both"]
 E_contra = TypeVar("E_contra", contravariant=True)
 
 

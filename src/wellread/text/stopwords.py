@@ -5,7 +5,7 @@ There are two lists, because word senses need the second: "is" is a form of the 
 
 from __future__ import annotations
 
-from wellread.errors import MissingExtraError
+from wellread.errors import MissingExtraError, install_extra
 
 FUNCTION_WORDS = frozenset(
     """
@@ -38,7 +38,6 @@ def spacy_stop_words() -> tuple[str, ...]:
         from spacy.lang.en.stop_words import STOP_WORDS as FOUND
     except ImportError:
         raise MissingExtraError(
-            'stop_words = "knowbert" takes spaCy\'s list, and spaCy is not installed; get it with: pip install '
-            "'wellread[spacy]'"
+            f'stop_words = "knowbert" takes spaCy\'s list, and spaCy is not installed; {install_extra("spacy")}'
         ) from None
     return tuple(sorted(FOUND))

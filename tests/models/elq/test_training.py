@@ -17,7 +17,8 @@ from wellread.linking.decoding import NIL, NONE
 from wellread.models.elq import training as module
 from wellread.models.elq.config import ElqConfig
 from wellread.models.elq.model import Elq
-from wellread.models.elq.training import LinkerRecipe, Text, train_linker
+from wellread.models.elq.recipe import LinkerRecipe, Text
+from wellread.models.elq.training import train_linker
 from wellread.models.elq.training_task import LinkingLearner, SeveralKbs, collate
 from wellread.training.schedule import Schedule
 

@@ -255,7 +255,8 @@ class ElqBackend:
         lists: list[Named] = []
         if named is not None:
             at, until = tokens_of(batch, named.window_of, named.starts, named.ends)
-            keep = np.flatnonzero(~np.isin(first * _TOKEN_STRIDE + last, at * _TOKEN_STRIDE + until))
+            new = ~np.isin(first * _TOKEN_STRIDE + last, at * _TOKEN_STRIDE + until)
+            keep = np.flatnonzero(new & _has_word(texts, text_of, offsets))
             first, last = np.append(at, first[keep]), np.append(until, last[keep])
             logits = np.append(scores_of(*token_logits, at, until), logits[keep])
             offsets = np.concatenate((np.stack((named.starts, named.ends), 1), offsets[keep]))
@@ -372,6 +373,12 @@ class ElqBackend:
             )
             for text, own in zip(texts, map(slice, borders[:-1], borders[1:]), strict=True)
         ]
+
+
+def _has_word(texts: Sequence[str], text_of: Ints, offsets: Ints) -> NDArray[np.bool_]:
+    """Return which spans have a letter or digit; signs and emoji are entities only if they are names of the KB."""
+    spans = zip(text_of.tolist(), offsets.tolist(), strict=True)
+    return np.array([any(map(str.isalnum, texts[text][start:end])) for text, (start, end) in spans], np.bool_)
 
 
 def _windows_of(windows: Sequence[Window], spans: Sequence[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:

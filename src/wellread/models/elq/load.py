@@ -84,18 +84,20 @@ def load_backend(
     trust: float | None,
     precision: Precision,
     name: str,
+    device: str = "cpu",
     scorer: LinkScorer | None = None,
 ) -> ElqBackend:
     """Load a linker for inference, with merged adapters, and build the index of the KB if it is missing.
 
-    `precision` "auto" is that of the model's config. `scorer` replaces the link scorer in the model's folder.
+    `precision` "auto" is that of the model's config. `device` is for encoders that onnxruntime does not support.
+    `scorer` replaces the link scorer in the model's folder.
     """
     if precision not in ("auto", "fp32", "int8"):
         raise UsageError(f"precision={precision!r} is not known; choose auto, fp32 or int8")
     folder = find_model(model)
     config = ElqConfig.read(folder)
     index = open_index(kb, config)
-    elq = _load_text_side(folder, config, config.precision if precision == "auto" else precision, kb)
+    elq = _load_text_side(folder, config, config.precision if precision == "auto" else precision, kb, device)
     if decoding.kind != "joint":
         scorer = None
     elif scorer is None:
@@ -115,10 +117,12 @@ def load_backend(
     )
 
 
-def _load_text_side(folder: Path, config: ElqConfig, precision: Precision, kb: KnowledgeBase) -> ElqInference:
+def _load_text_side(
+    folder: Path, config: ElqConfig, precision: Precision, kb: KnowledgeBase, device: str
+) -> ElqInference:
     """Load the text side for onnxruntime, or for torch in fp32 if the runtime does not support the encoder."""
     try:
-        return load_inference(
+        inference = load_inference(
             folder,
             config,
             precision="fp32" if precision == "fp32" else "int8",
@@ -128,13 +132,21 @@ def _load_text_side(folder: Path, config: ElqConfig, precision: Precision, kb: K
     except UsageError:
         if precision == "int8":
             raise
+    else:
+        if device != "cpu":
+            raise UsageError(
+                f"device={device!r}: this linker runs on onnxruntime, on the CPU; leave device out (torch runs LUKE, "
+                "and ELQ on an encoder that onnxruntime does not support)"
+            )
+        return inference
     with extra("train", f"the encoder {config.encoder}, which onnxruntime cannot run,"):
+        from wellread.encoders.devices import find_device
         from wellread.encoders.load import merge_adapters
         from wellread.models.elq.model import Elq
 
     model = Elq.from_pretrained(folder).eval().requires_grad_(False)
     merge_adapters(model.encoder)
-    return model.inference()
+    return model.to(find_device(device)).inference()
 
 
 def _calibration_sample(kb: KnowledgeBase, config: ElqConfig) -> list[NDArray[np.int64]]:

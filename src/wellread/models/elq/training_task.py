@@ -34,9 +34,6 @@ from wellread.models.elq.linker import ElqBackend, window_tokenizer_of
 from wellread.models.elq.model import Candidates, Elq, entity_loss, mention_loss, pack_windows
 from wellread.text.windows import Window
 
-Negatives = Literal["hard", "batch"]
-EntityLoss = Literal["softmax", "bce"]
-
 
 @dataclass(frozen=True, slots=True)
 class Example:

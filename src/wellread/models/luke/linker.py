@@ -31,6 +31,7 @@ from torch import Tensor
 
 from wellread.data.batches import gather
 from wellread.document import Candidate, Document, Mention
+from wellread.encoders.devices import find_device
 from wellread.encoders.files import load_tokenizer, positions_of
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.encoders.load import load_encoder
@@ -232,17 +233,18 @@ class LukeBackend:
 
     def _score_batch(self, windows: Sequence[_Window]) -> None:
         """Encode windows and update the probabilities of their open mentions."""
+        device = self.luke.table.weight.device
         inputs = [window.input for window in windows]
-        ids = torch.from_numpy(np.concatenate([one.ids for one in inputs]))
-        types = torch.from_numpy(np.concatenate([one.types for one in inputs]))
+        ids = torch.from_numpy(np.concatenate([one.ids for one in inputs])).to(device)
+        types = torch.from_numpy(np.concatenate([one.types for one in inputs])).to(device)
         counts = torch.tensor([len(window.mentions) for window in windows])
         spans = torch.from_numpy(np.concatenate([one.mark_tokens for one in inputs])) - torch.tensor([0, 1])
         entities = {
-            "text_of": torch.repeat_interleave(torch.arange(len(windows)), counts),
-            "ids": torch.tensor([row for window in windows for row in window.rows]),
-            "spans": spans,
+            "text_of": torch.repeat_interleave(torch.arange(len(windows)), counts).to(device),
+            "ids": torch.tensor([row for window in windows for row in window.rows], device=device),
+            "spans": spans.to(device),
         }
-        packing = Packing.of([len(one) for one in inputs])
+        packing = Packing.of([len(one) for one in inputs], device)
         outputs: Tensor = self.encoder.read(ids, packing, types, entities=entities).outputs[ENTITIES]
         firsts = (counts.cumsum(0) - counts).tolist()
         places = [
@@ -251,12 +253,12 @@ class LukeBackend:
             for place in window.open
         ]
         head = self.luke.entity_head
-        projected = head(outputs[torch.tensor([at for *_, at in places])])
+        projected = head(outputs[torch.tensor([at for *_, at in places], device=device)])
         states = [window.mentions[place] for window, place, _ in places]
         sizes = torch.tensor([len(one.known) for one in states])
-        rows = torch.from_numpy(np.concatenate([one.rows[one.known] for one in states]))
-        owner = torch.repeat_interleave(torch.arange(len(states)), sizes)
-        logits = (projected[owner] * self.luke.table.weight[rows]).sum(1) + head.bias[rows]
+        rows = torch.from_numpy(np.concatenate([one.rows[one.known] for one in states])).to(device)
+        owner = torch.repeat_interleave(torch.arange(len(states)), sizes).to(device)
+        logits = ((projected[owner] * self.luke.table.weight[rows]).sum(1) + head.bias[rows]).cpu()
         for state, own in zip(states, logits.double().split(sizes.tolist()), strict=True):
             state.log_p = self._log_probabilities(state, own.numpy())
 
@@ -344,9 +346,10 @@ def load_backend(
     reading: MatchOptions | None,
     among: Iterable[str] | None,
     name: str,
+    device: str = "cpu",
 ) -> LukeBackend:
     """Load the backend of a model folder for inference."""
-    encoder = load_encoder(str(folder))
+    encoder = load_encoder(str(folder)).to(find_device(device))
     encoder.train(False)
     longest = min(_LONGEST, positions_of(str(folder)))
     vocabulary = EntityVocabulary.load(folder).named_by(kb)

@@ -227,8 +227,8 @@ def test_an_error_is_shown_in_the_frame_and_on_the_page(page):
     for box in page.locator("#explain input[type=checkbox]").all():
         box.uncheck()
     page.click("#explain button")
-    page.frame_locator("#view").locator("p:has-text('give a shorter one')").wait_for()
-    page.wait_for_selector("#looking:has-text('give a shorter one')")  # for those who do not see the frame
+    page.frame_locator("#view").locator("p:has-text('give a shorter text')").wait_for()
+    page.wait_for_selector("#looking:has-text('give a shorter text')")  # for those who do not see the frame
     page.click("#tab-links")
     page.fill("#text", "x" * 100_001)
     page.click("#go")

@@ -70,7 +70,7 @@ def test_a_new_entity_takes_the_place_of_no_other(page, address):
     page.fill("#e-title", "brook")
     page.fill("#token", TOKEN)
     page.click("#save")
-    page.wait_for_selector("#edit-says:has-text(\"there is an entity 'w1' already\")")
+    page.wait_for_selector("#edit-says:has-text(\"There is an entity 'w1' already\")")
     page.complaints.clear()
     assert requests.get(f"{address}/entities/w1?kb=words", timeout=60).json()["title"] == "river"
 

@@ -90,8 +90,14 @@ async function change(method) {
     else { field("id").readOnly = true; byId("remove").hidden = false; }
     const linked = await knowledge.changed();
     tell([said(id), ` was ${done.what}; ${done.kb} is at revision ${done.revision}. ${linked}`]);
-  } catch (error) { tell([error.message], false); }
+  } catch (error) { tell([explain(error, id)], false); }
 }
+
+// Some messages name HTTP headers, which the page sends itself.
+const explain = (error, id) => ({
+  401: "This is not the server's token. It is in the file given to wellread serve --token-file.",
+  412: `There is an entity '${id}' already. Choose another id, or search for it and edit it.`,
+})[error.status] ?? error.message;
 
 const MOST = 20;
 let searched = 0;

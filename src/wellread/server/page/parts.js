@@ -16,7 +16,7 @@ export function el(tag, given = {}, ...children) {
 
 export const said = (text, given = {}) => el("bdi", given, text);
 
-// What the server answers; an error has its words.
+// The server's answer; an error has its message and status.
 export async function ask(path, { method = "GET", body, token, signal, isNew } = {}) {
   const headers = {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -30,7 +30,7 @@ export async function ask(path, { method = "GET", body, token, signal, isNew } =
     throw new Error("The server does not answer. Is it still running?");
   }
   const told = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error(told.error ?? `The server says ${answer.status}.`);
+  if (!answer.ok) throw Object.assign(new Error(told.error ?? `The server answers ${answer.status}.`), { status: answer.status });
   return told;
 }
 

@@ -73,8 +73,13 @@ def plain_encoder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory, plain_encoder):
-    """A folder with `toy.kb`, its index, and `model`: a linker that learned for a moment what `toy_documents` ask."""
-    from tests.toy_models import make_elq, teach, toy_documents, write_kb
+    """A folder with `toy.kb`, its index, and `model`: a linker trained for a moment on `toy_documents`.
+
+    It was also trained that "planet" is a mention without an entity in the KB.
+    """
+    import torch
+
+    from tests.toy_models import FRAMES, document, make_elq, teach, toy_documents, write_kb
     from wellread.models.elq.load import open_index
     from wellread.models.elq.training_task import LinkingLearner, make_examples, split_off
 
@@ -82,9 +87,11 @@ def toy(tmp_path_factory, plain_encoder):
     with write_kb(folder / "toy.kb") as kb:
         model = make_elq(plain_encoder)
         index = open_index(kb, model.config)
+        unknown = [document(frame.format("planet"), ("planet", None)) for frame in FRAMES] * 4
         documents, dev = split_off(toy_documents(300), 60)
-        examples = make_examples(documents, model, index)
+        examples = make_examples([*documents[:-20], *unknown], model, index)
         learner = LinkingLearner(model, kb, index, examples, {"toy": dev}, batch_pieces=256, leave_out=0.05)
+        torch.manual_seed(1)  # the same weights whatever was drawn before
         teach(learner, 6)
         learner.predictions()
         model.save_pretrained(folder / "model")

@@ -69,7 +69,7 @@ def test_entities_that_were_there_stay_where_no_link_is(make):
 
 
 def test_nil_is_shown_and_ruled_out_on_demand(make, toy):
-    """The toy linker takes "planet" for a mention of nothing that it knows."""
+    """The toy linker was trained that "planet" is a mention without an entity."""
     model = {"kb": str(toy / "toy.kb"), "model": str(toy / "model")}
     text = "mayor of planet"
     ids = lambda doc: [ent.kb_id_ for ent in doc.ents]  # noqa: E731

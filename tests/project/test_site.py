@@ -62,7 +62,7 @@ def is_there(path, name):
 
 def test_what_is_not_in_the_code_is_not_found():
     assert is_there("models/elq/model.py", "Elq.states")
-    assert is_there("models/elq/model.py", "FEATURES")
+    assert is_there("models/elq/config.py", "FEATURES")
     assert not is_there("models/elq/model.py", "Elq.state")
     assert not is_there("models/elk.py", "Elq")
 

@@ -1,5 +1,7 @@
 """Given spans and NIL over HTTP: the answers are those of `link_given` and `link_many` on the same linkers."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.servers import asking, engine_of, write_kbs
@@ -85,7 +87,8 @@ def test_clients_with_and_without_spans_are_read_together(toy):
 
 def test_nil_links_are_given_only_where_asked_for(toy):
     registry = LinkerRegistry.load([toy / "toy.kb"], {"toy": [f"model={toy / 'model'}"]})
-    registry.served_kbs["toy"].linkers["model"].backend.model.nil_head.fill_(50.0)
+    model = registry.served_kbs["toy"].linkers["model"].backend.model
+    model.heads = replace(model.heads, nil=50.0)
     answers = registry.link(registry.key("toy"), [LinkJob((WHO,)), LinkJob((WHO,), nil=True)])
     quiet, loud = (next(iter(answer.documents)).links for answer in answers)
     registry.close()

@@ -193,6 +193,6 @@ class Pool:
 
 
 def features_of(priors: Floats) -> Floats:
-    """Return the features of candidates by name (`models.elq.model.FEATURES`), from their priors."""
+    """Return the features of candidates by name (`models.elq.config.FEATURES`), from their priors."""
     named = priors > 0
     return np.stack((named, np.log(np.clip(priors, 1e-3, 1.0)) * named), -1)

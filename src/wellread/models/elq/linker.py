@@ -283,7 +283,7 @@ class ElqBackend:
         allowed = span_mask(packed, special, self.config.longest, begins_mask=begins, ends_mask=ends)
         table = span_scores(*token_logits, self.config.longest)
         first, width = best_spans(table, allowed, packed.window_of, floor=floor, most=self.search.mentions)
-        return first, first + width, table[first, width].astype(np.float64)
+        return first, first + width, scores_of(*token_logits, first, first + width)
 
     def _build_evidence(
         self,

@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="File with the token that allows changes of KBs; without it they are read-only.",
 )
+@click.option(
+    "--corrections",
+    metavar="FOLDER",
+    help="Folder for corrections made on the page.  [default: beside each knowledge base]",
+)
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Additional accepted Host name; repeatable.")
 @click.option(
     "--queue",
@@ -75,6 +80,7 @@ def command(
     host: str,
     port: int,
     token_file: str | None,
+    corrections: str | None,
     hosts: tuple[str, ...],
     queue: int | None,
     readers: int | None,
@@ -102,6 +108,7 @@ def command(
             f"{error.name} is not installed; install it with: pip install 'wellread[serve]'"
         ) from None
     from wellread.linking.multi import name_kbs
+    from wellread.server.correction_routes import folder_of
     from wellread.server.run import allowed_hosts, bind_sockets, read_token
     from wellread.server.settings import Limits, Settings
 
@@ -116,7 +123,9 @@ def command(
         grace=grace,
     )
     token = None if token_file is None else read_token(token_file)
-    settings = Settings(limits, token, allowed_hosts(host, hosts), _encoders(encoders or ("minilm",)))
+    settings = Settings(
+        limits, token, allowed_hosts(host, hosts), _encoders(encoders or ("minilm",)), folder_of(corrections)
+    )
     named = name_kbs(kbs)
     chosen = _models(models, list(named))
     with bind_sockets(host, port, patience=timeout) as sockets:

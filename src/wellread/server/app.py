@@ -21,6 +21,7 @@ from wellread.errors import KnowledgeBaseError, ReplacedError, StorageError, Wel
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.prior import PriorBackend
 from wellread.server import schemas
+from wellread.server.correction_routes import add_correction_routes, corrections_of
 from wellread.server.engine import Engine
 from wellread.server.entity_routes import add_entity_routes
 from wellread.server.middleware import Handler, RequestMiddleware
@@ -34,6 +35,8 @@ PAGE = {
     "marks.js": "text/javascript",
     "card.js": "text/javascript",
     "knowledge.js": "text/javascript",
+    "corrections.js": "text/javascript",
+    "map.js": "text/javascript",
     "parts.js": "text/javascript",
 }
 """Files of the page besides its HTML; no other file is served."""
@@ -60,6 +63,7 @@ def create_app(engine: Engine) -> FastAPI:
     _add_errors(app, engine)
     add_text_routes(app, engine, fast_routes)
     add_entity_routes(app, engine)
+    add_correction_routes(app, engine)
     _add_page(app, engine)
     return app
 
@@ -134,6 +138,13 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
             sizes[name] = state, len(kb)
         return sizes[name][1]
 
+    def corrections_count(kb: KnowledgeBase) -> int:
+        """Return the number of corrections; 0 if they cannot be read, which is not a reason to be unhealthy."""
+        try:
+            return len(corrections_of(engine, kb))
+        except WellreadError:
+            return 0
+
     def about() -> list[dict[str, Any]]:
         content = []
         for name in list(engine.registry.served_kbs):
@@ -150,6 +161,7 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
                         for model, backend in backends.items()
                     },
                     "overlaps": {model: _overlap_rule(backend) for model, backend in backends.items()},
+                    "corrections": corrections_count(served_kb.kb),
                 }
             )
         return content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +54,5 @@ class Settings:
     """Accepted Host headers; empty accepts any. Protects against DNS rebinding."""
     encoders: Mapping[str, str] = field(default_factory=lambda: {"minilm": "minilm"})
     """Encoders of `/embed` and `/explain`: name -> asset, folder or run; the first is the default."""
+    corrections: Path | None = None
+    """Folder of the corrections; None keeps those of each KB beside it."""

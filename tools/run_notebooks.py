@@ -2,8 +2,8 @@
 
     python tools/run_notebooks.py [--stale] [NOTEBOOK ...]      # make notebooks
 
-A notebook runs in a temporary folder, in a kernel of this Python. What it writes to stderr (progress, warnings) and what
-differs from run to run (times, paths of temporary files) is not stored. `--stale` runs only those whose digest differs.
+A notebook runs in a temporary folder, in a kernel of this Python. What it writes to stderr (progress, warnings) is not
+stored. `--stale` runs only those whose digest differs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any
 FOLDER = Path(__file__).parent.parent / "notebooks"
 DIGEST = "sources"
 """Key of the digest, in the notebook's metadata under "wellread"."""
+VARIABLES = ("JUPYTER_PLATFORM_DIRS", "TMPDIR", "IPYTHONDIR", "PYTHONPATH")
+"""Environment variables that `execute` sets."""
 _SHOWN = ("text/plain", "text/markdown", "text/html", "image/png", "image/svg+xml")
 """Types of output that are stored."""
 _FALLBACK = re.compile(r"<(IPython|matplotlib|Figure size)[^>]*>|\[?<matplotlib[^\n]*")
@@ -44,8 +46,8 @@ def execute(path: Path, folder: Path) -> dict[str, Any]:
     import nbformat
     from nbclient import NotebookClient
 
-    os.environ |= {"JUPYTER_PLATFORM_DIRS": "1", "TMPDIR": str(folder), "IPYTHONDIR": str(folder / "ipython")}
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    python = os.pathsep.join(path for path in sys.path if path)
+    os.environ |= dict(zip(VARIABLES, ("1", str(folder), str(folder / "ipython"), python), strict=True))
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook, kernel_name="python3", timeout=1500, resources={"metadata": {"path": str(folder)}}
@@ -60,10 +62,21 @@ def with_outputs(notebook: dict[str, Any], executed: dict[str, Any]) -> dict[str
     """Return the notebook with the outputs of a run of it."""
     for cell, done in zip(notebook["cells"], executed["cells"], strict=True):
         if cell["cell_type"] == "code":
-            cell["outputs"] = [_stored(output) for output in done["outputs"] if output.get("name") != "stderr"]
+            cell["outputs"] = _joined([_stored(one) for one in done["outputs"] if one.get("name") != "stderr"])
             cell["execution_count"] = done["execution_count"]
     notebook["metadata"]["wellread"] = {DIGEST: digest_of(notebook)}
     return notebook
+
+
+def _joined(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join printed parts that follow each other; where they are divided differs from run to run."""
+    joined = list[dict[str, Any]]()
+    for output in outputs:
+        if joined and output["output_type"] == joined[-1]["output_type"] == "stream":
+            joined[-1]["text"] = [*joined[-1]["text"], *output["text"]]
+        else:
+            joined.append(output)
+    return joined
 
 
 def _stored(output: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,8 @@ def sample_text(kbs: Sequence[KnowledgeBase]) -> str:
 
 def _names(kb: KnowledgeBase) -> list[str]:
     """Return titles of well-known entities that read well in a sentence."""
-    query = "SELECT title FROM (SELECT title, popularity, num FROM entities ORDER BY num LIMIT ?) ORDER BY popularity DESC, num"
+    first = "SELECT title, popularity, num FROM entities ORDER BY num LIMIT ?"
+    query = f"SELECT title FROM ({first}) ORDER BY popularity DESC, num"  # noqa: S608
     with sqlite_errors(kb.path):
         titles = [str(title) for (title,) in kb.connection.execute(query, (_ROWS,))]
     plain = [title for title in titles if 2 < len(title) <= 40 and _PLAIN.fullmatch(title)]

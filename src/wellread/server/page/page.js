@@ -73,8 +73,8 @@ function draw() {
   const panes = shown.map(({ model, links }, at) => {
     const others = sets[1 - at], only = others && new Set(links.map(same).filter((one) => !others.has(one)));
     const options = { colours: card.colours, only, pick: showLinks, isShown };
-    const names = new Set(links.map((one) => `${one.start} ${one.end}`)).size;
-    const many = names < links.length ? `${count(names, "name")}, ${count(links.length, "link")}` : count(links.length, "link");
+    const right = links.filter((one) => one.verdict !== "wrong"), names = new Set(right.map((one) => `${one.start} ${one.end}`)).size;
+    const many = names < right.length ? `${count(names, "name")}, ${count(right.length, "link")}` : count(right.length, "link");
     const told = only ? `${many}, ${only.size} only here` : many;
     return el("article", { className: "pane", "aria-label": `Links by ${title(model)}` },
       el("h2", {}, said(title(model)), el("small", {}, ` ${told}`)), marked(state.asked, links, options),

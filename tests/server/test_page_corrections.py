@@ -218,7 +218,7 @@ def test_a_list_is_mapped_where_the_server_can(page, address):
 
     def answer(route):
         sent.append(route.request.post_data_json)
-        route.fulfill(json={"results": rows})
+        route.fulfill(json={"kb": "toy", "strings": rows})
 
     page.route("**/openapi.json", lambda route: route.fulfill(json=schema))
     page.route("**/map", answer)

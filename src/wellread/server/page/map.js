@@ -1,6 +1,7 @@
 // Map a list of names to a knowledge base, one name a line. The tab is shown if the server has the route.
 import { ask, byId, count, el, said, score } from "./parts.js";
 
+const TOGETHER = 500;  // names of a request
 let rows = [];
 const tell = (words, className = "") => { byId("map-says").className = className; byId("map-says").textContent = words; };
 
@@ -13,15 +14,24 @@ export async function beginMap(kbs) {
 async function map() {
   const strings = byId("names").value.split("\n").map((line) => line.trim()).filter(Boolean);
   if (!strings.length) { tell("Type or paste names first, one a line.", "wrong"); return; }
-  tell("Mapping…");
+  const found = [];
+  byId("map-form").setAttribute("aria-busy", "true");
+  byId("map-go").disabled = true;
   try {
-    const told = await ask("/map", { method: "POST", body: { strings, kb: byId("map-kb").value, best: 3 } });
-    rows = told.results;
+    while (found.length < strings.length) {
+      tell(`Mapping… ${found.length ? `${found.length.toLocaleString("en")} of ${strings.length.toLocaleString("en")}` : ""}`);
+      const some = strings.slice(found.length, found.length + TOGETHER);
+      found.push(...(await ask("/map", { method: "POST", body: { strings: some, kb: byId("map-kb").value, best: 3 } })).strings);
+    }
+    rows = found;
     const matched = rows.filter((row) => row.entity !== null).length;
     tell(`${count(rows.length, "name")}, ${matched.toLocaleString("en")} of them matched.`);
     byId("mapped").replaceChildren(rows.length ? table() : "");
     byId("map-download").disabled = !rows.length;
-  } catch (error) { tell(error.message, "wrong"); }
+  } catch (error) { tell(error.message, "wrong"); } finally {
+    byId("map-form").removeAttribute("aria-busy");
+    byId("map-go").disabled = false;
+  }
 }
 
 function table() {

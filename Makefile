@@ -6,7 +6,7 @@ PICTURE = Marie Curie grew up in Warsaw and went to Paris to study physics. With
 	polonium and radium, and later hiked with Albert Einstein in the Alps.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo explain base test check docs picture bench format assets dist publish clean
+.PHONY: help demo explain base test check docs picture notebooks bench format assets dist publish clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ docs: $(VENV)/.docs ## Build the documentation into site/, without network; warn
 
 picture: assets ## Draw docs/linked.svg, the linked text of README
 	$(BIN)/wellread link --kb vital --format json "$(PICTURE)" | $(BIN)/python -m wellread.plots.text_svg > docs/linked.svg
+
+notebooks: $(VENV)/.dev assets ## Run the notebooks whose code has changed, and store their outputs
+	$(BIN)/python tools/run_notebooks.py --stale
 
 bench: $(VENV)/.dev assets ## Run the benchmarks (figures of record: docs/log.md)
 	$(BIN)/pip install -qq -c constraints.txt flashtext ahocorasick-rs

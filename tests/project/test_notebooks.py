@@ -1,15 +1,17 @@
-"""The notebooks are run, cell by cell, in a kernel of their own, and say what they are about."""
+"""The notebooks are stored with the outputs of their code, which runs cell by cell in a kernel of its own."""
 
+import importlib.util
 import json
-import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 FILES = sorted(FOLDER.glob("*.ipynb"))
+_SPEC = importlib.util.spec_from_file_location("run_notebooks", FOLDER.parent / "tools" / "run_notebooks.py")
+TOOL = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(TOOL)
 NEEDED = {"1": (), "2": (), "3": ("vital", "wordnet"), "4": ()}
 """The packaged knowledge bases that a notebook needs, by its number."""
 EXPECTED = {
@@ -42,11 +44,24 @@ def test_there_are_four_and_the_docs_list_them():
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_notebook_is_kept_without_outputs(file):
-    code = [cell for cell in cells(file) if cell["cell_type"] == "code"]
-    assert len(code) >= 4
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
-    assert file.stat().st_size < 20_000
+def test_stored_outputs_are_those_of_the_code(file):
+    notebook = json.loads(file.read_text("utf-8"))
+    assert TOOL.stored_digest(notebook) == TOOL.digest_of(notebook), "run: make notebooks"
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    printed = "\n".join(map(_text, outputs))
+    assert [wanted for wanted in EXPECTED[file.name[0]] if not re.search(wanted, printed)] == []
+    assert not re.search(r"/(tmp|root|home|work|Users)/|Traceback|Warning", printed)
+    pictures = [kind for output in outputs for kind in output.get("data", {}) if kind.startswith("image/")]
+    assert pictures or file.name[0] == "4"  # which ends with a table
+    assert file.stat().st_size < 400_000
+
+
+def test_changed_code_needs_another_run():
+    notebook = json.loads(FILES[0].read_text("utf-8"))
+    next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")["source"].append("print(1)")
+    assert TOOL.stored_digest(notebook) != TOOL.digest_of(notebook)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -61,26 +76,16 @@ def test_links_of_a_notebook_lead_somewhere(file):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_notebook_runs_and_tells_what_it_should(file, tmp_path, monkeypatch):
-    import nbformat
-    from nbclient import NotebookClient
-
     from wellread.assets import is_cached
     from wellread.kb.packaged import kb_path
 
     number = file.name[0]
     if not is_cached("minilm") or not all(Path(f"{kb_path(name)}").exists() for name in NEEDED[number]):
         pytest.skip("the assets are not there; run: make assets")
-    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    notebook = nbformat.read(file, as_version=4)
-    client = NotebookClient(
-        notebook, kernel_name="python3", timeout=1500, resources={"metadata": {"path": str(tmp_path)}}
-    )
-    client.create_kernel_manager().kernel_spec.argv[0] = sys.executable  # its own, so that it also ends it
-    client.execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    for name in TOOL.VARIABLES:  # which the tool sets
+        monkeypatch.setenv(name, "")
+    executed = TOOL.execute(file, tmp_path)
+    outputs = [output for cell in executed["cells"] if cell["cell_type"] == "code" for output in cell["outputs"]]
     printed = "\n".join(_text(output) for output in outputs)
     assert [wanted for wanted in EXPECTED[number] if not re.search(wanted, printed)] == [], printed
 
@@ -88,4 +93,5 @@ def test_a_notebook_runs_and_tells_what_it_should(file, tmp_path, monkeypatch):
 def _text(output):
     """Return the printed text, or the text shown for a value."""
     data = output.get("data", {})
-    return output.get("text", "") + data.get("text/plain", "") + data.get("text/markdown", "")
+    parts = [output.get("text", ""), data.get("text/plain", ""), data.get("text/markdown", "")]
+    return "".join("".join(part) for part in parts)

@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from wellread.training.adaptation.adapt import AdaptReport, Known
+    from wellread.training.adaptation.corrections import Corrected
     from wellread.training.adaptation.judgements import Marked
 
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 )
 @click.option("--to", "folder", required=True, type=click.Path(), metavar="FOLDER", help="Run folder.")
 @click.option("--marks", type=click.Path(), metavar="FILE", help="Marked sample.csv of the run.")
+@click.option("--corrections", type=click.Path(), metavar="FILE", help="Corrected links, from wellread kb corrections.")
 @click.option("--model", default="elq", show_default=True, help="Linker to adapt: elq, or a folder.")
 @click.option("--field", default="text", show_default=True, help="Field or column of the texts.")
 @click.option(
@@ -40,32 +42,48 @@ if TYPE_CHECKING:
 @click.option("--anew", is_flag=True, help="Delete the run in the folder instead of resuming it.")
 @click.option("--json", "as_json", is_flag=True, help="Write the results as JSON.")
 def command(
-    kb: str, texts: tuple[str, ...], folder: str, marks: str | None, as_json: bool, anew: bool, **options: Any
+    kb: str,
+    texts: tuple[str, ...],
+    folder: str,
+    marks: str | None,
+    corrections: str | None,
+    as_json: bool,
+    anew: bool,
+    **options: Any,
 ) -> None:
     """Adapt a linker to a knowledge base and to texts like those it will link; no labels are needed.
 
     Names that only one entity has and that are rare in English show what right links look like in these texts. The
     linker is in FOLDER/model. FOLDER/sample.csv has links to mark: write 1 (right) or 0 (wrong) in the column "right",
-    and give the file with --marks to calibrate scores and threshold, and to know the precision.
+    and give the file with --marks to calibrate scores and threshold, and to know the precision. Corrections made on the
+    page of wellread serve do the same, after --texts or without; with 100 of them the scorer is fitted to them, too.
 
     \b
     Examples:
       wellread adapt --kb my.kb --texts my_texts/ --to runs/my
       wellread adapt --kb my.kb --texts tickets.csv --field body --to runs/my
       wellread adapt --kb my.kb --to runs/my --marks runs/my/sample.csv
+      wellread kb corrections my.kb --to corrections.jsonl
+      wellread adapt --kb my.kb --to runs/my --corrections corrections.jsonl
       wellread link --kb my.kb --model runs/my/model "a text"
     """
     from wellread.errors import UsageError
     from wellread.io import console
-    from wellread.training.adaptation.adapt import MODEL, SAMPLE, adapt, apply_marks
+    from wellread.training.adaptation.adapt import MODEL, SAMPLE, adapt, apply_corrections, apply_marks
 
     if marks is not None and texts:
         raise UsageError("--texts and --marks cannot be combined; adapt to texts first, then give the marks")
-    if marks is not None:
+    if corrections is not None and (texts or marks):
+        raise UsageError("--corrections cannot be combined with --texts or --marks; give them one after the other")
+    if corrections is not None:
+        _show_corrections(apply_corrections(folder, corrections, kb=kb, model=options["model"]), as_json)
+    elif marks is not None:
         marked = apply_marks(folder, marks, kb=kb)
         _show_marks(marked, as_json)
     elif not texts:
-        raise UsageError("no data to adapt to; give --texts PATH, or --marks FILE once the sample is marked")
+        raise UsageError(
+            "no data to adapt to; give --texts PATH, --corrections FILE, or --marks FILE once the sample is marked"
+        )
     else:
         report = adapt(kb, texts, folder, resume=not anew, **options)
         _show_report(report, as_json)
@@ -130,6 +148,34 @@ def _show_marks(marked: Marked, as_json: bool) -> None:
     console.note(
         f"from your marks of {after.marked} of {after.links:,} links ({share:.1f} %), weighted by score group; "
         "the threshold was chosen with the same marks. Recall is not measured: mentions without a link were not shown"
+    )
+
+
+def _show_corrections(done: Corrected, as_json: bool) -> None:
+    from wellread.io import console
+
+    marked, before, after = done.marked, done.marked.before, done.marked.after
+    if as_json:
+        content = {name: value for name, value in dataclasses.asdict(done).items() if name != "marked"}
+        content |= {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
+        click.echo(json.dumps({**content, "threshold": marked.scorer.threshold}, indent=2))
+        return
+    rows = [("links before", *_cells(before))]
+    rows.append((f"links now (threshold {marked.scorer.threshold:.2f})", *_cells(after)))
+    console.print_table(("in the corrected texts", "precision (95 %)", "right", "judged", "links"), rows)
+    if done.reason:
+        console.note(f"the scorer's trees are as they were: {done.reason}")
+    elif done.loss is not None:
+        losses = " to ".join(f"{loss:.3f}" for loss in done.loss)
+        console.note(f"added {done.trees} trees; log loss on held-out texts changed from {losses}")
+    if missing := done.right - done.found:
+        console.note(
+            f"{missing} of {done.right} right links are not proposed by the linker with that entity first: scores "
+            "cannot change that; make their names aliases, or train the linker"
+        )
+    console.note(
+        f"from {done.corrections:,} corrections in {done.texts:,} texts. Mark right links, too, not only wrong ones: "
+        "links that people choose to judge are not a random sample, so this precision is not that of all links"
     )
 
 

@@ -11,6 +11,7 @@ import click
 
 from wellread.cli.kb_build import build, merge
 from wellread.cli.kb_change import add, remove
+from wellread.cli.kb_corrections import corrections
 from wellread.cli.kb_embed import embed
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def command() -> None:
     """
 
 
-for _verb in (build, merge, add, remove, embed):
+for _verb in (build, merge, add, remove, corrections, embed):
     command.add_command(_verb)
 
 

@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="File with the token that allows changes of KBs; without it they are read-only.",
 )
+@click.option(
+    "--corrections",
+    metavar="FOLDER",
+    help="Folder for corrections made on the page.  [default: beside each knowledge base]",
+)
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Additional accepted Host name; repeatable.")
 @click.option(
     "--allow-origin",
@@ -83,6 +88,7 @@ def command(
     host: str,
     port: int,
     token_file: str | None,
+    corrections: str | None,
     hosts: tuple[str, ...],
     origins: tuple[str, ...],
     queue: int | None,
@@ -110,6 +116,7 @@ def command(
     except ImportError as error:
         raise MissingExtraError(f"{error.name} is not installed; {install_extra('serve')}") from None
     from wellread.linking.multi import name_kbs
+    from wellread.server.correction_routes import folder_of
     from wellread.server.cross_origin import check_origins
     from wellread.server.run import allowed_hosts, bind_sockets, read_token
     from wellread.server.settings import Limits, Settings
@@ -126,7 +133,12 @@ def command(
     )
     token = None if token_file is None else read_token(token_file)
     settings = Settings(
-        limits, token, allowed_hosts(host, hosts), _encoders(encoders or ("minilm",)), check_origins(origins)
+        limits,
+        token,
+        allowed_hosts(host, hosts),
+        _encoders(encoders or ("minilm",)),
+        origins=check_origins(origins),
+        corrections=folder_of(corrections),
     )
     named = name_kbs(kbs_or_default(kbs))
     chosen = _models(models, list(named))

@@ -21,6 +21,7 @@ from wellread.errors import KnowledgeBaseError, ReplacedError, StorageError, Wel
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.prior import PriorBackend
 from wellread.server import schemas
+from wellread.server.correction_routes import add_correction_routes, corrections_of
 from wellread.server.docs_routes import add_docs_routes
 from wellread.server.engine import Engine
 from wellread.server.entity_routes import add_entity_routes
@@ -39,6 +40,8 @@ PAGE = {
     "marks.js": "text/javascript",
     "card.js": "text/javascript",
     "knowledge.js": "text/javascript",
+    "corrections.js": "text/javascript",
+    "map.js": "text/javascript",
     "parts.js": "text/javascript",
 }
 """Files of the page besides its HTML; no other file is served."""
@@ -70,6 +73,7 @@ def create_app(engine: Engine) -> FastAPI:
     add_nif_route(app, engine)
     add_ready_route(app, engine)
     add_docs_routes(app)
+    add_correction_routes(app, engine)
     _add_page(app, engine)
     return app
 
@@ -144,6 +148,13 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
             sizes[name] = state, len(kb)
         return sizes[name][1]
 
+    def corrections_count(kb: KnowledgeBase) -> int:
+        """Return the number of corrections; 0 if they cannot be read, which is not a reason to be unhealthy."""
+        try:
+            return len(corrections_of(engine, kb))
+        except WellreadError:
+            return 0
+
     def about() -> list[dict[str, Any]]:
         content = []
         for name in list(engine.registry.served_kbs):
@@ -160,6 +171,7 @@ def _add_page(app: FastAPI, engine: Engine) -> None:
                         for model, backend in backends.items()
                     },
                     "overlaps": {model: _overlap_rule(backend) for model, backend in backends.items()},
+                    "corrections": corrections_count(served_kb.kb),
                 }
             )
         return content

@@ -202,7 +202,7 @@ class Engine:
 
     async def edit(self, edit: Edit) -> EditResult:
         """Change a KB, one change at a time; texts are linked meanwhile, each to one revision."""
-        return await self._changing.run(lambda: self.registry.edit(edit))
+        return await self.run_change(lambda: self.registry.edit(edit))
 
     def encoder(self, encoder: str = "auto") -> ServedEncoder:
         """Return an encoder by its name; "auto" is the first."""
@@ -230,6 +230,14 @@ class Engine:
     async def run_info(self, call: Callable[[], T]) -> T:
         """Run a call for /health or /metrics, in a thread that no other request uses."""
         return await self._about.run(call)
+
+    async def run_change(self, call: Callable[[], T]) -> T:
+        """Run a call that writes, one at a time."""
+        return await self._changing.run(call)
+
+    async def run_look_up(self, call: Callable[[], T]) -> T:
+        """Run a call that reads knowledge bases."""
+        return await self._looking.run(call)
 
     async def entity(self, kb: KnowledgeBase, id: str) -> tuple[Entity, list[Neighbour], int]:
         """Return an entity, its neighbours, and the KB revision of both."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
@@ -17,23 +14,24 @@ from wellread.kb.changes import fault
 from wellread.kb.records import Entity
 from wellread.kb.schema import is_busy
 from wellread.server import schemas
+from wellread.server.access import token_check
 from wellread.server.engine import Engine
 from wellread.server.registry import Edit, EntityExistsError
 from wellread.server.responses import ERROR_RESPONSES, json_response, wait_for_result
 
 _MAX_NEIGHBOURS = 60
 """Maximum neighbours in a response."""
-_CHANGES: dict[int | str, dict[str, Any]] = {
+CHANGES: dict[int | str, dict[str, Any]] = {
     **ERROR_RESPONSES,
     401: {"model": schemas.Problem, "description": "no token, or a wrong one"},
     403: {"model": schemas.Problem, "description": "the server is read-only"},
     404: {"model": schemas.Problem, "description": "no such entity"},
     409: {"model": schemas.Problem, "description": "the knowledge base refuses the change"},
 }
+"""Responses of routes that need the token."""
 Id = Annotated[str, Path(examples=["Q90"], description="An entity's id, as in links and search results.")]
 Kb = Annotated[str | None, Query(max_length=500, description="Knowledge base; the first by default.")]
 New = Annotated[Literal["*"] | None, Header(description="Add a new entity; do not replace an existing one.")]
-BEARER = HTTPBearer(auto_error=False, description="The token in the server's --token-file.")
 
 
 class _RestOfPath(Convertor[str]):
@@ -52,23 +50,11 @@ def add_entity_routes(app: FastAPI, engine: Engine) -> None:
     """Add the routes of an engine."""
     register_url_convertor("whole", _RestOfPath())
 
-    async def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
-        token = engine.settings.token
-        if token is None:
-            raise HTTPException(403, "the server is read-only; start it with --token-file to allow changes")
-        sent = "" if given is None else given.credentials
-        digests = [hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest() for one in (sent, token)]
-        if not hmac.compare_digest(*digests):
-            raise HTTPException(
-                401,
-                "the token is missing or wrong; send the header Authorization: Bearer TOKEN",
-                {"www-authenticate": "Bearer"},
-            )
-
+    check_token = token_check(engine.settings)
     limits = engine.settings.limits
 
     async def change(request: Request, kb: str | None, id: str, entity: Entity | None, new: bool = False) -> Response:
-        name = _name(engine, kb)
+        name = kb_name(engine, kb)
         try:
             done = await wait_for_result(request, engine.edit(Edit(name, id, entity, new)), limits.seconds)
         except (ReplacedError, EntityExistsError):
@@ -91,7 +77,7 @@ def add_entity_routes(app: FastAPI, engine: Engine) -> None:
         kb: Kb = None,
     ) -> Response:
         """Search entities by the beginning of a name, by words, or by a name with typos."""
-        name = _name(engine, kb)
+        name = kb_name(engine, kb)
         pending = engine.search(engine.registry.served_kb(name).kb, search, how, limit)
         found = await wait_for_result(request, pending, limits.seconds)
         return json_response({"entities": [{"kb": name, **asdict(entity)} for entity in found]})
@@ -104,7 +90,7 @@ def add_entity_routes(app: FastAPI, engine: Engine) -> None:
     )
     async def entity(request: Request, id: Id, kb: Kb = None) -> Response:
         """Return an entity with its aliases, facts and neighbours."""
-        name = _name(engine, kb)
+        name = kb_name(engine, kb)
         pending = engine.entity(engine.registry.served_kb(name).kb, id)
         known, neighbours, revision = await wait_for_result(request, pending, limits.seconds)
         content = {
@@ -120,7 +106,7 @@ def add_entity_routes(app: FastAPI, engine: Engine) -> None:
         "/entities/{id:whole}",
         response_model=schemas.Changed,
         responses={
-            **_CHANGES,
+            **CHANGES,
             201: {"model": schemas.Changed, "description": "added"},
             412: {"model": schemas.Problem, "description": "the entity exists, and If-None-Match: * was sent"},
         },
@@ -141,7 +127,7 @@ def add_entity_routes(app: FastAPI, engine: Engine) -> None:
     @app.delete(
         "/entities/{id:whole}",
         response_model=schemas.Changed,
-        responses=_CHANGES,
+        responses=CHANGES,
         dependencies=[Depends(check_token)],
         tags=["knowledge"],
     )
@@ -150,6 +136,7 @@ def add_entity_routes(app: FastAPI, engine: Engine) -> None:
         return await change(request, kb, id, None)
 
 
-def _name(engine: Engine, kb: str | None) -> str:
+def kb_name(engine: Engine, kb: str | None) -> str:
+    """Return the name of a served KB; None is the first."""
     engine.registry.served_kb(kb)
     return kb if kb is not None else next(iter(engine.registry.served_kbs))

@@ -247,6 +247,44 @@ class EntityBody(Request):
     )
 
 
+class CorrectionBody(Request):
+    """The right entity of a span of a text."""
+
+    text: str = Field(min_length=1)
+    start: int = Field(ge=0)
+    end: int = Field(ge=1)
+    entity: str | None = Field(None, max_length=500, description="null: the span is not linked to any entity.")
+    predicted: str | None = Field(None, max_length=500, description="What the linker had chosen; null if nothing.")
+    score: float | None = Field(None, ge=0, le=1, allow_inf_nan=False, description="The score of that link.")
+    model: str | None = Field(None, max_length=500, description="The linker that had chosen it.")
+    kb: str | None = Field(None, max_length=500, description="Knowledge base; the first by default.")
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"text": "Paris is a prince.", "start": 0, "end": 5, "entity": None, "predicted": "wp:Paris"}]
+        }
+    )
+
+    @model_validator(mode="after")
+    def _span_fits(self) -> CorrectionBody:
+        if not self.start < self.end <= len(self.text):
+            raise ValueError(f"the span {self.start}:{self.end} is not in its text of {len(self.text):,} characters")
+        return self
+
+
+class CorrectionKept(BaseModel):
+    """A correction that was kept or taken back, and how many the KB has now."""
+
+    kb: str
+    id: int
+    count: int
+
+
+class SampleText(BaseModel):
+    """A text to try the linkers with; empty if the knowledge bases are."""
+
+    text: str
+
+
 class FactShape(BaseModel):
     """A fact with another entity; `outgoing` if this entity is the subject."""
 
@@ -303,6 +341,7 @@ class KbHealth(BaseModel):
     overlaps: dict[str, Literal["best", "longest", "first"]]
     """Rule for overlapping links, which the page needs to apply another threshold. first: from left to right the
     longest at each position, whatever its score; the threshold is applied afterwards."""
+    corrections: int = Field(description="Number of corrections that users made.")
 
 
 class EncoderHealth(BaseModel):

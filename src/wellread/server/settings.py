@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +56,5 @@ class Settings:
     """Encoders of `/embed` and `/explain`: name -> asset, folder or run; the first is the default."""
     origins: tuple[str, ...] = ()
     """Origins of pages that may use the reconciliation service, such as OpenRefine's: http://127.0.0.1:3333."""
+    corrections: Path | None = None
+    """Folder of the corrections; None keeps those of each KB beside it."""

@@ -3,13 +3,14 @@
 import csv
 import json
 from dataclasses import fields
+from itertools import product
 
 import numpy as np
 import pytest
 
 from tests.adaptation_data import CITIES, DOUBTING, NAMES, copy_toy, stumps, unlabelled
 from tests.toy_models import ENTITIES as TOY
-from tests.toy_models import write_kb
+from tests.toy_models import FRAMES, write_kb
 from wellread import Document, Link, Linker
 from wellread.errors import InputError, UsageError
 from wellread.kb.records import Entity
@@ -21,7 +22,7 @@ from wellread.models.elq.candidate_pool import Search
 from wellread.models.elq.linker import ElqBackend
 from wellread.models.elq.load import open_index
 from wellread.models.elq.model import Elq
-from wellread.training.adaptation.adapt import MODEL, SAMPLE, adapt, apply_marks
+from wellread.training.adaptation.adapt import MODEL, SAMPLE, adapt, apply_corrections, apply_marks
 from wellread.training.adaptation.boosting import boost
 from wellread.training.adaptation.judgements import Sample, fit_marks, precision, wilson
 from wellread.training.adaptation.pseudo_labels import IMPOSTOR, NAME, NESTED, OPEN, label, without_entity
@@ -407,6 +408,64 @@ def test_marks_change_the_linker_and_are_not_overwritten(here, tmp_path):
     with pytest.raises(UsageError, match=r"has marks, which a new sample would replace; use them with --marks"):
         adapt(**run)
     adapt(**run, resume=False)
+
+
+def corrections(path, *links):
+    """A file of corrections: (text, name, entity or None)."""
+    lines = []
+    for text, name, entity in links:
+        span = [text.index(name), text.index(name) + len(name)]
+        lines.append(json.dumps({"text": text, "mentions": [[*span, entity, None]], "evaluate": [span]}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_corrections_move_scores_and_threshold(here, tmp_path):
+    knowing = stumps(("own_name", 0.5, -3.0, -0.5), threshold=0.45)  # names have a score of .38
+    knowing.save(here / "model" / "scorer.safetensors")
+    with Linker.load(here / "toy.kb", here / "model", precision="fp32") as linker:
+        assert not linker.link("what is zorbla").links
+    right = [(f"what is {name} {number}", name, f"c{number}") for number, name in enumerate(NAMES)]
+    file = corrections(tmp_path / "right.jsonl", *right)
+    run = {"kb": here / "toy.kb", "model": here / "model"}
+    done = apply_corrections(tmp_path / "run", file, **run)
+    assert (done.corrections, done.texts, done.right, done.found) == (14, 14, 14, 14)
+    assert (done.trees, done.loss) == (0, None)
+    assert "100 are needed" in done.reason
+    with Linker.load(here / "toy.kb", tmp_path / "run" / MODEL, precision="fp32") as linker:
+        (link,) = linker.link("what is zorbla").links
+        assert (link.entity, link.score > 0.45) == ("c0", True)
+    wrong = corrections(tmp_path / "wrong.jsonl", *((text, name, None) for text, name, _ in right))
+    apply_corrections(tmp_path / "run", wrong, **run)  # the earlier ones do not count any more
+    assert LinkScorer.load(tmp_path / "run" / MODEL / "scorer.safetensors").shift < knowing.shift
+
+
+def test_many_corrections_give_the_scorer_more_trees(here, tmp_path):
+    stumps(("mention_logit", 0.0, -1.0, -1.0)).save(here / "model" / "scorer.safetensors")  # .27, whatever it is
+    texts = [f"{frame.format(name)} {place}" for place, (frame, name) in enumerate(product(FRAMES, NAMES))]
+    names = [name for _, name in product(FRAMES, NAMES)]
+    links = [(text, name, f"c{NAMES.index(name)}") for text, name in zip(texts, names, strict=True)]
+    links += [(f"{number} the river", "river", None) for number in range(60)]
+    done = apply_corrections(
+        tmp_path / "run", corrections(tmp_path / "c.jsonl", *links), kb=here / "toy.kb", model=here / "model"
+    )
+    assert (done.reason, done.corrections) == ("", 130)
+    assert done.trees > 0
+    assert done.loss[1] < done.loss[0]
+    with Linker.load(here / "toy.kb", tmp_path / "run" / MODEL, precision="fp32") as linker:
+        assert [link.entity for link in linker.link("was quimny born near the river").links] == ["c1"]
+
+
+def test_corrections_that_do_not_fit_name_the_fix(here, tmp_path):
+    run = {"kb": here / "toy.kb", "model": here / "model"}
+    with pytest.raises(UsageError, match=r"no entity of .*other.jsonl is in .*toy.kb; give the knowledge base"):
+        apply_corrections(tmp_path / "run", corrections(tmp_path / "other.jsonl", ("a b", "b", "Q9")), **run)
+    with pytest.raises(InputError, match="the file has no corrections; make some on the page"):
+        apply_corrections(tmp_path / "run", corrections(tmp_path / "none.jsonl"), **run)
+    unseen = corrections(tmp_path / "unseen.jsonl", ("xqz is here", "xqz", "c0"))
+    with pytest.raises(InputError, match="none of the 1 corrections is about a link"):
+        apply_corrections(tmp_path / "run", unseen, **run)
+    assert not (tmp_path / "run" / MODEL).exists()
 
 
 def test_spreadsheets_take_no_cell_for_a_formula(tmp_path):

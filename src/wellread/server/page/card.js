@@ -1,6 +1,7 @@
-// The card of an entity: why it was linked, what else was possible, what is known of it, and whom it is joined to.
+// The card of an entity: why it was linked, other candidates, its description, names and neighbours.
+import { adder, aliasButton, chooser, judge } from "./corrections.js";
 import { foundBy } from "./marks.js";
-import { ask, byId, count, el, said, score, short } from "./parts.js";
+import { ask, byId, count, el, said, score, session, short } from "./parts.js";
 
 const past = [];
 let asked = 0;
@@ -34,6 +35,15 @@ export function showLinks(links, from, byKey) {
   const known = links.find((link) => link.entity !== null);
   const done = show(known ? { kb: known.kb, id: known.entity, links, from } : { links, from });
   if (byKey) done.then(() => byId("card").focus());  // who sees the card need not be led there
+}
+
+// A span was selected that may be a missing link.
+export function showAdder(text, start, end, span) {
+  clear();
+  opener = null;
+  byId("card").classList.add("open");
+  byId("card").replaceChildren(closing(), adder(text, start, end, span, clear));
+  byId("card").querySelector("input").focus();
 }
 
 async function show(place) {
@@ -90,7 +100,7 @@ function linked(link, place) {
       onclick: () => go(place, { kb: link.kb, id: one.entity, links: place.links }),
     }, said(named(one))),
     el("span", { className: "bar", "--v": Math.max(0, one.score / most).toFixed(3) }),
-    el("span", { className: "value" }, score(one.score)), isAlone(one) ? null : gist(link.kb, one.entity));
+    el("span", { className: "value" }, score(one.score)), ...chooser(link, one), isAlone(one) ? null : gist(link.kb, one.entity));
   const weak = (one, at) => at >= FEWEST && one.score < 0.01;
   const rows = link.candidates.filter((one, at) => !weak(one, at)).map(row), rest = link.candidates.filter(weak);
   if (rest.length) {
@@ -101,7 +111,7 @@ function linked(link, place) {
   return el("div", { className: `link ${nil ? "nil" : "k" + card.colours.get(link.kb)}` },
     el("p", {}, el("q", {}, said(link.text)), nil ? " is named, but not in " : " in ", said(link.kb ?? "any knowledge base"), ": score ", el("b", {}, score(link.score)),
       link.mention_score === null ? null : ` · a mention ${score(link.mention_score)}`, foundBy(link) || null),
-    rows.length ? el("ol", { className: "candidates", "aria-label": "Candidates" }, ...rows) : null);
+    judge(link), rows.length ? el("ol", { className: `candidates${session.editable ? " judged" : ""}`, "aria-label": "Candidates" }, ...rows) : null);
 }
 
 function told(known, place) {
@@ -119,6 +129,8 @@ function told(known, place) {
       ...names.slice(0, 12).map(([name, many]) => el("li", { title: `seen ${many.toLocaleString("en")} times` }, said(name))),
       names.length > 12 ? el("li", { className: "soft" }, `and ${names.length - 12} more`) : null));
   }
+  const unknown = aliasButton(known, place.links?.find((link) => link.entity === known.id && link.kb === known.kb));
+  if (unknown) parts.push(unknown);
   for (const [outgoing, title] of [[true, "Facts"], [false, "Neighbours that speak of it"]]) {
     const here = known.neighbours.filter((one) => one.outgoing === outgoing);
     if (!here.length) continue;

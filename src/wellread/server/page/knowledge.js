@@ -1,16 +1,17 @@
 // Search and edit knowledge bases.
-import { ask, byId, count, el, said, short } from "./parts.js";
+import { ask, byId, count, el, said, session, short } from "./parts.js";
 
 const field = (name) => byId(`e-${name}`);
 let editing = { kb: null, popularity: 0 };
-export const knowledge = { changed: async () => "", editable: false };
+export const knowledge = { changed: async () => [] };
 
 export function begin(kbs, editable) {
-  knowledge.editable = editable;
+  session.editable = editable;
   byId("where").replaceChildren(...kbs.map((kb) => el("option", { value: kb.name }, kb.name)));
   byId("locked").hidden = editable;
   for (const id of ["save", "remove"]) byId(id).disabled = !editable;
   blank();
+  find();
 }
 
 function blank() {
@@ -86,10 +87,15 @@ async function change(method) {
   try {
     const path = `/entities/${encodeURIComponent(id)}?kb=${encodeURIComponent(editing.kb)}`;
     const done = await ask(path, { method, token: byId("token").value, body: method === "PUT" ? body() : undefined, isNew });
+    const title = field("title").value;
     if (method === "DELETE") blank();
-    else { field("id").readOnly = true; byId("remove").hidden = false; }
-    const linked = await knowledge.changed();
-    tell([said(id), ` was ${done.what}; ${done.kb} is at revision ${done.revision}. ${linked}`]);
+    else {
+      field("id").readOnly = true;
+      byId("remove").hidden = false;
+      byId("edit-title").replaceChildren(said(title), " in ", said(editing.kb));
+    }
+    const linked = await knowledge.changed(done.kb, id, [title, ...lines("aliases").map((line) => parted(line)[0])]);
+    tell([said(id), ` was ${done.what}; ${done.kb} is at revision ${done.revision}. `, ...linked]);
   } catch (error) { tell([explain(error, id)], false); }
 }
 
@@ -99,28 +105,32 @@ const explain = (error, id) => ({
   412: `There is an entity '${id}' already. Choose another id, or search for it and edit it.`,
 })[error.status] ?? error.message;
 
-const MOST = 20;
+const HINT = "Type the beginning of a name, and pick an entity to see and edit it.";
+const NOTHING = "Nothing found. Try another way to search, such as with typing errors, or add it as a new entity.";
+const MOST = 20, PAUSE = 200;
+let typing = 0;
 let searched = 0;
 
 async function find() {
   const mine = ++searched, query = byId("query").value.trim(), says = (words, className = "") => { byId("found-says").className = className; byId("found-says").textContent = words; };
-  byId("found").replaceChildren();
-  says(query ? "Searching…" : "");
-  if (!query) return;
+  if (!query) { byId("found").replaceChildren(); says(HINT); return; }
+  says("Searching…");
   try {
     const given = new URLSearchParams({ search: query, how: byId("how").value, kb: byId("where").value, limit: MOST });
     const { entities } = await ask(`/entities?${given}`);
     if (mine !== searched) return;  // another was asked for since
     const many = count(entities.length, "entity").replace(/ys$/, "ies");
-    says(!entities.length ? "Nothing found. Try another way to search." : entities.length < MOST ? many : `The first ${many}; say more to find others.`);
+    says(!entities.length ? NOTHING : entities.length < MOST ? many : `The first ${many}; say more to find others.`);
     byId("found").replaceChildren(...entities.map((one) => el("li", {}, el("button", { type: "button", className: "entry", onclick: () => open(one) },
       el("b", {}, said(one.title)), " ", el("code", {}, said(one.id)),
       el("span", { className: "soft", dir: "auto" }, said(short(one.description)))))));
   } catch (error) { if (mine === searched) says(error.message, "wrong"); }
 }
 
-byId("find").addEventListener("submit", (event) => { event.preventDefault(); find(); });
-byId("where").addEventListener("change", () => { if (!field("id").readOnly) blank(); });
+byId("find").addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(typing); find(); });
+byId("query").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(find, PAUSE); });
+byId("how").addEventListener("change", find);
+byId("where").addEventListener("change", () => { if (!field("id").readOnly) blank(); find(); });
 byId("edit").addEventListener("input", doubt);
 byId("edit").addEventListener("submit", (event) => { event.preventDefault(); change("PUT"); });
 byId("remove").addEventListener("click", () => change("DELETE"));

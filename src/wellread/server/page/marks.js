@@ -1,4 +1,5 @@
 // Links at any threshold without asking again, and the text with its marks.
+import { verdictOf } from "./corrections.js";
 import { count, el, offsets, said, score } from "./parts.js";
 
 // As the server decides: which of all scored spans are links. `rule` is the linker's: see /health.
@@ -73,10 +74,10 @@ export function marked(text, links, { colours, only, pick, isShown }) {
   const colour = (link) => (link.entity === null ? "nil" : `k${colours.get(link.kb)}`);
   const lanesOf = (span) => [...new Set(span.links.map(colour))].slice(1);
   const make = (span) => {
-    const best = span.links[0], name = best.entity === null ? "not in the knowledge base" : best.title;
+    const best = span.links[0], name = best.entity === null ? "not in the knowledge base" : best.title, verdict = verdictOf(best);
     const mark = el("mark", {
-      className: `${colour(best)}${span.links.some((link) => only?.has(same(link))) ? " only" : ""}`,
-      tabIndex: -1, role: "button", "aria-controls": "card", title: `${name} · ${score(best.score)}${foundBy(best)}`, "--s": Math.max(0, Math.min(1, best.score)).toFixed(2),
+      className: `${colour(best)}${span.links.some((link) => only?.has(same(link))) ? " only" : ""}${verdict ? ` ${best.verdict}` : ""}`,
+      tabIndex: -1, role: "button", "aria-controls": "card", title: `${name} · ${verdict ?? score(best.score)}${foundBy(best)}`, "--s": Math.max(0, Math.min(1, best.score)).toFixed(2),
     });
     if (span.again) for (const name of ["tabindex", "role", "aria-controls"]) mark.removeAttribute(name);
     mark.links = span.links;

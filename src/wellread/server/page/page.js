@@ -1,12 +1,12 @@
-// The page: what is asked, what is shown, and the address that tells both to somebody else.
-import { card, clear, isShown, showLinks } from "./card.js";
+// The page: requests, their results, and the address that has both for another person.
+import { card, clear, isShown, showAdder, showLinks } from "./card.js";
+import { asDocument, corrected, corrections, madeBy, tellCount } from "./corrections.js";
 import { begin, knowledge, open } from "./knowledge.js";
+import { beginMap } from "./map.js";
 import { decide, listed, marked, same } from "./marks.js";
-import { ask, byId, count, el, said } from "./parts.js";
+import { ask, byId, count, el, offsets, said, score, session } from "./parts.js";
 
-const SAMPLE = "Marie Curie was born in Warsaw and worked in Paris. She named polonium after her country, and won the Nobel Prize twice.";
 const state = { text: "", asked: "", threshold: null, model: "auto", other: "", nil: false, off: new Set(), answers: new Map(), nils: new Map() };
-const EMPTY = "Nothing is linked here. A lower threshold shows more, and so may another layer.";
 let health = null, running = null, failed = "";
 
 // asking
@@ -37,6 +37,9 @@ async function link() {
     state.asked = state.text;
     remember();  // now: an address has no use for a text that is refused, which may be of any length
     state.answers = new Map(wanted.map((model, at) => [model, told[at]]));
+    for (const [model, { documents }] of state.answers) {
+      for (const one of documents[0].links) madeBy.set(one, about(one.kb) ? modelOf(about(one.kb), model) : model);
+    }
     state.nils = new Map(wanted.map((model, at) => [model, nils?.[at].documents[0].links.filter((one) => one.entity === null) ?? []]));
     clear();
     return draw();
@@ -57,9 +60,10 @@ function linksOf(model) {
     const threshold = state.threshold ?? kb.thresholds[name];
     return decide(links.filter((one) => one.kb === kb.name), kb.overlaps[name], threshold);
   });
+  const shown = corrected(state.asked, linked, (kb) => !state.off.has(kb));
   // NIL depends on the threshold: the server decides it anew, and what has a link meanwhile is not NIL
-  const nils = state.nil ? state.nils.get(model).filter((nil) => !linked.some((one) => one.start < nil.end && nil.start < one.end)) : [];
-  return [...linked, ...nils].sort((one, other) => one.start - other.start || other.end - one.end);
+  const nils = state.nil ? state.nils.get(model).filter((nil) => !shown.some((one) => one.start < nil.end && nil.start < one.end)) : [];
+  return [...shown, ...nils].sort((one, other) => one.start - other.start || other.end - one.end);
 }
 
 function draw() {
@@ -69,10 +73,12 @@ function draw() {
   const panes = shown.map(({ model, links }, at) => {
     const others = sets[1 - at], only = others && new Set(links.map(same).filter((one) => !others.has(one)));
     const options = { colours: card.colours, only, pick: showLinks, isShown };
-    const told = only ? `${count(links.length, "link")}, ${only.size} only here` : count(links.length, "link");
+    const right = links.filter((one) => one.verdict !== "wrong"), names = new Set(right.map((one) => `${one.start} ${one.end}`)).size;
+    const many = names < right.length ? `${count(names, "name")}, ${count(right.length, "link")}` : count(right.length, "link");
+    const told = only ? `${many}, ${only.size} only here` : many;
     return el("article", { className: "pane", "aria-label": `Links by ${title(model)}` },
       el("h2", {}, said(title(model)), el("small", {}, ` ${told}`)), marked(state.asked, links, options),
-      links.length ? listed(links, options) : el("p", { className: "soft" }, EMPTY));
+      links.length ? listed(links, options) : nothing(model));
   });
   byId("result").className = shown.length > 1 ? "two" : "";
   byId("result").replaceChildren(...panes);
@@ -81,12 +87,25 @@ function draw() {
   return says;
 }
 
+// The reasons why nothing is linked, and a way to see more.
+function nothing(model) {
+  const on = health.kbs.filter((kb) => !state.off.has(kb.name)), where = on.map((kb) => kb.name).join(" or ");
+  if (!on.length) return el("p", { className: "soft" }, "All layers are off. Choose one above to see its links.");
+  const weak = state.answers.get(model).documents[0].links.filter((one) => one.entity !== null && !state.off.has(one.kb));
+  const best = weak.reduce((top, one) => (top && top.score >= one.score ? top : one), null);
+  const known = el("button", { type: "button", className: "quiet", onclick: () => { byId("query").value = state.asked.trim().slice(0, 60); view("knowledge"); byId("find").requestSubmit(); } }, "search for it under Knowledge");
+  if (!best) return el("p", { className: "soft" }, `No name of ${where} was found in this text. If an entity should be there, `, known, ".");
+  const lower = Math.max(0, Math.floor(best.score * 100 - 1) / 100);
+  const more = el("button", { type: "button", className: "quiet", onclick: () => { state.threshold = lower; tellThreshold(); draw(); settled(); } }, `Lower the threshold to ${score(lower)}`);
+  return el("p", { className: "soft" }, "No link is above the threshold. The best one is ", el("q", {}, said(best.text)), " → ", said(best.title), ` with a score of ${score(best.score)}. `, more, ", or ", known, ".");
+}
+
 const title = (model) => (model === "auto" ? [...new Set(health.kbs.map((kb) => kb.models[0]))].join(" + ") : model);
 
 function tellThreshold() {
-  const usual = health.kbs[0].thresholds[modelOf(health.kbs[0], state.model)] ?? 0;
-  byId("threshold").value = state.threshold ?? usual;
-  const told = state.threshold === null ? "as usual" : state.threshold.toFixed(2);
+  const usual = [...new Set(health.kbs.map((kb) => (kb.thresholds[modelOf(kb, state.model)] ?? 0).toFixed(2)))].sort();
+  byId("threshold").value = state.threshold ?? usual[0];
+  const told = state.threshold === null ? `${[...new Set([usual[0], usual.at(-1)])].join(" to ")} (usual)` : state.threshold.toFixed(2);
   byId("threshold-says").textContent = told;
   byId("threshold").setAttribute("aria-valuetext", told);
   byId("usual").style.visibility = state.threshold === null ? "hidden" : "";
@@ -156,7 +175,7 @@ async function share() {
 function download() {
   if (!state.answers.size) { wrong("Link a text first."); return; }
   const documents = [...state.answers].map(([model, told]) => ({
-    text: state.asked, links: linksOf(model), id: null, meta: { ...told.documents[0].meta, threshold: state.threshold, revisions: told.revisions },
+    text: state.asked, links: linksOf(model).map(asDocument).filter(Boolean), id: null, meta: { ...told.documents[0].meta, threshold: state.threshold, revisions: told.revisions },
   }));
   const url = URL.createObjectURL(new Blob([JSON.stringify(documents.length > 1 ? documents : documents[0], null, 1)], { type: "application/json" }));
   el("a", { href: url, download: "links.json" }).click();
@@ -191,12 +210,63 @@ tabs.forEach((tab, at) => {
 });
 
 card.edit = (known) => { view("knowledge"); open(known); };
-knowledge.changed = async () => {
+async function relink() {
   health = await ask("/health");
+  corrections.kbs = health.kbs;
   tellAbout();
-  const says = byId("text").value.trim() ? await link() : "";
-  return says ? `The text was linked anew: ${says}.` : "";
+  return byId("text").value.trim() && state.answers.size ? link() : "";
+}
+
+// The text is linked again after a change of an entity; returns what became of its names in the text.
+knowledge.changed = async (kb, id, names) => {
+  const says = await relink();
+  if (!says) return [];
+  const marks = [...document.querySelectorAll("#result mark[tabindex]")];
+  const its = marks.filter((mark) => mark.links.some((one) => one.kb === kb && one.entity === id));
+  if (its.length) {
+    const show = el("button", { type: "button", className: "quiet", onclick: () => { view("links"); its[0].click(); its[0].focus(); } }, "see it in the text");
+    return [its.length > 1 ? `It is linked ${its.length} times: ` : "It is linked: ", el("q", {}, said(its[0].links[0].text)), ` (${score(its[0].links.find((one) => one.entity === id).score)}), `, show, "."];
+  }
+  const lower = state.asked.toLowerCase(), there = names.find((name) => name && lower.includes(name.toLowerCase()));
+  if (!there) return [`The text was linked again: ${says}.`];
+  const weak = [...state.answers.values()].flatMap((told) => told.documents[0].links).filter((one) => one.kb === kb && one.entity === id);
+  const best = Math.max(0, ...weak.map((one) => one.score));
+  return ["The text has “", said(there), best ? `”, but its score is ${score(best)}, below the threshold.` : "”, but the linker does not link it there."];
 };
+
+corrections.relink = relink;
+corrections.text = () => state.asked;
+corrections.changed = (link) => {
+  draw();
+  const marks = link ? [...document.querySelectorAll("#result mark[tabindex]")] : [];
+  const mark = marks.find((one) => one.links.some((other) => other.kb === link.kb && other.start === link.start && other.end === link.end));
+  if (mark) mark.click(); else clear();
+};
+
+// A selected span of the text may be a missing link.
+function addSelected(text, start, end) {
+  while (start < end && /\s/.test(text[start])) start++;
+  while (start < end && /\s/.test(text[end - 1])) end--;
+  if (start >= end) return false;
+  const places = offsets(text);
+  showAdder(text, places.findLastIndex((place) => place <= start), places.findIndex((place) => place >= end), text.slice(start, end));
+  return true;
+}
+
+byId("result").addEventListener("mouseup", () => {
+  const selection = getSelection(), box = selection.anchorNode?.parentElement?.closest(".text");
+  if (!session.editable || selection.isCollapsed || !box || !box.contains(selection.focusNode)) return;
+  const range = selection.getRangeAt(0), before = document.createRange();
+  before.selectNodeContents(box);
+  before.setEnd(range.startContainer, range.startOffset);
+  const start = before.toString().length;
+  addSelected(state.asked, start, start + range.toString().length);
+});
+byId("add-link").addEventListener("click", () => {
+  const { selectionStart, selectionEnd, value } = byId("text");
+  if (!state.answers.size || value.toWellFormed() !== state.asked) wrong("Link the text first.");
+  else if (!addSelected(state.asked, selectionStart, selectionEnd)) wrong("Select the name first, in the text or in its field, then press this button.");
+});
 
 byId("ask").addEventListener("submit", (event) => { event.preventDefault(); link(); });
 byId("text").addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); link(); } });
@@ -223,17 +293,33 @@ function tellAbout() {
   byId("about").replaceChildren(...health.kbs.flatMap((kb, at) => [at ? " · " : "", said(kb.name), ` ${count(kb.entities, "entity").replace(/ys$/, "ies")}`]));
 }
 
+// Shown before the first text is linked.
+function welcome() {
+  const named = health.kbs.map((kb) => kb.name).join(" and "), empty = health.kbs.every((kb) => !kb.entities);
+  if (empty) return [el("p", { className: "soft" }, `${named} has no entities yet. Add some under Knowledge, or with wellread kb add.`)];
+  const step = (...words) => el("li", {}, ...words);
+  return [el("div", { className: "soft" }, el("p", {}, "The text above is an example; type or paste your own."), el("ol", {}, ...[
+    step("Press Link, or Ctrl and Enter: names of entities in ", said(named), " are underlined, in the colour of their knowledge base."),
+    step("Pick an underlined name: the card shows the entity, the other candidates and their scores."),
+    step("Lower the threshold to see weaker links, raise it to see only sure ones."),
+    session.editable ? step("Is a link wrong or missing? Correct it in the card, or select the name in the text. Corrections improve the linker: wellread adapt.") : null].filter(Boolean)))];
+}
+
 try {
   health = await ask("/health");
+  session.editable = health.editable;
   recall();
   fillTools();
   tellAbout();
   begin(health.kbs, health.editable);
-  knowledge.editable = health.editable;
+  corrections.kbs = health.kbs;
+  byId("add-link").hidden = !health.editable;
+  tellCount();
   fillEncoders();
   clear();
-  byId("result").replaceChildren(el("p", { className: "soft" }, "Press Link, or Ctrl and Enter in the text, to see what it speaks of."));
-  byId("text").value = state.text || SAMPLE;
+  byId("result").replaceChildren(...welcome());
+  const [sample] = await Promise.all([state.text ? { text: "" } : ask("/sample"), beginMap(health.kbs)]);
+  byId("text").value = state.text || sample.text;
   if (state.text) await link();
   document.documentElement.dataset.ready = "yes";
 } catch (error) { wrong(error.message); }

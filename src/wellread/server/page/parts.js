@@ -1,5 +1,12 @@
-// What all parts of the page share: elements made of texts (never of markup), questions to the server, numbers.
+// Shared parts of the page: elements made of texts (never of markup), requests to the server, numbers, the token.
 export const byId = (id) => document.getElementById(id);
+
+// The server's token, which is typed once and kept as long as the page is open.
+export const session = {
+  editable: false,
+  get token() { return byId("token").value; },
+  set token(value) { byId("token").value = value; },
+};
 
 // el("b", { className: "x", onclick }, "text", other): an element; strings become text and nothing else.
 export function el(tag, given = {}, ...children) {
@@ -17,7 +24,7 @@ export function el(tag, given = {}, ...children) {
 export const said = (text, given = {}) => el("bdi", given, text);
 
 // The server's answer; an error has its message and status.
-export async function ask(path, { method = "GET", body, token, signal, isNew } = {}) {
+export async function ask(path, { method = "GET", body, token, signal, isNew, plain } = {}) {
   const headers = {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (token) headers.Authorization = `Bearer ${token}`;
@@ -29,6 +36,7 @@ export async function ask(path, { method = "GET", body, token, signal, isNew } =
     if (error.name === "AbortError") throw error;
     throw new Error("The server does not answer. Is it still running?");
   }
+  if (plain && answer.ok) return answer.text();
   const told = await answer.json().catch(() => ({}));
   if (!answer.ok) throw Object.assign(new Error(told.error ?? `The server answers ${answer.status}.`), { status: answer.status });
   return told;

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from wellread.data.corpus import Unit
+from wellread.data.formats import read_linked
 from wellread.document import Document
 from wellread.errors import InputError, UsageError
 from wellread.io import console
@@ -36,6 +37,7 @@ from wellread.models.elq.candidate_pool import Search
 from wellread.models.elq.linker import ElqBackend
 from wellread.models.elq.load import find_model, load_backend
 from wellread.training.adaptation.boosting import boost
+from wellread.training.adaptation.corrections import Corrected, fit_corrections
 from wellread.training.adaptation.judgements import LOWEST, Marked, Sample, fit_marks, has_marks
 from wellread.training.adaptation.pseudo_labels import IMPOSTOR, NAME, NESTED, OPEN, OPEN_WEIGHT, PseudoLabels, label
 from wellread.training.adaptation.unlabelled import UnlabelledTexts
@@ -151,6 +153,37 @@ def apply_marks(folder: str | Path, table: str | Path, *, kb: str | Path | None 
         marks = sample.read_marks(Path(table))
         done = fit_marks(LinkScorer.load(folder / _ADAPTED), sample, marks)
         done.scorer.save(folder / MODEL / SCORER)
+    return done
+
+
+def apply_corrections(folder: str | Path, file: str | Path, *, kb: str | Path, model: str | Path = "elq") -> Corrected:
+    """Fit a linker to corrected links (JSONL of `wellread kb corrections`), in a run's folder or a new one.
+
+    The linker that was adapted to texts in the folder is the start, else `model`. Earlier corrections do not count.
+    """
+    folder = Path(folder)
+    documents = list(read_linked(file, "jsonl"))
+    with (
+        only_writer(folder, UsageError(f"another process adapts in {folder}; wait for it")),
+        open_kb(str(kb)) as opened,
+    ):
+        is_run = (folder / _ADAPTED).is_file() and (folder / _SETTINGS).is_file()
+        if is_run and json.loads((folder / _SETTINGS).read_bytes())["kb"] != opened.metadata["uid"]:
+            raise UsageError(f"{folder} was adapted to another KB than {kb}; give that one with --kb, or another --to")
+        named = [link.entity for document in documents for link in document.links if link.entity is not None]
+        if named and not any(entity in opened for entity in named):
+            raise UsageError(f"no entity of {file} is in {kb}; give the knowledge base that was corrected with --kb")
+        source = folder / MODEL if is_run else _source(model)
+        backend = _backend(opened, source)
+        if is_run:
+            backend.scorer = LinkScorer.load(folder / _ADAPTED)
+        assert backend.scorer is not None
+        done = fit_corrections(backend, documents)
+        if not is_run:
+            backend.scorer.save(folder / _ADAPTED)
+            _write_model(folder, source, backend.scorer)
+            _write_json(folder / _SETTINGS, {"kb": opened.metadata["uid"]})
+        done.marked.scorer.save(folder / MODEL / SCORER)
     return done
 
 

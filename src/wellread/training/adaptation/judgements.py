@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from wellread.document import Document
 from wellread.errors import InputError
 from wellread.io.files import csv_fault, read_text, write_atomically
-from wellread.linking.decoding import Floats
+from wellread.linking.decoding import Floats, Ints
 from wellread.linking.link_scorer import LinkScorer
 
 COLUMNS = ("id", "text", "mention", "title", "entity", "score", "right")
@@ -65,9 +65,7 @@ class Sample:
         """Draw links of documents (linked from `LOWEST` on), about equally many from each stratum."""
         found = [(document.text, link) for document in documents for link in document.links if link.entity is not None]
         scores = np.array([link.score for _, link in found])
-        linked = scores > threshold
-        edges = np.quantile(scores[linked], np.linspace(0, 1, _STRATA + 1)[1:-1]) if linked.any() else np.zeros(0)
-        stratum_of = np.where(linked, 1 + np.searchsorted(edges, scores, "left"), 0)
+        stratum_of = _stratify(scores, scores, threshold)
         groups = [np.flatnonzero(stratum_of == stratum).tolist() for stratum in range(_STRATA + 1)]
         rng = Random(seed)  # noqa: S311
         chosen = list[tuple[int, int]]()
@@ -187,6 +185,33 @@ def wilson(share: float, count: float, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
+def _stratify(every: Floats, scores: Floats, threshold: float) -> Ints:
+    """Return the stratum of scores: 0 below the threshold, else by quantiles of all scores above it."""
+    linked = every > threshold
+    edges = np.quantile(every[linked], np.linspace(0, 1, _STRATA + 1)[1:-1]) if linked.any() else np.zeros(0)
+    return np.where(scores > threshold, 1 + np.searchsorted(edges, scores, "left"), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedLinks:
+    """Judged links among all links of some texts, with their strata."""
+
+    scores: Floats
+    right_mask: NDArray[np.bool_]
+    stratum: Ints
+    sizes: tuple[int, ...]
+    """Number of links of each stratum, judged or not."""
+    every: Floats
+    """Scores of all links."""
+    threshold: float
+
+    @classmethod
+    def of(cls, scores: Floats, right_mask: NDArray[np.bool_], every: Floats, threshold: float) -> JudgedLinks:
+        """Stratify the scores of judged links and of all links."""
+        sizes = np.bincount(_stratify(every, every, threshold), minlength=_STRATA + 1)
+        return cls(scores, right_mask, _stratify(every, scores, threshold), tuple(sizes.tolist()), every, threshold)
+
+
 @dataclass(frozen=True, slots=True)
 class Marked:
     """The scorer that marks give, and precision before and after."""
@@ -198,21 +223,27 @@ class Marked:
 
 
 def fit_marks(scorer: LinkScorer, sample: Sample, marks: dict[int, bool]) -> Marked:
-    """Calibrate scores with marks, and choose the threshold with the highest expected F1."""
+    """Calibrate scores with the marks of a sample, and choose the threshold."""
     links = [link for link in sample.links if link.id in marks]
-    right = np.array([marks[link.id] for link in links], np.bool_)
-    stratum = np.array([link.stratum for link in links])
-    marked = np.bincount(stratum, minlength=len(sample.sizes))
-    weights = np.array(sample.sizes, float)[stratum] / marked[stratum]
-    scores, every = np.array([link.score for link in links]), np.array(sample.scores)
+    right_mask = np.array([marks[link.id] for link in links], np.bool_)
+    stratum, scores = np.array([link.stratum for link in links]), np.array([link.score for link in links])
+    judged = JudgedLinks(scores, right_mask, stratum, sample.sizes, np.array(sample.scores), sample.threshold)
+    return calibrate(scorer, judged)
+
+
+def calibrate(scorer: LinkScorer, judged: JudgedLinks) -> Marked:
+    """Calibrate scores with judged links, and choose the threshold with the highest expected F1."""
+    right, stratum, scores, every = judged.right_mask, judged.stratum, judged.scores, judged.every
+    marked = np.bincount(stratum, minlength=len(judged.sizes))
+    weights = np.array(judged.sizes, float)[stratum] / marked[stratum]
     scale, shift = _calibration(_logit(scores), right, weights / weights.mean())
     everything = 1 / (1 + np.exp(-(scale * _logit(every) + shift)))
     lowest = float(1 / (1 + np.exp(-(scale * _logit(np.array(LOWEST)) + shift))))
-    threshold = best_threshold(everything, sample.threshold, lowest)
+    threshold = best_threshold(everything, judged.threshold, lowest)
     new = 1 / (1 + np.exp(-(scale * _logit(scores) + shift)))
-    old_mask, new_mask = scores > sample.threshold, new > threshold
+    old_mask, new_mask = scores > judged.threshold, new > threshold
     groups = []
-    for number, size in enumerate(sample.sizes):
+    for number, size in enumerate(judged.sizes):
         own = stratum == number
         if own.any():
             span = f"{scores[own].min():.2f} to {scores[own].max():.2f}"
@@ -220,7 +251,7 @@ def fit_marks(scorer: LinkScorer, sample: Sample, marks: dict[int, bool]) -> Mar
             groups.append((name, precision(right[own], weights[own], size)))
     return Marked(
         scorer.calibrated(scale, shift, threshold),
-        precision(right[old_mask], weights[old_mask], int((every > sample.threshold).sum())),
+        precision(right[old_mask], weights[old_mask], int((every > judged.threshold).sum())),
         precision(right[new_mask], weights[new_mask], int((everything > threshold).sum())),
         tuple(groups),
     )

@@ -59,7 +59,7 @@ class _Stanza:
 
 @dataclass(slots=True)
 class _Survey:
-    """What must be known of a file before its first term is an entity."""
+    """Names of relations, and parents of terms, read before the first entity is made."""
 
     relations: dict[str, str] = field(default_factory=dict)
     parents: dict[str, list[str]] = field(default_factory=dict)

@@ -204,7 +204,7 @@ def _refuse_entities(data: bytes, name: str) -> None:
 
     parser.EntityDeclHandler = declare
     parser.StartElementHandler = end  # declarations come before the first element
-    with suppress(_HeadEndError, expat.ExpatError):  # broken XML is told by the parser that reads it
+    with suppress(_HeadEndError, expat.ExpatError):  # broken XML is reported by the parser that reads it
         parser.Parse(data, True)
 
 

@@ -93,8 +93,8 @@ def test_the_base_links_and_says_what_else_needs(home):
     }
     assert [line for line in errors if line.startswith("error: ")] == [
         "error: training needs the extra train: torch is not installed; install it with: pip install 'wellread[train]'",
-        "error: embedding and explaining texts with an encoder needs the extra train: torch is not installed; install "
-        "it with: pip install 'wellread[train]'",
+        "error: inference beyond linking needs the extra train: torch is not installed; install it with: pip install "
+        "'wellread[train]'",
         "error: this command needs the extra counting: pyarrow is not installed; install it with: pip install "
         "'wellread[counting]'",
     ]

@@ -96,7 +96,7 @@ def test_the_base_links_and_says_what_else_needs(home):
         f"error: {purpose} needs the extra {extra}: {package} is not installed; {install_extra(extra)}"
         for purpose, extra, package in (
             ("training", "train", "torch"),
-            ("embedding and explaining texts with an encoder", "train", "torch"),
+            ("inference beyond linking", "train", "torch"),
             ("this command", "counting", "pyarrow"),
         )
     ]

@@ -100,7 +100,8 @@ def linkers(
         click.echo("\n".join(table.legend()))
         console.print_table(table.cost_header, table.cost_rows())
         click.echo(table.cost_legend())
-    console.note(f"the table is also in {to} as table.md, table.json and table.png")
+    written = [name for name in ("table.md", "table.json", "table.png") if (Path(to) / name).exists()]
+    console.note(f"the table is also in {to} as {', '.join(written[:-1])} and {written[-1]}")
     if table.failed:
         raise TrainingError(
             f"{len(table.failed)} of {len(table.linkers) * len(table.data)} cells failed, the first: "

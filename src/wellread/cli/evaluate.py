@@ -28,6 +28,7 @@ from wellread.data.formats import Format, Ids, read_linked
 from wellread.document import Document
 from wellread.errors import InputError, UsageError
 from wellread.io import console
+from wellread.io.extras import require
 from wellread.io.files import write_atomically
 
 if TYPE_CHECKING:
@@ -150,7 +151,8 @@ def senses(
         with Linker.load(kb_name, model) as linker:
             chosen, scores = answer_as_linked(linker, keys, texts)
     else:
-        from wellread.inference.sense_evaluation import answer_senses  # needs torch
+        require("train", "evaluate senses without --as-linked")
+        from wellread.inference.sense_evaluation import answer_senses
 
         with open_kb(kb_name) as kb:
             chosen, scores = answer_senses(model, kb, keys, texts)

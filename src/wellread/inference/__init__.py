@@ -2,4 +2,4 @@
 
 from wellread.io.extras import require
 
-require("train", "embedding and explaining texts with an encoder")
+require("train", "inference beyond linking")

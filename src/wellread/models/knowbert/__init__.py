@@ -15,10 +15,16 @@ In the order of the paper:
 Beyond the paper:
 
     linker            linker backend
+    inference         the mention linker in numpy, on any encoder's states
+    linker_vectors    candidate vectors in numpy: from an 8-bit table, or projected from the KB's
     linker_entities   entities that a backend can link to, following changes of the KB
     pos_tags          part-of-speech tags that restrict candidates
-    folder            saved models: requirements, loading and shrinking to a linker
+    folder            saved models: files, settings, requirements
+    loading           loads a linker for onnxruntime
+    torch_linker      the same on torch, for layers with others below them
+    saving            shrinks a model to a linker
     quantization      8-bit entity vectors and 4-bit weight changes of a small linker
+    entity_kinds      kinds of a KB's entities as numbers
     archive           reader of the checkpoints of the authors
     conversion        conversion of them
 """

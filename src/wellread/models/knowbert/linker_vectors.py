@@ -98,7 +98,7 @@ class Int8Entities(EntityLookup):
                 "not of one model: copy the linker's folder again"
             )
         self.table = table
-        self.clear_added()
+        self._added: Floats = np.zeros((0, table.dim), np.float32)
 
     def __len__(self) -> int:
         return len(self.table) + len(self._added)

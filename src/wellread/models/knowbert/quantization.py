@@ -53,7 +53,8 @@ def encode_4bit(matrix: NDArray[np.floating[Any]]) -> tuple[NDArray[np.uint8], N
         scales = np.where(error < least_error, scale, scales)
         least_error = np.minimum(error, least_error)
     codes = (_round(groups, scales) + 8).astype(np.uint8).reshape(rows, -1)
-    return codes[:, ::2] | codes[:, 1::2] << 4, scales
+    pairs = np.asarray(codes[:, ::2] | codes[:, 1::2] << 4, np.uint8)
+    return pairs, scales
 
 
 def decode_4bit(codes: NDArray[np.uint8], scales: NDArray[np.float16], columns: int) -> Floats:

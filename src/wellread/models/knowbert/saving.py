@@ -81,11 +81,11 @@ def shrink(
     settings = replace(settings, vectors=None, fingerprint=None, tags=tags, threshold=threshold)
     tokenizer = load_tokenizer(str(found))
     saved = save_linker(folder, encoder, tokenizer, settings, entities=entities, base=base, rank=rank)
-    layer = SavedLayer.of(Path(folder), kb.path.stem)
-    if layer.precision == "fp32" or layer.has_below:
+    written = SavedLayer.of(Path(folder), kb.path.stem)
+    if written.precision == "fp32" or written.has_below:
         return saved
     with suppress(UsageError):  # the runtime does not know the encoder, which then runs in fp32
-        layer.write_ranges(kb)
+        written.write_ranges(kb)
     return replace(saved, bytes=_size(Path(folder)))
 
 

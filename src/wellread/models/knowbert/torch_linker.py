@@ -99,9 +99,9 @@ class SeveralLayers:
     ) -> Floats:
         ids = torch.from_numpy(np.concatenate([window.input.ids for window in windows]))
         packing = Packing.of([len(window) for window in windows])
-        offers = {name: _tensors(some) for name, some in {**candidates, self.kb: left}.items()}
+        given = {name: _tensors(some) for name, some in {**candidates, self.kb: left}.items()}
         with torch.inference_mode():
-            output = self.encoder.read(ids, packing, None, offers=offers)
+            output = self.encoder.read(ids, packing, None, offers=given)
         return np.asarray(output.outputs["links"][self.kb].float().numpy())
 
 

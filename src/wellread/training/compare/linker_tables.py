@@ -15,7 +15,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from wellread.errors import MissingExtraError
 from wellread.evaluation.linking import Estimate, LinkingScores, Measures
+from wellread.io import console
+from wellread.io.extras import extra
 from wellread.training.compare.comparison import MEAN, NOTHING, ComparisonTable, Grid, reasons
 
 
@@ -213,9 +216,13 @@ class LinkerTable(ComparisonTable):
         )
 
     def save_picture(self, path: Path) -> None:
-        """Draw the F1 and costs of the linkers."""
-        from wellread.plots.curves import draw_linkers, save
-
+        """Draw the F1 and costs of the linkers; without matplotlib a note says so, and nothing is drawn."""
+        try:
+            with extra("plots", f"the picture {path.name}"):
+                from wellread.plots.curves import draw_linkers, save
+        except MissingExtraError as error:
+            console.note(str(error))
+            return
         if self.cells:
             save(draw_linkers(self.to_dict()), path)
 

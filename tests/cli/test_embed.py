@@ -1,6 +1,8 @@
 """Vectors of pieces, words, mentions and texts: the encoder's own states, wherever a text is cut, in two formats."""
 
 import json
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -219,3 +221,17 @@ def test_a_linker_is_no_encoder(wellread, tmp_path):
     result = wellread("embed", str(tmp_path / "a.txt"), "--model", "knowbert", "--to", str(tmp_path / "w.npz"))
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert "knowbert is a linker, which returns links, not states; give an encoder" in result.err
+
+
+def test_a_plain_encoder_embeds_without_torch(encoder, tmp_path):
+    (tmp_path / "in.txt").write_text(TEXT)
+    code = f"""
+import sys
+from wellread.cli.embed import command
+command(["in.txt", "--model", {encoder!r}, "--of", "words", "--to", "out.npz"], standalone_mode=False)
+print([name for name in ("torch", "transformers", "peft") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout == "[]\n"
+    expected = joined(embedder(encoder).embed([Document(TEXT)], of="words"))
+    np.testing.assert_allclose(np.load(tmp_path / "out.npz")["vectors"], expected.vectors, atol=1e-5)

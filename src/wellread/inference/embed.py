@@ -13,22 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
-import torch
 from jaxtyping import Float32, Int64
 from tokenizers import Tokenizer
-from transformers import PreTrainedModel
 
 from wellread.data.batches import gather
 from wellread.document import Document, Link
-from wellread.encoders.infusion.infuse import InfusedEncoder, infuse
-from wellread.encoders.infusion.providers import KnowledgeProvider
-from wellread.encoders.packing import Packing, first_position
 from wellread.errors import UsageError
-from wellread.tasks.task import as_tensors
+from wellread.runtime.session import EncoderSession
+from wellread.text.tokenization import Tokenization
 from wellread.text.windows import TextWindow, TextWindowTokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from wellread.encoders.infusion.providers import KnowledgeProvider
 
 Of = Literal["pieces", "words", "mentions", "texts"]
 Pooling = Literal["mean", "first"]
@@ -37,8 +38,6 @@ _TEXTS, _CHARACTERS = 256, 1 << 20
 """Texts, and characters, that are annotated together."""
 _CHUNK = 1 << 14
 """Tokens whose states are kept before rows are emitted."""
-_TOKENS = 2048
-"""Tokens in one forward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +55,53 @@ class Rows:
     """Extra columns: `piece` ids of tokens; `entity`, `kb` and `score` of mentions."""
 
 
+class TokenStates(Protocol):
+    """Protocol of encoders of tokenized texts, with the knowledge they need."""
+
+    @property
+    def dim(self) -> int:
+        """Size of a state."""
+
+    def prepare(self, inputs: Sequence[Tokenization]) -> Any:
+        """Return notes on what the encoder needs to know about the inputs."""
+
+    def states(self, inputs: Sequence[Tokenization], notes: Any) -> list[Float32[np.ndarray, "token dim"]]:
+        """Return the token states of each of the prepared inputs."""
+
+
+class RuntimeStates:
+    """Computes token states with a plain encoder on onnxruntime."""
+
+    def __init__(self, session: EncoderSession) -> None:
+        self.session = session
+
+    @property
+    def dim(self) -> int:
+        """Size of a state."""
+        return self.session.dim
+
+    def prepare(self, inputs: Sequence[Tokenization]) -> None:
+        """Return nothing: a plain encoder needs the tokens only."""
+
+    def states(self, inputs: Sequence[Tokenization], notes: Any) -> list[Float32[np.ndarray, "token dim"]]:
+        """Return the token states of each input."""
+        if not inputs:
+            return []
+        found = self.session.states([one.ids for one in inputs])
+        return np.split(found, np.cumsum([len(one) for one in inputs])[:-1])
+
+
 class Embedder:
     """Computes embeddings with one encoder."""
 
     def __init__(
-        self, encoder: InfusedEncoder, window_tokenizer: TextWindowTokenizer, provider: KnowledgeProvider | None = None
+        self, encoder: TokenStates, tokenizer: Tokenizer, *, positions: int, width: int = 256, sentences: int = 0
     ) -> None:
-        self.encoder, self.window_tokenizer, self.provider = encoder, window_tokenizer, provider
+        """Windows have at most `width` tokens, and no more than the encoder has `positions`."""
+        self.encoder = encoder
+        width = min(width, positions)
+        shared = max(2, min(48, width // 4))
+        self.window_tokenizer = TextWindowTokenizer(tokenizer, width=width, shared=shared, sentences=sentences)
 
     @classmethod
     def build(
@@ -74,20 +113,16 @@ class Embedder:
         width: int = 256,
         sentences: int = 0,
     ) -> Embedder:
-        """Build an embedder of a plain or infused encoder, with windows of at most `width` tokens."""
-        if not isinstance(encoder, InfusedEncoder):
-            encoder = infuse(encoder, [])
-        encoder.train(False).requires_grad_(False)
-        most = int(encoder.config.max_position_embeddings) - first_position(encoder)
-        width = min(width, most)
-        shared = max(2, min(48, width // 4))
-        window_tokenizer = TextWindowTokenizer(tokenizer, width=width, shared=shared, sentences=sentences)
-        return cls(cast(InfusedEncoder, encoder), window_tokenizer, provider)
+        """Build an embedder of a plain or infused encoder on torch, with windows of at most `width` tokens."""
+        from wellread.inference.torch_states import TorchStates
+
+        states = TorchStates(encoder, provider)
+        return cls(states, tokenizer, positions=states.positions, width=width, sentences=sentences)
 
     @property
     def dim(self) -> int:
         """Size of a vector."""
-        return int(self.encoder.config.hidden_size)
+        return self.encoder.dim
 
     def embed(
         self, documents: Iterable[Document], *, of: Of = "texts", pooling: Pooling = "mean", unit: bool = False
@@ -105,9 +140,9 @@ class Embedder:
         for group in gather(documents, largest=_CHARACTERS, most=_TEXTS, size=lambda document: len(document.text)):
             tokenized = self.window_tokenizer.tokenize([one.text for one in group])
             windows = [one for some in tokenized for one in some]
-            notes = None if self.provider is None else self.provider.prepare([one.input for one in windows])
+            notes = self.encoder.prepare([one.input for one in windows])
             for chunk in gather(windows, largest=_CHUNK):
-                states = self._states(chunk, notes)
+                states = self.encoder.states([one.input for one in chunk], notes)
                 for window, found in zip(chunk, states, strict=True):
                     collector.take(window, found, group[window.text], begin + window.text)
                 if len(collector) >= _CHUNK and of != "texts":
@@ -121,25 +156,6 @@ class Embedder:
         """Return an empty `Rows` with the right columns."""
         more: dict[str, list[Any]] = {name: [] for name in (() if of == "texts" else _COLLECTORS[of].columns)}
         return Rows(np.zeros((0, self.dim), np.float32), np.zeros(0, np.int64), np.zeros((0, 2), np.int64), [], more)
-
-    def _states(self, chunk: Sequence[TextWindow], notes: Any) -> list[Float32[np.ndarray, "token dim"]]:
-        """Return the token states of each window; windows of similar length are read together."""
-        states: list[Any] = [None] * len(chunk)
-        order = sorted(range(len(chunk)), key=lambda place: len(chunk[place]))
-        with torch.inference_mode():
-            for places in gather(order, largest=_TOKENS, size=lambda place: len(chunk[place])):
-                inputs = [chunk[place].input for place in places]
-                provided = {} if self.provider is None else as_tensors(self.provider.collate(inputs, notes))
-                packing = Packing.of([len(one) for one in inputs])
-                ids, types = (torch.from_numpy(np.concatenate([getattr(one, n) for one in inputs])) for n in _GIVEN)
-                found = self.encoder.states(ids, packing, types, **provided).float()
-                parts = torch.split(found, [len(one) for one in inputs])
-                for place, part in zip(places, parts, strict=True):
-                    states[place] = part.numpy()
-        return states
-
-
-_GIVEN = ("ids", "types")
 
 
 @dataclass

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wellread.errors import UsageError
-from wellread.inference.embed import Embedder
+from wellread.inference.embed import Embedder, RuntimeStates
 
 if TYPE_CHECKING:
     from wellread.encoders.infusion.providers import KnowledgeProvider
@@ -32,10 +32,36 @@ def load_embedder(model: str, stack: ExitStack, *, layers: int | None = None, wi
             f"{model} is a linker, which returns links, not states; give an encoder, such as minilm; for vectors of "
             f"linked mentions: --of mentions --linker {model}"
         )
+    if layers is None and (plain := _load_plain(model, width)) is not None:
+        return plain
     encoder, tokenizer, provider = _load(model, stack)
     if layers is not None:
         _truncate(encoder, layers)
     return Embedder.build(encoder, tokenizer, provider=provider, width=width)
+
+
+def _load_plain(model: str, width: int) -> Embedder | None:
+    """Load an encoder without knowledge for onnxruntime; None for any other, and for one that it does not support."""
+    from wellread.encoders.files import find_encoder, load_tokenizer, positions_of
+    from wellread.runtime.session import EncoderSession
+    from wellread.runtime.weights import check_supported, read_encoder
+
+    if _is_task(model):
+        return None
+    folder = find_encoder(model)
+    try:
+        check_supported(folder)
+        from wellread.runtime.graph import write_graph
+
+        weights = read_encoder(folder)
+        session = EncoderSession(write_graph(weights), weights.words)
+    except UsageError:
+        return None
+    return Embedder(RuntimeStates(session), load_tokenizer(model), positions=positions_of(model), width=width)
+
+
+def _is_task(model: str) -> bool:
+    return any((Path(model) / place).is_file() for place in ("task.json", "model/task.json"))
 
 
 def _load(model: str, stack: ExitStack) -> tuple[Any, Any, KnowledgeProvider | None]:
@@ -44,7 +70,7 @@ def _load(model: str, stack: ExitStack) -> tuple[Any, Any, KnowledgeProvider | N
     from wellread.encoders.load import load_encoder
     from wellread.models.knowbert.recipe import load_knowbert_provider
 
-    if any((Path(model) / place).is_file() for place in ("task.json", "model/task.json")):
+    if _is_task(model):
         from wellread.training.task import load_task
 
         task = load_task(model)

@@ -112,7 +112,7 @@ class LinkWorkers:
         self._fork_server, child_socket = socket.socketpair()
         with warnings.catch_warnings(
             action="ignore", category=DeprecationWarning
-        ):  # about torch's threads, which are idle
+        ):  # about BLAS's threads, which are idle
             self._pid = os.fork()
         if not self._pid:
             _run_fork_server(child_socket, registry)

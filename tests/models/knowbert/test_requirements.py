@@ -99,7 +99,7 @@ def test_a_converted_model_embeds_by_its_own_vectors(converted):
         embedder = load_embedder(str(converted), stack)
         (rows,) = embedder.embed([Document("a ba b")], of="words")
         plain = load_embedder(str(converted), stack)
-        for part in plain.encoder.infusions:
+        for part in plain.encoder.encoder.infusions:
             part.requires_grad_(False)
             part.back.weight.zero_()
             part.back.bias.zero_()
@@ -186,9 +186,9 @@ def test_what_a_pretrained_model_needs_is_read(pretrained, tmp_path):
 def test_a_pretrained_model_embeds_with_what_it_was_pretrained_with(pretrained):
     with ExitStack() as stack:
         embedder = load_embedder(str(pretrained), stack)
-        assert table_of(embedder.encoder).folder == pretrained.parent / "elsewhere"
+        assert table_of(embedder.encoder.encoder).folder == pretrained.parent / "elsewhere"
         ((window,),) = embedder.window_tokenizer.tokenize(["the old bank"])
-        candidates = embedder.provider.find_candidates([window.input])["senses"]
+        candidates = embedder.encoder.provider.find_candidates([window.input])["senses"]
     assert candidates.entities.shape == (2, 1)  # one candidate each, as in its recipe
 
 

@@ -19,6 +19,7 @@ from wellread.encoders.files import encoder_digest, find_encoder, load_tokenizer
 from wellread.errors import UsageError
 from wellread.io.extras import extra
 from wellread.models.elq.config import ElqConfig
+from wellread.models.elq.packaged_vectors import PackagedVectors
 from wellread.runtime.cache import cached_graph, digest_of_parts
 from wellread.runtime.folding import fold
 from wellread.runtime.ranges import measure_ranges
@@ -44,11 +45,20 @@ class Pooler(Protocol):
 class EntityTower:
     """Entity encoder of an ELQ model (an `index.entity_vectors.EntityEncoder`)."""
 
-    def __init__(self, config: ElqConfig, encoder: Pooler, tokenizer: Tokenizer, fingerprint: str) -> None:
+    def __init__(
+        self,
+        config: ElqConfig,
+        encoder: Pooler,
+        tokenizer: Tokenizer,
+        fingerprint: str,
+        packaged: PackagedVectors | None = None,
+    ) -> None:
+        """`packaged` are vectors of texts that need not be encoded."""
         self.config, self.encoder, self.tokenizer = config, encoder, tokenizer
         self.tokenizer.enable_truncation(config.entity_pieces)
         self.dim = encoder.dim
         self.fingerprint = fingerprint
+        self.packaged = packaged
         special = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         self._always_separates = config.separator.strip() in special
 
@@ -62,10 +72,21 @@ class EntityTower:
         if precision == "auto":
             precision = "fp32" if config.precision == "fp32" else "int8"
         name = config.entity_encoder or config.encoder
-        return cls(config, _load_pooler(name, int8=precision == "int8"), load_tokenizer(name), fingerprint_of(config))
+        int8, fingerprint = precision == "int8", fingerprint_of(config)
+        packaged = PackagedVectors.load(fingerprint) if int8 else None
+        return cls(config, _load_pooler(name, int8=int8), load_tokenizer(name), fingerprint, packaged)
 
     def encode(self, entities: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         """Return a vector for each (title, description): [entity, dim]."""
+        if self.packaged is None:
+            return self._encode(entities)
+        known, there = self.packaged.find(entities)
+        new = np.setdiff1d(np.arange(len(entities)), known)
+        vectors = np.empty((len(entities), self.dim), np.float32)
+        vectors[known], vectors[new] = there, self._encode([entities[row] for row in new.tolist()])
+        return vectors
+
+    def _encode(self, entities: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         codes = self.tokenizer.encode_batch([self._input_text(*entity) for entity in entities])
         windows = [np.array(code.ids, np.int64) for code in codes]
         return self.encoder.pooled(windows, self.config.pooling, normalise=self.config.normalised)

@@ -79,7 +79,7 @@ def command(
         lines = render(
             map_rows(mapper, file, form, ColumnMapping(column, context, best, threshold)), to_form, best, seen
         )
-        _write(lines, to, max(0, total))
+        _write(lines, to, max(0, total), seen)
     rows = sum(seen.values())
     if not rows:
         console.note(f"{file} has no rows")
@@ -92,8 +92,9 @@ def command(
     )
 
 
-def _write(lines: Iterator[str], to: str, total: int) -> None:
+def _write(lines: Iterator[str], to: str, total: int, seen: Counter[str]) -> None:
     """Write the lines with a progress bar; a file appears complete or not at all."""
+    from wellread.integrations.map_table import UNMATCHED
     from wellread.io import console
     from wellread.io.files import write_atomically
 
@@ -105,5 +106,5 @@ def _write(lines: Iterator[str], to: str, total: int) -> None:
         for number, line in enumerate(lines):
             out.write(line.encode("utf-8", "surrogatepass"))
             if number % 256 == 0:
-                update(number, "")
+                update(number, f"{seen.total() - seen[UNMATCHED]:,} matched")
     console.note(f"written to {to}")

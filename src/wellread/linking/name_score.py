@@ -30,17 +30,17 @@ class Weights:
     bias: float = -0.22
     log_prior: float = 2.70
     frequency: float = -0.58
-    """Of log10 of the rarest word's occurrences in a million words of English."""
+    """Weight of log10 of the rarest word's occurrences in a million words of English."""
     lower: float = 1.28
-    """Of the share of lower-case first letters of the rarest word in English."""
+    """Weight of the share of lower-case first letters of the rarest word in English."""
     common: float = -0.84
-    """Of the product of both, for words with more than one occurrence in a million."""
+    """Weight of the product of both, for words with more than one occurrence in a million."""
     capital: float = 2.09
     """A capital letter, other than the first of a sentence."""
     lower_text: float = 0.77
     """The text has no capital letters, so that the case of the name says nothing."""
     words: float = 1.16
-    """Of the number of words after the first, up to 3."""
+    """Weight of the number of words after the first, up to 3."""
     short: float = -1.06
     """A name of at most three letters."""
 

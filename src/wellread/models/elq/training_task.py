@@ -32,6 +32,7 @@ from wellread.mentions.candidates import CandidateFinder
 from wellread.models.elq.candidate_pool import Pool, Search, features_of
 from wellread.models.elq.linker import ElqBackend, window_tokenizer_of
 from wellread.models.elq.model import Candidates, Elq, entity_loss, mention_loss, pack_windows
+from wellread.models.elq.recipe import EntityLoss, Negatives
 from wellread.text.windows import Window
 
 

@@ -97,7 +97,7 @@ class Linker:
     ) -> Linkers: ...
 
     @classmethod
-    def load(
+    def load(  # type: ignore[misc]  # the options of signature 2 are those of signature 1
         cls,
         kb: str | Path | KnowledgeBase | list[Any] | tuple[str | Path, ...] = DEFAULT_KB,
         model: str | Path = "auto",

@@ -14,7 +14,7 @@ from wellread.document import Document, Link, Mention
 from wellread.errors import UsageError
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.name_score import name_score, starts_sentence
-from wellread.mentions.candidates import CandidateFinder, MatchOptions
+from wellread.mentions.candidates import CandidateFinder, MatchOptions, has_senses
 from wellread.mentions.matcher import Overlaps
 
 
@@ -44,20 +44,22 @@ class PriorBackend:
     ) -> None:
         self.threshold, self.annotator, self.name, self.nil = threshold, annotator, name, nil
         self.finder = CandidateFinder(kb, reading)
+        # Every word has senses: the question is which one, not if the word means any.
+        self._by_name = annotator is None and not has_senses(kb)
 
     def link_many(
         self, texts: Sequence[str], *, overlaps: Overlaps | None = None, nil: bool | None = None
     ) -> Iterator[Document]:
         """Yield the links of each text.
 
-        The score of a name is `linking.name_score`; that of an annotator's mention is the prior of its entity.
+        The score of a name is `linking.name_score`; that of an annotator's mention, and of a word sense, is its prior.
         `overlaps` overrides that of `reading`, and has no effect with an annotator. `nil` includes the annotator's
         mentions that are not names of the KB.
         """
         keep_nil = self.nil if nil is None else nil
         for text, mentions in zip(texts, self._mentions(texts, overlaps), strict=True):
             links = map(self._link_best, mentions)
-            if self.annotator is None:
+            if self._by_name:
                 links = map(partial(_rescore, text, text.lower() == text), links)
             kept = tuple(link for link in links if (keep_nil if link.entity is None else link.score >= self.threshold))
             yield Document(text, kept, meta={"kb": self.name, "model": "prior"})

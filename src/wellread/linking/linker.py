@@ -96,8 +96,8 @@ class Linker:
         **options: Any,
     ) -> Linkers: ...
 
-    @classmethod
-    def load(  # type: ignore[misc]  # the options of signature 2 are those of signature 1
+    @classmethod  # type: ignore[misc]  # the options of signature 2 are those of signature 1
+    def load(
         cls,
         kb: str | Path | KnowledgeBase | list[Any] | tuple[str | Path, ...] = DEFAULT_KB,
         model: str | Path = "auto",

@@ -219,3 +219,33 @@ def test_lines_of_an_argument_are_those_of_a_file(run, kbs):
     options = ("--kb", kbs / "names.kb", "--format", "json", "--lines")
     assert run(*options, text).out == run(*options, stdin=text).out
     assert run(*options, text).out.count("\n") == 2
+
+
+def test_the_default_kb_is_used_and_named(wellread, tmp_path, monkeypatch):
+    monkeypatch.setenv("WELLREAD_HOME", str(tmp_path))
+    missing = wellread("link", "NYC")
+    assert (missing.code, missing.err.splitlines()[-1]) == (
+        5,
+        "error: the vital knowledge base is not built yet; build it with: wellread kb build vital",
+    )
+    (tmp_path / "kb").mkdir()
+    build(lambda tally: map(entity, NAMES), tmp_path / "kb" / "vital.kb", origin=Origin("test"))
+    done = wellread("link", "--model", "prior", "--format", "json", "NYC")
+    assert [link.kb for link in Document.from_json(done.out).links] == ["vital"]
+    assert done.err == "knowledge base: vital, the default; choose another with --kb\n"
+    assert "did you mean vital?" in wellread("link", "--kb", "vitl", "NYC").err
+
+
+def test_a_table_given_as_a_kb_is_answered_with_the_command_that_builds_one(wellread, tmp_path):
+    for name, source in (("my products.csv", "csv"), ("a.tsv", "csv"), ("b.jsonl", "jsonl")):
+        (tmp_path / name).write_text("id\ttitle\n" * 3)
+        done = wellread("link", "--kb", tmp_path / name, "x")
+        assert (done.code, done.err.count("\n")) == (5, 1)
+        assert f"build one from it with: wellread kb build {source} " in done.err
+        assert "delete" not in done.err
+
+
+def test_an_option_that_the_model_ignores_is_refused(run, kbs):
+    done = run("--kb", kbs / "names.kb", "--trust", "6", "NYC")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "trust has no effect on model prior" in done.err

@@ -140,3 +140,29 @@ def test_the_help_pages_have_examples(wellread):
     assert "wellread train task my.toml" in wellread("train", "task", "--help").out
     assert "wellread evaluate runs/rte RTE/dev.tsv" in wellread("evaluate", "--help").out
     assert "RTE/test.tsv --predictions RTE.tsv" in wellread("evaluate", "task", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "message"),
+    [
+        (
+            'task = "RTE"\n[data]\ntrain = "a"\ndevelop = "dev.tsv"',
+            (),
+            "expected a whole number; did you mean 'data.dev'?",
+        ),
+        ('task = "RTE"\n[data]\ntrain = "a"\ndevelop = 5', ("data.develop=dev.tsv",), "did you mean 'data.dev'?"),
+        ('task = "RTE"\n[schedule]\nepoch = 3', (), "did you mean 'schedule.epochs'?"),
+        ('kb = "vital"\nmade = "all"', (), "'made' is \"all\"; expected a whole number"),
+    ],
+)
+def test_a_wrong_setting_is_reported_before_torch_is_imported(tmp_path, recipe, changes, message):
+    (tmp_path / "a.toml").write_text(recipe)
+    options = [part for change in changes for part in ("--set", change)]
+    arguments = ["wellread", "train", str(tmp_path / "a.toml"), *options]
+    code = (
+        f"import sys\nsys.argv = {arguments!r}\nfrom wellread.cli import main\ntry:\n    main()\n"
+        "finally:\n    assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode in (2, 3), done.stderr.count("\n")) == (True, 1), done.stderr
+    assert message in done.stderr

@@ -1,11 +1,15 @@
 """Score of a name: more for rare, capitalised, longer and unambiguous names."""
 
+import numpy as np
 import pytest
 
+from tests.toy_models import write_kb
 from wellread import Linker
-from wellread.kb.records import Entity
+from wellread.kb.build import Origin, build
+from wellread.kb.records import Entity, Form
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.name_score import name_score, starts_sentence
+from wellread.models.elq.linker import _has_word
 
 
 def score(name, prior=1.0, *, start=False, lower=False):
@@ -45,8 +49,6 @@ def test_the_first_word_of_a_sentence(text, start, expected):
 
 @pytest.fixture
 def kb(tmp_path):
-    from tests.toy_models import write_kb
-
     entities = [
         Entity("P1", "Always Ultra", "pads", "", 1, {"Always": 1}),
         Entity("P2", "Nutella", "a spread"),
@@ -70,9 +72,14 @@ def test_a_given_span_keeps_the_prior(kb: KnowledgeBase):
     assert (link.entity, link.score) == ("P1", 1.0)
 
 
+def test_a_word_sense_keeps_the_prior(tmp_path):
+    records = [Entity("w1", "river", "a stream of water"), Form("rivers", "river", "n")]
+    build(lambda tally: iter(records), tmp_path / "w.kb", origin=Origin("test", extra={"inflection": "wordnet"}))
+    (link,) = Linker.load(tmp_path / "w.kb", "prior").link("the river").links
+    assert (link.entity, link.score) == ("w1", 1.0)
+
+
 def test_an_emoji_is_linked_only_as_a_name_of_the_kb(kb: KnowledgeBase):
     assert [link.entity for link in Linker.load(kb, "prior").link("so good 😀 🎉").links] == []  # one sign: too short
-    from wellread.models.elq.linker import _has_word
-
-    found = _has_word(["so 😀 a"], *map(__import__("numpy").array, ([0, 0, 0], [[0, 2], [3, 4], [3, 6]])))
+    found = _has_word(["so 😀 a"], np.array([0, 0, 0]), np.array([[0, 2], [3, 4], [3, 6]]))
     assert found.tolist() == [True, False, True]

@@ -52,7 +52,7 @@ def test_layers_threshold_and_candidates_are_chosen(client):
     requested = lambda **more: entities(client.post("/link", json={"text": TEXT, **more}))  # noqa: E731
     assert requested(kb="words") == [["w1", "w2"]]
     assert requested(kb=["cities"]) == [["Q90", "Q142"]]
-    assert requested(kb="cities", threshold=0.95) == [["Q142"]]
+    assert requested(kb="cities", threshold=0.5) == [["Q142"]]
     links = client.post("/link", json={"text": TEXT, "kb": "cities", "top_k": 1}).json()["documents"][0]["links"]
     assert [len(link["candidates"]) for link in links] == [1, 1]
 

@@ -104,7 +104,7 @@ class Linker:
         **options: Any,
     ) -> Linkers: ...
 
-    @classmethod
+    @classmethod  # type: ignore[misc]  # the options of signature 2 are those of signature 1
     def load(
         cls,
         kb: str | Path | KnowledgeBase | list[Any] | tuple[str | Path, ...] = DEFAULT_KB,
@@ -198,7 +198,8 @@ class Linker:
         opened = kb if isinstance(kb, KnowledgeBase) else open_linked_kb(kb)
         kb_name = name if name is not None else opened.path.stem
         by_name = mentions != "names" or reading is not None
-        model_kind = kind_of_model(opened, model, by_name=by_name)
+        model = choose_model(opened, model, by_name=by_name)
+        model_kind = kind_of_model(model)
         refuse_ignored([model_kind], options)
         if model_kind == "prior":
             annotator = _annotator(mentions)
@@ -244,7 +245,7 @@ class Linker:
                 opened,
                 knowbert.load_backend(
                     opened,
-                    "knowbert" if str(model) == "auto" else model,
+                    model,
                     threshold=threshold,
                     overlaps=overlaps,
                     nil=nil,
@@ -262,7 +263,7 @@ class Linker:
             opened,
             load_backend(
                 opened,
-                "elq" if str(model) == "auto" else model,
+                model,
                 search=Search(sources),
                 among=among,
                 threshold=threshold,
@@ -387,17 +388,24 @@ def _batches(texts: Iterable[str], method: str) -> Iterator[list[str]]:
         yield batch
 
 
-def kind_of_model(kb: KnowledgeBase, model: str | Path, *, by_name: bool = False) -> ModelKind:
-    """Return the type of a model for a KB; torch is imported only if a folder may have LUKE.
+def choose_model(kb: KnowledgeBase, model: str | Path, *, by_name: bool = False) -> str | Path:
+    """Return the model that "auto" means for a KB; another as it is.
 
     With `by_name`, "auto" is the model that links given mentions, or names found in a given way.
     """
-    if str(model) == "auto":
-        if by_name:
-            return "prior"
-        if not has_senses(kb):
-            return "elq"
-        return "knowbert" if packaged.SENSES.is_dir() else "prior"
+    if str(model) != "auto":
+        return model
+    return "prior" if by_name else _default_model(kb)
+
+
+def _default_model(kb: KnowledgeBase) -> str:
+    if not has_senses(kb):
+        return "elq"
+    return "knowbert" if packaged.SENSES.is_dir() else "prior"
+
+
+def kind_of_model(model: str | Path) -> ModelKind:
+    """Return the type of a model; torch is imported only if a folder may have LUKE."""
     if str(model) == "prior":
         return "prior"
     packaged.refuse_unready_luke(model)

@@ -20,7 +20,7 @@ from wellread.document import Document, Link
 from wellread.errors import UsageError
 from wellread.kb.packaged import kb_path
 from wellread.linking.given_spans import GivenNil, Spans
-from wellread.linking.linker import Linker, kind_of_model, open_linked_kb
+from wellread.linking.linker import Linker, choose_model, kind_of_model, open_linked_kb
 from wellread.linking.model_options import ignored_options, refuse_ignored
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class Linkers:
         by_name = more.get("mentions", "names") != "names" or more.get("reading") is not None
         with ExitStack() as stack:
             opened = {name: stack.enter_context(open_linked_kb(kb)) for name, kb in named.items()}
-            of_kb = {name: models.get(name, model) for name in named}
-            kinds = {name: kind_of_model(kb, of_kb[name], by_name=by_name) for name, kb in opened.items()}
+            of_kb = {name: choose_model(kb, models.get(name, model), by_name=by_name) for name, kb in opened.items()}
+            kinds = {name: kind_of_model(of_kb[name]) for name in opened}
             refuse_ignored(kinds.values(), more)
             linkers = []
             for name, kb in opened.items():

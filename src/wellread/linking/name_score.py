@@ -21,6 +21,7 @@ _SHORT = 3
 """Letters and digits of a short name."""
 _LEAST = 1e-3
 _NAMES = 1 << 16
+"""Maximum cached scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +31,17 @@ class Weights:
     bias: float = -0.22
     log_prior: float = 2.70
     frequency: float = -0.58
-    """Of log10 of the rarest word's occurrences in a million words of English."""
+    """Weight of log10 of the rarest word's occurrences in a million words of English."""
     lower: float = 1.28
-    """Of the share of lower-case first letters of the rarest word in English."""
+    """Weight of the share of lower-case first letters of the rarest word in English."""
     common: float = -0.84
-    """Of the product of both, for words with more than one occurrence in a million."""
+    """Weight of the product of both, for words with more than one occurrence in a million."""
     capital: float = 2.09
     """A capital letter, other than the first of a sentence."""
     lower_text: float = 0.77
     """The text has no capital letters, so that the case of the name says nothing."""
     words: float = 1.16
-    """Of the number of words after the first, up to 3."""
+    """Weight of the number of words after the first, up to 3."""
     short: float = -1.06
     """A name of at most three letters."""
 
@@ -49,7 +50,8 @@ WEIGHTS = Weights()
 """Fitted on 6,221 links of the development sets of the shared and the products KB (docs/log.md)."""
 
 
-def name_score(prior: float, name: str, *, sentence_start: bool, lower_text: bool, weights: Weights = WEIGHTS) -> float:
+@lru_cache(_NAMES)
+def name_score(prior: float, name: str, sentence_start: bool, lower_text: bool) -> float:
     """Return the probability that a name means the entity with this prior.
 
     >>> round(name_score(1.0, "always", sentence_start=False, lower_text=False), 2)
@@ -60,15 +62,15 @@ def name_score(prior: float, name: str, *, sentence_start: bool, lower_text: boo
     frequency, lower, capital, inner_capital, count, short = _features(name)
     has_capital = inner_capital or (capital and not sentence_start)
     logit = (
-        weights.bias
-        + weights.log_prior * math.log(min(max(prior, _LEAST), 1 - _LEAST))
-        + weights.frequency * frequency
-        + weights.lower * lower
-        + weights.common * lower * max(frequency, 0.0)
-        + weights.capital * has_capital
-        + weights.lower_text * lower_text
-        + weights.words * count
-        + weights.short * short
+        WEIGHTS.bias
+        + WEIGHTS.log_prior * math.log(min(max(prior, _LEAST), 1 - _LEAST))
+        + WEIGHTS.frequency * frequency
+        + WEIGHTS.lower * lower
+        + WEIGHTS.common * lower * max(frequency, 0.0)
+        + WEIGHTS.capital * has_capital
+        + WEIGHTS.lower_text * lower_text
+        + WEIGHTS.words * count
+        + WEIGHTS.short * short
     )
     return 1 / (1 + math.exp(-logit))
 
@@ -81,7 +83,6 @@ def starts_sentence(text: str, start: int) -> bool:
     return place < 0 or text[place] in _ENDS
 
 
-@lru_cache(_NAMES)
 def _features(name: str) -> tuple[float, float, bool, bool, int, bool]:
     """Return frequency and lower-case share of the rarest word, capitals (first, later), further words, and short."""
     parts = words(name)

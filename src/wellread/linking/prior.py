@@ -5,16 +5,14 @@ It does not need torch, and is the baseline for the other models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
 from wellread.document import Document, Link, Mention
 from wellread.errors import UsageError
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.name_score import name_score, starts_sentence
-from wellread.mentions.candidates import CandidateFinder, MatchOptions
+from wellread.mentions.candidates import CandidateFinder, MatchOptions, has_senses
 from wellread.mentions.matcher import Overlaps
 
 
@@ -44,21 +42,21 @@ class PriorBackend:
     ) -> None:
         self.threshold, self.annotator, self.name, self.nil = threshold, annotator, name, nil
         self.finder = CandidateFinder(kb, reading)
+        # Every word has senses: the question is which one, not if the word means any.
+        self._by_name = annotator is None and not has_senses(kb)
 
     def link_many(
         self, texts: Sequence[str], *, overlaps: Overlaps | None = None, nil: bool | None = None
     ) -> Iterator[Document]:
         """Yield the links of each text.
 
-        The score of a name is `linking.name_score`; that of an annotator's mention is the prior of its entity.
+        The score of a name is `linking.name_score`; that of an annotator's mention, and of a word sense, is its prior.
         `overlaps` overrides that of `reading`, and has no effect with an annotator. `nil` includes the annotator's
         mentions that are not names of the KB.
         """
         keep_nil = self.nil if nil is None else nil
         for text, mentions in zip(texts, self._mentions(texts, overlaps), strict=True):
-            links = map(self._link_best, mentions)
-            if self.annotator is None:
-                links = map(partial(_rescore, text, text.lower() == text), links)
+            links = map(self._link_name(text) if self._by_name else self._link_best, mentions)
             kept = tuple(link for link in links if (keep_nil if link.entity is None else link.score >= self.threshold))
             yield Document(text, kept, meta={"kb": self.name, "model": "prior"})
 
@@ -89,7 +87,20 @@ class PriorBackend:
                 for mention in found
             ]
 
-    def _link_best(self, mention: Mention) -> Link:
+    def _link_name(self, text: str) -> Callable[[Mention], Link]:
+        """Return a function that links a name found in a text, with the probability that this is right."""
+        is_lower = text.lower() == text
+
+        def link(mention: Mention) -> Link:
+            if not mention.candidates:
+                return self._link_best(mention)
+            name = mention.text
+            at_start = name[0].isupper() and starts_sentence(text, mention.start)
+            return self._link_best(mention, name_score(mention.candidates[0].prior, name, at_start, is_lower))
+
+        return link
+
+    def _link_best(self, mention: Mention, score: float | None = None) -> Link:
         if not mention.candidates:
             return Link(mention.start, mention.end, mention.text, None, score=1.0, kb=self.name)
         best = mention.candidates[0]
@@ -99,15 +110,8 @@ class PriorBackend:
             mention.text,
             best.entity,
             best.title,
-            best.score,
+            best.score if score is None else score,
             mention.candidates,
             self.name,
             found_by=self.finder.found_by(mention.text),
         )
-
-
-def _rescore(text: str, lower_text: bool, link: Link) -> Link:
-    """Return the link of a name with the probability that it is right."""
-    at_start = starts_sentence(text, link.start)
-    score = name_score(link.score, link.text, sentence_start=at_start, lower_text=lower_text)
-    return replace(link, score=score)

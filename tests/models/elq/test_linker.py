@@ -436,3 +436,10 @@ def test_no_candidate_is_found_twice(backend):
     vectors = pool.vectors_of(rows)
     assert not vectors[rows < 0].any()
     assert np.array_equal(vectors[0, 0], pool.index.vectors_of(rows[0, :1])[0])
+
+
+def test_a_device_is_refused_where_onnxruntime_runs_the_model(load):
+    with pytest.raises(
+        UsageError, match="device='cuda': this linker runs on onnxruntime, on the CPU; leave device out"
+    ):
+        load(device="cuda")

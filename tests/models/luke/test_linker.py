@@ -310,3 +310,11 @@ def test_unsuitable_models_and_options_raise_errors(kb, folder, encoder):
         LukeBackend(model, MentionTokenizer(tokenizer()), EntityVocabulary.of_ids(()), kb)
     with pytest.raises(UsageError, match="passes is 0"):
         LukeBackend(model, MentionTokenizer(tokenizer()), EntityVocabulary.of_ids(()), kb, passes=0)
+
+
+def test_the_model_runs_on_the_device_given(kb, folder):
+    with pytest.raises(UsageError, match="device='gpu' is not known"):
+        Linker.load(kb, folder, device="gpu")
+    linker = Linker.load(kb, folder, device="cpu")
+    assert linker.backend.luke.table.weight.device.type == "cpu"
+    assert linker.link("mercury wrote to cork") == Linker.load(kb, folder).link("mercury wrote to cork")

@@ -27,7 +27,7 @@ from typing import Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wellread.data.batches import gather
 from wellread.document import Candidate, Document, Mention
@@ -349,7 +349,8 @@ def load_backend(
     device: str = "cpu",
 ) -> LukeBackend:
     """Load the backend of a model folder for inference."""
-    encoder = load_encoder(str(folder)).to(find_device(device))
+    encoder = load_encoder(str(folder))
+    nn.Module.to(encoder, find_device(device))
     encoder.train(False)
     longest = min(_LONGEST, positions_of(str(folder)))
     vocabulary = EntityVocabulary.load(folder).named_by(kb)

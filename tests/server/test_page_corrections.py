@@ -175,6 +175,9 @@ def test_the_sample_text_fits_and_the_first_page_explains_itself(page, address):
     assert page.inner_text("#threshold-says").endswith("(usual)")
     assert page.inner_text("#threshold-says")[0] in "01"
     assert page.is_hidden("#tab-map")  # this server maps no lists
+    page.focus("#tab-attention")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-knowledge"
 
 
 def test_a_text_without_links_says_what_to_do(page):

@@ -131,6 +131,7 @@ def test_health_tells_what_there_is(client):
         "models": ["prior"],
         "thresholds": {"prior": 0.0},
         "overlaps": {"prior": "first"},
+        "corrections": 0,
     }
 
 
@@ -182,10 +183,12 @@ def test_openapi_has_an_example_for_every_body_that_works(changing):
         for method in methods.values()
         if "application/json" in (about := method.get("requestBody", {"content": {}}))["content"]
     }
-    assert set(bodies) == {"/link", "/embed", "/explain", "/entities/{id}"}
+    assert set(bodies) == {"/link", "/embed", "/explain", "/entities/{id}", "/corrections"}
     assert all(body["examples"] for body in bodies.values())
     for example in bodies["/link"]["examples"]:
         assert changing.post("/link", json=example).status_code == 200
+    for example in bodies["/corrections"]["examples"]:
+        assert changing.post("/corrections", json=example, headers=BEARER).status_code == 201
     for example in bodies["/entities/{id}"]["examples"]:
         assert changing.put("/entities/new", json=example, headers=BEARER).status_code == 201
 
@@ -200,7 +203,7 @@ def test_the_page_is_whole_and_from_here(client):
     assert parts == ["/page/page.css", "/page/page.js"]
     script = client.get("/page/page.js")
     imported = re.findall(r'from "\./([^"]+)"', script.text)
-    assert len(imported) == 4
+    assert len(imported) == 6
     for name in [*(part.removeprefix("/page/") for part in parts), *imported]:
         answer = client.get(f"/page/{name}")
         assert answer.status_code == 200

@@ -13,10 +13,14 @@ from schemathesis.generation import GenerationMode  # noqa: E402
 pytestmark = pytest.mark.slow
 ROUTES = {  # and how many requests are made up for each
     "DELETE /entities/{id}": 15,
+    "DELETE /corrections/{id}": 8,
+    "GET /corrections": 5,
     "GET /entities": 20,
     "GET /entities/{id}": 20,
     "GET /health": 2,
     "GET /metrics": 2,
+    "GET /sample": 5,
+    "POST /corrections": 15,
     "POST /embed": 15,
     "POST /explain": 4,
     "POST /link": 30,

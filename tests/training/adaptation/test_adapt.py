@@ -446,9 +446,8 @@ def test_many_corrections_give_the_scorer_more_trees(here, tmp_path):
     names = [name for _, name in product(FRAMES, NAMES)]
     links = [(text, name, f"c{NAMES.index(name)}") for text, name in zip(texts, names, strict=True)]
     links += [(f"{number} the river", "river", None) for number in range(60)]
-    done = apply_corrections(
-        tmp_path / "run", corrections(tmp_path / "c.jsonl", *links), kb=here / "toy.kb", model=here / "model"
-    )
+    file = corrections(tmp_path / "c.jsonl", *links)
+    done = apply_corrections(tmp_path / "run", file, kb=here / "toy.kb", model=here / "model")
     assert (done.reason, done.corrections) == ("", 130)
     assert done.trees > 0
     assert done.loss[1] < done.loss[0]

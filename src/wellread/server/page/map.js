@@ -40,7 +40,7 @@ function table() {
     const others = row.candidates.filter((one) => one.entity !== row.entity).slice(0, 2);
     const entity = row.entity === null ? [el("span", { className: "soft" }, "no match")] : [said(row.title), " ", el("code", {}, said(row.entity))];
     return el("tr", { className: row.entity === null ? "none" : "" }, el("td", {}, said(row.text)), el("td", {}, ...entity),
-      el("td", { className: "value" }, row.score === null ? "" : score(row.score)), el("td", { className: "soft" }, row.found_by ?? ""),
+      el("td", { className: "value" }, row.score === null ? "" : score(row.score)), el("td", { className: "soft how" }, row.found_by ?? ""),
       el("td", { className: "soft" }, ...others.flatMap((one, at) => [at ? ", " : "", said(one.title), ` ${score(one.score)}`])));
   });
   return el("table", {}, el("thead", {}, head), el("tbody", {}, ...body));

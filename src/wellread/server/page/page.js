@@ -199,12 +199,13 @@ function view(name) {
     byId("explained").value = (byId("text").value.match(/^.*?[.?!](?=\s|$)/s)?.[0] ?? byId("text").value).slice(0, 400).trim();
   }
 }
-tabs.forEach((tab, at) => {
+tabs.forEach((tab) => {
   tab.addEventListener("click", () => view(tab.getAttribute("aria-controls")));
   tab.addEventListener("keydown", (event) => {
+    const there = tabs.filter((one) => !one.hidden), at = there.indexOf(tab);
     const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: -1 }[event.key];
     if (to === undefined) return;
-    const next = tabs.at(to % tabs.length);
+    const next = there.at(to % there.length);
     view(next.getAttribute("aria-controls")); next.focus(); event.preventDefault();
   });
 });

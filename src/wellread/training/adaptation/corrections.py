@@ -88,7 +88,9 @@ def _with_trees(
     """Return the scorer with more trees if they fit held-out texts better, the reason if not, and both losses."""
     if corrections < ENOUGH:
         return scorer, f"there are {corrections} corrections, {ENOUGH} are needed for new trees", None
-    held_texts = np.array([crc32(one.text.encode("utf-8", "surrogatepass")) % _FOLDS == 0 for one in documents])
+    digests = np.array([crc32(one.text.encode("utf-8", "surrogatepass")) for one in documents])
+    held_texts = np.zeros(len(documents), np.bool_)
+    held_texts[np.argsort(digests, kind="stable")[::_FOLDS]] = True  # at least one, whatever the texts
     held = held_texts[spans.document_of]
     if len(set(spans.labels[known & ~held].tolist())) < 2 or not (known & held).any():
         return scorer, "the corrections are all right, all wrong, or of too few texts", None

@@ -1,16 +1,15 @@
 # syntax=docker/dockerfile:1
-# Server image: docker build -t wellread .        (add --build-arg TORCH_INDEX=… for another build of torch)
+# Server image: docker build -t wellread .
 # The image has no knowledge base; the volume at /var/lib/wellread holds knowledge bases, indexes and fetched assets.
 # The first start fetches and builds the default one, unless the volume has it.
 
 FROM python:3.11-slim-bookworm AS build
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src ./src
 RUN python -m venv /opt/wellread \
- && /opt/wellread/bin/pip install --extra-index-url "$TORCH_INDEX" -c constraints.txt ".[serve,spacy]"
+ && /opt/wellread/bin/pip install -c constraints.txt ".[serve,spacy]"
 
 FROM python:3.11-slim-bookworm
 RUN groupadd --system --gid 10001 wellread \

@@ -109,12 +109,13 @@ def test_names_are_linked_where_they_stand(load):
 
 
 def test_scores_are_what_plain_loops_give(backend):
-    one = backend()
+    models = []
+    one = backend(change=models.append)
     text = "was dora born near mercury"
     found = {(link.start, link.end): link for link in one.score_many([text])[0].document().links}
     (windows,) = one.window_tokenizer.tokenize([text])
     (window,) = windows
-    model = one.model.encoder.model
+    (model,) = models
     states = model.states(torch.from_numpy(window.ids), Packing.of([len(window)]))
     heads = model.mention_head(states).double().tolist()
     priors = {(name, c.entity): c.prior for name in ("dora", "mercury") for c in one.kb.candidates(name, limit=10)}

@@ -5,6 +5,7 @@ Both have the same `look_up`, that of `models.knowbert.entity_tables.EntityProje
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,18 +60,18 @@ class EntityProjector:
         return layer_norm(projected, self.norm, NORM_EPSILON)
 
 
-class EntityLookup:
+class EntityLookup(ABC):
     """Vectors of numbered entities."""
 
     def __init__(self, projector: EntityProjector) -> None:
         self.projector = projector
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def __len__(self) -> int: ...
 
+    @abstractmethod
     def take(self, rows: Ints) -> Floats:
         """Return the vectors of some rows, which are distinct and ascending."""
-        raise NotImplementedError
 
     def look_up(self, entities: Ints) -> tuple[Floats, Ints]:
         """Return the vectors of a batch's entities and the row of each candidate in them (-1: none)."""

@@ -96,7 +96,7 @@ def test_every_function_of_the_architecture_page_is_in_its_file():
     places = HOOKS.PLACE.findall(text)
     assert [place for place in places if not is_there(*place)] == []
     assert len(places) == len(re.findall(r"\.py::", text)) >= 50
-    assert re.findall(r"^## `wellread (\w+)", text, re.M) == ["link", "train", "serve"]
+    assert re.findall(r"^## `wellread (\w+)", text, re.M) == ["link", "map", "train", "serve"]
 
 
 def test_there_is_a_page_for_each_model():

@@ -183,10 +183,11 @@ def test_openapi_has_an_example_for_every_body_that_works(changing):
         for method in methods.values()
         if "application/json" in (about := method.get("requestBody", {"content": {}}))["content"]
     }
-    assert set(bodies) == {"/link", "/embed", "/explain", "/entities/{id}", "/corrections"}
+    assert set(bodies) == {"/link", "/map", "/embed", "/explain", "/entities/{id}", "/corrections"}
     assert all(body["examples"] for body in bodies.values())
-    for example in bodies["/link"]["examples"]:
-        assert changing.post("/link", json=example).status_code == 200
+    for path in ("/link", "/map"):
+        for example in bodies[path]["examples"]:
+            assert changing.post(path, json=example).status_code == 200
     for example in bodies["/corrections"]["examples"]:
         assert changing.post("/corrections", json=example, headers=BEARER).status_code == 201
     for example in bodies["/entities/{id}"]["examples"]:

@@ -160,6 +160,7 @@ def test_one_name_in_two_knowledge_bases_is_one_mark(page, address):
     assert {kb for _, _, kb, _ in shown(page)} == {"toy", "words"}
     assert "1 name, 2 links" in page.inner_text(".pane h2")
     page.check("#layers label:has-text('not in any') input")
+    page.wait_for_selector("#result:not([aria-busy])")  # linking again closes the card
     page.click("#result mark")
     page.wait_for_selector("#card :text('in toy')")
     page.wait_for_selector("#card :text('in words')")

@@ -84,12 +84,12 @@ def test_impossible_options_of_a_call_are_refused(link, how):
 
 
 def test_a_call_takes_threshold_and_top_k(link, kb):
-    assert entities(link(TEXT, threshold=0.99)) == ["Q937"]
+    assert entities(link(TEXT, threshold=0.5)) == ["Q90"]
     assert [len(found["candidates"]) for found in link(TEXT, top_k=1)] == [1, 1]
     with pytest.raises(UsageError, match="unknown option top; a call takes threshold and top_k"):
         link(TEXT, top=1)
-    strict = pipeline("entity-linking", kb=kb, linker="prior", threshold=0.99, top_k=0)
-    assert [(found["entity"], found["candidates"]) for found in strict(TEXT)] == [("Q937", [])]
+    strict = pipeline("entity-linking", kb=kb, linker="prior", threshold=0.5, top_k=0)
+    assert [(found["entity"], found["candidates"]) for found in strict(TEXT)] == [("Q90", [])]
     assert entities(strict(TEXT, threshold=0.0)) == ["Q937", "Q90"]
     strict.linker.close()
 

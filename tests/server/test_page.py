@@ -106,10 +106,11 @@ def test_of_names_that_overlap_the_first_is_shown_though_all_are_listed(page, ad
     text, words = "the old river city planet", lambda links: [link for link in links if link[2] == "words"]
     link(page, text)
     assert len(words(served(address, text, overlaps="keep"))) == 4
-    for threshold in (0.0, 0.6, 1.0):
+    for threshold in (0.0, 0.04, 0.1):
         page.locator("#threshold").fill(str(threshold))
         assert words(shown(page)) == words(served(address, text, threshold=threshold)), threshold
-    assert [link[3] for link in words(shown(page))] == ["w2"]  # a weak link still takes the place of others
+    assert "w5" in [link[3] for link in words(served(address, text, overlaps="keep", threshold=0.1))]
+    assert words(shown(page)) == []  # a weak link still takes the place of others
 
 
 def test_layers_are_switched_off_and_on(page):

@@ -54,7 +54,8 @@ class TorchStates:
 
     def states(self, windows: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
         """Return the mean state of the last layers for every token, windows concatenated."""
-        packing = Packing.of([len(window) for window in windows])
+        device = next(self.encoder.parameters()).device
+        packing = Packing.of([len(window) for window in windows], device)
         with torch.inference_mode():
-            states = encode(self.encoder, torch.from_numpy(np.concatenate(windows)), packing, self.layers)
+            states = encode(self.encoder, torch.from_numpy(np.concatenate(windows)).to(device), packing, self.layers)
         return np.asarray(states.float().cpu().numpy())

@@ -44,6 +44,12 @@ def ignored_options(model: ModelKind, options: Mapping[str, Any]) -> list[str]:
     return [name for name in DEFAULTS if name in others and _is_given(name, options)]
 
 
+def used_options(model: ModelKind, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options without those that a model does not have."""
+    ignored = ignored_options(model, options)
+    return {name: value for name, value in options.items() if name not in ignored}
+
+
 def _is_given(name: str, options: Mapping[str, Any]) -> bool:
     value, default = options.get(name, DEFAULTS[name]), DEFAULTS[name]
     if default is None or not isinstance(value, str | int):

@@ -21,7 +21,7 @@ from wellread.errors import UsageError
 from wellread.kb.packaged import kb_path
 from wellread.linking.given_spans import GivenNil, Spans
 from wellread.linking.linker import Linker, choose_model, kind_of_model, open_linked_kb
-from wellread.linking.model_options import ignored_options, refuse_ignored
+from wellread.linking.model_options import refuse_ignored, used_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,8 +62,7 @@ class Linkers:
             refuse_ignored(kinds.values(), more)
             linkers = []
             for name, kb in opened.items():
-                ignored = ignored_options(kinds[name], more)
-                used = {option: value for option, value in more.items() if option not in ignored}
+                used = used_options(kinds[name], more)
                 linkers.append(stack.enter_context(Linker.load(kb, of_kb[name], name=name, **used)))
             stack.pop_all()
         return cls(linkers)

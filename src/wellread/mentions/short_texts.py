@@ -14,6 +14,7 @@ import numpy as np
 from wellread.mentions.compiled_names import ALL_KINDS, INNER, KINDS_AT, LOOSE_INNER, LOOSE_NAME, NAME
 from wellread.mentions.matcher import Matcher, Overlaps
 from wellread.text.key_table import KeyLookup, KeyTable
+from wellread.text.transliteration import transliterated
 from wellread.text.words import longer, word_hash, word_spans
 
 SHORT = 1_000
@@ -141,6 +142,8 @@ class ShortTextMatcher:
             if known.find(hash):
                 _, words, kinds = forms.find(np.array([hash], np.uint64))
                 options += zip(words.tolist(), kinds.tolist(), strict=True)
+        if not text.isascii() and (spelled := word_hash(transliterated(text))) != hash:
+            options.append((spelled, ALL_KINDS))
         states = self._next([(0, ALL_KINDS, INNER)], _Word(hash, tuple(options), (), False, False))
         is_stop = self._stops is not None and self._stops.find(hash) != 0 and not "A" <= text[1:2] <= "Z"
         found = _Word(hash, tuple(options), tuple(states), is_stop, "A" <= text[0] <= "Z")

@@ -48,5 +48,6 @@ def transliterations(words: Words) -> tuple[Offsets, Keys]:
     letters = np.flatnonzero(np.isin(words.codes, _CODES) | (words.codes == _DIAERESIS))
     place = np.searchsorted(words.ends, letters, "right")
     place = np.unique(place[place < len(words.starts)])
-    hashes = [word_hash(transliterated(text_of(words, at))) for at in place.tolist()]
-    return place, np.array(hashes, np.uint64)
+    hashes = np.array([word_hash(transliterated(text_of(words, at))) for at in place.tolist()], np.uint64)
+    other = hashes != words.hashes[place]
+    return place[other], hashes[other]

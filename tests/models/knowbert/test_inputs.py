@@ -142,7 +142,7 @@ def test_names_that_begin_or_end_with_stop_words_can_be_passed_over(tmp_path):
 
 def test_the_authors_stop_words_need_spacy(kbs, monkeypatch):
     monkeypatch.setitem(sys.modules, "spacy.lang.en.stop_words", None)
-    with pytest.raises(MissingExtraError, match=r"wellread\[spacy\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[spacy\]"):
         CandidateConfig(stop_words="knowbert").match_options(kbs["names"])
 
 

@@ -215,9 +215,13 @@ def _apart(work: Callable[..., LinkerCost], *given: Any) -> LinkerCost:
 def link_cell(loading: Loading, model: str, texts: Sequence[str], links: Path) -> LinkerCost:
     """Load a linker, link the texts, write their links, and return the cost."""
     begin = time.perf_counter()
-    from wellread.linking.linker import Linker
+    from wellread.linking.linker import Linker, choose_model, kind_of_model, open_linked_kb
+    from wellread.linking.model_options import used_options
 
-    with Linker.load(loading.kb, model, sources=loading.sources, precision=loading.precision) as linker:
+    kb = open_linked_kb(loading.kb)
+    chosen = choose_model(kb, model)
+    options = used_options(kind_of_model(chosen), {"sources": loading.sources, "precision": loading.precision})
+    with Linker.load(kb, chosen, **options) as linker:
         for _ in linker.link_many(islice(texts, _WARM)):
             pass
         ready = time.perf_counter()

@@ -93,14 +93,16 @@ def sources(folder: Path) -> Iterator[Source]:
         for name in ("webqsp", "conel22_val", "gerdaq", "oke"):
             kind, documents, complete, entities = by_name[name]
             mapped = _mapped(documents[:300], own)
-            yield Source(f"{part} {name}", path, kind, mapped, complete, entities, names_only=complete and kind == "running text")
+            names_only = complete and kind == "running text"
+            yield Source(f"{part} {name}", path, kind, mapped, complete, entities, names_only=names_only)
     for name in ("webqsp", "conel22_val", "gerdaq", "oke"):
         kind, documents, complete, entities = by_name[name]
         path = catalogue_kb(folder, name, documents[:300])
         with KnowledgeBase.open(path) as kb:
             own = {entity.id: entity.id for entity in kb.entities()}
         mapped = _mapped(documents[:300], own)
-        yield Source(f"catalogue {name}", path, kind, mapped, complete, entities, names_only=complete and kind == "running text")
+        names_only = complete and kind == "running text"
+        yield Source(f"catalogue {name}", path, kind, mapped, complete, entities, names_only=names_only)
     for name in ("crossner", "redocred"):
         documents = _by_name(by_name[name][1])
         yield Source(f"{name} names", names_kb(folder, name, documents), "running text", documents)

@@ -42,7 +42,7 @@ _KINDS = {"dialogue": 1.5, "queries": 2.0}
 _NAMED, _INCOMPLETE = 2.0, 0.4
 """Weights of named-entity annotation, which shows what is not linked, and of incomplete links, which hardly do."""
 _OWN = 2.0
-"""Weight of KBs as users have them (ontologies, catalogues, lists of names): the figures of left-out ones gain by it."""
+"""Weight of KBs as users have them (ontologies, catalogues, lists of names): left-out ones gain by it."""
 _WHOLE = ("shared", "ncbi", "ncbi-capitals", "crossner-names", "redocred-names")
 """KBs whose sources count in full; others are parts of the shared KB, with the same texts."""
 _BY_CHANCE = np.isin(FEATURES, ["kb_lower", "kb_aliases", "kb_described", "kb_distinct", "kb_digits"])

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
 from benchmarks.evidence_cache import EvidenceCache
+
 from wellread.linking.evidence import Evidence
 
 

@@ -16,12 +16,14 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.data import has_shared
+from benchmarks.evidence_cache import EvidenceCache
 from benchmarks.scorersources import Source, sources
 from wellread.assets import home
 from wellread.kb.store import KnowledgeBase
@@ -30,7 +32,7 @@ from wellread.linking.features import FEATURES
 from wellread.linking.link_scorer import LinkScorer
 from wellread.models.elq.candidate_pool import Search
 from wellread.models.elq.load import load_backend
-from wellread.training.link_scorer import NAMED, OPEN, RIGHT, WRONG, Spans, collect, fit, named_targets
+from wellread.training.link_scorer import NAMED, OPEN, RIGHT, WRONG, Spans, collect, fit, fit_known_mentions
 
 _FOLDS = 3
 _MOST = 2000
@@ -39,6 +41,8 @@ _KINDS = {"dialogue": 1.5, "queries": 2.0}
 """Weights of kinds of text with few sources; others have 1."""
 _NAMED, _INCOMPLETE = 2.0, 0.4
 """Weights of named-entity annotation, which shows what is not linked, and of incomplete links, which hardly do."""
+_OWN = 2.0
+"""Weight of KBs as users have them (ontologies, catalogues, lists of names): left-out ones gain by it."""
 _WHOLE = ("shared", "ncbi", "ncbi-capitals", "crossner-names", "redocred-names")
 """KBs whose sources count in full; others are parts of the shared KB, with the same texts."""
 _BY_CHANCE = np.isin(FEATURES, ["kb_lower", "kb_aliases", "kb_described", "kb_distinct", "kb_digits"])
@@ -46,8 +50,18 @@ _BY_CHANCE = np.isin(FEATURES, ["kb_lower", "kb_aliases", "kb_described", "kb_di
 _BY_ENCODER = FEATURES.index("by_encoder")
 _SIZE, _SIZES = FEATURES.index("kb_log_entities"), (2.0, 5.5)
 """KBs that were made from texts are small by chance, so in training each document has one of another size (log10)."""
+_DRAWN = [place for place, name in enumerate(FEATURES) if name.startswith("kb_") and not _BY_CHANCE[place]]
+"""Statistics that are drawn anew for each document of a KB other than the two encyclopedias, from the range of all KBs.
+
+The trees can then tell an encyclopedia from other KBs, but not those from each other: there are too few to learn from,
+and what held for one of them was wrong for the next.
+"""
 _TREES = {"trees": 200, "levels": 4, "rate": 0.08}
-_THRESHOLD = 0.3
+_CONCEPT_WEIGHT = 0.0
+"""Weight of unlinked common words where only names are marked (`Source.names_only`): the same KB may want them."""
+_CAPITAL, _LOWER_SHARE, _LOWER = FEATURES.index("capital"), FEATURES.index("lower_share"), 0.7
+"""A common word begins with a small letter, in the text and mostly in general English."""
+_THRESHOLD = 0.27
 _GRID = np.arange(0.1, 0.85, 0.05)
 
 
@@ -76,6 +90,8 @@ class Collected:
         """Weight of each of its spans."""
         labelled = int((self.spans.labels != OPEN).sum())
         own = 1.0 if self.source.kb.stem in _WHOLE else 0.5
+        if self.family not in ("shared", "vital"):
+            own *= _OWN
         if not self.source.entities:
             own *= _NAMED
         elif not self.source.complete:
@@ -88,12 +104,14 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("model", type=Path)
     parser.add_argument("--to", type=Path, help="write the scorer to this file")
     parser.add_argument("--folder", type=Path, default=home() / "bench", help="where knowledge bases are kept")
+    parser.add_argument("--cache", type=Path, help="where evidence is kept; default: scorer-evidence in --folder")
     parser.add_argument("--quick", action="store_true", help="do not measure, only train")
     options = parser.parse_args(given)
     if not has_shared():
         print("scorer: there is no shared data at ../shared/data; nothing to train on")
         return 0
-    parts = _with_targets([_collected(source, options.model) for source in sources(options.folder)])
+    cache = EvidenceCache(options.cache or options.folder / "scorer-evidence", options.model)
+    parts = _with_targets([_collected(source, options.model, cache) for source in sources(options.folder)])
     if not options.quick:
         _report(parts)
     if options.to is not None:
@@ -104,7 +122,7 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _collected(source: Source, model: Path) -> Collected:
+def _collected(source: Source, model: Path, cache: EvidenceCache) -> Collected:
     """Read the texts of a source as the linker would, in its precision."""
     with KnowledgeBase.open(source.kb) as kb:
         backend = load_backend(
@@ -119,7 +137,13 @@ def _collected(source: Source, model: Path) -> Collected:
             name=source.kb.stem,
             scorer=_ANY,
         )
-        spans = collect(backend, source.documents, complete=source.complete, entities=source.entities)
+        spans = collect(
+            backend,
+            source.documents,
+            complete=source.complete,
+            entities=source.entities,
+            evidence=partial(cache.evidence, backend),
+        )
     digests = [hashlib.sha256(document.text.lower().encode()).digest()[1] for document in source.documents]
     fold = np.array(digests, np.int64)[spans.document_of] % _FOLDS
     print(f"{source.name}: {len(source.documents)} documents, {len(spans)} spans", flush=True)
@@ -133,6 +157,7 @@ _ANY = LinkScorer(np.zeros((1, 1), np.int16), np.zeros((1, 1), np.float32), np.z
 def _with_targets(parts: Sequence[Collected]) -> list[Collected]:
     """Estimate how likely the NAMED spans of each source are right, where the source does not say it."""
     known = [one for one in parts if one.source.entities]
+    scorer = fit_known_mentions([one.spans for one in known], [one.weight for one in known])
     found = []
     for one in parts:
         named = one.spans.labels == NAMED
@@ -142,30 +167,49 @@ def _with_targets(parts: Sequence[Collected]) -> list[Collected]:
             by_name = one.spans.rows[named][:, _BY_ENCODER] == 0
             found.append(replace(one, targets=np.where(by_name, one.source.named, 0.0)))
         else:
-            targets = named_targets([other.spans for other in known], one.spans, [other.weight for other in known])
-            found.append(replace(one, targets=targets))
+            found.append(replace(one, targets=scorer.probabilities(one.spans.rows[named])))
     return found
 
 
 def _fitted(parts: Sequence[Collected], chosen: Callable[[Collected], NDArray[np.bool_]]) -> LinkScorer:
     """Train on the labelled spans of each source that are chosen; NAMED ones are both right and wrong, by chance."""
     rows, labels, weights = [], [], []
+    ranges, chance = _ranges(parts), np.random.default_rng(0)
     for one in parts:
         shown = np.where(_BY_CHANCE, np.float32(0), one.spans.rows)
         if one.family not in ("shared", "vital"):
-            sizes = np.random.default_rng(0).uniform(*_SIZES, len(one.source.documents))
-            shown[:, _SIZE] = sizes[one.spans.document_of]
+            for place in _DRAWN:
+                drawn = chance.uniform(*ranges[place], len(one.source.documents))
+                shown[:, place] = drawn[one.spans.document_of]
         mask, named = chosen(one), one.spans.labels == NAMED
-        known = mask & (one.spans.labels != OPEN) & ~named
+        counts = np.full(len(one.spans), one.weight)
+        counts[_is_unmarked_concept(one)] *= _CONCEPT_WEIGHT
+        known = mask & (one.spans.labels != OPEN) & ~named & (counts > 0)
         rows.append(shown[known])
         labels.append(one.spans.labels[known])
-        weights.append(np.full(int(known.sum()), one.weight))
+        weights.append(counts[known])
         if one.targets is not None:
             for label, targets in ((RIGHT, one.targets), (WRONG, 1 - one.targets)):
                 rows.append(shown[mask & named])
                 labels.append(np.full(int((mask & named).sum()), label, np.int8))
                 weights.append(one.weight * targets[mask[named]])
     return fit(np.concatenate(rows), np.concatenate(labels), np.concatenate(weights), **_TREES)
+
+
+def _is_unmarked_concept(one: Collected) -> NDArray[np.bool_]:
+    """Return which spans are common words with a name of the KB, in text where only names are marked."""
+    if not one.source.names_only:
+        return np.zeros(len(one.spans), np.bool_)
+    rows = one.spans.rows
+    lower = (rows[:, _CAPITAL] == 0) & (rows[:, _LOWER_SHARE] > _LOWER)
+    return np.asarray(lower & (one.spans.labels == WRONG) & (rows[:, _BY_ENCODER] == 0))
+
+
+def _ranges(parts: Sequence[Collected]) -> dict[int, tuple[float, float]]:
+    """Return lowest and highest value of the statistics that are drawn; sizes have their own range."""
+    profiles = np.array([one.spans.rows[0, _DRAWN] for one in parts if len(one.spans)])
+    found = dict(zip(_DRAWN, zip(profiles.min(0).tolist(), profiles.max(0).tolist(), strict=True), strict=True))
+    return found | {_SIZE: _SIZES}
 
 
 def _report(parts: Sequence[Collected]) -> None:

@@ -64,31 +64,45 @@ class Source:
     """False: named-entity annotation, which names no entities."""
     named: float | None = None
     """Without entities: probability that a mention with a name of the KB is that entity; None: to be estimated."""
+    names_only: bool = False
+    """The annotation marks names, not common concepts: it says little about words in lower case without a gold link."""
 
 
 def sources(folder: Path) -> Iterator[Source]:
     """Yield all sources; knowledge bases are built in the folder where they are missing."""
     shared, texts = shared_kb(folder), _texts()
     for name, kind, documents, complete, entities in texts:
-        yield Source(name, shared, kind, documents, complete, entities)
+        yield Source(name, shared, kind, documents, complete, entities, names_only=complete and kind == "running text")
     by_name = {name: (kind, documents, complete, entities) for name, kind, documents, complete, entities in texts}
     ids = _vital_ids(shared)
     for name in ("webqsp", "conel22_val", "conel22_train", "gerdaq", "oke", "wikigold"):
         kind, documents, complete, entities = by_name[name]
-        yield Source(f"vital {name}", kb_path("vital"), kind, _mapped(documents[:400], ids), complete, entities)
+        yield Source(
+            f"vital {name}",
+            kb_path("vital"),
+            kind,
+            _mapped(documents[:400], ids),
+            complete,
+            entities,
+            names_only=complete and kind == "running text",
+        )
     for part in PARTS:
         path = part_kb(folder, part)
         with KnowledgeBase.open(path) as kb:
             own = {entity.id: entity.id for entity in kb.entities()}
         for name in ("webqsp", "conel22_val", "gerdaq", "oke"):
             kind, documents, complete, entities = by_name[name]
-            yield Source(f"{part} {name}", path, kind, _mapped(documents[:300], own), complete, entities)
+            mapped = _mapped(documents[:300], own)
+            names_only = complete and kind == "running text"
+            yield Source(f"{part} {name}", path, kind, mapped, complete, entities, names_only=names_only)
     for name in ("webqsp", "conel22_val", "gerdaq", "oke"):
         kind, documents, complete, entities = by_name[name]
         path = catalogue_kb(folder, name, documents[:300])
         with KnowledgeBase.open(path) as kb:
             own = {entity.id: entity.id for entity in kb.entities()}
-        yield Source(f"catalogue {name}", path, kind, _mapped(documents[:300], own), complete, entities)
+        mapped = _mapped(documents[:300], own)
+        names_only = complete and kind == "running text"
+        yield Source(f"catalogue {name}", path, kind, mapped, complete, entities, names_only=names_only)
     for name in ("crossner", "redocred"):
         documents = _by_name(by_name[name][1])
         yield Source(f"{name} names", names_kb(folder, name, documents), "running text", documents)

@@ -178,6 +178,22 @@ def test_candidates_are_decided_as_torch_does(seed, spans, width, nil):
             assert best[span] == there[order[0]][0]
 
 
+def test_a_span_that_is_a_name_takes_the_best_entity_with_that_name():
+    rows = np.array([[5, 6, 7], [5, 6, 7], [5, 6, NONE]])
+    similarity = np.array([[9.0, 1.0, 2.0], [9.0, 1.0, 2.0], [9.0, 1.0, 0.0]])
+    priors = np.array([[0.0, 0.5, 0.5], [0.0, 0.5, 0.5], [0.0, 0.0, 0.0]])
+    weights = NameWeights(2.5, 0.7, 3.0)
+    plain = decide(similarity, priors, rows, weights)
+    found, log_p, nil_log_p, best, found_priors = decide(
+        similarity, priors, rows, weights, names_first_mask=np.array([True, False, True])
+    )
+    assert found.tolist() == [[7, 5, 6], [5, 7, 6], [5, 6, NONE]]  # the third is a name of none of its candidates
+    assert best.tolist() == [2.0, 9.0, 9.0]
+    assert found_priors[0].tolist() == [0.5, 0.0, 0.5]
+    assert log_p[0, [1, 0, 2]].tolist() == plain[1][0].tolist()  # probabilities stay as they were
+    assert nil_log_p.tolist() == plain[2].tolist()
+
+
 def evidence_of(spans, *, candidates=2, seed=0, **columns):
     """Evidence of (text, start, end) spans with random scores; other columns may be given."""
     chance = np.random.default_rng(seed)

@@ -15,7 +15,7 @@ from wellread.training.link_scorer import (
     _exported,
     _rounded_down,
     collect,
-    named_targets,
+    fit_known_mentions,
 )
 
 ensemble = pytest.importorskip("sklearn.ensemble")
@@ -87,5 +87,6 @@ def test_named_spans_are_as_likely_right_as_known_mentions_like_them():
         return chance.random(len(rows)) < np.where(rows[:, FEATURES.index("prior")] > 0, 0.8, 0.1)
 
     known = spans(4000, right)
-    found = named_targets([known], spans(4, lambda rows: np.full(len(rows), NAMED)), [1.0])
+    named = spans(4, lambda rows: np.full(len(rows), NAMED))
+    found = fit_known_mentions([known], [1.0]).probabilities(named.rows)
     assert found == pytest.approx([0.1, 0.8, 0.1, 0.8], abs=0.05)

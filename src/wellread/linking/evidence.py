@@ -53,7 +53,8 @@ class Evidence:
     edits: NDArray[np.uint8]
     """Edit distance to the alias, for names with a typo; 0 for the others."""
     rows: Ints
-    """[span, candidate] candidates, best first: rows of the index, or NONE as padding."""
+    """[span, candidate] candidates, the chosen one first and the others by probability: rows of the index, or NONE as
+    padding."""
     log_p: Floats
     """[span, candidate] log p(entity | mention), where NIL is one of the choices; -inf for padding."""
     nil_log_p: Floats
@@ -99,11 +100,26 @@ class Evidence:
 
 
 def decide(
-    similarity: Floats, priors: Floats, rows: Ints, weights: NameWeights
+    similarity: Floats,
+    priors: Floats,
+    rows: Ints,
+    weights: NameWeights,
+    *,
+    names_first_mask: NDArray[np.bool_] | None = None,
 ) -> tuple[Ints, Floats, Floats, Floats, Floats]:
-    """Sort candidates by probability; return (rows, log p, log p of NIL, similarity of the best, priors)."""
+    """Sort candidates by probability; return (rows, log p, log p of NIL, similarity of the best, priors).
+
+    In the spans of `names_first_mask` the best candidate that has the name is first, even if others are more probable:
+    a span that is a name of the KB means an entity with that name or none (docs/log.md).
+    """
     scores = np.where(rows >= 0, weights.scores(similarity, priors), -np.inf)
-    order = np.argsort(-scores, axis=1, kind="stable")
+    rank = scores.copy()
+    if names_first_mask is not None and scores.shape[1]:
+        by_name = np.where((priors > 0) & (rows >= 0), scores, -np.inf)
+        best_named = by_name.argmax(1)
+        spans = np.flatnonzero(names_first_mask & np.isfinite(by_name.max(1)))
+        rank[spans, best_named[spans]] = np.inf
+    order = np.argsort(-rank, axis=1, kind="stable")
     rows, scores, similarity, priors = (
         np.take_along_axis(array, order, 1) for array in (rows, scores, similarity, priors)
     )

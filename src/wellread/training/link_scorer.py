@@ -6,12 +6,12 @@ text are held out in turn to measure this (`benchmarks.scorer`).
 A span is right if its best candidate is the gold entity of that span; wrong if the gold link differs, or if there is
 none and the annotation is complete. Spans that the annotation leaves open (`unsure`, `optional`, incomplete text) have
 no label. Named-entity annotation marks a span as a mention without its entity: such spans are NAMED, and count as right
-with the probability that a scorer of known mentions gives them (`named_targets`).
+with the probability that a scorer of known mentions gives them (`fit_known_mentions`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,17 +49,24 @@ class Spans:
         return len(self.labels)
 
 
-def collect(backend: ElqBackend, documents: Sequence[Document], *, complete: bool, entities: bool) -> Spans:
+def collect(
+    backend: ElqBackend,
+    documents: Sequence[Document],
+    *,
+    complete: bool,
+    entities: bool,
+    evidence: Callable[[Sequence[str]], Evidence] | None = None,
+) -> Spans:
     """Read documents and label their spans.
 
     `complete`: what has no gold link is wrong. `entities=False`: gold links without an entity are named entities whose
-    entity the annotation does not name, not NIL.
+    entity the annotation does not name, not NIL. `evidence` reads texts in place of the backend, e.g. from a cache.
     """
     rows, labels, numbers, starts, ends, mentions = [], [], [], [], [], []
     for begin in range(0, len(documents), _TOGETHER):
         batch = documents[begin : begin + _TOGETHER]
         texts = [document.text for document in batch]
-        found = backend.evidence(texts)
+        found = (evidence or backend.evidence)(texts)
         rows.append(features(texts, found, backend.profile))
         labels.append(_labels(backend, batch, found, complete, entities))
         numbers.append(found.text_of + begin)
@@ -141,8 +148,8 @@ def _label(
     return WRONG
 
 
-def named_targets(known: Sequence[Spans], spans: Spans, weights: Sequence[float]) -> Floats:
-    """Return for each NAMED span the probability that its best candidate is right, by a scorer of known mentions.
+def fit_known_mentions(known: Sequence[Spans], weights: Sequence[float]) -> LinkScorer:
+    """Fit a scorer of mentions: the probability that the best candidate of a gold mention is right.
 
     `known` are spans of sources whose gold names entities; only their exact mentions count. `weights` are theirs.
     """
@@ -150,8 +157,7 @@ def named_targets(known: Sequence[Spans], spans: Spans, weights: Sequence[float]
     rows = np.concatenate([part.rows[mask] for part, mask in zip(known, masks, strict=True)])
     labels = np.concatenate([part.labels[mask] for part, mask in zip(known, masks, strict=True)])
     counts = [np.full(int(mask.sum()), weight) for mask, weight in zip(masks, weights, strict=True)]
-    scorer = fit(rows, labels, np.concatenate(counts), trees=100, levels=4)
-    return scorer.probabilities(spans.rows[spans.labels == NAMED])
+    return fit(rows, labels, np.concatenate(counts), trees=100, levels=4)
 
 
 def fit(

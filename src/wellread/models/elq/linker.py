@@ -311,7 +311,10 @@ class ElqBackend:
         near_mask = (ways == ENCODER) | (logits > _NEAR_LOGIT) if self.scorer is not None else None
         rows, priors = pool.find(named, vectors, near_mask)
         similarity = pool.similarity(vectors, rows)
-        rows, log_p, nil, best, priors = decide(similarity, priors, rows, self.weights)
+        names_first_mask = ways != ENCODER if self.scorer is not None else None
+        rows, log_p, nil, best, priors = decide(
+            similarity, priors, rows, self.weights, names_first_mask=names_first_mask
+        )
         scale = self.model.scale
         context = np.zeros(rows.shape) if contexts is None else pool.similarity(contexts, rows)
         own = best - self.config.context * context[:, 0] if rows.shape[1] else best

@@ -306,13 +306,15 @@ def _line(record: Record, source: str) -> SenseText:
         source = text_of(record, "source")
     if not isinstance(senses, list):
         raise InputError(f'"senses" is {senses!r}, expected a list')
+    defined = list(dict.fromkeys(str(key).partition("%")[0] for key in record.get("keys", ())))
     if "text" in record:
         text, form = text_of(record, "text"), "[start, end, lemma, part of speech, [key, …]]"
     else:
         words, form = record.get("tokens"), "[place, lemma, part of speech, [key, …]]"
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise InputError('expected a "text", or "tokens": [word, …]')
-        text, spans = spell(words)
+        text, spans = spell([*(f"{name}:" for name in defined[:1]), *words])
+        spans = spans[len(defined[:1]) :]
     marks = []
     for number, sense in enumerate(senses):
         wrong = InputError(f"the sense {sense!r} is not {form}, in a text of {len(text)} characters")
@@ -327,6 +329,8 @@ def _line(record: Record, source: str) -> SenseText:
                 raise wrong
         except (TypeError, ValueError, IndexError) as error:
             raise wrong from error
+        if as_lemma(lemma) in defined:
+            continue  # a definition says nothing about the sense of the words that it defines
         gold = tuple(str(key) for key in keys)
         for key in gold:
             kind_of(key)

@@ -6,16 +6,21 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from tokenizers import Tokenizer
+from torch import nn
 
 from wellread.encoders.files import find_encoder
 from wellread.encoders.infusion.hooks import Infusion
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import UsageError
 from wellread.index.entity_vectors import EntityVectors
+from wellread.io import console
 from wellread.kb.packaged import open_kb
 from wellread.kb.store import KnowledgeBase
 from wellread.models.knowbert.config import KnowBertConfig
+from wellread.models.knowbert.definitions import DefinitionEncoder, read_sense_texts
 from wellread.models.knowbert.folder import LayerRequirements, own_vectors
 from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.model import KnowBert
@@ -114,6 +119,30 @@ def layer_configs(recipe: TaskRecipe) -> list[KnowBertConfig]:
         kb.close()
         layers.append(replace(layer, kb=name, raw=vectors.dim))
     return layers
+
+
+def save_defined_vectors(
+    recipe: TaskRecipe, name: str, encoder: InfusedEncoder, tokenizer: Tokenizer, folder: Path
+) -> TaskRecipe:
+    """Encode the entities of a KB by the encoder trained with their definitions, and save them in the model's folder.
+
+    Return the recipe that names these vectors.
+    """
+    kb, _ = open_candidate_kb(recipe, name)
+    infusions: Iterable[Any] = encoder.infusions
+    layer = next(part for part in infusions if isinstance(part, KnowBert) and part.config.kb == name)
+    was_training = layer.training
+    cast(nn.Module, encoder).train(False)
+    with kb, console.step_bar(f"encoding the definitions of {name}", 0, 1) as tell:
+        made = DefinitionEncoder(
+            encoder, layer, tokenizer, read_sense_texts(kb), bf16=recipe.schedule.precision == "bf16"
+        )
+        vectors = EntityVectors.build(kb, made, folder / "vectors" / name)
+        layer.take_of(kb, vectors)
+        tell(1, "")
+    cast(nn.Module, encoder).train(was_training)
+    options = recipe.offers.get(name, CandidateOptions())
+    return replace(recipe, offers={**recipe.offers, name: replace(options, vectors=None)})
 
 
 def load_entity_tables(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:

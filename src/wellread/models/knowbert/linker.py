@@ -42,6 +42,7 @@ from wellread.linking.decoding import NIL, NONE, Calibration, Decoding, Floats, 
 from wellread.mentions.candidates import has_senses
 from wellread.models.folder import find_folder
 from wellread.models.knowbert.config import NO_ENTITY
+from wellread.models.knowbert.definitions import DefinitionEncoder
 from wellread.models.knowbert.folder import LinkerParts, load_parts
 from wellread.models.knowbert.inputs import CandidateArrays, KnowBertProvider
 from wellread.models.knowbert.linker_entities import LinkerEntities
@@ -113,6 +114,10 @@ class KnowBertBackend:
             own = replace(own, candidates=len(KINDS) * own.candidates)
         self._candidate_configs = {self.config.kb: own} | {config.kb: needs.reading for config, needs in parts.below}
         self._score = self._build(parts, precision)
+        if parts.entities is not None and not parts.below:
+            self.entities.own = DefinitionEncoder(
+                self.encoder, parts.tokenizer, parts.config, parts.entities.fingerprint
+            )
         self._revision: int | None = None
 
     def _build(self, parts: LinkerParts, precision: Precision) -> _SingleLayer | _SeveralLayers:

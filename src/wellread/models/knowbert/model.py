@@ -73,7 +73,6 @@ class KnowBert(Infusion):
     - `judged` [mention], optional: 1 where every candidate that is not gold is known to be wrong, as in completely
       linked text; in margin mode such mentions have a loss even without a gold candidate
 
-    Output `definitions`: {kb: vectors}, of the sense texts, if there are any.
     Output `links`: {kb: psi [mention, cand]}, minus infinity where there is no candidate. In margin mode a mention is
     linked if its best psi reaches the threshold. Links depend only on the parameters of `linker`, which the first stage
     of the paper's training trains alone.
@@ -163,9 +162,9 @@ class KnowBert(Infusion):
         narrow = self.linker.narrow(read)
         contextual = self.linker.contextualize(narrow, candidates, mentions)
         rows = None if given is None else given.get("definitions")
-        defined = None if rows is None else (rows, _text_vectors(read, flow.packing)[len(flow.packing.lengths) - len(rows) :])
-        if defined is not None:
-            flow.outputs.setdefault("definitions", {})[kb] = defined[1]
+        defined = None
+        if rows is not None:
+            defined = rows, text_vectors(read, flow.packing)[len(flow.packing.lengths) - len(rows) :]
         scored = self.linker.score(mentions.drop_empty(contextual), candidates, defined)
         if given is not None:
             links = flow.outputs.setdefault("links", {})
@@ -206,7 +205,7 @@ class KnowBert(Infusion):
         return {f"links {kb}": loss}
 
 
-def _text_vectors(states: Float[Tensor, "token dim"], packing: Packing) -> Float[Tensor, "text dim"]:
+def text_vectors(states: Float[Tensor, "token dim"], packing: Packing) -> Float[Tensor, "text dim"]:
     """Return the normalized mean state of each text."""
     return normalize(packing.mean(states).float(), dim=-1)
 

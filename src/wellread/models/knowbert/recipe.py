@@ -20,10 +20,11 @@ from wellread.io import console
 from wellread.kb.packaged import open_kb
 from wellread.kb.store import KnowledgeBase
 from wellread.models.knowbert.config import KnowBertConfig
-from wellread.models.knowbert.definitions import DefinitionEncoder, read_sense_texts
+from wellread.models.knowbert.definitions import DefinitionEncoder, fingerprint_of_encoder
 from wellread.models.knowbert.folder import LayerRequirements, own_vectors
 from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.model import KnowBert
+from wellread.models.knowbert.sense_texts import sense_texts_by_entity
 from wellread.tasks.recipe import CandidateOptions, TaskRecipe
 
 
@@ -128,19 +129,24 @@ def save_defined_vectors(
 
     Return the recipe that names these vectors.
     """
-    kb, _ = open_candidate_kb(recipe, name)
     infusions: Iterable[Any] = encoder.infusions
     layer = next(part for part in infusions if isinstance(part, KnowBert) and part.config.kb == name)
-    was_training = layer.training
-    cast(nn.Module, encoder).train(False)
-    with kb, console.step_bar(f"encoding the definitions of {name}", 0, 1) as tell:
+    plain = cast(nn.Module, encoder)
+    was_training = plain.training
+    plain.train(False)
+    kb, _ = open_candidate_kb(recipe, name)
+    with kb, encoder.without():
         made = DefinitionEncoder(
-            encoder, layer, tokenizer, read_sense_texts(kb), bf16=recipe.schedule.precision == "bf16"
+            plain,
+            tokenizer,
+            layer.config,
+            fingerprint_of_encoder(plain, layer.config),
+            sense_texts_by_entity(kb),
+            bf16=recipe.schedule.precision == "bf16",
         )
-        vectors = EntityVectors.build(kb, made, folder / "vectors" / name)
-        layer.take_of(kb, vectors)
-        tell(1, "")
-    cast(nn.Module, encoder).train(was_training)
+        console.note(f"encoding the definitions of {kb.path.stem}")
+        layer.take_of(kb, EntityVectors.build(kb, made, folder / "vectors" / name))
+    plain.train(was_training)
     options = recipe.offers.get(name, CandidateOptions())
     return replace(recipe, offers={**recipe.offers, name: replace(options, vectors=None)})
 

@@ -198,7 +198,12 @@ def test_texts_of_your_own_come_back_as_they_were_written(tmp_path):
 
 def test_a_definition_begins_with_its_word_and_does_not_ask_for_it(tmp_path):
     senses = [[1, "bank", "NN", [SHORE], False], [3, "old", "JJ", [AGED], False]]
-    line = {"id": "wngt.1", "tokens": ["the", "bank", "of", "old", "rivers"], "senses": senses, "keys": ["river_bank%1:17:01::", SHORE]}
+    line = {
+        "id": "wngt.1",
+        "tokens": ["the", "bank", "of", "old", "rivers"],
+        "senses": senses,
+        "keys": ["river_bank%1:17:01::", SHORE],
+    }
     (tmp_path / "wngt.jsonl").write_text(json.dumps(line))
     [text] = read_senses(tmp_path / "wngt.jsonl")
     assert text.text == "river bank: the bank of old rivers"

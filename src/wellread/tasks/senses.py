@@ -70,7 +70,7 @@ class SenseOptions:
     level: float = 0.0
     """Share of training words with equal priors: WordNet's were counted on SemCor, and leak its answers."""
     least: int = 1
-    """Minimum number of words with several senses in a training text; texts with fewer teach little for their length."""
+    """Minimum number of words with several senses in a training text; others teach little for their length."""
     definitions: int = 0
     """Tokens of sense texts that are encoded with each training batch, so that entity vectors are trained with the
     encoder (`models.knowbert.definitions`); 0: entity vectors are as given.

@@ -80,17 +80,21 @@ def test_vectors_trained_by_definitions_are_saved_with_the_model(recipe, tmp_pat
     assert model.score(examples, model.answers(examples)) == scores
     [layer] = model.network.encoder.infusions
     np.testing.assert_allclose(layer.linker.entities.table.vectors, vectors.rows, atol=2e-3)
-    before, after = (load_encoder(str(name)).embeddings.word_embeddings.weight for name in (encoder, tmp_path / "run/model"))
+    before, after = (
+        load_encoder(str(name)).embeddings.word_embeddings.weight for name in (encoder, tmp_path / "run/model")
+    )
     assert torch.equal(before, after)  # frozen
     with open_kb(recipe.offers["wordnet"].kb) as kb:
         shrink(tmp_path / "run", kb, tmp_path / "small", base=str(encoder))
         table = Int8EntityTable.load(tmp_path / "small" / "entities.safetensors")
         assert table.fingerprint == vectors.fingerprint
-    with KnowledgeBase.open(recipe.offers["wordnet"].kb, writable=True) as kb:
-        with Linker.load(kb, tmp_path / "small", precision="fp32") as linker:
-            kb.add(Entity("00000009-n", "paris", "a city", "n", 1, {"paris": 1}))
-            kb.add(Entity("00000008-n", "mayor", "gloss of 00000001-n", "n", 1, {"mayor": 1}))
-            assert [link.entity for link in linker.link("the mayor of paris").links] == ["00000008-n", "00000009-n"]
+    with (
+        KnowledgeBase.open(recipe.offers["wordnet"].kb, writable=True) as kb,
+        Linker.load(kb, tmp_path / "small", precision="fp32") as linker,
+    ):
+        kb.add(Entity("00000009-n", "paris", "a city", "n", 1, {"paris": 1}))
+        kb.add(Entity("00000008-n", "mayor", "gloss of 00000001-n", "n", 1, {"mayor": 1}))
+        assert [link.entity for link in linker.link("the mayor of paris").links] == ["00000008-n", "00000009-n"]
 
 
 def test_the_layer_of_another_task_gets_the_candidates_of_its_texts(recipe, tmp_path, encoder):

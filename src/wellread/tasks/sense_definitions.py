@@ -28,11 +28,12 @@ _NEVER = -1
 class DefinitionDraw:
     """Adds definitions of candidates to batches; remembers when each was last encoded."""
 
-    def __init__(self, definitions: Definitions, tokens: int) -> None:
+    def __init__(self, definitions: Definitions, tokens: int, *, encoded: bool = False) -> None:
+        """`encoded`: the entity vectors were made from these definitions by the encoder as it starts."""
         self.definitions, self.tokens = definitions, tokens
         self._lengths = definitions.lengths
-        self._encoded_at = np.full(len(self._lengths), _NEVER, np.int64)
-        self._batches = 0
+        self._encoded_at = np.full(len(self._lengths), 0 if encoded else _NEVER, np.int64)
+        self._batches = 1
 
     def add(
         self, batch: Batch, candidates: dict[str, Tensor], mentions: Int[Tensor, " mark"], *, learning: bool

@@ -46,6 +46,7 @@ from wellread.models.knowbert.definitions import Definitions
 from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.models.knowbert.mention_linker import CandidateTensors, MentionLinker, MentionPacking
 from wellread.models.knowbert.model import softmax_loss
+from wellread.models.knowbert.sense_texts import PREFIX
 from wellread.tasks.sense_definitions import DefinitionDraw
 from wellread.tasks.task import Batch, in_full
 from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType, find_files
@@ -159,7 +160,10 @@ class Senses:
         self.keys, self.vectors = keys, vectors
         self.options = options or SenseOptions()
         self._encoder_takes = True
-        self._definitions = None if definitions is None else DefinitionDraw(definitions, self.options.definitions)
+        self._definitions = None
+        if definitions is not None:
+            encoded = vectors.fingerprint.startswith(PREFIX)
+            self._definitions = DefinitionDraw(definitions, self.options.definitions, encoded=encoded)
 
     def tokenize(
         self, segmenter: TextTokenizer, examples: Sequence[SenseText], *, learning: bool

@@ -53,10 +53,10 @@ class Hashing:
         return np.stack([np.random.default_rng(sum(map(ord, text))).normal(size=6) for _, text in entities])
 
 
-def write_vectors(folder):
+def write_vectors(folder, encoder=None):
     """The knowledge base of these senses as a file, and its vectors."""
     kb = write_kb(folder / "senses.kb", ENTITIES)
-    vectors = EntityVectors.build(kb, Hashing())
+    vectors = EntityVectors.build(kb, encoder or Hashing())
     kb.close()
     return vectors
 

@@ -84,7 +84,9 @@ def test_right_requests_get_what_the_schema_promises(served, route):
     assert try_out(served, route, GenerationMode.POSITIVE)
 
 
-@pytest.mark.parametrize("route", sorted(set(ROUTES) - {"GET /health", "GET /metrics", "GET /ready"}))  # these ask for nothing
+@pytest.mark.parametrize(
+    "route", sorted(set(ROUTES) - {"GET /health", "GET /metrics", "GET /ready"})
+)  # these ask for nothing
 def test_wrong_requests_are_refused_as_the_schema_promises(served, route):
     answered = try_out(served, route, GenerationMode.NEGATIVE)
     assert max(answered) < 500

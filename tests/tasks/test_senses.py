@@ -196,6 +196,20 @@ def test_texts_of_your_own_come_back_as_they_were_written(tmp_path):
         list(read_senses(tmp_path / "wrong.jsonl"))
 
 
+def test_a_definition_begins_with_its_word_and_does_not_ask_for_it(tmp_path):
+    senses = [[1, "bank", "NN", [SHORE], False], [3, "old", "JJ", [AGED], False]]
+    line = {
+        "id": "wngt.1",
+        "tokens": ["the", "bank", "of", "old", "rivers"],
+        "senses": senses,
+        "keys": ["river_bank%1:17:01::", SHORE],
+    }
+    (tmp_path / "wngt.jsonl").write_text(json.dumps(line))
+    [text] = read_senses(tmp_path / "wngt.jsonl")
+    assert text.text == "river bank: the bank of old rivers"
+    assert [(text.text[mark.start : mark.end], mark.instance.gold) for mark in text.marks] == [("old", (AGED,))]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -209,8 +223,9 @@ def test_texts_of_your_own_come_back_as_they_were_written(tmp_path):
         {"senses": [[1, "bank", "NN", ["bank"]]]},
         {"senses": [[1, None, "NN", [SHORE]]]},
         {"source": 3},
+        {"keys": "bank"},
     ],
-    ids=["tokens", "place", "no key", "id", "negative", "tag", "short", "key", "lemma", "source"],
+    ids=["tokens", "place", "no key", "id", "negative", "tag", "short", "key", "lemma", "source", "keys"],
 )
 def test_a_broken_line_is_named_or_left_out(tmp_path, wrong):
     path = tmp_path / "brown.jsonl"

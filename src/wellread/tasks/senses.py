@@ -43,9 +43,12 @@ from wellread.io import console
 from wellread.kb.readers.sense_keys import SenseKeys
 from wellread.linking.sense_answers import instances_of, score_answers
 from wellread.models.knowbert.config import NO_ENTITY, KnowBertConfig
+from wellread.models.knowbert.definitions import Definitions
 from wellread.models.knowbert.entity_tables import EntityTable
 from wellread.models.knowbert.mention_linker import CandidateTensors, MentionLinker, MentionPacking
 from wellread.models.knowbert.model import softmax_loss
+from wellread.models.knowbert.sense_texts import PREFIX
+from wellread.tasks.sense_definitions import DefinitionDraw
 from wellread.tasks.task import Batch, in_full
 from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType, find_files
 from wellread.tasks.word_spans import CANDIDATES, halve, mentions_of, takes_candidates, withhold_candidates
@@ -68,6 +71,12 @@ class SenseOptions:
     """
     level: float = 0.0
     """Share of training words with equal priors: WordNet's were counted on SemCor, and leak its answers."""
+    least: int = 1
+    """Minimum number of words with several senses in a training text; others teach little for their length."""
+    definitions: int = 0
+    """Tokens of sense texts that are encoded with each training batch, so that entity vectors are trained with the
+    encoder (`models.knowbert.definitions`); 0: entity vectors are as given.
+    """
     by: Literal["links", "head"] | None = None
     """Source of the answers: the links of the encoder's knowledge layer, or a head on the last states; by default the
     links if there is such a layer.
@@ -80,13 +89,15 @@ class SenseOptions:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("together", "dim", "heads", "inner", "prior_width"):
+        for name in ("together", "least", "dim", "heads", "inner", "prior_width"):
             if (value := getattr(self, name)) < 1:
                 raise UsageError(f"{name} is {value}; expected 1 or more")
         if self.dim % self.heads:
             raise UsageError(
                 f"dim is {self.dim}, which is not divisible by {self.heads} heads; choose a multiple of heads"
             )
+        if self.definitions < 0:
+            raise UsageError(f"definitions is {self.definitions}; expected a number of tokens, 0 or more")
         for name in ("dropout", "level"):
             if not 0 <= (share := getattr(self, name)) < 1:
                 raise UsageError(f"{name} is {share}; expected 0 or more, less than 1")
@@ -140,10 +151,20 @@ class Senses:
 
     score = "f1"
 
-    def __init__(self, keys: SenseKeys, vectors: EntityVectors, options: SenseOptions | None = None) -> None:
+    def __init__(
+        self,
+        keys: SenseKeys,
+        vectors: EntityVectors,
+        options: SenseOptions | None = None,
+        definitions: Definitions | None = None,
+    ) -> None:
         self.keys, self.vectors = keys, vectors
         self.options = options or SenseOptions()
         self._encoder_takes = True
+        self._definitions = None
+        if definitions is not None:
+            encoded = vectors.fingerprint.startswith(PREFIX)
+            self._definitions = DefinitionDraw(definitions, self.options.definitions, encoded=encoded)
 
     def tokenize(
         self, segmenter: TextTokenizer, examples: Sequence[SenseText], *, learning: bool
@@ -152,9 +173,15 @@ class Senses:
         wanted = [
             [mark for mark in one.marks if self.keys.synsets(mark.instance.gold) or not learning] for one in examples
         ]
+        if learning and self.options.least > 1:
+            least = self.options.least
+            wanted = [marks if sum(map(self._is_ambiguous, marks)) >= least else [] for marks in wanted]
         parts = [list(_parts(one.text, marks, segmenter)) for one, marks in zip(examples, wanted, strict=True)]
         tokenized = iter(segmenter.tokenize_many([(text,) for some in parts for text, _ in some]))
         return [[self._marked(next(tokenized), marks) for _, marks in some] for some in parts]
+
+    def _is_ambiguous(self, mark: SenseMark) -> bool:
+        return len(self.keys.senses(mark.instance.lemma, mark.instance.kind)) > 1
 
     def _marked(self, tokenized: Tokenization, marks: Sequence[SenseMark]) -> SenseInput:
         values = {part.name: getattr(tokenized, part.name) for part in dataclasses.fields(Tokenization)}
@@ -176,6 +203,8 @@ class Senses:
         self._encoder_takes = takes_candidates(encoder)
         links = any(getattr(getattr(part, "config", None), "kb", None) == self.options.kb for part in encoder.infusions)
         by = self.options.by or ("links" if links else "head")
+        if by == "head" and self.options.definitions:
+            raise UsageError("only a knowledge layer learns from definitions; leave senses.definitions out")
         if by == "head":
             return SenseHead(int(encoder.config.hidden_size), EntityTable.of(self.vectors), self.options)
         if not links:
@@ -195,6 +224,9 @@ class Senses:
         mentions = mentions_of(batch, candidates)
         if learning:
             candidates = _level(batch, candidates, mentions, self.options.level)
+        if self._definitions is not None:
+            batch, candidates = self._definitions.add(batch, candidates, mentions, learning=learning)
+        if learning or self._definitions is not None:
             every = cast(Any, batch.knowledge[CANDIDATES]) | {self.options.kb: candidates}
             batch = replace(batch, knowledge={**batch.knowledge, CANDIDATES: every})
         target = {"offers": candidates, "mentions": mentions}
@@ -318,8 +350,11 @@ def _build(settings: TaskSettings, metadata: TaskMetadata, tokenizer: Tokenizer)
 
     options: SenseOptions = settings.options
     kb, vectors = open_candidate_kb(cast(Any, settings), options.kb)
-    kb.close()
-    return Senses(SenseKeys.read(options.wordnet or None), vectors, options)
+    with kb:
+        definitions = None
+        if options.definitions:
+            definitions = Definitions.of(kb, vectors.ids.take(range(len(vectors))), tokenizer)
+    return Senses(SenseKeys.read(options.wordnet or None), vectors, options, definitions)
 
 
 def _write(path: str | Path, task: Senses, examples: Sequence[SenseText], answers: Answers) -> None:

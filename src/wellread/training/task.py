@@ -38,6 +38,7 @@ from wellread.models.knowbert.recipe import (
     layer_configs,
     load_entity_tables,
     restore_trained,
+    save_defined_vectors,
     trained_infusions,
 )
 from wellread.models.luke.model import Luke, luke_in
@@ -139,9 +140,14 @@ def build_network(recipe: TaskRecipe, task: Task[Any]) -> EncoderWithHead:
 
 
 def schedule_of(recipe: TaskRecipe, model: EncoderWithHead) -> Schedule:
-    """Return the recipe's schedule without learning rates of parts that the model does not have."""
+    """Freeze the parts with a learning rate of 0; return the schedule with the rates of trained parts of the model."""
     none = tuple(part for part in _PARTS if not any(True for _ in model.get_submodule(part).parameters()))
     rates = {name: rate for name, rate in recipe.schedule.rates.items() if not name.startswith(none)}
+    frozen = tuple(name for name, rate in rates.items() if not rate)
+    for name, weight in model.named_parameters():
+        if name.startswith(frozen) and max((one for one in rates if name.startswith(one)), key=len) in frozen:
+            weight.requires_grad_(False)
+    rates = {name: rate for name, rate in rates.items() if name not in frozen}
     return replace(recipe.schedule, rates=rates)
 
 
@@ -310,7 +316,11 @@ def _save(folder: Path, model: torch.nn.Module, tokenizer: Tokenizer, recipe: Ta
             vocabulary_of(recipe).save(part)
         names = candidate_kbs(recipe)
         final = replace(recipe, offers=candidate_options(recipe, names))
-        saved_task = {"recipe": config.to_dict(final), "facts": dict(facts), "vectors": describe_vectors(recipe, names)}
+        if recipe.senses.definitions and recipe.task == "senses":
+            final = save_defined_vectors(final, recipe.senses.kb, network.encoder, tokenizer, part)
+        trained_on = replace(final, encoder=replace(final.encoder, name=str(part)))
+        described = describe_vectors(trained_on, names)
+        saved_task = {"recipe": config.to_dict(final), "facts": dict(facts), "vectors": described}
         (part / "task.json").write_text(json.dumps(saved_task, indent=2, ensure_ascii=False) + "\n", "utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         part.rename(folder)

@@ -2,15 +2,26 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from tests.sense_data import TEXTS, write_vectors, write_wordnet
+from tests.sense_data import ENTITIES, TEXTS, write_vectors, write_wordnet
 from tests.task_data import SCHEDULE, rte_recipe
-from wellread import config
+from wellread import Linker, config
 from wellread.data.readers.raganato import write_lines_of_senses
+from wellread.encoders.load import load_encoder
 from wellread.errors import InputError, KnowledgeBaseError, UsageError
+from wellread.index.entity_vectors import EntityVectors
+from wellread.kb.packaged import open_kb
+from wellread.kb.records import Entity
+from wellread.kb.store import KnowledgeBase
+from wellread.models.elq.config import ElqConfig
+from wellread.models.elq.entity_encoder import EntityTower
 from wellread.models.knowbert.config import KnowBertConfig
+from wellread.models.knowbert.quantization import Int8EntityTable
+from wellread.models.knowbert.saving import shrink
+from wellread.models.knowbert.sense_texts import PREFIX
 from wellread.plots import curves as plots
 from wellread.tasks.recipe import CandidateOptions, Data, EncoderOptions, TaskRecipe
 from wellread.tasks.senses import SenseOptions
@@ -54,6 +65,36 @@ def test_senses_are_trained_with_and_without_a_layer(recipe, tmp_path, infusion)
     )
     model.write(tmp_path / "answers.txt", examples, answers)
     assert len((tmp_path / "answers.txt").read_text().splitlines()) == sum(len(text.marks) for text in examples)
+
+
+def test_vectors_trained_by_definitions_are_saved_with_the_model(recipe, tmp_path, encoder):
+    recipe = replace(recipe, infusion="knowbert", senses=replace(recipe.senses, definitions=200))
+    with open_kb(recipe.offers["wordnet"].kb) as kb:  # definitions are as wide as the encoder's states
+        EntityVectors.build(kb, EntityTower.load(ElqConfig(encoder=str(encoder))))
+    recipe = replace(recipe, schedule=replace(recipe.schedule, rates={"encoder.embeddings": 0.0}))
+    scores = train_task(recipe, tmp_path / "run")
+    vectors = EntityVectors.open(tmp_path / "run" / "model" / "vectors" / "wordnet")
+    assert (len(vectors), vectors.fingerprint.startswith(PREFIX)) == (len(ENTITIES), True)
+    model = load_task(tmp_path / "run")
+    examples = model.read(recipe.data.train)
+    assert model.score(examples, model.answers(examples)) == scores
+    [layer] = model.network.encoder.infusions
+    np.testing.assert_allclose(layer.linker.entities.table.vectors, vectors.rows, atol=2e-3)
+    before, after = (
+        load_encoder(str(name)).embeddings.word_embeddings.weight for name in (encoder, tmp_path / "run/model")
+    )
+    assert torch.equal(before, after)  # frozen
+    with open_kb(recipe.offers["wordnet"].kb) as kb:
+        shrink(tmp_path / "run", kb, tmp_path / "small", base=str(encoder))
+        table = Int8EntityTable.load(tmp_path / "small" / "entities.safetensors")
+        assert table.fingerprint == vectors.fingerprint
+    with (
+        KnowledgeBase.open(recipe.offers["wordnet"].kb, writable=True) as kb,
+        Linker.load(kb, tmp_path / "small", precision="fp32") as linker,
+    ):
+        kb.add(Entity("00000009-n", "paris", "a city", "n", 1, {"paris": 1}))
+        kb.add(Entity("00000008-n", "mayor", "gloss of 00000001-n", "n", 1, {"mayor": 1}))
+        assert [link.entity for link in linker.link("the mayor of paris").links] == ["00000008-n", "00000009-n"]
 
 
 def test_the_layer_of_another_task_gets_the_candidates_of_its_texts(recipe, tmp_path, encoder):

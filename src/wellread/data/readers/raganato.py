@@ -10,7 +10,8 @@ The framework's evaluation sets and its SemCor are two files each, `x.data.xml` 
 JSONL has one object per sentence: `{"id": …, "tokens": [word, …], "senses": [[place, lemma, part of speech, [key, …],
 id], …]}`. These files have words without the white space between them: it is restored by rules (`spell`). Your own
 texts are given as they are: `{"id": …, "text": …, "senses": [[start, end, lemma, part of speech, [key, …], id], …]}`. A
-line may name its data set (`"source": …`); the default is the name of the file.
+definition names the sense keys that it defines (`"keys"`): its text begins with their first word, and these words are
+not marked in it. A line may name its data set (`"source": …`); the default is the name of the file.
 
 Ids start again in every file. If several files are read together (`read_data_sets`) and share ids, all ids get their
 data set as prefix, like those of the framework's ALL: "senseval2.d000.s000.t000".
@@ -306,13 +307,15 @@ def _line(record: Record, source: str) -> SenseText:
         source = text_of(record, "source")
     if not isinstance(senses, list):
         raise InputError(f'"senses" is {senses!r}, expected a list')
+    defined = _defined(record)
     if "text" in record:
         text, form = text_of(record, "text"), "[start, end, lemma, part of speech, [key, …]]"
     else:
         words, form = record.get("tokens"), "[place, lemma, part of speech, [key, …]]"
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise InputError('expected a "text", or "tokens": [word, …]')
-        text, spans = spell(words)
+        text, spans = spell([*(f"{name}:" for name in defined[:1]), *words])
+        spans = spans[len(defined[:1]) :]
     marks = []
     for number, sense in enumerate(senses):
         wrong = InputError(f"the sense {sense!r} is not {form}, in a text of {len(text)} characters")
@@ -327,12 +330,22 @@ def _line(record: Record, source: str) -> SenseText:
                 raise wrong
         except (TypeError, ValueError, IndexError) as error:
             raise wrong from error
+        if as_lemma(lemma) in defined:
+            continue  # a definition says nothing about the sense of the words that it defines
         gold = tuple(str(key) for key in keys)
         for key in gold:
             kind_of(key)
         name = rest[0] if rest and isinstance(rest[0], str) else f"{id}.t{number:03d}"
         marks.append(SenseMark(start, end, SenseInstance(name, as_lemma(lemma), _kind(tag), gold, source)))
     return SenseText(id, text, tuple(marks), source)
+
+
+def _defined(record: Record) -> list[str]:
+    """Return the lemmas that a line defines, by their sense keys; none for other texts."""
+    keys = record.get("keys", [])
+    if not isinstance(keys, list):
+        raise InputError(f'"keys" is {keys!r}, expected a list')
+    return list(dict.fromkeys(str(key).partition("%")[0] for key in keys))
 
 
 def _kind(tag: str) -> str:

@@ -169,6 +169,32 @@ class EntityProjection(nn.Module):
             self._projected.invalidate()
         return super().train(mode)
 
+    def look_up_defined(
+        self, entities: Int[Tensor, "mention cand"], rows: Int[Tensor, " row"], vectors: Float[Tensor, "row raw"]
+    ) -> tuple[Float[Tensor, "row dim"], Int[Tensor, "mention cand"]]:
+        """Return the same as `look_up` with new vectors of some rows, which receive gradients.
+
+        The table keeps them, so that later batches find what the encoder last said of an entity.
+        """
+        if self.table is None or not entities.numel():
+            return self.look_up(entities)
+        if not self.table.vectors.flags.writeable or self.table.fingerprint:
+            self.take(EntityTable(np.array(self.table.vectors), self.table.kinds))
+        assert self.table is not None
+        self.table.vectors[rows.cpu().numpy()] = vectors.detach().cpu().float().numpy()
+        self._projected.invalidate()
+        distinct, places = torch.unique(entities, return_inverse=True)
+        named = distinct >= 0
+        raw, kinds = self.table.take(distinct[named], self._dtype)
+        fresh = torch.full((len(self.table),), -1, device=rows.device).index_copy(
+            0, rows, torch.arange(len(rows), device=rows.device)
+        )[distinct[named]]
+        at = (fresh >= 0).nonzero()[:, 0]
+        raw = raw.index_copy(0, at, vectors[fresh[at]].to(raw.dtype))
+        projected = torch.cat((self._project(raw, kinds), self.mask[None]))
+        places = torch.where(entities >= 0, places - (~named).sum(), entities)
+        return self.norm(projected), places.masked_fill(entities == MASK_ENTITY, len(projected) - 1)
+
     @property
     def _dtype(self) -> torch.dtype:
         return self.mask.dtype

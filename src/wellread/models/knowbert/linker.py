@@ -34,12 +34,14 @@ from wellread.linking.decoding import NIL, NONE, Calibration, Decoding, Floats, 
 from wellread.mentions.candidates import has_senses
 from wellread.models.folder import find_folder
 from wellread.models.knowbert.config import NO_ENTITY
-from wellread.models.knowbert.inference import ScoreFunction
+from wellread.models.knowbert.inference import ScoreFunction, SingleLayer
 from wellread.models.knowbert.inputs import CandidateArrays, KnowBertProvider
 from wellread.models.knowbert.linker_entities import LinkerEntities
+from wellread.models.knowbert.linker_vectors import Int8Entities
 from wellread.models.knowbert.loading import LinkerParts, Precision, load_parts
 from wellread.models.knowbert.mention_cache import MentionCache
 from wellread.models.knowbert.pos_tags import KINDS, PosTagger, PosTags
+from wellread.models.knowbert.sense_texts import SenseTextEncoder
 from wellread.text.windows import TextWindow
 
 Tags = Literal["auto", "spacy", "none"]
@@ -96,6 +98,10 @@ class KnowBertBackend:
             own = replace(own, candidates=len(KINDS) * own.candidates)
         self._below = parts.below
         self._candidate_configs = {self.config.kb: own} | {other.name: other.candidates for other in parts.below}
+        if isinstance(parts.entities, Int8Entities) and isinstance(parts.layers, SingleLayer):
+            self.entities.own = SenseTextEncoder(
+                parts.layers.encoder, parts.tokenizer, parts.config.raw, parts.entities.table.fingerprint
+            )
         self._revision: int | None = None
 
     def close(self) -> None:

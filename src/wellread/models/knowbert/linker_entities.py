@@ -27,6 +27,7 @@ from wellread.models.elq.load import PACKAGED as ELQ
 from wellread.models.knowbert.folder import LinkerSettings
 from wellread.models.knowbert.linker_vectors import Int8Entities
 from wellread.models.knowbert.pos_tags import KINDS
+from wellread.models.knowbert.sense_texts import PREFIX
 
 _UNKNOWN = -9
 
@@ -68,6 +69,8 @@ class LinkerEntities:
         self._vectors: EntityVectors | None = None
         if self._user is not None:
             self._take(EntityVectors.of_kb(kb, settings.vectors, fingerprint=settings.fingerprint))
+        self.own: EntityEncoder | None = None
+        """Encoder of sense texts, for a table whose vectors the linker's own encoder made."""
         self._encoders: dict[str, EntityEncoder | None] = {}
         self._revision = -1
         self._reset()
@@ -218,7 +221,9 @@ class LinkerEntities:
         return found | {row[0]: vector for row, vector in zip(texts, made, strict=True)}
 
     def _encoder(self, fingerprint: str) -> EntityEncoder | None:
-        """Load the packaged encoder that made vectors with this fingerprint; None if there is none."""
+        """Return the encoder that made vectors with this fingerprint, own or packaged; None if there is none."""
+        if fingerprint.startswith(PREFIX):
+            return self.own
         if fingerprint not in self._encoders:
             packaged = (ElqConfig(), ElqConfig.read(ELQ))
             config = next((config for config in packaged if fingerprint_of(config) == fingerprint), None)

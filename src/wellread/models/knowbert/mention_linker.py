@@ -204,9 +204,20 @@ class MentionLinker(nn.Module):
         states: Tensor = self.block(packed, mentions.packing, packed, mentions.packing)
         return states
 
-    def score(self, mentions: Float[Tensor, "mention dim"], candidates: CandidateTensors) -> ScoredCandidates:
-        """Score each mention's candidates and mix their vectors (steps 4 and 5)."""
-        vectors, rows = self.entities.look_up(candidates.entities)
+    def score(
+        self,
+        mentions: Float[Tensor, "mention dim"],
+        candidates: CandidateTensors,
+        defined: tuple[Tensor, Tensor] | None = None,
+    ) -> ScoredCandidates:
+        """Score each mention's candidates and mix their vectors (steps 4 and 5).
+
+        `defined` are rows of the entity table and vectors that replace theirs.
+        """
+        if defined is None:
+            vectors, rows = self.entities.look_up(candidates.entities)
+        else:
+            vectors, rows = self.entities.look_up_defined(candidates.entities, *defined)
         return score_candidates(self.scorer, mentions, vectors, rows, candidates.priors, self.threshold)
 
 

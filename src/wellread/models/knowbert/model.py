@@ -36,12 +36,12 @@ from typing import ClassVar
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.functional import dropout
+from torch.nn.functional import dropout, normalize
 from transformers import PreTrainedConfig
 from transformers import initialization as init
 
 from wellread.encoders.infusion.hooks import Flow, Infusion
-from wellread.encoders.packing import mean_of
+from wellread.encoders.packing import Packing, mean_of
 from wellread.errors import UsageError
 from wellread.index.entity_vectors import EntityVectors
 from wellread.kb.store import KnowledgeBase
@@ -68,6 +68,8 @@ class KnowBert(Infusion):
     - `entities` [mention, cand]: rows of the entity table; -1: no candidate, -2: the MASK entity
     - `priors` [mention, cand]: probabilities
     - `gold` [mention, cand], optional: 1 for correct candidates
+    - `definitions` [entity], optional: rows of the entities whose sense texts are the last texts of the batch; their
+      vectors are the mean states of these texts, and replace those of the table (`models.knowbert.definitions`)
     - `judged` [mention], optional: 1 where every candidate that is not gold is known to be wrong, as in completely
       linked text; in margin mode such mentions have a loss even without a gold candidate
 
@@ -156,9 +158,14 @@ class KnowBert(Infusion):
         candidates = CandidateTensors.of(given, flow.packing, kb)
         mentions = MentionPacking.of(candidates.text_of, len(flow.packing.lengths))
         before = [flow.memory[self, self.config.layer - past] for past in range(1, self.config.reads)]
-        narrow = self.linker.narrow(mean_of([states, *before]))
+        read = mean_of([states, *before])
+        narrow = self.linker.narrow(read)
         contextual = self.linker.contextualize(narrow, candidates, mentions)
-        scored = self.linker.score(mentions.drop_empty(contextual), candidates)
+        rows = None if given is None else given.get("definitions")
+        defined = None
+        if rows is not None:
+            defined = rows, text_vectors(read, flow.packing)[len(flow.packing.lengths) - len(rows) :]
+        scored = self.linker.score(mentions.drop_empty(contextual), candidates, defined)
         if given is not None:
             links = flow.outputs.setdefault("links", {})
             if kb in links:
@@ -196,6 +203,11 @@ class KnowBert(Infusion):
         else:
             loss = margin_loss(scores, gold[judged], candidate_mask[judged], self.config.margin)
         return {f"links {kb}": loss}
+
+
+def text_vectors(states: Float[Tensor, "token dim"], packing: Packing) -> Float[Tensor, "text dim"]:
+    """Return the normalized mean state of each text."""
+    return normalize(packing.mean(states).float(), dim=-1)
 
 
 def softmax_loss(scores: Float[Tensor, "mention cand"], gold: Bool[Tensor, "mention cand"]) -> Float[Tensor, ""]:

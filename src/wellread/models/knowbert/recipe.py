@@ -6,19 +6,25 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from tokenizers import Tokenizer
+from torch import nn
 
 from wellread.encoders.files import find_encoder
 from wellread.encoders.infusion.hooks import Infusion
 from wellread.encoders.infusion.infuse import InfusedEncoder
 from wellread.errors import UsageError
 from wellread.index.entity_vectors import EntityVectors
+from wellread.io import console
 from wellread.kb.packaged import open_kb
 from wellread.kb.store import KnowledgeBase
 from wellread.models.knowbert.config import KnowBertConfig
+from wellread.models.knowbert.definitions import DefinitionEncoder, fingerprint_of_encoder
 from wellread.models.knowbert.folder import LayerRequirements, own_vectors
 from wellread.models.knowbert.inputs import KnowBertProvider
 from wellread.models.knowbert.model import KnowBert
+from wellread.models.knowbert.sense_texts import sense_texts_by_entity
 from wellread.tasks.recipe import CandidateOptions, TaskRecipe
 
 
@@ -114,6 +120,35 @@ def layer_configs(recipe: TaskRecipe) -> list[KnowBertConfig]:
         kb.close()
         layers.append(replace(layer, kb=name, raw=vectors.dim))
     return layers
+
+
+def save_defined_vectors(
+    recipe: TaskRecipe, name: str, encoder: InfusedEncoder, tokenizer: Tokenizer, folder: Path
+) -> TaskRecipe:
+    """Encode the entities of a KB by the encoder trained with their definitions, and save them in the model's folder.
+
+    Return the recipe that names these vectors.
+    """
+    infusions: Iterable[Any] = encoder.infusions
+    layer = next(part for part in infusions if isinstance(part, KnowBert) and part.config.kb == name)
+    plain = cast(nn.Module, encoder)
+    was_training = plain.training
+    plain.train(False)
+    kb, _ = open_candidate_kb(recipe, name)
+    with kb, encoder.without():
+        made = DefinitionEncoder(
+            plain,
+            tokenizer,
+            layer.config,
+            fingerprint_of_encoder(plain, layer.config),
+            sense_texts_by_entity(kb),
+            bf16=recipe.schedule.precision == "bf16",
+        )
+        console.note(f"encoding the definitions of {kb.path.stem}")
+        layer.take_of(kb, EntityVectors.build(kb, made, folder / "vectors" / name))
+    plain.train(was_training)
+    options = recipe.offers.get(name, CandidateOptions())
+    return replace(recipe, offers={**recipe.offers, name: replace(options, vectors=None)})
 
 
 def load_entity_tables(recipe: TaskRecipe, encoder: InfusedEncoder) -> None:

@@ -111,6 +111,13 @@ def test_words_get_all_their_definitions_or_none_and_those_longest_not_seen_come
     assert drawn[0] != drawn[1] == drawn[3]
 
 
+def test_vectors_that_the_encoder_made_itself_count_as_encoded(vectors):
+    made = learner(vectors, 1, [TEXTS[2]], batch=1)
+    assert made.batches(0)[0].knowledge["offers"]["wordnet"]["gold"].sum() == 0  # no definition fits in one token
+    made.task._definitions = DefinitionDraw(definitions_of(vectors), 1, encoded=True)
+    assert made.batches(0)[0].knowledge["offers"]["wordnet"]["gold"].sum() == 2
+
+
 def test_a_word_with_one_sense_needs_no_definition(vectors):
     draw = DefinitionDraw(definitions_of(vectors), 100)
     assert draw._choose(np.array([[1, -1], [3, -1]])).tolist() == []

@@ -6,23 +6,11 @@ import re
 import pytest
 import requests
 
-from tests.browser import EVIL, TEXT, fresh_page, link, page_server, served, shown, visit
+from tests.browser import EVIL, TEXT, link, served, shown, visit
 from tests.servers import BEARER
 from wellread import Document
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def address(toy, encoder, tmp_path_factory):
-    with page_server(tmp_path_factory.mktemp("page"), toy, encoder) as address:
-        yield address
-
-
-@pytest.fixture
-def page(browser, address):
-    with fresh_page(browser, address) as page:
-        yield page
 
 
 def test_a_text_is_linked_and_a_mark_opens_its_card(page, address):

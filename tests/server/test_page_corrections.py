@@ -5,22 +5,10 @@ import json
 import pytest
 import requests
 
-from tests.browser import fresh_page, link, page_server, served, shown, visit
+from tests.browser import link, served, shown, visit
 from tests.servers import BEARER, TOKEN
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def address(toy, encoder, tmp_path_factory):
-    with page_server(tmp_path_factory.mktemp("page"), toy, encoder) as address:
-        yield address
-
-
-@pytest.fixture
-def page(browser, address):
-    with fresh_page(browser, address) as page:
-        yield page
 
 
 @pytest.fixture

@@ -3,22 +3,10 @@
 import pytest
 import requests
 
-from tests.browser import fresh_page, link, page_server, shown
+from tests.browser import link, shown
 from tests.servers import BEARER, TOKEN
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def address(toy, encoder, tmp_path_factory):
-    with page_server(tmp_path_factory.mktemp("page"), toy, encoder) as address:
-        yield address
-
-
-@pytest.fixture
-def page(browser, address):
-    with fresh_page(browser, address) as page:
-        yield page
 
 
 def test_a_new_entity_is_added_and_linked_at_once(page, address):

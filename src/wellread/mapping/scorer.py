@@ -4,7 +4,7 @@
 
 (McFadden 1974). So two entities with the same name share the probability, and a string that resembles no name keeps
 it. The weights belong to no KB: they were fitted to names of several KBs, changed as people change names, with a part
-of the entities and aliases removed from the index (`training.name_scorer`); docs/decisions/0023 has how and how well.
+of the entities and aliases removed from the index (`training.name_scorer`); docs/decisions/0019 has how and how well.
 """
 
 from __future__ import annotations

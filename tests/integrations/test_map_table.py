@@ -3,6 +3,8 @@
 import csv
 import gzip
 import json
+import os
+import threading
 
 import pytest
 
@@ -83,6 +85,15 @@ def test_tables_of_other_formats_are_read(run, name, text):
 def test_standard_input_is_read_as_csv(wellread, kb):
     done = wellread("map", "-", "--column", "company", "--kb", kb, "--names-only", stdin="company\nBosch\n")
     assert rows_of(done.out)[0]["entity"] == "m3"
+
+
+def test_a_pipe_is_read_once(wellread, kb, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("company\nBosch\n",), daemon=True)
+    writer.start()
+    done = wellread("map", tmp_path / "pipe", "--column", "company", "--kb", kb, "--names-only", "--from", "csv")
+    assert rows_of(done.out)[0]["entity"] == "m3"
+    writer.join(10)
 
 
 def test_candidates_are_written_even_without_a_match(run):

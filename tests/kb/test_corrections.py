@@ -72,6 +72,18 @@ def test_another_file_of_that_name_is_left_alone(kept):
         len(kept)
 
 
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_symbolic_link_in_its_place_is_not_followed(kept, tmp_path, exists):
+    target = tmp_path / "of the user"
+    if exists:
+        target.touch()  # SQLite would take an empty file for a new database
+    kept.path.symlink_to(target)
+    with pytest.raises(KnowledgeBaseError, match="is a symbolic link, which is not followed"):
+        kept.add(Correction(TEXT, 0, 5, "Q90"))
+    assert target.exists() == exists
+    assert not exists or not target.read_bytes()
+
+
 def test_several_may_write_at_once(kept):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda number: kept.add(Correction(TEXT, number, number + 1, None)), range(24)))

@@ -1,8 +1,12 @@
 """POST /map: strings are mapped to a served KB."""
 
+import time
+
 import pytest
 
 from tests.servers import BEARER, asking, engine_of, write_kbs
+from wellread.linking.linker import Linker
+from wellread.server import engine as engine_module
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +60,18 @@ def test_wrong_requests_are_refused(client, body, message):
     answer = client.post("/map", json=body)
     assert answer.status_code == 422
     assert message in answer.json()["error"]
+
+
+def test_mapping_that_nobody_waits_for_ends(tmp_path, monkeypatch):
+    asked = []
+
+    def slow(self, strings, *_, **__):
+        asked.extend(strings)
+        time.sleep(0.1)
+        return iter(())
+
+    monkeypatch.setattr(Linker, "map", slow)
+    monkeypatch.setattr(engine_module, "_MAPPED_AT_ONCE", 1)
+    with engine_of(write_kbs(tmp_path), seconds=0.3) as engine, asking(engine) as client:
+        assert client.post("/map", json={"strings": ["Paris"] * 50}).status_code == 503
+    assert 1 <= len(asked) < 25  # closing the engine waited for the call

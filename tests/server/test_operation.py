@@ -1,13 +1,16 @@
 """Routes for those who run and evaluate a server: /ready, /docs and /nif."""
 
 import re
+import threading
+import time
 
 import pytest
 
 from tests.browser import fresh_page
 from tests.servers import asking, engine_of, listening, write_kbs
 from wellread.data.nif import nif_drafts
-from wellread.server import docs_routes
+from wellread.errors import InputError
+from wellread.server import docs_routes, nif_route
 
 NIF = "@prefix nif: <http://persistence.uni-leipzig.org/nlp2rdf/ontologies/nif-core#> .\n"
 DOCUMENT = '<http://ex.org/a#char=0,26> a nif:Context ; nif:isString "Paris, a city in France 🗼" .\n'
@@ -82,6 +85,31 @@ def test_what_cannot_be_linked_is_refused(client, turtle, options, message):
     answer = send(client, turtle, **options)
     assert answer.status_code == 422
     assert message in answer.json()["error"]
+
+
+def test_a_document_of_too_many_triples_is_refused(client, monkeypatch):
+    monkeypatch.setattr(nif_route, "_TRIPLES", 2)
+    assert send(client, NIF + DOCUMENT).status_code == 200
+    refused = send(client, NIF + DOCUMENT + PHRASE.format(17, 23))
+    assert (refused.status_code, refused.json()["error"]) == (
+        422,
+        "the request has more than 2 triples; send less at once",
+    )
+
+
+def test_a_document_that_nobody_waits_for_is_not_read_on(tmp_path, monkeypatch):
+    stopped = threading.Event()
+
+    def read(body, stop):
+        while not stop():
+            time.sleep(0.01)
+        stopped.set()
+        raise InputError("stopped")
+
+    monkeypatch.setattr(nif_route, "_read", read)
+    with engine_of(write_kbs(tmp_path), readers=1, seconds=0.2) as engine, asking(engine) as client:
+        assert send(client, NIF + DOCUMENT).status_code == 503
+        assert stopped.wait(5)
 
 
 def test_ready_says_whether_to_send_requests(engine, client, monkeypatch):

@@ -2,6 +2,8 @@
 
 import json
 import re
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,8 @@ from tests.servers import BEARER, asking, engine_of, write_kbs
 from wellread.errors import UsageError
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
+from wellread.kb.store import KnowledgeBase
+from wellread.server import reconciliation
 from wellread.server.app import create_app
 from wellread.server.cross_origin import check_origins
 
@@ -146,6 +150,8 @@ def test_wrong_requests_say_what_to_send(client):
     assert "as a form" in client.post("/reconcile", json={"queries": {}}).json()["error"]
     assert "neither queries" in client.post("/reconcile", content="a=b", headers=FORM).json()["error"]
     assert client.post("/reconcile", content=b"queries=\xff", headers=FORM).status_code == 422
+    escaped = b"queries=%7B%22a%22%3A%7B%22query%22%3A%22Par%FFis%22%7D%7D"
+    assert client.post("/reconcile", content=escaped, headers=FORM).status_code == 422
     assert ask(client, {}) == {}
 
 
@@ -185,6 +191,35 @@ def test_values_of_properties_are_fetched(client):
     assert client.post("/reconcile", data={"extend": "{}"}).status_code == 422
     proposed = client.get("/reconcile/cities/properties", params={"type": "city", "limit": 2}).json()
     assert (proposed["type"], proposed["limit"], len(proposed["properties"])) == ("city", 2, 2)
+
+
+def test_facts_of_an_entity_are_read_once_and_only_while_somebody_waits(tmp_path, monkeypatch):
+    asked = []
+    neighbours = KnowledgeBase.neighbours
+    monkeypatch.setattr(KnowledgeBase, "neighbours", lambda kb, id: asked.append(id) or neighbours(kb, id))
+    given = {"ids": ["Q90", "Q142"] * 3, "properties": [{"id": id} for id in ["country", "x", "y", "title"] * 2]}
+    extension = reconciliation.Extension(**given)
+    with KnowledgeBase.open(write_kbs(tmp_path)[0]) as kb:
+        found = reconciliation.extend(kb, extension, lambda: False)
+        assert found["rows"]["Q90"]["country"] == [{"id": "Q142", "name": "France"}]
+        assert [one["id"] for one in found["meta"]] == ["country", "x", "y", "title"]
+        assert asked == ["Q90", "Q142"]
+        assert reconciliation.extend(kb, extension, lambda: True)["rows"] == {}
+
+
+def test_a_suggestion_that_nobody_waits_for_ends(tmp_path, monkeypatch):
+    stopped = threading.Event()
+
+    def search(kb, *_, stop, **__):
+        while not stop():
+            time.sleep(0.01)
+        stopped.set()
+        return []
+
+    monkeypatch.setattr(KnowledgeBase, "search", search)
+    with engine_of(write_kbs(tmp_path), seconds=0.2) as engine, asking(engine) as client:
+        assert client.get("/reconcile/cities/suggest/entity?prefix=x").status_code == 503
+        assert stopped.wait(5)
 
 
 def test_a_preview_is_escaped_and_may_be_framed_by_allowed_pages_only(client):

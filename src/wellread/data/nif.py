@@ -15,6 +15,7 @@ from urllib.parse import quote
 from wellread.data.spans import by_place, checked_span, title_in
 from wellread.document import Document, Link
 from wellread.errors import InputError
+from wellread.io.rdf import parse_turtle
 
 NIF = "http://persistence.uni-leipzig.org/nlp2rdf/ontologies/nif-core#"
 ITSRDF = "http://www.w3.org/2005/11/its/rdf#"
@@ -30,18 +31,26 @@ _IRI = re.compile(r"(https?|urn):[^\s<>\"{}|\\^`]+")
 
 
 def nif_drafts(
-    turtle: str, base: str, where: str, ids: Literal["title", "url"] | str = "url"
+    turtle: str,
+    base: str,
+    where: str,
+    ids: Literal["title", "url"] | str = "url",
+    *,
+    most: int | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Iterator[Callable[[], Document]]:
     """Yield a function for each `nif:isString` that builds its document, or raises for this document only.
 
     Links are each `nif:Phrase`, and each node with a `taIdentRef`. `base` is the name that relative IRIs belong to;
-    `where` is named in errors.
+    `where` is named in errors. `most` is the maximum of triples; reading ends with an error once `stop` returns True.
     """
-    from rdflib import RDF, Graph, URIRef
+    from rdflib import RDF, URIRef
 
     try:
         # An explicit base, so that relative IRIs do not depend on the working directory.
-        graph = Graph().parse(data=turtle, format="turtle", publicID=f"file:///{base}")
+        graph = parse_turtle(turtle, f"file:///{base}", most=most, stop=stop)
+    except InputError as error:
+        raise InputError(f"{where} {error}") from error
     except Exception as error:  # rdflib raises SyntaxError, AssertionError, ValueError or RecursionError
         raise InputError(f"{where} is not Turtle: {' '.join(str(error).split())[:200]}") from error
     texts = {context: str(text) for context, text in graph.subject_objects(URIRef(NIF + "isString"))}

@@ -165,7 +165,7 @@ def _line(cells: Sequence[Any], form: Literal["csv", "tsv", "jsonl"]) -> str:
 
 
 def count_rows(path: str | Path) -> int:
-    """Return the number of lines of a file, for a progress bar; 0 for standard input."""
+    """Return the number of lines of a file, for a progress bar; 0 for standard input, and pipes, read only once."""
     from wellread.io.files import read_lines
 
-    return 0 if str(path) == "-" else sum(1 for _ in read_lines(path))
+    return sum(1 for _ in read_lines(path)) if Path(path).is_file() else 0

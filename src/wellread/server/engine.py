@@ -38,6 +38,10 @@ MAX_PENDING = 64
 """Calls that may wait or run in one executor."""
 
 
+_MAPPED_AT_ONCE = 128
+"""Strings that are mapped before a look at whether the request was cancelled."""
+
+
 class BoundedExecutor:
     """Thread pool for one type of call, with a bound on pending calls; types do not wait for each other."""
 
@@ -108,7 +112,7 @@ class Engine:
         self._searching = BoundedExecutor(
             "searching", 2
         )  # separate: a search may take a hundred times as long as a look-up
-        self._mapping = BoundedExecutor("mapping", 1)
+        self._mapping, self._parsing = BoundedExecutor("mapping", 1), BoundedExecutor("parsing", 1)
 
     @property
     def alive(self) -> bool:
@@ -150,6 +154,7 @@ class Engine:
             self._loading,
             self._searching,
             self._mapping,
+            self._parsing,
         ):
             executor.close()
         for encoder in self.encoders.values():
@@ -253,8 +258,17 @@ class Engine:
 
     async def search(self, kb: KnowledgeBase, query: str, how: How, limit: int) -> list[Entity]:
         """Search entities; the search stops if the request is cancelled."""
+        return await self.run_search(lambda stop: kb.search(query, how=how, limit=limit, stop=stop))
+
+    async def run_search(self, call: Callable[[Callable[[], bool]], T]) -> T:
+        """Run a call that may read much of a KB; its argument tells whether the request was cancelled."""
         stop = threading.Event()
-        return await self._searching.run(lambda: kb.search(query, how=how, limit=limit, stop=stop.is_set), stop=stop)
+        return await self._searching.run(lambda: call(stop.is_set), stop=stop)
+
+    async def parse(self, call: Callable[[Callable[[], bool]], T]) -> T:
+        """Run a call that reads or writes a document format; its argument tells whether the request was cancelled."""
+        stop = threading.Event()
+        return await self._parsing.run(lambda: call(stop.is_set), stop=stop)
 
     def _mapping_linker(self, kb: str) -> Linker:
         """Return a linker of a KB that compares meaning, else its default one."""
@@ -268,9 +282,20 @@ class Engine:
     async def map(
         self, kb: str, strings: Sequence[str], context: Sequence[str | None] | None, *, best: int, threshold: float
     ) -> list[MappedString]:
-        """Map strings to the entities of a KB."""
-        linker = self._mapping_linker(kb)
-        return await self._mapping.run(lambda: list(linker.map(strings, context, best=best, threshold=threshold)))
+        """Map strings to the entities of a KB; mapping stops if the request is cancelled."""
+        linker, stop = self._mapping_linker(kb), threading.Event()
+
+        def mapped() -> list[MappedString]:
+            found: list[MappedString] = []
+            for begin in range(0, len(strings), _MAPPED_AT_ONCE):
+                if stop.is_set():
+                    break
+                part = slice(begin, begin + _MAPPED_AT_ONCE)
+                about = None if context is None else context[part]
+                found += linker.map(strings[part], about, best=best, threshold=threshold)
+            return found
+
+        return await self._mapping.run(mapped, stop=stop)
 
     async def look_up(self, call: Callable[[], T]) -> T:
         """Run a short look-up in a KB, in a thread."""

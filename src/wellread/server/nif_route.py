@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -22,13 +22,15 @@ _EXAMPLE = """\
 @prefix nif: <http://persistence.uni-leipzig.org/nlp2rdf/ontologies/nif-core#> .
 <http://example.org/text#offset_0_30> a nif:Context ; nif:isString "Marie Curie was born in Warsaw" .
 """
+_TRIPLES = 12 * MOST_SPANS
+"""Maximum triples of a request, enough for the phrases of GERBIL; they take most of the time."""
 _TURTLE = "text/turtle; charset=utf-8"
 
 
 def add_nif_route(app: FastAPI, engine: Engine) -> None:
     """Add the route of an engine."""
     limits = engine.settings.limits
-    body = {"text/turtle": {"schema": {"type": "string"}, "example": _EXAMPLE}}
+    example = {"text/turtle": {"schema": {"type": "string"}, "example": _EXAMPLE}}
     answer: dict[int | str, dict[str, Any]] = {
         200: {"content": {"text/turtle": {"schema": {"type": "string"}}}, "description": "The texts with their links"}
     }
@@ -37,7 +39,7 @@ def add_nif_route(app: FastAPI, engine: Engine) -> None:
         "/nif",
         response_class=Response,
         responses={**answer, **ERROR_RESPONSES},
-        openapi_extra={"requestBody": {"required": True, "content": body}},
+        openapi_extra={"requestBody": {"required": True, "content": example}},
         tags=["reading"],
     )
     async def nif(
@@ -54,12 +56,14 @@ def add_nif_route(app: FastAPI, engine: Engine) -> None:
         ] = None,
     ) -> Response:
         """Link the texts of a NIF document; where it has phrases, only these. Answers with NIF 2.1."""
-        given = await asyncio.to_thread(_read, await request.body())
+        body = await request.body()
+        given = await wait_for_result(request, engine.parse(lambda stop: _read(body, stop)), limits.seconds)
         request.state.note(texts=len(given), characters=sum(len(document.text) for document in given))
         name = kb if kb is not None else next(iter(engine.registry.served_kbs))
         key = engine.registry.key(name, model, threshold=threshold)
         linked = await wait_for_result(request, _link(engine, key, given, threshold, nil), limits.seconds)
-        return Response(await asyncio.to_thread(to_nif, linked, prefix=prefix), media_type=_TURTLE)
+        written = engine.parse(lambda stop: to_nif(linked, prefix=prefix))
+        return Response(await wait_for_result(request, written, limits.seconds), media_type=_TURTLE)
 
 
 async def _link(
@@ -75,12 +79,12 @@ async def _link(
     return [replace(after, id=before.id) for before, after in zip(given, linked, strict=True)]
 
 
-def _read(body: bytes) -> list[Document]:
+def _read(body: bytes, stop: Callable[[], bool]) -> list[Document]:
     try:
         turtle = body.decode()
     except UnicodeDecodeError:
         raise InputError("the body is not UTF-8; send Turtle as UTF-8") from None
-    documents = [draft() for draft in nif_drafts(turtle, "request", "the request")]
+    documents = [draft() for draft in nif_drafts(turtle, "request", "the request", most=_TRIPLES, stop=stop)]
     if not documents:
         raise InputError("the request has no text; send a nif:Context with its nif:isString")
     if (many := sum(len(document.links) for document in documents)) > MOST_SPANS:

@@ -7,7 +7,7 @@ the kinds of a KB, properties its fields and relations. The routes are in `recon
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -36,6 +36,7 @@ FIELDS = {"title": "title", "description": "description", "kind": "kind", "alias
 """Properties of every entity; the relations of its facts are properties too."""
 _STYLE = "body{margin:.6rem;font:13px/1.4 system-ui,sans-serif}h1{font-size:15px;margin:0 0 .3rem}p{margin:.2rem 0}"
 Value = str | int | float | bool | dict[str, Any]
+Stop = Callable[[], bool]
 Text = Annotated[str, Field(max_length=2_000)]
 
 
@@ -214,10 +215,10 @@ def _brief(kb: KnowledgeBase, id: str) -> tuple[str, str] | None:
     return None if row is None else (str(row[0]), str(row[1])[:200])
 
 
-def suggest_entities(kb: KnowledgeBase, prefix: str, cursor: int) -> list[dict[str, Any]]:
+def suggest_entities(kb: KnowledgeBase, prefix: str, cursor: int, stop: Stop) -> list[dict[str, Any]]:
     """Return entities whose names begin with a prefix, or whose id it is; misspelt ones if there are none."""
     most = cursor + SUGGESTIONS
-    found = kb.search(prefix, limit=most) or kb.search(prefix, how="fuzzy", limit=most)
+    found = kb.search(prefix, limit=most, stop=stop) or kb.search(prefix, how="fuzzy", limit=most, stop=stop)
     if prefix in kb:
         found = [kb.get(prefix), *(one for one in found if one.id != prefix)]
     return [
@@ -231,12 +232,12 @@ def suggest_entities(kb: KnowledgeBase, prefix: str, cursor: int) -> list[dict[s
     ]
 
 
-def suggest_types(kb: KnowledgeBase, prefix: str, cursor: int) -> list[dict[str, Any]]:
+def suggest_types(kb: KnowledgeBase, prefix: str, cursor: int, stop: Stop) -> list[dict[str, Any]]:
     """Return kinds that contain a prefix, those that begin with it first."""
     return _suggested(_kinds(kb), prefix, cursor)
 
 
-def suggest_properties(kb: KnowledgeBase, prefix: str, cursor: int) -> list[dict[str, Any]]:
+def suggest_properties(kb: KnowledgeBase, prefix: str, cursor: int, stop: Stop) -> list[dict[str, Any]]:
     """Return fields and relations that contain a prefix."""
     return _suggested([*FIELDS, *relations(kb)], prefix, cursor)
 
@@ -265,26 +266,37 @@ def proposed_properties(kb: KnowledgeBase, kind: str | None, limit: int | None) 
     return answer
 
 
-def extend(kb: KnowledgeBase, extension: Extension) -> dict[str, Any]:
-    """Return the values of properties; an unknown entity or property has none."""
+def extend(kb: KnowledgeBase, extension: Extension, stop: Stop) -> dict[str, Any]:
+    """Return the values of properties, as far as they are read when `stop` returns True.
+
+    An unknown entity or property has no values.
+    """
     rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    wanted = [one.id for one in extension.properties]
-    for id in extension.ids:
+    wanted = list(dict.fromkeys(one.id for one in extension.properties))
+    for id in dict.fromkeys(extension.ids):
+        if stop():
+            break
         try:
             entity: Entity | None = kb.get(id)
         except UnknownEntityError:
             entity = None
-        rows[id] = {name: [] if entity is None else _values(kb, entity, name) for name in wanted}
+        rows[id] = {name: [] for name in wanted} if entity is None else _values(kb, entity, wanted)
     return {"meta": [{"id": name, "name": name} for name in wanted], "rows": rows}
 
 
-def _values(kb: KnowledgeBase, entity: Entity, name: str) -> list[dict[str, Any]]:
-    if name == "aliases":
-        return [{"str": alias} for alias in entity.aliases]
-    if name in FIELDS:
-        value = str(getattr(entity, name))
-        return [{"str": value}] if value else []
-    return [{"id": one.entity, "name": one.title} for one in kb.neighbours(entity.id, relation=name) if one.outgoing]
+def _values(kb: KnowledgeBase, entity: Entity, wanted: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the values of each property; the facts of an entity, which may be many, are read once."""
+    values: dict[str, list[dict[str, Any]]] = {name: [] for name in wanted}
+    if any(name not in FIELDS for name in wanted):
+        for one in kb.neighbours(entity.id):
+            if one.outgoing and one.relation in values and one.relation not in FIELDS:
+                values[one.relation].append({"id": one.entity, "name": one.title})
+    for name in wanted:
+        if name == "aliases":
+            values[name] = [{"str": alias} for alias in entity.aliases]
+        elif name in FIELDS and (value := str(getattr(entity, name))):
+            values[name] = [{"str": value}]
+    return values
 
 
 def preview(kb: KnowledgeBase, id: str) -> str:

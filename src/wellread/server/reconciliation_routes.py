@@ -24,7 +24,7 @@ Cursor = Annotated[int, Query(ge=0, le=1_000)]
 Id = Annotated[str, Query(max_length=2_000)]
 Limit = Annotated[int | None, Query(ge=1, le=10_000)]
 Kind = Annotated[str | None, Query(max_length=2_000)]
-Suggest = Callable[[KnowledgeBase, str, int], list[dict[str, Any]]]
+Suggest = Callable[[KnowledgeBase, str, int, reconciliation.Stop], list[dict[str, Any]]]
 
 
 def add_reconciliation_routes(app: FastAPI, engine: Engine) -> None:
@@ -47,7 +47,8 @@ def add_reconciliation_routes(app: FastAPI, engine: Engine) -> None:
             return json_response(await wait(request, _reconcile(engine, name, batch)))
         if "extend" in fields:
             extension = reconciliation.read_extension(fields["extend"])
-            return json_response(await wait(request, engine.look_up(lambda: reconciliation.extend(opened, extension))))
+            extended = engine.run_search(lambda stop: reconciliation.extend(opened, extension, stop))
+            return json_response(await wait(request, extended))
         if fields:
             raise InputError(f"unknown parameter {min(fields)!r}; give queries or extend, or none for the manifest")
         base = _base(request)
@@ -63,7 +64,7 @@ def add_reconciliation_routes(app: FastAPI, engine: Engine) -> None:
         if kind != "application/x-www-form-urlencoded":
             raise InputError("send queries as a form: content-type application/x-www-form-urlencoded")
         try:
-            form = parse_qs((await request.body()).decode(), keep_blank_values=True, max_num_fields=20)
+            form = parse_qs((await request.body()).decode(), keep_blank_values=True, errors="strict", max_num_fields=20)
         except ValueError as error:
             raise InputError(f"the form cannot be read ({type(error).__name__}); encode it as UTF-8 and %XX") from None
         fields = {name: values[0] for name, values in form.items()}
@@ -80,7 +81,7 @@ def add_reconciliation_routes(app: FastAPI, engine: Engine) -> None:
 
     def add_suggestions(what: str, suggest: Suggest) -> None:
         async def suggestions(request: Request, kb: str, prefix: Prefix = "", cursor: Cursor = 0) -> Response:
-            found = await wait(request, engine.look_up(lambda: suggest(opened(kb), prefix, cursor)))
+            found = await wait(request, engine.run_search(lambda stop: suggest(opened(kb), prefix, cursor, stop)))
             return json_response({"result": found})
 
         app.add_api_route(f"{_PREFIX}/{{kb}}/suggest/{what}", suggestions, methods=["GET"], include_in_schema=False)

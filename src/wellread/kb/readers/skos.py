@@ -20,6 +20,7 @@ from xml.parsers import expat
 
 from wellread.errors import InputError
 from wellread.io.files import BROKEN, open_bytes, path_name
+from wellread.io.rdf import parse_turtle, parse_xml
 from wellread.kb.readers.hierarchy import descendants
 from wellread.kb.records import XREF, Entity, OtherId, Record, Tally
 
@@ -166,8 +167,6 @@ def _scheme(graph: Graph, concept: Any, language: str) -> str:
 
 
 def _parse(path: str | Path, tally: Tally) -> Graph:
-    from rdflib import Graph
-
     name = path_name(path)
     try:
         with open_bytes(path, tally) as file:
@@ -181,14 +180,12 @@ def _parse(path: str | Path, tally: Tally) -> Graph:
     if is_xml:
         _refuse_entities(data, name)
     tally.step = "parsing"
-    graph = Graph()
     try:
-        graph.parse(data=data, format="xml" if is_xml else "turtle", publicID="urn:local")
+        return parse_xml(data, "urn:local") if is_xml else parse_turtle(data.decode("utf-8-sig"), "urn:local")
     except Exception as error:  # rdflib raises SyntaxError, AssertionError, ValueError, SAX errors or RecursionError
         reason = " ".join(str(error).split())[:200]
         kind = "RDF/XML" if is_xml else "Turtle or N-Triples"
         raise InputError(f"{name} cannot be read as {kind} ({reason}); mend it, or convert it") from error
-    return graph
 
 
 def _refuse_entities(data: bytes, name: str) -> None:

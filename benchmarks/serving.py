@@ -232,7 +232,7 @@ class Client(asyncio.Protocol):
     """One connection, kept; as little work as a client can do."""
 
     def __init__(self) -> None:
-        self._received = bytearray()
+        self._received, self._lost = bytearray(), False
         self._answer: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
 
     @classmethod
@@ -246,6 +246,7 @@ class Client(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: D102
+        self._lost = True
         if not self._answer.done():
             self._answer.set_exception(ConnectionResetError())
 
@@ -262,6 +263,8 @@ class Client(asyncio.Protocol):
 
     async def ask(self, request: bytes) -> tuple[int, float, bytes]:
         """Status, Retry-After and body."""
+        if self._lost:
+            raise ConnectionResetError
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         head, body = await self._answer

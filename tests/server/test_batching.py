@@ -113,6 +113,20 @@ def test_a_full_queue_says_when_to_come_again():
     assert run(scenario, model, queue=4) == "a 10"
 
 
+def test_nobody_waits_until_an_idle_connection_is_closed():
+    model = Model(held=True)
+
+    async def scenario(worker):
+        first = worker.submit("a", 0, size=1000)  # at .02 s a text: 20 s
+        await first_taken(worker, first)
+        with pytest.raises(BusyError, match="try again in 3 s"):
+            worker.submit_all(["a"], 1, patient=True)
+        model.may.set()
+        return await first
+
+    assert run(scenario, model, queue=4, longest_wait=3.0) == "a 0"
+
+
 def test_who_asks_for_much_waits_for_no_more_room_than_others():
     model = Model(held=True)
 

@@ -1,5 +1,6 @@
 """A head that does not end, or is too long, and clients that are too many, take nothing from the others."""
 
+import asyncio
 import socket
 import time
 from contextlib import closing, suppress
@@ -10,6 +11,7 @@ import requests
 
 from tests.servers import engine_of, listening, write_kbs
 from wellread.server import run
+from wellread.server.engine import Engine
 from wellread.server.run import MAX_HEAD_BYTES
 
 
@@ -93,6 +95,25 @@ def test_a_head_is_as_long_as_it_may_be_and_no_longer(kbs):
         assert ask(MAX_HEAD_BYTES - 1000) == 200
         assert ask(MAX_HEAD_BYTES + 1) == 431
         assert requests.get(f"{address}/health", timeout=20).status_code == 200
+
+
+def test_an_idle_connection_is_kept_as_long_after_each_answer(kbs, monkeypatch):
+    async def slow(engine, call):
+        await asyncio.sleep(0.6)
+        return call()
+
+    monkeypatch.setattr(Engine, "run_info", slow)
+    with engine_of(kbs, seconds=0.9) as engine, listening(engine) as address, closing(reach(address)) as client:
+        for pause in (0.5, 0):  # the second request comes 1.1 s after the first, .5 s after its answer
+            client.sendall(WHOLE.replace(b"openapi.json", b"ready"))
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            time.sleep(pause)
+
+
+def test_idle_connections_outlast_the_longest_retry_after(kbs):
+    with engine_of(kbs, seconds=30.0) as engine:
+        kept = run.Server(engine, ready=lambda port: None).config.timeout_keep_alive
+        assert engine.batcher._longest_wait < kept == 30.0
 
 
 def test_too_many_connections_are_refused_until_some_end(kbs, monkeypatch):

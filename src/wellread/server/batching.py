@@ -86,10 +86,12 @@ class Batcher:
         together: int,
         together_characters: int,
         threads: int = 1,
+        longest_wait: float = 15.0,
         watch: Callable[[BatchStats], None] = lambda seen: None,
     ) -> None:
+        """`longest_wait` is the maximum of `BusyError.seconds`: less than idle connections are kept open."""
         self._run_batch, self._watch = run_batch, watch
-        self._queue, self._characters = queue, together_characters
+        self._queue, self._characters, self._longest_wait = queue, together_characters, longest_wait
         # A full queue is shared by the threads: otherwise one would take all of it and the others would be idle.
         self._together = min(together, max(_FEW, -(-queue // threads)))
         self._waiting: deque[Job] = deque()
@@ -162,7 +164,7 @@ class Batcher:
                 else (many or (full and self._interactive >= self._least))
             )
             if refused and not admitted:
-                raise BusyError(self._pace * self._taken)
+                raise BusyError(min(self._pace * self._taken, self._longest_wait))
             self._jobs += len(jobs) * (not patient)
             self._texts += size * len(jobs)
             self._taken += size * len(jobs)

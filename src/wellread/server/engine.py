@@ -101,6 +101,7 @@ class Engine:
             together=limits.together,
             together_characters=limits.together_characters,
             threads=self.workers,
+            longest_wait=limits.seconds / 2,
             watch=self.metrics.observe_batch,
         )
         self.stopping = asyncio.Event()

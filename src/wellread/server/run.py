@@ -105,6 +105,8 @@ class Server(uvicorn.Server):
         options |= {
             "http": partial(LimitedHttpProtocol, seconds=limits.seconds),
             "timeout_graceful_shutdown": limits.grace,
+            # uvicorn's 5 s are a usual Retry-After: a client that waits so long would write to a closing connection.
+            "timeout_keep_alive": limits.seconds,
         }
         super().__init__(uvicorn.Config(create_app(engine), **options))
         self._engine, self._ready = engine, ready
@@ -145,7 +147,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def __init__(
         self, *given: Any, seconds: float, longest: int = MAX_HEAD_BYTES, most: int = MAX_CONNECTIONS, **options: Any
     ) -> None:
-        """`seconds` is the timeout of a head, and of the rest of a request that was answered before its end."""
+        """`seconds` is the timeout of a head, of an idle connection, and of the rest of a request answered early."""
         super().__init__(*given, **options)
         self._seconds, self._longest, self._most = seconds, longest, most
         self._in_head = True
@@ -203,9 +205,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._cancel_timeout()
 
     def on_response_complete(self) -> None:
-        """Start the timeout for a client that is still sending its body."""
+        """Start the timeout anew, for the next request or for a client that is still sending its body."""
         super().on_response_complete()
-        if not self._in_head and not self.transport.is_closing():
+        if not self.transport.is_closing():
             self._start_timeout()
 
     def _start_timeout(self) -> None:

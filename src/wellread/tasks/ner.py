@@ -1,11 +1,17 @@
-"""Named entity recognition by classifying spans: all word sequences up to a maximum length (LUKE, section 4.3).
+"""Named entity recognition by classifying spans, or by tagging words.
+
+Spans (`head = "span"`) are all word sequences up to a maximum length (LUKE, section 4.3):
 
 1. A sentence is read with as much of its document as fits. A sentence that is too long is split into overlapping
    windows, so that every span is whole in one of them; it is classified in the first window that contains it.
 2. A span is represented by its first token, its last token, and the mean of its tokens. With LUKE, a [MASK] entity at
    the span replaces the mean; the spans of an input are then read in groups of at most `together`, one pass each.
-3. One class means "not an entity". The loss is the cross-entropy over all spans.
+3. One class means "not an entity". The loss is the cross-entropy over all spans; for few names, `negatives`, `balance`
+   and `prior` give them more weight.
 4. Spans whose best class is a label are taken greedily by probability, without overlaps.
+
+Tags (`head = "token"`) are begin and inside of each label, and outside, of the first token of each word; the best
+valid sequence is decoded (`ner_tags`).
 
 Scored as the CoNLL script counts (`evaluation.chunks`). Files are CoNLL columns (`data.readers.conll`) or JSONL with
 character offsets (`data.readers.ner_jsonl`). A name that is not a sequence of whole words counts as missed.
@@ -274,7 +280,7 @@ class NamedEntities:
         found: list[tuple[Found, ...]] = []
         for one, number, own in zip(batch.inputs, batch.example_of.tolist(), parts, strict=True):
             example = batch.examples[number]
-            chunks = chunks_of_window(named_input(one), own, self.labels, len(example.words))
+            chunks = chunks_of_window(named_input(one), own, self.labels, len(example.words), self.longest)
             found.append(tuple(_found_in(example, score, chunk) for score, chunk in chunks))
         return found
 

@@ -61,12 +61,13 @@ def best_tags(scores: Float[np.ndarray, "word tag"]) -> Int64[np.ndarray, " word
 
 
 def chunks_of_window(
-    one: NamedInput, scores: Float[np.ndarray, "word tag"], labels: Sequence[str], words: int
+    one: NamedInput, scores: Float[np.ndarray, "word tag"], labels: Sequence[str], words: int, longest: int
 ) -> Iterator[TaggedChunk]:
     """Yield the chunks of one window of a sentence of `words` words, from the log-probabilities of `tagged_words`.
 
-    A word without tokens belongs to the chunk around it; a word that is too long for the window ends every chunk. A
-    chunk that the window cuts off, or that the window before contains whole, is left to the other window.
+    A word without tokens belongs to the chunk around it; a word that is too long for the window ends every chunk.
+    Windows share `longest` - 1 words: a chunk that reaches the end of a window may go on, and is left to the next one
+    if that contains it; a chunk that ends before the new words of a window is left to the window before.
     """
     numbers = np.flatnonzero((one.edges[:, 0] <= one.edges[:, 1]) | (one.edges[:, 1] == LOST))
     has_tokens_mask = one.edges[numbers, 0] <= one.edges[numbers, 1]
@@ -74,14 +75,15 @@ def chunks_of_window(
     rows[:, 0] = 0.0
     rows[has_tokens_mask] = scores
     tags = best_tags(rows)
+    next_first = max(1, len(one.edges) - longest + 1)
     begins = np.flatnonzero(tags % 2 == 1)
     for begin in begins.tolist():
         end = begin + 1
         while end < len(tags) and tags[end] == tags[begin] + 1:
             end += 1
         start, stop = int(numbers[begin]), int(numbers[end - 1]) + 1
-        cut = stop == len(one.edges) and one.first + stop < words
-        if stop <= one.seen or cut:
+        goes_on = stop == len(one.edges) and one.first + stop < words and start >= next_first
+        if stop < one.seen or goes_on:
             continue
         score = float(rows[np.arange(begin, end), tags[begin:end]].mean())
         label = labels[int(tags[begin]) // 2]

@@ -12,7 +12,8 @@ from wellread.data.readers.conll import NamedText
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk
 from wellread.tasks.learner import ask
-from wellread.tasks.ner import ChunkHead, Found, NamedEntities, NerOptions
+from wellread.tasks.ner import Found, NamedEntities, NerOptions
+from wellread.tasks.ner_heads import ChunkHead
 from wellread.tasks.task import make_batch
 from wellread.text.tokenization import TextTokenizer
 

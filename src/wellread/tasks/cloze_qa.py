@@ -259,6 +259,6 @@ TASKS = {
         build=_build,
         write=write_answer_texts,
         has_gold=lambda question: bool(question.answers),
-        own_entities=True,
+        own_entities=lambda options: True,
     )
 }

@@ -1,11 +1,17 @@
-"""Named entity recognition by classifying spans: all word sequences up to a maximum length (LUKE, section 4.3).
+"""Named entity recognition by classifying spans, or by tagging words.
+
+Spans (`head = "span"`) are all word sequences up to a maximum length (LUKE, section 4.3):
 
 1. A sentence is read with as much of its document as fits. A sentence that is too long is split into overlapping
    windows, so that every span is whole in one of them; it is classified in the first window that contains it.
 2. A span is represented by its first token, its last token, and the mean of its tokens. With LUKE, a [MASK] entity at
    the span replaces the mean; the spans of an input are then read in groups of at most `together`, one pass each.
-3. One class means "not an entity". The loss is the cross-entropy over all spans.
+3. One class means "not an entity". The loss is the cross-entropy over all spans; for few names, `negatives`, `balance`
+   and `prior` give them more weight.
 4. Spans whose best class is a label are taken greedily by probability, without overlaps.
+
+Tags (`head = "token"`) are begin and inside of each label, and outside, of the first token of each word; the best
+valid sequence is decoded (`ner_tags`).
 
 Scored as the CoNLL script counts (`evaluation.chunks`). Files are CoNLL columns (`data.readers.conll`) or JSONL with
 character offsets (`data.readers.ner_jsonl`). A name that is not a sequence of whole words counts as missed.
@@ -16,25 +22,22 @@ words without tokens belong to the span around them; spans are taken by probabil
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, gelu, linear
 
 from wellread.data.readers.conll import (
     Columns,
     NamedText,
-    Span,
     find_labels,
     longest_name,
     split_sentences,
@@ -42,23 +45,22 @@ from wellread.data.readers.conll import (
 )
 from wellread.data.readers.ner_jsonl import Borders, read_named, report_missed, write_names
 from wellread.encoders.infusion.infuse import InfusedEncoder
-from wellread.encoders.spans import span_means
 from wellread.errors import InputError, UsageError
 from wellread.evaluation.chunks import Chunk, score_chunks
 from wellread.io import console
 from wellread.models.luke.model import ENTITIES
 from wellread.tasks.mention_markers import masks_of, with_entities
+from wellread.tasks.ner_heads import IGNORED, ChunkHead, TagHead, names_loss, sample_negatives, start_at
+from wellread.tasks.ner_inputs import LOST, NamedInput, is_whole, named_input, sentence_windows, word_edges
+from wellread.tasks.ner_tags import chunks_of_window, tagged_words, tags_of_words
 from wellread.tasks.task import Batch, in_full
 from wellread.tasks.task_type import Answers, TaskMetadata, TaskSettings, TaskType
 from wellread.text.tokenization import TextTokenizer, Tokenization
-from wellread.text.windows import keep_tokens, window_around
 
 LONGEST = 16
 """Default maximum number of words in a span, as in LUKE."""
 _AT_ONCE = 1 << 14
 """Spans that are scored together in inference."""
-_LOST = -2
-"""Last token of a word that is longer than an input; no span ends there."""
 _LETTERS = 6
 """Upper bound of the mean number of characters in a token, to estimate how much context fits."""
 
@@ -75,37 +77,26 @@ class NerOptions:
     """Read the document around a sentence with it, if the file separates documents."""
     columns: Columns = field(default_factory=Columns)
     """Columns of word and tag in a file."""
+    head: Literal["span", "token"] = "span"
+    """Classify spans (`span`), or tag the first token of each word with begin, inside or outside (`token`)."""
+    negatives: int | None = None
+    """head = "span": random spans without a name per name that a training step uses; by default all."""
+    balance: float | None = None
+    """Share of names in the loss, from 0 to 1; by default each span or word has the same weight."""
+    prior: float | None = None
+    """Initial probability that a span or word is a name, set by a bias; by default no bias."""
     borders: Borders = "miss"
     """JSONL: names with a boundary inside a word count as missed (`miss`) or are widened to whole words (`widen`)."""
 
     def __post_init__(self) -> None:
-        for name in ("longest", "together"):
+        for name in ("longest", "together", "negatives"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"{name} is {value}; expected 1 or more")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedInput(Tokenization):
-    """Words of a sentence with their context, and the spans to classify."""
-
-    first: int
-    """Index of its first word in the sentence."""
-    edges: Int64[np.ndarray, "own 2"]
-    """First and last token of each word; for a word without tokens, the token behind and the one before it."""
-    seen: int = 0
-    """Number of words at the start that the previous window contains too."""
-    part: Span | None = None
-    """Range of the spans to classify; None for all."""
-
-    def chunks(self, longest: int) -> Int64[np.ndarray, "span 2"]:
-        """Return the words (start, end) of each span, relative to its first word."""
-        count = len(self.edges)
-        many = np.minimum(longest, count - np.arange(count))
-        starts = np.repeat(np.arange(count), many)
-        ends = np.arange(len(starts)) - np.repeat(np.cumsum(many) - many, many) + starts + 1
-        there = (ends > self.seen) & (self.edges[starts, 0] <= self.edges[ends - 1, 1])
-        found: Int64[np.ndarray, "span 2"] = np.stack((starts, ends), axis=1)[there]
-        return found if self.part is None else found[slice(*self.part)]
+        for name in ("balance", "prior"):
+            if (share := getattr(self, name)) is not None and not 0 < share < 1:
+                raise UsageError(f"{name} is {share}; expected a number between 0 and 1")
+        if self.head == "token" and self.negatives is not None:
+            raise UsageError('negatives is for spans; remove it, or set head = "span"')
 
 
 class Found(NamedTuple):
@@ -115,40 +106,6 @@ class Found(NamedTuple):
     chunk: Chunk
     start: int
     end: int
-
-
-class ChunkHead(nn.Module):
-    """Class scores of spans from their first token, last token and span representation, concatenated.
-
-    With entity states: one linear layer, as in LUKE. Without: the mean of the span's tokens and a dense layer first,
-    which is applied once per token instead of once per span.
-    """
-
-    def __init__(self, width: int, count: int, *, entities: bool, dropout: float = 0.1) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.dense = None if entities else nn.Linear(3 * width, width)
-        self.out = nn.Linear(3 * width if entities else width, count)
-        for layer in (self.dense, self.out):
-            if layer is not None:
-                nn.init.normal_(layer.weight, std=0.02)
-                nn.init.zeros_(layer.bias)
-
-    def forward(
-        self,
-        states: Float[Tensor, "token dim"],
-        firsts: Int[Tensor, " span"],
-        lasts: Int[Tensor, " span"],
-        entities: Float[Tensor, "span dim"] | None = None,
-    ) -> Float[Tensor, "span count"]:
-        """Return one row of scores per span of tokens first … last."""
-        if self.dense is None:
-            spans = span_means(states, firsts, lasts) if entities is None else entities  # LUKE may be switched off
-            seen = torch.cat((states[firsts], states[lasts], spans), 1)
-            return cast(Tensor, self.out(self.dropout(seen)))
-        parts = linear(self.dropout(states), torch.cat(self.dense.weight.chunk(3, 1))).chunk(3, 1)
-        made = parts[0][firsts] + parts[1][lasts] + span_means(parts[2], firsts, lasts) + self.dense.bias
-        return cast(Tensor, self.out(self.dropout(gelu(made))))
 
 
 class NamedEntities:
@@ -175,10 +132,10 @@ class NamedEntities:
         whole = TextTokenizer(segmenter.tokenizer).tokenize_many([(text,) for text, _ in read])
         found, words, names = [], 0, 0
         for example, one, (_, offset) in zip(examples, whole, read, strict=True):
-            edges = _edges(one, np.array(example.words, np.int64).reshape(-1, 2) + offset)
-            windows = list(_windows(one, edges, segmenter.longest, self.longest)) if len(edges) else []
-            words += sum(int((window.edges[:, 1] == _LOST).sum()) for window in windows)
-            names += sum(not _is_whole(chunk, windows) for chunk in example.chunks or ())
+            edges = word_edges(one, np.array(example.words, np.int64).reshape(-1, 2) + offset)
+            windows = list(sentence_windows(one, edges, segmenter.longest, self.longest)) if len(edges) else []
+            words += sum(int((window.edges[:, 1] == LOST).sum()) for window in windows)
+            names += sum(not is_whole(chunk, windows) for chunk in example.chunks or ())
             found.append([part for window in windows for part in self._groups(window)])
         if words or names:
             console.note(
@@ -190,16 +147,23 @@ class NamedEntities:
         return cast(list[list[Tokenization]], found)
 
     def head(self, encoder: InfusedEncoder) -> nn.Module:
-        """Build a head with a score per label, and one for "not an entity"."""
-        self._masks = masks_of(encoder)
+        """Build a head with a score for "not an entity", and one per label of spans, or two per label of words."""
+        self._masks = None if self._tagging else masks_of(encoder)
         width = int(encoder.config.hidden_size)
-        return ChunkHead(width, 1 + len(self.labels), entities=self._masks is not None)
+        head: ChunkHead | TagHead
+        if self._tagging:
+            head = TagHead(width, 1 + 2 * len(self.labels))
+        else:
+            head = ChunkHead(width, 1 + len(self.labels), entities=self._masks is not None)
+        if self.options.prior is not None:
+            start_at(head.out.bias, self.options.prior)
+        return head
 
     def prepare(self, batch: Batch, *, learning: bool) -> Batch:
-        """Add the spans, their tokens and, for training, their classes."""
-        chunks = [_named(one).chunks(self.longest) for one in batch.inputs]
+        """Add the spans or words, their tokens and, for training, their classes."""
+        chunks = [self._rows(named_input(one)) for one in batch.inputs]
         tokens = [
-            np.stack((_named(one).edges[some[:, 0], 0], _named(one).edges[some[:, 1] - 1, 1]), axis=1)
+            np.stack((named_input(one).edges[some[:, 0], 0], named_input(one).edges[some[:, 1] - 1, 1]), axis=1)
             for one, some in zip(batch.inputs, chunks, strict=True)
         ]
         input_of = torch.repeat_interleave(torch.arange(len(chunks)), torch.tensor([len(some) for some in chunks]))
@@ -207,23 +171,26 @@ class NamedEntities:
         target: dict[str, Any] = {"spans": spans + batch.packing.starts[input_of, None], "chunks": chunks}
         if learning:
             classes = [
-                self._classes(batch.examples[example], _named(one), some)
+                self._classes(batch.examples[example], named_input(one), some)
                 for one, example, some in zip(batch.inputs, batch.example_of.tolist(), chunks, strict=True)
             ]
             target["classes"] = torch.from_numpy(np.concatenate(classes))
+            if self.options.negatives is not None:
+                target["classes"] = sample_negatives(target["classes"], self.options.negatives)
         if self._masks is not None:
             batch = with_entities(batch, input_of, torch.full_like(input_of, self._masks[0]), spans)
         return replace(batch, target=target)
 
     def loss(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> dict[str, Tensor]:
-        """Return the mean cross-entropy over all spans."""
+        """Return the mean cross-entropy over the spans or words, weighted by `balance`."""
         firsts, lasts = batch.target["spans"].unbind(1)
-        return {
-            "names": cross_entropy(head(states, firsts, lasts, batch.outputs.get(ENTITIES)), batch.target["classes"])
-        }
+        scores = head(states, firsts, lasts, batch.outputs.get(ENTITIES))
+        return {"names": names_loss(scores, batch.target["classes"], self.options.balance)}
 
     def answers(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
         """Return the labelled spans of each input."""
+        if self._tagging:
+            return self._tagged(head, states, batch)
         firsts, lasts = batch.target["spans"].unbind(1)
         entities = batch.outputs.get(ENTITIES)
         found: list[tuple[Found, ...]] = []
@@ -238,7 +205,7 @@ class NamedEntities:
             own = results[begin : begin + len(chunks)]
             begin += len(chunks)
             question = batch.examples[example]
-            found.append(tuple(self._found(question, _named(one), chunks, own)))
+            found.append(tuple(self._found(question, named_input(one), chunks, own)))
         return found
 
     def choose(self, answers: Sequence[Sequence[Found]]) -> list[Found]:
@@ -295,17 +262,45 @@ class NamedEntities:
         for begin in range(0, max(count, 1), most):
             yield replace(window, part=(begin, min(begin + most, count)))
 
+    @property
+    def _tagging(self) -> bool:
+        return self.options.head == "token"
+
+    def _rows(self, one: NamedInput) -> Int64[np.ndarray, "row 2"]:
+        """Return the words (start, end) of each span, or of each word, to classify."""
+        if not self._tagging:
+            return one.chunks(self.longest)
+        words = tagged_words(one)
+        return np.stack((words, words + 1), axis=1)
+
+    def _tagged(self, head: nn.Module, states: Float[Tensor, "token dim"], batch: Batch) -> list[Any]:
+        scores = in_full(head(states, *batch.target["spans"].unbind(1))).log_softmax(1).cpu().numpy()
+        counts = [len(some) for some in batch.target["chunks"]]
+        parts = np.split(scores, np.cumsum(counts)[:-1])
+        found: list[tuple[Found, ...]] = []
+        for one, number, own in zip(batch.inputs, batch.example_of.tolist(), parts, strict=True):
+            example = batch.examples[number]
+            chunks = chunks_of_window(named_input(one), own, self.labels, len(example.words), self.longest)
+            found.append(tuple(_found_in(example, score, chunk) for score, chunk in chunks))
+        return found
+
     def _classes(
-        self, example: NamedText, one: NamedInput, chunks: Int64[np.ndarray, "span 2"]
-    ) -> Int64[np.ndarray, " span"]:
+        self, example: NamedText, one: NamedInput, chunks: Int64[np.ndarray, "row 2"]
+    ) -> Int64[np.ndarray, " row"]:
         if example.chunks is None:
             raise InputError("a sentence has no tags to train on; is this a test file?")
-        classes = np.zeros(len(chunks), np.int64)
         for chunk in example.chunks:
             if chunk.label not in self.labels:
                 raise InputError(
                     f"the label {chunk.label!r} is not one of {', '.join(self.labels)}; correct the data or the labels"
                 )
+        if self._tagging:
+            gold = [(start, end, self.labels.index(label)) for start, end, label in example.chunks]
+            words = chunks[:, 0]
+            tags = tags_of_words(len(example.words), gold)[words + one.first]
+            return np.where(words < one.seen, IGNORED, tags)
+        classes = np.zeros(len(chunks), np.int64)
+        for chunk in example.chunks:
             same = (chunks == np.array((chunk.start, chunk.end)) - one.first).all(1)
             classes[same] = 1 + self.labels.index(chunk.label)
         return classes
@@ -316,73 +311,11 @@ class NamedEntities:
         for row in np.flatnonzero(best[:, 1]).tolist():
             start, end = (chunks[row] + one.first).tolist()
             label = self.labels[int(best[row, 1]) - 1]
-            yield Found(
-                float(best[row, 0]), Chunk(start, end, label), example.words[start][0], example.words[end - 1][1]
-            )
+            yield _found_in(example, float(best[row, 0]), Chunk(start, end, label))
 
 
-def _named(one: Tokenization) -> NamedInput:
-    assert isinstance(one, NamedInput)
-    return one
-
-
-def _is_whole(chunk: Chunk, windows: Sequence[NamedInput]) -> bool:
-    """Return True if one window contains all words of a name, none of them too long."""
-    for window in windows:
-        start, end = chunk.start - window.first, chunk.end - window.first
-        if start >= 0 and end <= len(window.edges) and (window.edges[start:end, 1] != _LOST).all():
-            return True
-    return False
-
-
-def _edges(one: Tokenization, words: Int64[np.ndarray, "own 2"]) -> Int64[np.ndarray, "own 2"]:
-    """Return first and last token of each word; without tokens, the first behind and the last before it."""
-    own = np.flatnonzero(one.segment_of == 0)
-    spans = one.spans[own]
-    first = np.searchsorted(spans[:, 1], words[:, 0], side="right")
-    last = np.searchsorted(spans[:, 0], words[:, 1], side="left") - 1
-    before = own[0] if len(own) else 0
-    return np.stack((first, last), axis=1) + before
-
-
-def _windows(
-    one: Tokenization, edges: Int64[np.ndarray, "own 2"], longest: int | None, words: int
-) -> Iterator[NamedInput]:
-    """Yield the sentence with its context, or if too long, windows that overlap by the longest span minus one word."""
-    if longest is None or len(one) <= longest:
-        yield _input(one, None, edges, 0, 0)
-        return
-    size = longest - int((one.segment_of != 0).sum())
-    low, high = int(edges[:, 0].min()), int(edges[:, 1].max()) + 1
-    if high - low <= size:
-        yield _input(one, window_around(one, low, high, longest), edges, 0, 0)
-        return
-    first = seen = 0
-    while first < len(edges):
-        last = first + 1
-        while last < len(edges) and edges[last, 1] - edges[first, 0] < size:
-            last += 1
-        some = edges[first:last]
-        kept = window_around(one, int(some[0, 0]), int(some[-1, 1]) + 1, longest)
-        yield _input(one, kept, some, first, seen)
-        if last == len(edges):
-            return
-        begin = max(first + 1, last - words + 1)
-        seen, first = last - begin, begin
-
-
-def _input(
-    one: Tokenization, kept: NDArray[np.int64] | None, edges: Int64[np.ndarray, "own 2"], first: int, seen: int
-) -> NamedInput:
-    if kept is not None:
-        one = keep_tokens(one, kept)
-        lost = (edges[:, 0] <= edges[:, 1]) & ~np.isin(edges, kept).all(1)
-        edges = np.stack(
-            (np.searchsorted(kept, edges[:, 0]), np.searchsorted(kept, edges[:, 1], side="right") - 1), axis=1
-        )
-        edges[lost, 1] = _LOST
-    values = {part.name: getattr(one, part.name) for part in dataclasses.fields(Tokenization)}
-    return NamedInput(**values, first=first, edges=edges, seen=seen)
+def _found_in(example: NamedText, score: float, chunk: Chunk) -> Found:
+    return Found(score, chunk, example.words[chunk.start][0], example.words[chunk.end - 1][1])
 
 
 # registry
@@ -424,6 +357,6 @@ TASKS = {
         example=lambda number, texts: NamedText.of_text(number, texts[0]),
         join=lambda task, answers: answers,
         show=lambda task, answers: task.show(answers),
-        own_entities=True,
+        own_entities=lambda options: options.head == "span",
     )
 }

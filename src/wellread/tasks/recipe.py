@@ -113,7 +113,7 @@ class TaskRecipe:
             raise UsageError(f"infusion is {self.infusion!r}; name each only once")
         if "knowbert" in self.infusions and not self.knowbert:
             raise UsageError("knowbert has no knowledge base; name one, with its layer: [knowbert.wordnet]")
-        if "luke" in self.infusions and self.luke.links and find_task_type(self.task).own_entities:
+        if "luke" in self.infusions and self.luke.links and self.own_entities:
             raise UsageError(f"{self.task} has its own entity tokens; remove luke.kb and luke.given")
         if self.kam.maps:
             raise UsageError(f"kam.maps is {list(self.kam.maps)}; list the maps in [maps], as maps.maps")
@@ -122,6 +122,11 @@ class TaskRecipe:
     def infusions(self) -> tuple[str, ...]:
         """Names in `infusion`; empty for "none"."""
         return () if self.infusion == "none" else tuple(self.infusion.split("+"))
+
+    @property
+    def own_entities(self) -> bool:
+        """True if the task adds entity tokens itself, so that its texts are not linked for LUKE."""
+        return find_task_type(self.task).own_entities(self.settings.options)
 
     @property
     def provides(self) -> bool:

@@ -74,8 +74,8 @@ class TaskType:
     """Return training examples besides those of the training file."""
     candidate_kbs: Callable[[TaskSettings], tuple[str, ...]] = lambda settings: ()
     """Return names of the knowledge bases whose candidates the task needs, with any encoder."""
-    own_entities: bool = False
-    """The task itself adds entity tokens, if the encoder has them (LUKE)."""
+    own_entities: Callable[[Any], bool] = lambda options: False
+    """Return True if the task, with these options, adds entity tokens itself when the encoder has them (LUKE)."""
 
 
 def find_files(root: str, name: str) -> list[str]:

@@ -23,7 +23,7 @@ from wellread.models.kam.inputs import MapsConfig
 from wellread.models.kam.model import KamConfig
 from wellread.models.luke.recipe import LukeOptions
 from wellread.tasks.recipe import TaskRecipe
-from wellread.tasks.registry import find_task_type, task_name
+from wellread.tasks.registry import task_name
 
 Arms = dict[str, TaskRecipe]
 Arm = TypeVar("Arm")
@@ -91,7 +91,7 @@ def apply_arms(recipe: TaskRecipe, arms: Mapping[str, Mapping[str, Any]]) -> Arm
 def unfit(recipe: TaskRecipe) -> str | None:
     """Return why an arm does not apply to its task (no knowledge for it, or incompatible infusions), or None."""
     provided = set(recipe.infusions)
-    if "luke" in provided and not recipe.luke.links and not find_task_type(recipe.task).own_entities:
+    if "luke" in provided and not recipe.luke.links and not recipe.own_entities:
         name = task_name(recipe.task)
         return f"luke has no entities: {name} marks no mentions, and its texts are not linked; give luke.kb"
     if {"kam", "luke"} <= provided and recipe.maps.terms:
@@ -102,7 +102,7 @@ def unfit(recipe: TaskRecipe) -> str | None:
 def _fitting(recipe: TaskRecipe, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of an arm that apply to the task."""
     luke = changes.get("luke")
-    if not isinstance(luke, Mapping) or not find_task_type(recipe.task).own_entities:
+    if not isinstance(luke, Mapping) or not recipe.own_entities:
         return dict(changes)
     return {**changes, "luke": {name: value for name, value in luke.items() if name not in _OF_LINKED_TEXT}}
 

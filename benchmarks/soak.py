@@ -2,8 +2,9 @@
 
 Bar: over 1,000,000 texts (`prior`) and 20,000 texts (`elq`) on the vital articles, the memory after the first fifth
 varies by at most 5 %; no exception; every link has `text[start:end] == link.text`. Each linker runs in a process of
-its own. Texts are sentences of the KB with random changes (case, code points of any script, blanks, repeated parts,
-controls), so that all caches by character, word, span and name are filled.
+its own; its memory is what it has allocated, without mapped files, whose pages are private or shared depending on what
+other processes map. Texts are sentences of the KB with random changes (case, code points of any script, blanks,
+repeated parts, controls), so that all caches by character, word, span and name are filled.
 
     python -m benchmarks.soak --texts 1000000 --elq-texts 20000
 """
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.report import Report, arguments
-from benchmarks.workers import private_bytes, run
+from benchmarks.workers import anonymous_bytes, run
 
 _TEXTS, _ELQ_TEXTS = 1_000_000, 20_000
 _POINTS = 40
@@ -131,10 +132,10 @@ def soak(model: str, count: int) -> dict[str, Any]:
         done += len(batch)
         batch.clear()
         if done >= due:
-            curve.append(private_bytes())
+            curve.append(anonymous_bytes())
             due += count / _POINTS
             print(f"soak: {model}: {done} texts, {curve[-1] / 1e6:.0f} MB", file=sys.stderr, flush=True)
-    curve.append(private_bytes())
+    curve.append(anonymous_bytes())
     seconds = time.perf_counter() - begin
     return {"curve": curve, "links": links, "wrong": wrong, "sha256": digest.hexdigest(), "seconds": seconds}
 

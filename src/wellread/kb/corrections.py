@@ -119,7 +119,7 @@ class Corrections:
         folder = path.parent
         if path.is_symlink():  # it may have come with a KB, and lead to any file of the user
             raise KnowledgeBaseError(
-                f"{path} is a symbolic link, which is not followed; remove it, or keep corrections elsewhere: --corrections"
+                f"{path} is a symbolic link, which is not followed; remove it, or choose a folder: --corrections"
             )
         if write and not (os.access(path, os.W_OK) if path.exists() else os.access(folder, os.W_OK)):
             raise StorageError(f"{path} cannot be written; give write permission, or another folder with --corrections")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.runtime.conftest import draw_windows
 from wellread.io import cores
@@ -89,6 +90,16 @@ def test_a_limit_lowers_the_threads_until_it_is_lifted(monkeypatch: pytest.Monke
     with cores.one_thread():
         assert cores.granted_threads() == 1
     assert cores.granted_threads() == 4
+
+
+def test_products_have_one_thread_where_computations_have_one() -> None:
+    threads = lambda: [library["num_threads"] for library in threadpool_info()]  # noqa: E731
+    with threadpool_limits(2):
+        before = threads()
+        assert max(before) == 2  # BLAS of numpy at least
+        with cores.one_thread():
+            assert set(threads()) == {1}
+        assert threads() == before
 
 
 @pytest.mark.parametrize("threads", [1, 2])

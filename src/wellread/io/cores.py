@@ -6,6 +6,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadpoolctl import LibController
 
 _limit: int | None = None
 
@@ -23,9 +27,11 @@ def granted_threads() -> int:
 
 
 def limit_threads(count: int) -> None:
-    """Use at most `count` threads for one computation in this process, by the runtime and by torch if it is loaded."""
+    """Use at most `count` threads for one computation in this process: in the runtime, BLAS, OpenMP and torch."""
     global _limit
     _limit = count
+    for library, threads in _libraries():
+        library.set_num_threads(min(count, threads))
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(min(count, torch.get_num_threads()))
 
@@ -36,10 +42,23 @@ def one_thread() -> Iterator[None]:
     global _limit
     before, torch = _limit, sys.modules.get("torch")
     torch_before = None if torch is None else torch.get_num_threads()
+    libraries_before = _libraries()
     limit_threads(1)
     try:
         yield
     finally:
         _limit = before
+        for library, threads in libraries_before:
+            library.set_num_threads(threads)
         if torch is not None:
             torch.set_num_threads(torch_before)
+
+
+def _libraries() -> list[tuple[LibController, int]]:
+    """Return the loaded libraries of BLAS and OpenMP, each with its number of threads.
+
+    numpy and faiss bring their own: BLAS's idle threads wait in a loop, at the cost of the other processes.
+    """
+    from threadpoolctl import ThreadpoolController  # here: a single link does not limit threads
+
+    return [(library, library.num_threads) for library in ThreadpoolController().lib_controllers]

@@ -287,7 +287,7 @@ def _run_fork_server(control: socket.socket, registry: LinkerRegistry) -> NoRetu
 
 def _serve_requests(connection: Connection, registry: LinkerRegistry) -> None:
     """Answer requests until the socket is closed."""
-    limit_threads(1)  # OpenMP's threads do not survive the fork
+    limit_threads(1)  # one core each; threads of OpenMP do not survive the fork
     try:
         while True:
             if (message := connection.recv_bytes()) == _PING:

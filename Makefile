@@ -9,7 +9,7 @@ PICTURE = Marie Curie grew up in Warsaw and went to Paris to study physics. With
 .PHONY: help demo explain base test check docs picture notebooks bench format assets dist publish clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 demo: assets $(VENV)/.spacy ## Install, fetch, build two knowledge bases, link a sample text (without torch)
 	$(BIN)/wellread link --kb vital --file docs/sample.txt
@@ -77,7 +77,7 @@ publish: dist ## Upload dist/ to the package index (TWINE_USERNAME, TWINE_PASSWO
 	$(BIN)/python -m twine upload dist/*
 
 clean: ## Remove the files that the targets above create
-	rm -rf $(VENV) demo dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build demo dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

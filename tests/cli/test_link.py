@@ -249,3 +249,21 @@ def test_an_option_that_the_model_ignores_is_refused(run, kbs):
     done = run("--kb", kbs / "names.kb", "--trust", "6", "NYC")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "trust has no effect on model prior" in done.err
+
+
+def test_lines_in_tables_have_their_number_and_text(run, kbs):
+    result = run("--kb", kbs / "names.kb", "--lines", stdin="NYC is large\nnothing here\n")
+    assert "1: NYC is large" in result.out
+    assert result.err == "2: nothing here: no link found\n"
+
+
+def test_csv_needs_no_arrow(run, kbs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "wellread.linking.link_table", raising=False)
+    result = run("--kb", kbs / "names.kb", "--format", "csv", "NYC")
+    assert [row["entity"] for row in csv.DictReader(io.StringIO(result.out))] == ["Q60"]
+
+
+def test_an_empty_argument_is_refused_before_anything_is_loaded(wellread):
+    result = wellread("link", "--kb", "not-there", " ")
+    assert (result.code, result.err) == (3, "error: the text is empty; give a text with words\n")

@@ -96,3 +96,11 @@ def test_an_interrupted_command_says_what_to_do(path):
     # The blank line before it is click's: it ends the line with ^C.
     assert said.strip() == "interrupted; run the same command again to resume"
     assert linking.returncode == 130
+
+
+def test_groups_list_whole_sentences(wellread):
+    shown = " ".join(wellread("kb", "--help").out.split())
+    assert "merge Join several knowledge bases; entities with the same id become one." in shown
+    linking = " ".join(wellread("evaluate", "--help").out.split())
+    assert "linking Link the texts of FILE... and score" in linking
+    assert " recipe " not in wellread("train", "--help").out.partition("Commands:")[2]

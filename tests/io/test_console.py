@@ -96,3 +96,13 @@ def test_notes_and_tables_are_harmless(capsys):
     console.print_table((EVIL, "n"), [(EVIL, 1)], title=EVIL)
     shown = capsys.readouterr()
     assert not CONTROLS & set(map(ord, shown.out + shown.err))
+
+
+def test_a_column_is_cut_to_one_line_on_request(capsys):
+    console.print_table(("name", "what it is"), [("a", "word " * 60)], one_line="what it is")
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def test_columns_without_names_have_no_header(capsys):
+    console.print_table(("", ""), [("language", "en")])
+    assert len(capsys.readouterr().out.splitlines()) == 3

@@ -10,7 +10,8 @@ from tests.kb.conftest import CITIES, build_kb
 from wellread import Linker
 from wellread.document import Document, Link
 from wellread.errors import InputError, UsageError
-from wellread.linking.link_table import LINK_FIELDS, LINK_SCHEMA, csv_lines, link_row
+from wellread.linking.link_rows import csv_lines, link_row
+from wellread.linking.link_table import LINK_FIELDS, LINK_SCHEMA
 from wellread.linking.multi import Linkers
 
 TEXTS = ["Paris saw Einstein.", None, "nowhere", "東京 and France"]

@@ -51,7 +51,14 @@ from wellread.cli.options import nil_options, reading_options, refuse_nan, trust
     show_default=True,
     help="Unit of a text in a text file.",
 )
-@click.option("--field", default="text", show_default=True, help="Field or column of the texts (JSONL, CSV, Parquet).")
+@click.option(
+    "--field",
+    "--column",
+    "field",
+    default="text",
+    show_default=True,
+    help="Field or column of the texts (JSONL, CSV, Parquet).",
+)
 @click.option("--id-field", default="id", show_default=True, help="Field or column of their ids.")
 @click.option(
     "--broken",

@@ -6,8 +6,10 @@ from typing import Literal
 
 import click
 
+from wellread.cli.defaults import Group
 
-@click.group("convert")
+
+@click.group("convert", cls=Group)
 def command() -> None:
     """Convert checkpoints released by the papers' authors, and make small linkers of your own models.
 

@@ -1,8 +1,9 @@
-"""Group with a default command: `wellread train RECIPE` is `wellread train recipe RECIPE`."""
+"""Groups of commands: with a default command, `wellread train RECIPE` is `wellread train recipe RECIPE`."""
 
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import click
@@ -10,7 +11,27 @@ import click
 from wellread.io.similar import suggestion
 
 
-class DefaultGroup(click.Group):
+class Group(click.Group):
+    """Group that lists its commands with their whole first sentence; click cuts it after 45 characters."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the names of the commands, and the first sentence of each one's help."""
+        shown = [(name, command) for name, command in self.commands.items() if not command.hidden]
+        rows = sorted((name, _first_sentence(command.help or "")) for name, command in shown)
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _first_sentence(help_text: str) -> str:
+    """Return the first sentence of a help text; "FILE..." does not end one.
+
+    "Add entities. All or none." -> "Add entities."
+    """
+    paragraph = " ".join(help_text.partition("\n\n")[0].split())
+    return re.split(r"(?<=[^.]\.) ", paragraph, maxsplit=1)[0]
+
+
+class DefaultGroup(Group):
     """Group that passes arguments to its default command if the first is not a command name."""
 
     def __init__(self, *args: Any, default: str, **options: Any) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wellread.cli.defaults import Group
+
 if TYPE_CHECKING:
     from wellread.index.entity_index import EntityIndex
 
@@ -16,7 +18,7 @@ to_option = click.option("--to", metavar="FOLDER", help="Folder of the index.  [
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 
 
-@click.group("index")
+@click.group("index", cls=Group)
 def command() -> None:
     """Build and show the index that finds the entities nearest to a mention.
 

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
+from wellread.cli.defaults import Group
 from wellread.cli.kb_build import build, merge
 from wellread.cli.kb_change import add, remove
 from wellread.cli.kb_corrections import corrections
@@ -22,7 +23,7 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Write the
 kb_argument = click.argument("kb")
 
 
-@click.group("kb")
+@click.group("kb", cls=Group)
 def command() -> None:
     """Build, change, search and check knowledge bases.
 
@@ -103,9 +104,10 @@ def search(kb: str, query: str, how: Any, limit: int, as_json: bool) -> None:
     if as_json:
         click.echo(_dumps([_entity_dict(entity) for entity in found]))
         return
-    rows = [(e.id, e.title, e.kind, e.popularity, short(e.description, 90)) for e in found]
-    console.print_table(("id", "title", "kind", "popularity", "description"), rows)
-    if not found:
+    if found:
+        rows = [(e.id, e.title, e.kind, e.popularity, short(e.description, 90)) for e in found]
+        console.print_table(("id", "title", "kind", "popularity", "description"), rows, one_line="description")
+    else:
         advice = "other words" if how == "fuzzy" else "--how fuzzy"
         console.note(f"nothing found for {query!r}; try {advice}")
 
@@ -135,7 +137,7 @@ def stats(kb: str, as_json: bool) -> None:
     if as_json:
         click.echo(_dumps({"about": about, "numbers": numbers, "kinds": kinds}))
         return
-    console.print_table(("", ""), list(about.items()), "about")
+    console.print_table(("", ""), [(name, value) for name, value in about.items() if value not in (None, "")], "about")
     console.print_table(("what", "number"), list(numbers.items()))
     console.print_table(("kind", "entities"), [(kind or "(none)", count) for kind, count in kinds.items()])
 

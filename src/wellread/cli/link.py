@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 256
 """Texts with given spans per batch."""
+_EMPTY = "the text is empty; give a text with words"
 _MOST_ROWS = 500
 """Maximum rows of a printed table."""
 
@@ -152,7 +153,7 @@ def command(
             documents = linkers.link_many(_texts(text, file, lines))
         else:
             documents = _link_spans(linkers, _given(text, file, spans), never_nil)
-        _write(documents, format_, to, _describer(linkers), verbose)
+        _write(documents, format_, to, _describer(linkers), verbose, numbered=lines)
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
@@ -217,9 +218,11 @@ def _link_spans(linkers: Linkers, given: Iterator[Given], never_nil: bool) -> It
         yield from (replace(document, id=id) for document, id in zip(found, ids, strict=True))
 
 
-def _write(documents: Iterator[Document], format_: str, to: str, describe: Describe, verbose: bool) -> None:
+def _write(
+    documents: Iterator[Document], format_: str, to: str, describe: Describe, verbose: bool, numbered: bool
+) -> None:
     if format_ == "table":
-        _print_tables(documents, describe, verbose)
+        _print_tables(documents, describe, verbose, numbered)
         return
     from wellread.io import console
 
@@ -238,6 +241,8 @@ def _write(documents: Iterator[Document], format_: str, to: str, describe: Descr
 def _refuse_no_text(text: str | None, file: str | None) -> None:
     if text is None and file is None and sys.stdin.isatty():
         raise UsageError('give a text: wellread link "…", --file FILE, or pipe one in')
+    if text is not None and not text.strip():
+        raise InputError(_EMPTY)
 
 
 def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
@@ -265,7 +270,7 @@ def _texts(text: str | None, file: str | None, lines: bool) -> Iterator[str]:
             empty = empty and not one.strip()
             yield one
     if empty:
-        raise InputError("the text is empty; give a text with words")
+        raise InputError(_EMPTY)
 
 
 def _describer(linkers: Linkers) -> Describe:
@@ -281,9 +286,9 @@ def _rendered(documents: Iterator[Document], format_: str, describe: Describe) -
         for document in documents:
             yield document.to_json() + "\n"
     elif format_ == "csv":
-        from wellread.linking.link_table import LINK_SCHEMA, csv_lines, link_row
+        from wellread.linking.link_rows import LINK_COLUMNS, csv_lines, link_row
 
-        yield csv_lines([LINK_SCHEMA.names])
+        yield csv_lines([("id", *LINK_COLUMNS)])
         for number, document in enumerate(documents, 1):
             name = str(number) if document.id is None else document.id
             yield csv_lines([name, *link_row(link).values()] for link in document.links)
@@ -295,11 +300,13 @@ def _rendered(documents: Iterator[Document], format_: str, describe: Describe) -
             yield write(document)
 
 
-def _print_tables(documents: Iterator[Document], describe: Describe, verbose: bool) -> None:
+def _print_tables(documents: Iterator[Document], describe: Describe, verbose: bool, numbered: bool) -> None:
+    """Print a table per text, `numbered` with the number and beginning of the text as its title."""
     from wellread.document import short
     from wellread.io import console
 
-    for document in documents:
+    for number, document in enumerate(documents, 1):
+        title = f"{number}: {short(document.text, 70)}" if numbered else None
         several = len({link.kb for link in document.links}) > 1
         columns = ["text", "title", "what it is", "score", "others", "entity"]
         columns += ["kb"] if several else []
@@ -318,8 +325,8 @@ def _print_tables(documents: Iterator[Document], describe: Describe, verbose: bo
             for link in document.links[:_MOST_ROWS]
         ]
         if rows:
-            console.print_table(columns, rows)
+            console.print_table(columns, rows, title=title, one_line="what it is")
         else:
-            console.note("no link found")
+            console.note("no link found" if title is None else f"{title}: no link found")
         if len(document.links) > _MOST_ROWS:
             console.note(f"… {len(document.links) - _MOST_ROWS:,} more links; use --format json")

@@ -14,7 +14,7 @@ from wellread.cli.options import refuse_nan
 
 @click.command("map")
 @click.argument("file", metavar="FILE", type=click.Path())
-@click.option("--column", required=True, help="Column of the strings to map.")
+@click.option("--column", "--field", "column", required=True, help="Column of the strings to map.")
 @click.option("--kb", required=True, help="Knowledge base: a packaged name (vital) or a file.")
 @click.option("--to", default="-", show_default=True, help="Output file; - is standard output.")
 @click.option("--context", metavar="COLUMN", help="Column that tells namesakes apart, such as a description.")

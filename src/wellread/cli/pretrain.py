@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from wellread.cli.defaults import Group
 
-@click.group("pretrain")
+
+@click.group("pretrain", cls=Group)
 def command() -> None:
     """Pretrain encoders with knowledge from recipes; an interrupted run resumes from its folder.
 

@@ -114,7 +114,9 @@ def command(
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise MissingExtraError(f"{error.name} is not installed; {install_extra('serve')}") from None
+        raise MissingExtraError(
+            f"wellread serve needs the extra serve: {error.name} is not installed; {install_extra('serve')}"
+        ) from None
     from wellread.linking.multi import name_kbs
     from wellread.server.correction_routes import folder_of
     from wellread.server.cross_origin import check_origins

@@ -23,7 +23,8 @@ from wellread.integrations.arrow_batches import AT_ONCE, SCHEMA, Annotation, ann
 from wellread.io.cores import one_thread
 from wellread.io.files import write_atomically
 from wellread.kb.packaged import kb_path, open_kb
-from wellread.linking.link_table import LINK_SCHEMA, csv_lines, flatten
+from wellread.linking.link_rows import csv_lines
+from wellread.linking.link_table import LINK_SCHEMA, flatten
 
 Format = Literal["jsonl", "parquet", "csv"]
 Rows = Literal["text", "link"]

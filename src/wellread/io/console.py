@@ -139,20 +139,33 @@ def _step(progress: Progress) -> str:
     return f": {step}" if step else ""
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
-    """Print a table to stdout, numbers right-aligned; nothing in it is read as markup."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None, *, one_line: str | None = None
+) -> None:
+    """Print a table to stdout, numbers right-aligned; nothing in it is read as markup.
+
+    Cells of the column `one_line` are cut instead of folded on a narrow screen. Columns without names have no header.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
-        title=None if title is None else visible(title), title_justify="left", title_style="bold", header_style="bold"
+        title=None if title is None else visible(title),
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        show_header=any(columns),
     )
     for place, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[place], int | float) for row in rows)
         table.add_column(visible(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(visible(_shown(cell))) for cell in row))
+        cells = [Text(visible(_shown(cell))) for cell in row]
+        if one_line is not None:
+            cut = cells[columns.index(one_line)]
+            cut.no_wrap, cut.overflow = True, "ellipsis"
+        table.add_row(*cells)
     wide = None if sys.stdout.isatty() else 160
     Console(width=wide).print(table)
 

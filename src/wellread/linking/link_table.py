@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -15,42 +13,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wellread.document import Document, Link
+from wellread.document import Document
 from wellread.errors import InputError, UsageError
 from wellread.io.tables import missing_column
+from wellread.linking.link_rows import LINK_COLUMNS, NESTED, link_row
 
-LINK_FIELDS = (
-    ("start", pa.int64()),
-    ("end", pa.int64()),
-    ("mention", pa.string()),
-    ("entity", pa.string()),
-    ("title", pa.string()),
-    ("score", pa.float64()),
-    ("kb", pa.string()),
-    ("mention_score", pa.float64()),
-    ("found_by", pa.string()),
+_INTEGERS = ("start", "end")
+_FLOATS = ("score", "mention_score")
+LINK_FIELDS = tuple(
+    (name, pa.int64() if name in _INTEGERS else pa.float64() if name in _FLOATS else pa.string())
+    for name in LINK_COLUMNS
 )
-"""Columns of a link: the fields of `wellread.Link` without candidates; `mention` is its text."""
+"""Columns of a link with their Arrow types."""
 LINK_SCHEMA = pa.schema([("id", pa.string()), *LINK_FIELDS])
 
 _AT_ONCE = 4096
 """Rows of a frame that are converted at a time."""
-_NESTED = {"mention": "text"}
-"""Fields of `wellread.Link` with another name in the table."""
 
 LinkMany = Callable[[Iterable[str]], Iterator[Document]]
-
-
-def link_row(link: Link) -> dict[str, Any]:
-    """Return the columns of a link."""
-    return {name: getattr(link, _NESTED.get(name, name)) for name, _ in LINK_FIELDS}
-
-
-def csv_lines(rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows as CSV: cells are quoted where they must be, and None is an empty cell."""
-    lines = io.StringIO(newline="")
-    csv.writer(lines, lineterminator="\n").writerows(rows)
-    return lines.getvalue()
 
 
 def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -58,7 +38,7 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
     links = batch.column("links")
     flat = pc.list_flatten(links)
     ids = batch.column("id").take(pc.list_parent_indices(links))
-    columns = [pc.struct_field(flat, _NESTED.get(name, name)) for name, _ in LINK_FIELDS]
+    columns = [pc.struct_field(flat, NESTED.get(name, name)) for name, _ in LINK_FIELDS]
     return pa.RecordBatch.from_arrays([ids, *columns], schema=LINK_SCHEMA)
 
 

@@ -18,6 +18,7 @@ from wellread.index.entity_vectors import Encoding
 from wellread.index.folder import vectors_folder
 from wellread.io import console
 from wellread.io.extras import extra
+from wellread.io.similar import suggestion
 from wellread.kb.schema import sqlite_errors
 from wellread.kb.store import KnowledgeBase
 from wellread.linking.decoding import Decoding
@@ -40,8 +41,10 @@ def find_model(model: str | Path) -> Path:
     if str(model) == "elq":
         return PACKAGED
     if not Path(model).is_dir():
+        similar = suggestion(str(model), ("elq", "knowbert", "prior"))
         raise UsageError(
-            f"there is no model {str(model)!r}; choose elq, knowbert or prior, or give the folder of a trained model"
+            f"there is no model {str(model)!r}{f'{similar} Choose' if similar else '; choose'} elq, knowbert or prior, "
+            "or give the folder of a trained model"
         )
     return Path(model)
 

@@ -83,7 +83,7 @@ async function attempt(action, tell) {
 
 function askToken(action, tell, why) {
   const field = el("input", { type: "password", autocomplete: "off", className: "token" });
-  const form = el("form", { className: "tools" }, el("label", {}, `${why} token `, field), el("button", { type: "submit" }, "Use it"));
+  const form = el("form", { className: "tools" }, el("p", {}, why), el("label", {}, "token ", field), el("button", { type: "submit" }, "Use it"));
   form.addEventListener("submit", (event) => { event.preventDefault(); session.token = field.value.trim(); attempt(action, tell); });
   tell([form], true);
   field.focus();

@@ -12,6 +12,7 @@ from tests.mentions.conftest import SENSES
 from wellread.kb.build import Origin, build
 from wellread.kb.records import Entity
 from wellread.kb.store import KnowledgeBase, rank
+from wellread.mentions import candidates as candidates_module
 from wellread.mentions.candidates import CandidateFinder, MatchOptions
 from wellread.mentions.compiled_names import ALL_KINDS, KIND_BITS
 from wellread.text.words import CASES, as_signed, key
@@ -327,3 +328,14 @@ def test_the_word_before_t_is_an_auxiliary(tmp_path):
         finder = CandidateFinder(kb, MatchOptions(stop_words={"the"}))
         found = finder.mentions("Don and can: Don't, don’t, can't, DON'T, Don 't, can' t, can'ts")
         assert [(m.start, m.text) for m in found] == [(0, "Don"), (8, "can"), (41, "Don"), (49, "can"), (57, "can")]
+
+
+def test_spellings_are_kept_for_a_bounded_number_of_names(names_kb, monkeypatch):
+    monkeypatch.setattr(candidates_module, "_MOST_NAMES", 3)
+    finder = CandidateFinder(names_kb)
+    asked = []
+    monkeypatch.setattr(finder.kb, "named", lambda key: asked.append(key) or ())
+    for name in ("a", "b", "c", "d", "d", "a"):
+        assert finder.found_by(name) == "inflected"
+    assert len({*asked}) == 4
+    assert len(asked) == 2 * 5  # "a" was forgotten; each name is looked for as it is, and transliterated

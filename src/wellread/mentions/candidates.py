@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -34,6 +35,8 @@ _TOGETHER = 1 << 18
 _WORD = re.compile(r"['’]?[^\W_]+")
 """A word, or the part after its apostrophe."""
 
+_MOST_NAMES = 1 << 15
+"""Names whose spelling is kept: a corpus repeats fewer, and more would grow for a million texts."""
 _MOST_MET = 1 << 18
 """Maximum different spans whose candidates are cached; then the cache is emptied."""
 
@@ -88,7 +91,7 @@ class CandidateFinder:
         self.stop_words = usual if self.reading.stop_words is None else frozenset(self.reading.stop_words)
         self._edge_words = frozenset(self.reading.edge_words)
         self._remembered = ("", -1), self._new_lists()
-        self._spelled: tuple[Matcher, dict[str, str]] = self.matcher, {}
+        self._spelled: tuple[Matcher, Callable[[str], str]] = self.matcher, lru_cache(_MOST_NAMES)(self._find_spelling)
         self._short: ShortTextMatcher | None = None
 
     def mentions(self, text: str, *, tags: Tags | None = None) -> list[Mention]:
@@ -153,15 +156,17 @@ class CandidateFinder:
 
     def found_by(self, name: str) -> str:
         """Return how a name that has candidates was found: "exact" (letter for letter), "case" or "inflected"."""
-        if self._spelled[0] is not self.matcher or len(self._spelled[1]) > _MOST_MET:
-            self._spelled = self.matcher, {}
-        known = self._spelled[1]
-        if name not in known:
-            rows = self.kb.named(as_signed(key(name))) or self.kb.named(as_signed(key(transliterated(name))))
-            exact = key(name, "exact")
-            spelled = any(row[0] == name or key(row[0], "exact") == exact for row in rows)
-            known[name] = "exact" if spelled else "case" if rows else "inflected"
-        return known[name]
+        matcher, known = self._spelled
+        if matcher is not self.matcher:
+            known = lru_cache(_MOST_NAMES)(self._find_spelling)
+            self._spelled = self.matcher, known
+        return known(name)
+
+    def _find_spelling(self, name: str) -> str:
+        rows = self.kb.named(as_signed(key(name))) or self.kb.named(as_signed(key(transliterated(name))))
+        exact = key(name, "exact")
+        spelled = any(row[0] == name or key(row[0], "exact") == exact for row in rows)
+        return "exact" if spelled else "case" if rows else "inflected"
 
     @contextmanager
     def _state(self) -> Iterator[tuple[Matcher, CandidateLists]]:

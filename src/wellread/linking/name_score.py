@@ -20,7 +20,7 @@ _MOST_WORDS = 4
 _SHORT = 3
 """Letters and digits of a short name."""
 _LEAST = 1e-3
-_NAMES = 1 << 16
+_NAMES = 1 << 14
 """Maximum cached scores."""
 
 

@@ -35,7 +35,7 @@ _TOGETHER = 1 << 18
 _WORD = re.compile(r"['’]?[^\W_]+")
 """A word, or the part after its apostrophe."""
 
-_MOST_NAMES = 1 << 15
+_MOST_NAMES = 1 << 14
 """Names whose spelling is kept: a corpus repeats fewer, and more would grow for a million texts."""
 _MOST_MET = 1 << 18
 """Maximum different spans whose candidates are cached; then the cache is emptied."""

@@ -20,7 +20,7 @@ from wellread.text.words import longer, word_hash, word_spans
 SHORT = 1_000
 """Number of characters up to which a text is matched faster here than with arrays."""
 
-_MOST_WORDS = 1 << 16
+_MOST_WORDS = 1 << 14
 """Maximum number of cached words."""
 
 _T, _APOSTROPHE = word_hash("t"), word_hash("'")

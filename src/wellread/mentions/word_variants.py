@@ -28,7 +28,7 @@ _MOST_EDITS = 2
 _MOST_CORRECTIONS = 12
 """Maximum corrections of one misspelt word, nearest first."""
 
-_MOST_MET = 1 << 17
+_MOST_MET = 1 << 14
 """Maximum words that are cached; then the cache is emptied."""
 
 _FEW_WORDS = 64

@@ -44,8 +44,9 @@ def test_the_ablations_fit_every_task_of_kam():
 def test_all_infusions_and_their_pairs_fit_every_task():
     tasks = [file for file in FILES if "task" in config.read_table(file)]
     recipes = read_recipes(tasks, ["data.root=data"])
-    senses = {"knowbert-senses", "knowbert-senses-definitions"}  # two of one task have the names of their files
-    assert {"RTE", "semeval2010", "ner", "squad"} | senses <= recipes.keys()
+    named = {"knowbert-senses", "knowbert-senses-definitions"}  # two of one task have the names of their files
+    named |= {"ner-wnut17", "ner-crossner"}
+    assert {"RTE", "semeval2010", "squad"} | named <= recipes.keys()
     for recipe in recipes.values():
         arms = arms_of(recipe, (), FILES[0].parent / "infusions.toml")
         assert list(arms) == ["none", "kam", "knowbert", "luke", "kam+knowbert", "kam+luke", "knowbert+luke"]
